@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Protocol
 
 import structlog
 
@@ -41,6 +42,17 @@ _NAMED_NAMESPACES = 5
 
 def _utc_now() -> datetime:
     return datetime.now(UTC)
+
+
+class Recorder(Protocol):
+    """Where Events go."""
+
+    def emit(self, ref: ObjectRef, *, kind: EventKind, reason: str, message: str, key: str = "") -> None:
+        """Record one Event; returns at once."""
+
+    @property
+    def dropped_total(self) -> int:
+        """How many were not written since the start."""
 
 
 class EventRecorder:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
 
 import structlog
 
+from provisioner import kube
 from provisioner.model.capacity import FailureKind
-from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.types import ConditionType, TpuNodeGroup, condition_of
 from provisioner.nodegroups.compute.records import Operation
@@ -36,41 +35,25 @@ from provisioner.nodegroups.planning.memory import Memory
 from provisioner.nodegroups.planning.plan import Answer, Crashed, Event, Plan
 from provisioner.nodegroups.planning.snapshot import Snapshot
 from provisioner.nodegroups.planning.writes import PatchStatus, WriteAnswer
-from provisioner.runtime.repeats import Repeats, place_of
+from provisioner.runtime.repeats import Lasting, Repeats, place_of
 
 _log = structlog.get_logger(__name__)
 
-#: Failures that are remembered, so that one which lasts is told once.
-_KNOWN_FAILURES = 4096
 #: Failures of changes that end by themselves within seconds.
 _PASSING = frozenset({FailureKind.OPERATION_IN_THE_WAY, FailureKind.ALREADY_EXISTS})
-
-
-class Recorder(Protocol):
-    """Where Events go."""
-
-    def emit(
-        self, ref: ObjectRef, *, kind: Literal["Normal", "Warning"], reason: str, message: str, key: str = ""
-    ) -> None:
-        """Record one Event; returns at once."""
-
-    @property
-    def dropped_total(self) -> int:
-        """How many were not written since the start."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Reporter:
     """Used by the loop's thread alone."""
 
-    recorder: Recorder
+    recorder: kube.Recorder
     metrics: Metrics
     #: What is done is not done, and only the carrier says what that would be.
     dry_run: bool = False
     #: By the key of the write that they tell of.
     _held: dict[str, tuple[Event, ...]] = field(default_factory=dict)
-    #: What fails now, by key: the words that were told.
-    _failing: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    _lasting: Lasting = field(default_factory=Lasting)
     _events_dropped: int = 0
     _repeats: Repeats = field(default_factory=Repeats)
 
@@ -120,11 +103,13 @@ class Reporter:
             self._tell_write(answer)
         elif answer.kept:
             self.metrics.count_kept()
-            self._fails(answer.call.key, answer.kept, lambda: _log.warning("resource.delete_kept", **_of(answer)))
+            self._lasting.fails(
+                answer.call.key, answer.kept, lambda: _log.warning("resource.delete_kept", **_of(answer))
+            )
         elif answer.failure is not None:
             self._tell_failure(answer, answer.failure.kind)
         else:
-            self._failing.pop(answer.call.key, None)
+            self._lasting.ended(answer.call.key)
             _tell_success(answer)
 
     def _tell_write(self, answer: WriteAnswer) -> None:
@@ -133,7 +118,7 @@ class Reporter:
         self.metrics.count_write(kind, result=result)
         events = self._held.pop(key, ())
         if answer.failure is None:
-            self._failing.pop(key, None)
+            self._lasting.ended(key)
             # Statuses change often, and what matters in them is an Event.
             log = _log.debug if isinstance(answer.write, PatchStatus) else _log.info
             log("object.written", write=kind, object=key)
@@ -145,9 +130,9 @@ class Reporter:
             case WriteFailure.CONFLICT | WriteFailure.NOT_NOW:
                 _log.info("write.postponed", kind=result, **said)
             case WriteFailure.REFUSED:
-                self._fails(key, answer.message, lambda: _log.warning("write.refused", **said))
+                self._lasting.fails(key, answer.message, lambda: _log.warning("write.refused", **said))
             case WriteFailure.UNAVAILABLE:
-                self._fails(key, answer.message, lambda: _log.warning("write.failed", **said))
+                self._lasting.fails(key, answer.message, lambda: _log.warning("write.failed", **said))
 
     def _tell_failure(self, answer: CallAnswer, kind: FailureKind) -> None:
         said = {**_of(answer), "kind": kind.value}
@@ -157,22 +142,13 @@ class Reporter:
         words = f"{kind.value} {answer.failure.message if answer.failure is not None else ''}"
         match answer.call:
             case Insert():
-                self._fails(answer.call.key, words, lambda: _log.warning("resource.create_failed", **said))
+                self._lasting.fails(answer.call.key, words, lambda: _log.warning("resource.create_failed", **said))
             case Delete():
-                self._fails(answer.call.key, words, lambda: _log.warning("resource.delete_failed", **said))
+                self._lasting.fails(answer.call.key, words, lambda: _log.warning("resource.delete_failed", **said))
             case SetMetadata():
-                self._fails(answer.call.key, words, lambda: _log.warning("machine.metadata_failed", **said))
+                self._lasting.fails(answer.call.key, words, lambda: _log.warning("machine.metadata_failed", **said))
             case _:
-                self._fails(answer.call.key, words, lambda: _log.warning("compute.read_failed", **said))
-
-    def _fails(self, key: str, words: str, tell: Callable[[], None]) -> None:
-        """Tell a failure, unless it was told in the same words and has lasted since."""
-        if self._failing.get(key) != words:
-            tell()
-        self._failing[key] = words
-        self._failing.move_to_end(key)
-        while len(self._failing) > _KNOWN_FAILURES:
-            self._failing.popitem(last=False)
+                self._lasting.fails(answer.call.key, words, lambda: _log.warning("compute.read_failed", **said))
 
     def _emit(self, event: Event) -> None:
         said = {"kind": event.object.kind, "namespace": event.object.namespace, "name": event.object.name}

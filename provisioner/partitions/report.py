@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, Protocol
 
 import structlog
 
+from provisioner import kube
 from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import WriteFailure
 from provisioner.partitions.demand import Pod
@@ -26,34 +26,18 @@ from provisioner.partitions.planning.calls import (
 from provisioner.partitions.planning.events import FAILED
 from provisioner.partitions.planning.plan import Plan, View
 from provisioner.partitions.planning.snapshot import Snapshot
+from provisioner.runtime.repeats import Lasting
 
 _log = structlog.get_logger(__name__)
-
-#: Failures that are remembered, so that one which lasts is told once.
-_KNOWN_FAILURES = 4096
-
-
-class Recorder(Protocol):
-    """Where Events go."""
-
-    def emit(
-        self, ref: ObjectRef, *, kind: Literal["Normal", "Warning"], reason: str, message: str, key: str = ""
-    ) -> None:
-        """Record one Event; returns at once."""
-
-    @property
-    def dropped_total(self) -> int:
-        """How many were not written since the start."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Reporter:
     """Used by the loop's thread alone."""
 
-    recorder: Recorder
+    recorder: kube.Recorder
     metrics: Metrics
-    #: What fails now, by key: the words that were told.
-    _failing: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    _lasting: Lasting = field(default_factory=Lasting)
     _events_dropped: int = 0
 
     def tell(self, plan: Plan, snapshot: Snapshot, now: datetime) -> None:
@@ -66,7 +50,7 @@ class Reporter:
                 message=event.message,
             )
         for fault in plan.faults:
-            self._fails(
+            self._lasting.fails(
                 fault.subject,
                 fault.error,
                 lambda fault=fault: _log.error("decision.failed", subject=fault.subject, error=fault.error),  # type: ignore[misc]
@@ -101,7 +85,7 @@ class Reporter:
                 pass
         if answer.kept:
             self.metrics.count_kept()
-            self._fails(key, answer.kept, lambda: _log.warning("partition.kept", **said, reason=answer.kept))
+            self._lasting.fails(key, answer.kept, lambda: _log.warning("partition.kept", **said, reason=answer.kept))
             return
         if answer.failure is not None:
             kind, message = answer.failure.kind.value, answer.failure.message
@@ -109,13 +93,13 @@ class Reporter:
             words = f"{kind} {message}"
             match call:
                 case CreatePartition():
-                    self._fails(key, words, lambda: _log.warning("partition.create_failed", **said))
+                    self._lasting.fails(key, words, lambda: _log.warning("partition.create_failed", **said))
                 case RemovePartition():
-                    self._fails(key, words, lambda: _log.warning("partition.remove_failed", **said))
+                    self._lasting.fails(key, words, lambda: _log.warning("partition.remove_failed", **said))
                 case ReadServer():
-                    self._fails(key, words, lambda: _log.warning("server.not_read", **said))
+                    self._lasting.fails(key, words, lambda: _log.warning("server.not_read", **said))
             return
-        failed_before = self._failing.pop(key, None) is not None
+        failed_before = self._lasting.ended(key)
         match call:
             case CreatePartition():
                 _log.info("partition.created", **said)
@@ -136,16 +120,18 @@ class Reporter:
             said |= {"namespace": write.pod.namespace, "pod": write.pod.name, "partition": write.partition_id}
         match answer.failure:
             case None:
-                self._failing.pop(key, None)
+                self._lasting.ended(key)
                 if isinstance(write, OpenGate):
                     _log.info("pod.released_to_scheduler", **said)
                     self.metrics.observe_wait(seconds=max(0.0, (answer.at - write.pod.created_at).total_seconds()))
             case WriteFailure.CONFLICT:
                 _log.info("write.postponed", kind=result, **said, message=answer.message)
             case WriteFailure.REFUSED:
-                self._fails(key, answer.message, lambda: self._refused(answer, said))
+                self._lasting.fails(key, answer.message, lambda: self._refused(answer, said))
             case WriteFailure.UNAVAILABLE:
-                self._fails(key, answer.message, lambda: _log.warning("write.failed", **said, message=answer.message))
+                self._lasting.fails(
+                    key, answer.message, lambda: _log.warning("write.failed", **said, message=answer.message)
+                )
 
     def _refused(self, answer: WriteAnswer, said: Mapping[str, object]) -> None:
         _log.warning("write.refused", **said, message=answer.message)
@@ -158,15 +144,6 @@ class Reporter:
                 message=f"Partition {answer.write.partition_id} is active, and the pod cannot be let to the scheduler: "
                 f"{answer.message}",
             )
-
-    def _fails(self, key: str, words: str, tell: Callable[[], None]) -> None:
-        """Tell a failure, unless it was told in the same words and has lasted since."""
-        if self._failing.get(key) != words:
-            tell()
-        self._failing[key] = words
-        self._failing.move_to_end(key)
-        while len(self._failing) > _KNOWN_FAILURES:
-            self._failing.popitem(last=False)
 
     def _measure(self, view: View, now: datetime) -> None:
         partitions: Counter[str] = Counter()

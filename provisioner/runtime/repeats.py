@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _EVERY_SECONDS = 60.0
 #: Kinds of failures that are told apart; of more the one that was heard of first is forgotten.
 _MOST = 64
+#: Failures that last which are remembered.
+_MOST_LASTING = 4096
 
 
 @dataclass(slots=True)
@@ -50,3 +53,23 @@ def place_of(error: BaseException) -> Hashable:
         trace = trace.tb_next
     where = (trace.tb_frame.f_code.co_filename, trace.tb_lineno) if trace is not None else None
     return type(error), where
+
+
+@dataclass(slots=True)
+class Lasting:
+    """Failures that last, each told once: by what fails, the words that were told. Used by one thread."""
+
+    _words: OrderedDict[str, str] = field(default_factory=OrderedDict)
+
+    def fails(self, key: str, words: str, tell: Callable[[], None]) -> None:
+        """Tell a failure, unless it was told in the same words and has lasted since."""
+        if self._words.get(key) != words:
+            tell()
+        self._words[key] = words
+        self._words.move_to_end(key)
+        while len(self._words) > _MOST_LASTING:
+            self._words.popitem(last=False)
+
+    def ended(self, key: str) -> bool:
+        """Take note of a success; return whether it failed before."""
+        return self._words.pop(key, None) is not None

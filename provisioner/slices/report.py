@@ -7,11 +7,10 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, Protocol
 
 import structlog
 
-from provisioner import constants
+from provisioner import constants, kube
 from provisioner.model.capacity import PoolName
 from provisioner.model.choices import choice_of
 from provisioner.model.workloads import ObjectRef, WorkloadKind, pod_ref, workload_ref
@@ -52,19 +51,6 @@ _TIMED = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE)
 _Identity = tuple[str, str, str]
 
 
-class Recorder(Protocol):
-    """Where Events go."""
-
-    def emit(
-        self, ref: ObjectRef, *, kind: Literal["Normal", "Warning"], reason: str, message: str, key: str = ""
-    ) -> None:
-        """Record one Event; returns at once."""
-
-    @property
-    def dropped_total(self) -> int:
-        """How many were not written since the start."""
-
-
 @dataclass(slots=True)
 class _Told:
     """When something was last told, on a clock that nobody sets."""
@@ -77,7 +63,7 @@ class _Told:
 class Reporter:
     """Used by the loop's thread alone."""
 
-    recorder: Recorder
+    recorder: kube.Recorder
     metrics: Metrics
     supplier_name: str = "GKE"
     journal: Journal = field(default_factory=Journal)
