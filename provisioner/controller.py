@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import structlog
 
 import provisioner
-from provisioner import kube
+from provisioner import constants, kube
 from provisioner.runtime import garbage, signals
 from provisioner.runtime.http import HttpServer
 from provisioner.runtime.last_words import exit_with_last_words
@@ -29,6 +31,75 @@ class Actor(Protocol):
 
     def drain(self, *, timeout_seconds: float) -> bool:
         """Drop what has not begun, wait until no call is under way; False when the time is up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidacy:
+    """Who a process is among its replicas, and whether it has to be elected."""
+
+    #: Of the leases.
+    namespace: str
+    #: Empty: host name and process.
+    name: str
+    #: Without an election this process leads.
+    elects: bool
+    #: The first is ours; another counts where it exists.
+    leases: Sequence[str] = (constants.LEASE_NAME, constants.ORIGINAL_LEASE_NAME)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """This process among its replicas: what each part of it is woken, ended and named by."""
+
+    identity: str
+    recorder: kube.EventRecorder
+    wake: Wake
+    stopping: threading.Event
+    #: None where no leader is elected.
+    elector: kube.LeaseElector | None
+
+    def is_leader(self) -> bool:
+        """Whether it leads."""
+        return self.elector is None or self.elector.is_leader
+
+    def leader(self) -> str:
+        """Return the pod that leads, as this process last read; empty where none is known to."""
+        return self.elector.leader if self.elector is not None else self.identity
+
+    def lease_seconds(self) -> float:
+        """Return for how long it surely leads; infinite where there is no election."""
+        return self.elector.remaining_seconds() if self.elector is not None else float("inf")
+
+
+def make_replica(
+    api: kube.KubeApi,
+    candidacy: Candidacy,
+    *,
+    exit_process: Callable[[int], object],
+    lease_clock: Callable[[], float],
+) -> Replica:
+    """Put together what does not run yet.
+
+    A process that loses its lease ends by `exit_process` from the elector's own thread, whatever hangs: a round, a
+    call, the API server. Somebody else may lead already, and Kubernetes starts it again as a follower.
+    """
+    identity = candidacy.name or f"{socket.gethostname()}-{os.getpid()}"
+    wake, stopping = Wake(), threading.Event()
+    elector = (
+        kube.LeaseElector(
+            api,
+            namespace=candidacy.namespace,
+            identity=identity,
+            on_started=wake.set,
+            on_lost=_ending(stopping, wake, exit_process),
+            leases=candidacy.leases,
+            clocks=kube.LeaseClocks(boot=lease_clock),
+        )
+        if candidacy.elects
+        else None
+    )
+    recorder = kube.EventRecorder(api, instance=identity)
+    return Replica(identity=identity, recorder=recorder, wake=wake, stopping=stopping, elector=elector)
 
 
 LoopT = TypeVar("LoopT", bound=RoundLoop)
@@ -121,7 +192,7 @@ class Controller(Generic[LoopT, ActorT]):
         return 0
 
 
-def ending(stopping: threading.Event, wake: Wake, exit_process: Callable[[int], object]) -> Callable[[], None]:
+def _ending(stopping: threading.Event, wake: Wake, exit_process: Callable[[int], object]) -> Callable[[], None]:
     """Return what ends a process that has lost its lease."""
 
     def lose() -> None:

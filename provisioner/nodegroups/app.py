@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +10,7 @@ import structlog
 
 import provisioner
 from provisioner import kube
-from provisioner.controller import Addresses, Controller, ending
+from provisioner.controller import Addresses, Candidacy, Controller, make_replica
 from provisioner.nodegroups.act import Actor
 from provisioner.nodegroups.bootstrap.script import startup_script
 from provisioner.nodegroups.compute.protocol import Compute
@@ -28,7 +26,6 @@ from provisioner.nodegroups.writing import Writer
 from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.parallel import Parallel
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
-from provisioner.runtime.wake import Wake
 from provisioner.settings.nodegroups import NodeGroupSettings
 
 _log = structlog.get_logger(__name__)
@@ -54,24 +51,14 @@ def build(
     call, the API server. Somebody else may lead already, and Kubernetes starts it again as a follower.
     """
     metrics = Metrics(version=provisioner.__version__)
-    identity = settings.own_name or f"{socket.gethostname()}-{os.getpid()}"
-    wake, stopping = Wake(), threading.Event()
-    recorder = kube.EventRecorder(api, instance=identity)
-
-    elector = (
-        kube.LeaseElector(
-            api,
-            namespace=settings.own_namespace,
-            identity=identity,
-            on_started=wake.set,
-            on_lost=ending(stopping, wake, exit_process),
-            leases=(LEASE_NAME,),
-            clocks=kube.LeaseClocks(boot=lease_clock),
-        )
+    candidacy = Candidacy(
+        namespace=settings.own_namespace,
+        name=settings.own_name,
         # A dry run may go on beside the one that leads.
-        if addresses.leader_elect and not settings.dry_run
-        else None
+        elects=addresses.leader_elect and not settings.dry_run,
+        leases=(LEASE_NAME,),
     )
+    replica = make_replica(api, candidacy, exit_process=exit_process, lease_clock=lease_clock)
     clock = FollowedClock()
     plugin = device_plugin_of(settings)
     gates = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="gate")
@@ -84,8 +71,8 @@ def build(
         writer=Writer(api=api, device_plugin=plugin),
         gate=Gate(api=api, clock=clock, for_each=Parallel(executor=gates, at_once=_AT_ONCE_PER_GROUP)),
         clock=clock,
-        lease_seconds=elector.remaining_seconds if elector is not None else _forever,
-        on_answer=wake.set,
+        lease_seconds=replica.lease_seconds,
+        on_answer=replica.wake.set,
         executor=threads("call"),
         gate_executor=threads("delete"),
         write_executor=threads("write"),
@@ -93,7 +80,7 @@ def build(
     )
     loop = Loop(
         settings=planning_settings(settings, plugin),
-        watches=make_watches(api, wake.set),
+        watches=make_watches(api, replica.wake.set),
         cluster=ClusterReader(
             api=api,
             clock=clock,
@@ -102,13 +89,13 @@ def build(
             kubernetes_version=settings.kubernetes_version,
         ),
         carrier=DryRun(actor=actor, clock=clock) if settings.dry_run else actor,
-        reporter=Reporter(recorder=recorder, metrics=metrics, dry_run=settings.dry_run),
+        reporter=Reporter(recorder=replica.recorder, metrics=metrics, dry_run=settings.dry_run),
         metrics=metrics,
-        is_leader=(lambda: elector.is_leader) if elector is not None else _always,
+        is_leader=replica.is_leader,
         clock=clock,
-        wake=wake,
-        stopping=stopping,
-        asked_seconds_ago=wake.asked_seconds_ago,
+        wake=replica.wake,
+        stopping=replica.stopping,
+        asked_seconds_ago=replica.wake.asked_seconds_ago,
     )
     server = make_status_server(
         "tpu-provisioner",
@@ -116,13 +103,13 @@ def build(
         Probes(address=addresses.probes, alive=loop.alive, problems=loop.problems),
     )
     return Controller(
-        identity=identity,
+        identity=replica.identity,
         loop=loop,
         watches=loop.watches.named(),
         actor=actor,
-        recorder=recorder,
+        recorder=replica.recorder,
         server=server,
-        elector=elector,
+        elector=replica.elector,
         exit_process=exit_process,
     )
 
@@ -167,11 +154,3 @@ def run(settings: NodeGroupSettings, addresses: Addresses, api: kube.KubeApi, co
         leader_election=addresses.leader_elect,
         dry_run=settings.dry_run,
     )
-
-
-def _forever() -> float:
-    return float("inf")
-
-
-def _always() -> bool:
-    return True

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from functools import partial
 import provisioner
 from provisioner import controller as controllers
 from provisioner import kube
-from provisioner.controller import Controller, ending
+from provisioner.controller import Candidacy, Controller, make_replica
 from provisioner.kube.watches import doubt_of
 from provisioner.partitions import names, page
 from provisioner.partitions.act import Actor, Line
@@ -34,7 +32,6 @@ from provisioner.partitions.vipu.protocol import Vipu
 from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.http import HttpServer, parse_address
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
-from provisioner.runtime.wake import Wake
 from provisioner.settings.partitions import PartitionSettings
 
 #: Creates and removals on one server at once: it makes one after another anyway.
@@ -74,22 +71,13 @@ def build(
     `vipu` has the client of each server, by HOST:PORT. A process that loses its lease ends by `exit_process`.
     """
     metrics = Metrics(version=provisioner.__version__)
-    identity = settings.own_name or f"{socket.gethostname()}-{os.getpid()}"
-    wake, stopping = Wake(), threading.Event()
-    recorder = kube.EventRecorder(api, instance=identity)
-    elector = (
-        kube.LeaseElector(
-            api,
-            namespace=settings.own_namespace,
-            identity=identity,
-            on_started=wake.set,
-            on_lost=ending(stopping, wake, exit_process),
-            leases=(names.LEASE_NAME,),
-            clocks=kube.LeaseClocks(boot=lease_clock),
-        )
-        if addresses.leader_elect
-        else None
+    candidacy = Candidacy(
+        namespace=settings.own_namespace,
+        name=settings.own_name,
+        elects=addresses.leader_elect,
+        leases=(names.LEASE_NAME,),
     )
+    replica = make_replica(api, candidacy, exit_process=exit_process, lease_clock=lease_clock)
     clock = FollowedClock()
     planning = planning_settings(settings)
     known = Known(
@@ -118,26 +106,26 @@ def build(
             servers=frozenset(server.address for server in known.servers),
         ),
         clock=clock,
-        lease_seconds=elector.remaining_seconds if elector is not None else lambda: float("inf"),
-        on_answer=wake.set,
+        lease_seconds=replica.lease_seconds,
+        on_answer=replica.wake.set,
         write_executor=ThreadPoolExecutor(_WRITES_AT_ONCE, thread_name_prefix="write"),
         metrics=metrics,
     )
     loop = Loop(
         settings=planning,
         pods=make_pod_watch(
-            api, wake.set, partial(parse_pod, servers=known.servers, largest_size=settings.largest_size)
+            api, replica.wake.set, partial(parse_pod, servers=known.servers, largest_size=settings.largest_size)
         ),
         known=known,
         actor=actor,
-        reporter=Reporter(recorder=recorder, metrics=metrics),
+        reporter=Reporter(recorder=replica.recorder, metrics=metrics),
         metrics=metrics,
-        board=Board(release=provisioner.__version__, identity=identity),
-        is_leader=(lambda: elector.is_leader) if elector is not None else lambda: True,
+        board=Board(release=provisioner.__version__, identity=replica.identity),
+        is_leader=replica.is_leader,
         clock=clock,
-        wake=wake,
-        stopping=stopping,
-        asked_seconds_ago=wake.asked_seconds_ago,
+        wake=replica.wake,
+        stopping=replica.stopping,
+        asked_seconds_ago=replica.wake.asked_seconds_ago,
     )
     server = make_status_server(
         "tpu-provisioner",
@@ -153,13 +141,13 @@ def build(
     rest_address = parse_address(addresses.api)
     rest = make_rest_server(rest_address, api, _sources(loop, ledger, vipu)) if rest_address is not None else None
     controller = Controller(
-        identity=identity,
+        identity=replica.identity,
         loop=loop,
         watches={"pods": loop.pods, "configmaps": ledger},
         actor=actor,
-        recorder=recorder,
+        recorder=replica.recorder,
         server=server,
-        elector=elector,
+        elector=replica.elector,
         exit_process=exit_process,
         last=rest.stop if rest is not None else None,
     )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -13,11 +11,10 @@ import structlog
 
 import provisioner
 from provisioner import kube
-from provisioner.controller import Addresses, Controller, ending
+from provisioner.controller import Addresses, Candidacy, Controller, make_replica
 from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.parallel import Parallel
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
-from provisioner.runtime.wake import Wake
 from provisioner.settings import Settings
 from provisioner.slices import api as board_api
 from provisioner.slices.act import Actor
@@ -56,23 +53,13 @@ def build(
     Kubernetes starts it again as a follower.
     """
     metrics = Metrics(version=provisioner.__version__)
-    identity = settings.own_name or f"{socket.gethostname()}-{os.getpid()}"
-    wake, stopping = Wake(), threading.Event()
-    recorder = kube.EventRecorder(api, instance=identity)
-
-    elector = (
-        kube.LeaseElector(
-            api,
-            namespace=settings.own_namespace,
-            identity=identity,
-            on_started=wake.set,
-            on_lost=ending(stopping, wake, exit_process),
-            clocks=kube.LeaseClocks(boot=lease_clock),
-        )
-        if addresses.leader_elect
-        else None
+    candidacy = Candidacy(
+        namespace=settings.own_namespace,
+        name=settings.own_name,
+        elects=addresses.leader_elect,
     )
-    watches = make_watches(api, settings, wake.set)
+    replica = make_replica(api, candidacy, exit_process=exit_process, lease_clock=lease_clock)
+    watches = make_watches(api, settings, replica.wake.set)
     clock = FollowedClock()
     gke = RetryingGke(InstrumentedGke(client, metrics)) if client is not None else None
     chosen = choose(settings, api, gke, clock)
@@ -81,8 +68,8 @@ def build(
         api=api,
         gate=make_gate(api, clock, keep_suspended=settings.keep_suspended),
         clock=clock,
-        lease_seconds=elector.remaining_seconds if elector is not None else _forever,
-        on_answer=wake.set,
+        lease_seconds=replica.lease_seconds,
+        on_answer=replica.wake.set,
         executor=ThreadPoolExecutor(max_workers=settings.concurrency, thread_name_prefix="act"),
         slow_executor=ThreadPoolExecutor(max_workers=settings.concurrency, thread_name_prefix="delete"),
     )
@@ -92,12 +79,12 @@ def build(
             project=settings.project_id,
             location=settings.cluster_location,
             cluster=settings.cluster,
-            identity=identity,
+            identity=replica.identity,
             started_at=clock(),
         ),
         environment=os.environ,
         clock=clock,
-        leader=(lambda: elector.leader) if elector is not None else lambda: identity,
+        leader=replica.leader,
         problems=lambda: loop.problems(),  # noqa: PLW0108 - the loop comes later
     )
     tracing = make_tracing(os.environ, cluster=settings.cluster)
@@ -108,7 +95,7 @@ def build(
         identity=chosen.identity,
         actor=actor,
         reporter=Reporter(
-            recorder=recorder,
+            recorder=replica.recorder,
             metrics=metrics,
             journal=board.journal,
             clock=clock,
@@ -118,12 +105,12 @@ def build(
         board=board,
         tracing=tracing,
         store=kube.HintsStore(api, settings.own_namespace),
-        is_leader=(lambda: elector.is_leader) if elector is not None else _always,
+        is_leader=replica.is_leader,
         clock=clock,
-        wake=wake,
-        stopping=stopping,
+        wake=replica.wake,
+        stopping=replica.stopping,
         meter=Meter(settings=settings, metrics=metrics),
-        asked_seconds_ago=wake.asked_seconds_ago,
+        asked_seconds_ago=replica.wake.asked_seconds_ago,
     )
     server = make_status_server(
         "tpu-provisioner",
@@ -137,13 +124,13 @@ def build(
         ),
     )
     return Controller(
-        identity=identity,
+        identity=replica.identity,
         loop=loop,
         watches=loop.watches.named(),
         actor=actor,
-        recorder=recorder,
+        recorder=replica.recorder,
         server=server,
-        elector=elector,
+        elector=replica.elector,
         exit_process=exit_process,
         last=tracing.stop if tracing is not None else None,
     )
@@ -174,11 +161,3 @@ def _where(settings: Settings) -> dict[str, str]:
     if settings.on_gce:
         return {"node_groups": settings.node_groups_in}
     return {"gke": settings.gke_endpoint or "Google"}
-
-
-def _forever() -> float:
-    return float("inf")
-
-
-def _always() -> bool:
-    return True
