@@ -45,9 +45,9 @@ class Supply(RuleBasedStateMachine):
     @rule(name=_NAMES, lost=_LOST)
     def create(self, name: PoolName, lost: str) -> None:
         """Its answer, or itself, may get lost."""
+        there = name in self._listed()
         self._lose("POST", lost)
         failure = self._failure(lambda: self.ground.supplier.create_pool(self.ground.request(name), lambda: None))
-        there = name in self.wanted | self.leaving and name in self._listed()
         if lost:
             assert failure is not None
             assert failure.kind is FailureKind.UNKNOWN_OUTCOME or there
@@ -55,7 +55,8 @@ class Supply(RuleBasedStateMachine):
             assert failure.kind in (FailureKind.ALREADY_EXISTS, FailureKind.OPERATION_IN_THE_WAY)
         else:
             assert failure is None
-        if failure is None or (lost == "after its effect" and name in self._listed() and name not in self.leaving):
+        # A name that was given back is free again once its group is gone.
+        if failure is None or (lost == "after its effect" and not there):
             self.wanted.add(name)
             self.leaving.discard(name)
         self.ground.world.kube.clear_faults()
