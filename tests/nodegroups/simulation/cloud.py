@@ -37,8 +37,8 @@ from provisioner.simulators.compute.model import World
 from provisioner.simulators.compute.records import Loss, MachineView, Resource
 from provisioner.simulators.compute.settings import ComputeSettings
 from provisioner.simulators.http.exchange import Request
-from tests.nodegroups.simulation.stage import Stage
 from tests.simulation.agenda import seconds_of
+from tests.support.simulations.stage import Stage
 
 ZONE = "us-central1-b"
 _ADDRESS = "http://compute.test"

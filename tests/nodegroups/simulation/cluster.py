@@ -29,7 +29,7 @@ from provisioner.nodegroups.planning.writes import (
     Write,
 )
 from provisioner.simulators.compute.records import MachineView
-from tests.nodegroups.simulation.stage import Stage
+from tests.support.simulations.stage import Stage
 
 FACTS = Cluster(
     uid="cluster-uid",

@@ -25,7 +25,7 @@ from provisioner.nodegroups.planning.settings import PlanningSettings
 from provisioner.nodegroups.planning.writes import Write, WriteAnswer
 from tests.nodegroups.simulation.cloud import Cloud
 from tests.nodegroups.simulation.cluster import Declined, Kube
-from tests.nodegroups.simulation.stage import Stage
+from tests.support.simulations.stage import Stage
 
 #: Without any event, a round at least this often. The real loop makes four of them: what no step asks for in time shows
 #: sooner here.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import FrameType
 
@@ -14,8 +13,8 @@ from provisioner.nodegroups.compute.records import Scope
 from provisioner.nodegroups.planning.calls import Target
 from provisioner.simulators.compute.records import Loss
 from tests.nodegroups.simulation.planted import planted
-from tests.nodegroups.simulation.stage import Violated
 from tests.nodegroups.simulation.world import World, make_group
+from tests.support.simulations.stage import Violated
 
 #: The stated bound: this long after the last fault every group is ready.
 READY_WITHIN_SECONDS = 4200.0
@@ -63,9 +62,9 @@ class Run:
     def run(self) -> float:
         """Run; return how long after the storm all groups were ready. Raises Violated."""
         world, stage = self.world, self.stage
-        self._often(self.storm_seconds / 6, self._somebody)
-        self._often(self.storm_seconds / 8, self._something)
-        self._often(self.restart_seconds, world.restart)
+        stage.often(self.storm_seconds / 6, self._somebody)
+        stage.often(self.storm_seconds / 8, self._something)
+        stage.often(self.restart_seconds, world.restart)
         self._somebody()
         stage.agenda.wait(self.storm_seconds)
         stage.stormy = False
@@ -96,14 +95,6 @@ class Run:
         world.wait(300.0)
         world.check_nothing_left(foreign=1)
         return took
-
-    def _often(self, seconds: float, act: Callable[[], None]) -> None:
-        def once() -> None:
-            if self.stage.stormy:
-                act()
-                self._often(seconds, act)
-
-        self.stage.after(self.stage.rng.uniform(0.3, 1.7) * seconds, once)
 
     def _all_ready(self) -> bool:
         return all(self.world.is_ready(name) for name in self.wanted) and len(

@@ -23,7 +23,7 @@ from provisioner.simulators.compute.records import MachineView, Resource
 from tests.nodegroups.simulation.cloud import ZONE, Cloud
 from tests.nodegroups.simulation.cluster import FACTS, Kube
 from tests.nodegroups.simulation.process import Process
-from tests.nodegroups.simulation.stage import Stage
+from tests.support.simulations.stage import Stage
 
 SETTINGS = PlanningSettings(startup_script="#!/bin/bash", device_plugin_version="v1")
 READY = ConditionType.READY

@@ -21,10 +21,10 @@ from provisioner.partitions.planning.plan import Plan
 from provisioner.partitions.planning.settings import PlanningSettings
 from provisioner.partitions.planning.snapshot import Snapshot
 from provisioner.partitions.vipu.records import Allocation
-from tests.nodegroups.simulation.stage import Stage
 from tests.partitions.simulation.kube import CLUSTER, Kube
 from tests.partitions.simulation.process import own
 from tests.partitions.simulation.servers import VipuServer
+from tests.support.simulations.stage import Stage
 
 #: A reading may be so old when its gate is opened.
 _SEEN_SECONDS = 150.0

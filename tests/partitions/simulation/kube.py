@@ -12,8 +12,8 @@ from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.calls import OpenGate, SaveLedger
 from provisioner.partitions.planning.ledger import Entry, Ledger, encode, ledger_of
-from tests.nodegroups.simulation.stage import Stage
 from tests.simulation.agenda import seconds_of
+from tests.support.simulations.stage import Stage
 
 CLUSTER = "5f0a3a52-0000-4000-8000-000000000001"
 

@@ -29,9 +29,9 @@ from provisioner.partitions.planning.plan import Event, Plan
 from provisioner.partitions.planning.settings import PlanningSettings
 from provisioner.partitions.planning.snapshot import Reading, ServerView, Snapshot
 from provisioner.runtime.clock import shifted
-from tests.nodegroups.simulation.stage import Stage
 from tests.partitions.simulation.kube import CLUSTER, Declined, Kube
 from tests.partitions.simulation.servers import VipuServer
+from tests.support.simulations.stage import Stage
 
 _LONGEST_PAUSE_SECONDS = 30.0
 _ROUND_GAP_SECONDS = 0.05

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 
@@ -15,12 +14,12 @@ from provisioner.simulators.vipu.faults import CREATE, REMOVE, Fault, FaultKind
 from provisioner.simulators.vipu.model import World
 from provisioner.simulators.vipu.records import Asked
 from provisioner.simulators.vipu.settings import FIRST, SCATTERED, VipuSettings
-from tests.nodegroups.simulation.stage import Stage, Violated
 from tests.partitions.simulation.checks import Checks
 from tests.partitions.simulation.kube import Kube
 from tests.partitions.simulation.planted import planted
 from tests.partitions.simulation.process import Process
 from tests.partitions.simulation.servers import VipuServer
+from tests.support.simulations.stage import Stage, Violated
 
 #: The stated bound: so long after the last fault everybody has been served, and has ended.
 SERVED_WITHIN_SECONDS = 7200.0
@@ -110,8 +109,8 @@ class Run:
     def run(self) -> float:
         """Run; return how long after the storm everybody had been served. Raises Violated."""
         stage = self.stage
-        self._often(self.storm_seconds / 10, self._somebody)
-        self._often(self.storm_seconds / stage.rng.choice((3, 12, 40)), self._something)
+        stage.often(self.storm_seconds / 10, self._somebody)
+        stage.often(self.storm_seconds / stage.rng.choice((3, 12, 40)), self._something)
         self._somebody()
         stage.agenda.wait(self.storm_seconds)
         self._calm()
@@ -129,14 +128,6 @@ class Run:
         self.checks.nothing_left()
         self._check_silence()
         return took
-
-    def _often(self, seconds: float, act: Callable[[], None]) -> None:
-        def once() -> None:
-            if self.stage.stormy:
-                act()
-                self._often(seconds, act)
-
-        self.stage.after(self.stage.rng.uniform(0.3, 1.7) * seconds, once)
 
     def _calm(self) -> None:
         """End all that is wrong; pods that nobody can serve go."""

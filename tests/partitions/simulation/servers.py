@@ -13,7 +13,7 @@ from provisioner.simulators.vipu.errors import VipuRefusalError
 from provisioner.simulators.vipu.model import World
 from provisioner.simulators.vipu.records import Asked, PartitionView, Phase
 from provisioner.simulators.vipu.settings import VipuSettings
-from tests.nodegroups.simulation.stage import Stage
+from tests.support.simulations.stage import Stage
 
 _KINDS = {
     "InvalidArgument": FailureKind.INVALID,

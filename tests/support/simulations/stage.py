@@ -1,4 +1,4 @@
-"""What all parts of one run share: chance, time, the history."""
+"""What all parts of one run of a simulation share: chance, time, the history."""
 
 from __future__ import annotations
 
@@ -30,6 +30,16 @@ class Stage:
     def after(self, seconds: float, callback: Callable[[], None]) -> None:
         """Call back after some time."""
         self.agenda.after(seconds, callback)
+
+    def often(self, seconds: float, act: Callable[[], None]) -> None:
+        """Let something happen about this often, until the storm is over."""
+
+        def once() -> None:
+            if self.stormy:
+                act()
+                self.often(seconds, act)
+
+        self.after(self.rng.uniform(0.3, 1.7) * seconds, once)
 
     def wall(self) -> datetime:
         """Return the time of day."""
