@@ -5,10 +5,7 @@ Some are faults of gke-labs/tpu-operator, some are what this simulation found, s
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -25,29 +22,7 @@ from provisioner.nodegroups.planning import (
     teardown,
 )
 from provisioner.nodegroups.planning.manager import ManagerRules
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bug:
-    """One mutation: a module or class, one attribute of it, and what it becomes."""
-
-    name: str
-    at: tuple[Any, str]
-    mutate: Callable[[Any], Any]
-    #: The seed from which it is searched for, one that shows it.
-    search_from: int = 0
-
-
-def _always(value: Any) -> Callable[[Any], Any]:
-    return lambda _original: lambda *_args, **_options: value
-
-
-def _doing_nothing(_original: Any) -> Any:
-    return lambda memory, *_args: memory
-
-
-def _never_due(_original: Any) -> Any:
-    return lambda _group, loss, _round: loss
+from tests.support.simulations.bugs import Bug, always
 
 
 def _latched(original: Any) -> Any:
@@ -105,9 +80,9 @@ BUGS = (
         search_from=3,
     ),
     Bug(name="cordon-without-unschedulable", at=(drain, "_cordon"), mutate=_cordoned_by_taint),
-    Bug(name="ready-goes-stale", at=(repair, "find_loss"), mutate=_always(None)),
-    Bug(name="tokens-stay-in-metadata", at=(joining, "_clean"), mutate=_always(None), search_from=2),
-    Bug(name="defaults-are-differences", at=(desired, "differs"), mutate=_always(True)),
+    Bug(name="ready-goes-stale", at=(repair, "find_loss"), mutate=always(None)),
+    Bug(name="tokens-stay-in-metadata", at=(joining, "_clean"), mutate=always(None), search_from=2),
+    Bug(name="defaults-are-differences", at=(desired, "differs"), mutate=always(True)),
     Bug(name="transitions-are-rewritten", at=(types, "with_condition"), mutate=_latest_transition, search_from=1),
     Bug(name="machines-go-under-work", at=(drain, "drain"), mutate=_without_proof, search_from=1),
     Bug(name="one-request-id-for-all-attempts", at=(names, "request_id"), mutate=_without_attempts, search_from=15),
@@ -117,8 +92,8 @@ BUGS = (
         mutate=lambda _: lambda memory, *_args: memory,
         search_from=2,
     ),
-    Bug(name="nodes-are-left", at=(nodes, "left_over"), mutate=_always(())),
-    Bug(name="tokens-are-left", at=(teardown, "_delete_nodes"), mutate=_always(None)),
+    Bug(name="nodes-are-left", at=(nodes, "left_over"), mutate=always(())),
+    Bug(name="tokens-are-left", at=(teardown, "_delete_nodes"), mutate=always(None)),
     Bug(name="machines-are-not-listed-again", at=(ManagerRules, "settled_seconds"), mutate=lambda _: 1.0),
     Bug(name="recreating-is-not-told-first", at=(repair, "recreating"), mutate=_without_recreating_first),
     Bug(name="lost-writes-are-awaited", at=(writes, "LOST_SECONDS"), mutate=lambda _: 1e9, search_from=2),
@@ -128,27 +103,3 @@ BUGS = (
         mutate=lambda _: lambda _group, loss, _round: loss,
     ),
 )
-
-
-@contextmanager
-def planted(name: str) -> Iterator[None]:
-    """Plant a bug, wherever what it mutates was imported; nothing for no name."""
-    bug = next((each for each in BUGS if each.name == name), None)
-    if bug is None:
-        yield
-        return
-    owner, attribute = bug.at
-    original = getattr(owner, attribute)
-    mutated = bug.mutate(original)
-    places = [(owner, attribute)]
-    if callable(original) and not isinstance(owner, type):
-        for module_name, module in list(sys.modules.items()):
-            if module_name.startswith("provisioner.nodegroups"):
-                places += [(module, key) for key, value in vars(module).items() if value is original]
-    for place, key in places:
-        setattr(place, key, mutated)
-    try:
-        yield
-    finally:
-        for place, key in places:
-            setattr(place, key, original)

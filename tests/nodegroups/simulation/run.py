@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
-from dataclasses import dataclass, replace
-from types import FrameType
+from dataclasses import replace
 
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.records import Scope
 from provisioner.nodegroups.planning.calls import Target
 from provisioner.simulators.compute.records import Loss
-from tests.nodegroups.simulation.planted import planted
+from tests.nodegroups.simulation.planted import BUGS
 from tests.nodegroups.simulation.world import World, make_group
-from tests.support.simulations.stage import Violated
+from tests.support.simulations.bugs import planted
+from tests.support.simulations.runs import Outcome, outcome_of
 
 #: The stated bound: this long after the last fault every group is ready.
 READY_WITHIN_SECONDS = 4200.0
@@ -25,18 +24,6 @@ _CPU_SECONDS = 12.0
 _MOST_READS_PER_HOUR = 12
 _READS = ("Read", "ListMachines", "ReadMachines", "Poll")
 _FOREIGN = Target(uid="", kind=Kind.WORKLOAD_POLICY, scope=Scope(project="project-1", region="us-central1"), name="p")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What came of one run."""
-
-    seed: int
-    problem: str = ""
-    ready_after_seconds: float = 0.0
-    faults: Counter[str]
-    calls: Counter[str]
-    history: tuple[str, ...] = ()
 
 
 class Run:
@@ -59,8 +46,8 @@ class Run:
         self.taken: list[Target] = []
         world.cloud.hold(_FOREIGN)
 
-    def run(self) -> float:
-        """Run; return how long after the storm all groups were ready. Raises Violated."""
+    def run(self) -> dict[str, float]:
+        """Run; return how long after the storm all groups were `ready`. Raises Violated."""
         world, stage = self.world, self.stage
         stage.often(self.storm_seconds / 6, self._somebody)
         stage.often(self.storm_seconds / 8, self._something)
@@ -94,7 +81,7 @@ class Run:
         )
         world.wait(300.0)
         world.check_nothing_left(foreign=1)
-        return took
+        return {"ready": took}
 
     def _all_ready(self) -> bool:
         return all(self.world.is_ready(name) for name in self.wanted) and len(
@@ -195,35 +182,8 @@ class Run:
         self.world.cloud.limit(None)
 
 
-class _TakesTooLong(BaseException):
-    """The run does not end."""
-
-
-def _take_too_long(_number: int, _frame: FrameType | None) -> None:
-    raise _TakesTooLong
-
-
 def run_seed(seed: int, *, bug: str = "", recording: bool = False) -> Outcome:
     """Run one seed to its end, whatever that is; with a bug planted."""
     run = Run(seed, recording=recording)
-    took, problem = 0.0, ""
-    before = signal.signal(signal.SIGVTALRM, _take_too_long)
-    signal.setitimer(signal.ITIMER_VIRTUAL, _CPU_SECONDS)
-    try:
-        with planted(bug):
-            took = run.run()
-    except Violated as violation:
-        problem = str(violation)
-    except _TakesTooLong:
-        problem = f"the run goes round in circles: still at {run.stage.agenda.now:.0f} s"
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
-        signal.signal(signal.SIGVTALRM, before)
-    return Outcome(
-        seed=seed,
-        problem=problem,
-        ready_after_seconds=took,
-        faults=run.stage.faults,
-        calls=run.world.process.calls,
-        history=tuple(run.stage.history),
-    )
+    with planted(BUGS, bug):
+        return outcome_of(run.run, run.stage, cpu_seconds=_CPU_SECONDS)

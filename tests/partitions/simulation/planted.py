@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -24,21 +21,7 @@ from provisioner.partitions.planning import (
 )
 from provisioner.partitions.planning.standing import Phase
 from tests.partitions.simulation.process import Process
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bug:
-    """One mutation: a module or class, one attribute of it, and what it becomes."""
-
-    name: str
-    at: tuple[Any, str]
-    mutate: Callable[[Any], Any]
-    #: The seed from which it is searched for, one that shows it.
-    search_from: int = 0
-
-
-def _always(value: Any) -> Callable[[Any], Any]:
-    return lambda _original: lambda *_args, **_options: value
+from tests.support.simulations.bugs import Bug, always
 
 
 def _latched(original: Any) -> Any:
@@ -82,10 +65,10 @@ def _whatever_the_last_failure(_original: Any) -> Any:
 
 
 BUGS: tuple[Bug, ...] = (
-    Bug(name="gates-open-too-early", at=(standing, "_phase_of"), mutate=_always(Phase.ACTIVE)),
-    Bug(name="removals-without-proof", at=(Process, "_kept"), mutate=_always(""), search_from=10),
-    Bug(name="every-prefix-is-ours", at=(names, "id_prefix"), mutate=_always("tpup-")),
-    Bug(name="orphans-stay", at=(sweeping, "strays_of"), mutate=_always(()), search_from=1),
+    Bug(name="gates-open-too-early", at=(standing, "_phase_of"), mutate=always(Phase.ACTIVE)),
+    Bug(name="removals-without-proof", at=(Process, "_kept"), mutate=always(""), search_from=10),
+    Bug(name="every-prefix-is-ours", at=(names, "id_prefix"), mutate=always("tpup-")),
+    Bug(name="orphans-stay", at=(sweeping, "strays_of"), mutate=always(()), search_from=1),
     Bug(name="promises-take-nothing", at=(profile.Profile, "take"), mutate=_of_now_alone),
     Bug(name="pods-without-promise-are-passed", at=(placing._Places, "serve"), mutate=_open_for_all),
     Bug(
@@ -104,33 +87,9 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="failures-are-latched", at=(backoff, "_after"), mutate=_latched),
     Bug(name="broken-partitions-are-awaited", at=(standing, "_phase_of"), mutate=_broken_is_on_its_way),
     Bug(name="ids-collide", at=(names, "_POD_DIGITS"), mutate=lambda _: 1),
-    Bug(name="neighbours-take-nothing", at=(supply, "_may_be_in"), mutate=_always(value=False), search_from=1),
-    Bug(name="limits-are-not-kept", at=(placing._Limits, "claim"), mutate=_always(value=True), search_from=3),
+    Bug(name="neighbours-take-nothing", at=(supply, "_may_be_in"), mutate=always(value=False), search_from=1),
+    Bug(name="limits-are-not-kept", at=(placing._Limits, "claim"), mutate=always(value=True), search_from=3),
     Bug(
         name="unread-servers-are-trusted", at=(round.Round, "reading"), mutate=_whatever_the_last_failure, search_from=1
     ),
 )
-
-
-@contextmanager
-def planted(name: str) -> Iterator[None]:
-    """Plant a bug, wherever what it mutates was imported; nothing for no name."""
-    bug = next((each for each in BUGS if each.name == name), None)
-    if bug is None:
-        yield
-        return
-    owner, attribute = bug.at
-    original = getattr(owner, attribute)
-    mutated = bug.mutate(original)
-    places = [(owner, attribute)]
-    if not isinstance(owner, type):
-        for module_name, module in list(sys.modules.items()):
-            if module_name.startswith("provisioner.partitions"):
-                places += [(module, key) for key, value in vars(module).items() if value is original]
-    for place, key in places:
-        setattr(place, key, mutated)
-    try:
-        yield
-    finally:
-        for place, key in places:
-            setattr(place, key, original)

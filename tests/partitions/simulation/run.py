@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
-from dataclasses import dataclass
-from types import FrameType
 
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod, Server
@@ -16,10 +13,12 @@ from provisioner.simulators.vipu.records import Asked
 from provisioner.simulators.vipu.settings import FIRST, SCATTERED, VipuSettings
 from tests.partitions.simulation.checks import Checks
 from tests.partitions.simulation.kube import Kube
-from tests.partitions.simulation.planted import planted
+from tests.partitions.simulation.planted import BUGS
 from tests.partitions.simulation.process import Process
 from tests.partitions.simulation.servers import VipuServer
-from tests.support.simulations.stage import Stage, Violated
+from tests.support.simulations.bugs import planted
+from tests.support.simulations.runs import Outcome, outcome_of
+from tests.support.simulations.stage import Stage
 
 #: The stated bound: so long after the last fault everybody has been served, and has ended.
 SERVED_WITHIN_SECONDS = 7200.0
@@ -30,20 +29,6 @@ _MOST_READS = 13
 _CPU_SECONDS = 20.0
 _NEIGHBOUR = names.id_prefix("another-cluster")
 _LATE = (FaultKind.ACTIVE_LATE, FaultKind.REMOVE_LATE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What came of one run."""
-
-    seed: int
-    problem: str = ""
-    #: From the last fault until all pods had been served and had ended.
-    served_after_seconds: float = 0.0
-    longest_outlived_seconds: float = 0.0
-    faults: Counter[str]
-    sent: Counter[str]
-    history: tuple[str, ...] = ()
 
 
 class Run:
@@ -106,8 +91,8 @@ class Run:
 
     # --- the story
 
-    def run(self) -> float:
-        """Run; return how long after the storm everybody had been served. Raises Violated."""
+    def run(self) -> dict[str, float]:
+        """Run; return how long after it all were `served`, and how long partitions `outlived` pods. Raises Violated."""
         stage = self.stage
         stage.often(self.storm_seconds / 10, self._somebody)
         stage.often(self.storm_seconds / stage.rng.choice((3, 12, 40)), self._something)
@@ -127,7 +112,7 @@ class Run:
             self.checks.outlived(began)
         self.checks.nothing_left()
         self._check_silence()
-        return took
+        return {"served": took, "outlived": self.checks.longest_outlived}
 
     def _calm(self) -> None:
         """End all that is wrong; pods that nobody can serve go."""
@@ -311,36 +296,8 @@ class Run:
             self.stage.note("neighbour", "%s", refusal)
 
 
-class _TakesTooLong(BaseException):
-    """The run does not end."""
-
-
-def _take_too_long(_number: int, _frame: FrameType | None) -> None:
-    raise _TakesTooLong
-
-
 def run_seed(seed: int, *, bug: str = "", recording: bool = False) -> Outcome:
     """Run one seed to its end, whatever that is; with a bug planted."""
-    took, problem = 0.0, ""
     run = Run(seed, recording=recording)
-    before = signal.signal(signal.SIGVTALRM, _take_too_long)
-    signal.setitimer(signal.ITIMER_VIRTUAL, _CPU_SECONDS)
-    try:
-        with planted(bug):
-            took = run.run()
-    except Violated as violation:
-        problem = str(violation)
-    except _TakesTooLong:
-        problem = f"the run goes round in circles: still at {run.stage.agenda.now:.0f} s"
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
-        signal.signal(signal.SIGVTALRM, before)
-    return Outcome(
-        seed=seed,
-        problem=problem,
-        served_after_seconds=took,
-        longest_outlived_seconds=run.checks.longest_outlived,
-        faults=run.stage.faults,
-        sent=sum((process.sent for process in run.processes), Counter()),
-        history=tuple(run.stage.history),
-    )
+    with planted(BUGS, bug):
+        return outcome_of(run.run, run.stage, cpu_seconds=_CPU_SECONDS)

@@ -1,0 +1,54 @@
+"""One run: to the end of its story, to a violation, or to the moment at which it goes round in circles."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import FrameType
+
+from tests.support.simulations.stage import Stage, Violated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of one run."""
+
+    seed: int
+    problem: str = ""
+    faults: int
+    #: How long what took, by the names that the simulation's summary has for them; empty where something is broken.
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    history: tuple[str, ...] = ()
+
+
+class _TakesTooLong(BaseException):
+    """The run does not end."""
+
+
+def _take_too_long(_number: int, _frame: FrameType | None) -> None:
+    raise _TakesTooLong
+
+
+def outcome_of(story: Callable[[], Mapping[str, float]], stage: Stage, *, cpu_seconds: float) -> Outcome:
+    """Play a story, which raises Violated and returns how long what took, for this much time of the processor."""
+    seconds: Mapping[str, float] = {}
+    problem = ""
+    before = signal.signal(signal.SIGVTALRM, _take_too_long)
+    signal.setitimer(signal.ITIMER_VIRTUAL, cpu_seconds)
+    try:
+        seconds = story()
+    except Violated as violation:
+        problem = str(violation)
+    except _TakesTooLong:
+        problem = f"the run goes round in circles: still at {stage.agenda.now:.0f} s"
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        signal.signal(signal.SIGVTALRM, before)
+    return Outcome(
+        seed=stage.seed,
+        problem=problem,
+        faults=stage.faults.total(),
+        seconds=seconds,
+        history=tuple(stage.history),
+    )
