@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from provisioner.settings.effective import Settings
 from provisioner.settings.forms import is_more_than
-from provisioner.settings.options import MOST_CONCURRENCY, OPTIONS
+from provisioner.settings.option import MOST_CONCURRENCY
+from provisioner.settings.options import OPTIONS
 
 _NAMES = tuple(option.variable for option in OPTIONS)
 #: Shorter names are near too much.

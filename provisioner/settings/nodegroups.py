@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from provisioner import constants
 from provisioner.model import choices
 from provisioner.settings import forms
-from provisioner.settings.options import MOST_CONCURRENCY, Group, Option
+from provisioner.settings.option import (
+    MOST_CONCURRENCY,
+    Group,
+    Option,
+    log_level,
+    pod_name,
+    pod_namespace,
+    served_namespaces,
+)
 from provisioner.settings.reading import SettingsError, read_options
 
 _DEFAULT_PORT = 6443
@@ -72,14 +80,9 @@ OPTIONS: tuple[Option, ...] = (
         "TPUNodeGroup or one of its children spends there. Empty: the project that the provisioner runs in "
         "alone.",
     ),
-    Option(
-        variable="SERVED_NAMESPACES",
-        field="namespaces",
-        group=Group.NODE_GROUPS,
-        read=forms.list_of(forms.NAMESPACE, "a namespace name"),
-        default="",
-        description="Namespaces whose objects are served, separated by commas; the others are told that they are not. "
-        "Empty: all.",
+    served_namespaces(
+        Group.NODE_GROUPS,
+        "Namespaces whose objects are served, separated by commas; the others are told that they are not. Empty: all.",
     ),
     Option(
         variable="REPAIR_AFTER",
@@ -203,30 +206,9 @@ OPTIONS: tuple[Option, ...] = (
         default="false",
         description="Nothing is changed; the log says what would be.",
     ),
-    Option(
-        variable="POD_NAMESPACE",
-        field="own_namespace",
-        group=Group.NODE_GROUPS,
-        read=forms.matching(forms.NAMESPACE, "a namespace name"),
-        default=constants.DEFAULT_NAMESPACE,
-        description="The namespace of the controller's Lease.",
-    ),
-    Option(
-        variable="POD_NAME",
-        field="own_name",
-        group=Group.NODE_GROUPS,
-        read=str,
-        default="",
-        description="The controller's identity in the Lease. Empty: host name and process.",
-    ),
-    Option(
-        variable="LOG_LEVEL",
-        field="log_level",
-        group=Group.NODE_GROUPS,
-        read=forms.choice("debug", "info", "warning", "error"),
-        default="info",
-        description="debug, info, warning or error.",
-    ),
+    pod_namespace(Group.NODE_GROUPS, "The namespace of the controller's Lease."),
+    pod_name(Group.NODE_GROUPS, "controller"),
+    log_level(Group.NODE_GROUPS),
 )
 
 

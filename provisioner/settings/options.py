@@ -7,47 +7,21 @@ values all come from it. Names and meanings of the first two groups are those of
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any
 
 from provisioner import constants
 from provisioner.model import choices
 from provisioner.settings import forms, images, prices
+from provisioner.settings.option import (
+    MOST_CONCURRENCY,
+    Group,
+    Option,
+    log_level,
+    pod_name,
+    pod_namespace,
+    served_namespaces,
+)
 
 _MAX_PODS = 256
-MOST_CONCURRENCY = 64
-
-
-class Group(Enum):
-    """What an option is about: a section of docs/settings.md, in this order."""
-
-    REQUIRED = "Required"
-    WORKLOADS = "Workloads"
-    CAPACITY = "Capacity"
-    LIMITS = "Limits"
-    NODES = "Nodes"
-    COMPUTE_ENGINE = "Clusters on Compute Engine without GKE"
-    TUNING = "Tuning"
-    ENVIRONMENT = "The provisioner's own environment"
-    WEBHOOK = "The webhook server"
-    NODE_GROUPS = "The controller of node groups"
-    PARTITIONS = "The controller of IPU partitions"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """One environment variable."""
-
-    variable: str
-    field: str
-    group: Group
-    read: Callable[[str], Any]
-    #: In the environment's form; None: required.
-    default: str | None
-    description: str
-
 
 OPTIONS: tuple[Option, ...] = (
     Option(
@@ -333,14 +307,7 @@ OPTIONS: tuple[Option, ...] = (
         description='Also serve plain Jobs with the annotation tpu-provisioner.cloud.google.com/serve: "true". The '
         "provisioner then watches all Jobs that are not part of a JobSet, and their pods, and needs the permission to.",
     ),
-    Option(
-        variable="SERVED_NAMESPACES",
-        field="namespaces",
-        group=Group.WORKLOADS,
-        read=forms.list_of(forms.NAMESPACE, "a namespace name"),
-        default="",
-        description="Comma-separated namespaces whose workloads are served. Empty: all.",
-    ),
+    served_namespaces(Group.WORKLOADS, "Comma-separated namespaces whose workloads are served. Empty: all."),
     Option(
         variable="OPT_IN_LABEL",
         field="opt_in_label",
@@ -529,28 +496,7 @@ OPTIONS: tuple[Option, ...] = (
         "proxy with its own certificates, or public ones and no node yet). If they are not one cluster, another "
         "cluster's pools are deleted.",
     ),
-    Option(
-        variable="POD_NAMESPACE",
-        field="own_namespace",
-        group=Group.ENVIRONMENT,
-        read=forms.matching(forms.NAMESPACE, "a namespace name"),
-        default=constants.DEFAULT_NAMESPACE,
-        description="The namespace of the provisioner's Lease and hints.",
-    ),
-    Option(
-        variable="POD_NAME",
-        field="own_name",
-        group=Group.ENVIRONMENT,
-        read=str,
-        default="",
-        description="The provisioner's identity in the Lease. Empty: host name and process.",
-    ),
-    Option(
-        variable="LOG_LEVEL",
-        field="log_level",
-        group=Group.TUNING,
-        read=forms.choice("debug", "info", "warning", "error"),
-        default="info",
-        description="debug, info, warning or error.",
-    ),
+    pod_namespace(Group.ENVIRONMENT, "The namespace of the provisioner's Lease and hints."),
+    pod_name(Group.ENVIRONMENT, "provisioner"),
+    log_level(Group.TUNING),
 )

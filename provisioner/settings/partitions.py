@@ -10,7 +10,7 @@ from typing import NamedTuple
 from provisioner import constants
 from provisioner.model.choices import comma_items
 from provisioner.settings import forms
-from provisioner.settings.options import Group, Option
+from provisioner.settings.option import Group, Option, log_level, pod_name, pod_namespace, served_namespaces
 from provisioner.settings.reading import SettingsError, read_options
 
 DEFAULT_PORT = 8090
@@ -126,14 +126,7 @@ OPTIONS: tuple[Option, ...] = (
         description='IPUs that the pods of a namespace may have at once, such as "research=32, *=16"; `*` is for those '
         "that are not named. Empty: no limits.",
     ),
-    Option(
-        variable="SERVED_NAMESPACES",
-        field="namespaces",
-        group=Group.PARTITIONS,
-        read=forms.list_of(forms.NAMESPACE, "a namespace name"),
-        default="",
-        description="Namespaces whose pods get partitions, separated by commas. Empty: all.",
-    ),
+    served_namespaces(Group.PARTITIONS, "Namespaces whose pods get partitions, separated by commas. Empty: all."),
     Option(
         variable="ORPHAN_REMOVAL_DELAY",
         field="orphan_seconds",
@@ -142,30 +135,9 @@ OPTIONS: tuple[Option, ...] = (
         default="2m",
         description="A partition that this cluster made, and that no pod has, is removed after so long.",
     ),
-    Option(
-        variable="POD_NAMESPACE",
-        field="own_namespace",
-        group=Group.PARTITIONS,
-        read=forms.matching(forms.NAMESPACE, "a namespace name"),
-        default=constants.DEFAULT_NAMESPACE,
-        description="The namespace of the controller's Lease and of its ledger.",
-    ),
-    Option(
-        variable="POD_NAME",
-        field="own_name",
-        group=Group.PARTITIONS,
-        read=str,
-        default="",
-        description="The controller's identity in the Lease. Empty: host name and process.",
-    ),
-    Option(
-        variable="LOG_LEVEL",
-        field="log_level",
-        group=Group.PARTITIONS,
-        read=forms.choice("debug", "info", "warning", "error"),
-        default="info",
-        description="debug, info, warning or error.",
-    ),
+    pod_namespace(Group.PARTITIONS, "The namespace of the controller's Lease and of its ledger."),
+    pod_name(Group.PARTITIONS, "controller"),
+    log_level(Group.PARTITIONS),
 )
 
 

@@ -14,7 +14,8 @@ from provisioner.settings.forms import (
     SecretValueError,
     region_of,
 )
-from provisioner.settings.options import OPTIONS, Option
+from provisioner.settings.option import Option
+from provisioner.settings.options import OPTIONS
 
 #: Of these OAuth scopes a node needs one to pull private images.
 _PULLING_SCOPES = ("/cloud-platform", "/devstorage.read_only", "/devstorage.read_write", "/devstorage.full_control")

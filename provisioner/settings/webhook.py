@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from provisioner import constants
 from provisioner.settings import forms
-from provisioner.settings.options import Group, Option
+from provisioner.settings.option import Group, Option, log_level, pod_namespace, served_namespaces
 from provisioner.settings.reading import SettingsError, read_options
 
 OPTIONS: tuple[Option, ...] = (
@@ -95,14 +95,11 @@ OPTIONS: tuple[Option, ...] = (
         "plugin; least-privilege: the capability IPC_LOCK, RDMA devices and variables that name the partition; off: "
         "nothing. See partitions.md.",
     ),
-    Option(
-        variable="SERVED_NAMESPACES",
-        field="ipu_namespaces",
-        group=Group.WEBHOOK,
-        read=forms.list_of(forms.NAMESPACE, "a namespace name"),
-        default="",
-        description="Namespaces whose pods get partitions of IPUs, separated by commas. Empty: all. As for the "
+    served_namespaces(
+        Group.WEBHOOK,
+        "Namespaces whose pods get partitions of IPUs, separated by commas. Empty: all. As for the "
         "controller of partitions.",
+        field="ipu_namespaces",
     ),
     Option(
         variable="LARGEST_PARTITION",
@@ -173,22 +170,8 @@ OPTIONS: tuple[Option, ...] = (
         description="The name of the MutatingWebhookConfiguration and the ValidatingWebhookConfiguration that are told "
         "to trust these certificates.",
     ),
-    Option(
-        variable="POD_NAMESPACE",
-        field="own_namespace",
-        group=Group.WEBHOOK,
-        read=forms.matching(forms.NAMESPACE, "a namespace name"),
-        default=constants.DEFAULT_NAMESPACE,
-        description="The namespace of that Service, and of the Secret with the certificates.",
-    ),
-    Option(
-        variable="LOG_LEVEL",
-        field="log_level",
-        group=Group.WEBHOOK,
-        read=forms.choice("debug", "info", "warning", "error"),
-        default="info",
-        description="debug, info, warning or error.",
-    ),
+    pod_namespace(Group.WEBHOOK, "The namespace of that Service, and of the Secret with the certificates."),
+    log_level(Group.WEBHOOK),
 )
 
 
