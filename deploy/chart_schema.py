@@ -50,6 +50,8 @@ def _form(option: Option) -> Property:
             numbers = [1 << power for power in range(made_with["most"].bit_length())]
             text = {"type": "string", "pattern": f"^(?:{'|'.join(map(str, numbers))})?$"}
             return {"anyOf": [text, {"enum": numbers}]}
+        case forms.duration_from.__name__ if made_with["least_seconds"] % 60 == 0:
+            return _text(_minutes(made_with["least_seconds"] // 60))
         case forms.choice.__name__:
             return {"enum": [*made_with["values"], ""]}
         case forms.matching.__name__:
@@ -139,10 +141,9 @@ _CHOICE = rf"(?:{_KINDS}|{_RESERVATION})(?:\s*@\s*{_ZONE})?"
 _OWN_PROJECT = choices.PROJECT.pattern.removeprefix("([a-z0-9.-]+:)?")
 _VPC = forms._NETWORK.pattern.replace(choices.PROJECT.pattern, _OWN_PROJECT)  # noqa: SLF001 - as above
 _NETWORK = rf"{_VPC}\s*:\s*{forms._SUBNETWORK.pattern}"  # noqa: SLF001 - as above
-_PORT = rf"(?::{whole(1, 65535)})?"
-_MIXED_CASE_HOST = r"[A-Za-z0-9](?:[-.A-Za-z0-9]{0,252}[A-Za-z0-9])?"
+_PORT = rf"(?::{whole(1, forms.HIGHEST_PORT)})?"
 _HOST = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)*"
-_API_SERVER = rf"(?:{_MIXED_CASE_HOST}|\[[0-9A-Fa-f:.]{{2,45}}\]){_PORT}"
+_API_SERVER = f"{forms.HOST}{_PORT}"
 _ACCELERATOR = "|".join(ACCELERATORS)
 _PRICE = (
     rf"(?:{_ACCELERATOR}|\*)(?:/(?:{'|'.join(kind.value for kind in CapacityKind)}))?"
@@ -160,8 +161,6 @@ _FORMS: Mapping[Callable[[str], Any], Property] = {
     forms.placement: {"enum": ["none", "compact", ""]},
     nodegroups._address: _text(f"(?:{_API_SERVER})?"),  # noqa: SLF001 - as above
     nodegroups._image: _text(f"(?:{nodegroups._IMAGE.pattern})?"),  # noqa: SLF001 - as above
-    nodegroups._repair_after: _text(_minutes(1)),  # noqa: SLF001 - as above
-    nodegroups._join_within: _text(_minutes(5)),  # noqa: SLF001 - as above
     forms.endpoint: _text(rf"(?:http://(?:localhost|127\.0\.0\.1){_PORT}|https://{_HOST}{_PORT})?"),
     forms.label: _text(rf"(?:(?:{forms.LABEL_KEY.pattern})={forms.LABEL_VALUE.pattern})?"),
     choices.parse_zones: _at_most(bounds.ZONES, _text(_list(_ZONE))),

@@ -24,6 +24,8 @@ LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 IMAGE = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._:/@]{0,510}")
 HTTP_URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[-A-Za-z0-9.]{1,253})(:[0-9]{1,5})?")
+#: The host of an address, a name or IPv4 as it is, IPv6 in brackets; a pattern to be part of others.
+HOST = r"(?:[A-Za-z0-9](?:[-.A-Za-z0-9]{0,252}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\])"
 #: An extended resource: a domain and a name.
 RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 #: A name, or its beginning and "*".
@@ -42,7 +44,7 @@ SCOPE_PREFIX = "https://www.googleapis.com/auth/"
 SCOPE = re.compile(re.escape(SCOPE_PREFIX) + r"[a-z][a-z0-9._-]{0,100}")
 #: Larger than any count of chips or pools.
 MOST = 10_000_000
-_HIGHEST_PORT = 65535
+HIGHEST_PORT = 65535
 #: Go's longest duration: 2^63 nanoseconds, 292 years.
 _LONGEST_SECONDS = 2**63 * 1e-9
 
@@ -63,6 +65,18 @@ def go_duration_seconds(text: str) -> float:
     if seconds >= _LONGEST_SECONDS:
         raise ValueError("is longer than any duration in Go, 292 years")
     return seconds
+
+
+def duration_from(least_seconds: int, reason: str) -> Callable[[str], float]:
+    """Read a duration that is not shorter than so many seconds; the reason says why."""
+
+    def read(text: str) -> float:
+        seconds = go_duration_seconds(text)
+        if seconds < least_seconds:
+            raise ValueError(reason)
+        return seconds
+
+    return read
 
 
 def go_bool(text: str) -> bool:
@@ -188,7 +202,7 @@ def endpoint(text: str) -> str:
     if not text:
         return ""
     match = _ENDPOINT.fullmatch(text)
-    if match is None or int(match["port"] or 0) > _HIGHEST_PORT:
+    if match is None or int(match["port"] or 0) > HIGHEST_PORT:
         raise SecretValueError(
             "is not an address of only scheme, host and port, such as http://127.0.0.1:8085 (the value is not shown, "
             "because it may contain a password); remove user information, path, query and fragment"

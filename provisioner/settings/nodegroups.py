@@ -21,21 +21,16 @@ from provisioner.settings.option import (
 from provisioner.settings.reading import SettingsError, read_options
 
 _DEFAULT_PORT = 6443
-_HIGHEST_PORT = 65535
-_ADDRESS = re.compile(
-    r"(?P<host>[A-Za-z0-9]([-.A-Za-z0-9]{0,252}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\])(:(?P<port>[0-9]{1,5}))?"
-)
+_ADDRESS = re.compile(rf"(?P<host>{forms.HOST})(:(?P<port>[0-9]{{1,5}}))?")
 _VERSION = re.compile(r"1\.[0-9]{1,3}")
 _IMAGE = re.compile(r"[a-z0-9][-A-Za-z0-9._/:@]{0,500}")
 _REPOSITORY = re.compile(r"https?://[A-Za-z0-9][-A-Za-z0-9.:/_]{0,500}")
-_SHORTEST_REPAIR_SECONDS = 60.0
-_SHORTEST_JOIN_SECONDS = 300.0
 
 
 def _address(text: str) -> str:
     """Read HOST or HOST:PORT; return HOST:PORT."""
     match = _ADDRESS.fullmatch(text)
-    if match is None or not 0 < int(match["port"] or _DEFAULT_PORT) <= _HIGHEST_PORT:
+    if match is None or not 0 < int(match["port"] or _DEFAULT_PORT) <= forms.HIGHEST_PORT:
         raise ValueError(
             'is not a host, or a host and a port, such as "10.128.0.2:6443"; put IPv6 addresses in brackets'
         )
@@ -45,20 +40,6 @@ def _address(text: str) -> str:
 def _image(text: str) -> str:
     """Read an image; the one word "none" means no container."""
     return "" if text == forms.NONE else forms.matching(_IMAGE, 'an image, or "none"')(text)
-
-
-def _repair_after(text: str) -> float:
-    seconds = forms.go_duration_seconds(text)
-    if seconds < _SHORTEST_REPAIR_SECONDS:
-        raise ValueError("is less than a minute, which the restart of a kubelet may take")
-    return seconds
-
-
-def _join_within(text: str) -> float:
-    seconds = forms.go_duration_seconds(text)
-    if seconds < _SHORTEST_JOIN_SECONDS:
-        raise ValueError("is less than five minutes, in which few machines boot, install Kubernetes and join")
-    return seconds
 
 
 OPTIONS: tuple[Option, ...] = (
@@ -88,7 +69,7 @@ OPTIONS: tuple[Option, ...] = (
         variable="REPAIR_AFTER",
         field="repair_after_seconds",
         group=Group.NODE_GROUPS,
-        read=_repair_after,
+        read=forms.duration_from(60, "is less than a minute, which the restart of a kubelet may take"),
         default="5m",
         description="A slice is created anew as a whole when one of its machines has been lost for so long. At "
         "least 1m.",
@@ -105,7 +86,9 @@ OPTIONS: tuple[Option, ...] = (
         variable="JOIN_TIMEOUT",
         field="join_seconds",
         group=Group.NODE_GROUPS,
-        read=_join_within,
+        read=forms.duration_from(
+            300, "is less than five minutes, in which few machines boot, install Kubernetes and join"
+        ),
         default="30m",
         description="How long a machine that runs may take to become a node that is ready with all its chips; then it "
         "counts as lost. Longer for images that load much before they join. At least 5m.",

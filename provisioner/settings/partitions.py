@@ -14,13 +14,10 @@ from provisioner.settings.option import Group, Option, log_level, pod_name, pod_
 from provisioner.settings.reading import SettingsError, read_options
 
 DEFAULT_PORT = 8090
-_HIGHEST_PORT = 65535
 _MOST_SERVERS = 64
 _LARGEST_SIZE = 1024
-_HOST = r"[A-Za-z0-9](?:[-.A-Za-z0-9]{0,252}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\]"
-_SERVER = re.compile(rf"(?P<host>{_HOST})(?::(?P<port>[0-9]{{1,5}}))?(?::(?P<selector>[^:]+))?")
+_SERVER = re.compile(rf"(?P<host>{forms.HOST})(?::(?P<port>[0-9]{{1,5}}))?(?::(?P<selector>[^:]+))?")
 _SERVER_FORM = "HOST, HOST:PORT or HOST:PORT:LABEL=VALUE"
-_SHORTEST_CREATE_SECONDS = 10.0
 
 
 class VipuServer(NamedTuple):
@@ -37,7 +34,7 @@ def _servers(text: str) -> tuple[VipuServer, ...]:
     for item in comma_items(text):
         match = _SERVER.fullmatch(item)
         port = int((match and match["port"]) or DEFAULT_PORT)
-        if match is None or not 0 < port <= _HIGHEST_PORT:
+        if match is None or not 0 < port <= forms.HIGHEST_PORT:
             raise ValueError(f"has {item!r}, which is not {_SERVER_FORM}")
         try:
             selector = forms.label(match["selector"] or "")
@@ -50,20 +47,6 @@ def _servers(text: str) -> tuple[VipuServer, ...]:
     if len(found) > _MOST_SERVERS:
         raise ValueError(f"names {len(found)} servers; at most {_MOST_SERVERS} are possible")
     return tuple(found.values())
-
-
-def _size(text: str) -> int:
-    size = forms.whole_number(1, _LARGEST_SIZE)(text)
-    if size & (size - 1):
-        raise ValueError("is not a power of two")
-    return size
-
-
-def _create_seconds(text: str) -> float:
-    seconds = forms.go_duration_seconds(text)
-    if seconds < _SHORTEST_CREATE_SECONDS:
-        raise ValueError("is less than 10s, in which no partition is made")
-    return seconds
 
 
 OPTIONS: tuple[Option, ...] = (
@@ -97,7 +80,7 @@ OPTIONS: tuple[Option, ...] = (
         variable="VIPU_CREATE_TIMEOUT",
         field="create_seconds",
         group=Group.PARTITIONS,
-        read=_create_seconds,
+        read=forms.duration_from(10, "is less than 10s, in which no partition is made"),
         default="5m",
         description="The longest that the creation of a partition may take. At least 10s.",
     ),
@@ -105,7 +88,7 @@ OPTIONS: tuple[Option, ...] = (
         variable="LARGEST_PARTITION",
         field="largest_size",
         group=Group.PARTITIONS,
-        read=_size,
+        read=forms.power_of_two(_LARGEST_SIZE),
         default="64",
         description="Pods that ask for more IPUs are not served. A power of two.",
     ),
