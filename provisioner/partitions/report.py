@@ -10,6 +10,7 @@ from datetime import datetime
 import structlog
 
 from provisioner import kube
+from provisioner.model.capacity import FailureKind
 from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import WriteFailure
 from provisioner.partitions.demand import Pod
@@ -89,6 +90,11 @@ class Reporter:
             return
         if answer.failure is not None:
             kind, message = answer.failure.kind.value, answer.failure.message
+            if answer.failure.kind is FailureKind.ALREADY_EXISTS:
+                # An earlier create of ours had its effect: no other cluster makes this id.
+                self._lasting.ended(key)
+                _log.info("partition.exists", **said)
+                return
             said |= {"kind": kind, "message": message}
             words = f"{kind} {message}"
             match call:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import structlog
 
 from provisioner.kube import errors
 from provisioner.model.capacity import FailureKind
@@ -203,3 +204,16 @@ def test_a_gate_that_may_not_be_opened_is_told_on_the_pod(controller: Controller
     assert "cannot be let to the scheduler: a policy says no" in told[0]
     controller.rounds(_ROUNDS * 3, seconds=30.0)
     assert not controller.is_gated("train")
+
+
+def test_a_create_that_finds_our_own_partition_is_no_failure(controller: Controller) -> None:
+    """The first one had its effect, and its answer was lost: nobody has to do anything."""
+    partition_id = controller.create_pod("train")
+    with structlog.testing.capture_logs() as lines:
+        controller.vipu.fail("create", FailureKind.ALREADY_EXISTS, after_effect=True)
+        controller.rounds(_ROUNDS * 3)
+    assert not controller.is_gated("train")
+    said = [(each["event"], each["log_level"]) for each in lines if each.get("partition") == partition_id]
+    assert ("partition.exists", "info") in said
+    assert [each for each in said if each[1] != "info"] == []
+    assert "PartitionFailed" not in [each.reason for each in controller.recorder.told]
