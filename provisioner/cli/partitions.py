@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,13 +95,25 @@ def _run(kubeconfig: str | None, **addresses: Any) -> int:
         **{name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value != ""},
     )
     clients = _clients(effective)
+
+    def exit_process(code: int) -> None:
+        # Where nothing else of this process gets to its end; somebody else may lead already.
+        try:
+            _close(clients.values())
+        finally:
+            os._exit(code)
+
     try:
-        return app.run(effective, app.Addresses(**addresses), connected, clients)
+        return app.run(effective, app.Addresses(**addresses), connected, clients, exit_process=exit_process)
     except ServerError as error:
         return refuse(str(error))
     finally:
-        for each in clients.values():
-            each.close()
+        _close(clients.values())
+
+
+def _close(clients: Iterable[VipuCommand]) -> None:
+    for each in clients:
+        each.close()
 
 
 def _clients(effective: PartitionSettings) -> dict[str, VipuCommand]:

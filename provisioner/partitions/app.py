@@ -186,12 +186,19 @@ def planning_settings(settings: PartitionSettings) -> PlanningSettings:
     )
 
 
-def run(settings: PartitionSettings, addresses: Addresses, api: kube.KubeApi, vipu: Mapping[str, Vipu]) -> int:
-    """Run the controller until SIGTERM or SIGINT; return the exit code.
+def run(
+    settings: PartitionSettings,
+    addresses: Addresses,
+    api: kube.KubeApi,
+    vipu: Mapping[str, Vipu],
+    *,
+    exit_process: Callable[[int], object],
+) -> int:
+    """Run the controller until SIGTERM or SIGINT; return the exit code. `exit_process` is as of `build`.
 
     Raises ServerError where an address cannot be served.
     """
-    parts = build(settings, addresses, api, vipu)
+    parts = build(settings, addresses, api, vipu, exit_process=exit_process)
     if parts.rest is not None:
         parts.rest.start()
     return parts.controller.run(

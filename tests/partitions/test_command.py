@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,22 @@ from provisioner.cli import partitions as cli
 from provisioner.partitions import app
 from provisioner.partitions.vipu.protocol import VipuError
 from provisioner.runtime import logs
+from tests.support.processes import is_over
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.timeout(30)
 
-@pytest.mark.timeout(30)
-def test_no_vipu_command_outlives_the_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that hangs would keep the process from its end, and change a server that somebody else leads by then."""
+
+@pytest.fixture(name="asked")
+def _asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[dict[str, Any]], Path]]:
+    """Return what asks a V-IPU server whose command hangs, and returns the file with the number of its process."""
     program, started = tmp_path / "vipu", tmp_path / "started"
-    program.write_text(f"#!/bin/sh\necho yes > {started}\nexec sleep 3600\n")
+    program.write_text(f"#!/bin/sh\necho $$ > {started}.new\nmv {started}.new {started}\nexec sleep 3600\n")
     program.chmod(0o755)
+    monkeypatch.setenv("VIPU_SERVERS", "10.0.0.5")
+    monkeypatch.setenv("VIPU_COMMAND", str(program))
+    monkeypatch.setattr(kube, "connect", lambda _: None)
+    monkeypatch.setattr(logs, "configure", lambda _: None)
     ended: list[VipuError] = []
 
     def ask(vipu: Any) -> None:
@@ -30,15 +39,43 @@ def test_no_vipu_command_outlives_the_controller(tmp_path: Path, monkeypatch: py
         except VipuError as error:
             ended.append(error)
 
-    def run(_settings: Any, _addresses: Any, _api: Any, clients: dict[str, Any]) -> int:
+    def start(clients: dict[str, Any]) -> Path:
         threading.Thread(target=ask, args=(clients["10.0.0.5:8090"],), daemon=True).start()
         wait_for(started.exists, what="the start of vipu")
+        return started
+
+    yield start
+    wait_for(lambda: bool(ended), what="the end of vipu")
+
+
+def test_no_vipu_command_outlives_the_controller(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that hangs would keep the process from its end, and change a server that somebody else leads by then."""
+
+    def run(_settings: Any, _addresses: Any, _api: Any, clients: dict[str, Any], **_options: Any) -> int:
+        asked(clients)
         return 0
 
-    monkeypatch.setenv("VIPU_SERVERS", "10.0.0.5")
-    monkeypatch.setenv("VIPU_COMMAND", str(program))
-    monkeypatch.setattr(kube, "connect", lambda _: None)
-    monkeypatch.setattr(logs, "configure", lambda _: None)
     monkeypatch.setattr(app, "run", run)
     assert cli._run(None) == 0
-    wait_for(lambda: bool(ended), what="the end of vipu")
+
+
+def comes_to_its_end(process: int) -> bool:
+    """Wait for it."""
+    return bool(wait_for(lambda: is_over(process), what="the end of vipu", seconds=10))
+
+
+def test_no_vipu_command_outlives_a_lost_lease(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process ends at once, whatever hangs, and leaves no command to whoever leads next."""
+    found: list[tuple[int, bool]] = []
+
+    def run(_settings: Any, _addresses: Any, _api: Any, clients: dict[str, Any], **options: Any) -> int:
+        command = int(asked(clients).read_text("utf-8"))
+        # Where the process would be gone.
+        monkeypatch.setattr(os, "_exit", lambda code: found.append((code, comes_to_its_end(command))))
+        options["exit_process"](1)
+        return 0
+
+    # What ends in good order kills them, too, and later.
+    monkeypatch.setattr(app, "run", run)
+    cli._run(None)
+    assert found == [(1, True)]

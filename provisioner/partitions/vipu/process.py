@@ -22,6 +22,8 @@ _CHUNK_BYTES = 1 << 16
 #: The end of a process makes no file descriptor readable, so it is looked for so often.
 _LOOK_SECONDS = 0.05
 _LOOK_SECONDS_WHEN_SILENT = 0.002
+#: A program that is being started may hang; whoever ends waits no longer for it.
+_CLOSE_SECONDS = 0.2
 
 
 class StartError(Exception):
@@ -89,10 +91,14 @@ class Runner:
 
     def close(self) -> None:
         """Kill what runs, and run nothing more."""
-        with self._lock:
-            self._closed = True
-            for pid in self._running:
+        self._closed = True
+        held = self._lock.acquire(timeout=_CLOSE_SECONDS)
+        try:
+            for pid in tuple(self._running):
                 _kill_group(pid)
+        finally:
+            if held:
+                self._lock.release()
 
     def _start(self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> subprocess.Popen[bytes]:
         with self._lock:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.partitions.vipu.process import Bounds, Ended, Runner, StartError
+from tests.support.processes import is_over
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(30)
@@ -41,7 +42,7 @@ def test_too_much_output_ends_the_program(tmp_path: Path) -> None:
 def test_a_child_that_outlives_the_program_is_killed_and_holds_nothing_up(tmp_path: Path) -> None:
     ended = _run(Runner(), tmp_path, "sleep 3600 & echo $!")
     assert ended.code == 0
-    wait_for(lambda: _is_over(int(ended.stdout)), what="the end of the child")
+    wait_for(lambda: is_over(int(ended.stdout)), what="the end of the child")
 
 
 def test_a_program_that_closes_its_output_is_waited_for(tmp_path: Path) -> None:
@@ -64,7 +65,7 @@ def test_at_the_end_of_its_time_a_program_is_killed_with_all_that_it_started(tmp
     now[0] = 10.0
     thread.join()
     assert (found[0].code, found[0].cause) == (None, "it took too long")
-    wait_for(lambda: _is_over(child), what="the end of the child")
+    wait_for(lambda: is_over(child), what="the end of the child")
 
 
 def test_output_that_cannot_be_read_ends_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,9 +105,32 @@ def test_a_program_that_is_not_there_does_not_run(tmp_path: Path) -> None:
         Runner().run(["nothing-of-that-name"], {}, tmp_path, Bounds(seconds=1))
 
 
-def _is_over(pid: int) -> bool:
-    """Tell whether a process is gone, or only waits to be noticed by whoever inherited it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
+def test_a_program_that_is_stuck_while_it_starts_keeps_nobody_from_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where it lies on a network file system that hangs."""
+    runner = Runner()
+    threading.Thread(target=lambda: _run(runner, tmp_path, "touch here; sleep 3600"), daemon=True).start()
+    wait_for((tmp_path / "here").exists, what="the program")
+    stuck, starting = threading.Event(), threading.Event()
+
+    def hang(*_arguments: object, **_options: object) -> None:
+        starting.set()
+        stuck.wait(20)
+        raise FileNotFoundError(2, "gone")
+
+    (running,) = runner._running
+    monkeypatch.setattr("provisioner.partitions.vipu.process.subprocess.Popen", hang)
+
+    def fail_to_start() -> None:
+        with pytest.raises(StartError):
+            _run(runner, tmp_path, "true")
+
+    second = threading.Thread(target=fail_to_start)
+    second.start()
+    assert starting.wait(20)
+    runner.close()
+    assert not stuck.is_set()
+    wait_for(lambda: is_over(running), what="the end of the program")
+    stuck.set()
+    second.join()
