@@ -38,11 +38,14 @@ def command(name: str, *, namespace: str, form: str | None, remote: Remote) -> i
     """
     of_ipus = None if form in FORMATS else remote.partitions()
     told = [] if of_ipus is None else list(ipus.explain(of_ipus, name, namespace))
+    # What was looked for may be among them.
+    left_out = [] if of_ipus is None or told else list(ipus.left_out(of_ipus))
     try:
         document = remote.document()
     except RemoteError:
         # There may be the other controller alone.
         if not told:
+            print("".join(f"{line}\n" for line in left_out), end="", file=sys.stderr)
             raise
         print("\n".join(told))
         return ExitCode.OK
@@ -59,7 +62,7 @@ def command(name: str, *, namespace: str, form: str | None, remote: Remote) -> i
     if not found and told:
         return ExitCode.OK
     if not found:
-        print("\n".join(nothing_found(document, name, namespace)), file=sys.stderr)
+        print("\n".join((*nothing_found(document, name, namespace), *left_out)), file=sys.stderr)
         return ExitCode.ERROR
     try:
         for each in found:

@@ -43,6 +43,19 @@ def page(document: Document, namespace: str = "", *, width: int | None = None) -
     if waiting or rejected or held:
         yield ""
         yield from tables.aligned_with_words([*_rows(document, waiting, rejected, held)], width=width)
+    yield from left_out(document)
+
+
+def left_out(document: Document) -> Iterator[str]:
+    """Say what is not in the document."""
+    counts = (
+        (document.left_out.waiting, "more pods that wait"),
+        (document.left_out.rejected, "more rejected pods"),
+        (document.left_out.partitions, "more partitions"),
+    )
+    said = [f"{count} {what}" for count, what in counts if count]
+    if said:
+        yield f"Not shown: {', '.join(said)}."
 
 
 def explain(document: Document, name: str, namespace: str) -> Iterator[str]:
@@ -65,7 +78,7 @@ def explain(document: Document, name: str, namespace: str) -> Iterator[str]:
         waited = for_how_long(line.since, document.served_at)
         yield plain(
             f"pod {line.namespace}/{line.pod} has waited for {line.ipus} IPUs for {waited}, "
-            f"at place {line.place} of {len(document.waiting)}: {line.why}"
+            f"at place {line.place} of {_waiting(document)}: {line.why}"
         )
     for each in held[:_MOST_EXPLAINED]:
         since = for_how_long(each.since, document.served_at)
@@ -90,8 +103,12 @@ def _summary(document: Document) -> str:
     total = _UNKNOWN if None in totals else str(sum(each for each in totals if each is not None))
     return (
         f"IPUs: {ours} of {total} in partitions of this cluster, {others} in others; pods that wait: "
-        f"{len(document.waiting)}; tpu-provisioner {document.release}, {document.identity}"
+        f"{_waiting(document)}; tpu-provisioner {document.release}, {document.identity}"
     )
+
+
+def _waiting(document: Document) -> int:
+    return len(document.waiting) + document.left_out.waiting
 
 
 def _supply(document: Document) -> Iterator[Sequence[str]]:

@@ -5,18 +5,22 @@ The loop publishes each round, which costs next to nothing; the document is put 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from heapq import nlargest
 
 import msgspec
 
-from provisioner.partitions.planning.plan import Plan, View
+from provisioner.partitions.planning.plan import Holding, Plan, View
 from provisioner.partitions.planning.snapshot import ServerView, Snapshot
+from provisioner.partitions.planning.standing import Phase
 from provisioner.runtime.clock import wall_clock
 from provisioner.runtime.pages import Content, Page
 
 PATH = "/api/v1/partitions"
+#: Of each kind, the lines that are shown: whoever asks every two seconds costs little, however many pods there are.
+_MOST_LINES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +85,15 @@ class PartitionLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """How many lines there are beyond those that are shown."""
+
+    waiting: int = 0
+    rejected: int = 0
+    partitions: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     """Everything that is served."""
 
@@ -96,9 +109,13 @@ class Document:
     decided_at: datetime | None = None
     servers: tuple[ServerLine, ...] = ()
     supply: tuple[SupplyLine, ...] = ()
+    #: Those whose turn comes first.
     waiting: tuple[WaitingLine, ...] = ()
+    #: The youngest pods first.
     rejected: tuple[RejectedLine, ...] = ()
+    #: Those first of which people have to know, such as broken ones.
     partitions: tuple[PartitionLine, ...] = ()
+    left_out: LeftOut = LeftOut()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +165,9 @@ class Board:
 
 def _with(document: Document, published: _Published) -> Document:
     view = published.view
+    waiting = view.waiting[:_MOST_LINES]
+    rejected = nlargest(_MOST_LINES, view.rejected, key=lambda each: (each.pod.created_at, each.pod.uid))
+    holdings = _shown(view.holdings)
     return replace(
         document,
         decided_at=published.at,
@@ -172,10 +192,10 @@ def _with(document: Document, published: _Published) -> Document:
                 since=each.pod.created_at,
                 why=each.why,
             )
-            for each in view.waiting
+            for each in waiting
         ),
         rejected=tuple(
-            RejectedLine(namespace=each.pod.namespace, pod=each.pod.name, why=each.why) for each in view.rejected
+            RejectedLine(namespace=each.pod.namespace, pod=each.pod.name, why=each.why) for each in rejected
         ),
         partitions=tuple(
             PartitionLine(
@@ -187,9 +207,22 @@ def _with(document: Document, published: _Published) -> Document:
                 phase=each.phase,
                 since=each.since,
             )
-            for each in view.holdings
+            for each in holdings
+        ),
+        left_out=LeftOut(
+            waiting=len(view.waiting) - len(waiting),
+            rejected=len(view.rejected) - len(rejected),
+            partitions=len(view.holdings) - len(holdings),
         ),
     )
+
+
+def _shown(holdings: Sequence[Holding]) -> Sequence[Holding]:
+    """Leave out active ones first, where there are too many; the order stays."""
+    if len(holdings) <= _MOST_LINES:
+        return holdings
+    kept = sorted(range(len(holdings)), key=lambda place: holdings[place].phase == Phase.ACTIVE.value)[:_MOST_LINES]
+    return [holdings[place] for place in sorted(kept)]
 
 
 def _server(view: ServerView) -> ServerLine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -12,7 +13,12 @@ from provisioner.cli import explain, ipus, status
 from provisioner.cli.remote import Remote, RemoteError
 from provisioner.model.capacity import FailureKind
 from provisioner.partitions import page
-from provisioner.partitions.board import PATH, Document, pages
+from provisioner.partitions.board import PATH, Board, Document, LeftOut, pages
+from provisioner.partitions.demand import Pod
+from provisioner.partitions.planning.memory import Memory
+from provisioner.partitions.planning.plan import Holding, Plan, Rejected, View, Waiting
+from provisioner.partitions.planning.snapshot import Snapshot
+from tests.support.clock import NOW
 from tests.support.partitions import SERVER, Controller
 
 _ROUNDS = 12
@@ -164,5 +170,54 @@ def test_the_document_is_json_that_programs_read(controller: Controller) -> None
     raw = json.loads(controller.loop.board.json())
     assert set(raw) == {
         "served_at", "release", "identity", "leading", "problems", "decided_at", "servers", "supply", "waiting",
-        "rejected", "partitions",
+        "rejected", "partitions", "left_out",
     }  # fmt: skip
+
+
+# --- a great many pods
+
+
+def holding(number: int, phase: str = "active") -> Holding:
+    return Holding(
+        id=f"p{number:04}", server="a", allocation="", size=1, pod=f"research/train-{number}", phase=phase, since=NOW
+    )
+
+
+@pytest.fixture(name="crowd")
+def _crowd() -> Document:
+    """Return what is shown of thousands of pods; the youngest are the last."""
+    pods = [
+        Pod(
+            namespace="research", name=f"train-{number}", uid=f"uid-{number}", resource_version="1", size=4,
+            created_at=NOW + timedelta(seconds=number), injected=True, gated=True,
+        )
+        for number in range(3000)
+    ]  # fmt: skip
+    view = View(
+        waiting=tuple(Waiting(pod=pod, place=place, why="It waits.") for place, pod in enumerate(pods, start=1)),
+        rejected=tuple(Rejected(pod=pod, why="It asks for too much.") for pod in pods),
+        holdings=(*map(holding, range(1500)), holding(1500, "broken")),
+    )
+    board = Board(release="test", identity="test", now=lambda: NOW)
+    board.publish(Plan(memory=Memory(), view=view), Snapshot(cluster_uid=""), NOW)
+    return msgspec.json.decode(board.json(), type=Document)
+
+
+def test_of_a_great_many_pods_the_most_important_are_shown(crowd: Document) -> None:
+    """Whoever asks every two seconds must not cost more with each pod that somebody gets wrong."""
+    assert [each.place for each in crowd.waiting] == list(range(1, 1001))
+    assert [each.pod for each in crowd.rejected] == [f"train-{number}" for number in range(2999, 1999, -1)]
+    assert [each.phase for each in crowd.partitions].count("broken") == 1
+    assert [each.id for each in crowd.partitions] == [*(f"p{number:04}" for number in range(999)), "p1500"]
+    assert crowd.left_out == LeftOut(waiting=2000, rejected=2000, partitions=501)
+
+
+def test_what_is_left_out_is_told(crowd: Document) -> None:
+    """Nobody takes a part for the whole."""
+    lines = list(ipus.page(crowd))
+    assert "pods that wait: 3000;" in lines[0]
+    words = "Not shown: 2000 more pods that wait, 2000 more rejected pods, 501 more partitions."
+    assert lines[-1] == words
+    assert list(ipus.left_out(crowd)) == [words]
+    (told,) = ipus.explain(crowd, "train-999", "research")
+    assert "at place 1000 of 3000" in told

@@ -28,10 +28,12 @@ function table(head, rows) {
   return make("div", { className: "table" }, make("table", {}, make("thead", {}, make("tr", {}, ...cells)), make("tbody", {}, ...body)));
 }
 
-function show(id, empty, head, rows) {
+function show(id, empty, head, rows, leftOut = []) {
   const place = document.getElementById(id);
   place.className = rows.length ? "" : "empty";
   place.replaceChildren(rows.length ? table(head, rows) : empty);
+  const more = leftOut.filter(([count]) => count).map(([count, what]) => `${count} more ${what}`);
+  if (more.length) place.append(make("p", { className: "muted" }, `Not shown: ${more.join(", ")}.`));
 }
 
 function bar(line) {
@@ -55,10 +57,12 @@ function render(document_) {
   show("waiting", "No pod waits.",
     [["Place", "number"], ["Namespace", "name"], ["Pod", "name"], ["IPUs", "number"], ["For", "number"], ["Why", ""]],
     [...document_.waiting.map((each) => [`${each.place}`, each.namespace, each.pod, `${each.ipus}`, since(each.since), each.why]),
-      ...document_.rejected.map((each) => ["-", each.namespace, each.pod, "-", "-", [`Rejected: ${each.why}`, "lost"]])]);
+      ...document_.rejected.map((each) => ["-", each.namespace, each.pod, "-", "-", [`Rejected: ${each.why}`, "lost"]])],
+    [[document_.left_out.waiting, "pods that wait"], [document_.left_out.rejected, "rejected pods"]]);
   show("partitions", "This cluster has no partitions.",
     [["Pod", "name"], ["IPUs", "number"], ["Phase", ""], ["For", "number"], ["Partition", "name"], ["Server", "name"], ["Allocation", "name"]],
-    document_.partitions.map((each) => [each.pod || "none", `${each.ipus}`, [each.phase, each.phase], since(each.since), each.id, each.server, each.allocation || "-"]));
+    document_.partitions.map((each) => [each.pod || "none", `${each.ipus}`, [each.phase, each.phase], since(each.since), each.id, each.server, each.allocation || "-"]),
+    [[document_.left_out.partitions, "partitions"]]);
 }
 
 async function look() {
