@@ -8,21 +8,21 @@ none waits for what is slower; the loop's thread never waits for any of them.
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 
 import structlog
 
 from provisioner import kube
+from provisioner.kube import writes
+from provisioner.kube.gates import why_kept
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.protocol import Compute, ComputeError
 from provisioner.nodegroups.compute.records import Manager, ResourcePolicy, Template
-from provisioner.nodegroups.gate import Gate, KeptError
+from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.metrics import Metrics
 from provisioner.nodegroups.planning.calls import (
     Call,
@@ -40,30 +40,24 @@ from provisioner.nodegroups.planning.plan import Answer, Plan
 from provisioner.nodegroups.planning.snapshot import Snapshot
 from provisioner.nodegroups.planning.writes import EvictPod, Write, WriteAnswer
 from provisioner.nodegroups.writing import WRITE_SECONDS, Writer
-from provisioner.runtime.calls import Calls
+from provisioner.runtime.actor import NO_LEASE, CallingActor
 
 _log = structlog.get_logger(__name__)
 
 #: Longest that one changing call takes (the client's time-out): with less lease left, none is made.
 CALL_SECONDS = 10.0
-_NO_LEASE = "Not sent: too little time is left on the provisioner's leader lease."
 _CHANGES = (Insert, Delete, SetMetadata)
 #: Of a create NotFound is no answer but a failure: what the request refers to is not there.
 _MAY_BE_ABSENT = (Read, ListMachines, Delete, Poll, ReadMachines, SetMetadata)
 
 
 @dataclass(slots=True, kw_only=True)
-class Actor:
+class Actor(CallingActor[Answer]):
     """Carries plans out. The key of a call is that of its `Call` or `Write`."""
 
     compute: Compute
     writer: Writer
     gate: Gate
-    clock: Callable[[], datetime]
-    #: Seconds for which this process surely leads; infinite where there is no election.
-    lease_seconds: Callable[[], float]
-    #: Called whenever an answer has come.
-    on_answer: Callable[[], None]
     #: Where calls to Compute Engine run.
     executor: Executor
     #: Where deletes run before which Kubernetes is read: a group of thousands of nodes takes its time.
@@ -71,12 +65,6 @@ class Actor:
     #: Where writes to Kubernetes run.
     write_executor: Executor
     metrics: Metrics
-    monotonic: Callable[[], float] = time.monotonic
-    calls: Calls[Answer] = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Begin with no call."""
-        self.calls = Calls(self.on_answer)
 
     def shown(self, snapshot: Snapshot) -> Snapshot:
         """Return what decisions see of what there is: all of it, as it is."""
@@ -100,37 +88,18 @@ class Actor:
                 not_sent=functools.partial(self._not_called, call),
             )
 
-    def live(self) -> frozenset[str]:
-        """Return the keys of calls and writes that are submitted, and whose answer nobody has taken yet."""
-        return self.calls.live()
-
-    def take_answer(self) -> Answer | None:
-        """Return the next answer, None where there is none; its call is not live any more."""
-        return self.calls.take()
-
-    def drain(self, *, timeout_seconds: float) -> bool:
-        """Drop what has not begun, wait until no call is under way; False when the time is up."""
-        self.calls.close()
-        return self.calls.wait_until_idle(timeout_seconds=timeout_seconds)
-
     # --- Compute Engine ---
 
     def _call(self, call: Call) -> CallAnswer:
         if isinstance(call, _CHANGES) and self.lease_seconds() <= CALL_SECONDS:
-            return self._not_called(call, _NO_LEASE)
-        try:
-            if isinstance(call, Delete) and call.proof is not None:
-                self.gate.pass_through(call.proof)
-                # Again: the gate may have taken long.
-                if self.lease_seconds() <= CALL_SECONDS:
-                    return self._not_called(call, _NO_LEASE)
-        except KeptError as error:
-            return self._kept(call, str(error))
-        except kube.ClusterError as error:
-            return self._kept(call, f"Kubernetes does not allow the check: {error}")
-        except Exception as error:  # noqa: BLE001 - the answer must not be lost
-            _log.exception("gate.crashed", call=call.key)
-            return self._kept(call, f"the check failed: {error!r}")
+            return self._not_called(call, NO_LEASE)
+        if isinstance(call, Delete) and call.proof is not None:
+            kept = why_kept(functools.partial(self.gate.pass_through, call.proof), call=call.key)
+            if kept is not None:
+                return CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), kept=kept)
+            # Again: the gate may have taken long.
+            if self.lease_seconds() <= CALL_SECONDS:
+                return self._not_called(call, NO_LEASE)
         return self._send(call)
 
     def _send(self, call: Call) -> CallAnswer:
@@ -159,9 +128,6 @@ class Actor:
             retry_after_seconds=retry_after,
         )
 
-    def _kept(self, call: Call, why: str) -> CallAnswer:
-        return CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), kept=why)
-
     def _not_called(self, call: Call, why: str) -> CallAnswer:
         failure = Failure(kind=FailureKind.UNAVAILABLE, message=why)
         return CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), failure=failure)
@@ -171,7 +137,7 @@ class Actor:
     def _write(self, write: Write) -> WriteAnswer:
         failure, message = None, ""
         if self.lease_seconds() <= WRITE_SECONDS:
-            return self._not_written(write, _NO_LEASE)
+            return self._not_written(write, NO_LEASE)
         try:
             self.writer.write(write)
         except kube.ClusterError as error:
@@ -187,16 +153,9 @@ class Actor:
 
 def failure_of(write: Write, error: kube.ClusterError) -> WriteFailure:
     """Return what a failed write means."""
-    match error:
-        case kube.Conflict() | kube.NotFound():
-            # An object that is gone is another one than was decided on, too.
-            return WriteFailure.CONFLICT
-        case kube.TooManyRequests() if isinstance(write, EvictPod):
-            return WriteFailure.NOT_NOW
-        case kube.Forbidden() | kube.Invalid():
-            return WriteFailure.REFUSED
-        case _:
-            return WriteFailure.UNAVAILABLE
+    if isinstance(write, EvictPod) and isinstance(error, kube.TooManyRequests):
+        return WriteFailure.NOT_NOW
+    return writes.failure_of(error)
 
 
 def _exchange(compute: Compute, call: Call) -> tuple[str, Callable[[], Result]]:

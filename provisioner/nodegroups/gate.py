@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from provisioner import kube
+from provisioner.kube.gates import KeptError
 from provisioner.kube.live import list_all, read_one
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.kube.watches import UNFINISHED
@@ -38,10 +39,6 @@ _NAMED_PODS = 3
 _LAST_LOOK_SECONDS = 2.0
 #: A look that took longer, or a process that was frozen in it, looks again.
 _LAST_LOOKS = 3
-
-
-class KeptError(Exception):
-    """The managed instance group must not be deleted now; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,19 +7,19 @@ of its own, and so have writes to Kubernetes, so that none waits for what is slo
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 
 import structlog
 
 from provisioner import kube
+from provisioner.kube.gates import why_kept
 from provisioner.kube.protocol import Api
+from provisioner.kube.writes import failure_of
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import WriteFailure
-from provisioner.partitions.gate import Gate, KeptError
+from provisioner.partitions.gate import Gate
 from provisioner.partitions.metrics import Metrics
 from provisioner.partitions.planning.calls import (
     Answer,
@@ -39,11 +39,9 @@ from provisioner.partitions.planning.snapshot import Reading
 from provisioner.partitions.store import WRITE_SECONDS, LedgerStore
 from provisioner.partitions.vipu.protocol import Vipu, VipuError
 from provisioner.partitions.writing import open_gate
-from provisioner.runtime.calls import Calls
+from provisioner.runtime.actor import NO_LEASE, CallingActor
 
 _log = structlog.get_logger(__name__)
-
-_NO_LEASE = "Not sent: too little time is left on the provisioner's leader lease."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +55,7 @@ class Line:
 
 
 @dataclass(slots=True, kw_only=True)
-class Actor:
+class Actor(CallingActor[Answer]):
     """Carries plans out. The key of a call is that of its `Call` or `Write`."""
 
     #: By HOST:PORT.
@@ -65,20 +63,9 @@ class Actor:
     api: Api
     store: LedgerStore
     gate: Gate
-    clock: Callable[[], datetime]
-    #: Seconds for which this process surely leads; infinite where there is no election.
-    lease_seconds: Callable[[], float]
-    #: Called whenever an answer has come.
-    on_answer: Callable[[], None]
     #: Where writes to Kubernetes run.
     write_executor: Executor
     metrics: Metrics
-    monotonic: Callable[[], float] = time.monotonic
-    calls: Calls[Answer] = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Begin with no call."""
-        self.calls = Calls(self.on_answer)
 
     def carry_out(self, plan: Plan) -> None:
         """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""
@@ -98,36 +85,18 @@ class Actor:
                 not_sent=functools.partial(self._not_called, call),
             )
 
-    def live(self) -> frozenset[str]:
-        """Return the keys of calls and writes that are submitted, and whose answer nobody has taken yet."""
-        return self.calls.live()
-
-    def take_answer(self) -> Answer | None:
-        """Return the next answer, None where there is none; its call is not live any more."""
-        return self.calls.take()
-
-    def drain(self, *, timeout_seconds: float) -> bool:
-        """Drop what has not begun, wait until no call is under way; False when the time is up."""
-        self.calls.close()
-        return self.calls.wait_until_idle(timeout_seconds=timeout_seconds)
-
     # --- V-IPU ---
 
     def _call(self, vipu: Vipu, call: Call) -> CallAnswer:
         if not isinstance(call, ReadServer) and self.lease_seconds() <= 0:
-            return self._not_called(call, _NO_LEASE)
+            return self._not_called(call, NO_LEASE)
         if isinstance(call, RemovePartition):
-            try:
-                self.gate.pass_through(call)
-            except KeptError as error:
-                return self._kept(call, str(error))
-            except kube.ClusterError as error:
-                return self._kept(call, f"Kubernetes does not allow the check: {error}")
-            except Exception as error:  # noqa: BLE001 - the answer must not be lost
-                _log.exception("gate.crashed", call=call.key)
-                return self._kept(call, f"the check failed: {error!r}")
+            kept = why_kept(functools.partial(self.gate.pass_through, call), call=call.key)
+            if kept is not None:
+                return CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), kept=kept)
+            # Again: the gate may have taken long.
             if self.lease_seconds() <= 0:
-                return self._not_called(call, _NO_LEASE)
+                return self._not_called(call, NO_LEASE)
         return self._send(vipu, call)
 
     def _send(self, vipu: Vipu, call: Call) -> CallAnswer:
@@ -155,9 +124,6 @@ class Actor:
         self.metrics.observe_call(name_of(call), seconds=self.monotonic() - started, failure=kind)
         return CallAnswer(call=call, asked_at=asked_at, at=self.clock(), reading=reading, failure=failure)
 
-    def _kept(self, call: Call, why: str) -> CallAnswer:
-        return CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), kept=why)
-
     def _not_called(self, call: Call, why: str) -> CallAnswer:
         failure = Failure(kind=FailureKind.UNAVAILABLE, message=why)
         return CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), failure=failure)
@@ -166,7 +132,7 @@ class Actor:
 
     def _write(self, write: Write) -> WriteAnswer:
         if self.lease_seconds() <= WRITE_SECONDS:
-            return self._not_written(write, _NO_LEASE)
+            return self._not_written(write, NO_LEASE)
         failure, message = None, ""
         ledger: Ledger | None = None
         try:
@@ -176,7 +142,7 @@ class Actor:
                 case OpenGate():
                     open_gate(self.api, write)
         except kube.ClusterError as error:
-            failure, message = _failure_of(error), str(error)
+            failure, message = failure_of(error), str(error)
         except Exception as error:  # noqa: BLE001 - the answer must not be lost
             _log.exception("write.crashed", write=write.key)
             failure, message = WriteFailure.UNAVAILABLE, repr(error)
@@ -195,14 +161,3 @@ def name_of(call: Call) -> str:
             return "create"
         case RemovePartition():
             return "remove"
-
-
-def _failure_of(error: kube.ClusterError) -> WriteFailure:
-    match error:
-        case kube.Conflict() | kube.NotFound():
-            # An object that is gone is another one than was decided on, too.
-            return WriteFailure.CONFLICT
-        case kube.Forbidden() | kube.Invalid():
-            return WriteFailure.REFUSED
-        case _:
-            return WriteFailure.UNAVAILABLE

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from provisioner import kube
+from provisioner.kube.gates import KeptError
 from provisioner.kube.live import list_all
 from provisioner.kube.protocol import Api, Timeouts, collection_path, object_path
 from provisioner.partitions import names
@@ -15,10 +16,6 @@ from provisioner.partitions.planning.calls import RemovePartition
 from provisioner.partitions.reading import parse_pod
 
 _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
-
-
-class KeptError(Exception):
-    """The partition must not be removed now; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,13 +16,14 @@ import yaml
 from deploy import crds
 from provisioner import kube
 from provisioner.kube import KubeApi
+from provisioner.kube.gates import KeptError
 from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
 from provisioner.nodegroups import app, device_plugin
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.parse import parse_group, parse_manager, parse_policy, parse_template
 from provisioner.nodegroups.api.types import GROUP, Kind, ObjectMeta, ResourceStatus, TpuNodeGroupStatus
 from provisioner.nodegroups.bootstrap import tokens
-from provisioner.nodegroups.gate import Gate, KeptError
+from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.observe import ClusterReader, make_watches
 from provisioner.nodegroups.planning.calls import Proof
 from provisioner.nodegroups.planning.nodes import TPU_TAINT

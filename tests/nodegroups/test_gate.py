@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from provisioner import kube
+from provisioner.kube.gates import KeptError
 from provisioner.kube.protocol import object_path
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind
-from provisioner.nodegroups.gate import Gate, KeptError
+from provisioner.nodegroups.gate import Gate
 from provisioner.runtime.parallel import Parallel
 from tests.support.clock import FakeClock
 from tests.support.kube import FakeKube
