@@ -36,7 +36,7 @@ class CertificateFiles:
             if found != self._served:
                 self._try(found)
                 self.context.load_cert_chain(self.certificate, self.key, password=_NO_PASSWORD)
-                _log.info("webhook_certificates.served", file=str(self.certificate))
+                _log.info("certificate.served", file=str(self.certificate))
                 self._served = found
         except (OSError, ValueError) as error:
             # ssl.SSLError is an OSError.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provisioner.cli.frame import Entry, Frame, kubeconfig_option
+from provisioner.cli.frame import Entry, Frame, complete_files, kubeconfig_option
 
 if TYPE_CHECKING:
     from provisioner.partitions.vipu.cli import VipuCommand
@@ -34,8 +34,21 @@ class _Partitions(Frame):
     "--api-bind-address",
     default=":8080",
     show_default=True,
-    help='address of the REST API, which init containers ask; "0" disables it',
+    help='address of the REST API in plain HTTP, which init containers ask; "0" disables it',
 )
+@click.option(
+    "--tls-bind-address",
+    default=":8443",
+    show_default=True,
+    help='address of the REST API over TLS, where there is a certificate; "0" disables it',
+)
+@click.option(
+    "--tls-cert-file",
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="its certificate; read again when it changes (default: no TLS)",
+)
+@click.option("--tls-key-file", metavar="FILE", shell_complete=complete_files, help="the key of the certificate")
 @click.option("--metrics-bind-address", default=":8082", show_default=True, help='address of /metrics; "0" disables it')
 @click.option(
     "--health-probe-bind-address",
@@ -49,6 +62,9 @@ class _Partitions(Frame):
 def command(
     context: click.Context,
     api_bind_address: str,
+    tls_bind_address: str,
+    tls_cert_file: str | None,
+    tls_key_file: str | None,
     metrics_bind_address: str,
     health_probe_bind_address: str,
     leader_elect: bool,  # noqa: FBT001 - click hands over by name
@@ -63,22 +79,27 @@ def command(
     """
     if context.invoked_subcommand is not None:
         return 0
+    if (tls_cert_file is None) != (tls_key_file is None):
+        raise click.UsageError("--tls-cert-file and --tls-key-file need each other")
     return _run(
         kubeconfig,
+        (tls_cert_file, tls_key_file),
         api=api_bind_address,
+        api_tls=tls_bind_address,
         metrics=metrics_bind_address,
         probes=health_probe_bind_address,
         leader_elect=leader_elect,
     )
 
 
-def _run(kubeconfig: str | None, **addresses: Any) -> int:
+def _run(kubeconfig: str | None, tls: tuple[str | None, str | None] = (None, None), **addresses: Any) -> int:
     # The commands below do without.
     import structlog  # noqa: PLC0415
 
     from provisioner import kube, settings  # noqa: PLC0415
     from provisioner.cli.output import refuse  # noqa: PLC0415
     from provisioner.partitions import app  # noqa: PLC0415
+    from provisioner.partitions.rest.certificate import Files  # noqa: PLC0415
     from provisioner.runtime import logs  # noqa: PLC0415
     from provisioner.runtime.http import ServerError  # noqa: PLC0415
     from provisioner.settings.partitions import OPTIONS, read_partition_settings  # noqa: PLC0415
@@ -95,6 +116,9 @@ def _run(kubeconfig: str | None, **addresses: Any) -> int:
         **{name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value != ""},
     )
     clients = _clients(effective)
+    certificate, key = tls
+    if certificate is not None and key is not None:
+        addresses["certificate"] = Files(certificate=Path(certificate), key=Path(key))
 
     def exit_process(code: int) -> None:
         # Where nothing else of this process gets to its end; somebody else may lead already.

@@ -29,6 +29,12 @@ _VARIABLES = (
 )
 @click.option("--server", required=True, metavar="URL", help="where the REST API is")
 @click.option(
+    "--ca-file",
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="authorities that sign the certificate of an https server; read again each time (default: the system's)",
+)
+@click.option(
     "--file",
     metavar="FILE",
     shell_complete=complete_files,
@@ -45,7 +51,7 @@ _VARIABLES = (
 @click.option(
     "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="give up after so long (default: never)"
 )
-def command(server: str, file: str | None, token_file: str, timeout: float | None) -> int:
+def command(server: str, ca_file: str | None, file: str | None, token_file: str, timeout: float | None) -> int:
     """Wait until the pod's partition is active, and write its configuration.
 
     The pod is named by the variables POD_NAMESPACE, POD_NAME, POD_UID and IPUS, which the
@@ -60,6 +66,8 @@ def command(server: str, file: str | None, token_file: str, timeout: float | Non
         return refuse(f"{handover.SIZE_VARIABLE} is {size!r}, and has to be a number of IPUs")
     if not server.startswith(("http://", "https://")):
         return refuse(f"--server is {server!r}, and has to begin with http:// or https://")
+    if ca_file is not None and not server.startswith("https://"):
+        return refuse("--ca-file needs a --server that begins with https://")
     from random import random  # noqa: PLC0415 - 10 ms that other commands need not spend
 
     # Process 1 of a container is not ended by a signal that it does not handle.
@@ -71,7 +79,7 @@ def command(server: str, file: str | None, token_file: str, timeout: float | Non
             "uid": os.environ[handover.UID_VARIABLE],
             "size": int(size),
         },
-        send=client.sender(server),
+        send=client.sender(server, ca_file),
         token=lambda: Path(token_file).read_text(encoding="utf-8").strip(),
         say=_say,
         chance=random,

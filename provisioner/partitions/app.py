@@ -27,6 +27,7 @@ from provisioner.partitions.planning.settings import PlanningSettings
 from provisioner.partitions.reading import parse_pod
 from provisioner.partitions.report import Reporter
 from provisioner.partitions.rest.api import Sources, make_rest_server
+from provisioner.partitions.rest.certificate import Files, ServedFiles
 from provisioner.partitions.store import LedgerStore
 from provisioner.partitions.vipu.protocol import Vipu
 from provisioner.runtime.clock import FollowedClock
@@ -43,18 +44,47 @@ _WRITES_AT_ONCE = 8
 class Addresses(controllers.Addresses):
     """Where all that is served is served."""
 
-    #: The REST API.
+    #: The REST API in plain HTTP.
     api: str = ":8080"
+    #: The same over TLS, where there is a certificate.
+    api_tls: str = ":8443"
+    certificate: Files | None = None
     metrics: str = ":8082"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rest:
+    """The REST API, which every replica serves: in plain HTTP, over TLS, or both, each with bounds of its own."""
+
+    servers: tuple[HttpServer, ...]
+    #: None: it is not served over TLS.
+    certificate: ServedFiles | None
+
+    def start(self) -> None:
+        """Serve; raise ServerError where an address is not free."""
+        if self.certificate is not None:
+            self.certificate.start()
+        for each in self.servers:
+            each.start()
+
+    def stop(self) -> None:
+        """Serve no more."""
+        for each in self.servers:
+            each.stop()
+        if self.certificate is not None:
+            self.certificate.stop()
+
+    def problems(self) -> Sequence[str]:
+        """Return what keeps it from being served."""
+        return () if self.certificate is None else self.certificate.problems()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The process: its controller, and the REST API that every replica serves."""
+    """The process: its controller, and the REST API."""
 
     controller: Controller[Loop, Actor]
-    #: None: it is not served.
-    rest: HttpServer | None
+    rest: Rest
 
 
 def build(
@@ -127,19 +157,18 @@ def build(
         stopping=replica.stopping,
         asked_seconds_ago=replica.wake.asked_seconds_ago,
     )
+    ledger = make_ledger_watch(api, settings.own_namespace)
+    rest = _make_rest(addresses, api, _sources(loop, ledger, vipu))
     server = make_status_server(
         "tpu-provisioner",
         Scrapes(address=addresses.metrics, exposition=metrics.exposition),
         Probes(
             address=addresses.probes,
             alive=loop.alive,
-            problems=loop.problems,
+            problems=lambda: (*loop.problems(), *rest.problems()),
             pages=(*page.pages(), *board_pages(loop.board)),
         ),
     )
-    ledger = make_ledger_watch(api, settings.own_namespace)
-    rest_address = parse_address(addresses.api)
-    rest = make_rest_server(rest_address, api, _sources(loop, ledger, vipu)) if rest_address is not None else None
     controller = Controller(
         identity=replica.identity,
         loop=loop,
@@ -149,9 +178,19 @@ def build(
         server=server,
         elector=replica.elector,
         exit_process=exit_process,
-        last=rest.stop if rest is not None else None,
+        last=rest.stop,
     )
     return Parts(controller=controller, rest=rest)
+
+
+def _make_rest(addresses: Addresses, api: kube.KubeApi, sources: Sources) -> Rest:
+    plain, encrypted = parse_address(addresses.api), parse_address(addresses.api_tls)
+    servers = [make_rest_server(plain, api, sources)] if plain is not None else []
+    certificate = None
+    if encrypted is not None and addresses.certificate is not None:
+        certificate = ServedFiles(addresses.certificate)
+        servers.append(make_rest_server(encrypted, api, sources, tls=certificate.context))
+    return Rest(servers=tuple(servers), certificate=certificate)
 
 
 def _sources(loop: Loop, ledger: kube.Watch[Ledger], vipu: Mapping[str, Vipu]) -> Sources:
@@ -199,8 +238,7 @@ def run(
     Raises ServerError where an address cannot be served.
     """
     parts = build(settings, addresses, api, vipu, exit_process=exit_process)
-    if parts.rest is not None:
-        parts.rest.start()
+    parts.rest.start()
     return parts.controller.run(
         api,
         servers=[server.address for server in servers_of(settings)],

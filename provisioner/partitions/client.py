@@ -152,16 +152,30 @@ class Client:
             self._said = (why, now)
 
 
-def sender(server: str) -> Send:
-    """Return what posts to the API at a URL such as http://HOST:PORT."""
+def sender(server: str, ca_file: str | None = None) -> Send:
+    """Return what posts to the API at a URL such as http://HOST:PORT.
+
+    A server at an https URL has to show a certificate for that host, of an authority in `ca_file`; None: of one that
+    the machine trusts. Nothing is sent before.
+    """
     import http.client  # noqa: PLC0415 - see the module's docstring
+    import ssl  # noqa: PLC0415
 
     parts = urlsplit(server)
     host, port = parts.hostname or "", parts.port
 
+    def connect() -> http.client.HTTPConnection:
+        if parts.scheme != "https":
+            return http.client.HTTPConnection(host, port, timeout=_TIMEOUT_SECONDS)
+        try:
+            # Read each time: the kubelet replaces the file when the authority changes.
+            context = ssl.create_default_context(cafile=ca_file)
+        except OSError as error:
+            raise Unreachable(f"the authorities in {ca_file} cannot be read: {error}") from error
+        return http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_SECONDS, context=context)
+
     def send(token: str, body: bytes) -> Reply:
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(host, port, timeout=_TIMEOUT_SECONDS)
+        connection = connect()
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "Connection": "close"}
         try:
             connection.request("POST", handover.ROOT, body, headers)
@@ -171,6 +185,8 @@ def sender(server: str) -> Send:
                 retry_after=answer.getheader("Retry-After", ""),
                 body=answer.read(_LONGEST_ANSWER),
             )
+        except ssl.SSLCertVerificationError as error:
+            raise Unreachable(f"the certificate of {server} is not trusted: {error.verify_message}") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             # A name that is not resolved, a reset, an answer that is no HTTP, a token with a line break.
             raise Unreachable(f"{server} does not answer: {str(error) or type(error).__name__}") from error

@@ -16,6 +16,8 @@ SERVICE = "tpu-provisioner-partitions"
 #: Where the token is mounted in the init container.
 TOKEN_DIRECTORY = "/var/run/secrets/tpu-provisioner"  # noqa: S105 - a path
 TOKEN_FILE = "token"  # noqa: S105 - a name
+#: Beside it: whom the client trusts; also the key in the ConfigMap that it comes from.
+CA_FILE = "ca.crt"
 #: Where the volume with the IPUoF configuration is mounted, and the file in it.
 CONFIG_DIRECTORY = "/etc/graphcore"
 CONFIG_FILE = "ipuof.conf"

@@ -127,6 +127,16 @@ OPTIONS: tuple[Option, ...] = (
         "tpu-provisioner-partitions in the namespace POD_NAMESPACE.",
     ),
     Option(
+        variable="IPU_API_CA_CONFIG_MAP",
+        field="ipu_api_ca_config_map",
+        group=Group.WEBHOOK,
+        read=forms.matching(forms.OBJECT_NAME, "the name of a ConfigMap"),
+        default="",
+        description="The ConfigMap, in each namespace with pods that ask for IPUs, whose key ca.crt has the "
+        "authorities that sign the certificate of an https IPU_API_URL. Empty: those that the image of the init "
+        "container has. See partitions.md.",
+    ),
+    Option(
         variable="IPU_RDMA_RESOURCE",
         field="ipu_rdma_resource",
         group=Group.WEBHOOK,
@@ -191,6 +201,7 @@ class WebhookSettings:
     ipu_largest_partition: int = 64
     ipu_init_image: str = ""
     ipu_api_url: str = ""
+    ipu_api_ca_config_map: str = ""
     ipu_rdma_resource: str = ""
     ipu_vipu_timeout_seconds: int = 120
     ipu_controller_account: str = "tpu-provisioner-partitions"
@@ -205,6 +216,8 @@ def read_webhook_settings(environment: Mapping[str, str]) -> WebhookSettings:
     values, problems = read_options(OPTIONS, environment)
     if values.get("ipu_injection", "off") != "off" and not values.get("ipu_init_image"):
         problems.append("IPU_INIT_IMAGE is not set, and IPU_INJECTION is on; set it to the image of this program.")
+    if values.get("ipu_api_ca_config_map") and not values.get("ipu_api_url", "").startswith("https://"):
+        problems.append("IPU_API_CA_CONFIG_MAP is set, and IPU_API_URL is no https URL; set both, or neither.")
     if problems:
         raise SettingsError(problems)
     return WebhookSettings(**values)

@@ -242,6 +242,7 @@ def _ipus(settings: WebhookSettings) -> ipus.Settings:
         largest_size=settings.ipu_largest_partition,
         image=settings.ipu_init_image,
         api_url=settings.ipu_api_url or f"http://{handover.SERVICE}.{settings.own_namespace}.svc",
+        api_ca_config_map=settings.ipu_api_ca_config_map,
         rdma_resource=settings.ipu_rdma_resource,
         vipu_timeout_seconds=settings.ipu_vipu_timeout_seconds,
         controller=f"system:serviceaccount:{settings.own_namespace}:{settings.ipu_controller_account}",

@@ -114,6 +114,30 @@ def test_the_values_of_the_plugin_install_everything(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_with_a_certificate_init_containers_ask_over_tls(tmp_path: Path) -> None:
+    """Pods that wait already find the port that they know, unless that is switched off."""
+    objects = render(tmp_path, tls={"secretName": "api-tls", "caConfigMap": "bundle"})
+    name = "ipu-ipu-partitions"
+    made = container(objects, name)
+    assert {"--api-bind-address=:8080", "--tls-bind-address=:8443", "--tls-cert-file=/etc/tls/tls.crt"} <= {
+        *made["args"]
+    }
+    assert {each["name"]: each["containerPort"] for each in made["ports"]}["api-tls"] == 8443
+    assert {"name": "tls", "mountPath": "/etc/tls", "readOnly": True} in made["volumeMounts"]
+    volumes = objects["Deployment", name]["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "tls", "secret": {"secretName": "api-tls", "defaultMode": 0o440}} in volumes
+    assert [each["port"] for each in objects["Service", name]["spec"]["ports"]] == [80, 443]
+    told = variables(objects, f"{name}-webhook")
+    assert told["IPU_API_URL"] == f"https://{name}.ipus.svc"
+    assert told["IPU_API_CA_CONFIG_MAP"] == "bundle"
+
+    objects = render(tmp_path, tls={"secretName": "api-tls", "plainHttp": False})
+    assert "--api-bind-address=0" in container(objects, name)["args"]
+    assert "api" not in {each["name"] for each in container(objects, name)["ports"]}
+    assert [each["port"] for each in objects["Service", name]["spec"]["ports"]] == [443]
+    assert "IPU_API_CA_CONFIG_MAP" not in variables(objects, f"{name}-webhook")
+
+
 @pytest.mark.parametrize(
     ("changes", "path", "want"),
     [

@@ -129,8 +129,35 @@ def test_the_options_of_the_example(tmp_path: Path) -> None:
     (folder,) = [each["value"] for each in container["env"] if each["name"] == "VIPU_CREDENTIALS"]
     mounts = {each["name"]: each for each in container["volumeMounts"]}
     assert mounts["credentials"] == {"name": "credentials", "mountPath": folder, "readOnly": True}
-    assert mounts.keys() == {"credentials", "tmp"}
+    assert mounts.keys() == {"credentials", "tls", "tmp"}
     pods = only(documents, "Deployment", _NAME)["spec"]["template"]["spec"]
     volumes = {each["name"]: each for each in pods["volumes"]}
     assert volumes["credentials"]["secret"] == {"secretName": "vipu-credentials", "defaultMode": 0o440}
     assert "vipu-credentials" not in str(only(documents, "Deployment", "tpu-provisioner-webhook"))
+
+
+def test_with_tls_init_containers_ask_where_the_certificate_is_served(tmp_path: Path) -> None:
+    """And pods that wait already find the port that they know."""
+    documents = _example(tmp_path, options=True)
+    container = container_of(documents, _NAME)
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert [each for each in container["args"] if "bind" in each] == [
+        f"--api-bind-address=:{ports['api']}",
+        "--health-probe-bind-address=:8081",
+        "--metrics-bind-address=:8082",
+        f"--tls-bind-address=:{ports['api-tls']}",
+    ]
+    mounted = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}["tls"]
+    assert {f"--tls-cert-file={mounted}/tls.crt", f"--tls-key-file={mounted}/tls.key"} <= set(container["args"])
+    volumes = only(documents, "Deployment", _NAME)["spec"]["template"]["spec"]["volumes"]
+    (secret,) = [each["secret"] for each in volumes if each["name"] == "tls"]
+    assert secret == {"secretName": "tpu-provisioner-partitions-tls", "defaultMode": 0o440}
+    service = only(documents, "Service", _NAME)
+    assert {each["port"]: each["targetPort"] for each in service["spec"]["ports"]} == {80: "api", 443: "api-tls"}
+    ingress = only(documents, "NetworkPolicy", _NAME)["spec"]["ingress"][0]
+    assert [each["port"] for each in ingress["ports"]] == ["api", "api-tls"]
+    webhook = container_of(documents, "tpu-provisioner-webhook")
+    given = {each["name"]: each["value"] for each in webhook["env"] if "value" in each}
+    read = read_webhook_settings({**only(documents, "ConfigMap")["data"], **given})
+    assert read.ipu_api_url == f"https://{_NAME}.{NAMESPACE}.svc"
+    assert read.ipu_api_ca_config_map == "tpu-provisioner-partitions-ca"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,21 @@ def test_with_a_device_plugin_nothing_of_the_node_is_mounted() -> None:
     assert main_of(after)["resources"] == {"limits": {"rdma/hca": "1"}, "requests": {"rdma/hca": "1"}}
     assert [each["name"] for each in after["spec"]["volumes"]] == [TOKEN_VOLUME]
     assert "volumeMounts" not in main_of(after)
+
+
+@pytest.mark.parametrize("mode", [Mode.COMPATIBLE, Mode.LEAST_PRIVILEGE])
+def test_the_init_container_gets_the_authority_of_the_api_beside_its_token(mode: Mode) -> None:
+    """From a ConfigMap of the pod's namespace, which the kubelet reads again when the authority changes."""
+    by = replace(COMPATIBLE, mode=mode, api_url="https://partitions.example", api_ca_config_map="bundle")
+    pod = injected(raw_pod(), by)
+    (token,) = [each for each in pod["spec"]["volumes"] if each["name"] == TOKEN_VOLUME]
+    assert token["projected"]["sources"][1:] == [
+        {"configMap": {"name": "bundle", "items": [{"key": "ca.crt", "path": "ca.crt"}]}}
+    ]
+    init, main = pod["spec"]["initContainers"][0], pod["spec"]["containers"][0]
+    assert "--ca-file=/var/run/secrets/tpu-provisioner/ca.crt" in init["command"]
+    assert TOKEN_VOLUME not in [each["name"] for each in main.get("volumeMounts", [])]
+    assert review(pod, by).patch == ()
 
 
 def test_the_init_container_comes_first_and_all_others_get_their_share() -> None:

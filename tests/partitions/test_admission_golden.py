@@ -70,6 +70,9 @@ def test_there_are_cases() -> None:
         ({"IPU_INJECTION": "some"}, "IPU_INJECTION='some'"),
         ({"LARGEST_PARTITION": "48"}, "is not a power of two"),
         ({"IPU_API_URL": "http://it/path"}, "without a path"),
+        ({"IPU_API_CA_CONFIG_MAP": "bundle"}, "IPU_API_URL is no https URL"),
+        ({"IPU_API_CA_CONFIG_MAP": "bundle", "IPU_API_URL": "http://it"}, "IPU_API_URL is no https URL"),
+        ({"IPU_API_CA_CONFIG_MAP": "a/b", "IPU_API_URL": "https://it"}, "the name of a ConfigMap"),
         ({"IPU_RDMA_RESOURCE": "hca"}, "the name of an extended resource"),
     ],
 )
@@ -87,4 +90,8 @@ def test_the_init_container_asks_the_service_in_the_webhooks_namespace_unless_to
         return found
 
     assert "--server=http://tpu-provisioner-partitions.ipus.svc" in command(POD_NAMESPACE="ipus")
-    assert "--server=https://ipus.example:8443" in command(IPU_API_URL="https://ipus.example:8443")
+    url = "https://ipus.example:8443"
+    assert f"--server={url}" in command(IPU_API_URL=url)
+    assert not [each for each in command(IPU_API_URL=url) if each.startswith("--ca-file")]
+    trusting = command(IPU_API_URL=url, IPU_API_CA_CONFIG_MAP="kube-root-ca.crt")
+    assert "--ca-file=/var/run/secrets/tpu-provisioner/ca.crt" in trusting

@@ -216,6 +216,14 @@ def test_the_init_container_ends_with_the_file(
         pytest.param((), {"IPUS": ""}, ExitCode.ERROR, "not set: IPUS", id="a variable that is missing"),
         pytest.param((), {"IPUS": "two"}, ExitCode.ERROR, "IPUS is 'two'", id="no number"),
         pytest.param(("--server=it",), {}, ExitCode.ERROR, "has to begin with http://", id="no URL"),
+        pytest.param(("--ca-file=it",), {}, ExitCode.ERROR, "begins with https://", id="an authority for plain HTTP"),
+        pytest.param(
+            ("--server=https://127.0.0.1:1", "--ca-file=it", "--timeout=0"),
+            {},
+            ExitCode.ERROR,
+            "the authorities in it cannot be read",
+            id="no file with an authority",
+        ),
     ],
 )
 def test_the_command_ends_with(

@@ -157,9 +157,9 @@ class Ground:
     seen: list[tuple[str, int]] = field(default_factory=list)
     limits: Limits = LIMITS
 
-    def start(self) -> Ground:
-        """Serve."""
-        sources = Sources(
+    def sources(self) -> Sources:
+        """Return what the API goes by."""
+        return Sources(
             cluster_uid=lambda: self.cluster_uid,
             pod=lambda namespace, name: self.pods.get((namespace, name)),
             ledger=lambda: self.ledger,
@@ -167,7 +167,10 @@ class Ground:
             problems=lambda: self.problems,
             observe=lambda route, status: self.seen.append((route, status)),
         )
-        self.server = make_rest_server(Address("127.0.0.1", 0), self.kube, sources, limits=self.limits)
+
+    def start(self) -> Ground:
+        """Serve."""
+        self.server = make_rest_server(Address("127.0.0.1", 0), self.kube, self.sources(), limits=self.limits)
         self.server.start()
         [self.port] = self.server.ports
         return self

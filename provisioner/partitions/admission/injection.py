@@ -58,6 +58,8 @@ class Settings:
     image: str = ""
     #: URL of the REST API.
     api_url: str = ""
+    #: The ConfigMap of the pod's namespace with the authority of that URL's certificate; empty: the image knows it.
+    api_ca_config_map: str = ""
     #: Of the mode `least-privilege`: the extended resource that gives containers RDMA devices; empty: a host path.
     rdma_resource: str = ""
     #: IPUOF_VIPU_API_TIMEOUT.
@@ -168,10 +170,12 @@ def _path_of(mount: object) -> str:
 
 def _volumes(settings: Settings) -> list[dict[str, Any]]:
     token = {"audience": handover.AUDIENCE, "expirationSeconds": _TOKEN_SECONDS, "path": handover.TOKEN_FILE}
+    sources: list[dict[str, Any]] = [{"serviceAccountToken": token}]
+    if settings.api_ca_config_map:
+        items = [{"key": handover.CA_FILE, "path": handover.CA_FILE}]
+        sources.append({"configMap": {"name": settings.api_ca_config_map, "items": items}})
     # With the values that the API server fills in, so that a second look finds what the first one made.
-    found: list[dict[str, Any]] = [
-        {"name": TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}], "defaultMode": 0o644}}
-    ]
+    found: list[dict[str, Any]] = [{"name": TOKEN_VOLUME, "projected": {"sources": sources, "defaultMode": 0o644}}]
     if settings.mode is Mode.COMPATIBLE:
         found.append({"name": CONFIG_VOLUME, "emptyDir": {}})
     elif not settings.rdma_resource:
@@ -182,6 +186,8 @@ def _volumes(settings: Settings) -> list[dict[str, Any]]:
 def _init_container(size: int, settings: Settings) -> dict[str, Any]:
     command = ["tpu-provisioner", "partitions", "get", f"--server={settings.api_url}"]
     mounts: list[dict[str, Any]] = [{"name": TOKEN_VOLUME, "readOnly": True, "mountPath": handover.TOKEN_DIRECTORY}]
+    if settings.api_ca_config_map:
+        command.append(f"--ca-file={handover.TOKEN_DIRECTORY}/{handover.CA_FILE}")
     if settings.mode is Mode.COMPATIBLE:
         command.append(f"--file={handover.CONFIG_DIRECTORY}/{handover.CONFIG_FILE}")
         mounts.append({"name": CONFIG_VOLUME, "mountPath": handover.CONFIG_DIRECTORY})

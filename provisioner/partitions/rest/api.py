@@ -8,6 +8,7 @@ have a right to the pod, is told nothing.
 from __future__ import annotations
 
 import re
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -287,9 +288,13 @@ def make_rest_server(
     *,
     more: Sequence[Resource] = (),
     limits: Limits = LIMITS,
+    tls: ssl.SSLContext | None = None,
 ) -> HttpServer:
-    """Return the server of the REST API; `more` are resources that are served along with it, such as metrics."""
+    """Return the server of the REST API; `more` are resources that are served along with it, such as metrics.
+
+    Without `tls` it speaks plain HTTP.
+    """
     served = PartitionsApi(api, sources)
     return make_resource_server(
-        NAME_OF_SERVER, address, (*served.resources(), *more), limits=limits, at_end=served.close
+        NAME_OF_SERVER, address, (*served.resources(), *more), limits=limits, tls=tls, at_end=served.close
     )

@@ -1,0 +1,170 @@
+"""The REST API over TLS, over real sockets: whom the client of init containers trusts, and what is served meanwhile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import structlog
+
+from provisioner.admission.keys import make_keys
+from provisioner.admission.rotation import Keys
+from provisioner.partitions.app import Addresses, Rest, _make_rest
+from provisioner.partitions.client import Unreachable, sender
+from provisioner.partitions.rest import certificate
+from provisioner.partitions.rest.certificate import Files
+from tests.support.partitions_api import Ground
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.timeout(30)
+
+ANYWHERE = "127.0.0.1:0"
+#: What a Service has in a cluster: a name that leads to the server.
+HOST = "localhost"
+
+
+def make(*names: str) -> Keys:
+    """Return a certificate for names, of an authority of its own."""
+    return make_keys(names or (HOST,), now=datetime.now(UTC), valid=timedelta(days=1))
+
+
+class Place:
+    """Files of a certificate and of an authority, and a REST API over TLS that is served with them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ground = Ground()
+        self.files = Files(certificate=folder / "tls.crt", key=folder / "tls.key")
+        self.authority = folder / "ca.crt"
+        self.rest: Rest | None = None
+
+    def write(self, keys: Keys) -> None:
+        """Replace certificate and authority."""
+        self.files.certificate.write_text(keys.certificate_pem)
+        self.files.key.write_text(keys.key_pem)
+        self.authority.write_text(keys.authority_pem)
+
+    def start(self, *, api: str = ANYWHERE, api_tls: str = ANYWHERE, files: bool = True) -> Rest:
+        """Serve."""
+        addresses = Addresses(api=api, api_tls=api_tls, certificate=self.files if files else None)
+        self.rest = _make_rest(addresses, self.ground.kube, self.ground.sources())  # type: ignore[arg-type]
+        self.rest.start()
+        return self.rest
+
+    def ask(self, port: int, *, scheme: str = "https", host: str = HOST) -> str:
+        """Ask for a pod's partition as its init container does; return its configuration."""
+        pod = self.ground.pods.get(("ml", "train"))
+        if pod is None:
+            pod = self.ground.add_pod()
+            self.ground.place(pod)
+        asked = {"namespace": "ml", "pod": "train", "uid": pod.uid, "size": 4}
+        send = sender(f"{scheme}://{host}:{port}", str(self.authority) if scheme == "https" else None)
+        reply = send(self.ground.token(pod), json.dumps(asked).encode())
+        assert reply.status == 200, reply
+        return json.dumps(reply.json()["config"])
+
+
+@pytest.fixture(name="place")
+def _place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path)
+    yield made
+    if made.rest is not None:
+        made.rest.stop()
+
+
+def ports(rest: Rest) -> list[int]:
+    """Return the port of each server."""
+    return [each.ports[0] for each in rest.servers]
+
+
+def test_both_are_served_so_that_pods_that_wait_keep_their_address(place: Place) -> None:
+    """A pod that was created before there was a certificate has the other URL."""
+    place.write(make())
+    plain, encrypted = ports(place.start())
+    assert place.ask(encrypted) == place.ask(plain, scheme="http") == '{"partition": "the configuration"}'
+
+
+@pytest.mark.parametrize(
+    ("given", "count", "is_encrypted"),
+    [
+        pytest.param({"files": False}, 1, False, id="no certificate"),
+        pytest.param({"api_tls": "0"}, 1, False, id="no address for TLS"),
+        pytest.param({"api": "0"}, 1, True, id="no address for plain HTTP"),
+        pytest.param({"api": "0", "api_tls": "0"}, 0, False, id="no address at all"),
+    ],
+)
+def test_what_is_served(place: Place, given: dict[str, bool | str], count: int, *, is_encrypted: bool) -> None:
+    """By the addresses and the files."""
+    place.write(make())
+    rest = place.start(**given)  # type: ignore[arg-type]
+    assert len(rest.servers) == count
+    for port in ports(rest):
+        place.ask(port, scheme="https" if is_encrypted else "http")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "want"),
+    [
+        pytest.param(lambda place: place.authority.write_text(make().authority_pem), "is not trusted", id="another"),
+        pytest.param(lambda place: place.write(make("other.example")), "is not trusted: Hostname", id="another host"),
+        pytest.param(lambda place: place.authority.unlink(), "cannot be read: .*No such file", id="no file"),
+        pytest.param(lambda place: place.authority.write_text("?"), "cannot be read", id="no authority in the file"),
+    ],
+)
+def test_nobody_sends_a_token_to_who_is_not_trusted(place: Place, spoil: Callable[[Place], object], want: str) -> None:
+    """Whoever stands between would have it."""
+    place.write(make())
+    spoil(place)
+    _, port = ports(place.start())
+    with pytest.raises(Unreachable, match=want):
+        place.ask(port)
+    assert place.ground.kube.reviews == []
+
+
+def test_a_server_in_plain_http_gets_no_token_at_an_https_url(place: Place) -> None:
+    """Nobody is downgraded."""
+    place.write(make())
+    plain, _ = ports(place.start())
+    with pytest.raises(Unreachable, match="does not answer"):
+        place.ask(plain)
+    assert place.ground.kube.reviews == []
+
+
+def test_a_certificate_that_is_replaced_is_served_and_trusted_without_a_restart(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whoever reads the new authority; a file that is written in between changes nothing."""
+    monkeypatch.setattr(certificate, "_LOOK_SECONDS", 0.01)
+    place.write(make())
+    rest = place.start()
+    _, port = ports(rest)
+    place.ask(port)
+    with structlog.testing.capture_logs() as lines:
+        place.files.key.write_text("half of")
+        wait_for(lambda: [each for each in lines if each["event"] == "api_certificate.problem"], what="the problem")
+        place.ask(port)
+        assert rest.problems() == ()
+        place.write(make())
+        wait_for(lambda: [each for each in lines if each["event"] == "certificate.served"], what="the new one")
+        place.ask(port)
+
+
+def test_without_a_certificate_it_is_not_ready_and_tells_why_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Secret may come later."""
+    monkeypatch.setattr(certificate, "_LOOK_SECONDS", 0.01)
+    with structlog.testing.capture_logs() as lines:
+        rest = place.start()
+        assert ["cannot be served" in each for each in rest.problems()] == [True]
+        plain, port = ports(rest)
+        with pytest.raises(Unreachable):
+            place.ask(port, host="127.0.0.1")
+        place.ask(plain, scheme="http")
+        place.write(make())
+        wait_for(lambda: not rest.problems(), what="the certificate")
+    place.ask(port)
+    said = [each["problem"] for each in lines if each["event"] == "api_certificate.problem"]
+    assert len(said) == len(set(said)) >= 1
