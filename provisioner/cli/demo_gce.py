@@ -30,8 +30,8 @@ from provisioner.cli.rehearsing import (
 from provisioner.localcluster import LocalClusterError
 from provisioner.nodegroups.api.types import Kind
 from provisioner.rehearsal.group_story import GroupStory, GroupTimes
-from provisioner.rehearsal.groups import GroupRehearsal, NodeGroupsProcess
-from provisioner.rehearsal.world import RehearsalError
+from provisioner.rehearsal.groups import GroupRehearsal
+from provisioner.rehearsal.world import ControllerProcess, RehearsalError
 from provisioner.runtime import logs
 from provisioner.simulators.compute.settings import ComputeSettings
 from provisioner.simulators.http.settings import SettingsError
@@ -133,7 +133,7 @@ def _simulated(groups: Iterable[Mapping[str, Any]], *, create_seconds: float, bo
 
 def _watch(
     rehearsal: GroupRehearsal,
-    process: NodeGroupsProcess,
+    process: ControllerProcess,
     story: GroupStory,
     narrator: Narrator,
     interrupted: threading.Event,
@@ -188,7 +188,7 @@ def summary(groups: Iterable[GroupTimes], calls: Mapping[str, Mapping[Any, int]]
     yield "They were simulated, and end with the local cluster and this program."
 
 
-def _stay(rehearsal: GroupRehearsal, process: NodeGroupsProcess, interrupted: threading.Event) -> None:
+def _stay(rehearsal: GroupRehearsal, process: ControllerProcess, interrupted: threading.Event) -> None:
     url = rehearsal.compute.url
     click.echo(
         f"\nEverything keeps running until Ctrl-C:\n"

@@ -26,8 +26,8 @@ from provisioner.cli.rehearsing import (
 )
 from provisioner.localcluster import LocalClusterError
 from provisioner.rehearsal.partition_story import PartitionStory, PodTimes
-from provisioner.rehearsal.partitions import ControlProcess, PartitionRehearsal
-from provisioner.rehearsal.world import RehearsalError
+from provisioner.rehearsal.partitions import PartitionRehearsal
+from provisioner.rehearsal.world import ControllerProcess, RehearsalError
 from provisioner.runtime import logs
 from provisioner.simulators.http.settings import SettingsError
 from provisioner.simulators.vipu.settings import IPUS_OF_AGENT, VipuSettings
@@ -97,7 +97,7 @@ def command(files: tuple[Path, ...], *, ipus: int, create_seconds: float, keep: 
 
 def _watch(
     rehearsal: PartitionRehearsal,
-    process: ControlProcess,
+    process: ControllerProcess,
     story: PartitionStory,
     narrator: Narrator,
     interrupted: threading.Event,
@@ -149,7 +149,7 @@ def summary(pods: Iterable[PodTimes], left: Sequence[str]) -> Iterator[str]:
     yield "They were simulated, and end with the local cluster and this program."
 
 
-def _stay(rehearsal: PartitionRehearsal, process: ControlProcess, interrupted: threading.Event) -> None:
+def _stay(rehearsal: PartitionRehearsal, process: ControllerProcess, interrupted: threading.Event) -> None:
     url = rehearsal.vipu.url
     click.echo(
         f"\nEverything keeps running until Ctrl-C:\n"

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from provisioner import constants, localcluster
 from provisioner.kube.protocol import collection_path
-from provisioner.localcluster.api import answers
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.crds import crd
 from provisioner.nodegroups.api.types import GROUP, VERSION, Kind
-from provisioner.rehearsal.world import ControllerProcess, RehearsedCluster, wait_for
+from provisioner.rehearsal.world import ControllerProcess, RehearsedCluster
 from provisioner.simulators.compute import ComputeSettings, ComputeSimulator
 
 API_ROOT = f"/apis/{GROUP}/{VERSION}"
@@ -26,22 +25,6 @@ _PLUGIN_ACCOUNT = {
     "kind": "ServiceAccount",
     "metadata": {"name": "tpu-device-plugin-sa", "namespace": "kube-system"},
 }
-
-
-class NodeGroupsProcess(ControllerProcess):
-    """`tpu-provisioner nodegroups`."""
-
-    title = "controller of node groups"
-
-    def start(self, *, timeout_seconds: float = 60.0) -> None:
-        """Start it and wait until it decides."""
-        self.launch()
-
-        def is_ready() -> bool:
-            self.check()
-            return answers(self.probe_port, "/readyz")
-
-        wait_for(is_ready, f"the {self.title} is ready", timeout_seconds, self.tail)
 
 
 class GroupRehearsal(RehearsedCluster):
@@ -72,22 +55,17 @@ class GroupRehearsal(RehearsedCluster):
         """Stop the simulated Compute Engine."""
         self.compute.stop()
 
-    def controller(self, *, projects: Sequence[str], environment: Mapping[str, str] | None = None) -> NodeGroupsProcess:
+    def controller(self, *, projects: Sequence[str], environment: Mapping[str, str] | None = None) -> ControllerProcess:
         """Make a controller that may spend in these projects, not started yet."""
-        made = NodeGroupsProcess(
+        return self.process(
             "nodegroups",
-            kubeconfig=self.cluster.kubeconfig,
-            log=self.cluster.directory / f"nodegroups-{len(self._controllers)}.log",
             environment={
                 "GCP_PROJECT_ID": projects[0],
                 "ALLOWED_PROJECTS": ",".join(projects),
                 "GCE_ENDPOINT": self.compute.url,
                 **(environment or {}),
             },
-            popen=self._popen,
         )
-        self._controllers.append(made)
-        return made
 
     def left(self) -> list[str]:
         """Name everything that is there because of node groups, in the cluster and in Compute Engine."""

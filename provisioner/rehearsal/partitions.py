@@ -15,10 +15,9 @@ from typing import Any
 
 from provisioner import constants, localcluster
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.localcluster.api import answers
 from provisioner.localcluster.ports import HOST, free_ports
 from provisioner.partitions import handover, names
-from provisioner.rehearsal.world import ControllerProcess, RehearsalError, RehearsedCluster, wait_for
+from provisioner.rehearsal.world import ControllerProcess, RehearsalError, RehearsedCluster
 from provisioner.simulators.vipu import command
 from provisioner.simulators.vipu.app import VipuSimulator
 from provisioner.simulators.vipu.settings import VipuSettings
@@ -30,32 +29,6 @@ _LABEL, _VALUE = "ipu-pod", "one"
 _HOSTS = 2
 _GET_SECONDS = 30
 _TOKEN_SECONDS = 600
-
-
-class PartitionsProcess(ControllerProcess):
-    """`tpu-provisioner partitions`, or the webhook server."""
-
-    def start(self, *, timeout_seconds: float = 60.0) -> None:
-        """Start it and wait until it is ready."""
-        self.launch()
-
-        def is_ready() -> bool:
-            self.check()
-            return answers(self.probe_port, "/readyz")
-
-        wait_for(is_ready, f"the {self.title} is ready", timeout_seconds, self.tail)
-
-
-class WebhookProcess(PartitionsProcess):
-    """`tpu-provisioner webhook`."""
-
-    title = "webhook server"
-
-
-class ControlProcess(PartitionsProcess):
-    """`tpu-provisioner partitions`."""
-
-    title = "controller of partitions"
 
 
 class PartitionRehearsal(RehearsedCluster):
@@ -84,12 +57,10 @@ class PartitionRehearsal(RehearsedCluster):
         """Stop the simulated V-IPU server."""
         self.vipu.stop()
 
-    def webhook(self) -> WebhookProcess:
+    def webhook(self) -> ControllerProcess:
         """Start the webhook server and have pods with IPUs sent to it."""
-        made = WebhookProcess(
+        made = self.process(
             "webhook",
-            kubeconfig=self.cluster.kubeconfig,
-            log=self.cluster.directory / "webhook.log",
             environment={
                 "IPU_INJECTION": "compatible",
                 "IPU_INIT_IMAGE": "tpu-provisioner",
@@ -97,31 +68,24 @@ class PartitionRehearsal(RehearsedCluster):
                 "WEBHOOK_CONFIGURATION": _WEBHOOK,
             },
             arguments=[f"--bind-address={HOST}:{self._webhook_port}"],
-            popen=self._popen,
         )
-        self._controllers.append(made)
         self.api.post(collection_path("services", namespace=constants.DEFAULT_NAMESPACE), _service(self._webhook_port))
         path = collection_path("mutatingwebhookconfigurations", root=_REGISTRATIONS)
         self.api.post(path, _registration(self._webhook_port))
         made.start()
         return made
 
-    def controller(self, *, environment: Mapping[str, str] | None = None) -> ControlProcess:
+    def controller(self, *, environment: Mapping[str, str] | None = None) -> ControllerProcess:
         """Make a controller, not started yet."""
-        made = ControlProcess(
+        return self.process(
             "partitions",
-            kubeconfig=self.cluster.kubeconfig,
-            log=self.cluster.directory / f"partitions-{len(self._controllers)}.log",
             environment={
                 "VIPU_SERVERS": f"{self.vipu.host}:{self.vipu.port}:{_LABEL}={_VALUE}",
                 "VIPU_COMMAND": str(command.install(self.cluster.directory / "bin")),
                 **(environment or {}),
             },
             arguments=[f"--api-bind-address={HOST}:{self._api_port}"],
-            popen=self._popen,
         )
-        self._controllers.append(made)
-        return made
 
     def configuration_of(self, pod: Mapping[str, Any]) -> str:
         """Ask for a pod's partition as its init container does; return the configuration. Raises RehearsalError."""

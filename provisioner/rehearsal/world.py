@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from provisioner import constants, kube, localcluster
+from provisioner.localcluster.api import answers
 from provisioner.localcluster.ports import HOST, free_ports
 from provisioner.localcluster.processes import Process
 from provisioner.simulators.gke.app import Simulator
@@ -30,6 +31,13 @@ _POLL_SHARE = 0.1
 _STOP_SECONDS = 35.0
 #: What the rehearsed cluster is called; the simulator serves no other.
 PROJECT, LOCATION, ZONE, CLUSTER = "rehearsal-project", "us-central2", "us-central2-b", "rehearsal"
+#: What messages call the process of a command.
+_TITLES = {
+    "run": "provisioner",
+    "nodegroups": "controller of node groups",
+    "partitions": "controller of partitions",
+    "webhook": "webhook server",
+}
 
 
 class RehearsalError(Exception):
@@ -38,9 +46,6 @@ class RehearsalError(Exception):
 
 class ControllerProcess:
     """A command of `tpu-provisioner` that runs until it is told to end, its log in a file as JSON lines."""
-
-    #: What messages call it.
-    title = "provisioner"
 
     def __init__(
         self,
@@ -53,6 +58,7 @@ class ControllerProcess:
         popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
     ) -> None:
         self.log = log
+        self.title = _TITLES[command]
         metrics_port, self.probe_port = free_ports(2)
         self.metrics_url = f"http://{HOST}:{metrics_port}/metrics"
         self.page_url = f"http://{HOST}:{self.probe_port}/"
@@ -78,6 +84,18 @@ class ControllerProcess:
     def launch(self) -> None:
         """Start it without waiting for anything: it may have good reasons not to decide."""
         self._process.start()
+
+    def start(self, *, timeout_seconds: float = 60.0) -> None:
+        """Start it and wait until it is ready."""
+        self.launch()
+        self._await(lambda: answers(self.probe_port, "/readyz"), "is ready", timeout_seconds)
+
+    def _await(self, condition: Callable[[], bool], does: str, timeout_seconds: float) -> None:
+        def holds() -> bool:
+            self.check()
+            return condition()
+
+        wait_for(holds, f"the {self.title} {does}", timeout_seconds, self.tail)
 
     def stop(self) -> int | None:
         """End it in good order; return its exit code, None where it had to be killed."""
@@ -161,12 +179,11 @@ class ProvisionerProcess(ControllerProcess):
         """Start it and wait until it decides on synced caches."""
         lines = len(self.records())
         self.launch()
-
-        def decides() -> bool:
-            self.check()
-            return any(record.get("event") == "cluster.proven" for record in self.records()[lines:])
-
-        wait_for(decides, "the provisioner proves its cluster", timeout_seconds, self.tail)
+        self._await(
+            lambda: any(record.get("event") == "cluster.proven" for record in self.records()[lines:]),
+            "proves its cluster",
+            timeout_seconds,
+        )
 
 
 class RehearsedCluster(ABC):
@@ -218,6 +235,21 @@ class RehearsedCluster(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+    def process(
+        self, command: str, *, environment: Mapping[str, str], arguments: Iterable[str] = ()
+    ) -> ControllerProcess:
+        """Make a process that runs a command and ends with the cluster, not started yet."""
+        made = ControllerProcess(
+            command,
+            kubeconfig=self.cluster.kubeconfig,
+            log=self.cluster.directory / f"{command}-{len(self._controllers)}.log",
+            environment=environment,
+            arguments=arguments,
+            popen=self._popen,
+        )
+        self._controllers.append(made)
+        return made
 
     def create_namespace(self, name: str, *, labels: Mapping[str, str] | None = None) -> None:
         """Create a namespace; it may exist."""
