@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from provisioner.rehearsal.groups import API_ROOT, GroupRehearsal
 from provisioner.rehearsal.story import WorkloadStory
+from provisioner.rehearsal.times import Times
 from provisioner.rehearsal.world import ControllerProcess, read_records
 
 _KINDS = {
@@ -35,18 +36,10 @@ _COUNTED = {
 
 
 @dataclass(slots=True, kw_only=True)
-class GroupTimes:
+class GroupTimes(Times):
     """When one group got how far for the first time, in seconds of the story's clock."""
 
-    name: str
     machines: int = 0
-    entered: dict[str, float] = field(default_factory=dict)
-
-    def seconds(self, start: str, end: str) -> float | None:
-        """Seconds from one step to another; None where one was not seen."""
-        if start not in self.entered or end not in self.entered:
-            return None
-        return self.entered[end] - self.entered[start]
 
 
 class GroupStory(WorkloadStory):
@@ -122,7 +115,7 @@ class GroupStory(WorkloadStory):
             self._enter(times, "ready")
 
     def _enter(self, times: GroupTimes, step: str) -> None:
-        times.entered.setdefault(step, self._clock())
+        times.enter(step, self._clock())
 
     def _log(self) -> Iterator[str]:
         records, self._offset = read_records(self._controller.log, self._offset)

@@ -7,30 +7,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from provisioner.kube.protocol import collection_path
 from provisioner.partitions import names
 from provisioner.rehearsal.partitions import PartitionRehearsal
+from provisioner.rehearsal.times import Times
 
 _ENDED = {"Succeeded": "has succeeded", "Failed": "has failed"}
 
 
 @dataclass(slots=True, kw_only=True)
-class PodTimes:
+class PodTimes(Times):
     """When one pod got how far for the first time, in seconds of the story's clock."""
 
-    name: str
     ipus: str
     partition: str = ""
-    entered: dict[str, float] = field(default_factory=dict)
-
-    def seconds(self, start: str, end: str) -> float | None:
-        """Seconds from one step to another; None where one was not seen."""
-        if start not in self.entered or end not in self.entered:
-            return None
-        return self.entered[end] - self.entered[start]
 
 
 class PartitionStory:
@@ -109,7 +102,4 @@ class PartitionStory:
                 yield f"pod {about['namespace']}/{about['name']} waits: {note}"
 
     def _enter(self, times: PodTimes, step: str) -> bool:
-        if step in times.entered:
-            return False
-        times.entered[step] = self._clock()
-        return True
+        return times.enter(step, self._clock())

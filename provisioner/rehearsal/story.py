@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from provisioner import constants
+from provisioner.rehearsal.times import Times
 from provisioner.rehearsal.world import ProvisionerProcess, Rehearsal, RehearsedCluster, read_records
 from provisioner.workloads import JOBSET
 
@@ -30,20 +31,12 @@ _RETURNS = {("in_use", "ready")}
 
 
 @dataclass(slots=True, kw_only=True)
-class PoolTimes:
-    """When one pool entered each phase for the first time."""
+class PoolTimes(Times):
+    """When one pool entered each phase for the first time, in seconds since the epoch."""
 
-    name: str
     chips: int = 0
     shape: str = ""
     jobs: list[str] = field(default_factory=list)
-    entered: dict[str, datetime] = field(default_factory=dict)
-
-    def seconds(self, start: str, end: str) -> float | None:
-        """Seconds from entering one phase to entering another; None where one was not seen."""
-        if start not in self.entered or end not in self.entered:
-            return None
-        return (self.entered[end] - self.entered[start]).total_seconds()
 
 
 class WorkloadStory:
@@ -150,7 +143,7 @@ class Story(WorkloadStory):
     def _phase(self, record: Mapping[str, Any]) -> Iterator[str]:
         name, new = str(record["node_pool"]), str(record["new"])
         times = self.pools.setdefault(name, PoolTimes(name=name))
-        times.entered.setdefault(new, datetime.fromisoformat(record["time"]))
+        times.enter(new, datetime.fromisoformat(record["time"]).timestamp())
         if record.get("chips"):
             times.chips = record["chips"]
             times.shape = f"{record['machine_type']} {record['topology']}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -17,14 +16,13 @@ from provisioner.cli.yamltext import read_documents
 from provisioner.rehearsal.story import PoolTimes
 from tests.support.objects import pod_spec, raw_job, raw_jobset
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PHASES = ("wanted", "creating", "provisioning", "ready", "in_use", "idle", "deleting", "gone")
 
 
 def times(name: str, job: str, *, until: str = "gone", step_seconds: float = 1234.5) -> PoolTimes:
     """Return a pool that has come as far as a phase."""
     reached = PHASES[: PHASES.index(until) + 1]
-    entered = {phase: NOW + timedelta(seconds=step_seconds * step) for step, phase in enumerate(reached)}
+    entered = {phase: step_seconds * step for step, phase in enumerate(reached)}
     return PoolTimes(name=name, chips=8, jobs=[job], entered=entered)
 
 
