@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
 import webbrowser
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from provisioner import settings
-from provisioner.cli import output, tables
+from provisioner.cli import output
 from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import Command, complete_files
 from provisioner.cli.manifests import Manifests, read_manifests
 from provisioner.cli.rehearsing import (
-    LOOK_SECONDS,
     STANDSTILL_SECONDS,
-    Narrator,
+    Demo,
     calls_table,
     example,
-    in_pieces,
-    is_kept,
+    left_behind,
     missing,
-    on_interrupt,
     refuse,
-    seconds,
+    steps_table,
 )
 from provisioner.cli.simulated import simulated_gke
 from provisioner.constants import TPU_RESOURCE
-from provisioner.localcluster import LocalClusterError
 from provisioner.rehearsal.story import PoolTimes, Story
 from provisioner.rehearsal.world import (
     CLUSTER,
@@ -85,7 +80,6 @@ def command(
     FILE is a manifest to apply (default: the example JobSet). The first run builds the control plane, which takes about
     ten minutes. Exit code 0 when everything came and went as it should.
     """
-    keep = is_kept(keep)
     files = files or (example(_EXAMPLE),)
     if problem := missing(files):
         refuse(problem)
@@ -94,80 +88,65 @@ def command(
     if problem:
         refuse(problem)
         return ExitCode.ERROR
-    interrupted = on_interrupt()
     gke = replace(gke, project=PROJECT, location=LOCATION, cluster=CLUSTER)
-    narrator = Narrator()
-    try:
-        with Rehearsal(settings=gke, progress=narrator.tell) as rehearsal:
-            delay = os.environ.get("NODEPOOL_DELETION_DELAY", "5s")
-            process = rehearsal.provisioner(environment={"NODEPOOL_DELETION_DELAY": delay})
-            process.start()
-            narrator.tell(f"the provisioner runs; GKE is simulated at {rehearsal.gke.url}")
-            narrator.tell(f"the status page is at {process.page_url}")
-            if watch and not webbrowser.open(process.page_url):
-                narrator.tell("no browser could be started here; open that address yourself")
-            for file in files:
-                rehearsal.kubectl("apply", "--server-side", "-f", str(file))
-            story = Story(rehearsal, process)
-            _watch(rehearsal, process, story, narrator, gke.create_seconds, interrupted)
-            click.echo("\n".join(summary(story.pools.values(), rehearsal.gke.call_counts())))
-            if keep and not interrupted.is_set():
-                _stay(rehearsal, process, interrupted)
-    except (RehearsalError, LocalClusterError) as error:
-        refuse(f"\nThe demo failed: {error}")
-        return ExitCode.ERROR
-    except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
-    return ExitCode.INTERRUPTED if interrupted.is_set() and not keep else ExitCode.OK
+    demo = Demo(keep=keep)
+    with demo, Rehearsal(settings=gke, progress=demo.tell) as rehearsal:
+        delay = os.environ.get("NODEPOOL_DELETION_DELAY", "5s")
+        process = rehearsal.provisioner(environment={"NODEPOOL_DELETION_DELAY": delay})
+        process.start()
+        demo.tell(f"the provisioner runs; GKE is simulated at {rehearsal.gke.url}")
+        demo.tell(f"the status page is at {process.page_url}")
+        if watch and not webbrowser.open(process.page_url):
+            demo.tell("no browser could be started here; open that address yourself")
+        for file in files:
+            rehearsal.kubectl("apply", "--server-side", "-f", str(file))
+        story = Story(rehearsal, process)
+        demo.watch(
+            rehearsal,
+            story,
+            ended=partial(_ended, rehearsal, story),
+            picture=partial(_picture, rehearsal, story, process),
+            patience_seconds=STANDSTILL_SECONDS + gke.create_seconds,
+        )
+        click.echo("\n".join(summary(story.pools.values(), rehearsal.gke.call_counts())))
+        places = {
+            "simulated GKE": f"{rehearsal.gke.url}  (state: {rehearsal.gke.url}/simulator/v1/state)",
+            "provisioner's metrics": process.metrics_url,
+            "provisioner's readiness": process.ready_url,
+            "provisioner's log": str(process.log),
+        }
+        demo.stay(rehearsal, places)
+    return demo.exit_code
 
 
-def _watch(
-    rehearsal: Rehearsal,
-    process: ProvisionerProcess,
-    story: Story,
-    narrator: Narrator,
-    create_seconds: float,
-    interrupted: threading.Event,
-) -> None:
-    """Tell the story until all JobSets have ended and nothing is left."""
-    last_news = time.monotonic()
-    begun = False
-    while not interrupted.is_set():
-        process.check()
-        rehearsal.cluster.check()
-        for line in story.advance():
-            narrator.tell(line)
-            last_news, begun = time.monotonic(), True
-        if story.invalid:
-            raise RehearsalError("no pool can be created:\n" + "\n".join(story.invalid))
-        if story.failed:
-            raise RehearsalError(f"JobSet {', '.join(story.failed)} failed; see its pods for the reason")
-        nodes = rehearsal.objects("/api/v1/nodes")
-        if begun and not story.unfinished and not rehearsal.gke.pools and not nodes and _all_gone(story):
-            narrator.tell("nothing is left: no node pool, no node")
-            return
-        if time.monotonic() - last_news > STANDSTILL_SECONDS + create_seconds:
-            raise RehearsalError(
-                f"nothing has happened for {time.monotonic() - last_news:.0f} s.\n"
-                f"JobSets that have not ended: {', '.join(story.unfinished) or 'none'}\n"
-                f"node pools: {', '.join(pool.name for pool in rehearsal.gke.pools) or 'none'}\n"
-                f"the end of the provisioner's log:\n{process.tail()}"
-            )
-        interrupted.wait(LOOK_SECONDS)
+def _ended(rehearsal: Rehearsal, story: Story) -> str:
+    """Say that all JobSets have ended and nothing is left; empty while it is not so."""
+    if story.invalid:
+        raise RehearsalError("no pool can be created:\n" + "\n".join(story.invalid))
+    if story.failed:
+        raise RehearsalError(f"JobSet {', '.join(story.failed)} failed; see its pods for the reason")
+    gone = all("gone" in times.entered for times in story.pools.values())
+    if not (story.all_ended and gone) or rehearsal.gke.pools or rehearsal.objects("/api/v1/nodes"):
+        return ""
+    return "nothing is left: no node pool, no node"
 
 
-def _all_gone(story: Story) -> bool:
-    return all("gone" in times.entered for times in story.pools.values())
+def _picture(rehearsal: Rehearsal, story: Story, process: ProvisionerProcess) -> str:
+    return (
+        f"JobSets that have not ended: {', '.join(story.unfinished) or 'none'}\n"
+        f"node pools: {', '.join(pool.name for pool in rehearsal.gke.pools) or 'none'}\n"
+        f"the end of the provisioner's log:\n{process.tail()}"
+    )
 
 
 def summary(pools: Iterable[PoolTimes], calls: Mapping[str, Mapping[Any, int]]) -> Iterator[str]:
     """Yield the times of each node pool, the calls to GKE, and what became of the pools."""
     made = [times for times in pools if "creating" in times.entered]
     if made:
-        yield click.style("\nTime in each step, in seconds", bold=True)
-        yield from _times(made)
-    yield click.style("\nCalls to GKE", bold=True)
-    yield from calls_table(calls)
+        # Before it is used, nothing tells whose it is but its name.
+        rows = (((", ".join(times.jobs), times.name), str(times.chips), times) for times in made)
+        yield from steps_table(("SLICE, NODE POOL", "CHIPS"), rows, _STEPS)
+    yield from calls_table("GKE", calls)
     yield ""
     if not made:
         yield "No node pool was created."
@@ -177,21 +156,10 @@ def summary(pools: Iterable[PoolTimes], calls: Mapping[str, Mapping[Any, int]]) 
     if not left:
         yield f"{chips} chips in {_pools(len(made))}, created and deleted."
         return
-    yield f"{chips} chips in {_pools(len(made))}; {len(made) - len(left)} deleted, {len(left)} left:"
-    for times in left:
-        yield f"  {times.name}: {times.chips} chips, {_phase(times)}"
-    yield "They were simulated, and end with the local cluster and this program."
-
-
-def _times(made: Sequence[PoolTimes]) -> Iterator[str]:
-    """Yield a table of 80 columns, whatever the names are."""
-    rows: list[tuple[str, ...]] = [("SLICE, NODE POOL", "CHIPS", *(title.upper() for title, _, _ in _STEPS))]
-    for times in made:
-        # Before it is used, nothing tells whose it is but its name.
-        names = [*in_pieces(", ".join(times.jobs)), *in_pieces(times.name)]
-        rows.append((names[0], str(times.chips), *_row(times)))
-        rows += [(f"  {name}", *[""] * (len(_STEPS) + 1)) for name in names[1:]]
-    yield from tables.aligned(rows, right=range(1, len(_STEPS) + 2))
+    yield from left_behind(
+        f"{chips} chips in {_pools(len(made))}; {len(made) - len(left)} deleted, {len(left)} left:",
+        (f"{times.name}: {times.chips} chips, {_phase(times)}" for times in left),
+    )
 
 
 def _pools(count: int) -> str:
@@ -200,25 +168,6 @@ def _pools(count: int) -> str:
 
 def _phase(times: PoolTimes) -> str:
     return max(times.entered, key=lambda phase: times.entered[phase]).replace("_", " ")
-
-
-def _row(times: PoolTimes) -> list[str]:
-    return [seconds(times.seconds(start, end)) for _, start, end in _STEPS]
-
-
-def _stay(rehearsal: Rehearsal, process: ProvisionerProcess, interrupted: threading.Event) -> None:
-    click.echo(
-        f"\nEverything keeps running until Ctrl-C:\n"
-        f"  export KUBECONFIG={rehearsal.cluster.kubeconfig}\n"
-        f"  kubectl                  {rehearsal.cluster.binaries['kubectl']}\n"
-        f"  simulated GKE            {rehearsal.gke.url}  (state: {rehearsal.gke.url}/simulator/v1/state)\n"
-        f"  provisioner's metrics    {process.metrics_url}\n"
-        f"  provisioner's readiness  {process.ready_url}\n"
-        f"  provisioner's log        {process.log}\n"
-    )
-    while not interrupted.wait(1.0):
-        process.check()
-        rehearsal.cluster.check()
 
 
 def problem_with(manifests: Manifests, environment: Mapping[str, str]) -> str:

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from provisioner.cli import output, tables
+from provisioner.cli import output
 from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import Command, complete_files
 from provisioner.cli.manifests import Manifests, read_manifests
-from provisioner.cli.rehearsing import (
-    LOOK_SECONDS,
-    STANDSTILL_SECONDS,
-    Narrator,
-    calls_table,
-    example,
-    in_pieces,
-    is_kept,
-    missing,
-    on_interrupt,
-    refuse,
-    seconds,
-)
-from provisioner.localcluster import LocalClusterError
+from provisioner.cli.rehearsing import Demo, calls_table, example, left_behind, missing, refuse, steps_table
 from provisioner.nodegroups.api.types import Kind
 from provisioner.rehearsal.group_story import GroupStory, GroupTimes
 from provisioner.rehearsal.groups import GroupRehearsal
@@ -84,27 +70,52 @@ def command(files: tuple[Path, ...], *, create_seconds: float, boot_seconds: flo
         raise click.UsageError(str(error)) from error
     # What a guest meets while it waits for its metadata is no news here.
     logs.configure("warning")
-    interrupted = on_interrupt()
-    narrator = Narrator()
-    keep = is_kept(keep)
-    try:
-        with GroupRehearsal(settings=simulated, progress=narrator.tell) as rehearsal:
-            process = rehearsal.controller(projects=sorted({group["spec"]["project"] for group in groups}))
-            process.start()
-            narrator.tell(f"the controller of node groups runs; Compute Engine is simulated at {rehearsal.compute.url}")
-            for file in files:
-                rehearsal.kubectl("apply", "--server-side", "-f", str(file))
-            story = GroupStory(rehearsal, process)
-            _watch(rehearsal, process, story, narrator, interrupted)
-            click.echo("\n".join(summary(story.groups.values(), rehearsal.compute.call_counts(), rehearsal.left())))
-            if keep and not interrupted.is_set():
-                _stay(rehearsal, process, interrupted)
-    except (RehearsalError, LocalClusterError) as error:
-        refuse(f"\nThe demo failed: {error}")
-        return ExitCode.ERROR
-    except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
-    return ExitCode.INTERRUPTED if interrupted.is_set() and not keep else ExitCode.OK
+    demo = Demo(keep=keep)
+    with demo, GroupRehearsal(settings=simulated, progress=demo.tell) as rehearsal:
+        process = rehearsal.controller(projects=sorted({group["spec"]["project"] for group in groups}))
+        process.start()
+        url = rehearsal.compute.url
+        demo.tell(f"the controller of node groups runs; Compute Engine is simulated at {url}")
+        for file in files:
+            rehearsal.kubectl("apply", "--server-side", "-f", str(file))
+        story = GroupStory(rehearsal, process)
+        picture = partial(_picture, rehearsal, story, process)
+        if demo.watch(rehearsal, story, ended=partial(_used, story), picture=picture):
+            rehearsal.kubectl("delete", "tpunodegroups", "--all", "--all-namespaces", "--wait=false")
+            demo.watch(rehearsal, story, ended=partial(_gone, rehearsal, story), picture=picture)
+        click.echo("\n".join(summary(story.groups.values(), rehearsal.compute.call_counts(), rehearsal.left())))
+        places = {
+            "simulated Compute Engine": f"{url}  (state: {url}/simulator/v1/state)",
+            "controller's metrics": process.metrics_url,
+            "controller's readiness": process.ready_url,
+            "controller's log": str(process.log),
+        }
+        demo.stay(rehearsal, places)
+    return demo.exit_code
+
+
+def _used(story: GroupStory) -> str:
+    """Say that nothing needs the machines any more; empty while it is not so."""
+    if story.failed:
+        raise RehearsalError(f"JobSet {', '.join(story.failed)} failed; see its pods for the reason")
+    if not story.all_ready or story.unfinished:
+        return ""
+    return "nothing needs the machines any more: the TPUNodeGroups are deleted"
+
+
+def _gone(rehearsal: GroupRehearsal, story: GroupStory) -> str:
+    """Say that nothing is left; empty while it is not so."""
+    if not all("gone" in times.entered for times in story.groups.values()) or rehearsal.left():
+        return ""
+    return "nothing is left: no policy, template, group, machine, node or token"
+
+
+def _picture(rehearsal: GroupRehearsal, story: GroupStory, process: ControllerProcess) -> str:
+    return (
+        f"JobSets that have not ended: {', '.join(story.unfinished) or 'none'}\n"
+        f"left: {', '.join(rehearsal.left()) or 'nothing'}\n"
+        f"the end of the controller's log:\n{process.tail()}"
+    )
 
 
 def _simulated(groups: Iterable[Mapping[str, Any]], *, create_seconds: float, boot_seconds: float) -> ComputeSettings:
@@ -131,77 +142,18 @@ def _simulated(groups: Iterable[Mapping[str, Any]], *, create_seconds: float, bo
     )
 
 
-def _watch(
-    rehearsal: GroupRehearsal,
-    process: ControllerProcess,
-    story: GroupStory,
-    narrator: Narrator,
-    interrupted: threading.Event,
-) -> None:
-    """Tell the story until all JobSets have ended, then delete the groups, and tell until nothing is left."""
-    last_news, gone = time.monotonic(), False
-    while not interrupted.is_set():
-        process.check()
-        rehearsal.cluster.check()
-        for line in story.advance():
-            narrator.tell(line)
-            last_news = time.monotonic()
-        if story.failed:
-            raise RehearsalError(f"JobSet {', '.join(story.failed)} failed; see its pods for the reason")
-        if not gone and story.all_ready and not story.unfinished:
-            gone = True
-            narrator.tell("nothing needs the machines any more: the TPUNodeGroups are deleted")
-            rehearsal.kubectl("delete", "tpunodegroups", "--all", "--all-namespaces", "--wait=false")
-        if gone and all("gone" in times.entered for times in story.groups.values()) and not rehearsal.left():
-            narrator.tell("nothing is left: no policy, template, group, machine, node or token")
-            return
-        if time.monotonic() - last_news > STANDSTILL_SECONDS:
-            raise RehearsalError(
-                f"nothing has happened for {time.monotonic() - last_news:.0f} s.\n"
-                f"JobSets that have not ended: {', '.join(story.unfinished) or 'none'}\n"
-                f"left: {', '.join(rehearsal.left()) or 'nothing'}\n"
-                f"the end of the controller's log:\n{process.tail()}"
-            )
-        interrupted.wait(LOOK_SECONDS)
-
-
 def summary(groups: Iterable[GroupTimes], calls: Mapping[str, Mapping[Any, int]], left: Sequence[str]) -> Iterator[str]:
     """Yield the times of each group, the calls to Compute Engine, and what is left."""
     groups = list(groups)
-    yield click.style("\nTime in each step, in seconds", bold=True)
-    rows: list[tuple[str, ...]] = [("TPUNODEGROUP", "NODES", *(title.upper() for title, _, _ in _STEPS))]
-    for times in groups:
-        names = in_pieces(times.name)
-        values = [seconds(times.seconds(start, end)) for _, start, end in _STEPS]
-        rows.append((names[0], str(times.machines), *values))
-        rows += [(f"  {name}", *[""] * (len(_STEPS) + 1)) for name in names[1:]]
-    yield from tables.aligned(rows, right=range(1, len(_STEPS) + 2))
-    yield click.style("\nCalls to Compute Engine", bold=True)
-    yield from calls_table(calls)
+    rows = (((times.name,), str(times.machines), times) for times in groups)
+    yield from steps_table(("TPUNODEGROUP", "NODES"), rows, _STEPS)
+    yield from calls_table("Compute Engine", calls)
     yield ""
-    if not left:
-        count = sum(times.machines for times in groups)
-        yield f"{count} machine{'' if count == 1 else 's'}, created, joined and deleted."
+    if left:
+        yield from left_behind("Left:", left)
         return
-    yield "Left:"
-    yield from (f"  {name}" for name in left)
-    yield "They were simulated, and end with the local cluster and this program."
-
-
-def _stay(rehearsal: GroupRehearsal, process: ControllerProcess, interrupted: threading.Event) -> None:
-    url = rehearsal.compute.url
-    click.echo(
-        f"\nEverything keeps running until Ctrl-C:\n"
-        f"  export KUBECONFIG={rehearsal.cluster.kubeconfig}\n"
-        f"  kubectl                   {rehearsal.cluster.binaries['kubectl']}\n"
-        f"  simulated Compute Engine  {url}  (state: {url}/simulator/v1/state)\n"
-        f"  controller's metrics      {process.metrics_url}\n"
-        f"  controller's readiness    {process.ready_url}\n"
-        f"  controller's log          {process.log}\n"
-    )
-    while not interrupted.wait(1.0):
-        process.check()
-        rehearsal.cluster.check()
+    count = sum(times.machines for times in groups)
+    yield f"{count} machine{'' if count == 1 else 's'}, created, joined and deleted."
 
 
 def problem_with(manifests: Manifests) -> str:

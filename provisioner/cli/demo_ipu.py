@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import click
 
-from provisioner.cli import tables
 from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import Command, complete_files
-from provisioner.cli.rehearsing import (
-    LOOK_SECONDS,
-    STANDSTILL_SECONDS,
-    Narrator,
-    example,
-    in_pieces,
-    is_kept,
-    missing,
-    on_interrupt,
-    refuse,
-    seconds,
-)
-from provisioner.localcluster import LocalClusterError
+from provisioner.cli.rehearsing import Demo, example, left_behind, missing, refuse, steps_table
 from provisioner.rehearsal.partition_story import PartitionStory, PodTimes
 from provisioner.rehearsal.partitions import PartitionRehearsal
 from provisioner.rehearsal.world import ControllerProcess, RehearsalError
@@ -70,59 +56,44 @@ def command(files: tuple[Path, ...], *, ipus: int, create_seconds: float, keep: 
     except SettingsError as error:
         raise click.UsageError(str(error)) from error
     logs.configure("warning")
-    interrupted = on_interrupt()
-    narrator = Narrator()
-    keep = is_kept(keep)
-    try:
-        with PartitionRehearsal(settings=simulated, progress=narrator.tell) as rehearsal:
-            rehearsal.webhook()
-            narrator.tell("the webhook server runs, and pods with IPUs are sent to it")
-            process = rehearsal.controller()
-            process.start()
-            narrator.tell(f"the controller of partitions runs; V-IPU is simulated, with {ipus} IPUs")
-            for file in files:
-                rehearsal.kubectl("apply", "--server-side", "-f", str(file))
-            story = PartitionStory(rehearsal)
-            _watch(rehearsal, process, story, narrator, interrupted)
-            click.echo("\n".join(summary(story.pods.values(), _left(rehearsal))))
-            if keep and not interrupted.is_set():
-                _stay(rehearsal, process, interrupted)
-    except (RehearsalError, LocalClusterError) as error:
-        refuse(f"\nThe demo failed: {error}")
-        return ExitCode.ERROR
-    except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
-    return ExitCode.INTERRUPTED if interrupted.is_set() and not keep else ExitCode.OK
+    demo = Demo(keep=keep)
+    with demo, PartitionRehearsal(settings=simulated, progress=demo.tell) as rehearsal:
+        rehearsal.webhook()
+        demo.tell("the webhook server runs, and pods with IPUs are sent to it")
+        process = rehearsal.controller()
+        process.start()
+        demo.tell(f"the controller of partitions runs; V-IPU is simulated, with {ipus} IPUs")
+        for file in files:
+            rehearsal.kubectl("apply", "--server-side", "-f", str(file))
+        story = PartitionStory(rehearsal)
+        picture = partial(_picture, rehearsal, story, process)
+        demo.watch(rehearsal, story, ended=partial(_ended, rehearsal, story), picture=picture)
+        click.echo("\n".join(summary(story.pods.values(), _left(rehearsal))))
+        places = {
+            "simulated V-IPU server": f"{rehearsal.vipu.url}  (state: {rehearsal.vipu.url}/simulator/v1/state)",
+            "status page": process.page_url,
+            "controller's metrics": process.metrics_url,
+            "controller's log": str(process.log),
+        }
+        demo.stay(rehearsal, places)
+    return demo.exit_code
 
 
-def _watch(
-    rehearsal: PartitionRehearsal,
-    process: ControllerProcess,
-    story: PartitionStory,
-    narrator: Narrator,
-    interrupted: threading.Event,
-) -> None:
-    """Tell the story until all pods have ended and nothing is left."""
-    last_news = time.monotonic()
-    while not interrupted.is_set():
-        process.check()
-        rehearsal.cluster.check()
-        for line in story.advance():
-            narrator.tell(line)
-            last_news = time.monotonic()
-        if story.failed:
-            raise RehearsalError(f"pod {', '.join(story.failed)} failed; see it for the reason")
-        if story.pods and not story.unfinished and not _left(rehearsal):
-            narrator.tell("nothing is left: no partition, no entry in the ledger")
-            return
-        if time.monotonic() - last_news > STANDSTILL_SECONDS:
-            raise RehearsalError(
-                f"nothing has happened for {time.monotonic() - last_news:.0f} s.\n"
-                f"pods that have not ended: {', '.join(story.unfinished) or 'none'}\n"
-                f"left: {', '.join(_left(rehearsal)) or 'nothing'}\n"
-                f"the end of the controller's log:\n{process.tail()}"
-            )
-        interrupted.wait(LOOK_SECONDS)
+def _ended(rehearsal: PartitionRehearsal, story: PartitionStory) -> str:
+    """Say that all pods have ended and nothing is left; empty while it is not so."""
+    if story.failed:
+        raise RehearsalError(f"pod {', '.join(story.failed)} failed; see it for the reason")
+    if not story.pods or story.unfinished or _left(rehearsal):
+        return ""
+    return "nothing is left: no partition, no entry in the ledger"
+
+
+def _picture(rehearsal: PartitionRehearsal, story: PartitionStory, process: ControllerProcess) -> str:
+    return (
+        f"pods that have not ended: {', '.join(story.unfinished) or 'none'}\n"
+        f"left: {', '.join(_left(rehearsal)) or 'nothing'}\n"
+        f"the end of the controller's log:\n{process.tail()}"
+    )
 
 
 def _left(rehearsal: PartitionRehearsal) -> list[str]:
@@ -133,33 +104,9 @@ def _left(rehearsal: PartitionRehearsal) -> list[str]:
 def summary(pods: Iterable[PodTimes], left: Sequence[str]) -> Iterator[str]:
     """Yield the times of each pod, and what is left."""
     pods = list(pods)
-    yield click.style("\nTime in each step, in seconds", bold=True)
-    rows: list[tuple[str, ...]] = [("POD", "IPUS", *(title.upper() for title, _, _ in _STEPS))]
-    for times in pods:
-        pieces = in_pieces(times.name)
-        rows.append((pieces[0], times.ipus, *(seconds(times.seconds(start, end)) for _, start, end in _STEPS)))
-        rows += [(f"  {piece}", *[""] * (len(_STEPS) + 1)) for piece in pieces[1:]]
-    yield from tables.aligned(rows, right=range(1, len(_STEPS) + 2))
+    yield from steps_table(("POD", "IPUS"), (((times.name,), times.ipus, times) for times in pods), _STEPS)
     yield ""
-    if not left:
-        yield f"{len(pods)} partition{'' if len(pods) == 1 else 's'}, created, used and removed."
+    if left:
+        yield from left_behind("Left:", left)
         return
-    yield "Left:"
-    yield from (f"  {name}" for name in left)
-    yield "They were simulated, and end with the local cluster and this program."
-
-
-def _stay(rehearsal: PartitionRehearsal, process: ControllerProcess, interrupted: threading.Event) -> None:
-    url = rehearsal.vipu.url
-    click.echo(
-        f"\nEverything keeps running until Ctrl-C:\n"
-        f"  export KUBECONFIG={rehearsal.cluster.kubeconfig}\n"
-        f"  kubectl                  {rehearsal.cluster.binaries['kubectl']}\n"
-        f"  simulated V-IPU server   {url}  (state: {url}/simulator/v1/state)\n"
-        f"  status page              {process.page_url}\n"
-        f"  controller's metrics     {process.metrics_url}\n"
-        f"  controller's log         {process.log}\n"
-    )
-    while not interrupted.wait(1.0):
-        process.check()
-        rehearsal.cluster.check()
+    yield f"{len(pods)} partition{'' if len(pods) == 1 else 's'}, created, used and removed."

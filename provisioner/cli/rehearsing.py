@@ -1,4 +1,4 @@
-"""What the commands that rehearse have in common: interruptions, lines with their time, tables."""
+"""What the commands that rehearse have in common: how they go on and end, lines with their time, tables."""
 
 from __future__ import annotations
 
@@ -6,52 +6,106 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from types import FrameType, TracebackType
+from typing import Any, Protocol, Self
 
 import click
 
 import provisioner
 from provisioner.cli import tables
+from provisioner.cli.exits import ExitCode
+from provisioner.localcluster import LocalClusterError
+from provisioner.rehearsal.times import Times
+from provisioner.rehearsal.world import RehearsalError, RehearsedCluster
 
 #: How often the world is looked at.
-LOOK_SECONDS = 0.2
+_LOOK_SECONDS = 0.2
 #: Nothing new for this long beyond the time that machines take is a failure.
 STANDSTILL_SECONDS = 120.0
 #: What a table has room for beside its numbers.
-NAME_WIDTH = 20
+_NAME_WIDTH = 20
 
 
-class Narrator:
-    """Prints lines with the time since the start."""
+class Story(Protocol):
+    """What changes in a rehearsal."""
 
-    def __init__(self) -> None:
+    def advance(self) -> Iterator[str]:
+        """Look again; yield a line for each thing that has changed."""
+
+
+class Demo:
+    """A demo while it is shown: use it as a context, then return its exit code."""
+
+    def __init__(self, *, keep: bool) -> None:
+        self._keep = keep or os.environ.get("KEEP", "") not in ("", "0", "false")
         self._started = time.monotonic()
+        self._interrupted = threading.Event()
+        self.exit_code = ExitCode.OK
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._interrupt)
+        return self
+
+    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        if self._interrupted.is_set():
+            # Nobody asks twice who can wait until all has ended in good order.
+            raise KeyboardInterrupt
+        self._interrupted.set()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if isinstance(error, RehearsalError | LocalClusterError):
+            refuse(f"\nThe demo failed: {error}")
+            self.exit_code = ExitCode.ERROR
+        elif isinstance(error, KeyboardInterrupt) or (self._interrupted.is_set() and not self._keep):
+            self.exit_code = ExitCode.INTERRUPTED
+        return isinstance(error, RehearsalError | LocalClusterError | KeyboardInterrupt)
 
     def tell(self, text: str) -> None:
-        """Print a line."""
+        """Print a line with the time since the start."""
         click.echo(f"{time.monotonic() - self._started:7.1f} s  {text}")
 
+    def watch(
+        self,
+        rehearsal: RehearsedCluster,
+        story: Story,
+        *,
+        ended: Callable[[], str],
+        picture: Callable[[], str],
+        patience_seconds: float = STANDSTILL_SECONDS,
+    ) -> bool:
+        """Tell the story until `ended` returns words, which are told too; return False where it was interrupted first.
 
-def on_interrupt() -> threading.Event:
-    """Return what is set by SIGINT and SIGTERM; a second one raises KeyboardInterrupt."""
-    interrupted = threading.Event()
+        Raises RehearsalError, with a picture of what there is, where nothing has changed for so long.
+        """
+        last_news = time.monotonic()
+        while not self._interrupted.is_set():
+            rehearsal.check()
+            for line in story.advance():
+                self.tell(line)
+                last_news = time.monotonic()
+            if words := ended():
+                self.tell(words)
+                return True
+            silent_seconds = time.monotonic() - last_news
+            if silent_seconds > patience_seconds:
+                raise RehearsalError(f"nothing has happened for {silent_seconds:.0f} s.\n{picture()}")
+            self._interrupted.wait(_LOOK_SECONDS)
+        return False
 
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        if interrupted.is_set():
-            raise KeyboardInterrupt
-        interrupted.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupt)
-    return interrupted
-
-
-def is_kept(option: bool) -> bool:  # noqa: FBT001 - an option as it was given
-    """Tell whether everything is to stay, by the option or by KEEP in the environment."""
-    return option or os.environ.get("KEEP", "") not in ("", "0", "false")
+    def stay(self, rehearsal: RehearsedCluster, places: Mapping[str, str]) -> None:
+        """Where everything is to stay, say where it is, and keep it running until an interruption."""
+        if not self._keep or self._interrupted.is_set():
+            return
+        rows = [("kubectl", str(rehearsal.cluster.binaries["kubectl"])), *places.items()]
+        lines = [f"export KUBECONFIG={rehearsal.cluster.kubeconfig}", *tables.aligned(rows)]
+        click.echo("\nEverything keeps running until Ctrl-C:\n" + "".join(f"  {line}\n" for line in lines))
+        while not self._interrupted.wait(_LOOK_SECONDS):
+            rehearsal.check()
 
 
 def refuse(message: str) -> None:
@@ -73,18 +127,33 @@ def example(name: str) -> Path:
     return next((path for path in candidates if path.exists()), candidates[0])
 
 
-def calls_table(calls: Mapping[str, Mapping[Any, int]]) -> Iterator[str]:
-    """Yield how often each method was called."""
+def calls_table(service: str, calls: Mapping[str, Mapping[Any, int]]) -> Iterator[str]:
+    """Yield how often each method of a service was called."""
+    yield click.style(f"\nCalls to {service}", bold=True)
     counts = {method: sum(by_status.values()) for method, by_status in calls.items()}
     rows = [("METHOD", "CALLS"), *((method, str(count)) for method, count in counts.items())]
     yield from tables.aligned([*rows, ("total", str(sum(counts.values())))], right=(1,))
 
 
-def in_pieces(text: str) -> list[str]:
-    """Cut a text that is too long for a table."""
-    return [text[at : at + NAME_WIDTH] for at in range(0, len(text), NAME_WIDTH)]
+def steps_table(
+    head: tuple[str, str], rows: Iterable[tuple[Iterable[str], str, Times]], steps: Sequence[tuple[str, str, str]]
+) -> Iterator[str]:
+    """Yield the seconds of each thing in each step, on 80 columns whatever the names are.
+
+    A row has the names of a thing, each on lines of its own, its count and its times; a step its title, begin and end.
+    """
+    yield click.style("\nTime in each step, in seconds", bold=True)
+    table: list[tuple[str, ...]] = [(*head, *(title.upper() for title, _, _ in steps))]
+    for names, count, times in rows:
+        pieces = [name[at : at + _NAME_WIDTH] for name in names for at in range(0, len(name), _NAME_WIDTH)]
+        taken = (times.seconds(start, end) for _, start, end in steps)
+        table.append((pieces[0], count, *("" if value is None else f"{value:.1f}" for value in taken)))
+        table += [(f"  {piece}", *[""] * (len(steps) + 1)) for piece in pieces[1:]]
+    yield from tables.aligned(table, right=range(1, len(steps) + 2))
 
 
-def seconds(value: float | None) -> str:
-    """Return a time for a table; empty where it is not known."""
-    return "" if value is None else f"{value:.1f}"
+def left_behind(title: str, names: Iterable[str]) -> Iterator[str]:
+    """Yield what is left at the end."""
+    yield title
+    yield from (f"  {name}" for name in names)
+    yield "They were simulated, and end with the local cluster and this program."

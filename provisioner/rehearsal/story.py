@@ -53,6 +53,11 @@ class WorkloadStory:
         return [name for name, state in self._jobset_states.items() if state not in ("Completed", "Failed", "deleted")]
 
     @property
+    def all_ended(self) -> bool:
+        """Whether there are JobSets, and each has ended."""
+        return bool(self._jobset_states) and not self.unfinished
+
+    @property
     def failed(self) -> list[str]:
         """The JobSets that failed."""
         return [name for name, state in self._jobset_states.items() if state == "Failed"]

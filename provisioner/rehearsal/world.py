@@ -227,6 +227,12 @@ class RehearsedCluster(ABC):
         self.api.close()
         self.cluster.stop()
 
+    def check(self) -> None:
+        """Raise RehearsalError or LocalClusterError where a process has ended."""
+        for controller in self._controllers:
+            controller.check()
+        self.cluster.check()
+
     def __enter__(self) -> Self:
         self.start()
         return self
