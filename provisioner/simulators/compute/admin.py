@@ -17,19 +17,14 @@ from provisioner.simulators.compute.model import World
 from provisioner.simulators.compute.records import Loss
 from provisioner.simulators.compute.wire import operation_body
 from provisioner.simulators.http.admin import BaseAdmin
-from provisioner.simulators.http.calls import CallLog
 
 _LOSE = re.compile(r"instances/([^/:]+):lose")
 
 
-class Admin(BaseAdmin):
+class Admin(BaseAdmin[World]):
     """Answers the simulator's own API."""
 
     fault_type = Fault
-
-    def __init__(self, world: World, calls: CallLog) -> None:
-        super().__init__(world, calls)
-        self._world = world
 
     def invalid(self, message: str) -> errors.ApiError:
         """Return the refusal of a mistake."""

@@ -1,16 +1,8 @@
-"""The simulated Compute Engine's memory: policies, templates, groups, VMs, operations, and what may be asked of them.
-
-`World` is moved by its clock alone: every method first lets happen what is due, so a reader never sees a late state,
-and `advance` does the same for those who only wait. It knows no sockets. One lock covers all of it. State lives in
-memory and ends with the process.
-"""
+"""The simulated Compute Engine's memory: policies, templates, groups, VMs, operations, and what may be asked."""
 
 from __future__ import annotations
 
 import random
-import threading
-from contextlib import AbstractContextManager
-from datetime import datetime
 from typing import Any
 
 from provisioner.simulators.compute import policies, templates
@@ -36,22 +28,17 @@ from provisioner.simulators.compute.records import (
 )
 from provisioner.simulators.compute.settings import ComputeSettings
 from provisioner.simulators.compute.store import Store
-from provisioner.simulators.http.faults import FaultBook
-from provisioner.simulators.http.timeline import Clock, Timeline
+from provisioner.simulators.http.timeline import Clock
+from provisioner.simulators.http.world import BaseWorld
 
 
-class World:
+class World(BaseWorld[ComputeSettings, Fault]):
     """Everything that the simulated Compute Engine knows."""
 
     def __init__(self, settings: ComputeSettings, *, clock: Clock, rng: random.Random | None = None) -> None:
-        self.faults = FaultBook[Fault]()
-        self.timeline = Timeline()
-        self._settings = settings
-        self._clock = clock
-        self._lock = threading.RLock()
-        rng = rng or random.Random()  # noqa: S311 - names and jitter, no secrets
+        super().__init__(settings, clock=clock, rng=rng)
         now = self._current_settings
-        self._ledger = Ledger(settings=now, timeline=self.timeline, faults=self.faults, rng=rng)
+        self._ledger = Ledger(settings=now, timeline=self.timeline, faults=self.faults, rng=self._rng)
         self._store = Store(settings=now, ledger=self._ledger)
         self._market = Market(settings=now, faults=self.faults, machines=self._store.machines)
         self._life = Lifecycle(
@@ -61,7 +48,7 @@ class World:
             ledger=self._ledger,
             timeline=self.timeline,
             faults=self.faults,
-            rng=rng,
+            rng=self._rng,
         )
         parts = Parts(
             lock=self._lock, settings=now, now=self.now, store=self._store, ledger=self._ledger, life=self._life
@@ -69,42 +56,9 @@ class World:
         self.groups = Managers(parts)
         self.instances = Instances(parts)
 
-    # -- what drives it ------------------------------------------------------------------------------------------
-
-    @property
-    def settings(self) -> ComputeSettings:
-        """The settings in force."""
-        return self._settings
-
-    def _current_settings(self) -> ComputeSettings:
-        return self._settings
-
-    def change_settings(self, changes: dict[str, Any]) -> ComputeSettings:
-        """Change the settings that are named, for what begins from now on, and return all."""
-        with self._lock:
-            self._settings = self._settings.changed(changes)
-            return self._settings
-
     def attach(self, observer: MachineObserver) -> None:
         """Tell an observer of VMs from now on; `instances.metadata` is what their guests can read."""
         self._life.observer = observer
-
-    def frozen(self) -> AbstractContextManager[object]:
-        """Return a context in which only the caller changes anything."""
-        return self._lock
-
-    def now(self) -> datetime:
-        """Let happen what is due and return the time."""
-        with self._lock:
-            now = self._clock()
-            self.timeline.run(now)
-            return now
-
-    def advance(self) -> datetime | None:
-        """Let happen what is due and return when there will be more."""
-        with self._lock:
-            self.now()
-            return self.timeline.next_due
 
     # -- policies and templates ----------------------------------------------------------------------------------
 

@@ -18,19 +18,14 @@ from provisioner.simulators.gke.model import World
 from provisioner.simulators.gke.records import PoolStatus, PoolView
 from provisioner.simulators.gke.wire import operation_body
 from provisioner.simulators.http.admin import BaseAdmin
-from provisioner.simulators.http.calls import CallLog
 
 _POOL_ACTION = re.compile(r"pools/([^/:]+):(preempt|setStatus)")
 
 
-class Admin(BaseAdmin):
+class Admin(BaseAdmin[World]):
     """Answers the simulator's own API."""
 
     fault_type = Fault
-
-    def __init__(self, world: World, calls: CallLog) -> None:
-        super().__init__(world, calls)
-        self._world = world
 
     def invalid(self, message: str) -> ApiError:
         """Return the refusal of a mistake."""

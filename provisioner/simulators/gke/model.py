@@ -1,17 +1,13 @@
 """The simulated GKE's memory: clusters, node pools, operations, nodes, and what may be asked of them.
 
-`World` is moved by its clock alone: every method first lets happen what is due, so a reader never sees a late state,
-and `advance` does the same for those who only wait. It knows neither sockets nor Kubernetes: nodes to register or
-remove go to a `NodeSink`, which reports back when the cluster has them. One lock covers all of it. State lives in
-memory and ends with the process.
+`World` does not know Kubernetes: nodes to register or remove go to a `NodeSink`, which reports back when the cluster
+has them.
 """
 
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
 
@@ -35,8 +31,8 @@ from provisioner.simulators.gke.records import (
 )
 from provisioner.simulators.gke.settings import SimulatorSettings
 from provisioner.simulators.gke.validation import Failure
-from provisioner.simulators.http.faults import FaultBook
-from provisioner.simulators.http.timeline import Clock, Timeline
+from provisioner.simulators.http.timeline import Clock
+from provisioner.simulators.http.world import BaseWorld
 
 _DOING = {
     OperationType.CREATE_NODE_POOL: "creating a node pool for",
@@ -45,16 +41,11 @@ _DOING = {
 }
 
 
-class World:
+class World(BaseWorld[SimulatorSettings, Fault]):
     """Everything that the simulated GKE knows."""
 
     def __init__(self, settings: SimulatorSettings, *, clock: Clock, rng: random.Random | None = None) -> None:
-        self.faults = FaultBook[Fault]()
-        self.timeline = Timeline()
-        self._settings = settings
-        self._clock = clock
-        self._rng = rng or random.Random()  # noqa: S311 - names and jitter, no secrets
-        self._lock = threading.RLock()
+        super().__init__(settings, clock=clock, rng=rng)
         self._clusters: dict[ClusterName, Cluster] = {}
         self._policies = PolicyBook(settings=self._current_settings)
         self._ledger = Ledger(settings=self._current_settings, timeline=self.timeline, rng=self._rng)
@@ -67,47 +58,16 @@ class World:
             rng=self._rng,
         )
 
-    # -- what drives it ------------------------------------------------------------------------------------------
-
-    @property
-    def settings(self) -> SimulatorSettings:
-        """The settings in force."""
-        return self._settings
-
-    def _current_settings(self) -> SimulatorSettings:
-        return self._settings
-
-    def change_settings(self, changes: dict[str, Any]) -> SimulatorSettings:
-        """Change the settings that are named, for what begins from now on, and return all."""
-        with self._lock:
-            self._settings = self._settings.changed(changes)
-            return self._settings
-
     def attach(self, sink: NodeSink) -> None:
         """Send nodes to a sink from now on."""
         self._life.sink = sink
-
-    def frozen(self) -> AbstractContextManager[object]:
-        """Return a context in which only the caller changes anything."""
-        return self._lock
-
-    def advance(self) -> datetime | None:
-        """Let happen what is due and return when there will be more."""
-        with self._lock:
-            self._now()
-            return self.timeline.next_due
-
-    def _now(self) -> datetime:
-        now = self._clock()
-        self.timeline.run(now)
-        return now
 
     # -- clusters ------------------------------------------------------------------------------------------------
 
     def cluster(self, name: ClusterName) -> Cluster:
         """Return a cluster; where any name is served, it is made on first sight."""
         with self._lock:
-            now = self._now()
+            now = self.now()
             self._check_scope(name.project, "container.clusters.get")
             served = self._settings
             if (served.location or name.location, served.cluster or name.cluster) != (name.location, name.cluster):
@@ -119,7 +79,7 @@ class World:
     def clusters(self, project: str, location: str) -> list[Cluster]:
         """Return the clusters of a location, or of all for "-"."""
         with self._lock:
-            self._now()
+            self.now()
             self._check_scope(project, "container.clusters.list")
             served = self._settings
             if served.location and served.cluster and location in ("-", served.location):
@@ -144,7 +104,7 @@ class World:
     def create_pool(self, name: ClusterName, body: dict[str, Any]) -> Operation:
         """Begin to create a pool from canonical JSON."""
         with self._lock:
-            now = self._now()
+            now = self.now()
             cluster = self.cluster(name)
             self._check_changeable(name.project)
             plan = validation.check_pool(body, name, self._settings, self._usable_policies(name, now))
@@ -171,7 +131,7 @@ class World:
     def asked_topology(self, name: ClusterName, body: Mapping[str, Any]) -> str | None:
         """Return the topology that a create asks for, whether or not it is allowed; None where it tells none."""
         with self._lock:
-            return validation.asked_topology(body, self._usable_policies(name, self._now()))
+            return validation.asked_topology(body, self._usable_policies(name, self.now()))
 
     def _usable_policies(self, name: ClusterName, now: datetime) -> dict[str, str]:
         return self._policies.usable(RegionName(name.project, names.region_of(name.location)), now)
@@ -179,7 +139,7 @@ class World:
     def pool(self, name: ClusterName, pool: str) -> Pool:
         """Return one pool."""
         with self._lock:
-            self._now()
+            self.now()
             found = self.cluster(name).pools.get(pool)
             if found is None:
                 raise ApiError("NOT_FOUND", f'nodePool "{name.pool_path(pool)}" not found')
@@ -188,20 +148,20 @@ class World:
     def peek(self, name: ClusterName, pool: str) -> Pool | None:
         """Return a pool if it is there, without a word if not."""
         with self._lock:
-            self._now()
+            self.now()
             cluster = self._clusters.get(name)
             return cluster.pools.get(pool) if cluster is not None else None
 
     def pools(self, name: ClusterName) -> list[Pool]:
         """Return all pools of a cluster."""
         with self._lock:
-            self._now()
+            self.now()
             return list(self.cluster(name).pools.values())
 
     def delete_pool(self, name: ClusterName, pool_name: str) -> Operation:
         """Begin to delete a pool."""
         with self._lock:
-            now = self._now()
+            now = self.now()
             self._check_changeable(name.project)
             pool = self.pool(name, pool_name)
             running = pool.operation
@@ -221,7 +181,7 @@ class World:
     def update_labels(self, name: ClusterName, pool_name: str, wanted: dict[str, str]) -> Operation:
         """Begin to replace the labels of a pool and its nodes."""
         with self._lock:
-            now = self._now()
+            now = self.now()
             pool = self.pool(name, pool_name)
             self._check_idle(pool)
             labels.check_labels(wanted)
@@ -244,14 +204,14 @@ class World:
     def policy(self, region: RegionName, name: str) -> dict[str, Any]:
         """Return the body of a resource policy."""
         with self._lock:
-            now = self._now()
+            now = self.now()
             self._check_scope(region.project, "compute.resourcePolicies.get")
             return policies.policy_body(region, self._policies.get(region, name, now), now)
 
     def insert_policy(self, region: RegionName, body: object) -> dict[str, Any]:
         """Begin to make a workload policy; return the body of the operation."""
         with self._lock:
-            now = self._now()
+            now = self.now()
             self._check_scope(region.project, "compute.resourcePolicies.create")
             return policies.insert_body(region, self._policies.insert(region, body, now))
 
@@ -279,7 +239,7 @@ class World:
     def operation(self, project: str, location: str, name: str) -> Operation:
         """Return one operation."""
         with self._lock:
-            self._now()
+            self.now()
             self._check_scope(project, "container.operations.get")
             found = self._ledger.find(name)
             if found is None or (found.cluster.project, found.cluster.location) != (project, location):
@@ -290,7 +250,7 @@ class World:
     def operations(self, project: str, location: str) -> list[Operation]:
         """Return the operations of a location, or of all for "-"."""
         with self._lock:
-            self._now()
+            self.now()
             self._check_scope(project, "container.operations.list")
             return [
                 operation
@@ -301,7 +261,7 @@ class World:
     def all_operations(self) -> list[Operation]:
         """Return every operation that is remembered."""
         with self._lock:
-            self._now()
+            self.now()
             return self._ledger.all()
 
     def cancel(self, project: str, location: str, name: str) -> None:
@@ -315,7 +275,7 @@ class World:
     def node_registered(self, pool: Pool, node: SimulatedNode) -> None:
         """Take note that the cluster has the node."""
         with self._lock:
-            now = self._now()
+            now = self.now()
             if node.state is NodeState.DUE:
                 node.state = NodeState.REGISTERED
             self._life.try_finish_creation(pool, pool.operation, now)
@@ -323,7 +283,7 @@ class World:
     def registered_nodes(self) -> list[tuple[Pool, SimulatedNode]]:
         """Return the nodes that the cluster should have by now."""
         with self._lock:
-            self._now()
+            self.now()
             return [
                 (pool, node) for pool in self._all_pools() for node in pool.nodes if node.state is NodeState.REGISTERED
             ]
@@ -331,7 +291,7 @@ class World:
     def node_vanished(self, pool: Pool, node: SimulatedNode) -> None:
         """Take note that somebody else took the node out of the cluster."""
         with self._lock:
-            now = self._now()
+            now = self.now()
             if node.state is NodeState.REGISTERED:
                 self._life.lose(pool, node, now)
 
@@ -340,7 +300,7 @@ class World:
     def release(self) -> None:
         """Let go on what was held by faults that are no longer in force."""
         with self._lock:
-            now = self._now()
+            now = self.now()
             in_force = {fault.fault_id for fault in self.faults.all()}
             for pool in self._all_pools():
                 operation = pool.operation
@@ -356,7 +316,7 @@ class World:
     def preempt(self, pool_name: str, *, hosts: int | None = None) -> tuple[str, ...]:
         """Take nodes from the pools of that name, the first ones first; return their names."""
         with self._lock:
-            now = self._now()
+            now = self.now()
             lost: list[str] = []
             for pool in self._named(pool_name):
                 for node in [node for node in pool.nodes if node.is_wanted][:hosts]:
@@ -371,7 +331,7 @@ class World:
     def set_status(self, pool_name: str, status: PoolStatus, *, message: str = "") -> None:
         """Put the pools of that name into a state, which lasts until something else changes it."""
         with self._lock:
-            self._now()
+            self.now()
             trouble = Failure(status="UNKNOWN", message=message) if message else None
             for pool in self._named(pool_name):
                 self._life.set_status(pool, status, trouble=trouble)
@@ -379,7 +339,7 @@ class World:
     def views(self) -> tuple[PoolView, ...]:
         """Return frozen pictures of all pools."""
         with self._lock:
-            self._now()
+            self.now()
             return tuple(view_of(pool) for pool in self._all_pools())
 
     def _all_pools(self) -> list[Pool]:

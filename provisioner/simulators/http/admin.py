@@ -11,43 +11,29 @@ It has no access control: whoever reaches the port may use it.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any, Generic, TypeVar
 
 from provisioner.simulators.http.calls import CallLog
 from provisioner.simulators.http.exchange import RefusalError, Request
-from provisioner.simulators.http.faults import BaseFault, FaultBook, FaultError
+from provisioner.simulators.http.faults import BaseFault, FaultError
 from provisioner.simulators.http.server import ADMIN_PREFIX
 from provisioner.simulators.http.settings import BaseSettings, SettingsError
+from provisioner.simulators.http.world import BaseWorld
 
 _DEFAULT_LIMIT = 200
 
 
-class Breakable(Protocol):
-    """A world that can be told about itself, and broken."""
-
-    @property
-    def faults(self) -> FaultBook[Any]:
-        """The faults in force."""
-
-    @property
-    def settings(self) -> BaseSettings:
-        """The settings in force."""
-
-    def change_settings(self, changes: dict[str, Any]) -> BaseSettings:
-        """Change the settings that are named, for what begins from now on, and return all."""
-
-    def release(self) -> None:
-        """Let go on what was held by faults that are no longer in force."""
+World = TypeVar("World", bound=BaseWorld[Any, Any])
 
 
-class BaseAdmin:
+class BaseAdmin(ABC, Generic[World]):
     """Answers a simulator's own API, as far as all have the same."""
 
     fault_type: type[BaseFault]
 
-    def __init__(self, world: Breakable, calls: CallLog) -> None:
-        self._broken = world
+    def __init__(self, world: World, calls: CallLog) -> None:
+        self._world = world
         self._calls = calls
 
     @abstractmethod
@@ -70,11 +56,12 @@ class BaseAdmin:
             return own
         match request.http_method, path.split("/"):
             case "GET", ["settings"]:
-                return self._broken.settings.as_json()
+                settings: BaseSettings = self._world.settings
+                return settings.as_json()
             case (("PUT" | "PATCH"), ["settings"]):
                 return self._change_settings(self.object_of(request.body))
             case "GET", ["faults"]:
-                return {"faults": [fault.as_json() for fault in self._broken.faults.all()]}
+                return {"faults": [fault.as_json() for fault in self._world.faults.all()]}
             case "POST", ["faults"]:
                 return self._add_fault(self.object_of(request.body))
             case "DELETE", ["faults", *rest]:
@@ -98,23 +85,24 @@ class BaseAdmin:
 
     def _change_settings(self, changes: dict[str, Any]) -> dict[str, Any]:
         try:
-            return self._broken.change_settings(changes).as_json()
+            changed: BaseSettings = self._world.change_settings(changes)
         except SettingsError as error:
             raise self.invalid(str(error)) from error
+        return changed.as_json()
 
     def _add_fault(self, raw: dict[str, Any]) -> dict[str, Any]:
         try:
-            added: BaseFault = self._broken.faults.add(self.fault_type.from_json(raw))
+            added: BaseFault = self._world.faults.add(self.fault_type.from_json(raw))
         except FaultError as error:
             raise self.invalid(str(error)) from error
         return added.as_json()
 
     def _remove_faults(self, path: list[str]) -> dict[str, Any]:
         if not path:
-            self._broken.faults.clear()
-        elif not self._broken.faults.remove("/".join(path)):
+            self._world.faults.clear()
+        elif not self._world.faults.remove("/".join(path)):
             raise self.not_found(f"no fault {'/'.join(path)!r}; GET {ADMIN_PREFIX}faults lists the active ones")
-        self._broken.release()
+        self._world.release()
         return {}
 
     def _log(self, limit: str) -> dict[str, Any]:

@@ -5,32 +5,20 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections.abc import Callable
-from datetime import datetime
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
-from provisioner.simulators.http.admin import Breakable
 from provisioner.simulators.http.calls import Call, CallLog
 from provisioner.simulators.http.faults import BaseFault
 from provisioner.simulators.http.server import Server, Service
-from provisioner.simulators.http.timeline import Clock, Timeline
+from provisioner.simulators.http.timeline import Clock
+from provisioner.simulators.http.world import BaseWorld
 
 _LONGEST_PAUSE_SECONDS = 1.0
 _SHORTEST_PAUSE_SECONDS = 0.005
 
 
-class TimedWorld(Breakable, Protocol):
-    """A world that is moved by its clock alone."""
-
-    @property
-    def timeline(self) -> Timeline:
-        """What is due when."""
-
-    def advance(self) -> datetime | None:
-        """Let happen what is due and return when there will be more."""
-
-
-World = TypeVar("World", bound=TimedWorld)
+World = TypeVar("World", bound=BaseWorld[Any, Any])
 
 
 class LocalSimulator(Generic[World]):

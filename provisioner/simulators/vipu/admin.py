@@ -13,7 +13,6 @@ import re
 from typing import Any
 
 from provisioner.simulators.http.admin import BaseAdmin
-from provisioner.simulators.http.calls import CallLog
 from provisioner.simulators.vipu import errors
 from provisioner.simulators.vipu.faults import Fault
 from provisioner.simulators.vipu.model import World
@@ -23,14 +22,10 @@ _MARK = re.compile(r"partitions/([^/:]+):mark")
 _PARTITION = re.compile(r"partitions/([^/:]+)")
 
 
-class Admin(BaseAdmin):
+class Admin(BaseAdmin[World]):
     """Answers the simulator's own API."""
 
     fault_type = Fault
-
-    def __init__(self, world: World, calls: CallLog) -> None:
-        super().__init__(world, calls)
-        self._world = world
 
     def invalid(self, message: str) -> errors.VipuRefusalError:
         """Return the refusal of a mistake."""

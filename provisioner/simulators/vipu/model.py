@@ -1,9 +1,7 @@
 """The memory of a simulated V-IPU server: allocations, partitions, and what may be asked of them.
 
-`World` is moved by its clock alone: every method first lets happen what is due, so a reader never sees a late state,
-and `advance` does the same for those who only wait. It knows no sockets and waits for nothing: `create` and `remove`
-begin something and return a number, with which `outcome` tells when the real server would answer, and what. One lock
-covers all of it. State lives in memory and ends with the process. Every refusal is a VipuRefusalError.
+`World` waits for nothing: `create` and `remove` begin something and return a number, with which `outcome` tells when
+the real server would answer, and what. Every refusal is a VipuRefusalError.
 """
 
 from __future__ import annotations
@@ -12,13 +10,12 @@ import hmac
 import itertools
 import random
 import re
-import threading
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from provisioner.simulators.http.faults import FaultBook
-from provisioner.simulators.http.timeline import Clock, Timeline
+from provisioner.simulators.http.timeline import Clock
+from provisioner.simulators.http.world import BaseWorld
 from provisioner.simulators.vipu import errors, faults, placement
 from provisioner.simulators.vipu.faults import Fault, FaultKind, Target
 from provisioner.simulators.vipu.records import ANYBODY, AllocationView, Asked, Caller, Outcome, PartitionView, Phase
@@ -54,47 +51,16 @@ class _Partition:
     change: int = 0
 
 
-class World:
+class World(BaseWorld[VipuSettings, Fault]):
     """Everything that a simulated V-IPU server knows."""
 
     def __init__(self, settings: VipuSettings, *, clock: Clock, rng: random.Random | None = None) -> None:
-        self.faults = FaultBook[Fault]()
-        self.timeline = Timeline()
-        self._settings = settings
-        self._clock = clock
-        self._rng = rng or random.Random()  # noqa: S311 - places and jitter, no secrets
-        self._lock = threading.RLock()
+        super().__init__(settings, clock=clock, rng=rng)
         self._allocations = _allocations_of(settings)
         self._partitions: dict[str, _Partition] = {}
         self._outcomes: dict[int, Outcome] = {}
         self._numbers = itertools.count(1)
         self._down_until: datetime | None = None
-
-    # -- what drives it ------------------------------------------------------------------------------------------
-
-    @property
-    def settings(self) -> VipuSettings:
-        """The settings in force."""
-        return self._settings
-
-    def change_settings(self, changes: dict[str, Any]) -> VipuSettings:
-        """Change the settings that are named, for what begins from now on, and return all."""
-        with self._lock:
-            self._settings = self._settings.changed(changes)
-            return self._settings
-
-    def now(self) -> datetime:
-        """Let happen what is due and return the time."""
-        with self._lock:
-            now = self._clock()
-            self.timeline.run(now)
-            return now
-
-    def advance(self) -> datetime | None:
-        """Let happen what is due and return when there will be more."""
-        with self._lock:
-            self.now()
-            return self.timeline.next_due
 
     # -- what users ask --------------------------------------------------------------------------------------------
 
