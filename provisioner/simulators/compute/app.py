@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import random
-import sys
-import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from provisioner.runtime import signals
 from provisioner.simulators.compute.model import World
 from provisioner.simulators.compute.records import Loss, MachineView
 from provisioner.simulators.compute.service import ComputeService
@@ -19,7 +16,7 @@ if TYPE_CHECKING:
     from provisioner.simulators.compute.guests.crew import Crew
 
 
-class ComputeSimulator(LocalSimulator[World]):
+class ComputeSimulator(LocalSimulator[World, ComputeSettings]):
     """A Compute Engine on a local port; use it as a context, or call `start` and `stop`."""
 
     def __init__(
@@ -55,15 +52,6 @@ class ComputeSimulator(LocalSimulator[World]):
             self._crew.stop()
 
     @property
-    def settings(self) -> ComputeSettings:
-        """The settings in force."""
-        return self.world.settings
-
-    def set(self, **changes: Any) -> ComputeSettings:
-        """Change settings while it runs."""
-        return self.world.change_settings(changes)
-
-    @property
     def machines(self) -> tuple[MachineView, ...]:
         """Pictures of all VMs."""
         return self.world.machines()
@@ -75,20 +63,7 @@ class ComputeSimulator(LocalSimulator[World]):
 
 def serve(settings: ComputeSettings, *, host: str, port: int) -> int:
     """Serve until SIGINT or SIGTERM; return 1 where the port cannot be used."""
-    ended = threading.Event()
-    signals.on_end(lambda _signal_name: ended.set())
     simulator = ComputeSimulator(settings, host=host, port=port)
-    try:
-        simulator.start()
-    except OSError as error:
-        sys.stderr.write(f"simulator-gce: can't listen on {host}:{port}: {error.strerror or error}\n")
-        return 1
-    url = simulator.url
-    sys.stdout.write(
-        f"Compute Engine simulator on {url}: set GCE_ENDPOINT={url} for the controller of node groups; "
-        f"{url}/simulator/v1/state shows the state\n"
+    return simulator.serve(
+        "Compute Engine simulator", lambda url: f"set GCE_ENDPOINT={url} for the controller of node groups"
     )
-    sys.stdout.flush()
-    ended.wait()
-    simulator.stop()
-    return 0

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import random
 import sys
-import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from provisioner.runtime import signals
 from provisioner.simulators.gke.api import Api
 from provisioner.simulators.gke.errors import ClusterError
 from provisioner.simulators.gke.model import World
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from provisioner.simulators.gke.registrar import Registrar
 
 
-class Simulator(LocalSimulator[World]):
+class Simulator(LocalSimulator[World, SimulatorSettings]):
     """A GKE on a local port; use it as a context, or call `start` and `stop`."""
 
     def __init__(
@@ -95,15 +93,6 @@ class Simulator(LocalSimulator[World]):
             self._registrar.stop()
 
     @property
-    def settings(self) -> SimulatorSettings:
-        """The settings in force."""
-        return self.world.settings
-
-    def set(self, **changes: Any) -> SimulatorSettings:
-        """Change settings while it runs."""
-        return self.world.change_settings(changes)
-
-    @property
     def pools(self) -> tuple[PoolView, ...]:
         """Pictures of all pools."""
         return self.world.views()
@@ -127,23 +116,12 @@ class Simulator(LocalSimulator[World]):
 
 def serve(settings: SimulatorSettings, *, kubeconfig: Path | None, host: str, port: int) -> int:
     """Serve until SIGINT or SIGTERM; return 1 where the port or the cluster cannot be used."""
-    ended = threading.Event()
-    signals.on_end(lambda _signal_name: ended.set())
-    simulator = Simulator(settings, kubeconfig=kubeconfig, host=host, port=port)
     try:
-        simulator.start()
+        return Simulator(settings, kubeconfig=kubeconfig, host=host, port=port).serve("GKE simulator", _use)
     except ClusterError as error:
-        sys.stderr.write(f"simulator: can't use the cluster of {kubeconfig}: {error}\n")
+        sys.stderr.write(f"GKE simulator: can't use the cluster of {kubeconfig}: {error}\n")
         return 1
-    except OSError as error:
-        sys.stderr.write(f"simulator: can't listen on {host}:{port}: {error.strerror or error}\n")
-        return 1
-    url = simulator.url
-    sys.stdout.write(
-        f"GKE simulator on {url}: set GKE_ENDPOINT={url} for the provisioner, or "
-        f"CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER={url}/ for gcloud; {url}/simulator/v1/state shows the state\n"
-    )
-    sys.stdout.flush()
-    ended.wait()
-    simulator.stop()
-    return 0
+
+
+def _use(url: str) -> str:
+    return f"set GKE_ENDPOINT={url} for the provisioner, or CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER={url}/ for gcloud"

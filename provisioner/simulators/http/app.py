@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from abc import abstractmethod
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from provisioner.runtime import signals
 from provisioner.simulators.http.calls import Call, CallLog
 from provisioner.simulators.http.faults import BaseFault
 from provisioner.simulators.http.server import Server, Service
+from provisioner.simulators.http.settings import BaseSettings
 from provisioner.simulators.http.timeline import Clock
 from provisioner.simulators.http.world import BaseWorld
 
@@ -19,9 +22,10 @@ _SHORTEST_PAUSE_SECONDS = 0.005
 
 
 World = TypeVar("World", bound=BaseWorld[Any, Any])
+Settings = TypeVar("Settings", bound=BaseSettings)
 
 
-class LocalSimulator(Generic[World]):
+class LocalSimulator(Generic[World, Settings]):
     """A simulated service on a local port; use it as a context, or call `start` and `stop`."""
 
     def __init__(self, world: World, *, clock: Clock, address: tuple[str, int]) -> None:
@@ -94,6 +98,36 @@ class LocalSimulator(Generic[World]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def serve(self, title: str, use: Callable[[str], str]) -> int:
+        """Serve until SIGINT or SIGTERM, and return 0; 1 where the port cannot be used.
+
+        Who starts it is told where it is, by its title, and what its address is good for.
+        """
+        ended = threading.Event()
+        signals.on_end(lambda _signal_name: ended.set())
+        try:
+            self.start()
+        except OSError as error:
+            host, port = self._address
+            sys.stderr.write(f"{title}: can't listen on {host}:{port}: {error.strerror or error}\n")
+            return 1
+        sys.stdout.write(f"{title} on {self.url}: {use(self.url)}; {self.url}/simulator/v1/state shows the state\n")
+        sys.stdout.flush()
+        ended.wait()
+        self.stop()
+        return 0
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        settings: Settings = self.world.settings
+        return settings
+
+    def set(self, **changes: Any) -> Settings:
+        """Change settings while it runs."""
+        changed: Settings = self.world.change_settings(changes)
+        return changed
 
     @property
     def calls(self) -> tuple[Call, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 from provisioner.simulators.http.app import LocalSimulator
 from provisioner.simulators.http.timeline import Clock, system_clock
@@ -13,7 +12,7 @@ from provisioner.simulators.vipu.service import VipuService
 from provisioner.simulators.vipu.settings import VipuSettings
 
 
-class VipuSimulator(LocalSimulator[World]):
+class VipuSimulator(LocalSimulator[World, VipuSettings]):
     """A V-IPU server on a local port; use it as a context, or call `start` and `stop`. Several are several servers."""
 
     def __init__(
@@ -38,15 +37,6 @@ class VipuSimulator(LocalSimulator[World]):
     def host(self) -> str:
         """The address that it listens on, without the port."""
         return self._address[0]
-
-    @property
-    def settings(self) -> VipuSettings:
-        """The settings in force."""
-        return self.world.settings
-
-    def set(self, **changes: Any) -> VipuSettings:
-        """Change settings while it runs."""
-        return self.world.change_settings(changes)
 
     @property
     def partitions(self) -> tuple[PartitionView, ...]:

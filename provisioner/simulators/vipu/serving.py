@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import threading
 from collections.abc import Sequence
 
-from provisioner.runtime import signals
 from provisioner.simulators.http.settings import SettingsError
 from provisioner.simulators.vipu.app import VipuSimulator
 from provisioner.simulators.vipu.settings import VipuSettings
@@ -21,22 +19,14 @@ def serve(arguments: Sequence[str]) -> int:
     parser.add_argument("--port", type=int, default=8090)
     parser.add_argument("--settings", type=json.loads, default={}, help="JSON, as PUT to /simulator/v1/settings")
     options = parser.parse_args(arguments)
-    ended = threading.Event()
-    signals.on_end(lambda _signal_name: ended.set())
     try:
         vipu = VipuSimulator(_settings_of(options.settings), host=options.host, port=options.port)
-        vipu.start()
     except SettingsError as error:
         sys.stderr.write(f"settings: {error}\n")
         return 2
-    except OSError as error:
-        sys.stderr.write(f"can't listen on {options.host}:{options.port}: {error.strerror or error}\n")
-        return 1
-    sys.stdout.write(f"V-IPU server on {vipu.host}:{vipu.port}; {vipu.url}/simulator/v1/state shows the state\n")
-    sys.stdout.flush()
-    ended.wait()
-    vipu.stop()
-    return 0
+    return vipu.serve(
+        "V-IPU simulator", lambda _url: f"set VIPU_SERVERS={vipu.host}:{vipu.port} for the controller of partitions"
+    )
 
 
 def _settings_of(raw: object) -> VipuSettings:
