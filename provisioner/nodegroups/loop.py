@@ -71,7 +71,9 @@ class Loop(RoundLoop):
         self.metrics.set_leader(leading=leading)
         if not leading:
             return LONGEST_PAUSE_SECONDS
-        self._follow_clock()
+        if by := self.follow_clock():
+            # What was concluded by the old time is concluded anew.
+            self.memory, self.last_plan = shifted(self.memory, by), None
         if self.cluster.due_in_seconds(self.clock()) <= 0:
             self.cluster.read()
         self._fold_answers()
@@ -82,15 +84,7 @@ class Loop(RoundLoop):
         if not snapshot.not_synced:
             self.carrier.carry_out(plan)
             self.report(functools.partial(self.reporter.tell, plan, snapshot))
-        return self._pause(plan)
-
-    def _follow_clock(self) -> None:
-        """Notice that somebody set the clock, and go on as if it had always been so."""
-        by = self.clock.follow()
-        if by:
-            _log.warning("clock.set", by_seconds=round(by.total_seconds(), 3))
-            # What was concluded by the old time is concluded anew.
-            self.memory, self.last_plan = shifted(self.memory, by), None
+        return self.pause_seconds(plan.wake_at, due_in_seconds=self.cluster.due_in_seconds(self.clock()))
 
     def _fold_answers(self) -> None:
         while (taken := self.carrier.take_answer()) is not None:
@@ -113,10 +107,3 @@ class Loop(RoundLoop):
         plan = decide(snapshot, self.memory, self.settings, self.clock(), derived)
         self.metrics.observe_decide(seconds=self.monotonic() - started)
         return snapshot, plan
-
-    def _pause(self, plan: Plan) -> float:
-        now = self.clock()
-        moments = [LONGEST_PAUSE_SECONDS, self.cluster.due_in_seconds(now)]
-        if plan.wake_at is not None:
-            moments.append((plan.wake_at - now).total_seconds())
-        return max(0.0, min(moments))

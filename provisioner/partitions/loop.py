@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import structlog
-
 from provisioner import kube
 from provisioner.partitions.act import Actor
 from provisioner.partitions.board import Board
@@ -24,8 +22,6 @@ from provisioner.partitions.planning.settings import PlanningSettings
 from provisioner.partitions.report import Reporter
 from provisioner.runtime.clock import shifted
 from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,7 +52,9 @@ class Loop(RoundLoop):
         self.metrics.set_watch("pods", synced=self.pods.synced, last_contact_age_seconds=age)
         leading = self.is_leader()
         self.metrics.set_leader(leading=leading)
-        self._follow_clock()
+        if by := self.follow_clock():
+            self.memory = shifted(self.memory, by)
+            self.known.clock_set(by)
         self._fold_answers()
         if self.known.due_in_seconds(self.clock(), leading=leading) <= 0:
             self.known.read(leading=leading)
@@ -76,15 +74,7 @@ class Loop(RoundLoop):
         if not snapshot.not_synced:
             self.actor.carry_out(plan)
             self.report(functools.partial(self.reporter.tell, plan, snapshot, self.clock()))
-        return self._pause(plan)
-
-    def _follow_clock(self) -> None:
-        """Notice that somebody set the clock, and go on as if it had always been so."""
-        by = self.clock.follow()
-        if by:
-            _log.warning("clock.set", by_seconds=round(by.total_seconds(), 3))
-            self.memory = shifted(self.memory, by)
-            self.known.clock_set(by)
+        return self.pause_seconds(plan.wake_at, due_in_seconds=self.known.due_in_seconds(self.clock(), leading=True))
 
     def _fold_answers(self) -> None:
         while (taken := self.actor.take_answer()) is not None:
@@ -96,10 +86,3 @@ class Loop(RoundLoop):
             self.known.fold(answer)
             self.memory = fold(self.memory, answer)
             self.report(functools.partial(self.reporter.tell_answer, answer))
-
-    def _pause(self, plan: Plan) -> float:
-        now = self.clock()
-        moments = [LONGEST_PAUSE_SECONDS, self.known.due_in_seconds(now, leading=True)]
-        if plan.wake_at is not None:
-            moments.append((plan.wake_at - now).total_seconds())
-        return max(0.0, min(moments))

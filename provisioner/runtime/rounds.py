@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -75,6 +76,23 @@ class RoundLoop(ABC):
     def alive(self) -> bool:
         """Whether rounds are made."""
         return self.monotonic() - self._last_round_monotonic < DEAD_AFTER_SECONDS
+
+    def follow_clock(self) -> timedelta:
+        """Notice that somebody set the clock; return by how much, zero where nobody did.
+
+        What is remembered by the time of day is to be moved along, as if it had always been so.
+        """
+        by = self.clock.follow()
+        if by:
+            _log.warning("clock.set", by_seconds=round(by.total_seconds(), 3))
+        return by
+
+    def pause_seconds(self, wake_at: datetime | None, *, due_in_seconds: float) -> float:
+        """Return how long the next round may wait: until `wake_at` or what else is due, or until the heartbeat."""
+        moments = [LONGEST_PAUSE_SECONDS, due_in_seconds]
+        if wake_at is not None:
+            moments.append((wake_at - self.clock()).total_seconds())
+        return max(0.0, min(moments))
 
     def report(self, tell: Callable[[], None]) -> None:
         """Tell people something; what cannot be told keeps nothing from being done."""
