@@ -113,7 +113,13 @@ def blocked_until(write: OpenWrite[WriteT] | None, seen: str, now: datetime) -> 
     return until if until is not None and until > now else None
 
 
-def answered(write: OpenWrite[WriteT], answer: Answered[WriteT]) -> OpenWrite[WriteT]:
+def with_answer(writes: Mapping[str, OpenWrite[WriteT]], answer: Answered[WriteT]) -> Mapping[str, OpenWrite[WriteT]]:
+    """Return what is remembered of writes, by key, after the answer to one of them; to any other it stays the same."""
+    key = answer.write.key
+    return {**writes, key: _answered(writes[key], answer)} if key in writes else writes
+
+
+def _answered(write: OpenWrite[WriteT], answer: Answered[WriteT]) -> OpenWrite[WriteT]:
     """Return what is remembered of a write after its answer."""
     if answer.failure is None:
         return replace(write, answered_at=answer.at, failure=None, failures=0, message="", retry_at=None)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.model.writes import answered
+from provisioner.model.writes import with_answer
 from provisioner.nodegroups.api.types import OperationRef, OperationType
 from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Operation
 from provisioner.nodegroups.planning import backoff
@@ -49,7 +49,7 @@ _LOST = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="The call was lost ins
 def fold(memory: Memory, answer: CallAnswer | WriteAnswer) -> Memory:
     """Fold one answer into the memory."""
     if isinstance(answer, WriteAnswer):
-        return _written(memory, answer)
+        return replace(memory, writes=with_answer(memory.writes, answer))
     call = answer.call
     known = {key: each for key, each in memory.calls.items() if key != call.key}
     memory = _paused(replace(memory, calls=known), answer)
@@ -72,14 +72,6 @@ def give_up_lost_calls(memory: Memory, live: frozenset[str], now: datetime) -> M
             except Exception:  # noqa: BLE001 - one call must not cost the others their turn
                 memory = replace(memory, calls={other: call for other, call in memory.calls.items() if other != key})
     return memory
-
-
-def _written(memory: Memory, answer: WriteAnswer) -> Memory:
-    key = answer.write.key
-    write = memory.writes.get(key)
-    if write is None:
-        return memory
-    return replace(memory, writes={**memory.writes, key: answered(write, answer)})
 
 
 def _paused(memory: Memory, answer: CallAnswer) -> Memory:

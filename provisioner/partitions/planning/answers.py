@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.model.writes import answered
+from provisioner.model.writes import with_answer
 from provisioner.partitions.planning import backoff
 from provisioner.partitions.planning.calls import (
     Answer,
@@ -36,7 +36,7 @@ _UNSURE = frozenset({FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS, Fa
 def fold(memory: Memory, answer: Answer) -> Memory:
     """Fold one answer into the memory."""
     if isinstance(answer, WriteAnswer):
-        return _written(memory, answer)
+        return replace(memory, writes=with_answer(memory.writes, answer))
     memory = replace(memory, calls={key: each for key, each in memory.calls.items() if key != answer.call.key})
     match answer.call:
         case ReadServer():
@@ -54,14 +54,6 @@ def give_up_lost_calls(memory: Memory, live: frozenset[str], now: datetime) -> M
         if each.since <= limit and key not in live:
             memory = fold(memory, CallAnswer(call=each.call, asked_at=each.since, at=now, failure=_LOST))
     return memory
-
-
-def _written(memory: Memory, answer: WriteAnswer) -> Memory:
-    key = answer.write.key
-    write = memory.writes.get(key)
-    if write is None:
-        return memory
-    return replace(memory, writes={**memory.writes, key: answered(write, answer)})
 
 
 def _read(memory: Memory, call: ReadServer, answer: CallAnswer) -> Memory:
