@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 import structlog
 
 from provisioner import constants, kube
-from provisioner.kube import fields
+from provisioner.kube.identity import read_cluster_uid
 from provisioner.kube.protocol import Timeouts, object_path
 from provisioner.kube.watches import UNFINISHED, doubt_of
 from provisioner.nodegroups import device_plugin
@@ -246,12 +246,8 @@ class ClusterReader:
         return self.problem or "what machines have to know of the cluster is not read yet"
 
     def _read(self) -> Cluster:
-        namespace = self.api.get(object_path("namespaces", tokens.NAMESPACE), timeouts=_TIMEOUTS)
-        uid = fields.name(fields.mapping(namespace.get("metadata")).get("uid"))
-        if not uid:
-            raise kube.Malformed(f"namespace {tokens.NAMESPACE} has no uid")
         return Cluster(
-            uid=uid,
+            uid=read_cluster_uid(self.api, timeouts=_TIMEOUTS),
             project=self.project,
             ca_hash=bootstrap_cluster.ca_hash_of(self._config_map(bootstrap_cluster.ROOT_CA)),
             api_server=self.api_server

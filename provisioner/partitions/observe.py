@@ -14,7 +14,8 @@ import structlog
 
 from provisioner import kube
 from provisioner.kube import fields
-from provisioner.kube.protocol import Timeouts, object_path
+from provisioner.kube.identity import read_cluster_uid
+from provisioner.kube.protocol import Timeouts
 from provisioner.kube.watches import UNFINISHED, doubt_of
 from provisioner.model.capacity import Failure
 from provisioner.partitions import names
@@ -28,7 +29,6 @@ from provisioner.runtime.clock import shifted
 
 _log = structlog.get_logger(__name__)
 
-_KUBE_SYSTEM = "kube-system"
 #: After a failure it is read again after a second, doubled by each further one.
 _RETRY_SECONDS = 1.0
 _RETRY_CAP_SECONDS = 60.0
@@ -130,7 +130,7 @@ class Known:
         self.tried_at = self.clock()
         try:
             if not self.cluster_uid:
-                self.cluster_uid = self._read_cluster_uid()
+                self.cluster_uid = read_cluster_uid(self.api, timeouts=_TIMEOUTS)
             if leading:
                 before, self.ledger = self.ledger, of_cluster(self.store.read(), self.cluster_uid)
                 if self.ledger.unreadable and (before is None or before.unreadable != self.ledger.unreadable):
@@ -178,13 +178,6 @@ class Known:
         if self.ledger is not None and self.cluster_uid:
             return ""
         return self.problem or "the ledger is not read yet"
-
-    def _read_cluster_uid(self) -> str:
-        namespace = self.api.get(object_path("namespaces", _KUBE_SYSTEM), timeouts=_TIMEOUTS)
-        uid = fields.name(fields.mapping(namespace.get("metadata")).get("uid"))
-        if not uid:
-            raise kube.Malformed(f"namespace {_KUBE_SYSTEM} has no uid")
-        return uid
 
 
 def take_snapshot(pods: kube.Watch[Pod], known: Known, live: frozenset[str] = frozenset()) -> Snapshot:
