@@ -23,6 +23,7 @@ from provisioner.kube.gates import KeptError
 from provisioner.kube.live import list_all, read_one
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.kube.watches import UNFINISHED
+from provisioner.model.wording import first_of
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.parse import parse_manager
 from provisioner.nodegroups.api.types import Kind
@@ -33,8 +34,6 @@ from provisioner.runtime.parallel import ForEach, one_by_one
 
 #: Nodes with TPUs of which nobody has said yet whose they are.
 _OF_NOBODY = f"{names.ACCELERATOR},!{names.GROUP_NAME}"
-#: How many pods a message names.
-_NAMED_PODS = 3
 #: The last look is worth this long, from when it is asked for: a new node has no chips before its device plugin runs.
 _LAST_LOOK_SECONDS = 2.0
 #: A look that took longer, or a process that was frozen in it, looks again.
@@ -102,10 +101,9 @@ class Gate:
         found = self.for_each(lambda node: self._blocking_pods(proof, node), nodes)
         blocking = [pod for pods in found for pod in pods]
         if blocking:
-            listed = ", ".join(f"{pod.namespace}/{pod.name} on {pod.node}" for pod in blocking[:_NAMED_PODS])
-            more = f" and {len(blocking) - _NAMED_PODS} more" if len(blocking) > _NAMED_PODS else ""
+            listed = first_of([f"{pod.namespace}/{pod.name} on {pod.node}" for pod in blocking])
             what = "with chips " if all(pod.chips for pod in blocking) else ""
-            raise KeptError(f"unfinished pods {what}are on its machines: {listed}{more}")
+            raise KeptError(f"unfinished pods {what}are on its machines: {listed}")
 
     def _blocking_pods(self, proof: Proof, node: str) -> list[Pod]:
         now = self.clock()

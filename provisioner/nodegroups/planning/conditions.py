@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+from provisioner.model.wording import first_of
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.types import (
@@ -44,8 +45,6 @@ _TYPES = {
     Kind.INSTANCE_TEMPLATE: ConditionType.INSTANCE_TEMPLATE_READY,
     Kind.MANAGED_INSTANCE_GROUP: ConditionType.MANAGED_INSTANCE_GROUP_READY,
 }
-#: How many machines a message names.
-_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,10 +223,9 @@ def _waiting(sightings: Sightings) -> Condition:
         message = f"machine {refused[0].machine.name}{more} cannot be told how to join: {refused[0].refusal}"
         return _false(Reason.REQUEST_REJECTED, message)
     awaited = [_awaited(member) for member in fleet.members if not member.ready]
-    more = f" and {len(awaited) - _NAMED} more" if len(awaited) > _NAMED else ""
     words = f"{fleet.ready} of {resolved.node_count} nodes are ready"
     if awaited:
-        words = f"{words}: {'; '.join(awaited[:_NAMED])}{more}"
+        words = f"{words}: {first_of(awaited, '; ')}"
     return _false(Reason.AWAITING_NODE_JOIN, ". ".join((words, *sightings.notes)))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from provisioner.model import waits
+from provisioner.model.wording import first_of
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, Reason
 from provisioner.nodegroups.planning import answers
@@ -24,8 +25,6 @@ from provisioner.nodegroups.planning.writes import EvictPod, PatchNode
 
 #: Machines are listed again while pods leave.
 _LIST_SECONDS = 30.0
-#: How many pods a message names.
-_NAMED = 3
 
 
 def drain(manager: ManagedInstanceGroup, known: ResourceMemory, target: Target, round_: Round) -> Hold:
@@ -128,8 +127,7 @@ def _deadline(manager: ManagedInstanceGroup, round_: Round) -> datetime:
 
 def _words(pods: list[Pod]) -> str:
     listed = sorted(f"{pod.namespace}/{pod.name} on {pod.node}" for pod in pods)
-    more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
     return (
-        f"unfinished pods keep its machines: {', '.join(listed[:_NAMED])}{more}. The annotation "
+        f"unfinished pods keep its machines: {first_of(listed)}. The annotation "
         f'{names.FORCE}: "true" deletes them all the same'
     )

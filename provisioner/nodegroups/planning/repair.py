@@ -12,6 +12,7 @@ from datetime import datetime
 
 from provisioner.kube.quantities import format_time, parse_timestamp
 from provisioner.model import waits
+from provisioner.model.wording import first_of
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.types import (
@@ -29,8 +30,6 @@ from provisioner.nodegroups.planning.round import Round
 
 #: What the limit on slices that are made anew counts.
 DAY_SECONDS = 86_400.0
-#: How many machines a message names.
-_NAMED = 3
 _WORK_GOES_ON = ". The slice is made anew when the pods with chips on it have ended"
 
 
@@ -50,8 +49,7 @@ class Loss:
     @property
     def message(self) -> str:
         """The whole of it."""
-        more = f" and {len(self.words) - _NAMED} more" if len(self.words) > _NAMED else ""
-        return f"{'; '.join(self.words[:_NAMED])}{more}{self.note}"
+        return f"{first_of(self.words, '; ')}{self.note}"
 
 
 def find_loss(
