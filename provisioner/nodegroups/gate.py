@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from provisioner import kube
-from provisioner.kube.gates import KeptError
+from provisioner.kube.gates import KeptError, look_last
 from provisioner.kube.live import list_all, read_one
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.kube.watches import UNFINISHED
@@ -34,10 +34,6 @@ from provisioner.runtime.parallel import ForEach, one_by_one
 
 #: Nodes with TPUs of which nobody has said yet whose they are.
 _OF_NOBODY = f"{names.ACCELERATOR},!{names.GROUP_NAME}"
-#: The last look is worth this long, from when it is asked for: a new node has no chips before its device plugin runs.
-_LAST_LOOK_SECONDS = 2.0
-#: A look that took longer, or a process that was frozen in it, looks again.
-_LAST_LOOKS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +54,8 @@ class Gate:
             if not node.unschedulable:
                 raise KeptError(f"node {node.name} is not cordoned")
         self._refuse_if_used(proof, [node.name for node in nodes])
-        self._refuse_if_growing(proof, {(node.name, node.uid) for node in nodes})
+        known = {(node.name, node.uid) for node in nodes}
+        look_last(lambda: self._strangers(proof, known), self.monotonic)
 
     def _refuse_unless_deleted(self, proof: Proof) -> None:
         kind = Kind.MANAGED_INSTANCE_GROUP
@@ -118,17 +115,11 @@ class Gate:
             and (pod.deletion_deadline is None or pod.deletion_deadline > now)
         ]
 
-    def _refuse_if_growing(self, proof: Proof, known: Collection[tuple[str, str]]) -> None:
-        # All that went before may have taken long: a node may have come, or come again under its old name. Also one
-        # that is closed by now, by somebody else: its pods were not looked at.
-        for _ in range(_LAST_LOOKS):
-            began = self.monotonic()
-            for node in self._selected(proof):
-                if not node.unschedulable or (node.name, node.uid) not in known:
-                    raise KeptError(f"node {node.name} has registered or was uncordoned meanwhile")
-            if self.monotonic() - began <= _LAST_LOOK_SECONDS:
-                return
-        raise KeptError("the API server takes too long to confirm that its nodes are cordoned")
+    def _strangers(self, proof: Proof, known: Collection[tuple[str, str]]) -> list[str]:
+        """Name the nodes that are open by now, or not those whose pods were looked at."""
+        return [
+            node.name for node in self._selected(proof) if not node.unschedulable or (node.name, node.uid) not in known
+        ]
 
 
 def _counts(node: Node, proof: Proof) -> bool:

@@ -7,7 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from provisioner import kube
-from provisioner.kube.gates import KeptError, why_kept
+from provisioner.kube.gates import KeptError, look_last, why_kept
+from tests.support.clock import FakeClock
+
+TOO_LONG = "the API server takes too long to confirm that its nodes are cordoned"
 
 
 def raising(error: Exception) -> Callable[[], None]:
@@ -39,3 +42,28 @@ def test_what_keeps(error: Exception, want: str) -> None:
 def test_what_passes() -> None:
     """Nothing that was raised is no reason."""
     assert why_kept(lambda: None, call="delete a") is None
+
+
+@pytest.mark.parametrize(
+    ("looks_seconds", "want"),
+    [
+        pytest.param((2.0,), None, id="a short look is enough"),
+        pytest.param((2.1, 30.0, 1.0), None, id="a long look counts for nothing, and the next may be short"),
+        pytest.param((2.1, 2.1, 2.1, 0.0), TOO_LONG, id="three long looks are too many"),
+    ],
+)
+def test_the_last_look(looks_seconds: tuple[float, ...], want: str | None) -> None:
+    """It is worth two seconds from when it is asked for."""
+    clock, looks = FakeClock(), iter(looks_seconds)
+
+    def strangers() -> list[str]:
+        clock.advance(next(looks))
+        return []
+
+    assert want == why_kept(lambda: look_last(strangers, clock), call="delete a")
+
+
+def test_a_stranger_in_the_last_look() -> None:
+    """A node that came meanwhile keeps the others, however long the look took."""
+    with pytest.raises(KeptError, match="node n has registered or was uncordoned meanwhile"):
+        look_last(lambda: ["n", "m"], FakeClock())
