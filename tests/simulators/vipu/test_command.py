@@ -260,9 +260,8 @@ def test_the_server_refuses_what_no_command_sends(
     ],
 )
 def test_settings_that_are_wrong_end_the_server_at_once(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, settings: Any, problem: str
+    capsys: pytest.CaptureFixture[str], settings: Any, problem: str
 ) -> None:
-    monkeypatch.setattr(serving.signals, "on_end", lambda _action: None)
     assert serving.serve(["--port", "0", "--settings", json.dumps(settings)]) == 2
     assert problem in capsys.readouterr().err
 
@@ -276,7 +275,7 @@ def test_server_and_command_are_programs_of_their_own(tmp_path: Path) -> None:
     serve = [*module, "serve", "--port", "0", "--settings", '{"create_seconds": 0}']
     with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        host, port = server.stdout.readline().split("on ")[1].split(";")[0].split(":")
+        host, port = server.stdout.readline().split("VIPU_SERVERS=")[1].split()[0].split(":")
         create = [installed, "create", "partition", "p1", "--size", "1", "-H", host, "--api-port", port]
         environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
         done = subprocess.run(create, check=True, capture_output=True, text=True, env=environment)
