@@ -6,49 +6,33 @@ decoded.
 
 from __future__ import annotations
 
-import base64
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from provisioner.admission.hooks import endpoint_of
 from provisioner.admission.patch import Operation, apply_patch
 from provisioner.settings import SettingsError
 from provisioner.settings.webhook import read_webhook_settings
 from provisioner.webhook.app import make_hooks
-from tests.support.endpoints import Reads, answer_of
+from tests.support import reviews
+from tests.support.endpoints import Reads
 from tests.support.kube import FakeKube
 
 CASES = sorted(Path("tests/data/partitions").glob("*.json"))
-VERSIONS = ["admission.k8s.io/v1", "admission.k8s.io/v1beta1"]
-
-
-class Unwatched:
-    """Counts nothing."""
-
-    def reviewed(self, hook: str, outcome: str, seconds: float) -> None:
-        pass
 
 
 def answer_to(variables: dict[str, str], review: dict[str, Any]) -> dict[str, Any]:
     """Post a review to the server's webhook; return the answer with the patch decoded."""
     hooks = make_hooks(read_webhook_settings(variables), Reads(FakeKube()), {})
-    [hook] = [each for each in hooks if each.path == "/mutate/partitions"]
-    content = answer_of(endpoint_of(hook, Unwatched()), json.dumps(review).encode())
-    assert content.status == 200
-    answer: dict[str, Any] = json.loads(content.body)
-    if "patch" in answer["response"]:
-        answer["response"]["patch"] = json.loads(base64.b64decode(answer["response"]["patch"]))
-    return answer
+    return reviews.answer_to(hooks, "/mutate/partitions", review)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", reviews.VERSIONS)
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_a_review_is_answered(path: Path, version: str) -> None:
     case = json.loads(path.read_text(encoding="utf-8"))
-    # The versions have the same fields.
     review, want = ({**case[each], "apiVersion": version} for each in ("review", "answer"))
     assert answer_to(case["variables"], review) == want
     # Asked again about what it made of it, as after another webhook, it leaves it as it is.

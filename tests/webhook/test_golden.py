@@ -7,29 +7,20 @@ sent them; the others have the same form.
 
 from __future__ import annotations
 
-import base64
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from provisioner.admission.hooks import endpoint_of
 from provisioner.admission.patch import Operation, apply_patch
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.webhook.app import make_hooks
-from tests.support.endpoints import Reads, answer_of
+from tests.support import reviews
+from tests.support.endpoints import Reads
 from tests.support.kube import FakeKube
 
 CASES = sorted(Path("tests/data/admission").glob("*.json"))
-VERSIONS = ["admission.k8s.io/v1", "admission.k8s.io/v1beta1"]
-
-
-class Unwatched:
-    """Counts nothing."""
-
-    def reviewed(self, hook: str, outcome: str, seconds: float) -> None:
-        pass
 
 
 def answer_to(case: dict[str, Any], review: dict[str, Any]) -> dict[str, Any]:
@@ -37,15 +28,8 @@ def answer_to(case: dict[str, Any], review: dict[str, Any]) -> dict[str, Any]:
     kube = FakeKube()
     for path, owner in case["owners"].items():
         kube.put_object(path, owner)
-    [hook] = [
-        each for each in make_hooks(WebhookSettings(**case["settings"]), Reads(kube), {}) if each.path == "/mutate"
-    ]
-    content = answer_of(endpoint_of(hook, Unwatched()), json.dumps(review).encode())
-    assert content.status == 200
-    answer: dict[str, Any] = json.loads(content.body)
-    if "patch" in answer["response"]:
-        answer["response"]["patch"] = json.loads(base64.b64decode(answer["response"]["patch"]))
-    return answer
+    hooks = make_hooks(WebhookSettings(**case["settings"]), Reads(kube), {})
+    return reviews.answer_to(hooks, "/mutate", review)
 
 
 def environment(pod: dict[str, Any]) -> dict[str, Any]:
@@ -57,11 +41,10 @@ def environment(pod: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", reviews.VERSIONS)
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_a_review_is_answered(path: Path, version: str):
     case = json.loads(path.read_text(encoding="utf-8"))
-    # The versions have the same fields.
     review, want = ({**case[each], "apiVersion": version} for each in ("review", "answer"))
     answer = answer_to(case, review)
     assert answer == want
