@@ -79,6 +79,10 @@ coverage: setup ## Run all tests and measure which code they run: at least 90 pe
 test-quick: $(SETUP) ## Run the tests that need no control plane.
 	@$(BIN)/pytest -m 'not e2e'
 
+.PHONY: explore
+explore: $(SETUP) ## Try new examples in the property tests; `make test` tries the same ones each time.
+	@$(BIN)/pytest $(WORKERS) --timeout=1200 --hypothesis-profile=new -m 'hypothesis and not e2e'
+
 .PHONY: lint
 lint: $(SETUP) ## Check style, types and layers.
 	@$(BIN)/ruff check .

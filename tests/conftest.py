@@ -8,13 +8,18 @@ from hypothesis import HealthCheck, Phase, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+# The same examples each time: what a change breaks, it breaks for everybody, and nobody else's change fails for it.
 # A machine that is busy with something else must not fail a test: no time limits on examples, nor on making them.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("same")
+# `make explore` looks for examples that nobody has tried.
+settings.register_profile(
+    "new", settings.get_profile("same"), derandomize=False, database=None, max_examples=1000, print_blob=True
+)
 # Mutated code has to fail, and nobody reads with which example.
-settings.register_profile("mutation", settings.get_profile("untimed"), phases=[Phase.explicit, Phase.generate])
+settings.register_profile("mutation", settings.get_profile("same"), phases=[Phase.explicit, Phase.generate])
 # Which tests run which lines is seen after a few examples.
-settings.register_profile("mutation-map", settings.get_profile("untimed"), max_examples=10)
+settings.register_profile("mutation-map", settings.get_profile("same"), max_examples=10)
 
 # By default structlog prints the variables of each frame with a traceback, which takes a second each time.
 structlog.configure(
