@@ -14,6 +14,8 @@ POD_LABEL = "graphcore.ai/pod"
 #: Annotation of pods that have been injected.
 STATUS = "graphcore.ai/status"
 INJECTED = "injected"
+#: Annotation of pods that the kubelet runs from files whatever the API server says: of what it shows of them.
+MIRROR = "kubernetes.io/config.mirror"
 
 # --- Ours -----------------------------------------------------------------------------------------------------------
 #: Holds a pod back from the scheduler until its partition is active.

@@ -39,7 +39,8 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
         created_at=parse_timestamp(metadata.get("creationTimestamp")) or fields.UNKNOWN_TIME,
         size=size,
         problem=problem,
-        injected=annotations.get(names.STATUS) == names.INJECTED,
+        # A static pod is admitted whatever it says of itself.
+        injected=annotations.get(names.STATUS) == names.INJECTED and names.MIRROR not in annotations,
         gated=gated,
         held_by_others=bool(gates - {names.SCHEDULING_GATE}),
         priority=_priority_of(spec.get("priority")),

@@ -99,6 +99,12 @@ def test_what_a_pod_says_of_its_server_before_its_gate_is_open_is_not_believed()
     assert (pod.gated, pod.held_by_others, pod.told_server) == (True, False, "")
 
 
+def test_a_static_pod_has_not_been_injected_whatever_it_says() -> None:
+    """Admission cannot reject it, and it runs without a gate: it would take IPUs that nobody hands to it."""
+    annotations = {names.IPUS: "4", names.STATUS: names.INJECTED, "kubernetes.io/config.mirror": "x"}
+    assert not parse_pod(_raw(annotations=annotations)).injected
+
+
 def _affinity(*terms: Any) -> dict[str, Any]:
     required = {"nodeSelectorTerms": list(terms)}
     return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}

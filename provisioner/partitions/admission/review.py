@@ -17,9 +17,6 @@ from provisioner.partitions.admission.conflicts import conflicts
 from provisioner.partitions.admission.injection import OF_THE_CONTROLLER, Mode, Settings, inject
 from provisioner.partitions.request import Wrong, read_size
 
-#: Of pods that the kubelet runs from files whatever the API server says: what it shows of them.
-_MIRROR = "kubernetes.io/config.mirror"
-
 
 def review_pod(request: Request, settings: Settings) -> Answer:
     """Answer the review of a pod; whatever does not concern IPUs is admitted as it is."""
@@ -42,13 +39,13 @@ def _created(request: Request, settings: Settings) -> Answer:
     try:
         size = read_size(annotations, largest=settings.largest_size)
     except Wrong as error:
-        return _static(title) if _MIRROR in annotations else Answer(denied=f"{title}: {error}")
+        return _static(title) if names.MIRROR in annotations else Answer(denied=f"{title}: {error}")
     if size is None:
         if names.STATUS in annotations:
             said = f"{names.STATUS} is written by the webhook, and the pod asks for no IPUs"
             return Answer(denied=f'{title}: {said}; leave it out, or add {names.IPUS}: "4" for four IPUs.')
         return Answer()
-    if _MIRROR in annotations:
+    if names.MIRROR in annotations:
         return _static(title)
     wrong = list(conflicts(pod, settings))
     if wrong:
