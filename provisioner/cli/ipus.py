@@ -20,6 +20,7 @@ _MEANINGS = {
     "creating": "is being made",
     "active": "is active",
     "broken": "is there and good for nothing",
+    "misplaced": "is where its pod may not run, and is given up",
     "lost": "has vanished from its server, and is made again",
     "withdrawn": "is given up in this place",
     "releasing": "is being removed",

@@ -17,7 +17,7 @@ PREFIX = "tpu_provisioner_partitions_"
 DONE = "ok"
 WRITE_RESULTS = (DONE, *(failure.value for failure in WriteFailure))
 #: As `Holding.phase` has them.
-PHASES = ("wanted", "creating", "active", "broken", "lost", "withdrawn", "releasing", "gone", "orphan")
+PHASES = ("wanted", "creating", "active", "broken", "misplaced", "lost", "withdrawn", "releasing", "gone", "orphan")
 _CALL_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _WAIT_BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 

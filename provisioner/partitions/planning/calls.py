@@ -12,6 +12,9 @@ from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.partitions.planning.snapshot import Reading
 from provisioner.partitions.vipu.records import PartitionRequest
 
+#: What a write of the ledger is known by.
+LEDGER = "ledger"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadServer:
@@ -71,7 +74,7 @@ class SaveLedger:
     @property
     def key(self) -> str:
         """Names what is written."""
-        return "ledger"
+        return LEDGER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

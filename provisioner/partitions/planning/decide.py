@@ -6,7 +6,7 @@ an entry or a server that makes it raise costs nothing but itself (`Plan.faults`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -24,6 +24,7 @@ from provisioner.partitions.planning import (
 )
 from provisioner.partitions.planning.calls import Call, OpenGate, SaveLedger, Write
 from provisioner.partitions.planning.guard import Guard
+from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.memory import Memory, OpenCall, PartitionMemory
 from provisioner.partitions.planning.picture import Picture, look
 from provisioner.partitions.planning.plan import Plan, Rejected, View
@@ -53,9 +54,11 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: 
     picture, round_ = look(begin_round(snapshot, snapshot.ledger, memory, settings, now), guard)
     step = merged(_steps(picture, round_, guard))
     calls = pacing.choose(step.calls, round_.memory, settings)
-    writes, later = _writes(picture, step.gates, round_)
+    entries = recording.entries_of(picture, round_)
+    unrecorded = recording.unrecorded(entries, picture, round_)
+    writes, later = _writes(entries, step.gates, round_)
     told, known, more = events.choose(
-        (*step.notices, *_notices(picture, round_)),
+        (*step.notices, *_notices(picture, unrecorded, round_)),
         memory.told,
         round_.pods,
         frozenset(each.entry.pod_uid for each in picture.standings.values() if each.phase is Phase.ACTIVE),
@@ -67,7 +70,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: 
     moments += [each.until for each in picture.queue if each.until is not None]
     view = guard.run(
         "view",
-        partial(view_of, picture.queue, picture.schedule, picture.standings.values(), picture.strays, picture.supply),
+        partial(view_of, picture, unrecorded),
         View(),
     )
     return Plan(
@@ -98,13 +101,15 @@ def _step_of(standing: Standing, round_: Round) -> Step:
     return merged((made, released)) if released is not NOTHING else made
 
 
-def _notices(picture: Picture, round_: Round) -> Iterable[Notice]:
+def _notices(picture: Picture, unrecorded: Mapping[str, str], round_: Round) -> Iterable[Notice]:
     """Say what pods wait for, where they still do."""
     placed = {pod.uid for pod, _ in picture.schedule.placed}
     for candidate in picture.queue:
         pod = candidate.pod
         if pod.uid in picture.schedule.limited:
             yield events.limited(pod)
+        elif pod.uid in unrecorded:
+            yield events.unrecorded(pod, unrecorded[pod.uid])
         elif pod.uid not in placed:
             yield events.waiting(candidate)
     for uid, why in picture.rejected.items():
@@ -116,10 +121,11 @@ def _rejected(picture: Picture, round_: Round) -> Iterable[Rejected]:
         yield Rejected(pod=round_.pods[uid], why=why)
 
 
-def _writes(picture: Picture, gates: Iterable[OpenGate], round_: Round) -> tuple[tuple[Write, ...], list[datetime]]:
+def _writes(
+    entries: tuple[Entry, ...], gates: Iterable[OpenGate], round_: Round
+) -> tuple[tuple[Write, ...], list[datetime]]:
     """Choose what is written now; return when the rest may be."""
     proposals: list[tuple[Write, str]] = []
-    entries = recording.entries_of(picture, round_)
     if entries != round_.ledger.entries:
         save = SaveLedger(before=round_.ledger, entries=entries)
         proposals.append((save, round_.ledger.resource_version))

@@ -25,7 +25,7 @@ _REPEATABLE = frozenset({"lost", "broken"})
 #: What a round tells at most; the rest is told in the next ones.
 MOST_PER_ROUND = 200
 #: What waits for these is not going to change by itself.
-_WARNINGS = frozenset({Wait.IMPOSSIBLE, Wait.REFUSED})
+_WARNINGS = frozenset({Wait.IMPOSSIBLE, Wait.OTHERS, Wait.REFUSED})
 
 
 def waiting(candidate: Candidate) -> Notice:
@@ -37,6 +37,11 @@ def waiting(candidate: Candidate) -> Notice:
 def limited(pod: Pod) -> Notice:
     """Say that a pod's namespace has all that it may have."""
     return _notice(Wait.LIMIT.value, pod, WAITING, f"Namespace {pod.namespace} has all the IPUs that it may have.")
+
+
+def unrecorded(pod: Pod, why: str) -> Notice:
+    """Say that there are IPUs for a pod, and that the ledger does not take it."""
+    return _notice("unrecorded", pod, WAITING, why, warning=True)
 
 
 def created(pod: Pod, entry: Entry) -> Notice:
@@ -58,6 +63,15 @@ def broken(pod: Pod, entry: Entry, partition: Partition | None) -> Notice:
     what = "It is removed and made anew." if pod.gated else "The pod may be using it, so it stays."
     message = f"Partition {entry.id} on {entry.server} is not usable (state {state or 'unknown'}). {what}"
     return _notice("broken", pod, FAILED, message, warning=True)
+
+
+def misplaced(pod: Pod, entry: Entry) -> Notice:
+    """Say that a pod may not be where its partition is."""
+    message = (
+        f"Partition {entry.id} is on {entry.server}, whose nodes the pod may not use any more by its node selector or "
+        "affinity. It is removed, and the pod waits again."
+    )
+    return _notice("misplaced", pod, FAILED, message, warning=True)
 
 
 def lost(pod: Pod, entry: Entry) -> Notice:

@@ -35,7 +35,9 @@ def step_of(standing: Standing, round_: Round) -> Step:
         case Phase.ACTIVE:
             return _hand_over(standing, pod, round_)
         case Phase.BROKEN:
-            return _make_anew(standing, pod, round_)
+            return _make_anew(standing, pod, round_, events.broken(pod, standing.entry, standing.partition))
+        case Phase.MISPLACED if standing.partition is not None:
+            return _make_anew(standing, pod, round_, events.misplaced(pod, standing.entry))
     return NOTHING
 
 
@@ -84,10 +86,9 @@ def _is_being_told(standing: Standing, pod: Pod, round_: Round) -> bool:
     return write is not None and write.answered_at is None
 
 
-def _make_anew(standing: Standing, pod: Pod, round_: Round) -> Step:
-    """Remove what is broken, as long as the pod was told nothing of it."""
+def _make_anew(standing: Standing, pod: Pod, round_: Round, notice: Notice) -> Step:
+    """Remove what is of no use, as long as the pod was told nothing of it."""
     entry, known = standing.entry, standing.known
-    notice = events.broken(pod, entry, standing.partition)
     if not pod.gated or _is_being_told(standing, pod, round_):
         return Step(notices=(notice,))
     if known.removing is not None and known.removing.until > round_.now:

@@ -20,6 +20,9 @@ from provisioner.partitions.planning.standing import OVER, Phase, Standing, know
 from provisioner.partitions.planning.supply import SiteSupply, supply_of
 from provisioner.partitions.planning.sweeping import Stray
 
+_GIVEN_BACK = "Its partition was given back before it ran: delete it and make it again."
+_UNREADABLE = f"ConfigMap {names.LEDGER_CONFIGMAP_NAME}: its entry {{id}} cannot be read; repair it, or take it out."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
@@ -102,11 +105,12 @@ def _demand(
     namespaces = round_.settings.namespaces
     waiting, rejected = [], {}
     for pod in round_.pods.values():
-        if pod.uid in served or pod.finished or pod.released or pod.deletion_deadline is not None:
+        if pod.uid in served or pod.finished or pod.deletion_deadline is not None:
             continue
-        if pod.uid in unreadable:
-            continue
-        if namespaces and pod.namespace not in namespaces:
+        if pod.released or pod.uid in unreadable:
+            if pod.gated:
+                rejected[pod.uid] = _GIVEN_BACK if pod.released else _UNREADABLE.format(id=unreadable[pod.uid])
+        elif namespaces and pod.namespace not in namespaces:
             if pod.gated:
                 rejected[pod.uid] = f"SERVED_NAMESPACES of the controller does not name {pod.namespace}."
         elif pod.problem:
@@ -120,10 +124,10 @@ def _demand(
     return waiting, rejected
 
 
-def _owners_of_unreadable(round_: Round) -> frozenset[str]:
-    """Return UIDs of pods whose entries cannot be read: whether they have partitions is not known."""
+def _owners_of_unreadable(round_: Round) -> Mapping[str, str]:
+    """Return ids of entries that cannot be read, by UID of the pod: whether it has a partition is not known."""
     unreadable = round_.ledger.unreadable
     if not unreadable:
-        return frozenset()
-    cluster = round_.snapshot.cluster_uid
-    return frozenset(uid for uid in round_.pods if names.partition_id(cluster, uid) in unreadable)
+        return {}
+    ids = {uid: names.partition_id(round_.snapshot.cluster_uid, uid) for uid in round_.pods}
+    return {uid: each for uid, each in ids.items() if each in unreadable}

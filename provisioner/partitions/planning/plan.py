@@ -50,7 +50,7 @@ class Holding:
     size: int
     #: As namespace/name; empty of an orphan.
     pod: str
-    #: wanted, creating, active, broken, lost, withdrawn, releasing, gone or orphan.
+    #: wanted, creating, active, broken, misplaced, lost, withdrawn, releasing, gone or orphan.
     phase: str
     since: datetime
 

@@ -24,6 +24,8 @@ class Wait(Enum):
     LIMIT = "limit"
     #: No server has or may have an allocation that is large enough.
     IMPOSSIBLE = "impossible"
+    #: IPUs of partitions that are not of this cluster, and may stay for ever.
+    OTHERS = "others"
     #: The servers that it may use cannot be read.
     UNREADABLE = "unreadable"
     #: Somebody else's scheduling gates.
@@ -33,7 +35,7 @@ class Wait(Enum):
 
 
 #: Pods that wait for these are in nobody's way.
-_ASIDE = frozenset({Wait.IMPOSSIBLE, Wait.UNREADABLE, Wait.HELD, Wait.REFUSED})
+_ASIDE = frozenset({Wait.IMPOSSIBLE, Wait.OTHERS, Wait.UNREADABLE, Wait.HELD, Wait.REFUSED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,10 +96,17 @@ class _Choices:
             for site, each in sorted(self._supply.items())
             if site[0] in servers and (each.total is None or each.total >= pod.size)
         ]
-        usable = tuple(each.site for each in large if each.usable)
-        if usable:
+        usable = [each for each in large if each.usable]
+        sites = tuple(each.site for each in usable if each.within_reach is None or each.within_reach >= pod.size)
+        if sites:
             why = f"Waits for {pod.size} free IPUs in one allocation."
-            return _Choice(wait=Wait.QUEUE, why=why, sites=usable)
+            return _Choice(wait=Wait.QUEUE, why=why, sites=sites)
+        if usable:
+            why = (
+                f"Partitions of others leave no allocation {pod.size} IPUs: it has its turn when they are gone, and "
+                "others pass it meanwhile."
+            )
+            return _Choice(wait=Wait.OTHERS, why=why)
         unread = sorted(
             {each.site[0] for each in large} | {a for a in servers if self._round.servers[a].reading is None}
         )

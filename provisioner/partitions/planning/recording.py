@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from provisioner.model import bounds
+from provisioner.model.writes import WriteFailure
 from provisioner.partitions import names
+from provisioner.partitions.planning.calls import LEDGER
 from provisioner.partitions.planning.ledger import MOST_CHARACTERS, Entry, characters_of
 from provisioner.partitions.planning.picture import Picture
 from provisioner.partitions.planning.round import Round
@@ -41,6 +45,18 @@ def entries_of(picture: Picture, round_: Round) -> tuple[Entry, ...]:
             break
         kept[entry.id] = entry
     return tuple(kept.values())
+
+
+def unrecorded(entries: Iterable[Entry], picture: Picture, round_: Round) -> Mapping[str, str]:
+    """Return why pods that have a place now wait all the same, by UID: the ledger does not take them."""
+    write = round_.memory.writes.get(LEDGER)
+    if write is not None and write.failure is WriteFailure.REFUSED:
+        words = bounds.cut(write.message, bounds.HINTED_WORDS)
+        why = f"There are IPUs for it, and the API server does not let the ledger be written: {words}"
+        return {pod.uid: why for pod, _ in picture.schedule.placed}
+    recorded = {entry.pod_uid for entry in entries}
+    why = "There are IPUs for it, and the ledger is full."
+    return {pod.uid: why for pod, _ in picture.schedule.placed if pod.uid not in recorded}
 
 
 def _as_listed(standing: Standing) -> Entry:

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from provisioner.model import waits
 from provisioner.partitions.demand import Pod
+from provisioner.partitions.planning.calls import RemovePartition
 from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.partitions.planning.memory import Memory
 from provisioner.partitions.planning.settings import PlanningSettings
@@ -37,6 +38,10 @@ class Round:
         """Return the last reading of a server that can be read; None: nothing may be concluded about it."""
         view = self.servers.get(server)
         return view.reading if view is not None and view.failure is None else None
+
+    def is_being_changed(self, entry: Entry) -> bool:
+        """Whether a create or a remove of a partition is under way."""
+        return RemovePartition(server=entry.server, id=entry.id, pod=None).key in self.memory.calls
 
     def told_elsewhere(self, pod: Pod, server: str) -> bool:
         """Whether a pod was told another server than this one; a name that no setting has may be an old one of it."""

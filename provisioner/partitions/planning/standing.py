@@ -22,6 +22,8 @@ class Phase(Enum):
     ACTIVE = "active"
     #: It says that it failed, is another one than was asked for, or takes too long.
     BROKEN = "broken"
+    #: Its pod, which was told nothing of it, may not be scheduled to the nodes of its server any more.
+    MISPLACED = "misplaced"
     #: Its pod was told of it, and it is not there any more.
     LOST = "lost"
     #: Its server had no place for it, and it is not there: its pod waits again.
@@ -86,11 +88,13 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
     if pod is None or not wanted:
         phase = Phase.GONE if partition is None and shows_all else Phase.RELEASING
         reads = not shows_all
-    elif partition is not None:
-        phase = _phase_of(entry, partition, known, round_) if shows_changes else Phase.CREATING
-        reads = not shows_changes
     elif not shows_changes:
         phase, reads = Phase.CREATING, True
+    elif _is_misplaced(entry, pod):
+        there = partition is not None or round_.is_being_changed(entry)
+        phase = Phase.MISPLACED if there else Phase.WITHDRAWN
+    elif partition is not None:
+        phase = _phase_of(entry, partition, known, round_)
     elif known.refused and pod.gated:
         phase = Phase.WITHDRAWN
     elif pod.told_server and not round_.told_elsewhere(pod, entry.server):
@@ -107,6 +111,11 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
         reads=reads,
         outdated=not shows_changes,
     )
+
+
+def _is_misplaced(entry: Entry, pod: Pod) -> bool:
+    """Whether a pod that has its gate may not use the nodes of its server: selectors can be added to it until then."""
+    return pod.gated and pod.servers is not None and entry.server not in pod.servers
 
 
 def _phase_without_server(pod: Pod | None, *, wanted: bool) -> Phase:

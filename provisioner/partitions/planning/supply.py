@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 
+from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.memory import Site
 from provisioner.partitions.planning.round import Round
 from provisioner.partitions.planning.standing import OVER, Phase, Standing
 from provisioner.partitions.vipu.records import Allocation, Partition
 
-_TRIALS = frozenset({Phase.WANTED, Phase.CREATING, Phase.LOST})
+_TRIALS = frozenset({Phase.WANTED, Phase.CREATING, Phase.MISPLACED, Phase.LOST})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class SiteSupply:
     total: int | None
     ours: tuple[Holder, ...]
     others: tuple[Holder, ...]
+    #: IPUs besides those of partitions that this cluster has no say in; None: the server does not tell the total.
+    within_reach: int | None
     #: Its server can be read.
     usable: bool
     #: Sizes of partitions that are asked for and are not seen there.
@@ -79,11 +82,20 @@ def supply_of(standings: Mapping[str, Standing], round_: Round) -> Mapping[Site,
                 total=allocation.ipus,
                 ours=tuple(Holder(ipus=each.ipus, ends_in_seconds=_ends_in(each, round_)) for each in own),
                 others=tuple(Holder(ipus=each.size, ends_in_seconds=inf) for each in theirs),
+                within_reach=_within_reach(allocation, theirs, round_),
                 usable=view.failure is None,
                 trials=tuple(each.entry.size for each in own if each.phase in _TRIALS and each.partition is None),
                 ids=frozenset((*(each.entry.id for each in own), *(each.id for each in theirs))),
             )
     return found
+
+
+def _within_reach(allocation: Allocation, theirs: Iterable[Partition], round_: Round) -> int | None:
+    if allocation.ipus is None:
+        return None
+    prefix, unreadable = names.id_prefix(round_.snapshot.cluster_uid), round_.ledger.unreadable
+    strange = (each.size for each in theirs if each.id in unreadable or not each.id.startswith(prefix))
+    return max(0, allocation.ipus - sum(strange))
 
 
 def _may_be_in(partition: Partition, allocation: Allocation) -> bool:

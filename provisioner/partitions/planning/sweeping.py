@@ -125,7 +125,7 @@ def _entry_of(stray: Stray, pod: Pod, round_: Round) -> Entry:
         namespace=pod.namespace,
         pod=pod.name,
         pod_uid=pod.uid,
-        size=stray.partition.size,
+        size=pod.size or stray.partition.size,
         server=stray.server,
         allocation=allocation,
         reconfigurable=round_.settings.reconfigurable,

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 
-from provisioner.partitions.planning.memory import Site
+from provisioner.partitions.planning.picture import Picture
 from provisioner.partitions.planning.placing import Schedule
 from provisioner.partitions.planning.plan import Holding, Supply, View, Waiting
 from provisioner.partitions.planning.queue import Candidate
 from provisioner.partitions.planning.standing import Standing
-from provisioner.partitions.planning.supply import SiteSupply
-from provisioner.partitions.planning.sweeping import Stray
 
 _ORPHAN = "orphan"
 
 
-def view_of(
-    queue: Sequence[Candidate],
-    schedule: Schedule,
-    standings: Iterable[Standing],
-    strays: Iterable[Stray],
-    supply: Mapping[Site, SiteSupply],
-) -> View:
-    """Put together what is shown."""
-    holdings = [_holding(each) for each in standings]
+def view_of(picture: Picture, unrecorded: Mapping[str, str]) -> View:
+    """Put together what is shown; `unrecorded` says by UID what the ledger has against pods that have a place."""
+    holdings = [_holding(each) for each in picture.standings.values()]
     holdings += [
         Holding(
             id=each.partition.id,
@@ -34,11 +26,12 @@ def view_of(
             phase=_ORPHAN,
             since=each.known.since,
         )
-        for each in strays
+        for each in picture.strays
     ]
     return View(
         waiting=tuple(
-            Waiting(pod=each.pod, place=place, why=_why(each, schedule)) for place, each in enumerate(queue, start=1)
+            Waiting(pod=each.pod, place=place, why=unrecorded.get(each.pod.uid) or _why(each, picture.schedule))
+            for place, each in enumerate(picture.queue, start=1)
         ),
         holdings=tuple(sorted(holdings, key=lambda each: (each.server, each.allocation, each.id))),
         supply=tuple(
@@ -49,7 +42,7 @@ def view_of(
                 ours=sum(holder.ipus for holder in each.ours),
                 others=sum(holder.ipus for holder in each.others),
             )
-            for site, each in sorted(supply.items())
+            for site, each in sorted(picture.supply.items())
         ),
     )
 

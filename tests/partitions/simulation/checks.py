@@ -128,7 +128,8 @@ class Checks:
         self._fit(passing, save, snapshot)
         if not passing or self.settings.namespace_limits:
             return
-        head = self._head(pods.values(), placed, plan, frozenset(save.before.unreadable))
+        waiting = [pod for pod in pods.values() if not _waits_for_others(pod, snapshot)]
+        head = self._head(waiting, placed, plan, frozenset(save.before.unreadable))
         if head is None:
             return
         now = plan_time(plan, save)
@@ -286,6 +287,28 @@ class Checks:
         ledger = self.kube.read_ledger()
         if ledger.entries or ledger.unreadable:
             self.stage.violate(f"left in the ledger: {[entry.pod for entry in ledger.entries]} {ledger.unreadable}")
+
+
+def _waits_for_others(pod: Pod, snapshot: Snapshot) -> bool:
+    """Whether all allocations that a pod may use and that are large enough have too much in them that is not ours."""
+    unreadable = snapshot.ledger.unreadable if snapshot.ledger is not None else {}
+    large, possible = False, False
+    for view in snapshot.servers:
+        if view.reading is None or view.failure is not None:
+            continue
+        if pod.servers is not None and view.server.address not in pod.servers:
+            continue
+        for each in view.reading.allocations:
+            theirs = [
+                partition.size
+                for partition in view.reading.partitions
+                if (not own(partition.id) or partition.id in unreadable)
+                and partition.allocation in ("", each.name)
+                and (partition.allocation or partition.cluster == each.cluster)
+            ]
+            large = large or each.ipus is None or each.ipus >= pod.size
+            possible = possible or each.ipus is None or each.ipus - sum(theirs) >= pod.size
+    return large and not possible
 
 
 def plan_time(plan: Plan, save: SaveLedger) -> float:

@@ -203,6 +203,9 @@ class Kube:
         pod = self.pods.get(gate.pod.uid)
         if pod is None or pod.resource_version != gate.pod.resource_version:
             raise Declined(WriteFailure.CONFLICT)
+        if pod.servers is not None and gate.server.address not in pod.servers:
+            # Node selectors of a pod can be added to, and none changed.
+            raise Declined(WriteFailure.CONFLICT)
         self.on_open(pod, gate)
         self.change(pod.uid, gated=False, told_server=gate.server.address)
 

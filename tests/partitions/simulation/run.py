@@ -202,6 +202,16 @@ class Run:
         elif kind < 0.3:
             self.stage.after(after, lambda: self.kube.change(pod.uid, released=True))
             self.stage.after(after + 60.0, lambda: self.kube.delete(pod.uid, grace_seconds=1.0))
+        elif kind < 0.37:
+            self.stage.after(after / 4, lambda: self._narrow(pod.uid))
+
+    def _narrow(self, uid: str) -> None:
+        """Let somebody add a node selector to a pod, which its gate allows."""
+        pod = self.kube.pods.get(uid)
+        if pod is not None and pod.gated:
+            chosen = self.stage.rng.choice(sorted(pod.servers if pod.servers is not None else self.servers))
+            self.stage.fault("pod narrowed", f"{pod.name} to {chosen}")
+            self.kube.change(uid, servers=frozenset({chosen}))
 
     def _something(self) -> None:
         rng, stage = self.stage.rng, self.stage

@@ -1,0 +1,173 @@
+"""Pods that hold or want IPUs to no use, and those that wait for something nobody would see."""
+
+from __future__ import annotations
+
+from provisioner.model.capacity import FailureKind
+from provisioner.model.writes import WriteFailure
+from provisioner.partitions.demand import Server
+from provisioner.partitions.planning.calls import CreatePartition, OpenGate, RemovePartition
+from provisioner.partitions.planning.ledger import MOST_CHARACTERS
+from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
+from tests.partitions.planning.stories import SERVER, Story, id_of, make_entry, make_partition, make_pod, reasons
+
+_OTHER = Server(host="vipu2", port=8090)
+_BOTH = {each: (Allocation(name="a", ipus=64),) for each in (SERVER, _OTHER)}
+
+
+def test_a_pod_whose_node_selector_is_narrowed_gets_its_partition_where_it_may_run() -> None:
+    """Of a pod with a gate anybody who may change it can add a node selector; its IPUs would be of no use for ever."""
+    pod = make_pod("train")
+    story = Story(pods=[pod], servers=_BOTH)
+    story.record(make_entry(pod))
+    story.put(make_partition(pod))
+    story.change(pod, servers=frozenset({_OTHER.address}))
+    plans = story.settle()
+    assert any("nodes" in event.message for plan in plans for event in plan.events if event.reason == "PartitionFailed")
+    assert story.at() == {}
+    assert story.entries()["train"].server == _OTHER.address
+    assert story.pods[0].told_server == _OTHER.address
+
+
+def test_a_pod_that_may_run_nowhere_any_more_gives_its_ipus_to_others() -> None:
+    """And is told why it waits."""
+    pod = make_pod("train", size=64, age_seconds=9)
+    story = Story(pods=[pod, make_pod("next", size=64)])
+    story.record(make_entry(pod))
+    story.put(make_partition(pod))
+    story.change(pod, servers=frozenset())
+    plans = story.settle()
+    assert "next" in story.entries()
+    assert any("node selector" in event.message for plan in plans for event in plan.events if event.pod.name == "train")
+
+
+def test_a_partition_that_is_being_made_for_a_narrowed_pod_is_not_forgotten() -> None:
+    """The entry stays until the answer is there and a reading shows what there is."""
+    pod = make_pod("train")
+    story = Story(pods=[pod], servers=_BOTH)
+    story.record(make_entry(pod))
+    story.read()
+    story.decide()
+    (create,) = story.calls(CreatePartition)
+    story.change(pod, servers=frozenset({_OTHER.address}))
+    story.pass_time(5)
+    story.live = frozenset({create.key})
+    plan = story.decide()
+    assert plan.writes == ()
+    for call in plan.calls:
+        story.answer(call)
+    story.live = frozenset()
+    story.answer(create, FailureKind.UNKNOWN_OUTCOME)
+    story.put(make_partition(pod))
+    story.settle()
+    assert story.at() == {}
+    assert story.entries()["train"].server == _OTHER.address
+
+
+def test_a_narrowed_pod_keeps_what_it_was_told_of() -> None:
+    """Its node is chosen, or its selector can be changed no more."""
+    pod = make_pod("train", gated=False, told_server=SERVER.address, servers=frozenset({_OTHER.address}))
+    story = Story(pods=[pod], servers=_BOTH)
+    story.record(make_entry(pod))
+    story.put(make_partition(pod))
+    assert reasons(story.settle()) == []
+    assert list(story.at()) == [id_of(pod)]
+
+
+def test_no_gate_is_opened_to_nodes_that_the_pod_may_not_use() -> None:
+    """It would wait for a node for ever, with IPUs."""
+    pod = make_pod("train", servers=frozenset({_OTHER.address}))
+    story = Story(pods=[pod], servers=_BOTH)
+    story.record(make_entry(pod))
+    story.put(make_partition(pod))
+    story.read()
+    story.decide()
+    assert story.calls(OpenGate) == []
+    assert [(call.id, call.gated) for call in story.calls(RemovePartition)] == [(id_of(pod), True)]
+
+
+def test_whoever_needs_ipus_of_others_holds_up_nobody() -> None:
+    """Partitions of another cluster may stay for ever, and one pod that asks for all IPUs would close what is free."""
+    stranger = Partition(id="theirs", size=4, state=PartitionState.ACTIVE, allocation="a")
+    story = Story(pods=[make_pod("all", size=64, age_seconds=99), make_pod("small", size=8)])
+    story.put(stranger)
+    story.read()
+    plans = story.settle()
+    assert story.entries().keys() == {"small"}
+    (told,) = [event for plan in plans for event in plan.events if event.pod.name == "all"]
+    assert (told.warning, "others" in told.message) == (True, True)
+    story.at().pop(stranger.id)
+    story.pass_time(10)
+    story.read()
+    story.pods.append(make_pod("late", size=8))
+    story.settle(seconds=5)
+    assert story.entries().keys() == {"small"}
+
+
+def test_whoever_needs_ipus_of_an_orphan_waits_for_them() -> None:
+    """It is removed soon, so nobody passes."""
+    story = Story(pods=[make_pod("all", size=64, age_seconds=99), make_pod("small", size=8)])
+    story.put(make_partition(make_pod("gone")))
+    story.settle(rounds=5)
+    assert story.entries() == {}
+    story.settle(rounds=40, seconds=5)
+    assert story.entries().keys() == {"all"}
+
+
+def test_a_partition_that_is_recorded_again_is_to_be_as_large_as_its_pod_asks() -> None:
+    """Somebody may have made one of this id with another size while the ledger was lost."""
+    pod = make_pod("train", size=4)
+    story = Story(pods=[pod])
+    story.put(make_partition(pod, size=1))
+    story.settle()
+    assert story.entries()["train"].size == 4
+    assert story.at()[id_of(pod)].size == 4
+
+
+def test_a_pod_whose_entry_cannot_be_read_is_told_so() -> None:
+    """Nothing else would say why it waits until somebody repairs the ledger."""
+    pod = make_pod("train")
+    story = Story(pods=[pod])
+    story.record(unreadable={id_of(pod): "{"})
+    plans = story.settle(5)
+    (told,) = [event for plan in plans for event in plan.events]
+    assert (told.reason, id_of(pod) in told.message) == ("PartitionRejected", True)
+    assert [each.pod for each in plans[-1].view.rejected] == [pod]
+
+
+def test_a_pod_that_gave_its_partition_back_before_it_ran_is_told_that_it_gets_no_other() -> None:
+    """Its gate stays shut, and nothing else would say why."""
+    pod = make_pod("train", released=True)
+    story = Story(pods=[pod])
+    story.record(make_entry(pod))
+    story.put(make_partition(pod))
+    plans = story.settle()
+    assert (story.at(), story.entries()) == ({}, {})
+    assert reasons(plans) == ["PartitionReleased", "PartitionRejected"]
+
+
+def test_a_pod_that_the_ledger_cannot_take_is_told_so() -> None:
+    """Its IPUs are free, so it does not wait for those."""
+    story = Story(pods=[make_pod("train")])
+    story.record(unreadable={"x": "y" * MOST_CHARACTERS})
+    story.read()
+    plans = story.settle(5)
+    (told,) = [event for plan in plans for event in plan.events]
+    assert (told.reason, "ledger" in told.message) == ("PartitionWaiting", True)
+    (waiting,) = plans[-1].view.waiting
+    assert "ledger" in waiting.why
+
+
+def test_a_pod_that_waits_for_a_ledger_which_nobody_lets_us_write_is_told_so() -> None:
+    """As with a ConfigMap that somebody made immutable."""
+    story = Story(pods=[make_pod("train")])
+    story.read()
+    told = []
+    for _ in range(5):
+        plan = story.decide()
+        told += plan.events
+        for each in plan.calls:
+            story.answer(each)
+        for write in plan.writes:
+            story.write(write, WriteFailure.REFUSED)
+        story.pass_time(1)
+    assert [(event.reason, "ledger" in event.message) for event in told] == [("PartitionWaiting", True)]
