@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -41,7 +40,8 @@ class Demo:
     def __init__(self, *, keep: bool) -> None:
         self._keep = keep or os.environ.get("KEEP", "") not in ("", "0", "false")
         self._started = time.monotonic()
-        self._interrupted = threading.Event()
+        # No threading.Event: a signal that comes while the same thread holds its lock would wait for itself.
+        self._interrupted = False
         self.exit_code = ExitCode.OK
 
     def __enter__(self) -> Self:
@@ -50,10 +50,10 @@ class Demo:
         return self
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        if self._interrupted.is_set():
+        if self._interrupted:
             # Nobody asks twice who can wait until all has ended in good order.
             raise KeyboardInterrupt
-        self._interrupted.set()
+        self._interrupted = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -61,7 +61,7 @@ class Demo:
         if isinstance(error, RehearsalError | LocalClusterError):
             refuse(f"\nThe demo failed: {error}")
             self.exit_code = ExitCode.ERROR
-        elif isinstance(error, KeyboardInterrupt) or (self._interrupted.is_set() and not self._keep):
+        elif isinstance(error, KeyboardInterrupt) or (self._interrupted and not self._keep):
             self.exit_code = ExitCode.INTERRUPTED
         return isinstance(error, RehearsalError | LocalClusterError | KeyboardInterrupt)
 
@@ -83,7 +83,7 @@ class Demo:
         Raises RehearsalError, with a picture of what there is, where nothing has changed for so long.
         """
         last_news = time.monotonic()
-        while not self._interrupted.is_set():
+        while not self._interrupted:
             rehearsal.check()
             for line in story.advance():
                 self.tell(line)
@@ -94,18 +94,19 @@ class Demo:
             silent_seconds = time.monotonic() - last_news
             if silent_seconds > patience_seconds:
                 raise RehearsalError(f"nothing has happened for {silent_seconds:.0f} s.\n{picture()}")
-            self._interrupted.wait(_LOOK_SECONDS)
+            time.sleep(_LOOK_SECONDS)
         return False
 
     def stay(self, rehearsal: RehearsedCluster, places: Mapping[str, str]) -> None:
         """Where everything is to stay, say where it is, and keep it running until an interruption."""
-        if not self._keep or self._interrupted.is_set():
+        if not self._keep or self._interrupted:
             return
         rows = [("kubectl", str(rehearsal.cluster.binaries["kubectl"])), *places.items()]
         lines = [f"export KUBECONFIG={rehearsal.cluster.kubeconfig}", *tables.aligned(rows)]
         click.echo("\nEverything keeps running until Ctrl-C:\n" + "".join(f"  {line}\n" for line in lines))
-        while not self._interrupted.wait(_LOOK_SECONDS):
+        while not self._interrupted:
             rehearsal.check()
+            time.sleep(_LOOK_SECONDS)
 
 
 def refuse(message: str) -> None:
