@@ -119,6 +119,23 @@ def kubeconfig_option(command: _Function) -> _Function:
     )(command)
 
 
+def observation_options(*, metrics: str) -> Callable[[_Function], _Function]:
+    """Add the options that say where a process shows its metrics, by default at this address, and its health."""
+
+    def decorate(command: _Function) -> _Function:
+        health = click.option(
+            "--health-probe-bind-address",
+            default=":8081",
+            show_default=True,
+            help='address of /healthz and /readyz; "0" disables it',
+        )
+        about = 'address of /metrics; "0" disables it'
+        # The help lists options in the order of decorators, of which the last is the innermost.
+        return click.option("--metrics-bind-address", default=metrics, show_default=True, help=about)(health(command))
+
+    return decorate
+
+
 def complete_files(_context: click.Context, _option: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Let the shell complete the name of a file."""
     from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for completion

@@ -10,7 +10,7 @@ import click
 import structlog
 
 from provisioner import kube, settings
-from provisioner.cli.frame import Command, kubeconfig_option
+from provisioner.cli.frame import Command, kubeconfig_option, observation_options
 from provisioner.cli.output import refuse
 from provisioner.controller import Addresses
 from provisioner.google import metadata
@@ -33,13 +33,7 @@ _PROJECT = "GCP_PROJECT_ID"
         "{prog} nodegroups --dry-run --kubeconfig=FILE",
     ),
 )
-@click.option("--metrics-bind-address", default=":8080", show_default=True, help='address of /metrics; "0" disables it')
-@click.option(
-    "--health-probe-bind-address",
-    default=":8081",
-    show_default=True,
-    help='address of /healthz and /readyz; "0" disables it',
-)
+@observation_options(metrics=":8080")
 @click.option("--leader-elect", is_flag=True, help="elect one leader among several replicas, by a Lease")
 @click.option("--dry-run", is_flag=True, help="change nothing, and log what would be done")
 @kubeconfig_option

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provisioner.cli.frame import Entry, Frame, complete_files, kubeconfig_option
+from provisioner.cli.frame import Entry, Frame, complete_files, kubeconfig_option, observation_options
 
 if TYPE_CHECKING:
     from provisioner.partitions.vipu.cli import VipuCommand
@@ -49,13 +49,7 @@ class _Partitions(Frame):
     help="its certificate; read again when it changes (default: no TLS)",
 )
 @click.option("--tls-key-file", metavar="FILE", shell_complete=complete_files, help="the key of the certificate")
-@click.option("--metrics-bind-address", default=":8082", show_default=True, help='address of /metrics; "0" disables it')
-@click.option(
-    "--health-probe-bind-address",
-    default=":8081",
-    show_default=True,
-    help='address of /healthz and /readyz; "0" disables it',
-)
+@observation_options(metrics=":8082")
 @click.option("--leader-elect", is_flag=True, help="elect one leader among several replicas, by a Lease")
 @kubeconfig_option
 @click.pass_context

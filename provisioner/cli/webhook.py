@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from provisioner import kube, settings
-from provisioner.cli.frame import Command, complete_files, kubeconfig_option
+from provisioner.cli.frame import Command, complete_files, kubeconfig_option, observation_options
 from provisioner.cli.output import refuse
 from provisioner.runtime import logs
 from provisioner.runtime.http import ServerError
@@ -54,13 +54,7 @@ def _file_option(
     ),
 )
 @click.option("--bind-address", default=":8443", show_default=True, help="address of the webhooks, over HTTPS")
-@click.option("--metrics-bind-address", default=":8080", show_default=True, help='address of /metrics; "0" disables it')
-@click.option(
-    "--health-probe-bind-address",
-    default=":8081",
-    show_default=True,
-    help='address of /healthz and /readyz; "0" disables it',
-)
+@observation_options(metrics=":8080")
 @_file_option("--tls-cert-file", "GTEI_TLS_CERT_FILE", _CERTIFICATE, "certificate; read again when it changes")
 @_file_option("--tls-key-file", "GTEI_TLS_KEY_FILE", _KEY, "its key")
 @click.option(
