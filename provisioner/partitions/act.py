@@ -30,6 +30,7 @@ from provisioner.partitions.planning.calls import (
     ReadServer,
     RemovePartition,
     SaveLedger,
+    TakeBack,
     Write,
     WriteAnswer,
 )
@@ -38,7 +39,7 @@ from provisioner.partitions.planning.plan import Plan
 from provisioner.partitions.planning.snapshot import Reading
 from provisioner.partitions.store import WRITE_SECONDS, LedgerStore
 from provisioner.partitions.vipu.protocol import Vipu, VipuError
-from provisioner.partitions.writing import open_gate
+from provisioner.partitions.writing import open_gate, take_back
 from provisioner.runtime.actor import NO_LEASE, CallingActor
 
 _log = structlog.get_logger(__name__)
@@ -141,6 +142,8 @@ class Actor(CallingActor[Answer]):
                     ledger = self.store.save(write.before, write.entries)
                 case OpenGate():
                     open_gate(self.api, write)
+                case TakeBack():
+                    take_back(self.api, write)
         except kube.ClusterError as error:
             failure, message = failure_of(error), str(error)
         except Exception as error:  # noqa: BLE001 - the answer must not be lost

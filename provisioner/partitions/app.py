@@ -222,6 +222,7 @@ def planning_settings(settings: PartitionSettings) -> PlanningSettings:
         namespace_limits=dict(settings.namespace_limits),
         namespaces=frozenset(settings.namespaces),
         orphan_seconds=settings.orphan_seconds,
+        unscheduled_seconds=settings.unscheduled_seconds,
     )
 
 

@@ -22,6 +22,9 @@ from provisioner.partitions.planning.calls import (
     OpenGate,
     ReadServer,
     RemovePartition,
+    SaveLedger,
+    TakeBack,
+    Write,
     WriteAnswer,
 )
 from provisioner.partitions.planning.events import FAILED
@@ -30,6 +33,7 @@ from provisioner.partitions.planning.snapshot import Snapshot
 from provisioner.runtime.repeats import Lasting
 
 _log = structlog.get_logger(__name__)
+_KINDS: Mapping[type[Write], str] = {SaveLedger: "save_ledger", OpenGate: "open_gate", TakeBack: "take_back"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,15 +122,19 @@ class Reporter:
 
     def _tell_write(self, answer: WriteAnswer) -> None:
         write, key = answer.write, answer.write.key
-        kind = "open_gate" if isinstance(write, OpenGate) else "save_ledger"
+        kind = _KINDS[type(write)]
         result = answer.failure.value if answer.failure is not None else DONE
         self.metrics.count_write(kind, result=result)
         said: dict[str, object] = {"write": kind, "object": key}
+        if not isinstance(write, SaveLedger):
+            said |= {"namespace": write.pod.namespace, "pod": write.pod.name}
         if isinstance(write, OpenGate):
-            said |= {"namespace": write.pod.namespace, "pod": write.pod.name, "partition": write.partition_id}
+            said["partition"] = write.partition_id
         match answer.failure:
             case None:
                 self._lasting.ended(key)
+                if isinstance(write, TakeBack):
+                    _log.info("partition.taken_back", **said)
                 if isinstance(write, OpenGate):
                     _log.info("pod.released_to_scheduler", **said)
                     self.metrics.observe_wait(seconds=max(0.0, (answer.at - write.pod.created_at).total_seconds()))

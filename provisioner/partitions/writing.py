@@ -1,4 +1,4 @@
-"""Letting a pod be scheduled: the partition is told, our gate goes, and the pod goes to nodes that reach the IPUs."""
+"""Letting a pod be scheduled to nodes that reach its IPUs, and taking them back from one that no node was found for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from provisioner import kube
 from provisioner.kube import fields
 from provisioner.kube.protocol import Api, Timeouts, object_path
 from provisioner.partitions import names
-from provisioner.partitions.planning.calls import OpenGate
+from provisioner.partitions.planning.calls import OpenGate, TakeBack
 
 #: Of each of the two exchanges.
 _TIMEOUTS = Timeouts(connect_seconds=1.5, read_seconds=3.5)
@@ -23,6 +23,20 @@ def open_gate(api: Api, what: OpenGate) -> None:
     path = object_path("pods", what.pod.name, namespace=what.pod.namespace)
     raw = api.get(path, timeouts=_TIMEOUTS)
     api.patch(path, _patch(raw, what), timeouts=_TIMEOUTS)
+
+
+def take_back(api: Api, what: TakeBack) -> None:
+    """Release a pod; Conflict where it has changed since it was decided on, as when it got a node.
+
+    Raises ClusterError and nothing else.
+    """
+    pod = what.pod
+    metadata = {
+        "uid": pod.uid,
+        "resourceVersion": pod.resource_version,
+        "annotations": {names.RELEASE: "true"},
+    }
+    api.patch(object_path("pods", pod.name, namespace=pod.namespace), {"metadata": metadata}, timeouts=_TIMEOUTS)
 
 
 def _patch(raw: Mapping[str, Any], what: OpenGate) -> dict[str, Any]:

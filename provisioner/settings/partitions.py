@@ -118,6 +118,15 @@ OPTIONS: tuple[Option, ...] = (
         default="2m",
         description="A partition that this cluster made, and that no pod has, is removed after so long.",
     ),
+    Option(
+        variable="UNSCHEDULED_TIMEOUT",
+        field="unscheduled_seconds",
+        group=Group.PARTITIONS,
+        read=forms.go_duration_seconds,
+        default="15m",
+        description="A pod that has its partition, and that the scheduler finds no node for, gives it back after so "
+        "long, where other pods wait for IPUs. 0s: never.",
+    ),
     pod_namespace(Group.PARTITIONS, "The namespace of the controller's Lease and of its ledger."),
     pod_name(Group.PARTITIONS, "controller"),
     log_level(Group.PARTITIONS),
@@ -137,6 +146,7 @@ class PartitionSettings:
     namespace_limits: tuple[tuple[str, int], ...] = ()
     namespaces: tuple[str, ...] = ()
     orphan_seconds: float = 120.0
+    unscheduled_seconds: float = 900.0
     own_namespace: str = constants.DEFAULT_NAMESPACE
     own_name: str = ""
     log_level: str = "info"

@@ -263,7 +263,7 @@ def test_tokens_prove_pods_to_the_rest_api(rehearsal: Rehearsal) -> None:
     sources = Sources(
         cluster_uid=lambda: "cluster",
         # The gate keeps them from the scheduler here; the controller has let them go.
-        pod=lambda _namespace, name: replace(parse_pod(mine if name == "mine" else other), gated=False),
+        pod=lambda _namespace, name: replace(parse_pod(mine if name == "mine" else other), gated=False, node="host-1"),
         ledger=lambda: Ledger(entries=(entry,)),
         vipu=lambda _address: vipu,
         problems=tuple,

@@ -289,6 +289,15 @@ def test_a_pod_has_its_partition_although_the_settings_would_not_give_it_any_mor
     assert ground.ask(pod).status == 200
 
 
+def test_a_pod_that_was_not_seen_on_a_node_is_handed_nothing(ground: Ground) -> None:
+    """What is seen of it is old: its partition may have been taken back while it had none."""
+    pod = ground.add_pod(node="")
+    ground.place(pod)
+    assert (ground.ask(pod).status, ground.vipu.reads) == (202, 0)
+    ground.change(pod, node="host-1")
+    assert ground.ask(pod).status == 200
+
+
 def test_a_pod_sees_that_it_waits(ground: Ground) -> None:
     pod = ground.add_pod()
     token = ground.token(pod)

@@ -57,12 +57,14 @@ def test_limits_and_sizes_reach_the_decisions() -> None:
             "SERVED_NAMESPACES": "research",
             "RECONFIGURABLE_PARTITIONS": "false",
             "ORPHAN_REMOVAL_DELAY": "10m",
+            "UNSCHEDULED_TIMEOUT": "0s",
         }
     )
     planning = planning_settings(effective)
     assert planning.namespace_limits == {"research": 32, "*": 16}
     assert (planning.largest_size, planning.namespaces) == (16, {"research"})
     assert (planning.reconfigurable, planning.orphan_seconds) == (False, 600.0)
+    assert planning.unscheduled_seconds == 0.0
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from provisioner import kube
 from provisioner.kube.protocol import object_path
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod, Server
-from provisioner.partitions.planning.calls import OpenGate
+from provisioner.partitions.planning.calls import OpenGate, TakeBack
 from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.store import LedgerStore
-from provisioner.partitions.writing import open_gate
+from provisioner.partitions.writing import open_gate, take_back
 from tests.support.clock import NOW
 from tests.support.kube import FakeKube
 
@@ -172,3 +172,21 @@ def test_a_change_in_between_is_a_conflict(api: FakeKube) -> None:
     with pytest.raises(kube.Conflict):
         open_gate(api, opening())
     assert {"name": "late/gate"} in (api.object(POD_PATH) or {})["spec"]["schedulingGates"]
+
+
+def test_a_partition_is_taken_back_from_the_pod_as_it_was_seen(api: FakeKube) -> None:
+    """By the annotation that the REST API writes as well."""
+    api.put_object(POD_PATH, raw_pod())
+    version = (api.object(POD_PATH) or {})["metadata"]["resourceVersion"]
+    take_back(api, TakeBack(pod=replace(pod(), resource_version=version)))
+    assert (api.object(POD_PATH) or {})["metadata"]["annotations"] == {"theirs": "stays", names.RELEASE: "true"}
+
+
+def test_a_pod_that_the_scheduler_has_bound_meanwhile_keeps_its_partition(api: FakeKube) -> None:
+    """Its init container may have it already."""
+    api.put_object(POD_PATH, raw_pod())
+    version = (api.object(POD_PATH) or {})["metadata"]["resourceVersion"]
+    api.put_object(POD_PATH, raw_pod(nodeName="host-1"))
+    with pytest.raises(kube.Conflict):
+        take_back(api, TakeBack(pod=replace(pod(), resource_version=version)))
+    assert names.RELEASE not in (api.object(POD_PATH) or {})["metadata"]["annotations"]

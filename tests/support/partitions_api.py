@@ -191,7 +191,7 @@ class Ground:
         """Put a pod into the watch, and into the cluster."""
         made: dict[str, Any] = {
             "uid": f"uid-{namespace}-{name}", "resource_version": "1", "created_at": NOW, "size": 4, "injected": True,
-            "gated": False, **parts,
+            "gated": False, "node": "host-1", **parts,
         }  # fmt: skip
         pod = Pod(namespace=namespace, name=name, **made)
         self.pods[namespace, name] = pod

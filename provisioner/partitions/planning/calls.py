@@ -94,8 +94,23 @@ class OpenGate:
         return f"Pod {self.pod.uid}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeBack:
+    """Release a pod that has its partition and no node, as the REST API does.
+
+    With UID and resource version as preconditions: one that got a node meanwhile keeps it.
+    """
+
+    pod: Pod
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        return f"Pod {self.pod.uid}"
+
+
 Call = ReadServer | CreatePartition | RemovePartition
-Write = SaveLedger | OpenGate
+Write = SaveLedger | OpenGate | TakeBack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from provisioner.model.writes import OpenWrite, blocked_until, still_open
 from provisioner.partitions.planning import (
     answers,
     events,
+    idling,
     making,
     pacing,
     polling,
@@ -22,7 +23,7 @@ from provisioner.partitions.planning import (
     releasing,
     sweeping,
 )
-from provisioner.partitions.planning.calls import Call, OpenGate, SaveLedger, Write
+from provisioner.partitions.planning.calls import Call, OpenGate, SaveLedger, TakeBack, Write
 from provisioner.partitions.planning.guard import Guard
 from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.memory import Memory, OpenCall, PartitionMemory
@@ -56,7 +57,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: 
     calls = pacing.choose(step.calls, round_.memory, settings)
     entries = recording.entries_of(picture, round_)
     unrecorded = recording.unrecorded(entries, picture, round_)
-    writes, later = _writes(entries, step.gates, round_)
+    writes, later = _writes(entries, (*step.gates, *step.returns), round_)
     told, known, more = events.choose(
         (*step.notices, *_notices(picture, unrecorded, round_)),
         memory.told,
@@ -89,6 +90,8 @@ def _steps(picture: Picture, round_: Round, guard: Guard) -> Iterable[Step]:
         yield guard.run(f"entry {standing.entry.id}", partial(_step_of, standing, round_), NOTHING)
     for stray in picture.strays:
         yield guard.run(f"partition {stray.partition.id}", partial(sweeping.step_of, stray, round_), NOTHING)
+    none: tuple[Step, ...] = ()
+    yield from guard.run("pods without a node", lambda: tuple(idling.steps(picture, round_)), none)
     waits = any(each.wait is not Wait.IMPOSSIBLE for each in picture.queue)
     for address in round_.servers:
         strays = [each for each in picture.strays if each.server == address]
@@ -122,14 +125,14 @@ def _rejected(picture: Picture, round_: Round) -> Iterable[Rejected]:
 
 
 def _writes(
-    entries: tuple[Entry, ...], gates: Iterable[OpenGate], round_: Round
+    entries: tuple[Entry, ...], of_pods: Iterable[OpenGate | TakeBack], round_: Round
 ) -> tuple[tuple[Write, ...], list[datetime]]:
     """Choose what is written now; return when the rest may be."""
     proposals: list[tuple[Write, str]] = []
     if entries != round_.ledger.entries:
         save = SaveLedger(before=round_.ledger, entries=entries)
         proposals.append((save, round_.ledger.resource_version))
-    proposals += [(gate, gate.pod.resource_version) for gate in gates]
+    proposals += [(each, each.pod.resource_version) for each in of_pods]
     chosen, later = [], []
     for write, seen in proposals:
         until = blocked_until(round_.memory.writes.get(write.key), seen, round_.now)
@@ -144,7 +147,7 @@ def _remembered(picture: Picture, round_: Round, calls: Iterable[Call], writes: 
     memory, now = round_.memory, round_.now
     return replace(
         memory,
-        partitions={each.entry.id: _known(each) for each in picture.standings.values()},
+        partitions={each.entry.id: _known(each, now) for each in picture.standings.values()},
         crowding=picture.crowding,
         servers={address: each for address, each in memory.servers.items() if address in round_.servers},
         strays={(each.server, each.partition.id): each.known for each in picture.strays},
@@ -153,9 +156,9 @@ def _remembered(picture: Picture, round_: Round, calls: Iterable[Call], writes: 
     )
 
 
-def _known(standing: Standing) -> PartitionMemory:
+def _known(standing: Standing, now: datetime) -> PartitionMemory:
     """Return what stays in mind of an entry: a partition that is listed ends what was tried in vain."""
-    known = standing.known
+    known = replace(standing.known, unscheduled_since=idling.unscheduled_since(standing, now))
     if standing.partition is None or standing.outdated or standing.phase not in (Phase.CREATING, Phase.ACTIVE):
         return known
     return replace(known, refused=False, backoff=None) if known.refused or known.backoff is not None else known

@@ -45,6 +45,8 @@ class PartitionMemory:
     backoff: Backoff | None = None
     #: Of removes.
     removing: Backoff | None = None
+    #: Since when its pod has been seen to have it and no node; None: it is not so.
+    unscheduled_since: datetime | None = None
     #: Why the last remove was not sent; empty: it was.
     kept: str = ""
 

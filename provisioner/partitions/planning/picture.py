@@ -108,7 +108,7 @@ def _demand(
         if pod.uid in served or pod.finished or pod.deletion_deadline is not None:
             continue
         if pod.released or pod.uid in unreadable:
-            if pod.gated:
+            if not pod.node:
                 rejected[pod.uid] = _GIVEN_BACK if pod.released else _UNREADABLE.format(id=unreadable[pod.uid])
         elif namespaces and pod.namespace not in namespaces:
             if pod.gated:

@@ -24,6 +24,8 @@ class PlanningSettings:
     orphan_seconds: float = 120.0
     #: Past the end of its grace a pod that is being deleted keeps its partition for so long.
     past_grace_seconds: float = 30.0
+    #: A pod that has its partition and no node gives it back after so long, where others wait; 0: never.
+    unscheduled_seconds: float = 900.0
     #: What a pod may take, at most, besides its activeDeadlineSeconds and its grace: until it runs, and until its
     #: partition is removed. A younger pod passes an older one only where it is gone in time even so.
     backfill_allowance_seconds: float = 120.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
 
-from provisioner.partitions.planning.calls import Call, OpenGate
+from provisioner.partitions.planning.calls import Call, OpenGate, TakeBack
 from provisioner.partitions.planning.plan import Event
 
 
@@ -39,10 +39,11 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Calls, gates to open, words, and when to look again."""
+    """Calls, gates to open, partitions to take back, words, and when to look again."""
 
     calls: tuple[Wanted, ...] = ()
     gates: tuple[OpenGate, ...] = ()
+    returns: tuple[TakeBack, ...] = ()
     notices: tuple[Notice, ...] = ()
     moments: tuple[datetime, ...] = ()
 
@@ -56,6 +57,7 @@ def merged(steps: Iterable[Step]) -> Step:
     return Step(
         calls=tuple(each for step in every for each in step.calls),
         gates=tuple(each for step in every for each in step.gates),
+        returns=tuple(each for step in every for each in step.returns),
         notices=tuple(each for step in every for each in step.notices),
         moments=tuple(each for step in every for each in step.moments),
     )

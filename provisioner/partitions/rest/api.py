@@ -168,6 +168,10 @@ class PartitionsApi:
             # Until it was told of its partition, that may still be removed and made anew.
             body = wire.described(found_id, pod, entry, "creating", "the partition is being made")
             return wire.answer(202, body, retry_after_seconds=_MAKING_SECONDS)
+        if not pod.node:
+            # It asks, so it has one, and this is old: its partition may have been taken back before it had.
+            body = wire.described(found_id, pod, entry, "creating", "the pod was not seen on a node yet")
+            return wire.answer(202, body, retry_after_seconds=_MAKING_SECONDS)
         return await self._handed_over(found_id, pod, entry)
 
     async def _handed_over(self, found_id: str, pod: Pod, entry: Entry) -> Content:

@@ -20,6 +20,7 @@ from provisioner.partitions.planning.calls import (
     ReadServer,
     RemovePartition,
     SaveLedger,
+    TakeBack,
     Write,
     WriteAnswer,
 )
@@ -188,6 +189,8 @@ class Story:
             saved = self.ledger = replace(self.ledger, entries=write.entries, resource_version=version)
         if failure is None and isinstance(write, OpenGate):
             self.change(write.pod, gated=False, told_server=write.server.address)
+        if failure is None and isinstance(write, TakeBack):
+            self.change(write.pod, released=True)
         self.memory = answers.fold(self.memory, WriteAnswer(write=write, at=self.now, failure=failure, ledger=saved))
 
     def change(self, pod: Pod, **fields: Any) -> Pod:
@@ -204,7 +207,7 @@ class Story:
             plan = self.decide()
             plans.append(plan)
             for each in (*plan.writes, *plan.calls):
-                self.write(each) if isinstance(each, SaveLedger | OpenGate) else self.answer(each)
+                self.write(each) if isinstance(each, SaveLedger | OpenGate | TakeBack) else self.answer(each)
             self.pass_time(seconds)
         return plans
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
 from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
-from provisioner.partitions.demand import Server
-from provisioner.partitions.planning.calls import CreatePartition, OpenGate, RemovePartition
+from provisioner.partitions.demand import Pod, Server
+from provisioner.partitions.planning.calls import CreatePartition, OpenGate, RemovePartition, TakeBack
 from provisioner.partitions.planning.ledger import MOST_CHARACTERS
+from provisioner.partitions.planning.settings import PlanningSettings
 from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
 from tests.partitions.planning.stories import SERVER, Story, id_of, make_entry, make_partition, make_pod, reasons
 
@@ -171,3 +177,68 @@ def test_a_pod_that_waits_for_a_ledger_which_nobody_lets_us_write_is_told_so() -
             story.write(write, WriteFailure.REFUSED)
         story.pass_time(1)
     assert [(event.reason, "ledger" in event.message) for event in told] == [("PartitionWaiting", True)]
+
+
+def _unscheduled(**fields: Any) -> tuple[Story, Pod]:
+    """Return a story in which a pod has all IPUs and no node, and another waits."""
+    pod = make_pod("stuck", size=64, age_seconds=99, gated=False, told_server=SERVER.address, **fields)
+    story = Story(pods=[pod, make_pod("next", size=64)], settings=PlanningSettings(unscheduled_seconds=60))
+    story.record(make_entry(pod))
+    story.put(make_partition(pod))
+    return story, pod
+
+
+def test_a_pod_that_no_node_is_found_for_gives_its_ipus_to_those_that_wait() -> None:
+    """It may ask for more memory than any node has, and would keep them for ever."""
+    story, pod = _unscheduled()
+    story.settle(rounds=11, seconds=5)
+    assert list(story.at()) == [id_of(pod)]
+    plans = story.settle(rounds=10, seconds=5)
+    assert story.entries().keys() == {"next"}
+    told = [(event.reason, event.warning) for plan in plans for event in plan.events if event.pod.name == "stuck"]
+    assert told[0] == ("PartitionReleased", True)
+    assert [each.pod.name for each in plans[-1].view.rejected] == ["stuck"]
+
+
+def test_a_pod_without_a_node_gives_back_what_is_broken_too() -> None:
+    """It is not in use, and takes IPUs all the same."""
+    story, pod = _unscheduled()
+    story.put(make_partition(pod, PartitionState.ERROR, size=64))
+    story.settle(rounds=21, seconds=5)
+    assert story.entries().keys() == {"next"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "others"),
+    [
+        pytest.param({"node": "host-1"}, True, id="one that has a node"),
+        pytest.param({}, False, id="one whose IPUs nobody waits for"),
+    ],
+)
+def test_a_pod_keeps_its_ipus(fields: dict[str, Any], others: bool) -> None:
+    story, pod = _unscheduled(**fields)
+    if not others:
+        story.pods.pop()
+    story.settle(rounds=30, seconds=5)
+    assert (list(story.at()), story.pods[0].released) == ([id_of(pod)], False)
+
+
+def test_a_pod_that_got_a_node_meanwhile_keeps_its_ipus() -> None:
+    """The write has the resource version of the pod without one as its condition."""
+    story, pod = _unscheduled()
+    story.settle(rounds=11, seconds=5)
+    story.pass_time(20)
+    story.decide()
+    (write,) = story.calls(TakeBack)
+    assert write.pod.resource_version == pod.resource_version
+    story.change(pod, node="host-1")
+    story.write(write, WriteFailure.CONFLICT)
+    story.settle(rounds=10, seconds=5)
+    assert (list(story.at()), story.pods[0].released) == ([id_of(pod)], False)
+
+
+def test_it_can_be_switched_off() -> None:
+    story, pod = _unscheduled()
+    story.settings = replace(story.settings, unscheduled_seconds=0.0)
+    story.settle(rounds=30, seconds=100)
+    assert list(story.at()) == [id_of(pod)]

@@ -45,6 +45,7 @@ class Checks:
         #: Whom each partition was handed to, by id.
         self.handed: dict[str, str] = {}
         kube.on_open, kube.on_start, kube.on_save = self._open, self._start, self._save
+        kube.on_take_back = self._take_back
         for server in servers.values():
             server.on_change = lambda call, server=server: self._change(server, call)
 
@@ -66,9 +67,20 @@ class Checks:
             self.stage.violate(f"the gate of pod {pod.name} is opened, and the ledger has no entry of it")
         self._has_its_partition(pod, gate.server.address, "its gate is opened")
 
+    def _take_back(self, pod: Pod) -> None:
+        """Only a pod that cannot have started loses its partition."""
+        if pod.node or pod.gated:
+            self.stage.violate(f"the partition of pod {pod.name} is taken back, and it is on {pod.node or 'its way'}")
+
     def _start(self, pod: Pod) -> None:
-        if pod.told_server and self.kube.needs(pod):
+        # Of one that found no node for long a fault may have taken it long ago: its init container waits for that.
+        late = pod.uid in self.kube.late and self._was_robbed(pod)
+        if pod.told_server and self.kube.needs(pod) and not late:
             self._has_its_partition(pod, pod.told_server, "it starts")
+
+    def _was_robbed(self, pod: Pod) -> bool:
+        server = self.servers.get(pod.told_server)
+        return server is not None and names.partition_id(CLUSTER, pod.uid) in server.robbed
 
     def _has_its_partition(self, pod: Pod, address: str, when: str) -> None:
         partition_id, server = names.partition_id(CLUSTER, pod.uid), self.servers[address]

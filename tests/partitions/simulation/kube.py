@@ -10,7 +10,7 @@ from typing import Any
 from provisioner.model.writes import WriteFailure
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning.calls import OpenGate, SaveLedger
+from provisioner.partitions.planning.calls import OpenGate, SaveLedger, TakeBack
 from provisioner.partitions.planning.ledger import Entry, Ledger, encode, ledger_of
 from tests.simulation.agenda import seconds_of
 from tests.support.simulations.stage import Stage
@@ -44,6 +44,10 @@ class Kube:
         self.pods: dict[str, Pod] = {}
         #: How long pods run by themselves.
         self.runs: dict[str, float] = {}
+        #: UIDs of pods that no node has room for.
+        self.homeless: set[str] = set()
+        #: UIDs of those that there is room for by now.
+        self.late: set[str] = set()
         self.data: dict[str, str] | None = None
         self._version = 1
         self._ledger_version = ""
@@ -52,6 +56,7 @@ class Kube:
         #: When a pod did not need its partition any more.
         self.ended: dict[str, float] = {}
         self.on_open: Callable[[Pod, OpenGate], None] = lambda _pod, _gate: None
+        self.on_take_back: Callable[[Pod], None] = lambda _pod: None
         self.on_start: Callable[[Pod], None] = lambda _pod: None
         self.on_save: Callable[[Ledger], None] = lambda _ledger: None
         self._count = 0
@@ -155,10 +160,18 @@ class Kube:
 
     def _schedule(self, uid: str) -> None:
         pod = self.pods.get(uid)
-        if pod is None or pod.node or pod.finished:
+        if pod is None or pod.node or pod.finished or uid in self.homeless:
             return
         self.change(uid, node="node-1")
         self.stage.after(self.stage.rng.uniform(0.5, 5.0), lambda: self._start(uid))
+
+    def make_room(self, uid: str) -> None:
+        """Let a node be there for a pod."""
+        self.homeless.discard(uid)
+        self.late.add(uid)
+        pod = self.pods.get(uid)
+        if pod is not None and not pod.gated and not pod.held_by_others:
+            self._schedule(uid)
 
     def _start(self, uid: str) -> None:
         pod = self.pods.get(uid)
@@ -208,6 +221,15 @@ class Kube:
             raise Declined(WriteFailure.CONFLICT)
         self.on_open(pod, gate)
         self.change(pod.uid, gated=False, told_server=gate.server.address)
+
+    def take_back(self, write: TakeBack) -> None:
+        """Release a pod; somebody sees it, and deletes it."""
+        pod = self.pods.get(write.pod.uid)
+        if pod is None or pod.resource_version != write.pod.resource_version:
+            raise Declined(WriteFailure.CONFLICT)
+        self.on_take_back(pod)
+        self.change(pod.uid, released=True)
+        self.stage.after(self.stage.rng.uniform(1.0, 200.0), lambda: self.delete(pod.uid, grace_seconds=1.0))
 
 
 def entry_of(ledger: Ledger, uid: str) -> Entry | None:

@@ -11,6 +11,7 @@ from provisioner.partitions import names
 from provisioner.partitions.planning import (
     answers,
     backoff,
+    idling,
     placing,
     profile,
     queue,
@@ -86,6 +87,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="lost-writes-are-awaited", at=(writes, "LOST_SECONDS"), mutate=lambda _: 1e9, search_from=2),
     Bug(name="failures-are-latched", at=(backoff, "_after"), mutate=_latched),
     Bug(name="broken-partitions-are-awaited", at=(standing, "_phase_of"), mutate=_broken_is_on_its_way),
+    Bug(name="pods-without-a-node-keep-ipus", at=(idling, "steps"), mutate=always(())),
     Bug(
         name="pods-stay-where-they-may-not-run",
         at=(standing, "_is_misplaced"),

@@ -20,6 +20,7 @@ from provisioner.partitions.planning.calls import (
     ReadServer,
     RemovePartition,
     SaveLedger,
+    TakeBack,
     Write,
     WriteAnswer,
 )
@@ -252,6 +253,8 @@ class Process:
             try:
                 if isinstance(write, SaveLedger):
                     ledger = self.kube.save(write)
+                elif isinstance(write, TakeBack):
+                    self.kube.take_back(write)
                 else:
                     self.kube.open_gate(write)
             except Declined as declined:

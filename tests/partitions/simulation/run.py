@@ -42,7 +42,12 @@ class Run:
         self.servers = {each.server.address: each for each in self._make_servers()}
         limits = rng.choice(({}, {}, {}, {"team": 12, "*": 8}))
         self.settings = PlanningSettings(
-            largest_size=16, namespace_limits=limits, busy_read_seconds=20.0, stuck_seconds=120.0, orphan_seconds=60.0
+            largest_size=16,
+            namespace_limits=limits,
+            busy_read_seconds=20.0,
+            stuck_seconds=120.0,
+            orphan_seconds=60.0,
+            unscheduled_seconds=200.0,
         )
         self.checks = Checks(stage, self.kube, self.servers, self.settings)
         self.fault_chance = rng.choice((0.0, 0.03, 0.12))
@@ -103,6 +108,10 @@ class Run:
         while self.kube.pods:
             stage.agenda.wait(30.0)
             self.checks.outlived(began)
+            if self.kube.pods.keys() <= self.kube.homeless:
+                # Nobody waits for what these have.
+                for uid in list(self.kube.pods):
+                    self.kube.make_room(uid)
             if stage.agenda.now - began > SERVED_WITHIN_SECONDS:
                 left = ", ".join(f"{pod.name} ({pod.size} IPUs)" for pod in self.kube.pods.values())
                 stage.violate(f"{SERVED_WITHIN_SECONDS:.0f} s after the last fault there are still {left}")
@@ -186,6 +195,10 @@ class Run:
                 problem="It asks for 3 IPUs." if rng.random() < 0.03 else "",
             )
             self._end_early(pod)
+            if rng.random() < 0.08:
+                self.kube.homeless.add(pod.uid)
+                if rng.random() < 0.5:
+                    self.stage.after(rng.uniform(50.0, 400.0), lambda uid=pod.uid: self.kube.make_room(uid))
 
     def _end_early(self, pod: Pod) -> None:
         """Let somebody delete or release a pod before it ends, perhaps, or its node be lost."""
