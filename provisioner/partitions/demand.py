@@ -34,7 +34,7 @@ class Pod:
     size: int
     #: Why it cannot be served as it is, as a sentence; empty: it can.
     problem: str = ""
-    #: It has been injected: the init container and the gate are there.
+    #: It has been injected, and not by Graphcore's plugin: our init container is there.
     injected: bool = False
     #: It has our scheduling gate still.
     gated: bool = False

@@ -12,6 +12,9 @@ HEALTH = "/health"
 PORT = 8080
 SERVICE = "tpu-provisioner-partitions"
 
+#: The container that waits for the partition: it tells pods that were prepared here from those of Graphcore's plugin.
+INIT_CONTAINER = "graphcore-partition"
+
 # --- in the pod -----------------------------------------------------------------------------------------------------
 #: Where the token is mounted in the init container.
 TOKEN_DIRECTORY = "/var/run/secrets/tpu-provisioner"  # noqa: S105 - a path

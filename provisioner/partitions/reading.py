@@ -11,7 +11,7 @@ from typing import Any
 
 from provisioner.kube import fields
 from provisioner.kube.quantities import parse_timestamp
-from provisioner.partitions import names, request
+from provisioner.partitions import handover, names, request
 from provisioner.partitions.demand import Pod, Server
 
 #: Where the settings do not say what the largest partition is.
@@ -39,8 +39,7 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
         created_at=parse_timestamp(metadata.get("creationTimestamp")) or fields.UNKNOWN_TIME,
         size=size,
         problem=problem,
-        # A static pod is admitted whatever it says of itself.
-        injected=annotations.get(names.STATUS) == names.INJECTED and names.MIRROR not in annotations,
+        injected=_is_injected(annotations, spec),
         gated=gated,
         held_by_others=bool(gates - {names.SCHEDULING_GATE}),
         priority=_priority_of(spec.get("priority")),
@@ -55,6 +54,16 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
         told_server="" if gated else _told_server_of(annotations),
         servers=_allowed_of(spec, servers),
     )
+
+
+def _is_injected(annotations: dict[str, Any], spec: dict[str, Any]) -> bool:
+    """Whether admission has prepared a pod. Those of Graphcore's plugin have its annotation and label, too.
+
+    A static pod is admitted whatever it says of itself.
+    """
+    if annotations.get(names.STATUS) != names.INJECTED or names.MIRROR in annotations:
+        return False
+    return any(each.get("name") == handover.INIT_CONTAINER for each in fields.mappings(spec.get("initContainers")))
 
 
 def _asked_of(annotations: dict[str, Any], largest_size: int) -> tuple[int, str]:

@@ -80,6 +80,15 @@ def test_people_are_told_that_no_setting_names_the_server_of_a_running_pod(contr
     assert any(SERVER.address in each.message and "no setting" in each.message for each in after.recorder.told)
 
 
+def test_a_pod_that_runs_with_a_partition_of_graphcores_plugin_gets_no_second_one(controller: Controller) -> None:
+    """Somebody moves from the plugin while pods run, which have its label and annotation."""
+    controller.create_pod("old", schedulingGates=[], initContainers=[{"name": "ipu-init"}], nodeName="host-1")
+    controller.vipu.partitions["of-the-plugin"] = partition("of-the-plugin")
+    controller.rounds(_LONG, seconds=5.0)
+    assert (controller.vipu.calls, places(controller)) == ([], {})
+    assert [each.reason for each in controller.recorder.told] == ["PartitionRejected"]
+
+
 def test_a_ledger_of_another_cluster_removes_nothing_of_that_cluster(controller: Controller) -> None:
     """A backup that was restored here: its pods are not here, and its partitions are somebody else's."""
     controller.create_pod("train")

@@ -32,6 +32,9 @@ _JSON = st.recursive(
 )
 
 
+_OURS = {"name": "graphcore-partition"}
+
+
 def _raw(*, annotations: Any = None, spec: Any = None, status: Any = None, **metadata: Any) -> dict[str, Any]:
     return {
         "metadata": {
@@ -63,6 +66,7 @@ def test_everything_that_counts_is_read() -> None:
             "activeDeadlineSeconds": 3600,
             "terminationGracePeriodSeconds": 5,
             "schedulingGates": [{"name": "example.com/other"}],
+            "initContainers": [_OURS],
         },
         status={"phase": "Failed", "startTime": "2026-11-23T01:03:00Z"},
         deletionTimestamp="2026-11-23T02:00:00Z",
@@ -102,7 +106,13 @@ def test_what_a_pod_says_of_its_server_before_its_gate_is_open_is_not_believed()
 def test_a_static_pod_has_not_been_injected_whatever_it_says() -> None:
     """Admission cannot reject it, and it runs without a gate: it would take IPUs that nobody hands to it."""
     annotations = {names.IPUS: "4", names.STATUS: names.INJECTED, "kubernetes.io/config.mirror": "x"}
-    assert not parse_pod(_raw(annotations=annotations)).injected
+    assert not parse_pod(_raw(annotations=annotations, spec={"initContainers": [_OURS]})).injected
+
+
+def test_a_pod_that_graphcores_plugin_injected_is_none_of_ours() -> None:
+    """It has the plugin's label and annotation, and runs with a partition of the plugin: it gets no second one."""
+    annotations = {names.IPUS: "4", names.STATUS: names.INJECTED}
+    assert not parse_pod(_raw(annotations=annotations, spec={"initContainers": [{"name": "ipu-init"}]})).injected
 
 
 def _affinity(*terms: Any) -> dict[str, Any]:

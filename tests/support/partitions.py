@@ -9,7 +9,7 @@ from typing import Any
 
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.partitions import names
+from provisioner.partitions import handover, names
 from provisioner.partitions.act import Actor, Line
 from provisioner.partitions.board import Board
 from provisioner.partitions.demand import Pod, Server
@@ -184,7 +184,12 @@ class Controller:
                 "labels": {names.POD_LABEL: ""},
                 "annotations": {names.IPUS: str(size), names.STATUS: names.INJECTED},
             },
-            "spec": {"schedulingGates": [{"name": names.SCHEDULING_GATE}], "containers": [{"name": "main"}], **spec},
+            "spec": {
+                "schedulingGates": [{"name": names.SCHEDULING_GATE}],
+                "initContainers": [{"name": handover.INIT_CONTAINER}],
+                "containers": [{"name": "main"}],
+                **spec,
+            },
             "status": {"phase": "Pending"},
         }
         self.kube.put_object(pod_path(name), raw)

@@ -16,7 +16,7 @@ from provisioner.kube import fields
 from provisioner.partitions import handover, names
 
 #: Names of containers and volumes; whatever else is called so is replaced.
-INIT_CONTAINER = "graphcore-partition"
+INIT_CONTAINER = handover.INIT_CONTAINER
 CONFIG_VOLUME = "graphcore-ipuof"
 TOKEN_VOLUME = "graphcore-token"  # noqa: S105 - a name
 DEVICES_VOLUME = "graphcore-devices"

@@ -20,6 +20,9 @@ from provisioner.partitions.planning.standing import OVER, Phase, Standing, know
 from provisioner.partitions.planning.supply import SiteSupply, supply_of
 from provisioner.partitions.planning.sweeping import Stray
 
+_NOT_PREPARED = (
+    "The webhook did not prepare it: it came around it, or has its IPUs from another program. Make it again."
+)
 _GIVEN_BACK = "Its partition was given back before it ran: delete it and make it again."
 _UNREADABLE = f"ConfigMap {names.LEDGER_CONFIGMAP_NAME}: its entry {{id}} cannot be read; repair it, or take it out."
 
@@ -118,7 +121,7 @@ def _demand(
         elif pod.size > round_.settings.largest_size:
             rejected[pod.uid] = f"It asks for {pod.size} IPUs, and at most {round_.settings.largest_size} are served."
         elif pod.size > 0 and not pod.injected:
-            rejected[pod.uid] = "It came around the webhook that prepares pods for IPUs: delete it and make it again."
+            rejected[pod.uid] = _NOT_PREPARED
         elif pod.size > 0:
             waiting.append(pod)
     return waiting, rejected
