@@ -212,6 +212,22 @@ def test_a_dns_policy_that_somebody_chose_stays(policy: str, want: str) -> None:
     assert injected(raw_pod(dnsPolicy=policy))["spec"]["dnsPolicy"] == want
 
 
+@pytest.mark.parametrize(
+    ("policy", "url", "want"),
+    [
+        pytest.param("Default", "http://partitions.ipus.svc", 1, id="the node's DNS does not know Services"),
+        pytest.param("None", "https://partitions.ipus.svc.cluster.local:8443", 1, id="its own may not either"),
+        pytest.param("ClusterFirst", "http://partitions.ipus.svc", 0, id="the cluster's DNS knows them"),
+        pytest.param("Default", "http://partitions.example", 0, id="a name that is no Service"),
+    ],
+)
+def test_who_makes_a_pod_whose_init_container_may_find_nobody_is_warned(policy: str, url: str, want: int) -> None:
+    """It would wait on its node, with its IPUs, and only its log would say why."""
+    answer = review(raw_pod(dnsPolicy=policy), replace(COMPATIBLE, api_url=url))
+    assert (answer.denied, len(answer.warnings)) == ("", want)
+    assert all("dnsPolicy" in each for each in answer.warnings)
+
+
 @pytest.mark.parametrize("capability", ["IPC_LOCK", "CAP_IPC_LOCK", "ALL"])
 def test_a_capability_that_is_there_is_not_added_again(capability: str) -> None:
     security = {"capabilities": {"add": [capability]}}

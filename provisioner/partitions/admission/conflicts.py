@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from provisioner.kube import fields
 from provisioner.model import bounds
 from provisioner.partitions.admission.injection import INIT_CONTAINER, Mode, Settings, mounts_of
 
 _DAEMON_SET = "DaemonSet"
+#: With these the cluster's DNS is not asked, unless dnsConfig names it.
+_OTHER_DNS = ("Default", "None")
 
 
 def conflicts(raw: Mapping[str, Any], settings: Settings) -> Iterator[str]:
@@ -34,6 +37,17 @@ def conflicts(raw: Mapping[str, Any], settings: Settings) -> Iterator[str]:
     yield from _mounts(spec, settings)
     if settings.mode is Mode.COMPATIBLE:
         yield from _of_the_nodes_network(spec)
+
+
+def doubts(raw: Mapping[str, Any], settings: Settings) -> Iterator[str]:
+    """Yield what may keep a pod from its partition, and is not against giving it one."""
+    policy = fields.mapping(raw.get("spec")).get("dnsPolicy")
+    host = urlsplit(settings.api_url).hostname or ""
+    if policy in _OTHER_DNS and host.split(".")[2:3] == ["svc"]:
+        yield (
+            f"with dnsPolicy {policy} the name {host}, where its init container asks for its partition, is found only "
+            "where the pod's DNS servers know the cluster's Services; leave dnsPolicy out, or name them in dnsConfig."
+        )
 
 
 def _containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -13,7 +13,7 @@ from typing import Any
 from provisioner.admission.review import Answer, Request
 from provisioner.kube import fields
 from provisioner.partitions import names
-from provisioner.partitions.admission.conflicts import conflicts
+from provisioner.partitions.admission.conflicts import conflicts, doubts
 from provisioner.partitions.admission.injection import OF_THE_CONTROLLER, Mode, Settings, inject
 from provisioner.partitions.request import Wrong, read_size
 
@@ -50,12 +50,13 @@ def _created(request: Request, settings: Settings) -> Answer:
     wrong = list(conflicts(pod, settings))
     if wrong:
         return Answer(denied=" ".join((f"{title} asks for IPUs:", *wrong)))
-    warnings = tuple(
+    warnings = [
         f"{title}: the annotation {each} is written by the controller, and was left out."
         for each in OF_THE_CONTROLLER
         if each in annotations
-    )
-    return Answer(patch=inject(pod, size, settings), warnings=warnings)
+    ]
+    warnings += [f"{title}: {doubt}" for doubt in doubts(pod, settings)]
+    return Answer(patch=inject(pod, size, settings), warnings=tuple(warnings))
 
 
 def _static(title: str) -> Answer:
