@@ -210,6 +210,25 @@ def test_which_pods_are_sent_and_what_may_be_changed(rehearsal: Rehearsal, forwa
         with pytest.raises(kube.Forbidden, match="taken off by the controller"):
             rehearsal.api.patch(path, {"spec": {"schedulingGates": []}})
 
+        # A status takes annotations and labels along; other parts of a pod do not.
+        ours = {"annotations": {names.IPUS: "8", names.RELEASE: "true"}, "labels": {names.POD_LABEL: None}}
+        for key, changes in ours.items():
+            for name, value in changes.items():
+                with pytest.raises(kube.Forbidden, match=name):
+                    rehearsal.api.patch(f"{path}/status", {"metadata": {key: {name: value}}})
+        told = rehearsal.api.patch(f"{path}/status", {"metadata": {"annotations": {"note": "y"}}})
+        assert told["metadata"]["annotations"]["note"] == "y"
+        before_parts = rehearsal.api.get(path)["metadata"]
+        resources = {"name": "main", "resources": {"requests": {"cpu": "1m"}}}
+        for part, spec in (
+            ("ephemeralcontainers", {"ephemeralContainers": [{"name": "look", "image": "i"}]}),
+            ("resize", {"containers": [resources]}),
+        ):
+            with contextlib.suppress(kube.Invalid):
+                rehearsal.api.patch(f"{path}/{part}", {"metadata": ours, "spec": spec}, strategic=True)
+            found = rehearsal.api.get(path)["metadata"]
+            assert {key: found[key] for key in ours} == {key: before_parts[key] for key in ours}, part
+
         # The controller needs no webhook server to tell a pod its partition.
         before = reviews(webhook)
         told = {"annotations": {names.PARTITION_ID: "tpup-1"}}
@@ -218,6 +237,24 @@ def test_which_pods_are_sent_and_what_may_be_changed(rehearsal: Rehearsal, forwa
             *("patch", "pod", "train", f"--namespace={_NAMESPACE}", "--type=merge", f"--patch={body}"),
             *(f"--as={_CONTROLLER}", "--as-group=system:masters"),
         )
+        assert reviews(webhook) == before
+
+        # What binds it to a node leaves the rest as it is; until then its annotations would be added to the pod's.
+        target = {"apiVersion": "v1", "kind": "Node", "name": "nowhere"}
+        for metadata in ({"annotations": {names.RELEASE: "true"}}, {"labels": {names.POD_LABEL: "x"}}):
+            binding = {
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {"name": "train", **metadata},
+                "target": target,
+            }
+            for where in (f"{path}/binding", collection_path("bindings", namespace=_NAMESPACE)):
+                with pytest.raises(kube.Forbidden, match="cannot be set by a Binding"):
+                    rehearsal.api.post(where, binding)
+        before = reviews(webhook)
+        binding = {**binding, "metadata": {"name": "train", "annotations": {"note": "z"}}}
+        rehearsal.api.post(f"{path}/binding", binding)
+        assert rehearsal.api.get(path)["metadata"]["annotations"]["note"] == "z"
         assert reviews(webhook) == before
 
     tried(rehearsal, pod({}))

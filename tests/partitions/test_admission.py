@@ -360,7 +360,7 @@ def test_a_static_pod_is_shown_and_gets_nothing(size: str) -> None:
         pytest.param(COMPATIBLE, raw_pod({}), {}, id="no annotation"),
         pytest.param(COMPATIBLE, {"spec": {}}, {}, id="no metadata"),
         pytest.param(
-            COMPATIBLE, raw_pod({names.IPUS: "3"}), {"subresource": "ephemeralcontainers"}, id="a subresource"
+            COMPATIBLE, raw_pod({names.IPUS: "3"}), {"subresource": "ephemeralcontainers"}, id="no part of metadata"
         ),
         pytest.param(
             Settings(mode=Mode.COMPATIBLE, namespaces=frozenset({"other"})),
@@ -462,6 +462,45 @@ def test_nobody_but_the_controller_takes_the_gate_off() -> None:
     # Other gates are for others.
     assert update(GATED, HELD) == Answer()
     assert update(OPENED, OPENED) == Answer()
+
+
+def test_what_a_status_brings_along_is_a_change_too() -> None:
+    """The API server takes annotations and labels from it, and no spec."""
+
+    def update_status(before: Json, after: Json, user: str = "ada") -> Answer:
+        request = Request(
+            operation="UPDATE", kind="Pod", subresource="status", namespace="ml", name="train", object=after,
+            old_object=before, user=user,
+        )  # fmt: skip
+        return review_pod(request, COMPATIBLE)
+
+    released = with_annotation(RUNNING, names.RELEASE, "true")
+    assert "by the controller alone" in update_status(RUNNING, released).denied
+    assert "cannot be changed" in update_status(RUNNING, with_annotation(RUNNING, names.IPUS, "8")).denied
+    assert update_status(RUNNING, released, CONTROLLER) == Answer()
+    assert update_status(RUNNING, with_annotation(RUNNING, "note", "x")) == Answer()
+    assert update_status(GATED, OPENED) == Answer()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "want"),
+    [
+        pytest.param({"annotations": {names.RELEASE: "true"}}, names.RELEASE, id="a release"),
+        pytest.param({"annotations": {names.IPUS: "8"}}, names.IPUS, id="a size"),
+        pytest.param({"annotations": {names.STATUS: "injected"}}, names.STATUS, id="the status"),
+        pytest.param({"labels": {names.POD_LABEL: "true"}}, names.POD_LABEL, id="the label"),
+        pytest.param({"annotations": {"note": "x"}, "labels": {"zone": "a"}}, "", id="something else"),
+        pytest.param({}, "", id="nothing"),
+        pytest.param({"annotations": [names.IPUS], "labels": 3}, "", id="nothing that can be read"),
+    ],
+)
+@pytest.mark.parametrize("subresource", ["binding", ""])
+def test_a_binding_brings_nothing_of_ours_along(metadata: Json, want: str, subresource: str) -> None:
+    """Its annotations and labels become the pod's. Both addresses of bindings are served."""
+    binding = {"metadata": {"name": "train", **metadata}, "target": {"name": "node"}}
+    request = Request(operation="CREATE", kind="Binding", subresource=subresource, namespace="ml", object=binding)
+    denied = review_pod(request, COMPATIBLE).denied
+    assert (want in denied and "Pod ml/train" in denied) if want else denied == ""
 
 
 # --- whatever people write --------------------------------------------------------------------------------------------

@@ -17,12 +17,18 @@ from provisioner.partitions.admission.conflicts import conflicts, doubts
 from provisioner.partitions.admission.injection import OF_THE_CONTROLLER, Mode, Settings, inject
 from provisioner.partitions.request import Wrong, read_size
 
+#: Where annotations and labels of a pod can be changed: it, and its status. The API server ignores them elsewhere.
+_STATUS = "status"
+_CHANGING = ("", _STATUS)
+
 
 def review_pod(request: Request, settings: Settings) -> Answer:
     """Answer the review of a pod; whatever does not concern IPUs is admitted as it is."""
-    if settings.mode is Mode.OFF or request.kind != "Pod" or request.subresource:
+    if settings.mode is Mode.OFF or (settings.namespaces and request.namespace not in settings.namespaces):
         return Answer()
-    if settings.namespaces and request.namespace not in settings.namespaces:
+    if request.kind == "Binding":
+        return _bound(request)
+    if request.kind != "Pod" or request.subresource not in _CHANGING:
         return Answer()
     if request.operation == "CREATE":
         return _created(request, settings)
@@ -59,6 +65,21 @@ def _created(request: Request, settings: Settings) -> Answer:
     return Answer(patch=inject(pod, size, settings), warnings=tuple(warnings))
 
 
+def _bound(request: Request) -> Answer:
+    """Answer what binds a pod to a node: the API server adds its annotations and labels to those of the pod."""
+    metadata = fields.mapping(request.object.get("metadata"))
+    added = [
+        *_differing({}, metadata, "annotations", (*OF_THE_CONTROLLER, *names.SIZE_ANNOTATIONS, names.STATUS)),
+        *_differing({}, metadata, "labels", (names.POD_LABEL,)),
+    ]
+    if not added:
+        return Answer()
+    return Answer(
+        denied=f"{_title(request, metadata)}: {' and '.join(added)} cannot be set by a Binding; leave it out of its "
+        "metadata."
+    )
+
+
 def _static(title: str) -> Answer:
     """Answer what shows a static pod: it runs already, and rejecting it would only hide it."""
     return Answer(warnings=(f"{title} is a static pod, and gets no IPUs; create it through the API server.",))
@@ -73,7 +94,9 @@ def _changed(request: Request, settings: Settings) -> Answer:
             denied=f"{title}: {' and '.join(of_controller)} can be changed by the controller alone; to give the "
             "partition back early, send DELETE to the REST API, or delete the pod."
         )
-    if _gated(request.old_object) and not _gated(request.object) and request.user != settings.controller:
+    # The API server ignores the rest of an object whose status is written.
+    with_spec = request.subresource != _STATUS
+    if with_spec and _gated(request.old_object) and not _gated(request.object) and request.user != settings.controller:
         return Answer(
             denied=f"{title}: the scheduling gate {names.SCHEDULING_GATE} is taken off by the controller when the "
             "pod's partition is there; without it the pod would run, and have no IPUs."
