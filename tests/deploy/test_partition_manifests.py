@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
+import provisioner
+from deploy import release
+from provisioner.rehearsal import Rehearsal
+from provisioner.settings import SettingsError
 from provisioner.settings.partitions import OPTIONS as OF_PARTITIONS
-from provisioner.settings.partitions import read_partition_settings
+from provisioner.settings.partitions import PartitionSettings, read_partition_settings
 from provisioner.settings.webhook import OPTIONS as OF_WEBHOOK
 from provisioner.settings.webhook import read_webhook_settings
 from tests.deploy import tools
@@ -63,7 +67,8 @@ def test_its_metrics_are_scraped(component: str, endpoints: str, written: list[d
 # --- a cluster with IPUs alone
 
 
-def _example(tmp_path: Path, *, options: bool = False) -> list[dict[str, Any]]:
+def _copied(tmp_path: Path, *, options: bool = False) -> Path:
+    """Return a copy of the example, with all its options that go together enabled."""
     deploy = tmp_path / "deploy"
     shutil.copytree(DEPLOY, deploy, ignore=shutil.ignore_patterns("__pycache__"))
     path = deploy / "example-project" / "ipu-cluster" / "kustomization.yaml"
@@ -72,7 +77,11 @@ def _example(tmp_path: Path, *, options: bool = False) -> list[dict[str, Any]]:
         # Certificates are either the server's own or those of cert-manager.
         optional = r"(?m)^# (patches:|- path: |- \.\./\.\./components/(?!webhook-cert-manager))"
         path.write_text(re.sub(optional, r"\1", text), encoding="utf-8")
-    built = tools.run("kustomize", "build", str(path.parent))
+    return path.parent
+
+
+def _example(tmp_path: Path, *, options: bool = False) -> list[dict[str, Any]]:
+    built = tools.run("kustomize", "build", str(_copied(tmp_path, options=options)))
     return [each for each in yaml.safe_load_all(built) if each]
 
 
@@ -95,6 +104,19 @@ def test_the_example_of_a_cluster_with_ipus(tmp_path: Path, written: list[dict[s
     told = read_webhook_settings(given)
     assert (told.ipu_injection, told.ipu_init_image) == ("least-privilege", image)
     assert only(documents, "ClusterRole", _NAME)["rules"] == only(written, "ClusterRole")["rules"]
+
+
+@pytest.mark.e2e
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("options", [False, True], ids=["as it is", "with its options"])
+def test_an_api_server_takes_the_example(rehearsal: Rehearsal, tmp_path: Path, *, options: bool) -> None:
+    """Fields that it does not know would be an error; names, references and expressions are checked as well."""
+    folder = _copied(tmp_path, options=options)
+    said = rehearsal.kubectl("apply", "--server-side", "--dry-run=server", "--validate=strict", "-k", str(folder))
+    taken = {line.split()[0] for line in said.splitlines()}
+    assert {f"deployment.apps/{_NAME}", f"networkpolicy.networking.k8s.io/{_NAME}"} <= taken
+    assert "mutatingwebhookconfiguration.admissionregistration.k8s.io/tpu-provisioner-webhook" in taken
+    assert ("podmonitor.monitoring.coreos.com/tpu-provisioner" in taken) is options
 
 
 def test_the_example_has_all_that_its_pods_name(tmp_path: Path) -> None:
@@ -161,3 +183,35 @@ def test_with_tls_init_containers_ask_where_the_certificate_is_served(tmp_path: 
     read = read_webhook_settings({**only(documents, "ConfigMap")["data"], **given})
     assert read.ipu_api_url == f"https://{_NAME}.{NAMESPACE}.svc"
     assert read.ipu_api_ca_config_map == "tpu-provisioner-partitions-ca"
+
+
+# --- a release
+
+
+@pytest.mark.e2e
+def test_the_manifest_of_a_release(tmp_path: Path) -> None:
+    """Two values are left to whoever applies it: the V-IPU servers, and the image with the vipu command line in it."""
+    deploy = tmp_path / "deploy"
+    shutil.copytree(DEPLOY, deploy, ignore=shutil.ignore_patterns("__pycache__"))
+    image = f"ghcr.io/owner/tpu-provisioner:v{provisioner.__version__}@sha256:{'0' * 64}"
+    assert release.main(["partitions", image, str(deploy / "release" / "partitions")]) == 0
+    documents = [*yaml.safe_load_all(tools.run("kustomize", "build", str(deploy / "release" / "partitions")))]
+    settings = only(documents, "ConfigMap", "tpu-provisioner-settings")["data"]
+    with pytest.raises(SettingsError, match="1 setting is missing or invalid:\n  - VIPU_SERVERS is not set"):
+        read_partition_settings(settings)
+    read_partition_settings({**settings, "VIPU_SERVERS": "10.0.0.5"})
+    assert read_webhook_settings(settings).ipu_init_image == image
+    for name in (_NAME, "tpu-provisioner-webhook"):
+        assert container_of(documents, name)["image"] == f"ghcr.io/owner/tpu-provisioner@sha256:{'0' * 64}"
+    assert "example" not in str(documents)
+
+
+def test_the_image_that_people_build_is_where_the_command_is_looked_for() -> None:
+    """By the name in VIPU_COMMAND, in the PATH of the image that it is built on."""
+    text = (DEPLOY / "images" / "ipu-partitions.Dockerfile").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert lines[:2] == ["ARG IMAGE", "FROM ${IMAGE}"]
+    (copied,) = [Path(line.split()[-1]) for line in lines if line.startswith("COPY")]
+    (path,) = re.findall(r"^ENV PATH=(\S+)", (DEPLOY.parent / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert copied.name == PartitionSettings(servers=()).command
+    assert str(copied.parent) in path.split(":")
