@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.kube.fields import MalformedObject
+from provisioner.kube.fields import UNKNOWN_TIME, MalformedObject
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod, Server
 from provisioner.partitions.reading import parse_pod
@@ -97,6 +97,42 @@ def test_what_is_asked_for_wrongly_is_a_problem_and_not_an_error() -> None:
     assert (pod.size, "power of two" in pod.problem) == (0, True)
 
 
+def test_a_pod_that_says_nothing_is_what_the_api_takes_it_for() -> None:
+    pod = parse_pod({"metadata": {"namespace": "team", "name": "a", "uid": "uid-a"}})
+    assert pod == Pod(
+        namespace="team",
+        name="a",
+        uid="uid-a",
+        resource_version="",
+        created_at=UNKNOWN_TIME,
+        size=0,
+        grace_seconds=30.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("annotations", "spec", "part", "want"),
+    [
+        pytest.param({}, {"priority": 2_000_001_001}, "priority", 2_000_001_000, id="no priority is higher"),
+        pytest.param({}, {"priority": -2_000_001_001}, "priority", -2_000_001_000, id="and none is lower"),
+        pytest.param({}, {"priority": -5}, "priority", -5, id="a low priority"),
+        pytest.param({}, {"priority": True}, "priority", 0, id="a truth value is no priority"),
+        pytest.param({names.RELEASE: "false"}, {}, "released", False, id="not released"),
+        pytest.param({names.STATUS: "no"}, {}, "injected", False, id="not injected"),
+        pytest.param({names.PARTITION_HOST: "a"}, {}, "told_server", "", id="a host without a port"),
+        pytest.param({names.PARTITION_PORT: "8090"}, {}, "told_server", "", id="a port without a host"),
+        pytest.param({names.IPUS: "1024"}, {}, "problem", "", id="the largest partition of all"),
+    ],
+)
+def test_a_field_is_read(annotations: dict[str, str], spec: dict[str, Any], part: str, want: object) -> None:
+    found = getattr(parse_pod(_raw(annotations=annotations, spec=spec)), part)
+    assert (found, type(found)) == (want, type(want))
+
+
+def test_more_than_the_largest_partition_of_all_is_a_problem() -> None:
+    assert "has 1024" in parse_pod(_raw(annotations={names.IPUS: "2048"})).problem
+
+
 def test_what_a_pod_says_of_its_server_before_its_gate_is_open_is_not_believed() -> None:
     annotations = {names.IPUS: "4", names.PARTITION_HOST: "vipu-1", names.PARTITION_PORT: "8090"}
     pod = parse_pod(_raw(annotations=annotations, spec={"schedulingGates": [{"name": names.SCHEDULING_GATE}]}))
@@ -136,7 +172,22 @@ def _term(operator: str, *values: str, key: str = _KEY) -> dict[str, Any]:
         pytest.param(_affinity(_term("Exists")), None, id="any value will do"),
         pytest.param(_affinity(_term("DoesNotExist")), {_ANY}, id="nodes without the label"),
         pytest.param(_affinity(_term("Gt", "1")), {_TWO, _ANY}, id="numbers above another"),
+        pytest.param(_affinity(_term("Lt", "2")), {_ONE, _ANY}, id="numbers below another"),
         pytest.param(_affinity(_term("Lt", "x")), {_ANY}, id="no number at all"),
+        pytest.param(_affinity(_term("Gt")), {_ANY}, id="above nothing"),
+        pytest.param(_affinity(_term("In", "x", key="zone")), None, id="an affinity to another label says nothing"),
+        pytest.param(
+            _affinity(
+                {
+                    "matchExpressions": [
+                        *_term("In", "x", key="zone")["matchExpressions"],
+                        *_term("In", "1")["matchExpressions"],
+                    ]
+                }
+            ),
+            {_ONE, _ANY},
+            id="all expressions of a term together",
+        ),
         pytest.param(_affinity(_term("In", "1"), _term("In", "2")), None, id="either of two terms is enough"),
         pytest.param(_affinity({}), set(), id="a term without requirements matches no node"),
         pytest.param(_affinity({"matchFields": [{"key": "metadata.name"}]}), None, id="one node by name may be any"),

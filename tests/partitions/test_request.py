@@ -32,6 +32,13 @@ def test_a_size_is_read(annotations: dict[str, str], want: int | None) -> None:
     ("annotations", "words"),
     [
         pytest.param({names.IPUS: "3"}, ["3 IPUs", "ask for 2 or 4."], id="three is no power of two"),
+        pytest.param({names.IPUS: "48"}, ["ask for 32 or 64."], id="the largest is proposed, too"),
+        pytest.param({names.IPUS: "200"}, ["ask for 64."], id="far above the largest"),
+        pytest.param({names.IPUS: "536870912"}, ["has 64"], id="the longest number that is read"),
+        pytest.param({names.IPUS: "1073741824"}, ['is "1073741824",'], id="a longer one"),
+        pytest.param({names.IPUS: "x" * 40}, [f'is "{"x" * 40}",'], id="a value that is short enough to be quoted"),
+        pytest.param({names.IPUS: "x" * 41}, [f'is "{"x" * 40}...",'], id="one that is cut"),
+        pytest.param({names.IPUS: "\n" * 21}, ["\\n" * 20 + '...",'], id="one that gets longer as it is made readable"),
         pytest.param({names.IPUS: "100"}, ["ask for 64."], id="no power of two that is not served is proposed"),
         pytest.param({names.IPUS: "128"}, ["128 IPUs", "has 64"], id="more than the largest"),
         pytest.param({names.IPUS: "0"}, ['is "0"'], id="none at all is asked for by no annotation"),
