@@ -27,7 +27,7 @@ from provisioner.partitions.planning.calls import (
     Write,
     WriteAnswer,
 )
-from provisioner.partitions.planning.events import FAILED
+from provisioner.partitions.planning.events import FAILED, RELEASED
 from provisioner.partitions.planning.plan import Plan, View
 from provisioner.partitions.planning.snapshot import Snapshot
 from provisioner.runtime.repeats import Lasting
@@ -127,14 +127,19 @@ class Reporter:
         self.metrics.count_write(kind, result=result)
         said: dict[str, object] = {"write": kind, "object": key}
         if not isinstance(write, SaveLedger):
-            said |= {"namespace": write.pod.namespace, "pod": write.pod.name}
-        if isinstance(write, OpenGate):
-            said["partition"] = write.partition_id
+            said |= {"namespace": write.pod.namespace, "pod": write.pod.name, "partition": write.partition_id}
         match answer.failure:
             case None:
                 self._lasting.ended(key)
                 if isinstance(write, TakeBack):
                     _log.info("partition.taken_back", **said)
+                    self.recorder.emit(
+                        _ref(write.pod),
+                        kind="Warning",
+                        reason=RELEASED,
+                        message=f"The scheduler has found no node for it, and others wait for IPUs: partition "
+                        f"{write.partition_id} is given to them. Make the pod again when there is a node for it.",
+                    )
                 if isinstance(write, OpenGate):
                     _log.info("pod.released_to_scheduler", **said)
                     self.metrics.observe_wait(seconds=max(0.0, (answer.at - write.pod.created_at).total_seconds()))

@@ -194,6 +194,19 @@ def test_a_ledger_that_cannot_be_read_again_is_known_all_the_same(controller: Co
     assert controller.loop.problems() == ()
 
 
+def test_a_pod_that_no_node_is_found_for_is_told_that_its_partition_is_taken_back(controller: Controller) -> None:
+    """Once it is: a pod that got a node in that moment keeps it."""
+    controller.create_pod("stuck", 64)
+    controller.rounds(8)
+    partition_id = controller.create_pod("next", 64)
+    controller.rounds(20, seconds=60.0)
+    assert controller.pod("stuck")["metadata"]["annotations"][names.RELEASE] == "true"
+    told = [each for each in controller.recorder.told if each.kind == "Warning"]
+    assert [each.reason for each in told] == ["PartitionReleased", "PartitionRejected"]
+    assert "no node" in told[0].message
+    assert list(controller.vipu.partitions) == [partition_id]
+
+
 def test_a_gate_that_may_not_be_opened_is_told_on_the_pod(controller: Controller) -> None:
     """Its IPUs are taken meanwhile, and only people can change that; told once, and opened when it may be."""
     controller.kube.fail("PATCH", "pods/train", errors.Forbidden("a policy says no", status=403), times=3)

@@ -178,7 +178,7 @@ def test_a_partition_is_taken_back_from_the_pod_as_it_was_seen(api: FakeKube) ->
     """By the annotation that the REST API writes as well."""
     api.put_object(POD_PATH, raw_pod())
     version = (api.object(POD_PATH) or {})["metadata"]["resourceVersion"]
-    take_back(api, TakeBack(pod=replace(pod(), resource_version=version)))
+    take_back(api, TakeBack(pod=replace(pod(), resource_version=version), partition_id="tpup-1"))
     assert (api.object(POD_PATH) or {})["metadata"]["annotations"] == {"theirs": "stays", names.RELEASE: "true"}
 
 
@@ -188,5 +188,5 @@ def test_a_pod_that_the_scheduler_has_bound_meanwhile_keeps_its_partition(api: F
     version = (api.object(POD_PATH) or {})["metadata"]["resourceVersion"]
     api.put_object(POD_PATH, raw_pod(nodeName="host-1"))
     with pytest.raises(kube.Conflict):
-        take_back(api, TakeBack(pod=replace(pod(), resource_version=version)))
+        take_back(api, TakeBack(pod=replace(pod(), resource_version=version), partition_id="tpup-1"))
     assert names.RELEASE not in (api.object(POD_PATH) or {})["metadata"]["annotations"]

@@ -102,6 +102,7 @@ class TakeBack:
     """
 
     pod: Pod
+    partition_id: str
 
     @property
     def key(self) -> str:

@@ -74,15 +74,6 @@ def misplaced(pod: Pod, entry: Entry) -> Notice:
     return _notice("misplaced", pod, FAILED, message, warning=True)
 
 
-def taken_back(pod: Pod, entry: Entry, seconds: float) -> Notice:
-    """Say that a pod loses its partition before it has a node."""
-    message = (
-        f"The scheduler has found no node for it in {seconds:.0f} s, and others wait for IPUs: partition {entry.id} is "
-        "given to them. Delete the pod, and make it again when there is a node for it."
-    )
-    return _notice("taken back", pod, RELEASED, message, warning=True)
-
-
 def lost(pod: Pod, entry: Entry) -> Notice:
     """Say that a pod's partition has vanished."""
     message = f"Partition {entry.id} is not on {entry.server} any more, and is made again under the same id."

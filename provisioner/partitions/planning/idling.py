@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from provisioner.partitions.planning import events
 from provisioner.partitions.planning.calls import TakeBack
 from provisioner.partitions.planning.picture import Picture
 from provisioner.partitions.planning.queue import Wait
@@ -41,4 +40,4 @@ def steps(picture: Picture, round_: Round) -> Iterable[Step]:
         if due_at > round_.now:
             yield Step(moments=(due_at,))
         else:
-            yield Step(returns=(TakeBack(pod=pod),), notices=(events.taken_back(pod, standing.entry, seconds),))
+            yield Step(returns=(TakeBack(pod=pod, partition_id=standing.entry.id),))

@@ -92,7 +92,7 @@ BUGS: tuple[Bug, ...] = (
         name="pods-stay-where-they-may-not-run",
         at=(standing, "_is_misplaced"),
         mutate=always(value=False),
-        search_from=11,
+        search_from=37,
     ),
     Bug(name="ids-collide", at=(names, "_POD_DIGITS"), mutate=lambda _: 1),
     Bug(name="neighbours-take-nothing", at=(supply, "_may_be_in"), mutate=always(value=False), search_from=1),
