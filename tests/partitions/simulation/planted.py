@@ -67,7 +67,7 @@ def _whatever_the_last_failure(_original: Any) -> Any:
 
 BUGS: tuple[Bug, ...] = (
     Bug(name="gates-open-too-early", at=(standing, "_phase_of"), mutate=always(Phase.ACTIVE)),
-    Bug(name="removals-without-proof", at=(Process, "_kept"), mutate=always(""), search_from=10),
+    Bug(name="removals-without-proof", at=(Process, "_kept"), mutate=always(""), search_from=3),
     Bug(name="every-prefix-is-ours", at=(names, "id_prefix"), mutate=always("tpup-")),
     Bug(name="orphans-stay", at=(sweeping, "strays_of"), mutate=always(()), search_from=1),
     Bug(name="promises-take-nothing", at=(profile.Profile, "take"), mutate=_of_now_alone),
@@ -86,7 +86,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(name="lost-writes-are-awaited", at=(writes, "LOST_SECONDS"), mutate=lambda _: 1e9, search_from=2),
     Bug(name="failures-are-latched", at=(backoff, "_after"), mutate=_latched),
-    Bug(name="broken-partitions-are-awaited", at=(standing, "_phase_of"), mutate=_broken_is_on_its_way),
+    Bug(name="broken-partitions-are-awaited", at=(standing, "_phase_of"), mutate=_broken_is_on_its_way, search_from=10),
     Bug(name="pods-without-a-node-keep-ipus", at=(idling, "steps"), mutate=always(())),
     Bug(
         name="pods-stay-where-they-may-not-run",
