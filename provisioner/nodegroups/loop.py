@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-import structlog
-
 from provisioner.nodegroups.metrics import Metrics
 from provisioner.nodegroups.observe import ClusterReader, Watches, not_synced, take_snapshot
 from provisioner.nodegroups.planning import answers
@@ -22,8 +20,6 @@ from provisioner.nodegroups.planning.snapshot import Snapshot
 from provisioner.nodegroups.report import Reporter
 from provisioner.runtime.clock import shifted
 from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
-
-_log = structlog.get_logger(__name__)
 
 
 class Carrier(Protocol):
@@ -93,12 +89,11 @@ class Loop(RoundLoop):
             answer: Answer = replace(taken, at=min(taken.at, now))
             if isinstance(answer, CallAnswer):
                 answer = replace(answer, asked_at=min(answer.asked_at, now))
-            try:
-                self.memory = answers.fold(self.memory, answer)
-            except Exception:  # noqa: BLE001 - one answer must not cost the others their turn
-                # It stays open, and counts a while later as one whose outcome nobody knows.
-                _log.exception("answer.crashed", key=key_of(answer))
+            self.learn(key_of(answer), functools.partial(self._fold, answer))
             self.report(functools.partial(self.reporter.tell_answer, answer))
+
+    def _fold(self, answer: Answer) -> None:
+        self.memory = answers.fold(self.memory, answer)
 
     def _decide(self) -> tuple[Snapshot, Plan]:
         snapshot = self.carrier.shown(take_snapshot(self.watches, self.cluster, self.carrier.live()))

@@ -13,8 +13,8 @@ from provisioner.partitions.board import Board
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.metrics import Metrics
 from provisioner.partitions.observe import Known, take_snapshot
-from provisioner.partitions.planning.answers import fold
-from provisioner.partitions.planning.calls import Answer, CallAnswer
+from provisioner.partitions.planning import answers
+from provisioner.partitions.planning.calls import Answer, CallAnswer, key_of
 from provisioner.partitions.planning.decide import decide
 from provisioner.partitions.planning.memory import Memory
 from provisioner.partitions.planning.plan import Plan
@@ -83,6 +83,9 @@ class Loop(RoundLoop):
             answer: Answer = replace(taken, at=min(taken.at, now))
             if isinstance(answer, CallAnswer):
                 answer = replace(answer, asked_at=min(answer.asked_at, now))
-            self.known.fold(answer)
-            self.memory = fold(self.memory, answer)
+            self.learn(key_of(answer), functools.partial(self._fold, answer))
             self.report(functools.partial(self.reporter.tell_answer, answer))
+
+    def _fold(self, answer: Answer) -> None:
+        self.known.fold(answer)
+        self.memory = answers.fold(self.memory, answer)

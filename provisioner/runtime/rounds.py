@@ -94,6 +94,16 @@ class RoundLoop(ABC):
             moments.append((wake_at - self.clock()).total_seconds())
         return max(0.0, min(moments))
 
+    def learn(self, key: str, fold: Callable[[], None]) -> None:
+        """Remember what one answer says; one that cannot be taken costs no other its turn.
+
+        What it answers stays open, and counts a while later as something whose outcome nobody knows.
+        """
+        try:
+            fold()
+        except Exception:  # noqa: BLE001 - one answer's boundary
+            _log.exception("answer.crashed", key=key)
+
     def report(self, tell: Callable[[], None]) -> None:
         """Tell people something; what cannot be told keeps nothing from being done."""
         try:

@@ -8,6 +8,7 @@ import structlog
 from provisioner.kube import errors
 from provisioner.model.capacity import FailureKind
 from provisioner.partitions import names
+from provisioner.partitions.planning import answers
 from provisioner.partitions.planning.ledger import ledger_of
 from provisioner.partitions.vipu.records import PartitionState
 from tests.support.partitions import NAMESPACE, SERVER, SYSTEM, Controller, partition
@@ -50,6 +51,30 @@ def test_the_ledger_is_written_before_anything_is_made(controller: Controller) -
     controller.vipu.create_partition = lambda request: (seen.append(entries(controller)), create(request))[1]  # type: ignore[method-assign]
     controller.rounds(_ROUNDS)
     assert seen == [[partition_id]]
+
+
+@pytest.mark.parametrize("broken", ["_created", "_removed", "_read"])
+def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """It counts as lost after a while, and where not even that can be noted the call is made again."""
+
+    def crashing(*_: object) -> None:
+        raise ValueError
+
+    controller.rounds(_ROUNDS)
+    controller.create_pod("first", size=1)
+    monkeypatch.setattr(answers, broken, crashing)
+    with structlog.testing.capture_logs() as logs:
+        controller.rounds(_ROUNDS)
+        controller.create_pod("second", size=1)
+        controller.end("first")
+        controller.rounds(10 * _ROUNDS, seconds=5.0)
+    assert "answer.crashed" in {line["event"] for line in logs}
+    monkeypatch.undo()
+    controller.rounds(10 * _ROUNDS, seconds=5.0)
+    assert not controller.is_gated("second")
+    assert len(controller.vipu.partitions) == len(entries(controller)) == 1
 
 
 def test_while_the_ledger_cannot_be_read_nothing_is_made_nor_removed(controller: Controller) -> None:

@@ -52,7 +52,10 @@ def give_up_lost_calls(memory: Memory, live: frozenset[str], now: datetime) -> M
     limit = now - timedelta(seconds=LOST_SECONDS)
     for key, each in sorted(memory.calls.items()):
         if each.since <= limit and key not in live:
-            memory = fold(memory, CallAnswer(call=each.call, asked_at=each.since, at=now, failure=_LOST))
+            try:
+                memory = fold(memory, CallAnswer(call=each.call, asked_at=each.since, at=now, failure=_LOST))
+            except Exception:  # noqa: BLE001 - one call must not cost the others their turn
+                memory = replace(memory, calls={other: call for other, call in memory.calls.items() if other != key})
     return memory
 
 

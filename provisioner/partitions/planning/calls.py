@@ -144,3 +144,8 @@ class WriteAnswer:
 
 
 Answer = CallAnswer | WriteAnswer
+
+
+def key_of(answer: Answer) -> str:
+    """Return the key of what was answered."""
+    return answer.call.key if isinstance(answer, CallAnswer) else answer.write.key
