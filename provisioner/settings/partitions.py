@@ -15,7 +15,8 @@ from provisioner.settings.reading import SettingsError, read_options
 
 DEFAULT_PORT = 8090
 _MOST_SERVERS = 64
-_LARGEST_SIZE = 1024
+#: IPUs of one partition, at most, for the webhook as well.
+LARGEST_SIZE = 1024
 _SERVER = re.compile(rf"(?P<host>{forms.HOST})(?::(?P<port>[0-9]{{1,5}}))?(?::(?P<selector>[^:]+))?")
 _SERVER_FORM = "HOST, HOST:PORT or HOST:PORT:LABEL=VALUE"
 
@@ -88,7 +89,7 @@ OPTIONS: tuple[Option, ...] = (
         variable="LARGEST_PARTITION",
         field="largest_size",
         group=Group.PARTITIONS,
-        read=forms.power_of_two(_LARGEST_SIZE),
+        read=forms.power_of_two(LARGEST_SIZE),
         default="64",
         description="Pods that ask for more IPUs are not served. A power of two.",
     ),

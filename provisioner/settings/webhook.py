@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from provisioner import constants
-from provisioner.settings import forms
+from provisioner.settings import forms, partitions
 from provisioner.settings.option import Group, Option, log_level, pod_namespace, served_namespaces
 from provisioner.settings.reading import SettingsError, read_options
 
@@ -105,7 +105,7 @@ OPTIONS: tuple[Option, ...] = (
         variable="LARGEST_PARTITION",
         field="ipu_largest_partition",
         group=Group.WEBHOOK,
-        read=forms.power_of_two(4096),
+        read=forms.power_of_two(partitions.LARGEST_SIZE),
         default="64",
         description="Pods that ask for more IPUs are rejected. A power of two. As for the controller of partitions.",
     ),

@@ -9,6 +9,7 @@ import pytest
 from provisioner.partitions.app import planning_settings, servers_of
 from provisioner.settings import SettingsError
 from provisioner.settings.partitions import OPTIONS, PartitionSettings, VipuServer, read_partition_settings
+from provisioner.settings.webhook import read_webhook_settings
 
 SERVER = {"VIPU_SERVERS": "vipu.example.com"}
 
@@ -95,3 +96,17 @@ def test_all_mistakes_are_told_at_once() -> None:
     with pytest.raises(SettingsError) as caught:
         read_partition_settings({"LARGEST_PARTITION": "3", "LOG_LEVEL": "loud"})
     assert len(caught.value.problems) == 3
+
+
+@pytest.mark.parametrize("size", ["1024", "2048"])
+def test_webhook_and_controller_take_the_same_largest_sizes(size: str) -> None:
+    """A pod that one of them lets in is served by the other."""
+    option = {"LARGEST_PARTITION": size}
+    taken = []
+    for read in (lambda: read_partition_settings({**SERVER, **option}), lambda: read_webhook_settings(option)):
+        try:
+            read()
+            taken.append(True)
+        except SettingsError:
+            taken.append(False)
+    assert taken == [size == "1024"] * 2
