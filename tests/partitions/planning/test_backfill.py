@@ -88,6 +88,7 @@ def _placed(
                 if held == site
             ),
             others=(),
+            within_reach=total,
             usable=True,
             trials=(),
             ids=frozenset(),
@@ -153,7 +154,9 @@ _SITE, _OTHER = ("vipu:1", "a"), ("vipu:1", "b")
 
 def _site(site: tuple[str, str], total: int, *holders: tuple[int, float]) -> SiteSupply:
     ours = tuple(Holder(ipus=ipus, ends_in_seconds=end) for ipus, end in holders)
-    return SiteSupply(site=site, total=total, ours=ours, others=(), usable=True, trials=(), ids=frozenset())
+    return SiteSupply(
+        site=site, total=total, ours=ours, others=(), within_reach=total, usable=True, trials=(), ids=frozenset()
+    )
 
 
 @pytest.mark.parametrize(
