@@ -145,6 +145,7 @@ def mark_of(meta: ObjectMeta, kind: Kind, cluster_uid: str) -> Mark:
     return Mark(kind=kind, namespace=meta.namespace, name=meta.name, uid=meta.uid, cluster_uid=cluster_uid)
 
 
+@functools.lru_cache(maxsize=4096)
 def parse_mark(description: str) -> Mark | None:
     """Read the mark that a resource's description is; None for any other text, also for one that has more in it."""
     match = _MARK.fullmatch(description)

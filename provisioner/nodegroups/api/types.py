@@ -183,15 +183,14 @@ def with_condition(conditions: tuple[Condition, ...], new: Condition, now: datet
     """
     old = condition_of(conditions, new.type)
     kept = old.last_transition_time if old is not None and old.status is new.status else None
-    new = replace(
-        new,
-        message=bounds.cut(new.message, bounds.CONDITION_MESSAGE),
-        last_transition_time=kept or now.astimezone(UTC).replace(microsecond=0),
-    )
+    message = bounds.cut(new.message, bounds.CONDITION_MESSAGE)
+    if old is not None and kept is not None:
+        said = (old.reason, old.message, old.observed_generation)
+        if said == (new.reason, message, new.observed_generation):
+            return conditions
+    new = replace(new, message=message, last_transition_time=kept or now.astimezone(UTC).replace(microsecond=0))
     if old is None:
         return (*conditions, new)
-    if new == old:
-        return conditions
     return tuple(new if condition.type == new.type else condition for condition in conditions)
 
 

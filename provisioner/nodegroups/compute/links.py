@@ -53,8 +53,10 @@ def parse_link(url: str) -> Link | None:
 
 def same_resource(url: str, other: str) -> bool:
     """Whether two URLs point to one resource, whatever their hosts and versions."""
+    if url == other:
+        return True
     first, second = parse_link(url), parse_link(other)
-    return url == other or (first is not None and second is not None and first == second)
+    return first is not None and second is not None and first == second
 
 
 def address_problem(scope: Scope, name: str) -> str:

@@ -105,7 +105,9 @@ def _propose(group: TpuNodeGroup, status: TpuNodeGroupStatus, conditions: tuple[
     generation, all_conditions = group.meta.generation, status.conditions
     for condition in conditions:
         all_conditions = with_condition(all_conditions, replace(condition, observed_generation=generation), now)
-    new = replace(status, conditions=all_conditions, observed_generation=generation)
+    new = status
+    if (all_conditions, generation) != (status.conditions, status.observed_generation):
+        new = replace(status, conditions=all_conditions, observed_generation=generation)
     if new == group.status:
         return NOTHING
     write = PatchStatus(kind=Kind.TPU_NODE_GROUP, meta=group.meta, old=group.status, new=new)
@@ -243,15 +245,12 @@ def _machines(status: TpuNodeGroupStatus, fleet: Fleet, now: datetime) -> tuple[
     machines = []
     for member in fleet.members:
         machine = member.machine
-        new = Machine(
-            name=machine.name,
-            state=machine.status or machine.action,
-            node=member.node.name if member.node is not None else "",
-            ready=member.ready,
-            since=at,
-        )
+        state, node = machine.status or machine.action, member.node.name if member.node is not None else ""
         old = before.get(machine.name)
-        machines.append(old if old is not None and replace(new, since=old.since) == old else new)
+        if old is not None and (old.state, old.node, old.ready) == (state, node, member.ready):
+            machines.append(old)
+        else:
+            machines.append(Machine(name=machine.name, state=state, node=node, ready=member.ready, since=at))
     return tuple(machines)
 
 

@@ -33,9 +33,12 @@ def decide(
     """
     if snapshot.not_synced or not snapshot.cluster.uid:
         return Plan(memory=memory, derived=last)
-    memory = replace(memory, began_at=memory.began_at or now)
+    if memory.began_at is None:
+        memory = replace(memory, began_at=now)
     memory = answers.give_up_lost_calls(memory, snapshot.live, now)
-    memory = replace(memory, writes=still_open(memory.writes, snapshot.live, now))
+    writes = still_open(memory.writes, snapshot.live, now)
+    if len(writes) != len(memory.writes):
+        memory = replace(memory, writes=writes)
     round_ = begin_round(snapshot, memory, settings, now)
     before = last.units if last is not None else {}
     attempts = {unit.key: apart.attempt(unit, before.get(unit.key), round_) for unit in units_of(round_)}
@@ -49,7 +52,7 @@ def decide(
         machines=_machines_of(resources.values(), memory),
         lost_since={key: each.lost_since for key, each in concluded.items() if each.lost_since is not None},
         crashes={key: each.crash for key, each in attempts.items() if each.crash is not None},
-        writes={**memory.writes, **{each.write.key: _opened(each, memory, now) for each in proposed}},
+        writes={**writes, **{each.write.key: _opened(each, memory, now) for each in proposed}},
     )
     paced = pacing.pace(step.calls, memory, settings, now, _namespaces(snapshot) if step.calls else {})
     moments = (*step.moments, *later, *((paced.wake_at,) if paced.wake_at is not None else ()))

@@ -93,8 +93,10 @@ def differs(found: Child, wanted: Child) -> bool:
             ) != (wanted.spec.project, wanted.spec.maintenance_policy)
         case ManagedInstanceGroup(), ManagedInstanceGroup():
             mode = wanted.spec.effective_mode
-            return found.spec.effective_mode is not mode or (
-                replace(found.spec, target_size_policy_mode=mode) != replace(wanted.spec, target_size_policy_mode=mode)
+            return found.spec != wanted.spec and (
+                found.spec.effective_mode is not mode
+                or replace(found.spec, target_size_policy_mode=mode)
+                != replace(wanted.spec, target_size_policy_mode=mode)
             )
     return True
 
@@ -108,7 +110,8 @@ def belongs_to(child: Child, group: TpuNodeGroup) -> bool:
 
 
 def _effective(config: InstanceConfig) -> InstanceConfig:
-    return replace(config, provisioning_model=config.effective_provisioning_model, metadata=dict(config.metadata))
+    model = config.effective_provisioning_model
+    return config if config.provisioning_model is model else replace(config, provisioning_model=model)
 
 
 def _meta(group: TpuNodeGroup, kind: Kind) -> ObjectMeta:

@@ -38,7 +38,7 @@ class Member:
     @property
     def runs(self) -> bool:
         """Whether something may be running on it."""
-        return self.machine.has_machine and self.machine.status not in STOPPED
+        return _runs(self.machine)
 
     @property
     def stopped(self) -> bool:
@@ -110,8 +110,11 @@ def _member(machine: ManagedInstance, round_: Round, chips: int | None) -> Membe
         lacks = f"node {node.name} is not ready"
     elif node.capacity_chips != expected or node.allocatable_chips != expected:
         lacks = f"node {node.name} has {min(node.allocatable_chips, node.capacity_chips)} of {expected} chips"
-    member = Member(machine=machine, node=node, lacks=lacks)
-    return Member(machine=machine, node=node, ready=not lacks and member.runs, lacks=lacks)
+    return Member(machine=machine, node=node, ready=not lacks and _runs(machine), lacks=lacks)
+
+
+def _runs(machine: ManagedInstance) -> bool:
+    return machine.has_machine and machine.status not in STOPPED
 
 
 def _refusal(machine: ManagedInstance, round_: Round) -> str:

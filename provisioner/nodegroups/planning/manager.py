@@ -130,15 +130,17 @@ class ManagerRules(Rules[ManagedInstanceGroup]):
             if not member.machine.has_machine
             for failure in member.machine.failures
         )
-        bulk, since = resource.bulk, _since(resource.created_at)
+        bulk = resource.bulk
         if bulk is not None and bulk.failures and (bulk.in_progress or not resource.is_stable):
             return not_ready(
-                Reason.INSTANCES_CREATION_FAILED, f"waiting for capacity{since}, Google says: {_words(bulk.failures)}"
+                Reason.INSTANCES_CREATION_FAILED,
+                f"waiting for capacity{_since(resource.created_at)}, Google says: {_words(bulk.failures)}",
             )
         if failures:
             name, failure = failures[0]
             return not_ready(Reason.INSTANCES_CREATION_FAILED, f"machine {name} is not made: {failure.message}")
         if not resource.is_stable or (bulk is not None and bulk.in_progress):
+            since = _since(resource.created_at)
             return not_ready(Reason.UNSTABLE, f"Compute Engine is making {resource.target_size} machines{since}")
         return created(self.difference(child, resource))
 

@@ -55,9 +55,12 @@ def pace(
 
     `namespaces` are those of objects, by UID (`Target.uid`).
     """
+    each_once = {each.call.key: each for each in wanted}.values()
+    if not each_once and not memory.pace:
+        return Paced(memory=memory, calls=())
     paused = {project: until for project, until in memory.paused.items() if until > now}
     free, ends = [], []
-    for each in {each.call.key: each for each in wanted}.values():
+    for each in each_once:
         until = paused.get(each.call.target.scope.project)
         if until is None:
             free.append(each)

@@ -52,6 +52,11 @@ class Step:
     moments: tuple[datetime, ...] = ()
 
     def __add__(self, other: Step) -> Step:
+        # Most steps have nothing to do.
+        if other is NOTHING:
+            return self
+        if self is NOTHING:
+            return other
         return Step(
             calls=self.calls + other.calls, writes=self.writes + other.writes, moments=self.moments + other.moments
         )
@@ -62,11 +67,13 @@ NOTHING = Step()
 
 def merged(steps: Iterable[Step]) -> Step:
     """Put steps together, in their order."""
-    every = tuple(steps)
+    every = [step for step in steps if step is not NOTHING]
+    if len(every) <= 1:
+        return every[0] if every else NOTHING
     return Step(
-        calls=tuple(call for step in every for call in step.calls),
-        writes=tuple(write for step in every for write in step.writes),
-        moments=tuple(moment for step in every for moment in step.moments),
+        calls=tuple([call for step in every for call in step.calls]),
+        writes=tuple([write for step in every for write in step.writes]),
+        moments=tuple([moment for step in every for moment in step.moments]),
     )
 
 

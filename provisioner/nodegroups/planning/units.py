@@ -32,6 +32,7 @@ from provisioner.nodegroups.planning.template import TemplateRules
 _POLICIES = PolicyRules()
 _TEMPLATES = TemplateRules()
 _MANAGERS = ManagerRules()
+_CHILDREN = tuple(kind for kind in Kind if kind is not Kind.TPU_NODE_GROUP)
 #: A unit is looked at this often although nothing has changed and no step has asked for it.
 _LOOKED_AT_SECONDS = 60.0
 #: The same while it is deleted, or there is something to do that waits for its turn, or for the caches to show it.
@@ -144,7 +145,7 @@ def _inputs(unit: Unit, round_: Round) -> tuple[object, ...] | None:
         return None
     own, memory = unit.group, round_.memory
     # Somebody else's object may have the name of a child.
-    named = [round_.child_of(own, kind) for kind in list(Kind)[1:]]
+    named = [round_.child_of(own, kind) for kind in _CHILDREN]
     inputs: list[object] = [own, *unit.children, *named, round_.settings, round_.snapshot.cluster]
     inputs.append(memory.lost_since.get(own.meta.uid))
     if own.meta.deleting:
