@@ -45,9 +45,11 @@ _ON_ONE_INSTALLATION = frozenset(
         "webhook",
     )
 )
-#: What starts first: the simulation uses all cores for minutes, and end-to-end tests mostly wait. The many short tests
-#: come last, so that no worker is idle at the end.
-_FIRST = ("tests/simulation/test_simulation.py", "tests/deploy/", "tests/e2e/", "tests/localcluster/")
+#: These play for minutes in processes of their own at a low priority, one after the other, beside what mostly waits.
+_SIMULATIONS = tuple(f"tests/{folder}simulation/test_simulation.py" for folder in ("", "nodegroups/", "partitions/"))
+#: End-to-end tests come next: they mostly wait, and leave the cores to the simulations. The many short tests come last,
+#: so that no worker is idle at the end.
+_WAITING = ("tests/deploy/", "tests/e2e/", "tests/localcluster/")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -60,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class _ByWorld(LoadScopeScheduling):
-    """Runs tests that share a world in one worker: those of a file, and all that share an installation.
+    """Runs tests that share a world in one worker: those of a file, all that share an installation, all simulations.
 
     Otherwise each worker starts each control plane. (pytest-xdist's own groups are lost with pytest 9.2: it writes them
     to an attribute that is not there any more.)
@@ -68,6 +70,8 @@ class _ByWorld(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
+        if path in _SIMULATIONS:
+            return "simulations"
         return "installation" if path in _ON_ONE_INSTALLATION else path
 
 
@@ -78,5 +82,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 
 def _place(item: pytest.Item) -> int:
-    place = next((place for place, prefix in enumerate(_FIRST) if item.nodeid.startswith(prefix)), len(_FIRST))
-    return place if place == 0 or item.get_closest_marker("e2e") else len(_FIRST)
+    if item.nodeid.startswith(_SIMULATIONS):
+        return 0
+    place = next((place for place, prefix in enumerate(_WAITING, 1) if item.nodeid.startswith(prefix)), 0)
+    return place if place and item.get_closest_marker("e2e") else len(_WAITING) + 1
