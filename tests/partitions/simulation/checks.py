@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import inf
 
 from provisioner.partitions import names
@@ -20,7 +20,7 @@ from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.partitions.planning.plan import Plan
 from provisioner.partitions.planning.settings import PlanningSettings
 from provisioner.partitions.planning.snapshot import Snapshot
-from provisioner.partitions.vipu.records import Allocation
+from provisioner.partitions.vipu.records import Allocation, Partition
 from tests.partitions.simulation.kube import CLUSTER, Kube
 from tests.partitions.simulation.process import own
 from tests.partitions.simulation.servers import VipuServer
@@ -189,6 +189,7 @@ class Checks:
         return min(waiting, key=_order, default=None)
 
     def _passes(self, head: Pod, entry: Entry, snapshot: Snapshot, save: SaveLedger, now: float) -> None:
+        unreadable = save.before.unreadable
         views = [
             view
             for view in snapshot.servers
@@ -203,7 +204,8 @@ class Checks:
             for view in views
             if view.reading is not None
             for each in view.reading.allocations
-            if (each.ipus or 0) >= head.size
+            # Where others leave it too little, it is passed.
+            if (each.ipus or 0) - _strange_ipus(view.reading.partitions, each, unreadable) >= head.size
         ]
         if not any((address, each.name) == (entry.server, entry.allocation) for address, each in sites):
             return
@@ -301,6 +303,17 @@ class Checks:
             self.stage.violate(f"left in the ledger: {[entry.pod for entry in ledger.entries]} {ledger.unreadable}")
 
 
+def _strange_ipus(partitions: Iterable[Partition], allocation: Allocation, unreadable: Mapping[str, str]) -> int:
+    """Return the IPUs of partitions that may be in an allocation, and that nobody here removes."""
+    return sum(
+        each.size
+        for each in partitions
+        if (not own(each.id) or each.id in unreadable)
+        and each.allocation in ("", allocation.name)
+        and (each.allocation or each.cluster == allocation.cluster)
+    )
+
+
 def _waits_for_others(pod: Pod, snapshot: Snapshot) -> bool:
     """Whether all allocations that a pod may use and that are large enough have too much in them that is not ours."""
     unreadable = snapshot.ledger.unreadable if snapshot.ledger is not None else {}
@@ -311,15 +324,9 @@ def _waits_for_others(pod: Pod, snapshot: Snapshot) -> bool:
         if pod.servers is not None and view.server.address not in pod.servers:
             continue
         for each in view.reading.allocations:
-            theirs = [
-                partition.size
-                for partition in view.reading.partitions
-                if (not own(partition.id) or partition.id in unreadable)
-                and partition.allocation in ("", each.name)
-                and (partition.allocation or partition.cluster == each.cluster)
-            ]
+            strange = _strange_ipus(view.reading.partitions, each, unreadable)
             large = large or each.ipus is None or each.ipus >= pod.size
-            possible = possible or each.ipus is None or each.ipus - sum(theirs) >= pod.size
+            possible = possible or each.ipus is None or each.ipus - strange >= pod.size
     return large and not possible
 
 
