@@ -70,8 +70,8 @@ run: $(SETUP) ## Run the controller with the kubeconfig's current context and GK
 WORKERS := -n 4 --no-loadscope-reorder
 
 .PHONY: test
-# The programs of the control planes collect garbage less often: a tenth less of their time.
-test: export GOGC = 400
+# The programs of the control planes collect garbage less often: a sixth less of their time.
+test: export GOGC = 800
 test: setup lint ## Run all checks and tests, including the end-to-end tests.
 	@$(BIN)/python -m provisioner.localcluster build --lws > /dev/null
 # Four workers and their control planes share the cores here, so a test takes a multiple of its own time.

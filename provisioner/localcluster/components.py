@@ -129,9 +129,6 @@ def etcd(site: Site) -> Plan:
             f"--initial-cluster=local={peer_url}",
             *tls,
             "--unsafe-no-fsync",
-            # One member elects itself; by default it first waits a second for others.
-            "--heartbeat-interval=20",
-            "--election-timeout=200",
             "--log-level=warn",
         ),
         ready=partial(answers, client, "/health", context=trust.etcd_context()),
