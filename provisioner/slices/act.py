@@ -15,9 +15,10 @@ from datetime import datetime
 import structlog
 
 from provisioner import kube
+from provisioner.kube.gates import KeptError
 from provisioner.model.capacity import Failure, FailureKind, PoolName
-from provisioner.runtime.calls import Calls
-from provisioner.slices.gate import Gate, KeptError, NeededError
+from provisioner.runtime.actor import NO_LEASE, CallingActor
+from provisioner.slices.gate import Gate, NeededError
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.plan import Create, Delete, LookUp, LookUpKind, Plan
 from provisioner.slices.supplier import Supplier, SupplierError
@@ -26,36 +27,23 @@ _log = structlog.get_logger(__name__)
 
 #: Longest that one mutating call to a supplier takes (the client's time-out): with less lease left, none is made.
 CALL_TIMEOUT_SECONDS = 10.0
-_NO_LEASE = Failure(
-    kind=FailureKind.UNAVAILABLE, message="Not sent: too little time is left on the provisioner's leader lease."
-)
+_NO_LEASE = Failure(kind=FailureKind.UNAVAILABLE, message=NO_LEASE)
 
 
 @dataclass(slots=True, kw_only=True)
-class Actor:
-    """Carries plans out."""
+class Actor(CallingActor[Answer]):
+    """Carries plans out. The key of a create or delete is the pool's name."""
 
     supplier: Supplier
     api: kube.Api
     gate: Gate
-    clock: Callable[[], datetime]
-    #: Seconds for which this process surely leads; infinite where there is no election.
-    lease_seconds: Callable[[], float]
-    #: Called whenever an answer has come.
-    on_answer: Callable[[], None]
     #: Where calls run; nothing waits for the results.
     executor: Executor
     #: Where those run that are for Kubernetes too, deletes with their gate and changes of nodes: a pool of thousands of
     #: nodes takes its time, and no create waits for it.
     slow_executor: Executor
-    #: Of creates and deletes the key is the pool's name.
-    calls: Calls[Answer] = field(init=False)
     #: Nodes that are being changed, so that no two threads change one.
     _changing: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        """Begin with no call."""
-        self.calls = Calls(self.on_answer)
 
     def carry_out(self, plan: Plan) -> None:
         """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""
@@ -84,16 +72,7 @@ class Actor:
 
     def live_calls(self) -> frozenset[PoolName]:
         """Name the pools whose create or delete is submitted, and whose answer nobody has taken yet."""
-        return frozenset(map(PoolName, self.calls.live()))
-
-    def take_answer(self) -> Answer | None:
-        """Return the next answer, None where there is none; its call is not live any more."""
-        return self.calls.take()
-
-    def drain(self, *, timeout_seconds: float) -> bool:
-        """Drop what has not begun, wait until no call is under way; False when the time is up."""
-        self.calls.close()
-        return self.calls.wait_until_idle(timeout_seconds=timeout_seconds)
+        return frozenset(map(PoolName, self.live()))
 
     def _submit_answered(
         self,

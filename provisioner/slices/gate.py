@@ -18,6 +18,8 @@ from datetime import datetime
 import structlog
 
 from provisioner import kube
+from provisioner.kube.gates import KeptError, look_last
+from provisioner.model.wording import first_of
 from provisioner.model.workloads import Pod, Workload
 from provisioner.runtime.parallel import ForEach, one_by_one
 from provisioner.slices.planning.plan import Delete, DeleteReason
@@ -27,20 +29,6 @@ _log = structlog.get_logger(__name__)
 
 #: The workload needs no pool any more.
 _ENDED = frozenset({DeleteReason.WORKLOAD_GONE, DeleteReason.WORKLOAD_FINISHED, DeleteReason.WORKLOAD_SUSPENDED})
-#: How many pods a message names.
-_NAMED_PODS = 3
-
-
-#: The last look is worth this long, from when it is asked for. A node that registers right after it has no chips, and
-#: takes no pod that asks for any, until its device plugin runs: 13 s later at the earliest, by which time the delete
-#: has taken effect or is not sent any more (it has 10 s).
-_LAST_LOOK_SECONDS = 2.0
-#: A look that took longer, or a process that was frozen in it, looks again.
-_LAST_LOOKS = 3
-
-
-class KeptError(Exception):
-    """The pool must not be deleted now; the message says why."""
 
 
 class NeededError(KeptError):
@@ -83,21 +71,14 @@ class Gate:
         found = self.for_each(lambda node: self._blocking_pods(delete, node, living), nodes)
         blocking = [pod for pods in found for pod in pods]
         if blocking:
-            names = ", ".join(blocking[:_NAMED_PODS])
-            more = f" and {len(blocking) - _NAMED_PODS} more" if len(blocking) > _NAMED_PODS else ""
-            raise KeptError(f"unfinished pods are on it: {names}{more}")
+            raise KeptError(f"unfinished pods are on it: {first_of(blocking)}")
 
     def _refuse_if_growing(self, delete: Delete, known: Collection[tuple[str, str]]) -> None:
-        # All that went before may have taken long: a node may have come, or come again under its old name. Also one
-        # that is closed by now, by somebody else: its pods were not looked at.
-        for _ in range(_LAST_LOOKS):
-            began = self.monotonic()
-            for node in kube.list_nodes_of_pool(self.api, delete.name):
-                if node.open or (node.name, node.uid) not in known:
-                    raise KeptError(f"node {node.name} has registered or was uncordoned meanwhile")
-            if self.monotonic() - began <= _LAST_LOOK_SECONDS:
-                return
-        raise KeptError("the API server takes too long to confirm that its nodes are cordoned")
+        def strangers() -> list[str]:
+            nodes = kube.list_nodes_of_pool(self.api, delete.name)
+            return [node.name for node in nodes if node.open or (node.name, node.uid) not in known]
+
+        look_last(strangers, self.monotonic)
 
     def _prove(self, delete: Delete) -> Workload | None:
         """Make sure that the pool may go; return its workload where that lives all the same."""

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import structlog
-
 from provisioner import kube
 from provisioner.model.snapshot import Snapshot
 from provisioner.runtime.clock import shifted
@@ -28,8 +26,6 @@ from provisioner.slices.planning.stalled import notices_while_stalled
 from provisioner.slices.report import Reporter
 from provisioner.slices.supplier import IdentityCheck
 from provisioner.slices.tracing import Tracing
-
-_log = structlog.get_logger(__name__)
 
 #: A create may be decided on a list of pools this old; a delete needs one of the same round.
 _CREATE_LIST_AGE_SECONDS = 5.0
@@ -140,10 +136,9 @@ class Loop(RoundLoop):
 
     def _follow_clock(self) -> None:
         """Notice that somebody set the clock, and go on as if it had always been so."""
-        by = self.clock.follow()
+        by = self.follow_clock()
         if not by:
             return
-        _log.warning("clock.set", by_seconds=round(by.total_seconds(), 3))
         self.memory = shifted(self.memory, by)
         self.pools.clock_set(by)
         self.identity.clock_set(by)
@@ -209,11 +204,8 @@ class Loop(RoundLoop):
         return plan, snapshot
 
     def _pause(self, plan: Plan) -> float:
-        now = self.clock()
-        moments = [LONGEST_PAUSE_SECONDS, self.pools.due_in_seconds(now, every_seconds=plan.poll_seconds)]
-        if plan.wake_at is not None:
-            moments.append((plan.wake_at - now).total_seconds())
-        return max(0.0, min(moments))
+        due = self.pools.due_in_seconds(self.clock(), every_seconds=plan.poll_seconds)
+        return self.pause_seconds(plan.wake_at, due_in_seconds=due)
 
     def _save_hints(self, *, force: bool = False) -> None:
         if not self._hints_loaded or not (force or self._hints_due()):
