@@ -4,11 +4,12 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.conditions import Reason
 from provisioner.nodegroups.api.crds import ABOUT, SHORT_NAMES
 from provisioner.nodegroups.api.forms import Array, Flag, Form, Map, Moment, Struct, Text, Whole
 from provisioner.nodegroups.api.schema import SPECS
 from provisioner.nodegroups.api.statuses import STATUSES
-from provisioner.nodegroups.api.types import Kind, Reason
+from provisioner.nodegroups.api.types import Kind
 
 _HEAD = f"""# Fields of TPUNodeGroup and its children
 

@@ -11,7 +11,7 @@ from http import HTTPStatus
 
 from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
-from provisioner.nodegroups.api.types import Reason
+from provisioner.nodegroups.api.conditions import Reason
 from provisioner.runtime.metrics import LoopMetrics, Registry
 
 PREFIX = "tpu_provisioner_nodegroups_"

@@ -17,7 +17,8 @@ import structlog
 from provisioner import kube
 from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
-from provisioner.nodegroups.api.types import ConditionType, TpuNodeGroup, condition_of
+from provisioner.nodegroups.api.conditions import ConditionType, condition_of
+from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.nodegroups.compute.records import Operation
 from provisioner.nodegroups.metrics import DONE, UNKNOWN, Metrics
 from provisioner.nodegroups.planning.calls import (

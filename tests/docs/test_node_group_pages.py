@@ -12,8 +12,9 @@ from provisioner import constants
 from provisioner.environment.pods import INJECT_KEYS
 from provisioner.model import bounds
 from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.conditions import Reason
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
-from provisioner.nodegroups.api.types import Kind, Reason
+from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.compute.records import FLEX_START, RESERVATION_BOUND, SPOT, STANDARD
 from provisioner.nodegroups.planning import backoff

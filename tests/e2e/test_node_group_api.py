@@ -21,6 +21,7 @@ from deploy import crds
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.nodegroups.api import names, write
 from provisioner.nodegroups.api.checking import Checker
+from provisioner.nodegroups.api.conditions import Condition, ConditionStatus, Reason, with_condition
 from provisioner.nodegroups.api.crds import crd
 from provisioner.nodegroups.api.forms import Array, Flag, Form, Map, Moment, Struct, Text, Whole
 from provisioner.nodegroups.api.parse import parse, parse_group
@@ -28,8 +29,6 @@ from provisioner.nodegroups.api.schema import SPECS
 from provisioner.nodegroups.api.statuses import STATUSES
 from provisioner.nodegroups.api.types import (
     Child,
-    Condition,
-    ConditionStatus,
     InstanceConfig,
     InstanceTemplate,
     InstanceTemplateSpec,
@@ -42,13 +41,11 @@ from provisioner.nodegroups.api.types import (
     OperationRef,
     OperationType,
     Owner,
-    Reason,
     ResourceStatus,
     SizePolicyMode,
     TpuNodeGroupStatus,
     WorkloadPolicy,
     WorkloadPolicySpec,
-    with_condition,
 )
 from provisioner.rehearsal import Rehearsal
 from tests.support.clock import NOW

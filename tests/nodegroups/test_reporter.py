@@ -11,9 +11,8 @@ from structlog.testing import capture_logs
 from provisioner.model.capacity import Failure, FailureKind, OperationName, Taint
 from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import OpenWrite, WriteFailure
+from provisioner.nodegroups.api.conditions import Condition, ConditionStatus
 from provisioner.nodegroups.api.types import (
-    Condition,
-    ConditionStatus,
     Kind,
     OperationType,
     ResourceStatus,

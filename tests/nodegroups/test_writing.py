@@ -13,10 +13,9 @@ from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import Taint
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.conditions import Condition, ConditionStatus
 from provisioner.nodegroups.api.parse import parse, parse_group, parse_policy
 from provisioner.nodegroups.api.types import (
-    Condition,
-    ConditionStatus,
     Kind,
     ObjectMeta,
     Owner,

@@ -24,8 +24,9 @@ from provisioner.kube import errors
 from provisioner.kube.protocol import JsonObject, collection_path, object_path
 from provisioner.kube.quantities import format_time
 from provisioner.nodegroups.act import Actor
+from provisioner.nodegroups.api.conditions import ConditionType, condition_of
 from provisioner.nodegroups.api.parse import parse
-from provisioner.nodegroups.api.types import ConditionType, Kind, TpuNodeGroup, condition_of
+from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.bootstrap.script import startup_script
 from provisioner.nodegroups.compute.client import ComputeClient

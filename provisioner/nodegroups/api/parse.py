@@ -17,14 +17,13 @@ from provisioner.kube.quantities import parse_timestamp
 from provisioner.model import bounds
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.checking import Checker
+from provisioner.nodegroups.api.conditions import Condition, ConditionStatus
 from provisioner.nodegroups.api.forms import Json
 from provisioner.nodegroups.api.schema import SPECS
 from provisioner.nodegroups.api.statuses import STATUSES
 from provisioner.nodegroups.api.types import (
     API_VERSION,
     BootstrapConfig,
-    Condition,
-    ConditionStatus,
     FailureAction,
     InstanceConfig,
     InstanceTemplate,

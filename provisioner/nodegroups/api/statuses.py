@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from provisioner.model import bounds
+from provisioner.nodegroups.api.conditions import ConditionStatus
 from provisioner.nodegroups.api.forms import Array, Flag, Moment, Struct, Text, Whole, choice, values
-from provisioner.nodegroups.api.types import ConditionStatus, Kind, OperationType, SizePolicyMode
+from provisioner.nodegroups.api.types import Kind, OperationType, SizePolicyMode
 
 #: The API server reads bounds as floating-point numbers, which know all whole numbers up to this one.
 _LARGEST_GENERATION = 2**53 - 1

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Self
 
-from provisioner.model import bounds
+from provisioner.nodegroups.api.conditions import Condition
 
 GROUP = "tpu.google.com"
 VERSION = "v1alpha1"
@@ -39,59 +39,6 @@ _PLURALS = {
     Kind.INSTANCE_TEMPLATE: "instancetemplates",
     Kind.MANAGED_INSTANCE_GROUP: "managedinstancegroups",
 }
-
-
-class ConditionType(StrEnum):
-    """Types of conditions; children have READY alone."""
-
-    READY = "Ready"
-    WORKLOAD_POLICY_READY = "WorkloadPolicyReady"
-    INSTANCE_TEMPLATE_READY = "InstanceTemplateReady"
-    MANAGED_INSTANCE_GROUP_READY = "ManagedInstanceGroupReady"
-
-
-class ConditionStatus(StrEnum):
-    """What a condition says of its type."""
-
-    TRUE = "True"
-    FALSE = "False"
-    UNKNOWN = "Unknown"
-
-
-class Reason(StrEnum):
-    """Reasons of conditions. The first four sections are those of gke-labs/tpu-operator, the last is ours."""
-
-    # --- a TPUNodeGroup's Ready ---
-    READY = "Ready"
-    AWAITING_NODE_JOIN = "AwaitingNodeJoin"
-    RECONCILE_ERROR = "ReconcileError"
-    DELETING_MIG = "DeletingMIG"
-    DELETING_TEMPLATE = "DeletingTemplate"
-    DELETING_POLICY = "DeletingPolicy"
-    DELETING_NODES = "DeletingNodes"
-    DELETING_DEVICE_PLUGIN = "DeletingDevicePlugin"
-    # --- its children, as it sees them ---
-    PROVISIONING = "Provisioning"
-    INVALID_TEMPLATE = "InvalidTemplate"
-    EXTERNAL_TEMPLATE = "ExternalTemplate"
-    # --- a child's Ready ---
-    CREATED = "Created"
-    UNSTABLE = "Unstable"
-    # --- failures, on both ---
-    REQUEST_REJECTED = "RequestRejected"
-    OPERATION_FAILED = "OperationFailed"
-    INSTANCES_CREATION_FAILED = "InstancesCreationFailed"
-    # --- ours ---
-    #: Topology, machine type, count and mode do not go together, the name is too long, or a field cannot be read.
-    INVALID_SPEC = "InvalidSpec"
-    #: The project or the namespace is not on the list of those that are served.
-    NOT_ALLOWED = "NotAllowed"
-    #: A machine, its node or a chip is gone or not ready, after all had been.
-    NODE_LOST = "NodeLost"
-    #: All machines of the slice are being made anew.
-    RECREATING = "Recreating"
-    #: The nodes are cordoned, and pods on them are leaving or keep them.
-    DRAINING_NODES = "DrainingNodes"
 
 
 class SizePolicyMode(StrEnum):
@@ -160,46 +107,6 @@ class ObjectMeta:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
-    """One of an object's conditions."""
-
-    type: str
-    status: ConditionStatus
-    reason: str
-    message: str = ""
-    #: None until `with_condition` puts it among an object's conditions.
-    last_transition_time: datetime | None = None
-    #: The generation of the object that it was concluded from.
-    observed_generation: int = 0
-
-
-def with_condition(conditions: tuple[Condition, ...], new: Condition, now: datetime) -> tuple[Condition, ...]:
-    """Return the conditions with `new` in place of that of its type, else behind the others.
-
-    The time of the last transition stays while the status does. A message that is longer than a condition holds is cut.
-    """
-    old = condition_of(conditions, new.type)
-    kept = old.last_transition_time if old is not None and old.status is new.status else None
-    message = bounds.cut(new.message, bounds.CONDITION_MESSAGE)
-    if old is not None and kept is not None:
-        said = (old.reason, old.message, old.observed_generation)
-        if said == (new.reason, message, new.observed_generation):
-            return conditions
-    new = replace(new, message=message, last_transition_time=kept or now.astimezone(UTC).replace(microsecond=0))
-    if old is None:
-        return (*conditions, new)
-    return tuple(new if condition.type == new.type else condition for condition in conditions)
-
-
-def condition_of(conditions: tuple[Condition, ...], condition_type: str) -> Condition | None:
-    """Return the condition of a type, None where there is none."""
-    for condition in conditions:
-        if condition.type == condition_type:
-            return condition
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

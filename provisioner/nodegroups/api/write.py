@@ -10,12 +10,12 @@ from typing import Any
 
 from provisioner.kube.quantities import format_time
 from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.conditions import Condition
 from provisioner.nodegroups.api.forms import Json
 from provisioner.nodegroups.api.types import (
     API_VERSION,
     BootstrapConfig,
     Child,
-    Condition,
     InstanceConfig,
     InstanceTemplateSpec,
     Kind,

@@ -10,21 +10,23 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from provisioner.model import bounds, waits
-from provisioner.nodegroups.api.types import (
-    Child,
+from provisioner.nodegroups.api.conditions import (
     Condition,
     ConditionStatus,
     ConditionType,
+    Reason,
+    condition_of,
+    with_condition,
+)
+from provisioner.nodegroups.api.types import (
+    Child,
     InstanceTemplate,
     Kind,
     ManagedInstanceGroup,
     ObjectMeta,
-    Reason,
     TpuNodeGroup,
     TpuNodeGroupStatus,
     WorkloadPolicy,
-    condition_of,
-    with_condition,
 )
 from provisioner.nodegroups.planning import events
 from provisioner.nodegroups.planning.memory import Crash

@@ -16,18 +16,15 @@ from provisioner.kube.watches import MAX_SILENCE_SECONDS
 from provisioner.model import bounds, waits
 from provisioner.model.capacity import FailureKind, OperationName
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.types import (
-    Child,
+from provisioner.nodegroups.api.conditions import (
     Condition,
     ConditionStatus,
     ConditionType,
-    Kind,
-    OperationType,
     Reason,
-    ResourceStatus,
     condition_of,
     with_condition,
 )
+from provisioner.nodegroups.api.types import Child, Kind, OperationType, ResourceStatus
 from provisioner.nodegroups.planning import answers, backoff, events
 from provisioner.nodegroups.planning.calls import Call, Delete, Insert, Poll, Proof, Read, Resource, Target
 from provisioner.nodegroups.planning.memory import LONG_AGO, Mishap, ResourceMemory, Stage

@@ -8,21 +8,16 @@ from datetime import UTC, datetime
 
 from provisioner.model.wording import first_of
 from provisioner.model.writes import WriteFailure
-from provisioner.nodegroups.api.shape import GroupShape
-from provisioner.nodegroups.api.types import (
-    Child,
+from provisioner.nodegroups.api.conditions import (
     Condition,
     ConditionStatus,
     ConditionType,
-    Kind,
-    Machine,
-    NodeSummary,
     Reason,
-    TpuNodeGroup,
-    TpuNodeGroupStatus,
     condition_of,
     with_condition,
 )
+from provisioner.nodegroups.api.shape import GroupShape
+from provisioner.nodegroups.api.types import Child, Kind, Machine, NodeSummary, TpuNodeGroup, TpuNodeGroupStatus
 from provisioner.nodegroups.planning import events, nodes, repair
 from provisioner.nodegroups.planning.fleet import Fleet, Member
 from provisioner.nodegroups.planning.refusal import Refusal

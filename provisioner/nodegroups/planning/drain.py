@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from provisioner.model import waits
 from provisioner.model.wording import first_of
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, Reason
+from provisioner.nodegroups.api.conditions import Reason
+from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup
 from provisioner.nodegroups.planning import answers
 from provisioner.nodegroups.planning.calls import ListMachines, Proof, Target
 from provisioner.nodegroups.planning.child import Hold, want

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from provisioner.model.workloads import ObjectRef
+from provisioner.nodegroups.api.conditions import Condition, ConditionStatus, ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import (
     API_VERSION,
-    Condition,
-    ConditionStatus,
-    ConditionType,
     Kind,
     ObjectMeta,
     OperationType,
-    Reason,
     ResourceStatus,
     TpuNodeGroupStatus,
-    condition_of,
 )
 from provisioner.nodegroups.planning.plan import Event
 

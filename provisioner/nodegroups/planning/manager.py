@@ -13,7 +13,8 @@ from provisioner.model import bounds
 from provisioner.model.capacity import Failure
 from provisioner.model.choices import ZONE
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.types import Condition, Kind, ManagedInstanceGroup, Reason
+from provisioner.nodegroups.api.conditions import Condition, Reason
+from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup
 from provisioner.nodegroups.compute.links import same_resource
 from provisioner.nodegroups.compute.records import INDIVIDUAL, Manager, Scope
 from provisioner.nodegroups.planning import answers

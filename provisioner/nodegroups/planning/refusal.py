@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from provisioner.model import bounds
 from provisioner.model.choices import PROJECT
-from provisioner.nodegroups.api.types import ObjectMeta, Reason
+from provisioner.nodegroups.api.conditions import Reason
+from provisioner.nodegroups.api.types import ObjectMeta
 from provisioner.nodegroups.planning.round import Round
 
 

@@ -14,15 +14,9 @@ from provisioner.kube.quantities import format_time, parse_timestamp
 from provisioner.model import waits
 from provisioner.model.wording import first_of
 from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.conditions import Condition, ConditionStatus, ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.shape import GroupShape
-from provisioner.nodegroups.api.types import (
-    Condition,
-    ConditionStatus,
-    ConditionType,
-    Reason,
-    TpuNodeGroup,
-    condition_of,
-)
+from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.nodegroups.compute.records import NO_ACTION, Manager
 from provisioner.nodegroups.planning.drain import keeps
 from provisioner.nodegroups.planning.fleet import Fleet, Member

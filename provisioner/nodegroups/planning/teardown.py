@@ -7,7 +7,8 @@ goes on after a crash at any line, and ends where everything is gone already.
 from __future__ import annotations
 
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.types import ConditionType, Kind, Reason, TpuNodeGroup, condition_of
+from provisioner.nodegroups.api.conditions import ConditionType, Reason, condition_of
+from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.planning import conditions, desired, nodes
 from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step
 from provisioner.nodegroups.planning.writes import DeleteChild, DeleteDevicePlugin, DeleteToken, SetFinalizers

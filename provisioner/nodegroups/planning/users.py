@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from provisioner.nodegroups.api.types import InstanceTemplate, Kind, Reason, WorkloadPolicy
+from provisioner.nodegroups.api.conditions import Reason
+from provisioner.nodegroups.api.types import InstanceTemplate, Kind, WorkloadPolicy
 from provisioner.nodegroups.compute.links import same_resource
 from provisioner.nodegroups.planning.child import Hold
 from provisioner.nodegroups.planning.round import Round

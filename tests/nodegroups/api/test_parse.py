@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from provisioner.kube.fields import MalformedObject
 from provisioner.nodegroups.api import names, write
 from provisioner.nodegroups.api.checking import Checker
+from provisioner.nodegroups.api.conditions import Condition, ConditionStatus, Reason
 from provisioner.nodegroups.api.forms import Struct
 from provisioner.nodegroups.api.parse import parse, parse_group, parse_manager, parse_policy, parse_template
 from provisioner.nodegroups.api.schema import SPECS
@@ -24,8 +25,6 @@ from provisioner.nodegroups.api.statuses import STATUSES
 from provisioner.nodegroups.api.types import (
     BootstrapConfig,
     Child,
-    Condition,
-    ConditionStatus,
     FailureAction,
     InstanceConfig,
     InstanceTemplate,
@@ -40,7 +39,6 @@ from provisioner.nodegroups.api.types import (
     OperationType,
     Owner,
     ProvisioningModel,
-    Reason,
     ResourceStatus,
     ServiceAccount,
     SizePolicyMode,

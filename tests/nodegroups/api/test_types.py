@@ -10,22 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.model import bounds
-from provisioner.nodegroups.api.types import (
+from provisioner.nodegroups.api.conditions import (
     Condition,
     ConditionStatus,
     ConditionType,
+    Reason,
+    condition_of,
+    with_condition,
+)
+from provisioner.nodegroups.api.types import (
     InstanceConfig,
     ManagedInstanceGroupSpec,
     NodeSummary,
     OperationRef,
     OperationType,
     ProvisioningModel,
-    Reason,
     ResourceStatus,
     SizePolicyMode,
     TpuNodeGroupStatus,
-    condition_of,
-    with_condition,
 )
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)

@@ -6,14 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from provisioner.nodegroups.api.types import (
-    Kind,
-    ObjectMeta,
-    Reason,
-    WorkloadPolicy,
-    WorkloadPolicySpec,
-    condition_of,
-)
+from provisioner.nodegroups.api.conditions import Reason, condition_of
+from provisioner.nodegroups.api.types import Kind, ObjectMeta, WorkloadPolicy, WorkloadPolicySpec
 from provisioner.nodegroups.planning import apart
 from provisioner.nodegroups.planning.decide import decide
 from provisioner.nodegroups.planning.memory import Memory

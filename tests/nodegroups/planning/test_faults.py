@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.types import ConditionType, Kind, Reason, condition_of
+from provisioner.nodegroups.api.conditions import ConditionType, Reason, condition_of
+from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.compute.records import Scope
 from provisioner.nodegroups.planning import desired

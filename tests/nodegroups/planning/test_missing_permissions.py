@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from provisioner.nodegroups.api.types import Kind, Reason
+from provisioner.nodegroups.api.conditions import Reason
+from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.errors import GRANT_HELP
 from provisioner.simulators.compute.permissions import PERMISSIONS
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group

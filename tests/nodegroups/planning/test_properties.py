@@ -12,11 +12,10 @@ import pytest
 from provisioner.model.capacity import Failure, FailureKind, OperationName, Taint
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.conditions import Condition, ConditionStatus, Reason
 from provisioner.nodegroups.api.types import (
     BootstrapConfig,
     Child,
-    Condition,
-    ConditionStatus,
     InstanceConfig,
     InstanceTemplate,
     InstanceTemplateSpec,
@@ -29,7 +28,6 @@ from provisioner.nodegroups.api.types import (
     OperationType,
     Owner,
     ProvisioningModel,
-    Reason,
     ResourceStatus,
     SizePolicyMode,
     TpuNodeGroup,

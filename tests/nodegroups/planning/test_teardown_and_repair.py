@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.types import Kind, Reason, TpuNodeGroup
+from provisioner.nodegroups.api.conditions import Reason
+from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.planning.writes import SetFinalizers
 from provisioner.simulators.compute.records import Loss
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group

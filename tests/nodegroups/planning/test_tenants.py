@@ -10,19 +10,17 @@ from typing import Any
 import pytest
 
 from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.conditions import Condition, Reason, condition_of
 from provisioner.nodegroups.api.types import (
     Child,
-    Condition,
     Kind,
     ManagedInstanceGroup,
     ManagedInstanceGroupSpec,
     ObjectMeta,
     Owner,
-    Reason,
     TpuNodeGroup,
     WorkloadPolicy,
     WorkloadPolicySpec,
-    condition_of,
 )
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.compute.records import Scope

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.conditions import ConditionStatus, ConditionType, condition_of
 from provisioner.nodegroups.api.types import (
     BootstrapConfig,
-    ConditionStatus,
-    ConditionType,
     InstanceConfig,
     Kind,
     ObjectMeta,
     TpuNodeGroup,
     TpuNodeGroupSpec,
-    condition_of,
 )
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.planning.settings import PlanningSettings

@@ -11,15 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from provisioner.model.capacity import Failure, FailureKind, PoolStatus
-from provisioner.nodegroups.api.types import (
-    Condition,
-    ConditionStatus,
-    ConditionType,
-    ProvisioningModel,
-    Reason,
-    TpuNodeGroup,
-    condition_of,
-)
+from provisioner.nodegroups.api.conditions import Condition, ConditionStatus, ConditionType, Reason, condition_of
+from provisioner.nodegroups.api.types import ProvisioningModel, TpuNodeGroup
 from provisioner.slices.suppliers.nodegroup import errors
 
 #: What somebody has to change, or what another place may have.
