@@ -347,20 +347,21 @@ BUGS: tuple[Bug, ...] = (
         description="A pool goes to which the scheduler may be binding a pod that it has just looked at.",
         at=(arriving, "held_for_arrivals"),
         mutate=lambda _original: lambda *_args: {},
-        search_from=45,
+        search_from=79,
     ),
     Bug(
         name="gate-trusts-the-cache",
         description="The gate does not list the pods on the nodes: what was decided on caches is believed.",
         at=(Gate, "_refuse_if_used"),
         mutate=_doing_nothing,
-        search_from=6,
+        search_from=18,
     ),
     Bug(
         name="gate-without-cordon",
         description="Nodes stay open for pods between the look at them and the delete.",
         at=(kube, "cordon"),
         mutate=_doing_nothing,
+        search_from=3,
     ),
     Bug(
         name="gate-looks-at-nodes-once",
@@ -382,7 +383,7 @@ BUGS: tuple[Bug, ...] = (
         description="A pool that is kept after all stays closed.",
         at=(kube, "uncordon"),
         mutate=_doing_nothing,
-        search_from=41,
+        search_from=54,
     ),
     Bug(
         name="pools-belong-by-label",
@@ -430,7 +431,7 @@ BUGS: tuple[Bug, ...] = (
         description="Go original: how an operation ended is never looked up.",
         at=(open_calls, "_look_up_due"),
         mutate=lambda _original: lambda *_args, **_options: False,
-        search_from=9,
+        search_from=19,
     ),
     Bug(
         name="every-replica-acts",
@@ -443,7 +444,7 @@ BUGS: tuple[Bug, ...] = (
         description="A call is sent however little is left of the lease.",
         at=(act, "CALL_TIMEOUT_SECONDS"),
         mutate=lambda _original: float("-inf"),
-        search_from=350,
+        search_from=385,
     ),
     Bug(
         name="name-without-attempt",
@@ -478,7 +479,7 @@ BUGS: tuple[Bug, ...] = (
         at=(exceptions, "kind_of_answer"),
         mutate=_invalid,
         also=((backoff, "refused"), _refused_for_good),
-        search_from=41,
+        search_from=48,
     ),
     Bug(
         name="refused-for-good",
