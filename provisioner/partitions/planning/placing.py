@@ -6,8 +6,11 @@ one passes only where all that older ones are promised stays as it is. (Conserva
 activeDeadlineSeconds; a pod that ends before its own may make room that a younger one has taken by right.)
 
 Who has no deadline never ends, so nothing can be promised to a pod that needs such a one to go. It might go at any
-moment, and nobody younger may take anything in any allocation that the pod could use. So it does not starve. The same
-goes for a pod that finds no room because what is free lies apart.
+moment, and nobody younger may take anything in any allocation that the pod could use. So it does not starve.
+
+Which IPUs are free the servers do not tell. A pod that finds no room in an allocation because what is free lies apart
+is promised nothing there: by deadlines, it has no room before the first partition in it goes, and may have it then,
+wherever the partitions lie. So younger ones that are gone by then may pass, and nobody else.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from math import inf
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.guard import Guard
 from provisioner.partitions.planning.memory import Crowding, Site
-from provisioner.partitions.planning.profile import Profile
+from provisioner.partitions.planning.profile import SOON_SECONDS, Profile
 from provisioner.partitions.planning.queue import Candidate
 from provisioner.partitions.planning.settings import PlanningSettings
 from provisioner.partitions.planning.supply import SiteSupply
@@ -53,7 +56,11 @@ class _Ground:
         self._one = supply.total is None
         self._taken = self._one and bool(supply.trials)
         self._crowded_at = crowding.size if crowding is not None and crowding.holds else None
-        self._profile = Profile(supply.total or 0, (*supply.ours, *supply.others))
+        holders = (*supply.ours, *supply.others)
+        self._profile = Profile(supply.total or 0, holders)
+        #: When the first partition may go, by their deadlines; 0: at any moment, for one has none.
+        ends = [holder.ends_in_seconds for holder in holders]
+        self._first_end = min(ends, default=inf) if inf not in ends else 0.0
 
     @property
     def has_room(self) -> bool:
@@ -80,6 +87,15 @@ class _Ground:
             self._taken = True
         else:
             self._profile.take(ipus, start, seconds)
+        if start == 0.0:
+            self._first_end = min(self._first_end, seconds if seconds < inf else 0.0)
+
+    def leave(self) -> None:
+        """Leave all to a pod that cannot be promised anything here, and cannot start before a partition goes."""
+        if self._one or self._first_end <= SOON_SECONDS:
+            self.open = False
+        else:
+            self._profile.close(self._first_end)
 
 
 def schedule(
@@ -130,11 +146,15 @@ class _Places:
             ground.take(pod.size, start, shortest)
             self.placed.append((pod, ground.site))
             return
-        # When free IPUs come to lie in one place, nobody can promise.
-        known = start < inf and not any(each.is_crowded_for(pod.size) for each in mine)
-        if known and len(self.promised) < MOST_PROMISES:
+        if start == inf:
+            for each in mine:
+                each.leave()
+        elif len(self.promised) < MOST_PROMISES:
             ground.take(pod.size, start, shortest)
             self.promised[pod.uid] = start
+            for each in mine:
+                if each.is_crowded_for(pod.size):
+                    each.leave()
         else:
             for each in mine:
                 each.open = False

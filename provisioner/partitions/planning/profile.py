@@ -59,6 +59,11 @@ class Profile:
         for step in range(first, last):
             self._free[step] -= ipus
 
+    def close(self, start: float) -> None:
+        """Leave nothing free from a moment on."""
+        first = self._step_at(start)
+        self._free[first:] = [min(0, free) for free in self._free[first:]]
+
     def _step_at(self, moment: float) -> int:
         """Return the step that begins at a moment, made where there is none."""
         place = bisect_left(self._times, moment)

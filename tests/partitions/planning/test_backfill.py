@@ -1,25 +1,30 @@
 """Backfill never delays an older pod: played to the end with run times that are known.
 
-The start of a pod is the same whether any younger pod is there or not, and no later than in strict order.
+The start of a pod is the same whether any younger pod is there or not, and no later than in strict order. Where free
+IPUs lie apart, that holds wherever the partitions lie.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from provisioner.model.capacity import Failure, FailureKind
 from provisioner.partitions.planning.guard import Guard
+from provisioner.partitions.planning.memory import Backoff, Crowding
 from provisioner.partitions.planning.placing import schedule
 from provisioner.partitions.planning.profile import Profile
 from provisioner.partitions.planning.queue import Candidate, Wait
 from provisioner.partitions.planning.settings import PlanningSettings
 from provisioner.partitions.planning.supply import Holder, SiteSupply
+from provisioner.simulators.vipu.placement import Ipu, places
 from tests.partitions.planning.stories import NOW, make_pod
 
 _SETTINGS = PlanningSettings(backfill_allowance_seconds=0.0)
@@ -174,6 +179,85 @@ def test_who_passes_an_older_pod(holder_seconds: float, younger: Candidate, want
     queue = [_candidate("old", 16, None, _SITE), younger]
     placed = schedule(queue, supply, {}, {}, _SETTINGS, Guard()).placed
     assert [pod.name for pod, _ in placed] == want
+
+
+_BACKOFF = Backoff(failure=Failure(kind=FailureKind.STOCKOUT, message=""), failures=1, at=NOW, until=NOW)
+
+
+def _crowded(size: int) -> Crowding:
+    return Crowding(size=size, refused="", listed=frozenset(), backoff=_BACKOFF)
+
+
+@pytest.mark.parametrize(
+    ("ends", "younger", "want"),
+    [
+        pytest.param((100.0, 500.0), _candidate("y", 4, 90.0, _SITE), ["y"], id="who is gone before any other passes"),
+        pytest.param((100.0, 500.0), _candidate("y", 4, 110.0, _SITE), [], id="who is there after the first end waits"),
+        pytest.param(
+            (100.0, inf), _candidate("y", 4, 1.0, _SITE), [], id="where one may end at any moment nobody passes"
+        ),
+        pytest.param((0.0, 500.0), _candidate("y", 4, 1.0, _SITE), [], id="where one is being removed nobody passes"),
+    ],
+)
+def test_who_passes_a_pod_that_was_crowded_out(ends: tuple[float, float], younger: Candidate, want: list[str]) -> None:
+    supply = {_SITE: _site(_SITE, 16, *((2, end) for end in ends))}
+    queue = [_candidate("old", 8, None, _SITE), younger]
+    placed = schedule(queue, supply, {_SITE: _crowded(8)}, {}, _SETTINGS, Guard()).placed
+    assert [pod.name for pod, _ in placed] == want
+
+
+@pytest.mark.parametrize(
+    ("younger", "want"),
+    [
+        pytest.param(_candidate("y", 4, 90.0, _OTHER), ["y"], id="who is gone before the promised start passes"),
+        pytest.param(_candidate("y", 4, 110.0, _OTHER), [], id="who is not gone by then waits"),
+        pytest.param(_candidate("y", 4, 90.0, _SITE), [], id="nobody takes what lies apart"),
+    ],
+)
+def test_who_is_crowded_out_of_one_allocation_is_promised_another(younger: Candidate, want: list[str]) -> None:
+    supply = {_SITE: _site(_SITE, 16, (2, inf), (2, inf)), _OTHER: _site(_OTHER, 16, (12, 100.0))}
+    queue = [_candidate("old", 8, None, _SITE, _OTHER), younger]
+    found = schedule(queue, supply, {_SITE: _crowded(8)}, {}, _SETTINGS, Guard())
+    assert [pod.name for pod, _ in found.placed] == want
+    assert found.promised["uid-old"] == 100.0
+
+
+def _taken(lying: Iterable[tuple[int, int, float]], moment: float) -> set[Ipu]:
+    return {_IPUS[ipu] for start, size, end in lying if end > moment for ipu in range(start, start + size)}
+
+
+_IPUS: list[Ipu] = [("agent", number) for number in range(16)]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 60)), min_size=2, max_size=8),
+    st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 60)), min_size=1, max_size=6),
+    st.sampled_from([4, 8]),
+    st.data(),
+)
+@settings(max_examples=200)
+def test_who_was_crowded_out_starts_no_later_wherever_partitions_lie(
+    holders: list[tuple[int, int]], younger: list[tuple[int, int]], size: int, data: st.DataObject
+) -> None:
+    """The server may put each of them anywhere that it fits."""
+    lying: list[tuple[int, int, float]] = []
+    for ipus, end in holders:
+        if free := places(_IPUS, _taken(lying, 0.0), ipus):
+            lying.append((data.draw(st.sampled_from(free)), ipus, float(end)))
+    assume(not places(_IPUS, _taken(lying, 0.0), size))
+    supply = {_SITE: _site(_SITE, 16, *((ipus, end) for _, ipus, end in lying))}
+    queue = [_candidate("old", size, None, _SITE)]
+    queue += [_candidate(str(number), ipus, float(end), _SITE) for number, (ipus, end) in enumerate(younger)]
+    placed = schedule(queue, supply, {_SITE: _crowded(size)}, {}, _SETTINGS, Guard()).placed
+    passing = list(lying)
+    for pod, _ in placed:
+        if free := places(_IPUS, _taken(passing, 0.0), pod.size):
+            passing.append((data.draw(st.sampled_from(free)), pod.size, pod.active_deadline_seconds or inf))
+
+    def start(lying: list[tuple[int, int, float]]) -> float:
+        return min(end for _, _, end in lying if places(_IPUS, _taken(lying, end), size))
+
+    assert start(passing) == start(lying)
 
 
 def test_the_smallest_rest_fits_best() -> None:

@@ -144,10 +144,9 @@ class Checks:
         head = self._head(waiting, placed, plan, frozenset(save.before.unreadable))
         if head is None:
             return
-        now = plan_time(plan, save)
         for entry in passing:
             if _order(head) < _order(pods[entry.pod_uid]):
-                self._passes(head, entry, snapshot, save, now)
+                self._passes(head, entry, snapshot, save, plan)
 
     def _fit(self, placed: list[Entry], save: SaveLedger, snapshot: Snapshot) -> None:
         """No allocation is given away twice; on top of what is recorded again nothing goes where that is too much."""
@@ -188,7 +187,7 @@ class Checks:
         ]
         return min(waiting, key=_order, default=None)
 
-    def _passes(self, head: Pod, entry: Entry, snapshot: Snapshot, save: SaveLedger, now: float) -> None:
+    def _passes(self, head: Pod, entry: Entry, snapshot: Snapshot, save: SaveLedger, plan: Plan) -> None:
         unreadable = save.before.unreadable
         views = [
             view
@@ -209,17 +208,54 @@ class Checks:
         ]
         if not any((address, each.name) == (entry.server, entry.allocation) for address, each in sites):
             return
-        pods = {pod.uid: pod for pod in snapshot.pods}
+        pods, now = {pod.uid: pod for pod in snapshot.pods}, plan_time(plan, save)
+        crowded = {
+            site
+            for site, each in plan.memory.crowding.items()
+            if each.holds and each.size <= head.size and site in [(address, one.name) for address, one in sites]
+        }
+        if (entry.server, entry.allocation) in crowded:
+            self._is_gone_in_time(head, entry, save, pods, now)
+        sites = [(address, each) for address, each in sites if (address, each.name) not in crowded]
+        if not sites:
+            return
         starts = []
         for without in (entry, None):
             holders = [each for each in save.entries if without is None or each.id != without.id]
             starts.append(min(self._start_of(head, site, holders, snapshot, pods, now, fresh=entry) for site in sites))
-        if starts[0] == inf:
+        if starts[0] == inf and (entry.server, entry.allocation) not in crowded:
             self.stage.violate(f"{entry.pod} passes {head.name}, to which nobody can promise anything")
         if starts[1] > starts[0] + 1.0:
             self.stage.violate(
                 f"{entry.pod} passes {head.name}, which could start in {starts[0]:.0f} s, and now in {starts[1]:.0f} s"
             )
+
+    def _is_gone_in_time(self, head: Pod, entry: Entry, save: SaveLedger, pods: dict[str, Pod], now: float) -> None:
+        """Where a pod found no room, who passes it is gone before anything can change there."""
+        old = {each.id for each in save.before.entries}
+        first = min(
+            (
+                self._rest_of(each, pods, now)
+                for each in save.entries
+                if each.id in old and (each.server, each.allocation) == (entry.server, entry.allocation)
+            ),
+            default=inf,
+        )
+        pod = pods[entry.pod_uid]
+        if self._longest(pod) > first + 1.0:
+            self.stage.violate(f"{entry.pod} passes {head.name}, which was crowded out and may start in {first:.0f} s")
+
+    def _longest(self, pod: Pod) -> float:
+        deadline = pod.active_deadline_seconds
+        return inf if deadline is None else deadline + pod.grace_seconds + self.settings.backfill_allowance_seconds
+
+    def _rest_of(self, entry: Entry, pods: dict[str, Pod], now: float) -> float:
+        """Return in how many seconds an entry may be gone; 0: at any moment, for all anybody knows."""
+        pod = pods.get(entry.pod_uid)
+        if pod is None or pod.active_deadline_seconds is None or not self._needs(pod, now):
+            return 0.0
+        began = pod.started_at.timestamp() if pod.started_at else entry.recorded_at.timestamp()
+        return max(0.0, pod.active_deadline_seconds - max(0.0, now - began))
 
     def _start_of(
         self,
@@ -257,7 +293,7 @@ class Checks:
                 began = pod.started_at.timestamp() if pod.started_at else entry.recorded_at.timestamp()
                 rest = pod.active_deadline_seconds - max(0.0, now - began)
                 if entry.id == fresh.id:
-                    rest = pod.active_deadline_seconds + pod.grace_seconds + self.settings.backfill_allowance_seconds
+                    rest = self._longest(pod)
                 overdue = pod.grace_seconds + self.settings.backfill_allowance_seconds
                 if rest > -overdue:
                     ends.append((max(rest, 0.001), entry.size))
