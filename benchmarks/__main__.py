@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import pairwise
 
-from benchmarks import admitting, deciding, deleting, node_groups, partitions, serving
+from benchmarks import admitting, deciding, deleting, node_groups, packing, partitions, serving
 from benchmarks.world import World, now, pause, world
 
 _POOL_SECONDS = 20.0
@@ -50,6 +50,11 @@ def ipus() -> None:
 def partitions_() -> None:
     """Pods that share a V-IPU server, in virtual time."""
     partitions.measure(_say)
+
+
+def packing_() -> None:
+    """How near to the possible the planning of partitions is, without any latency."""
+    packing.measure(_say)
 
 
 def admission() -> None:
@@ -251,6 +256,7 @@ _ALL: dict[str, Callable[[], None]] = {
     "webhook": webhook,
     "ipus": ipus,
     "partitions": partitions_,
+    "packing": packing_,
     "admission": admission,
     "burst": burst,
     "crowd": crowd,

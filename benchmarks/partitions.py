@@ -34,7 +34,7 @@ from provisioner.partitions.vipu.records import Allocation, Partition, Partition
 from provisioner.simulators.vipu.errors import VipuRefusalError
 from provisioner.simulators.vipu.model import World
 from provisioner.simulators.vipu.records import Asked, Phase
-from provisioner.simulators.vipu.settings import VipuSettings
+from provisioner.simulators.vipu.settings import IPUS_OF_AGENT, VipuSettings
 
 _PODS = 500
 _IPUS = 64
@@ -58,6 +58,8 @@ class Mix:
     sizes: dict[int, int]
     shortest_seconds: float = 120.0
     longest_seconds: float = 1200.0
+    #: IPUs of each allocation.
+    allocations: tuple[int, ...] = (_IPUS,)
     #: The share of pods with an activeDeadlineSeconds, and how much longer than their run it is.
     deadlines: float = 1.0
     slack: float = 1.25
@@ -121,8 +123,11 @@ class _Run:
     def __post_init__(self) -> None:
         """Create all pods, one a second after the other by their dates."""
         rng = random.Random(17)
-        agents = _IPUS // 4
-        settings = VipuSettings(allocations={"a": {"cluster": "c", "agents": agents}}, create_seconds=5.0)
+        allocations = {
+            f"a{number}": {"cluster": "c", "agents": ipus // IPUS_OF_AGENT}
+            for number, ipus in enumerate(self.mix.allocations)
+        }
+        settings = VipuSettings(allocations=allocations, create_seconds=5.0)
         self._world = World(settings, clock=lambda: self.now, rng=random.Random(17))
         for number in range(self.pods):
             seconds = rng.uniform(self.mix.shortest_seconds, self.mix.longest_seconds)

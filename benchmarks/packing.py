@@ -1,0 +1,327 @@
+"""What share of IPUs our planning keeps in use, beside others that know more than it can, or that keep no order.
+
+Partitions are made and removed in no time, so only the choice of pods counts. They lie as on the simulated server:
+contiguous, aligned to their size, at the lowest place. All pods are there from the start, oldest first. Shares are of
+the time in which somebody waits.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import accumulate
+from math import inf
+from typing import Protocol
+
+from provisioner.model.capacity import Failure, FailureKind
+from provisioner.partitions.demand import Pod
+from provisioner.partitions.planning.guard import Guard
+from provisioner.partitions.planning.memory import Backoff, Crowding
+from provisioner.partitions.planning.placing import schedule
+from provisioner.partitions.planning.profile import SOON_SECONDS
+from provisioner.partitions.planning.queue import Candidate, Wait
+from provisioner.partitions.planning.settings import PlanningSettings
+from provisioner.partitions.planning.supply import Holder, SiteSupply
+
+_NOW = datetime(2026, 1, 1, tzinfo=UTC)
+_SETTINGS = PlanningSettings()
+_PODS = 500
+_SHORTEST_SECONDS, _LONGEST_SECONDS = 120.0, 1200.0
+_BACKOFF = Backoff(failure=Failure(kind=FailureKind.STOCKOUT, message=""), failures=1, at=_NOW, until=_NOW)
+#: Further back in the queue nobody is promised anything.
+_MOST_PROMISES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A pod."""
+
+    ipus: int
+    runs_seconds: float
+    #: What a scheduler takes for its run time; infinite: it has none to go by.
+    deadline_seconds: float = inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What the pods of one measurement ask for, and of what."""
+
+    name: str
+    #: Each size with its weight.
+    sizes: Mapping[int, int]
+    allocations: tuple[int, ...]
+    #: How much longer than their run the deadlines of all pods are; infinite: they have none.
+    slack: float = inf
+
+    def jobs(self, count: int) -> list[Job]:
+        """Return the pods, the same at each call."""
+        rng, found = random.Random(17), []
+        for _ in range(count):
+            seconds = rng.uniform(_SHORTEST_SECONDS, _LONGEST_SECONDS)
+            (ipus,) = rng.choices(list(self.sizes), weights=list(self.sizes.values()))
+            found.append(Job(ipus=ipus, runs_seconds=seconds, deadline_seconds=seconds * self.slack))
+        return found
+
+
+_TO_4 = {1: 50, 2: 30, 4: 20}
+_TO_16 = {1: 30, 2: 25, 4: 20, 8: 15, 16: 10}
+_TO_64 = {1: 30, 2: 25, 4: 20, 8: 12, 16: 8, 32: 4, 64: 1}
+_LOADS = (
+    Load(name="1 to 4 IPUs, no deadlines", sizes=_TO_4, allocations=(64,)),
+    Load(name="1 to 16 IPUs, no deadlines", sizes=_TO_16, allocations=(64,)),
+    Load(name="1 to 16 IPUs, deadlines", sizes=_TO_16, allocations=(64,), slack=1.25),
+    Load(name="1 to 16 IPUs, deadlines", sizes=_TO_16, allocations=(16,) * 4, slack=1.25),
+    Load(name="1 to 64 IPUs, deadlines", sizes=_TO_64, allocations=(64,), slack=1.25),
+    Load(name="1 to 4 IPUs, deadlines", sizes=_TO_4, allocations=(4,) * 16, slack=1.25),
+)
+
+
+def measure(say: Callable[..., None]) -> None:
+    """Tell the shares of all, for each load."""
+    for load in _LOADS:
+        jobs = load.jobs(_PODS)
+        where = " + ".join(map(str, load.allocations)) if len(load.allocations) < 5 else f"{len(load.allocations)} x 4"
+        say(f"{load.name}, allocations of {where}: ours", f"{ours(jobs, load.allocations):.1%}")
+        say("  the same rule, if servers told which IPUs are free", f"{seeing(jobs, load.allocations):.1%}")
+        say("  the same rule, run times and places known in advance", f"{foreknown(jobs, load.allocations):.1%}")
+        say("  without the rule", f"{unordered(jobs, load.allocations):.1%}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Space:
+    """All IPUs, numbered, and when each is taken."""
+
+    allocations: Sequence[int]
+    #: For each IPU: from when to when, in seconds.
+    taken: list[list[tuple[float, float]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "taken", [[] for _ in range(sum(self.allocations))])
+
+    def places(self, ipus: int) -> list[int]:
+        """Return where partitions of a size may begin."""
+        found, offset = [], 0
+        for allocation in self.allocations:
+            found += range(offset, offset + allocation - ipus + 1, ipus)
+            offset += allocation
+        return found
+
+    def earliest(self, ipus: int, seconds: float) -> tuple[float, int]:
+        """Return the first moment at which a place is free for so long, and the lowest such place."""
+        found = (inf, 0)
+        for place in self.places(ipus):
+            start = self._earliest_at(place, ipus, seconds)
+            if start == 0.0:
+                return start, place
+            found = min(found, (start, place))
+        return found
+
+    def _earliest_at(self, place: int, ipus: int, seconds: float) -> float:
+        start = 0.0
+        spans = {span for ipu in self.taken[place : place + ipus] for span in ipu}
+        for begin, end in sorted(spans) if len(spans) > 1 else spans:
+            if begin >= start + seconds:
+                break
+            start = max(start, end)
+        return start
+
+    def lowest(self, at: int, ipus: int) -> int | None:
+        """Return the lowest place in an allocation that nobody has now; None: there is none."""
+        offset = sum(self.allocations[:at])
+        places = range(offset, offset + self.allocations[at] - ipus + 1, ipus)
+        return next((place for place in places if not any(self.taken[place : place + ipus])), None)
+
+    def allocation_of(self, place: int) -> int:
+        """Return the number of the allocation that has an IPU."""
+        return bisect_right(list(accumulate(self.allocations)), place)
+
+    def take(self, place: int, ipus: int, start: float, seconds: float) -> None:
+        """Take IPUs from a moment on, for so long."""
+        for ipu in self.taken[place : place + ipus]:
+            ipu.append((start, start + seconds))
+
+
+def ours(jobs: Sequence[Job], allocations: Sequence[int]) -> float:
+    """Return the share of the real planning, which is told that there is no room where what is free lies apart."""
+    return _play(jobs, _Planning(jobs, allocations))
+
+
+def foreknown(jobs: Sequence[Job], allocations: Sequence[int]) -> float:
+    """Return the share where nobody is delayed by who is younger, and all run times and places are known in advance.
+
+    Each pod, oldest first, has the earliest start that older ones leave it.
+    """
+    space = _Space(allocations)
+    starts = []
+    for job in jobs:
+        start, place = space.earliest(job.ipus, job.runs_seconds)
+        space.take(place, job.ipus, start, job.runs_seconds)
+        starts.append(start)
+    last = max(starts)
+    used = sum(max(0.0, min(end, last) - begin) for ipu in space.taken for begin, end in ipu)
+    return used / last / len(space.taken)
+
+
+def seeing(jobs: Sequence[Job], allocations: Sequence[int]) -> float:
+    """Return the share where deadlines are what is known of run times, and it is seen which IPUs are free.
+
+    Nobody is delayed by who is younger. Without deadlines nobody passes: who is younger may be in the place that is
+    free first.
+    """
+    return _play(jobs, _Seeing(allocations, ordered=True))
+
+
+def unordered(jobs: Sequence[Job], allocations: Sequence[int]) -> float:
+    """Return the share where whoever fits starts: large pods wait for as long as there are small ones."""
+    return _play(jobs, _Seeing(allocations, ordered=False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Running:
+    job: Job
+    number: int
+    #: Its lowest IPU.
+    place: int
+    deadline: float
+
+
+class _Scheduler(Protocol):
+    @property
+    def allocations(self) -> Sequence[int]:
+        """The IPUs of each allocation."""
+        ...
+
+    def start(self, waiting: Mapping[int, Job], running: Sequence[_Running], now: float) -> dict[int, int]:
+        """Return the numbers of those that start now, and their lowest IPUs."""
+        ...
+
+
+def _play(jobs: Sequence[Job], scheduler: _Scheduler) -> float:
+    waiting, now, used = dict(enumerate(jobs)), 0.0, 0.0
+    ends: list[tuple[float, int]] = []
+    running: dict[int, _Running] = {}
+    while True:
+        for number, place in scheduler.start(waiting, tuple(running.values()), now).items():
+            job = waiting.pop(number)
+            running[number] = _Running(job=job, number=number, place=place, deadline=now + job.deadline_seconds)
+            heapq.heappush(ends, (now + job.runs_seconds, number))
+        if not waiting:
+            return used / now / sum(scheduler.allocations)
+        then = ends[0][0]
+        used += (then - now) * sum(each.job.ipus for each in running.values())
+        now = then
+        while ends and ends[0][0] <= now:
+            del running[heapq.heappop(ends)[1]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seeing:
+    allocations: Sequence[int]
+    ordered: bool
+
+    def start(self, waiting: Mapping[int, Job], running: Sequence[_Running], now: float) -> dict[int, int]:
+        space = _Space(self.allocations)
+        for each in running:
+            space.take(each.place, each.job.ipus, 0.0, max(each.deadline - now, SOON_SECONDS))
+        found: dict[int, int] = {}
+        promised, too_large = 0, inf
+        free = sum(not ipu for ipu in space.taken)
+        for number, job in waiting.items():
+            if not free:
+                break
+            if job.ipus >= too_large:
+                continue
+            start, place = space.earliest(job.ipus, job.deadline_seconds)
+            if start == 0.0:
+                found[number] = place
+                free -= job.ipus
+            elif not self.ordered:
+                too_large = job.ipus
+                continue
+            elif start == inf or promised == _MOST_PROMISES:
+                break
+            else:
+                promised += 1
+            space.take(place, job.ipus, start, job.deadline_seconds)
+        return found
+
+
+@dataclass(slots=True)
+class _Planning:
+    """The real planning on allocations of one server."""
+
+    jobs: Sequence[Job]
+    allocations: Sequence[int]
+    #: By allocation: what was refused there, and who was there then.
+    refused: dict[int, tuple[int, frozenset[int]]] = field(default_factory=dict)
+    _candidates: list[Candidate] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._candidates = [self._candidate(number, job) for number, job in enumerate(self.jobs)]
+
+    def _candidate(self, number: int, job: Job) -> Candidate:
+        pod = Pod(
+            namespace="team",
+            name=f"pod-{number}",
+            uid=str(number),
+            resource_version="1",
+            created_at=_NOW,
+            size=job.ipus,
+            active_deadline_seconds=job.deadline_seconds if job.deadline_seconds < inf else None,
+        )
+        sites = tuple(_site(at) for at, ipus in enumerate(self.allocations) if ipus >= job.ipus)
+        return Candidate(pod=pod, wait=Wait.QUEUE, why="", sites=sites)
+
+    def start(self, waiting: Mapping[int, Job], running: Sequence[_Running], now: float) -> dict[int, int]:
+        space, found = _Space(self.allocations), {}
+        here: dict[int, dict[int, Holder]] = {at: {} for at in range(len(self.allocations))}
+        for each in running:
+            space.take(each.place, each.job.ipus, 0.0, inf)
+            holder = Holder(ipus=each.job.ipus, ends_in_seconds=max(0.0, each.deadline - now))
+            here[space.allocation_of(each.place)][each.number] = holder
+        again = True
+        while again:
+            again = False
+            for number, at in self._placed([number for number in waiting if number not in found], here):
+                job = waiting[number]
+                place = space.lowest(at, job.ipus)
+                if place is None:
+                    # What else was decided together with it is decided anew.
+                    self.refused[at] = (job.ipus, frozenset(here[at]))
+                    again = True
+                    break
+                space.take(place, job.ipus, 0.0, inf)
+                found[number] = place
+                here[at][number] = Holder(ipus=job.ipus, ends_in_seconds=job.deadline_seconds)
+                if at in self.refused and job.ipus >= self.refused[at][0]:
+                    del self.refused[at]
+        return found
+
+    def _placed(self, waiting: Sequence[int], here: Mapping[int, Mapping[int, Holder]]) -> list[tuple[int, int]]:
+        supply = {
+            _site(at): SiteSupply(
+                site=_site(at),
+                total=self.allocations[at],
+                ours=tuple(holders.values()),
+                others=(),
+                usable=True,
+                trials=(),
+                ids=frozenset(),
+            )
+            for at, holders in here.items()
+        }
+        crowding = {
+            _site(at): Crowding(size=ipus, refused="", backoff=_BACKOFF, holds=there <= here[at].keys())
+            for at, (ipus, there) in self.refused.items()
+        }
+        queue = [self._candidates[number] for number in waiting]
+        placed = schedule(queue, supply, crowding, {}, _SETTINGS, Guard()).placed
+        return [(int(pod.uid), int(name)) for pod, (_, name) in placed]
+
+
+def _site(at: int) -> tuple[str, str]:
+    return "vipu:8090", str(at)
