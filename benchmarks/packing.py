@@ -311,6 +311,7 @@ class _Planning:
                 usable=True,
                 trials=(),
                 ids=frozenset(),
+                within_reach=self.allocations[at],
             )
             for at, holders in here.items()
         }
