@@ -104,7 +104,8 @@ class _Space:
 
     def places(self, ipus: int) -> list[int]:
         """Return where partitions of a size may begin."""
-        found, offset = [], 0
+        found: list[int] = []
+        offset = 0
         for allocation in self.allocations:
             found += range(offset, offset + allocation - ipus + 1, ipus)
             offset += allocation
@@ -277,7 +278,8 @@ class _Planning:
         return Candidate(pod=pod, wait=Wait.QUEUE, why="", sites=sites)
 
     def start(self, waiting: Mapping[int, Job], running: Sequence[_Running], now: float) -> dict[int, int]:
-        space, found = _Space(self.allocations), {}
+        space = _Space(self.allocations)
+        found: dict[int, int] = {}
         here: dict[int, dict[int, Holder]] = {at: {} for at in range(len(self.allocations))}
         for each in running:
             space.take(each.place, each.job.ipus, 0.0, inf)
@@ -285,14 +287,15 @@ class _Planning:
             here[space.allocation_of(each.place)][each.number] = holder
         again = True
         while again:
-            again = False
-            for number, at in self._placed([number for number in waiting if number not in found], here):
+            placed = self._placed([number for number in waiting if number not in found], here)
+            # What is unsure is tried alone: others follow.
+            again = bool(placed)
+            for number, at in placed:
                 job = waiting[number]
                 place = space.lowest(at, job.ipus)
                 if place is None:
                     # What else was decided together with it is decided anew.
                     self.refused[at] = (job.ipus, frozenset(here[at]))
-                    again = True
                     break
                 space.take(place, job.ipus, 0.0, inf)
                 found[number] = place
@@ -310,6 +313,7 @@ class _Planning:
                 others=(),
                 usable=True,
                 trials=(),
+                unanswered=(),
                 ids=frozenset(),
                 within_reach=self.allocations[at],
             )

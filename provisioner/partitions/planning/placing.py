@@ -11,16 +11,22 @@ moment, and nobody younger may take anything in any allocation that the pod coul
 Which IPUs are free the servers do not tell. A pod that finds no room in an allocation because what is free lies apart
 is promised nothing there: by deadlines, it has no room before the first partition in it goes, and may have it then,
 wherever the partitions lie. So younger ones that are gone by then may pass, and nobody else.
+
+Before its server has answered nobody knows that either. A pod is placed only where all those surely have room that are
+tried there and not answered yet; until then nobody younger is placed there. So what is unsure is tried alone, and the
+older one is never refused for what a younger one took meanwhile.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 
 from provisioner.partitions.demand import Pod
+from provisioner.partitions.planning.alignment import surely_fits
 from provisioner.partitions.planning.guard import Guard
 from provisioner.partitions.planning.memory import Crowding, Site
 from provisioner.partitions.planning.profile import SOON_SECONDS, Profile
@@ -57,7 +63,12 @@ class _Ground:
         self._taken = self._one and bool(supply.trials)
         self._crowded_at = crowding.size if crowding is not None and crowding.holds else None
         holders = (*supply.ours, *supply.others)
-        self._profile = Profile(supply.total or 0, holders)
+        self._total = supply.total or 0
+        self._profile = Profile(self._total, holders)
+        #: How many partitions of each size there are.
+        self._held = Counter(holder.ipus for holder in holders)
+        #: Sizes of those that the server has yet to find a place for.
+        self._unanswered = set(supply.unanswered)
         #: When the first partition may go, by their deadlines; 0: at any moment, for one has none.
         ends = [holder.ends_in_seconds for holder in holders]
         self._first_end = min(ends, default=inf) if inf not in ends else 0.0
@@ -72,11 +83,24 @@ class _Ground:
         return self._crowded_at is not None and ipus >= self._crowded_at
 
     def earliest(self, ipus: int, seconds: float) -> float:
-        if self.is_crowded_for(ipus):
+        if self.is_crowded_for(ipus) or self.hangs_on_answers(ipus, seconds):
             return inf
         if self._one:
             return inf if self._taken else 0.0
         return self._profile.earliest(ipus, seconds)
+
+    def is_sure(self, ipus: int) -> bool:
+        """Whether the server surely finds a place for so many."""
+        return not self._one and surely_fits(ipus, self._held + Counter((ipus,)), self._total)
+
+    def hangs_on_answers(self, ipus: int, seconds: float) -> bool:
+        """Whether there is room by count, and it might be what another one is being tried on."""
+        if self._one or not self._unanswered or self._profile.free_now < ipus:
+            return False
+        held = self._held + Counter((ipus,))
+        if all(surely_fits(size, held, self._total) for size in self._unanswered):
+            return False
+        return self._profile.earliest(ipus, seconds) == 0.0
 
     def rest(self, ipus: int) -> float:
         """Return what is left after so many are taken now: the less, the better it fits."""
@@ -88,11 +112,16 @@ class _Ground:
         else:
             self._profile.take(ipus, start, seconds)
         if start == 0.0:
+            self._held[ipus] += 1
+            self._unanswered.add(ipus)
             self._first_end = min(self._first_end, seconds if seconds < inf else 0.0)
 
-    def leave(self) -> None:
-        """Leave all to a pod that cannot be promised anything here, and cannot start before a partition goes."""
-        if self._one or self._first_end <= SOON_SECONDS:
+    def leave(self, ipus: int, seconds: float) -> None:
+        """Leave all to a pod that cannot be promised anything here.
+
+        It cannot start before a partition goes, unless it only waits for answers.
+        """
+        if self._one or self._first_end <= SOON_SECONDS or self.hangs_on_answers(ipus, seconds):
             self.open = False
         else:
             self._profile.close(self._first_end)
@@ -138,9 +167,12 @@ class _Places:
         if not mine:
             return
         shortest, longest = _holds_seconds(pod, self.settings)
-        start, _, _, ground = min(
-            ((each.earliest(pod.size, longest), each.rest(pod.size), each.site, each) for each in mine),
-            key=lambda choice: choice[:3],
+        start, _, _, _, ground = min(
+            (
+                (each.earliest(pod.size, longest), not each.is_sure(pod.size), each.rest(pod.size), each.site, each)
+                for each in mine
+            ),
+            key=lambda choice: choice[:4],
         )
         if start == 0.0:
             ground.take(pod.size, start, shortest)
@@ -148,13 +180,13 @@ class _Places:
             return
         if start == inf:
             for each in mine:
-                each.leave()
+                each.leave(pod.size, longest)
         elif len(self.promised) < MOST_PROMISES:
             ground.take(pod.size, start, shortest)
             self.promised[pod.uid] = start
             for each in mine:
-                if each.is_crowded_for(pod.size):
-                    each.leave()
+                if each.is_crowded_for(pod.size) or each.hangs_on_answers(pod.size, longest):
+                    each.leave(pod.size, longest)
         else:
             for each in mine:
                 each.open = False

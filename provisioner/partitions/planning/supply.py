@@ -14,6 +14,7 @@ from provisioner.partitions.planning.standing import OVER, Phase, Standing
 from provisioner.partitions.vipu.records import Allocation, Partition
 
 _TRIALS = frozenset({Phase.WANTED, Phase.CREATING, Phase.MISPLACED, Phase.LOST})
+_MOST_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,8 @@ class SiteSupply:
     usable: bool
     #: Sizes of partitions that are asked for and are not seen there.
     trials: tuple[int, ...]
+    #: Sizes of those of them that have not failed several times.
+    unanswered: tuple[int, ...]
     #: Ids of partitions that are in it or about to be.
     ids: frozenset[str]
 
@@ -84,10 +87,21 @@ def supply_of(standings: Mapping[str, Standing], round_: Round) -> Mapping[Site,
                 others=tuple(Holder(ipus=each.size, ends_in_seconds=inf) for each in theirs),
                 within_reach=_within_reach(allocation, theirs, round_),
                 usable=view.failure is None,
-                trials=tuple(each.entry.size for each in own if each.phase in _TRIALS and each.partition is None),
+                trials=tuple(each.entry.size for each in own if _is_trial(each)),
+                unanswered=tuple(each.entry.size for each in own if _is_unanswered(each)),
                 ids=frozenset((*(each.entry.id for each in own), *(each.id for each in theirs))),
             )
     return found
+
+
+def _is_trial(standing: Standing) -> bool:
+    return standing.phase in _TRIALS and standing.partition is None
+
+
+def _is_unanswered(standing: Standing) -> bool:
+    """Whether others are to leave it the choice of places: one that cannot be made does not hold them up for long."""
+    wait = standing.known.backoff
+    return _is_trial(standing) and (wait is None or wait.failures < _MOST_TRIES)
 
 
 def _within_reach(allocation: Allocation, theirs: Iterable[Partition], round_: Round) -> int | None:

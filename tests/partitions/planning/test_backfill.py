@@ -66,11 +66,16 @@ def _play(jobs: list[_Job], totals: list[int], *, passing: bool = True) -> dict[
     while moments:
         now = heapq.heappop(moments)
         holds = {number: (site, end) for number, (site, end) in holds.items() if end > now}
-        queue = [number for number in ordered if jobs[number].arrives <= now and number not in starts]
-        for number, site in _placed(queue, jobs, totals, holds, now, passing=passing):
-            starts[number] = now
-            holds[number] = (site, now + jobs[number].seconds)
-            heapq.heappush(moments, now + jobs[number].seconds)
+        placed = True
+        while placed:
+            # Servers answer at once: who waits for the answer to another one has its turn then.
+            queue = [number for number in ordered if jobs[number].arrives <= now and number not in starts]
+            placed = False
+            for number, site in _placed(queue, jobs, totals, holds, now, passing=passing):
+                placed = True
+                starts[number] = now
+                holds[number] = (site, now + jobs[number].seconds)
+                heapq.heappush(moments, now + jobs[number].seconds)
     return starts
 
 
@@ -96,6 +101,7 @@ def _placed(
             within_reach=total,
             usable=True,
             trials=(),
+            unanswered=(),
             ids=frozenset(),
         )
         for site, total in enumerate(totals)
@@ -157,10 +163,20 @@ def _candidate(name: str, size: int, seconds: float | None, *sites: tuple[str, s
 _SITE, _OTHER = ("vipu:1", "a"), ("vipu:1", "b")
 
 
-def _site(site: tuple[str, str], total: int, *holders: tuple[int, float]) -> SiteSupply:
+def _site(
+    site: tuple[str, str], total: int, *holders: tuple[int, float], unanswered: tuple[int, ...] = ()
+) -> SiteSupply:
     ours = tuple(Holder(ipus=ipus, ends_in_seconds=end) for ipus, end in holders)
     return SiteSupply(
-        site=site, total=total, ours=ours, others=(), within_reach=total, usable=True, trials=(), ids=frozenset()
+        site=site,
+        total=total,
+        ours=ours,
+        others=(),
+        within_reach=total,
+        usable=True,
+        trials=unanswered,
+        unanswered=unanswered,
+        ids=frozenset(),
     )
 
 
@@ -216,7 +232,7 @@ def test_who_passes_a_pod_that_was_crowded_out(ends: tuple[float, float], younge
 )
 def test_who_is_crowded_out_of_one_allocation_is_promised_another(younger: Candidate, want: list[str]) -> None:
     supply = {_SITE: _site(_SITE, 16, (2, inf), (2, inf)), _OTHER: _site(_OTHER, 16, (12, 100.0))}
-    queue = [_candidate("old", 8, None, _SITE, _OTHER), younger]
+    queue = [_candidate("old", 16, None, _SITE, _OTHER), younger]
     found = schedule(queue, supply, {_SITE: _crowded(8)}, {}, _SETTINGS, Guard())
     assert [pod.name for pod, _ in found.placed] == want
     assert found.promised["uid-old"] == 100.0
@@ -258,6 +274,82 @@ def test_who_was_crowded_out_starts_no_later_wherever_partitions_lie(
         return min(end for _, _, end in lying if places(_IPUS, _taken(lying, end), size))
 
     assert start(passing) == start(lying)
+
+
+@pytest.mark.parametrize(
+    ("holders", "queue", "want"),
+    [
+        pytest.param((1, 1), [("old", 8), ("y", 1)], ["old"], id="who may find no room is tried alone"),
+        pytest.param((1, 1), [("old", 8), ("y", 1, 0.5)], ["old"], id="nobody passes it meanwhile, however short"),
+        pytest.param((1,), [("old", 8), ("y", 4)], ["old"], id="a younger one that may take its room waits"),
+        pytest.param((4,), [("old", 4), ("y", 4), ("z", 4)], ["old", "y", "z"], id="with room for all nobody waits"),
+        pytest.param((1, 1), [("a", 1), ("b", 1), ("c", 1)], ["a", "b", "c"], id="one IPU is anywhere"),
+        pytest.param((1, 1), [("a", 4), ("old", 8), ("y", 1)], ["a"], id="who waits for the answer is not passed"),
+        pytest.param((3,), [("old", 8), ("y", 1)], ["old"], id="of unknown sizes nobody knows how they lie"),
+    ],
+)
+def test_who_is_tried_together(holders: tuple[int, ...], queue: list[tuple[str, int]], want: list[str]) -> None:
+    supply = {_SITE: _site(_SITE, 16, *((ipus, 100.0) for ipus in holders))}
+    pods = [_candidate(name, size, seconds[0] if seconds else None, _SITE) for name, size, *seconds in queue]
+    assert [pod.name for pod, _ in schedule(pods, supply, {}, {}, _SETTINGS, Guard()).placed] == want
+
+
+@pytest.mark.parametrize(
+    ("holders", "younger", "want"),
+    [
+        pytest.param((1, 1), [_candidate("y", 1, 0.5, _SITE)], [], id="nobody is placed beside what is unsure"),
+        pytest.param((), [_candidate("y", 4, None, _SITE)], ["y"], id="who surely leaves it room is placed"),
+        pytest.param((1,), [_candidate("y", 4, None, _SITE)], [], id="who may leave it none waits for the answer"),
+        pytest.param(
+            (1, 1),
+            [_candidate("y", 1, None, _SITE, _OTHER)],
+            ["y"],
+            id="in another allocation there is nothing to await",
+        ),
+    ],
+)
+def test_who_is_placed_before_the_server_has_answered(
+    holders: tuple[int, ...], younger: list[Candidate], want: list[str]
+) -> None:
+    supply = {
+        _SITE: _site(_SITE, 16, (8, inf), *((ipus, inf) for ipus in holders), unanswered=(8,)),
+        _OTHER: _site(_OTHER, 16),
+    }
+    assert [pod.name for pod, _ in schedule(younger, supply, {}, {}, _SETTINGS, Guard()).placed] == want
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 2, 4, 8]), st.integers(0, 60)), max_size=6),
+    st.lists(st.tuples(st.sampled_from([1, 2, 4, 8]), st.integers(1, 60)), min_size=2, max_size=6),
+    st.data(),
+)
+@settings(max_examples=300)
+def test_nobody_is_refused_for_what_a_younger_one_took(
+    holders: list[tuple[int, int]], waiting: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    """In whatever order the server makes them, and wherever it puts them."""
+    lying: list[tuple[int, int, float]] = []
+    for ipus, end in holders:
+        if free := places(_IPUS, _taken(lying, 0.0), ipus):
+            lying.append((data.draw(st.sampled_from(free)), ipus, end + 1.0))
+    supply = {_SITE: _site(_SITE, 16, *((ipus, end) for _, ipus, end in lying))}
+    queue = [_candidate(str(number), ipus, float(end), _SITE) for number, (ipus, end) in enumerate(waiting)]
+    placed = [pod for pod, _ in schedule(queue, supply, {}, {}, _SETTINGS, Guard()).placed]
+    made: dict[str, tuple[int, int, float]] = {}
+    for pod in data.draw(st.permutations(placed)):
+        free = places(_IPUS, _taken([*lying, *made.values()], 0.0), pod.size)
+        if free:
+            made[pod.name] = (data.draw(st.sampled_from(free)), pod.size, inf)
+            continue
+        older = [made[each.name] for each in placed[: placed.index(pod)] if each.name in made]
+        assert not places(_IPUS, _taken([*lying, *older], 0.0), pod.size), "a younger one has its place"
+
+
+def test_who_surely_has_room_is_not_tried_where_it_may_have_none() -> None:
+    supply = {_SITE: _site(_SITE, 16, *([(1, inf)] * 4)), _OTHER: _site(_OTHER, 16)}
+    queue = [_candidate("a", 4, None, _SITE, _OTHER)]
+    ((_, site),) = schedule(queue, supply, {}, {}, _SETTINGS, Guard()).placed
+    assert site == _OTHER
 
 
 def test_the_smallest_rest_fits_best() -> None:

@@ -28,7 +28,8 @@ def test_tens_of_thousands_of_pods_cost_a_second_and_not_their_product() -> None
     assert time.thread_time() - began < 5
     (save,) = story.calls(SaveLedger)
     assert {entry.pod for entry in save.entries} <= {f"p{number}" for number in range(19_900, 20_000)}
-    assert sum(entry.size for entry in save.entries) > 64 - 8
+    # Eight of them surely have room for eight IPUs each, wherever they lie.
+    assert len(save.entries) == 8
     assert len(plan.events) == MOST_PER_ROUND
     assert plan.wake_at is not None
 

@@ -136,6 +136,29 @@ def test_a_pod_moves_on_where_its_place_is_fragmented() -> None:
     assert story.pods[0].gated is False
 
 
+def test_a_partition_that_cannot_be_made_does_not_hold_up_others_for_long() -> None:
+    """After three failures who is younger has its turn, though the older one may find no room beside it."""
+    old, other, younger = (
+        make_pod("old", size=8, age_seconds=9),
+        make_pod("other", size=2, age_seconds=10),
+        make_pod("y", size=1),
+    )
+    story = Story(pods=[old, other, younger], servers={SERVER: (Allocation(name="a", ipus=16),)})
+    story.record(make_entry(old), make_entry(other))
+    story.put(make_partition(other))
+    saved = []
+    for _ in range(3):
+        story.read()
+        story.decide()
+        saved += story.calls(SaveLedger)
+        (create,) = (call for call in story.memory.calls.values() if isinstance(call.call, CreatePartition))
+        story.answer(create.call, FailureKind.UNAVAILABLE)
+        story.pass_time(60)
+    assert saved == []
+    story.decide()
+    assert [entry.pod for entry in story.calls(SaveLedger)[0].entries] == ["old", "other", "y"]
+
+
 def test_a_broken_partition_is_made_anew_as_long_as_its_pod_was_told_nothing() -> None:
     """With a proof that goes by the gate."""
     pod = make_pod("a")

@@ -138,6 +138,7 @@ class Checks:
             entry for entry in new if entry.pod_uid in pods and pods[entry.pod_uid].gated and entry.id not in listed
         ]
         self._fit(passing, save, snapshot)
+        self._is_left_room(passing, save, snapshot, plan)
         if not passing or self.settings.namespace_limits:
             return
         waiting = [pod for pod in pods.values() if not _waits_for_others(pod, snapshot)]
@@ -174,6 +175,28 @@ class Checks:
             used = sum(entry.size for entry in save.entries if entry.namespace == namespace)
             if used > limit:
                 self.stage.violate(f"namespace {namespace} has {used} IPUs, and may have {limit}")
+
+    def _is_left_room(self, placed: list[Entry], save: SaveLedger, snapshot: Snapshot, plan: Plan) -> None:
+        """Nobody is placed where an older one may lose its room to it, wherever the server puts them."""
+        pods, now = {pod.uid: pod for pod in snapshot.pods}, plan_time(plan, save)
+        for view in snapshot.servers:
+            if view.reading is None or view.failure is not None:
+                continue
+            address, listed = view.server.address, {each.id: each for each in view.reading.partitions}
+            for allocation in view.reading.allocations:
+                site = (address, allocation.name)
+                here = [each for each in save.entries if (each.server, each.allocation) == site]
+                fresh = [each for each in placed if each in here]
+                for entry in here if allocation.ipus is not None else ():
+                    known = plan.memory.partitions.get(entry.id)
+                    tried = known is not None and known.backoff is not None
+                    older = pods.get(entry.pod_uid)
+                    if entry.id in listed or tried or older is None or not (older.gated and self._needs(older, now)):
+                        continue
+                    after = [each for each in fresh if _order(older) < _order(pods[each.pod_uid])]
+                    spoilt = sum(max(1, each.size // entry.size) for each in here)
+                    if after and spoilt > (allocation.ipus or 0) // entry.size:
+                        self.stage.violate(f"{after[0].pod} may take the room of {entry.pod}, which is being made")
 
     def _head(self, pods: Iterable[Pod], placed: set[str], plan: Plan, unreadable: frozenset[str]) -> Pod | None:
         waiting = [
@@ -254,8 +277,7 @@ class Checks:
         pod = pods.get(entry.pod_uid)
         if pod is None or pod.active_deadline_seconds is None or not self._needs(pod, now):
             return 0.0
-        began = pod.started_at.timestamp() if pod.started_at else entry.recorded_at.timestamp()
-        return max(0.0, pod.active_deadline_seconds - max(0.0, now - began))
+        return max(0.0, pod.active_deadline_seconds - max(0.0, now - _began(entry, pod, now)))
 
     def _start_of(
         self,
@@ -290,8 +312,7 @@ class Checks:
             if pod is None or not self._needs(pod, now):
                 ends.append((0.001, entry.size))
             elif pod.active_deadline_seconds is not None:
-                began = pod.started_at.timestamp() if pod.started_at else entry.recorded_at.timestamp()
-                rest = pod.active_deadline_seconds - max(0.0, now - began)
+                rest = pod.active_deadline_seconds - max(0.0, now - _began(entry, pod, now))
                 if entry.id == fresh.id:
                     rest = self._longest(pod)
                 overdue = pod.grace_seconds + self.settings.backfill_allowance_seconds
@@ -364,6 +385,12 @@ def _waits_for_others(pod: Pod, snapshot: Snapshot) -> bool:
             large = large or each.ipus is None or each.ipus >= pod.size
             possible = possible or each.ipus is None or each.ipus - strange >= pod.size
     return large and not possible
+
+
+def _began(entry: Entry, pod: Pod, now: float) -> float:
+    """Return when a pod began to hold its partition: one that is placed now does now, whatever came around its gate."""
+    recorded = entry.recorded_at.timestamp()
+    return pod.started_at.timestamp() if pod.started_at is not None and recorded < now else recorded
 
 
 def plan_time(plan: Plan, save: SaveLedger) -> float:

@@ -72,6 +72,8 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="orphans-stay", at=(sweeping, "strays_of"), mutate=always(()), search_from=1),
     Bug(name="promises-take-nothing", at=(profile.Profile, "take"), mutate=_of_now_alone),
     Bug(name="pods-without-promise-are-passed", at=(placing._Places, "serve"), mutate=_open_for_all),
+    Bug(name="who-was-crowded-out-is-left-nothing", at=(placing._Ground, "leave"), mutate=always(None)),
+    Bug(name="nobody-awaits-answers", at=(placing._Ground, "hangs_on_answers"), mutate=always(value=False)),
     Bug(
         name="only-active-ones-count",
         at=(standing, "OVER"),
@@ -92,12 +94,15 @@ BUGS: tuple[Bug, ...] = (
         name="pods-stay-where-they-may-not-run",
         at=(standing, "_is_misplaced"),
         mutate=always(value=False),
-        search_from=37,
+        search_from=88,
     ),
     Bug(name="ids-collide", at=(names, "_POD_DIGITS"), mutate=lambda _: 1),
     Bug(name="neighbours-take-nothing", at=(supply, "_may_be_in"), mutate=always(value=False), search_from=1),
     Bug(name="limits-are-not-kept", at=(placing._Limits, "claim"), mutate=always(value=True), search_from=3),
     Bug(
-        name="unread-servers-are-trusted", at=(round.Round, "reading"), mutate=_whatever_the_last_failure, search_from=1
+        name="unread-servers-are-trusted",
+        at=(round.Round, "reading"),
+        mutate=_whatever_the_last_failure,
+        search_from=11,
     ),
 )
