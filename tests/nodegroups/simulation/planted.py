@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from provisioner.model import writes
-from provisioner.nodegroups.api import names, types
+from provisioner.nodegroups.api import conditions, names
 from provisioner.nodegroups.planning import (
     answers,
     backoff,
@@ -83,7 +83,7 @@ BUGS = (
     Bug(name="ready-goes-stale", at=(repair, "find_loss"), mutate=always(None)),
     Bug(name="tokens-stay-in-metadata", at=(joining, "_clean"), mutate=always(None), search_from=2),
     Bug(name="defaults-are-differences", at=(desired, "differs"), mutate=always(True)),
-    Bug(name="transitions-are-rewritten", at=(types, "with_condition"), mutate=_latest_transition, search_from=1),
+    Bug(name="transitions-are-rewritten", at=(conditions, "with_condition"), mutate=_latest_transition, search_from=1),
     Bug(name="machines-go-under-work", at=(drain, "drain"), mutate=_without_proof, search_from=1),
     Bug(name="one-request-id-for-all-attempts", at=(names, "request_id"), mutate=_without_attempts, search_from=15),
     Bug(
