@@ -68,6 +68,11 @@ class Mix:
 _MIXES = (
     Mix(name="4 IPUs each, no deadlines", sizes={4: 1}, deadlines=0.0),
     Mix(name="1 to 16 IPUs, all with deadlines", sizes={1: 30, 2: 25, 4: 20, 8: 15, 16: 10}),
+    Mix(
+        name="1 to 16 IPUs, all with deadlines, 4 allocations of 16",
+        sizes={1: 30, 2: 25, 4: 20, 8: 15, 16: 10},
+        allocations=(16,) * 4,
+    ),
     Mix(name="1 to 16 IPUs, no deadlines", sizes={1: 30, 2: 25, 4: 20, 8: 15, 16: 10}, deadlines=0.0),
     Mix(name="1 to 4 IPUs, no deadlines", sizes={1: 50, 2: 30, 4: 20}, deadlines=0.0),
     Mix(name="1 to 64 IPUs, all with deadlines", sizes={1: 30, 2: 25, 4: 20, 8: 12, 16: 8, 32: 4, 64: 1}),
@@ -232,7 +237,7 @@ class _Run:
         self.waiting[uid] = replace(pod, resource_version=f"{int(pod.resource_version) + 1}", **fields)  # type: ignore[arg-type]
 
     def _start(self, uid: str) -> None:
-        self._change(uid, started_at=self.now)
+        self._change(uid, node="node", started_at=self.now)
         self._running[uid] = self.waiting[uid].size
         self._after(self._runs[uid], lambda: self._end(uid))
         self._wake()
