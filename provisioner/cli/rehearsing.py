@@ -23,8 +23,11 @@ from provisioner.rehearsal.world import RehearsalError, RehearsedCluster
 _LOOK_SECONDS = 0.2
 #: Nothing new for this long beyond the time that machines take is a failure.
 STANDSTILL_SECONDS = 120.0
-#: What a table has room for beside its numbers.
+#: What a table is wide, and what it has room for at least beside its numbers.
+_TABLE_WIDTH = 80
 _NAME_WIDTH = 20
+#: Of lines that go on with a name, and between columns.
+_GAP = "  "
 
 
 class Story(Protocol):
@@ -144,13 +147,23 @@ def steps_table(
     A row has the names of a thing, each on lines of its own, its count and its times; a step its title, begin and end.
     """
     yield click.style("\nTime in each step, in seconds", bold=True)
-    table: list[tuple[str, ...]] = [(*head, *(title.upper() for title, _, _ in steps))]
-    for names, count, times in rows:
-        pieces = [name[at : at + _NAME_WIDTH] for name in names for at in range(0, len(name), _NAME_WIDTH)]
-        taken = (times.seconds(start, end) for _, start, end in steps)
-        table.append((pieces[0], count, *("" if value is None else f"{value:.1f}" for value in taken)))
-        table += [(f"  {piece}", *[""] * (len(steps) + 1)) for piece in pieces[1:]]
-    yield from tables.aligned(table, right=range(1, len(steps) + 2))
+    heads = [head[1], *(title.upper() for title, _, _ in steps)]
+    found = [(list(names), [count, *_taken(times, steps)]) for names, count, times in rows]
+    numbers = [heads, *(cells for _, cells in found)]
+    taken = sum(len(_GAP) + max(map(len, column)) for column in zip(*numbers, strict=True))
+    room = max(_NAME_WIDTH, _TABLE_WIDTH - taken - len(_GAP))
+    table = [[head[0], *heads]]
+    for names, cells in found:
+        pieces = [name[at : at + room] for name in names for at in range(0, len(name), room)]
+        table.append([pieces[0], *cells])
+        table += [[_GAP + piece, *[""] * len(cells)] for piece in pieces[1:]]
+    yield from tables.aligned(table, right=range(1, len(heads) + 1))
+
+
+def _taken(times: Times, steps: Sequence[tuple[str, str, str]]) -> Iterator[str]:
+    for _, start, end in steps:
+        seconds = times.seconds(start, end)
+        yield "" if seconds is None else f"{seconds:.1f}"
 
 
 def left_behind(title: str, names: Iterable[str]) -> Iterator[str]:

@@ -26,6 +26,15 @@ def test_what_came_and_went_is_told_with_its_times() -> None:
     assert any(line.split() == ["a/b", "64", "1234.5", "2469.0", "1234.5"] for line in lines)
 
 
+def test_a_name_that_fits_stands_on_one_line() -> None:
+    """However much room the numbers of other demos need; a longer one goes on beneath."""
+    name, long = "default/sweep-on-ipus-9z9lg", "default/" + "x" * 63
+    lines = list(summary([times(name), times(long)], []))
+    assert any(line.split()[:2] == [name, "64"] for line in lines)
+    first = next(at for at, line in enumerate(lines) if line.startswith("default/x"))
+    assert "".join(line.split()[0] for line in lines[first : first + 2]) == long
+
+
 def test_what_is_left_is_named() -> None:
     """And nothing is called removed."""
     lines = list(summary([times("a/b", until="opened")], ["partition p (ACTIVE)", "entry p in the ledger"]))

@@ -99,7 +99,7 @@ class _Choices:
         usable = [each for each in large if each.usable]
         sites = tuple(each.site for each in usable if each.within_reach is None or each.within_reach >= pod.size)
         if sites:
-            why = f"Waits for {pod.size} free IPUs in one allocation."
+            why = f"{pod.size} IPUs have to be free in one allocation."
             return _Choice(wait=Wait.QUEUE, why=why, sites=sites)
         if usable:
             why = (
