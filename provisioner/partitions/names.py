@@ -38,7 +38,7 @@ _POD_DIGITS = 16
 def id_prefix(cluster_uid: str) -> str:
     """Return what the ids of a cluster's partitions begin with; no other cluster's do.
 
-    `cluster_uid` is the UID of the namespace kube-system.
+    `cluster_uid` is the UID of the namespace kube-system: clusters that were restored from one backup share it.
     """
     return f"{_ID_PREFIX}-{_digits(cluster_uid, _CLUSTER_DIGITS)}-"
 

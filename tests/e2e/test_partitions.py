@@ -1,4 +1,4 @@
-"""The controller of partitions on a real API server, scheduler and simulated V-IPU server, killed at every step.
+"""The controller of partitions on a real API server, scheduler and simulated V-IPU server: killed, and left by pods.
 
 It is a process of its own with the rights of deploy/partitions and no others; V-IPU is asked by the simulated command.
 """
@@ -15,7 +15,7 @@ import pytest
 from provisioner import constants
 from provisioner.admission.patch import apply_patch
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.localcluster import RUN_FOR
+from provisioner.localcluster import FAIL_AFTER, RUN_FOR
 from provisioner.localcluster.ports import free_ports
 from provisioner.partitions import names
 from provisioner.partitions.admission.injection import Mode, Settings, inject
@@ -34,6 +34,9 @@ _NAMESPACE = "ipu-jobs"
 _ROOT = Path(__file__).parents[2]
 _RIGHTS = ("service-account.yaml", "cluster-role.yaml", "role.yaml")
 _LABEL = ("vipu", "one")
+_HOST = "kubernetes.io/hostname"
+_PODS = collection_path("pods", namespace=_NAMESPACE)
+_JOBS = collection_path("jobs", namespace=_NAMESPACE, root="/apis/batch/v1")
 _PATIENCE_SECONDS = 60.0
 _INJECTION = Settings(
     mode=Mode.COMPATIBLE,
@@ -52,6 +55,7 @@ class World:
         self._kubeconfig = kubeconfig_of_service_account(
             rehearsal, directory / "kubeconfig", name="tpu-provisioner-partitions"
         )
+        self.cluster_uid = rehearsal.api.get(object_path("namespaces", "kube-system"))["metadata"]["uid"]
         self.process = self._made()
         self.starts = 0
 
@@ -75,6 +79,12 @@ class World:
         self.process.launch()
         self.starts += 1
 
+    def start_unless_it_runs(self) -> None:
+        """Have a controller, whatever the test before has left."""
+        if not self.process.running:
+            self.process = self._made()
+            self.start()
+
     def kill_when(self, seen: Callable[[], object], what: str) -> None:
         """Kill the controller with -9 at a moment, and start the next one."""
         wait_for(seen, what=f"{what}\n{self.process.tail()}", seconds=_PATIENCE_SECONDS)
@@ -82,23 +92,39 @@ class World:
         self.process = self._made()
         self.start()
 
-    def create_job(self, name: str, size: int, *, run_for: str = "2s") -> None:
+    def create_node(self, name: str) -> None:
+        """Register a host that reaches the V-IPU server; it becomes ready."""
+        node = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "labels": {**dict([_LABEL]), _HOST: name}},
+            "status": {"capacity": {"cpu": "64", "memory": "64Gi", "pods": "110"}},
+        }
+        self.rehearsal.api.post(collection_path("nodes"), node)
+
+    def create_job(self, name: str, size: int, *, run_for: str = "2s", node: str = "") -> None:
         """Create a Job of one pod as the webhook would leave it."""
         pod: dict[str, Any] = {
             "metadata": {"annotations": {names.IPUS: str(size), RUN_FOR: run_for}},
             "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "none"}]},
         }
+        if node:
+            pod["spec"]["nodeSelector"] = {_HOST: node}
         job = {
             "apiVersion": "batch/v1",
             "kind": "Job",
             "metadata": {"name": name, "namespace": _NAMESPACE},
             "spec": {"backoffLimit": 0, "template": apply_patch(pod, inject(pod, size, _INJECTION))},
         }
-        self.rehearsal.api.post(collection_path("jobs", namespace=_NAMESPACE, root="/apis/batch/v1"), job)
+        self.rehearsal.api.post(_JOBS, job)
 
     def pods(self) -> list[dict[str, Any]]:
         """Return all pods of the test."""
-        return self.rehearsal.objects(collection_path("pods", namespace=_NAMESPACE))
+        return self.rehearsal.objects(_PODS)
+
+    def pods_of_jobs(self) -> dict[str, dict[str, Any]]:
+        """Return the pods by the names of their Jobs."""
+        return {pod["metadata"]["labels"]["batch.kubernetes.io/job-name"]: pod for pod in self.pods()}
 
     def phases(self) -> list[str]:
         """Return the phases of the pods."""
@@ -121,40 +147,56 @@ class World:
         """Return the states of the partitions on the server."""
         return sorted(each.state for each in self.vipu.partitions)
 
+    def ids(self) -> set[str]:
+        """Return the ids of the partitions on the server."""
+        return {each.id for each in self.vipu.partitions}
 
-@pytest.fixture
-def world(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[World]:
+    def clear(self) -> None:
+        """Leave nothing of a test to the next: no Job, no pod, no partition."""
+        self.rehearsal.api.delete(f"{_JOBS}?propagationPolicy=Background")
+        wait_for(
+            lambda: not self.pods() and not (self.process.running and self.ledger()),
+            what=f"pods and entries of the test are gone\n{self.process.tail()}",
+            seconds=_PATIENCE_SECONDS,
+        )
+        for partition_id in self.ids():
+            self.vipu.world.vanish(partition_id)
+
+
+@pytest.fixture(scope="module")
+def cluster(rehearsal: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Give a cluster with a host that reaches 16 IPUs."""
     rehearsal.create_namespace(constants.DEFAULT_NAMESPACE)
     rehearsal.create_namespace(_NAMESPACE)
     for file in _RIGHTS:
         rehearsal.kubectl("apply", "--server-side", "-f", str(_ROOT / "deploy" / "partitions" / file))
-    node = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": "ipu-host", "labels": dict([_LABEL])},
-        "status": {"capacity": {"cpu": "64", "memory": "64Gi", "pods": "110"}},
-    }
-    rehearsal.api.post(collection_path("nodes"), node)
     settings = VipuSettings(
         allocations={"alloc-1": {"cluster": "c4", "agents": 4}}, create_seconds=1.5, remove_seconds=0.5
     )
     with VipuSimulator(settings) as vipu:
-        made = World(rehearsal, vipu, tmp_path)
+        made = World(rehearsal, vipu, tmp_path_factory.mktemp("partitions"))
+        made.create_node("ipu-host")
         yield made
         made.process.kill()
-    rehearsal.kubectl("delete", "jobs", "--all", f"--namespace={_NAMESPACE}", "--wait=false")
     ledger = ("configmap", names.LEDGER_CONFIGMAP_NAME, f"--namespace={constants.DEFAULT_NAMESPACE}")
     rehearsal.kubectl("delete", *ledger, "--ignore-not-found")
     for file in _RIGHTS:
         rehearsal.kubectl("delete", "-f", str(_ROOT / "deploy" / "partitions" / file))
-    rehearsal.api.delete(object_path("nodes", "ipu-host"))
+    rehearsal.api.delete(f"{collection_path('nodes')}?labelSelector={'%3D'.join(_LABEL)}")
+
+
+@pytest.fixture
+def world(cluster: World) -> Iterator[World]:
+    """Give the cluster as if no test had been there; the controller may run."""
+    yield cluster
+    cluster.clear()
 
 
 def test_killed_at_every_step_nothing_is_lost_or_leaked(world: World) -> None:
     """Two pods share 16 IPUs, a third waits for them; each gets its partition once, and all give them back."""
     world.create_job("first", 8)
-    world.start()
+    world.start_unless_it_runs()
+    before = world.starts
     world.kill_when(world.ledger, "the ledger has an entry")
     world.kill_when(lambda: world.vipu.partitions, "the server makes the partition")
     world.kill_when(lambda: world.states() == ["ACTIVE"], "the partition is active")
@@ -164,7 +206,7 @@ def test_killed_at_every_step_nothing_is_lost_or_leaked(world: World) -> None:
     running = next(pod for pod in world.pods() if pod["status"].get("phase") in ("Running", "Succeeded"))
     assert running["spec"]["nodeSelector"] == dict([_LABEL])
     assert running["metadata"]["annotations"][names.PARTITION_ID] == names.partition_id(
-        world.rehearsal.api.get(object_path("namespaces", "kube-system"))["metadata"]["uid"], running["metadata"]["uid"]
+        world.cluster_uid, running["metadata"]["uid"]
     )
     world.kill_when(lambda: "Succeeded" in world.phases(), "the first pod has ended")
     world.kill_when(lambda: "REMOVING" in world.states() or not world.vipu.partitions, "a partition is removed")
@@ -174,18 +216,65 @@ def test_killed_at_every_step_nothing_is_lost_or_leaked(world: World) -> None:
         what=f"nothing is left\n{world.process.tail()}",
         seconds=_PATIENCE_SECONDS,
     )
-    assert world.starts == 8
+    assert world.starts == before + 7
 
 
 def test_orphans_of_this_cluster_go_and_foreign_partitions_stay(world: World) -> None:
     """Told by the id alone: what somebody made by hand is never touched."""
-    uid = world.rehearsal.api.get(object_path("namespaces", "kube-system"))["metadata"]["uid"]
-    orphan, foreign = names.partition_id(uid, "nobody"), names.partition_id("another-cluster", "nobody")
+    orphan, foreign = names.partition_id(world.cluster_uid, "nobody"), names.partition_id("another-cluster", "nobody")
+    # A controller that starts reads the server at once; one without pods looks at it less often.
+    world.process.kill()
     for each in (orphan, foreign, "by-hand"):
         world.vipu.world.create(Asked(id=each, size=4))
-    world.start()
+    world.start_unless_it_runs()
     wait_for(
-        lambda: {each.id for each in world.vipu.partitions} == {foreign, "by-hand"},
+        lambda: world.ids() == {foreign, "by-hand"},
         what=f"the orphan is gone\n{world.process.tail()}",
         seconds=_PATIENCE_SECONDS,
     )
+
+
+def test_however_a_pod_ends_its_partition_is_given_back_and_no_other(world: World) -> None:
+    """It fails, is deleted, is evicted, or its node is gone, all at once; one that runs on keeps its partition.
+
+    The test is the pod garbage collector, which would find the pod of a node that is gone after a minute.
+    """
+    api = world.rehearsal.api
+    world.create_node("ipu-host-lost")
+    world.vipu.world.create(Asked(id="by-hand", size=4))
+    for name in ("fails", "is-deleted", "is-evicted", "stays"):
+        world.create_job(name, 2, run_for="1h", node="ipu-host")
+    world.create_job("loses-its-node", 2, run_for="1h", node="ipu-host-lost")
+    world.start_unless_it_runs()
+    wait_for(
+        lambda: world.phases() == ["Running"] * 5,
+        what=f"all pods run\n{world.process.tail()}",
+        seconds=_PATIENCE_SECONDS,
+    )
+    pods = world.pods_of_jobs()
+    ids = {name: names.partition_id(world.cluster_uid, pod["metadata"]["uid"]) for name, pod in pods.items()}
+    paths = {name: object_path("pods", pod["metadata"]["name"], namespace=_NAMESPACE) for name, pod in pods.items()}
+    before = {each.id: each for each in world.vipu.partitions}
+    assert before.keys() == {*ids.values(), "by-hand"}
+    assert world.ledger().keys() == set(ids.values())
+
+    api.patch(paths["fails"], {"metadata": {"annotations": {FAIL_AFTER: "0s"}}})
+    api.delete(paths["is-deleted"])
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pods["is-evicted"]["metadata"]["name"]},
+    }
+    api.post(f"{paths['is-evicted']}/eviction", eviction)
+    api.delete(object_path("nodes", "ipu-host-lost"))
+    api.patch(f"{paths['loses-its-node']}/status", {"status": {"phase": "Failed"}})
+    api.delete(f"{paths['loses-its-node']}?gracePeriodSeconds=0")
+
+    wait_for(
+        lambda: world.ids() == {ids["stays"], "by-hand"} and world.ledger().keys() == {ids["stays"]},
+        what=f"four partitions and their entries are gone\n{world.process.tail()}",
+        seconds=_PATIENCE_SECONDS,
+    )
+    left = world.pods_of_jobs()
+    assert {name: pod["status"]["phase"] for name, pod in left.items()} == {"fails": "Failed", "stays": "Running"}
+    assert {each.id: each for each in world.vipu.partitions} == {key: before[key] for key in (ids["stays"], "by-hand")}
