@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from provisioner import constants, kube
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.localcluster import FAIL_AFTER, RUN_FOR
+from provisioner.nodegroups.api.types import GROUP, Kind
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal
 from provisioner.rehearsal.world import CLUSTER, LOCATION, PROJECT, wait_for
 from provisioner.simulators.gke.faults import Fault, Target
@@ -382,6 +383,23 @@ def moment(record: Mapping[str, Any]) -> datetime:
 def logged(provisioner: ProvisionerProcess, event: str) -> list[dict[str, Any]]:
     """Return a provisioner's log lines of an event."""
     return [record for record in provisioner.records() if record.get("event") == event]
+
+
+def remove_node_group_kinds(rehearsal: Rehearsal) -> None:
+    """Remove the kinds of node groups with all their objects, whose finalizers nobody is left to take off.
+
+    Returns when they are gone: while a kind is being removed, none of its objects can be created.
+    """
+    wanted = {f"{kind.plural}.{GROUP}" for kind in Kind}
+    there = {name.rpartition("/")[2] for name in rehearsal.kubectl("get", "crd", "-o", "name").split()} & wanted
+    for kind in sorted(there):
+        template = "{range .items[*]}{.metadata.namespace} {.metadata.name}{'\\n'}{end}"
+        for line in rehearsal.kubectl("get", kind, "--all-namespaces", "-o", f"jsonpath={template}").splitlines():
+            namespace, name = line.split()
+            free = '{"metadata": {"finalizers": null}}'
+            rehearsal.kubectl("patch", kind, name, f"--namespace={namespace}", "--type=merge", f"--patch={free}")
+    if there:
+        rehearsal.kubectl("delete", "crd", *sorted(there), f"--timeout={PATIENCE_SECONDS:.0f}s")
 
 
 def of_shapes(body: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:

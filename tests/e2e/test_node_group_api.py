@@ -48,6 +48,7 @@ from provisioner.nodegroups.api.types import (
     WorkloadPolicySpec,
 )
 from provisioner.rehearsal import Rehearsal
+from tests.e2e.kit import remove_node_group_kinds
 from tests.support.clock import NOW
 from tests.support.localcluster import Kube
 from tests.support.nodegroups import SPECS as EXAMPLES
@@ -110,8 +111,7 @@ def server(rehearsal: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -> It
     for kind in Kind:
         wait_for(lambda kind=kind: server.create(kind, {}).status_code == 422, what="the definitions are asked")
     yield server
-    for kind in Kind:
-        kube.call("DELETE", f"{_DEFINITIONS}/{kind.plural}.tpu.google.com")
+    remove_node_group_kinds(rehearsal)
 
 
 #: Objects that could be made before, and that nobody could serve.

@@ -30,6 +30,7 @@ from provisioner.simulators.compute import ComputeSimulator
 from tests.deploy.kit import Recorder, kubeconfig_of_service_account, rights
 from tests.deploy.mainjob import used_rights
 from tests.deploy.tries import try_events
+from tests.e2e.kit import remove_node_group_kinds
 from tests.support.compute import QUICK_JOINS
 from tests.support.localcluster import Kube
 from tests.support.nodegroup_controller import PROJECT, SPEC
@@ -38,7 +39,6 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.e2e
 
 _NAMESPACE, _GROUP = "slices", "slice"
-_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _PLUGIN = object_path("daemonsets", "tpu-device-plugin", namespace="kube-system", root=APPS_ROOT)
 _SECRETS = f"{collection_path('secrets', namespace=tokens.NAMESPACE)}?labelSelector={names.GROUP_NAME}"
 _RIGHTS = Path(__file__).parents[2] / "deploy" / "nodegroups" / "rbac"
@@ -127,8 +127,7 @@ def world(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[World]:
         world = World(rehearsal, admin, compute, recorder, install(rehearsal, tmp_path, recorder.url))
         yield world
         world.stop()
-    for kind in Kind:
-        admin.call("DELETE", f"{_DEFINITIONS}/{kind.plural}.tpu.google.com")
+    remove_node_group_kinds(rehearsal)
     admin.call("DELETE", _PLUGIN)
     for folder in _MANIFESTS:
         rehearsal.kubectl("delete", "-k", str(folder))

@@ -31,14 +31,13 @@ from provisioner.slices.suppliers.nodegroup.supplier import API_ROOT, groups_pat
 from provisioner.workloads import LEADER_WORKER_SET
 from tests.deploy.kit import DEPLOY, SERVICE_ACCOUNT, kubeconfig_of_service_account
 from tests.e2e.conftest import Shared, own_ground
-from tests.e2e.kit import PATIENCE_SECONDS, Ground, ready, told
+from tests.e2e.kit import PATIENCE_SECONDS, Ground, ready, remove_node_group_kinds, told
 from tests.support.compute import QUICK_JOINS
 from tests.support.nodegroup_controller import PROJECT, SPEC, ZONE
 from tests.support.objects import pod_spec, raw_lws
 
 pytestmark = pytest.mark.e2e
 
-_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _PLUGIN = object_path("daemonsets", "tpu-device-plugin", namespace="kube-system", root="/apis/apps/v1")
 #: Of what comes with the device plugin, only this has to be there.
 _PLUGIN_ACCOUNT = "tpu-device-plugin-sa"
@@ -173,10 +172,10 @@ def _rights(rehearsal: Rehearsal, directory: Path) -> Iterator[Path]:
     finally:
         rehearsal.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=manifests)
         rehearsal.kubectl("delete", "serviceaccount", _PLUGIN_ACCOUNT, "--namespace=kube-system")
-        for path in (_PLUGIN, *(f"{_DEFINITIONS}/{kind.plural}.tpu.google.com" for kind in Kind)):
-            # The device plugin goes with the last group, unless the test failed before.
-            with contextlib.suppress(kube.NotFound):
-                rehearsal.api.delete(path)
+        remove_node_group_kinds(rehearsal)
+        # The device plugin goes with the last group, unless the test failed before.
+        with contextlib.suppress(kube.NotFound):
+            rehearsal.api.delete(_PLUGIN)
 
 
 def _with_component(kubectl: Callable[..., str], directory: Path) -> str:
