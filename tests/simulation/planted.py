@@ -493,7 +493,7 @@ BUGS: tuple[Bug, ...] = (
         description="HTTP 400 for a service account counts as a mistake in the request, and is not asked again soon.",
         at=(exceptions, "kind_of_answer"),
         mutate=_misread(FailureKind.PERMISSION, FailureKind.INVALID),
-        search_from=719,
+        search_from=1109,
     ),
     Bug(
         name="full-reservation-is-a-rate-limit",
