@@ -34,9 +34,9 @@ from provisioner.partitions.planning.queue import Candidate
 from provisioner.partitions.planning.settings import PlanningSettings
 from provisioner.partitions.planning.supply import SiteSupply
 
-#: Further back in the queue nobody is promised anything: where such a pod waits, nobody passes. Each promise makes the
-#: next one dearer.
-MOST_PROMISES = 128
+#: So many pods that have to wait are looked at, oldest first. Where one further back waits, nobody passes: each makes
+#: the next one dearer.
+MOST_WAITING = 128
 ANY_NAMESPACE = "*"
 
 
@@ -157,6 +157,8 @@ class _Places:
     settings: PlanningSettings
     placed: list[tuple[Pod, Site]] = field(default_factory=list)
     promised: dict[str, float] = field(default_factory=dict)
+    #: How many of those that were looked at are not placed.
+    waiting: int = 0
 
     def serve(self, candidate: Candidate) -> None:
         """Give a pod its place, or a promise; or else see to it that nobody younger is in its way."""
@@ -178,18 +180,19 @@ class _Places:
             ground.take(pod.size, start, shortest)
             self.placed.append((pod, ground.site))
             return
-        if start == inf:
+        self.waiting += 1
+        if self.waiting > MOST_WAITING:
+            for each in mine:
+                each.open = False
+        elif start == inf:
             for each in mine:
                 each.leave(pod.size, longest)
-        elif len(self.promised) < MOST_PROMISES:
+        else:
             ground.take(pod.size, start, shortest)
             self.promised[pod.uid] = start
             for each in mine:
                 if each.is_crowded_for(pod.size) or each.hangs_on_answers(pod.size, longest):
                     each.leave(pod.size, longest)
-        else:
-            for each in mine:
-                each.open = False
 
 
 def _holds_seconds(pod: Pod, settings: PlanningSettings) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.partitions.planning.guard import Guard
 from provisioner.partitions.planning.memory import Backoff, Crowding
-from provisioner.partitions.planning.placing import schedule
+from provisioner.partitions.planning.placing import MOST_WAITING, schedule
 from provisioner.partitions.planning.profile import Profile
 from provisioner.partitions.planning.queue import Candidate, Wait
 from provisioner.partitions.planning.settings import PlanningSettings
@@ -219,6 +219,17 @@ def test_who_passes_a_pod_that_was_crowded_out(ends: tuple[float, float], younge
     supply = {_SITE: _site(_SITE, 16, *((2, end) for end in ends))}
     queue = [_candidate("old", 8, None, _SITE), younger]
     placed = schedule(queue, supply, {_SITE: _crowded(8)}, {}, _SETTINGS, Guard()).placed
+    assert [pod.name for pod, _ in placed] == want
+
+
+@pytest.mark.parametrize(("waiting", "want"), [(MOST_WAITING, ["y"]), (MOST_WAITING + 1, [])])
+@pytest.mark.parametrize("crowded", [True, False])
+def test_only_so_many_that_wait_are_passed(crowded: bool, waiting: int, want: list[str]) -> None:
+    """Whether they are promised a start or not; else a decision takes a second where thousands wait."""
+    supply = {_SITE: _site(_SITE, 16, (2, 1e6), (2, 1e6))}
+    queue = [_candidate(f"old-{number}", 16, 1.0, _SITE) for number in range(waiting)]
+    crowding = {_SITE: _crowded(8)} if crowded else {}
+    placed = schedule([*queue, _candidate("y", 4, 90.0, _SITE)], supply, crowding, {}, _SETTINGS, Guard()).placed
     assert [pod.name for pod, _ in placed] == want
 
 

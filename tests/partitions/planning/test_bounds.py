@@ -11,7 +11,7 @@ from provisioner.partitions.demand import Server
 from provisioner.partitions.planning import making, queue
 from provisioner.partitions.planning.calls import SaveLedger
 from provisioner.partitions.planning.events import MOST_PER_ROUND
-from provisioner.partitions.planning.placing import MOST_PROMISES
+from provisioner.partitions.planning.placing import MOST_WAITING
 from provisioner.partitions.planning.settings import PlanningSettings
 from provisioner.partitions.vipu.records import Allocation
 from tests.partitions.planning.stories import SERVER, Story, make_entry, make_pod
@@ -75,7 +75,7 @@ def test_a_long_queue_for_one_server_keeps_nobody_from_another() -> None:
     other = Server(host="vipu2", port=8090)
     limits: dict[str, Any] = {"active_deadline_seconds": 3600.0, "servers": frozenset({SERVER.address})}
     holder = make_pod("holder", size=64, age_seconds=10_000, **limits)
-    crowd = [make_pod(f"p{number}", size=64, age_seconds=number + 10, **limits) for number in range(2 * MOST_PROMISES)]
+    crowd = [make_pod(f"p{number}", size=64, age_seconds=number + 10, **limits) for number in range(2 * MOST_WAITING)]
     story = Story(pods=[holder, *crowd], servers={each: (Allocation(name="a", ipus=64),) for each in (SERVER, other)})
     story.settle(3)
     story.pods.append(make_pod("elsewhere", servers=frozenset({other.address})))
