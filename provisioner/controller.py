@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
@@ -102,7 +102,7 @@ def make_replica(
     return Replica(identity=identity, recorder=recorder, wake=wake, stopping=stopping, elector=elector)
 
 
-LoopT = TypeVar("LoopT", bound=RoundLoop)
+LoopT = TypeVar("LoopT", bound=RoundLoop[Any])
 ActorT = TypeVar("ActorT", bound=Actor)
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from provisioner.nodegroups.metrics import Metrics
 from provisioner.nodegroups.observe import ClusterReader, Watches, not_synced, take_snapshot
 from provisioner.nodegroups.planning import answers
-from provisioner.nodegroups.planning.calls import CallAnswer
 from provisioner.nodegroups.planning.decide import decide
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.plan import Answer, Plan, key_of
+from provisioner.nodegroups.planning.plan import Answer, Plan
 from provisioner.nodegroups.planning.settings import PlanningSettings
 from provisioner.nodegroups.planning.snapshot import Snapshot
 from provisioner.nodegroups.report import Reporter
@@ -39,7 +38,7 @@ class Carrier(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class Loop(RoundLoop):
+class Loop(RoundLoop[Answer]):
     """Observe, decide, act, until told to stop. `memory` and all parts belong to the loop's thread."""
 
     settings: PlanningSettings
@@ -72,7 +71,7 @@ class Loop(RoundLoop):
             self.memory, self.last_plan = shifted(self.memory, by), None
         if self.cluster.due_in_seconds(self.clock()) <= 0:
             self.cluster.read()
-        self._fold_answers()
+        self.take_in(self.carrier.take_answer, self._fold, self.reporter.tell_answer)
         snapshot, plan = self._decide()
         # First what is remembered as being under way. Should it fail as a whole, what is no live call of the carrier
         # counts a minute later as a call whose outcome nobody knows.
@@ -81,16 +80,6 @@ class Loop(RoundLoop):
             self.carrier.carry_out(plan)
             self.report(functools.partial(self.reporter.tell, plan, snapshot))
         return self.pause_seconds(plan.wake_at, due_in_seconds=self.cluster.due_in_seconds(self.clock()))
-
-    def _fold_answers(self) -> None:
-        while (taken := self.carrier.take_answer()) is not None:
-            # A moment yet to come was read just before the clock was set back.
-            now = self.clock()
-            answer: Answer = replace(taken, at=min(taken.at, now))
-            if isinstance(answer, CallAnswer):
-                answer = replace(answer, asked_at=min(answer.asked_at, now))
-            self.learn(key_of(answer), functools.partial(self._fold, answer))
-            self.report(functools.partial(self.reporter.tell_answer, answer))
 
     def _fold(self, answer: Answer) -> None:
         self.memory = answers.fold(self.memory, answer)

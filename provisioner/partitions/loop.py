@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from provisioner import kube
 from provisioner.partitions.act import Actor
@@ -14,7 +14,7 @@ from provisioner.partitions.demand import Pod
 from provisioner.partitions.metrics import Metrics
 from provisioner.partitions.observe import Known, take_snapshot
 from provisioner.partitions.planning import answers
-from provisioner.partitions.planning.calls import Answer, CallAnswer, key_of
+from provisioner.partitions.planning.calls import Answer
 from provisioner.partitions.planning.decide import decide
 from provisioner.partitions.planning.memory import Memory
 from provisioner.partitions.planning.plan import Plan
@@ -25,7 +25,7 @@ from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
 
 
 @dataclass(slots=True, kw_only=True)
-class Loop(RoundLoop):
+class Loop(RoundLoop[Answer]):
     """Observe, decide, act, until told to stop. `memory` and all parts belong to the loop's thread."""
 
     settings: PlanningSettings
@@ -55,7 +55,7 @@ class Loop(RoundLoop):
         if by := self.follow_clock():
             self.memory = shifted(self.memory, by)
             self.known.clock_set(by)
-        self._fold_answers()
+        self.take_in(self.actor.take_answer, self._fold, self.reporter.tell_answer)
         if self.known.due_in_seconds(self.clock(), leading=leading) <= 0:
             self.known.read(leading=leading)
         if not leading:
@@ -75,16 +75,6 @@ class Loop(RoundLoop):
             self.actor.carry_out(plan)
             self.report(functools.partial(self.reporter.tell, plan, snapshot, self.clock()))
         return self.pause_seconds(plan.wake_at, due_in_seconds=self.known.due_in_seconds(self.clock(), leading=True))
-
-    def _fold_answers(self) -> None:
-        while (taken := self.actor.take_answer()) is not None:
-            # A moment yet to come was read just before the clock was set back.
-            now = self.clock()
-            answer: Answer = replace(taken, at=min(taken.at, now))
-            if isinstance(answer, CallAnswer):
-                answer = replace(answer, asked_at=min(answer.asked_at, now))
-            self.learn(key_of(answer), functools.partial(self._fold, answer))
-            self.report(functools.partial(self.reporter.tell_answer, answer))
 
     def _fold(self, answer: Answer) -> None:
         self.known.fold(answer)

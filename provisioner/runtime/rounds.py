@@ -8,10 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
+from typing import Generic, Protocol, TypeVar
 
 import structlog
 
-from provisioner.runtime.clock import FollowedClock
+from provisioner.runtime.clock import FollowedClock, no_later
 from provisioner.runtime.metrics import LoopMetrics
 
 _log = structlog.get_logger(__name__)
@@ -25,12 +27,24 @@ DEAD_AFTER_SECONDS = 300.0
 _CRASHED_PAUSE_SECONDS = 1.0
 
 
+class Answer(Protocol):
+    """How something that a plan asked for ended: a dataclass with the moments of it."""
+
+    @property
+    def key(self) -> str:
+        """Names what was asked for."""
+        ...
+
+
+A = TypeVar("A", bound=Answer)
+
+
 def _never() -> float | None:
     return None
 
 
 @dataclass(slots=True, kw_only=True)
-class RoundLoop(ABC):
+class RoundLoop(ABC, Generic[A]):
     """Makes rounds until told to stop. All parts belong to the loop's thread."""
 
     metrics: LoopMetrics
@@ -94,15 +108,18 @@ class RoundLoop(ABC):
             moments.append((wake_at - self.clock()).total_seconds())
         return max(0.0, min(moments))
 
-    def learn(self, key: str, fold: Callable[[], None]) -> None:
-        """Remember what one answer says; one that cannot be taken costs no other its turn.
+    def take_in(self, take: Callable[[], A | None], fold: Callable[[A], None], tell: Callable[[A], None]) -> None:
+        """Remember what answers say, and tell people; one that cannot be taken costs no other its turn.
 
         What it answers stays open, and counts a while later as something whose outcome nobody knows.
         """
-        try:
-            fold()
-        except Exception:  # noqa: BLE001 - one answer's boundary
-            _log.exception("answer.crashed", key=key)
+        while (taken := take()) is not None:
+            answer = no_later(taken, self.clock())
+            try:
+                fold(answer)
+            except Exception:  # noqa: BLE001 - one answer's boundary
+                _log.exception("answer.crashed", key=answer.key)
+            self.report(partial(tell, answer))
 
     def report(self, tell: Callable[[], None]) -> None:
         """Tell people something; what cannot be told keeps nothing from being done."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from provisioner import kube
+from provisioner.model.capacity import NodePool, PoolName
 from provisioner.model.snapshot import Snapshot
 from provisioner.runtime.clock import shifted
 from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
@@ -37,7 +38,7 @@ _STALLED_GAP_SECONDS = 30.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Loop(RoundLoop):
+class Loop(RoundLoop[answers.Answer]):
     """Observe, decide, act, until told to stop. `memory` and all parts belong to the loop's thread."""
 
     settings: Settings
@@ -100,7 +101,8 @@ class Loop(RoundLoop):
             self.board.lead()
             self._tell_stalled(take_snapshot(self.watches, self.pools))
             return min(LONGEST_PAUSE_SECONDS, max(0.1, self.identity.due_in_seconds(self.clock())))
-        self._fold_answers()
+        fold = functools.partial(self._fold, self.pools.by_name())
+        self.take_in(self.actor.take_answer, fold, self.reporter.tell_answer)
         plan, snapshot = self._decide()
         self.memory, self.last_plan = plan.memory, plan
         self.report(lambda: self.board.publish(snapshot, plan, self.identity.adapted(self.settings), self.clock()))
@@ -162,13 +164,8 @@ class Loop(RoundLoop):
             self._restore_meter()
         return self.identity.proven
 
-    def _fold_answers(self) -> None:
-        pools = self.pools.by_name()
-        while (taken := self.actor.take_answer()) is not None:
-            # A moment yet to come was read just before the clock was set back.
-            answer = replace(taken, at=min(taken.at, self.clock()))
-            self.memory = answers.fold(self.memory, answer, pools)
-            self.report(functools.partial(self.reporter.tell_answer, answer))
+    def _fold(self, pools: Mapping[PoolName, NodePool], answer: answers.Answer) -> None:
+        self.memory = answers.fold(self.memory, answer, pools)
 
     def _decide(self) -> tuple[Plan, Snapshot]:
         every = self.last_plan.poll_seconds if self.last_plan is not None else 0.0

@@ -6,7 +6,6 @@ A mutation replaces one attribute of a module or class, wherever it was imported
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -49,6 +48,7 @@ from provisioner.slices.suppliers.names import pool_name
 from provisioner.slices.view import build as view_build
 from provisioner.slices.view.timeline import Timeline
 from provisioner.workloads import leaderworkerset, pods
+from tests.support.simulations.bugs import mutated
 
 #: A module or class, and the name of one of its attributes.
 At = tuple[Any, str]
@@ -651,22 +651,5 @@ def planted(bug: Bug) -> Iterator[None]:
     """Have a bug in the code."""
     with ExitStack() as stack:
         for at, mutate in ((bug.at, bug.mutate), *((bug.also,) if bug.also is not None else ())):
-            stack.enter_context(_replaced(at, mutate))
+            stack.enter_context(mutated(at, mutate))
         yield
-
-
-@contextmanager
-def _replaced(at: At, mutate: Callable[[Any], Any]) -> Iterator[None]:
-    owner, attribute = at
-    original = vars(owner)[attribute]
-    mutated = mutate(original)
-    # What a module defines may have been imported by name into others.
-    modules = [each for name, each in sys.modules.items() if name.startswith("provisioner.")]
-    places = [owner, *(each for each in modules if each is not owner and vars(each).get(attribute) is original)]
-    for place in places:
-        setattr(place, attribute, mutated)
-    try:
-        yield
-    finally:
-        for place in places:
-            setattr(place, attribute, original)

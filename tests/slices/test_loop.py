@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
+from structlog.testing import capture_logs
 
 from provisioner import constants, kube
 from provisioner.kube.protocol import object_path
-from provisioner.model.capacity import FailureKind, PoolStatus
+from provisioner.model.capacity import FailureKind, NodePool, PoolName, PoolStatus
 from provisioner.runtime import rounds
+from provisioner.slices.planning.memory import answers
+from provisioner.slices.planning.memory.state import Memory
 from tests.support.controller import World, jobset_path
 from tests.support.objects import raw_foreign_pod
 
@@ -299,6 +302,28 @@ def test_a_crashing_round_does_not_end_the_loop(world: World, monkeypatch: pytes
     assert len(seen) == 3
     assert 'tpu_provisioner_rounds_total{result="crashed"} 2.0' in world.metrics.exposition().decode()
     assert 'tpu_provisioner_rounds_total{result="ok"} 1.0' in world.metrics.exposition().decode()
+
+
+def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its call counts as lost after a while, and GKE is asked what became of it."""
+    real, refused = answers.fold, ""
+
+    def choosy(memory: Memory, answer: answers.Answer, pools: Mapping[PoolName, NodePool]) -> Memory:
+        nonlocal refused
+        refused = refused or answer.key
+        if answer.key == refused:
+            raise TypeError("a mistake")
+        return real(memory, answer, pools)
+
+    monkeypatch.setattr(answers, "fold", choosy)
+    world.put_jobset("train")
+    world.put_jobset("tune")
+    with capture_logs() as logs:
+        world.rounds(40, every_seconds=3)
+    assert {line["key"] for line in logs if line["event"] == "answer.crashed"} == {refused}
+    assert not [line for line in logs if line["event"] == "round.crashed"]
+    assert len(world.gke.names_of("create_node_pool")) == 2
+    assert len(world.loop.memory.in_making) == 2
 
 
 def test_a_loop_without_rounds_is_dead(world: World) -> None:

@@ -176,3 +176,8 @@ class CallAnswer:
     retry_after_seconds: float | None = None
     #: Of a Delete that was not sent: why the proof failed, in words.
     kept: str = ""
+
+    @property
+    def key(self) -> str:
+        """Names what is answered."""
+        return self.call.key

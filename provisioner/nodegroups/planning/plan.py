@@ -15,11 +15,6 @@ from provisioner.nodegroups.planning.writes import Write, WriteAnswer
 Answer = CallAnswer | WriteAnswer
 
 
-def key_of(answer: Answer) -> str:
-    """Return the key of what was answered."""
-    return answer.call.key if isinstance(answer, CallAnswer) else answer.write.key
-
-
 if TYPE_CHECKING:
     from provisioner.nodegroups.planning.units import Derived
 

@@ -196,3 +196,8 @@ class WriteAnswer:
     failure: WriteFailure | None = None
     #: The API server's words on a failure.
     message: str = ""
+
+    @property
+    def key(self) -> str:
+        """Names what is answered."""
+        return self.write.key

@@ -128,6 +128,11 @@ class CallAnswer:
     #: Of a RemovePartition that was not sent: what keeps the partition, in words.
     kept: str = ""
 
+    @property
+    def key(self) -> str:
+        """Names what is answered."""
+        return self.call.key
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteAnswer:
@@ -142,10 +147,10 @@ class WriteAnswer:
     #: Of a SaveLedger that is done: the ledger as it is now.
     ledger: Ledger | None = None
 
+    @property
+    def key(self) -> str:
+        """Names what is answered."""
+        return self.write.key
+
 
 Answer = CallAnswer | WriteAnswer
-
-
-def key_of(answer: Answer) -> str:
-    """Return the key of what was answered."""
-    return answer.call.key if isinstance(answer, CallAnswer) else answer.write.key

@@ -27,18 +27,25 @@ def always(value: Any) -> Callable[[Any], Any]:
 
 @contextmanager
 def planted(bugs: Sequence[Bug], name: str) -> Iterator[None]:
-    """Plant the bug of a name, wherever what it mutates was imported; nothing for no name."""
+    """Plant the bug of a name, nothing for no name."""
     bug = next((each for each in bugs if each.name == name), None)
     if bug is None:
         yield
         return
-    owner, attribute = bug.at
+    with mutated(bug.at, bug.mutate):
+        yield
+
+
+@contextmanager
+def mutated(at: tuple[Any, str], mutate: Callable[[Any], Any]) -> Iterator[None]:
+    """Replace an attribute of a module or class, wherever it was imported by name."""
+    owner, attribute = at
     original = vars(owner)[attribute]
-    mutated = bug.mutate(original)
     modules = [module for key, module in sys.modules.items() if key.startswith("provisioner.")]
-    places = {owner, *(module for module in modules if vars(module).get(attribute) is original)}
+    places = [owner, *(each for each in modules if each is not owner and vars(each).get(attribute) is original)]
+    replacement = mutate(original)
     for place in places:
-        setattr(place, attribute, mutated)
+        setattr(place, attribute, replacement)
     try:
         yield
     finally:

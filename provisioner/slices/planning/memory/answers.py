@@ -29,6 +29,11 @@ class CreateAnswer:
     #: None: GKE took it.
     failure: Failure | None = None
 
+    @property
+    def key(self) -> str:
+        """Names what is answered."""
+        return self.name
+
 
 class DeleteResult(Enum):
     """How far a delete got."""
@@ -57,6 +62,11 @@ class DeleteAnswer:
     #: Why it was kept or failed, in words.
     reason: str = ""
 
+    @property
+    def key(self) -> str:
+        """Names what is answered."""
+        return self.name
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUpAnswer:
@@ -70,6 +80,11 @@ class LookUpAnswer:
     operation: Operation | None = None
     #: The look-up itself failed.
     failure: Failure | None = None
+
+    @property
+    def key(self) -> str:
+        """Names what is answered."""
+        return self.look_up.name
 
 
 Answer = CreateAnswer | DeleteAnswer | LookUpAnswer
