@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+
 import pytest
 import structlog
 from hypothesis import HealthCheck, Phase, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+
+from provisioner.runtime import logs
 
 # The same examples each time: what a change breaks, it breaks for everybody, and nobody else's change fails for it.
 # A machine that is busy with something else must not fail a test: no time limits on examples, nor on making them.
@@ -50,6 +55,24 @@ _SIMULATIONS = tuple(f"tests/{folder}simulation/test_simulation.py" for folder i
 #: End-to-end tests come next: they mostly wait, and leave the cores to the simulations. The many short tests come last,
 #: so that no worker is idle at the end.
 _WAITING = ("tests/deploy/", "tests/e2e/", "tests/localcluster/")
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """Leave logging as it was, whatever a test configures: most commands do in their process."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    libraries = [logging.getLogger(name) for name in logs._CHATTY]
+    loggers = structlog.get_config()
+    before = [(library.level, library.propagate) for library in libraries]
+    yield
+    logging.captureWarnings(False)
+    structlog.configure(**loggers)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for library, (old_level, old_propagate) in zip(libraries, before, strict=True):
+        library.setLevel(old_level)
+        library.propagate = old_propagate
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -473,7 +473,6 @@ def test_a_failing_app_is_a_500(serve: Serve) -> None:
     assert [(each["event"], each["path"]) for each in lines] == [("http_request.failed", "/a")]
 
 
-@pytest.mark.usefixtures("restored_logging")
 def test_every_line_is_ours(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     """At the level debug too, whatever is written from start to stop is JSON in our form."""
     logs.configure("debug", force_json=True)

@@ -23,9 +23,6 @@ class Terminal(io.StringIO):
         return True
 
 
-pytestmark = pytest.mark.usefixtures("restored_logging")
-
-
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     """Return the JSON lines."""
     return [json.loads(line) for line in stream.getvalue().splitlines()]

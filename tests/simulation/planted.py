@@ -568,14 +568,14 @@ BUGS: tuple[Bug, ...] = (
         description="Pools in the making do not count towards the limit on chips.",
         at=(Budget, "of"),
         mutate=_counting_what_is_up,
-        search_from=9,
+        search_from=17,
     ),
     Bug(
         name="turns-never-come",
         description="A JobSet that starts all together gives back what it has, and never tries again.",
         at=(gangs, "_begins"),
         mutate=_turns_never_come,
-        search_from=150,
+        search_from=372,
     ),
     Bug(
         name="held-for-ever",
@@ -604,6 +604,7 @@ BUGS: tuple[Bug, ...] = (
         at=(Reflector, "_listed"),
         mutate=_ahead_of_the_list,
         storm=("restart", "crash"),
+        search_from=13,
     ),
     Bug(
         name="clock-that-was-set-stops-everything",
@@ -637,6 +638,7 @@ BUGS: tuple[Bug, ...] = (
         description="A crash takes back chip-seconds that a scrape has seen.",
         at=(Meter, "_export"),
         mutate=_exporting_what_is_not_kept,
+        search_from=12,
     ),
 )
 
