@@ -29,7 +29,7 @@ from provisioner.workloads.pods import parse_pod
 from tests.support.clock import NOW
 from tests.support.counting import counted, measured
 from tests.support.models import make_jobset, make_nodes, make_pod, make_pool, make_requirements
-from tests.support.objects import TOLERATION, pod_spec, raw_jobset, raw_leader
+from tests.support.objects import pod_spec, raw_jobset, raw_leader, toleration
 from tests.support.settings import settings
 
 #: The objects are as large as the API server takes them.
@@ -73,7 +73,7 @@ def evil_jobset() -> dict[str, Any]:
 def evil_spec() -> dict[str, Any]:
     """Return what its pods ask for."""
     containers = [{"resources": {"limits": {constants.TPU_RESOURCE: "4"}}}]
-    return pod_spec(topology="2x2x4", tolerations=[TOLERATION], containers=containers)
+    return pod_spec(topology="2x2x4", tolerations=[toleration()], containers=containers)
 
 
 def evil_pod(*, job: int = 0) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from tests.support.board import make_board
 from tests.support.clock import FakeClock
 from tests.support.gke import FakeGke
 from tests.support.kube import FakeKube
-from tests.support.objects import TAINT, TOLERATION, pod_spec, raw_jobset, raw_leader, raw_node
+from tests.support.objects import pod_spec, raw_jobset, raw_leader, raw_node, taint, toleration
 from tests.support.settings import settings
 
 T = TypeVar("T")
@@ -288,13 +288,13 @@ def jobset_path(name: str) -> str:
 
 def jobset_of(name: str = "train", *, topology: str = "2x2x1", **changes: Any) -> dict[str, Any]:
     """Return a JobSet of one v4 slice, of one host unless told otherwise."""
-    pod = pod_spec(topology=topology, tolerations=[TOLERATION])
+    pod = pod_spec(topology=topology, tolerations=[toleration()])
     return raw_jobset(name, namespace=NAMESPACE, job="workers", parallelism=1, pod=pod, **changes)
 
 
 def leader_of(name: str = "train", *, topology: str = "2x2x1", uid: str = "", node: str = "") -> dict[str, Any]:
     """Return the leader pod of a JobSet of one slice."""
-    pod = pod_spec(topology=topology, tolerations=[TOLERATION])
+    pod = pod_spec(topology=topology, tolerations=[toleration()])
     return raw_leader(name, namespace=NAMESPACE, uid=uid, job="workers", node=node, spec=pod)
 
 
@@ -307,7 +307,7 @@ def node_of(pool: NodePool, name: str, clock: FakeClock) -> dict[str, Any]:
         constants.TPU_TOPOLOGY: pool.topology or "2x2x1",
     }
     metadata = {"creationTimestamp": format_time(clock.now()), "labels": labels}
-    return raw_node(name, metadata=metadata, taints=[TAINT])
+    return raw_node(name, metadata=metadata, taints=[taint()])
 
 
 def a_delete(pool: str = "train-pool", reason: DeleteReason = DeleteReason.WORKLOAD_GONE, **changes: Any) -> Delete:

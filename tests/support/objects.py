@@ -17,9 +17,6 @@ Json = dict[str, Any]
 
 CREATED = "2026-01-01T00:00:00Z"
 UNSCHEDULABLE_SINCE = "2026-01-01T00:00:05Z"
-#: What GKE adds to pods that ask for chips.
-TOLERATION = {"key": constants.TPU_RESOURCE, "operator": "Exists"}
-TAINT = {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}
 
 
 def _object(
@@ -30,6 +27,16 @@ def _object(
 
 
 # --- Pods ---
+
+
+def toleration() -> Json:
+    """Return what GKE adds to pods that ask for chips: a new one, which may be changed."""
+    return {"key": constants.TPU_RESOURCE, "operator": "Exists"}
+
+
+def taint() -> Json:
+    """Return what keeps other pods from nodes with chips."""
+    return {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}
 
 
 def pod_spec(*, accelerator: str = "tpu-v4-podslice", topology: str = "2x2x2", chips: int = 4, **fields: Any) -> Json:
@@ -105,7 +112,7 @@ def raw_leader(
     group_name = f"{jobset}-{job}-{number}"
     marks = child_marks(jobset, group_name, namespace=namespace, uid=uid)
     metadata = {**marks, **parts.pop("metadata", {})}
-    spec = {**parts.pop("spec", pod_spec(tolerations=[TOLERATION])), **({"nodeName": node} if node else {})}
+    spec = {**parts.pop("spec", pod_spec(tolerations=[toleration()])), **({"nodeName": node} if node else {})}
     status = {"phase": "Running"} if node else unschedulable()
     pod_uid = f"pod-{number}-of-{uid}"
     return raw_pod(

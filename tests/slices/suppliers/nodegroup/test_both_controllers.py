@@ -18,7 +18,7 @@ from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from tests.support import nodegroup_controller
 from tests.support.controller import NAMESPACE, World, jobset_path
 from tests.support.nodegroup_controller import PROJECT, SPEC, ZONE
-from tests.support.objects import TOLERATION, pod_spec, raw_jobset, raw_leader
+from tests.support.objects import pod_spec, raw_jobset, raw_leader, toleration
 
 _THEIRS = "by-hand"
 #: The controller of node groups waits a minute or two after a crash until it believes that something is gone.
@@ -103,7 +103,7 @@ class Cluster(World):
 
     @staticmethod
     def _pod() -> dict[str, Any]:
-        return pod_spec(accelerator="tpu-v6e-slice", topology="4x4", tolerations=[TOLERATION, _SPOT_TOLERATION])
+        return pod_spec(accelerator="tpu-v6e-slice", topology="4x4", tolerations=[toleration(), _SPOT_TOLERATION])
 
 
 @pytest.fixture(params=[0, 7], ids=["without crashes", "both crash now and then"])
