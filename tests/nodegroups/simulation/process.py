@@ -59,8 +59,8 @@ class Process:
         self._rounds: Counter[int] = Counter()
         self.on_call: Callable[[Call], None] = lambda _call: None
         self._next_round = float("inf")
-        #: What happens within this time is decided on together.
-        self.round_gap_seconds = 0.05
+        #: What happens within this time is decided on together: some hosts are busy.
+        self.round_gap_seconds = stage.rng.choice((0.05, 0.25, 1.0))
         self.fault_chance = 0.0
         self.loss_chance = 0.0
         #: For how many more rounds it lives; then it dies, and says so.
