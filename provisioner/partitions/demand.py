@@ -21,6 +21,10 @@ class Server:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+#: Sorts pods; the first is served first.
+Order = tuple[int, datetime, str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
     """A pod that asks for IPUs, or that did: every pod with one of the annotations or with the label."""
@@ -61,3 +65,8 @@ class Pod:
     #: Its nodeSelector and the required terms of its node affinity allow the nodes of these servers (HOST:PORT);
     #: None: of all.
     servers: frozenset[str] | None = None
+
+    @property
+    def order(self) -> Order:
+        """By priority, then age."""
+        return -self.priority, self.created_at, self.uid

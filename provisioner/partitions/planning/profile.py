@@ -35,10 +35,10 @@ class Profile:
         """The IPUs that are free now."""
         return self._free[0]
 
-    def earliest(self, ipus: int, seconds: float) -> float:
+    def earliest(self, ipus: int, seconds: float, *, not_before: float = 0.0) -> float:
         """Return the first moment from which on so many IPUs are free for so long; infinite: none is known."""
+        first = self._step_at(not_before) if 0.0 < not_before < inf else 0
         times, free, count = self._times, self._free, len(self._times)
-        first = 0
         while first < count:
             if free[first] < ipus:
                 first += 1

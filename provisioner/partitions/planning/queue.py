@@ -58,7 +58,7 @@ class Candidate:
 
 def queue_of(pods: Iterable[Pod], supply: Mapping[Site, SiteSupply], round_: Round, guard: Guard) -> list[Candidate]:
     """Return pods that wait, first those that are served first."""
-    ordered = sorted(pods, key=lambda pod: (-pod.priority, pod.created_at, pod.uid))
+    ordered = sorted(pods, key=lambda pod: pod.order)
     choices = _Choices(supply, round_)
     found = (guard.run(f"pod {pod.uid}", partial(_candidate, pod, choices, round_), None) for pod in ordered)
     return [candidate for candidate in found if candidate is not None]

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
+#: In the limits: those that are not named.
+ANY_NAMESPACE = "*"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningSettings:
     """The part of the settings that decisions read."""
@@ -33,3 +37,7 @@ class PlanningSettings:
     stuck_seconds: float = 900.0
     #: Partitions made and removed at once on one server.
     most_changes_per_server: int = 4
+
+    def limit_of(self, namespace: str) -> int | None:
+        """Return the IPUs that the pods of a namespace may have at once; None: as many as there are."""
+        return self.namespace_limits.get(namespace, self.namespace_limits.get(ANY_NAMESPACE))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from math import inf
 
 from provisioner.partitions import names
-from provisioner.partitions.demand import Pod
+from provisioner.partitions.demand import Order, Pod
 from provisioner.partitions.planning.memory import Site
 from provisioner.partitions.planning.round import Round
+from provisioner.partitions.planning.settings import PlanningSettings
 from provisioner.partitions.planning.standing import OVER, Phase, Standing
 from provisioner.partitions.vipu.records import Allocation, Partition
 
@@ -22,8 +24,28 @@ class Holder:
     """IPUs that somebody has."""
 
     ipus: int
-    #: When they are free at the latest, in seconds from now; infinite: nobody knows.
+    #: When they are free by the deadline, in seconds from now; infinite: nobody knows.
     ends_in_seconds: float
+    #: When they are free at the latest, after what the pod may take to end.
+    gone_in_seconds: float = inf
+    #: Of the pod; None: it is not known.
+    order: Order | None = None
+    #: When it got them.
+    since: datetime | None = None
+
+    def passed(self, order: Order, created_at: datetime) -> bool:
+        """Whether it got them while an older pod waited."""
+        return self.order is not None and self.order > order and self.since is not None and self.since >= created_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """For how long a pod has its partition; infinite where it has no deadline."""
+
+    #: Up to its deadline: what those may hope for that come after it.
+    shortest_seconds: float
+    #: With all that it may take to end.
+    longest_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +105,7 @@ def supply_of(standings: Mapping[str, Standing], round_: Round) -> Mapping[Site,
             found[site] = SiteSupply(
                 site=site,
                 total=allocation.ipus,
-                ours=tuple(Holder(ipus=each.ipus, ends_in_seconds=_ends_in(each, round_)) for each in own),
+                ours=tuple(_holder(each, round_) for each in own),
                 others=tuple(Holder(ipus=each.size, ends_in_seconds=inf) for each in theirs),
                 within_reach=_within_reach(allocation, theirs, round_),
                 usable=view.failure is None,
@@ -119,20 +141,29 @@ def _may_be_in(partition: Partition, allocation: Allocation) -> bool:
     return not (partition.cluster and allocation.cluster) or partition.cluster == allocation.cluster
 
 
-def _ends_in(standing: Standing, round_: Round) -> float:
-    """Return in how many seconds a partition of ours may be free, by its pod's deadline; 0: at any moment.
-
-    What should have ended long ago may never end.
-    """
-    pod = standing.pod
-    if pod is None or standing.phase is Phase.RELEASING:
-        return 0.0
+def hold_of(pod: Pod, settings: PlanningSettings) -> Hold:
+    """Return for how long a pod has a partition that it gets now."""
     if pod.active_deadline_seconds is None:
-        return inf
-    began = min(pod.started_at or standing.entry.recorded_at, round_.now)
-    rest = pod.active_deadline_seconds - (round_.now - began).total_seconds()
-    overdue = pod.grace_seconds + round_.settings.backfill_allowance_seconds
-    return max(0.0, rest) if rest > -overdue else inf
+        return Hold(shortest_seconds=inf, longest_seconds=inf)
+    shortest = pod.active_deadline_seconds
+    return Hold(
+        shortest_seconds=shortest, longest_seconds=shortest + pod.grace_seconds + settings.backfill_allowance_seconds
+    )
+
+
+def _holder(standing: Standing, round_: Round) -> Holder:
+    pod, ipus = standing.pod, standing.ipus
+    if pod is None or standing.phase is Phase.RELEASING:
+        # It may be free at any moment.
+        return Holder(ipus=ipus, ends_in_seconds=0.0, gone_in_seconds=0.0)
+    since, hold = standing.entry.recorded_at, hold_of(pod, round_.settings)
+    if pod.active_deadline_seconds is None:
+        return Holder(ipus=ipus, ends_in_seconds=inf, order=pod.order, since=since)
+    passed = max(0.0, (round_.now - (pod.started_at or since)).total_seconds())
+    # What should have ended long ago may never end.
+    ends = max(0.0, hold.shortest_seconds - passed) if passed < hold.longest_seconds else inf
+    gone = hold.longest_seconds - passed if passed < hold.longest_seconds else inf
+    return Holder(ipus=ipus, ends_in_seconds=ends, gone_in_seconds=gone, order=pod.order, since=since)
 
 
 def servers_of(pod: Pod, round_: Round) -> Iterable[str]:

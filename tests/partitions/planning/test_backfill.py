@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from math import inf
 
 import pytest
@@ -155,12 +155,16 @@ def test_in_one_allocation_nobody_starts_later_than_in_strict_order(jobs: list[_
     assert all(backfilled[number] <= strict[number] for number in strict)
 
 
-def _candidate(name: str, size: int, seconds: float | None, *sites: tuple[str, str]) -> Candidate:
-    pod = make_pod(name, size=size, active_deadline_seconds=seconds, grace_seconds=0.0)
+def _candidate(
+    name: str, size: int, seconds: float | None, *sites: tuple[str, str], grace_seconds: float = 0.0
+) -> Candidate:
+    pod = make_pod(name, size=size, active_deadline_seconds=seconds, grace_seconds=grace_seconds)
     return Candidate(pod=pod, wait=Wait.QUEUE, why="", sites=sites)
 
 
 _SITE, _OTHER = ("vipu:1", "a"), ("vipu:1", "b")
+_GRACE_SECONDS = 20.0
+_LATER = NOW + timedelta(seconds=1)
 
 
 def _site(
@@ -194,6 +198,50 @@ def test_who_passes_an_older_pod(holder_seconds: float, younger: Candidate, want
     supply = {_SITE: _site(_SITE, 16, (12, holder_seconds)), _OTHER: _site(_OTHER, 4)}
     queue = [_candidate("old", 16, None, _SITE), younger]
     placed = schedule(queue, supply, {}, {}, _SETTINGS, Guard()).placed
+    assert [pod.name for pod, _ in placed] == want
+
+
+@pytest.mark.parametrize(
+    ("size", "holders", "younger", "want"),
+    [
+        pytest.param(8, [(8, 100.0), (1, 300.0)], (1, 90.0), ["y"], id="who is gone by the promised start passes"),
+        pytest.param(8, [(8, 100.0), (1, 300.0)], (1, 110.0), [], id="who may split what is free then waits"),
+        pytest.param(8, [(8, 100.0), (1, 300.0)], (1, None), [], id="who has no deadline, too"),
+        pytest.param(4, [(8, 100.0), (4, 300.0), (1, 300.0), (1, 300.0)], (2, None), [], id="a count is no proof"),
+        pytest.param(4, [(8, 100.0), (4, 300.0), (1, 300.0), (1, 99.0)], (2, None), ["y"], id="what ends by then"),
+    ],
+)
+def test_who_leaves_an_older_pod_its_place(
+    size: int, holders: list[tuple[int, float]], younger: tuple[int, float | None], want: list[str]
+) -> None:
+    """A server may put partitions where they split what is free."""
+    queue = [_candidate("old", size, None, _SITE), _candidate("y", *younger, _SITE)]
+    placed = schedule(queue, {_SITE: _site(_SITE, 16, *holders)}, {}, {}, _SETTINGS, Guard()).placed
+    assert [pod.name for pod, _ in placed] == want
+
+
+def test_who_surely_leaves_an_older_pod_its_place_passes() -> None:
+    supply = {_SITE: _site(_SITE, 64, (32, 100.0), (16, inf), (8, inf))}
+    queue = [_candidate("old", 16, None, _SITE), _candidate("y", 8, None, _SITE), _candidate("z", 1, None, _SITE)]
+    assert [pod.name for pod, _ in schedule(queue, supply, {}, {}, _SETTINGS, Guard()).placed] == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("since", "want"),
+    [
+        pytest.param(NOW + timedelta(seconds=1), [], id="one that has passed it may take its grace, too"),
+        pytest.param(NOW - timedelta(seconds=1), ["y"], id="one that was there before ends by its deadline"),
+    ],
+)
+def test_how_long_others_may_be_in_the_way(since: datetime, want: list[str]) -> None:
+    """Together two that passed must not keep an older pod waiting, should one take its grace."""
+    passed = Holder(
+        ipus=2, ends_in_seconds=90.0, gone_in_seconds=120.0, order=make_pod("z", priority=-1).order, since=since
+    )
+    older = [Holder(ipus=ipus, ends_in_seconds=end) for ipus, end in ((16, 100.0), (8, inf), (2, inf))]
+    supply = replace(_site(_SITE, 32), ours=(passed, *older))
+    queue = [_candidate("old", 8, None, _SITE), _candidate("y", 2, 110.0, _SITE)]
+    placed = schedule(queue, {_SITE: supply}, {}, {}, _SETTINGS, Guard()).placed
     assert [pod.name for pod, _ in placed] == want
 
 
@@ -283,6 +331,47 @@ def test_who_was_crowded_out_starts_no_later_wherever_partitions_lie(
 
     def start(lying: list[tuple[int, int, float]]) -> float:
         return min(end for _, _, end in lying if places(_IPUS, _taken(lying, end), size))
+
+    assert start(passing) == start(lying)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([1, 2, 4]), st.sampled_from([10, 30, 60]), st.booleans()), min_size=2, max_size=6
+    ),
+    st.lists(st.tuples(st.sampled_from([1, 2]), st.sampled_from([5, 20, 90])), min_size=1, max_size=3),
+    st.sampled_from([4, 8]),
+    st.data(),
+)
+@settings(max_examples=100)
+def test_who_is_promised_a_start_starts_no_later_wherever_partitions_lie(
+    holders: list[tuple[int, int, bool]], younger: list[tuple[int, int]], size: int, data: st.DataObject
+) -> None:
+    """Where all who pass it, now or before, take their grace, too."""
+    ground = _IPUS[:8]
+    lying: list[tuple[int, int, float]] = []
+    known = []
+    for ipus, end, passed in holders:
+        if free := places(ground, _taken(lying, 0.0), ipus):
+            lying.append((data.draw(st.sampled_from(free)), ipus, end + (_GRACE_SECONDS if passed else 0.0)))
+            order = make_pod("z", priority=-1).order if passed else None
+            gone = end + _GRACE_SECONDS
+            known.append(Holder(ipus=ipus, ends_in_seconds=float(end), gone_in_seconds=gone, order=order, since=_LATER))
+    assume(sum(ipus for _, ipus, _ in lying) + size > len(ground))
+    queue = [_candidate("old", size, None, _SITE)]
+    queue += [
+        _candidate(str(number), ipus, float(end), _SITE, grace_seconds=_GRACE_SECONDS)
+        for number, (ipus, end) in enumerate(younger)
+    ]
+    found = schedule(queue, {_SITE: replace(_site(_SITE, len(ground)), ours=tuple(known))}, {}, {}, _SETTINGS, Guard())
+    passing = list(lying)
+    for pod, _ in found.placed:
+        if free := places(ground, _taken(passing, 0.0), pod.size):
+            end = (pod.active_deadline_seconds or inf) + _GRACE_SECONDS
+            passing.append((data.draw(st.sampled_from(free)), pod.size, end))
+
+    def start(lying: list[tuple[int, int, float]]) -> float:
+        return min(end for _, _, end in lying if places(ground, _taken(lying, end), size))
 
     assert start(passing) == start(lying)
 

@@ -198,6 +198,30 @@ def test_a_pod_that_no_node_is_found_for_gives_its_ipus_to_those_that_wait() -> 
     assert [each.pod.name for each in plans[-1].view.rejected] == ["stuck"]
 
 
+@pytest.mark.parametrize(
+    ("namespace", "size", "want"),
+    [
+        pytest.param("team", 16, {"next"}, id="a pod of its namespace waits for the limit"),
+        pytest.param("team", 64, {"stuck"}, id="what it waits for is more than the limit"),
+        pytest.param("other", 16, {"stuck", "next"}, id="a pod of another namespace has its own limit"),
+    ],
+)
+def test_a_pod_without_a_node_keeps_no_other_of_its_namespace_waiting(
+    namespace: str, size: int, want: set[str]
+) -> None:
+    """The other one may only use IPUs elsewhere, and what is free there is not the namespace's."""
+    pod = make_pod("stuck", size=32, age_seconds=99, gated=False, told_server=SERVER.address)
+    story = Story(
+        pods=[pod, make_pod("next", namespace=namespace, size=size, servers=frozenset({_OTHER.address}))],
+        settings=PlanningSettings(unscheduled_seconds=60, namespace_limits={"*": 32}),
+        servers=_BOTH,
+    )
+    story.record(make_entry(pod))
+    story.put(make_partition(pod))
+    story.settle(rounds=21, seconds=5)
+    assert story.entries().keys() == want
+
+
 def test_a_pod_without_a_node_gives_back_what_is_broken_too() -> None:
     """It is not in use, and takes IPUs all the same."""
     story, pod = _unscheduled()

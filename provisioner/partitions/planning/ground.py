@@ -1,0 +1,155 @@
+"""One allocation while places are given: what is free from when on, and what older pods are promised."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+from math import inf
+
+from provisioner.partitions.demand import Order
+from provisioner.partitions.planning.alignment import surely_fits
+from provisioner.partitions.planning.memory import Crowding
+from provisioner.partitions.planning.profile import SOON_SECONDS, Profile
+from provisioner.partitions.planning.supply import Hold, Holder, SiteSupply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a pod asks for."""
+
+    ipus: int
+    hold: Hold
+    order: Order
+    created_at: datetime
+
+
+@dataclass(slots=True, kw_only=True)
+class _Promise:
+    """A start that a pod is promised, in seconds from now, for so long."""
+
+    start: float
+    ipus: int
+    seconds: float
+    #: How many partitions of each size may be there then, its own among them.
+    held: Counter[int] = field(default_factory=Counter)
+
+    def lasts_at(self, moment: float) -> bool:
+        return self.start <= moment < self.start + self.seconds
+
+
+class Ground:
+    """One allocation while places are given."""
+
+    def __init__(self, supply: SiteSupply, crowding: Crowding | None) -> None:
+        """Begin with who holds IPUs in it."""
+        self.site = supply.site
+        #: Who was crowded out is tried again here: what else is free is left to it, or it would never have enough.
+        self.open = crowding is None or all(size < crowding.size for size in supply.trials)
+        #: An allocation of unknown size takes one at a time; the server says whether there is room.
+        self._one = supply.total is None
+        self._taken = self._one and bool(supply.trials)
+        self._crowded_at = crowding.size if crowding is not None and crowding.holds else None
+        self._holders = [*supply.ours, *supply.others]
+        self._total = supply.total or 0
+        self._profile = Profile(self._total, self._holders)
+        #: How many partitions of each size there are.
+        self._held = Counter(holder.ipus for holder in self._holders)
+        #: Sizes of those that the server has yet to find a place for.
+        self._unanswered = set(supply.unanswered)
+        #: When the first partition may go, by their deadlines; 0: at any moment, for one has none.
+        ends = [holder.ends_in_seconds for holder in self._holders]
+        self._first_end = min(ends, default=inf) if inf not in ends else 0.0
+        self._promises: list[_Promise] = []
+
+    @property
+    def has_room(self) -> bool:
+        """Whether anybody could be placed."""
+        return self.open and (not self._taken if self._one else self._profile.free_now > 0)
+
+    def is_crowded_for(self, ipus: int) -> bool:
+        """Whether so many are not to be had in one place, whatever the sum of what is free."""
+        return self._crowded_at is not None and ipus >= self._crowded_at
+
+    def earliest(self, asked: Asked) -> float:
+        """Return in how many seconds a pod can start, and older ones still when promised; infinite: nobody knows."""
+        if self.is_crowded_for(asked.ipus) or self.hangs_on_answers(asked):
+            return inf
+        if self._one:
+            return inf if self._taken else 0.0
+        start, longest = 0.0, asked.hold.longest_seconds
+        while True:
+            start = self._profile.earliest(asked.ipus, longest, not_before=start)
+            after = self._in_the_way_until(asked.ipus, start, start + longest)
+            if after <= start:
+                return start
+            start = after
+
+    def _in_the_way_until(self, ipus: int, start: float, end: float) -> float:
+        """Return the last promised start at which a partition may leave the older pod no place; 0: there is none."""
+        return max(
+            (
+                each.start
+                for each in self._promises
+                if start < each.start < end and not surely_fits(each.ipus, each.held + Counter((ipus,)), self._total)
+            ),
+            default=0.0,
+        )
+
+    def is_sure(self, ipus: int) -> bool:
+        """Whether the server surely finds a place for so many."""
+        return not self._one and surely_fits(ipus, self._held + Counter((ipus,)), self._total)
+
+    def hangs_on_answers(self, asked: Asked) -> bool:
+        """Whether there is room by count, and it might be what another one is being tried on."""
+        if self._one or not self._unanswered or self._profile.free_now < asked.ipus:
+            return False
+        held = self._held + Counter((asked.ipus,))
+        if all(surely_fits(size, held, self._total) for size in self._unanswered):
+            return False
+        return self._profile.earliest(asked.ipus, asked.hold.longest_seconds) == 0.0
+
+    def rest(self, ipus: int) -> float:
+        """Return what is left after so many are taken now: the less, the better it fits."""
+        return inf if self._one else self._profile.free_now - ipus
+
+    def place(self, asked: Asked) -> None:
+        """Let a pod start now."""
+        ipus, hold = asked.ipus, asked.hold
+        if self._one:
+            self._taken = True
+        else:
+            self._profile.take(ipus, 0.0, hold.shortest_seconds)
+        for promise in self._promises:
+            # All of them are promised to older ones.
+            if promise.start < hold.longest_seconds:
+                promise.held[ipus] += 1
+        self._holders.append(Holder(ipus=ipus, ends_in_seconds=hold.shortest_seconds))
+        self._held[ipus] += 1
+        self._unanswered.add(ipus)
+        self._first_end = min(self._first_end, hold.shortest_seconds if hold.shortest_seconds < inf else 0.0)
+
+    def promise(self, asked: Asked, start: float) -> None:
+        """Keep IPUs for a pod from a moment yet to come."""
+        held = Counter((asked.ipus,))
+        for holder in self._holders:
+            # Who has passed it may take its grace; where others take theirs, it starts so much later itself.
+            passed = holder.passed(asked.order, asked.created_at)
+            if start < (holder.gone_in_seconds if passed else holder.ends_in_seconds):
+                held[holder.ipus] += 1
+        for older in self._promises:
+            if older.lasts_at(start):
+                held[older.ipus] += 1
+        shortest = asked.hold.shortest_seconds
+        self._promises.append(_Promise(start=start, ipus=asked.ipus, seconds=shortest, held=held))
+        self._profile.take(asked.ipus, start, shortest)
+
+    def leave(self, asked: Asked) -> None:
+        """Leave all to a pod that cannot be promised anything here.
+
+        It cannot start before a partition goes, unless it only waits for answers.
+        """
+        if self._one or self._first_end <= SOON_SECONDS or self.hangs_on_answers(asked):
+            self.open = False
+        else:
+            self._profile.close(self._first_end)
