@@ -130,9 +130,7 @@ def build(
         store=known.store,
         gate=Gate(
             api=api,
-            clock=clock,
             cluster_uid=lambda: known.cluster_uid,
-            past_grace_seconds=planning.past_grace_seconds,
             servers=frozenset(server.address for server in known.servers),
         ),
         clock=clock,

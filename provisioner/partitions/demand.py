@@ -52,6 +52,8 @@ class Pod:
     finished: bool = False
     #: metadata.deletionTimestamp: when its grace ends; None while nobody deletes it.
     deletion_deadline: datetime | None = None
+    #: metadata.deletionGracePeriodSeconds: what it may take to end, once it is being deleted.
+    deletion_grace_seconds: float = 30.0
     #: It gives its partition back before it ends.
     released: bool = False
     #: spec.activeDeadlineSeconds: the longest that it runs, from its start on; None: for ever.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 
 from provisioner import kube
 from provisioner.kube.gates import KeptError
@@ -23,10 +22,7 @@ class Gate:
     """Lets a removal through, or raises KeptError. Raises ClusterError where Kubernetes does not answer."""
 
     api: Api
-    clock: Callable[[], datetime]
     cluster_uid: Callable[[], str]
-    #: As `PlanningSettings` have it.
-    past_grace_seconds: float
     #: HOST:PORT of those that the settings name. What a pod was told of another may be one of these by its old name.
     servers: frozenset[str]
     parse: Callable[[object], Pod] = parse_pod
@@ -61,8 +57,7 @@ class Gate:
         if call.gated and pod.gated:
             # It was told of none yet.
             return
-        if pod.deletion_deadline is not None:
-            end = pod.deletion_deadline + timedelta(seconds=self.past_grace_seconds)
-            if self.clock() >= end:
-                return
+        if pod.deletion_deadline is not None and pod.deletion_deadline == call.past_deletion:
+            # It has had its grace, as this process counts time.
+            return
         raise KeptError(f"pod {pod.namespace}/{pod.name} has not ended")

@@ -31,6 +31,7 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
     gates = {fields.name(gate.get("name")) for gate in fields.mappings(spec.get("schedulingGates"))}
     gated = names.SCHEDULING_GATE in gates
     size, problem = _asked_of(annotations, largest_size)
+    grace_seconds = fields.count(spec.get("terminationGracePeriodSeconds"), default=_DEFAULT_GRACE_SECONDS)
     return Pod(
         namespace=namespace,
         name=name,
@@ -46,9 +47,10 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
         node=fields.name(spec.get("nodeName")),
         finished=status.get("phase") in ("Succeeded", "Failed"),
         deletion_deadline=fields.deletion_deadline(f"pod {namespace}/{name}", metadata),
+        deletion_grace_seconds=float(fields.count(metadata.get("deletionGracePeriodSeconds"), default=grace_seconds)),
         released=annotations.get(names.RELEASE) == _RELEASED,
         active_deadline_seconds=_active_deadline_of(spec),
-        grace_seconds=float(fields.count(spec.get("terminationGracePeriodSeconds"), default=_DEFAULT_GRACE_SECONDS)),
+        grace_seconds=float(grace_seconds),
         started_at=parse_timestamp(status.get("startTime")),
         # They are written when the gate is opened; before that they are not ours.
         told_server="" if gated else _told_server_of(annotations),

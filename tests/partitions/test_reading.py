@@ -70,6 +70,7 @@ def test_everything_that_counts_is_read() -> None:
         },
         status={"phase": "Failed", "startTime": "2026-11-23T01:03:00Z"},
         deletionTimestamp="2026-11-23T02:00:00Z",
+        deletionGracePeriodSeconds=3,
     )
     assert parse_pod(raw) == Pod(
         namespace="team",
@@ -84,6 +85,7 @@ def test_everything_that_counts_is_read() -> None:
         node="host-1",
         finished=True,
         deletion_deadline=datetime(2026, 11, 23, 2, tzinfo=UTC),
+        deletion_grace_seconds=3.0,
         released=True,
         active_deadline_seconds=3600.0,
         grace_seconds=5.0,

@@ -46,9 +46,10 @@ class RemovePartition:
     """Remove a partition of ours. Of one whose pod may still use it, nothing of this kind is ever asked for.
 
     `pod` is read live right before: (namespace, name, UID) of the pod that had it, None for an orphan of which no pod
-    is known (then the pod whose id it is, if there is one). A pod that is there with that UID, unfinished, not released
-    and within its grace keeps it, except that
+    is known (then the pod whose id it is, if there is one). A pod that is there with that UID, unfinished and not
+    released keeps it, except that
 
+    - one that is being deleted has had its grace, if its deletionTimestamp is `past_deletion`;
     - one that was told another server (`Pod.told_server`) has its partition there;
     - with `gated`, one that has our gate still was never told of it: the partition is broken, and made anew.
     """
@@ -57,6 +58,7 @@ class RemovePartition:
     id: str
     pod: tuple[str, str, str] | None
     gated: bool = False
+    past_deletion: datetime | None = None
 
     @property
     def key(self) -> str:

@@ -82,6 +82,16 @@ class Crowding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """A pod that is being deleted."""
+
+    #: Its deletionTimestamp as a text: with another one, its grace is another one.
+    mark: str
+    #: When it was first seen so.
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenCall:
     """A call that is not answered."""
 
@@ -102,6 +112,8 @@ class Memory:
     servers: Mapping[str, Backoff] = field(default_factory=dict)
     #: By server and id.
     strays: Mapping[tuple[str, str], StrayMemory] = field(default_factory=dict)
+    #: By the pod's UID. What it has had of its grace is counted here: its deletionTimestamp is by another clock.
+    ending: Mapping[str, Ending] = field(default_factory=dict)
     #: By key.
     calls: Mapping[str, OpenCall] = field(default_factory=dict)
     writes: Mapping[str, OpenWrite[Write]] = field(default_factory=dict)

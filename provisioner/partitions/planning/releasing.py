@@ -16,13 +16,17 @@ def step_of(standing: Standing, round_: Round) -> Step:
         # Where no setting names the server nobody has seen that it is not there.
         return Step(notices=(events.released(pod, entry),)) if pod is not None and standing.certain else NOTHING
     if standing.phase is not Phase.RELEASING:
-        if pod is not None and pod.deletion_deadline is not None:
-            return Step(moments=(round_.lets_go_at(pod.deletion_deadline),))
-        return NOTHING
+        lets_go_at = round_.lets_go_at(pod) if pod is not None else None
+        return Step(moments=(lets_go_at,)) if lets_go_at is not None else NOTHING
     if not standing.certain or standing.partition is None or standing.outdated:
         return NOTHING
     if known.removing is not None and known.removing.until > round_.now:
         return Step(moments=(known.removing.until,))
-    call = RemovePartition(server=entry.server, id=entry.id, pod=(entry.namespace, entry.pod, entry.pod_uid))
+    call = RemovePartition(
+        server=entry.server,
+        id=entry.id,
+        pod=(entry.namespace, entry.pod, entry.pod_uid),
+        past_deletion=round_.past_deletion(pod),
+    )
     due_at = known.removing.until if known.removing is not None else known.since
     return Step(calls=(Wanted(call=call, urgency=Urgency.REMOVE, due_at=due_at),))

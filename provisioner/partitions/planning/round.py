@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -10,7 +10,7 @@ from provisioner.model import waits
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.calls import RemovePartition
 from provisioner.partitions.planning.ledger import Entry, Ledger
-from provisioner.partitions.planning.memory import Memory
+from provisioner.partitions.planning.memory import Ending, Memory
 from provisioner.partitions.planning.settings import PlanningSettings
 from provisioner.partitions.planning.snapshot import Reading, ServerView, Snapshot
 from provisioner.partitions.vipu.records import Partition
@@ -51,11 +51,23 @@ class Round:
         """Whether a pod needs a partition, or may still use the one that it has."""
         if pod.finished or pod.released:
             return False
-        return pod.deletion_deadline is None or self.now < self.lets_go_at(pod.deletion_deadline)
+        return not self.has_had_its_grace(pod)
 
-    def lets_go_at(self, deletion_deadline: datetime) -> datetime:
-        """Return when a pod that is being deleted loses its partition, whatever it does."""
-        return waits.after(deletion_deadline, self.settings.past_grace_seconds)
+    def has_had_its_grace(self, pod: Pod) -> bool:
+        """Whether a pod has been seen to be deleted for so long that it loses its partition, whatever it does."""
+        lets_go_at = self.lets_go_at(pod)
+        return lets_go_at is not None and self.now >= lets_go_at
+
+    def past_deletion(self, pod: Pod | None) -> datetime | None:
+        """Return the deletionTimestamp of a pod that has had its grace; None: it has not, or there is none."""
+        return pod.deletion_deadline if pod is not None and self.has_had_its_grace(pod) else None
+
+    def lets_go_at(self, pod: Pod) -> datetime | None:
+        """Return when a pod that is being deleted loses its partition; None: it is not being deleted."""
+        ending = self.memory.ending.get(pod.uid)
+        if ending is None or pod.deletion_deadline is None:
+            return None
+        return waits.after(ending.since, pod.deletion_grace_seconds + self.settings.past_grace_seconds)
 
 
 def begin_round(snapshot: Snapshot, ledger: Ledger, memory: Memory, settings: PlanningSettings, now: datetime) -> Round:
@@ -65,7 +77,7 @@ def begin_round(snapshot: Snapshot, ledger: Ledger, memory: Memory, settings: Pl
         snapshot=snapshot,
         settings=settings,
         now=now,
-        memory=memory,
+        memory=replace(memory, ending=_ending(snapshot.pods, memory.ending, now)),
         ledger=ledger,
         pods={pod.uid: pod for pod in snapshot.pods},
         entries={entry.id: entry for entry in ledger.entries},
@@ -76,6 +88,15 @@ def begin_round(snapshot: Snapshot, ledger: Ledger, memory: Memory, settings: Pl
             if view.reading is not None
         },
     )
+
+
+def _ending(pods: Iterable[Pod], known: Mapping[str, Ending], now: datetime) -> dict[str, Ending]:
+    found = {}
+    for pod in pods:
+        if pod.deletion_deadline is not None:
+            mark, before = pod.deletion_deadline.isoformat(), known.get(pod.uid)
+            found[pod.uid] = before if before is not None and before.mark == mark else Ending(mark=mark, since=now)
+    return found
 
 
 def _dated(view: ServerView, now: datetime) -> ServerView:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-
 #: In the limits: those that are not named.
 ANY_NAMESPACE = "*"
 

@@ -91,7 +91,12 @@ def step_of(stray: Stray, round_: Round) -> Step:
         due_at = max(due_at, known.backoff.until)
     if due_at > round_.now:
         return Step(moments=(due_at,))
-    call = RemovePartition(server=stray.server, id=stray.partition.id, pod=_proof_of(stray))
+    call = RemovePartition(
+        server=stray.server,
+        id=stray.partition.id,
+        pod=_proof_of(stray),
+        past_deletion=round_.past_deletion(stray.pod),
+    )
     return Step(calls=(Wanted(call=call, urgency=Urgency.REMOVE, due_at=due_at),))
 
 

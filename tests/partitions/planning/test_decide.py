@@ -189,9 +189,7 @@ def test_a_broken_partition_that_its_pod_was_told_of_is_left_to_it() -> None:
     [
         pytest.param({"finished": True}, True, id="a pod that has finished"),
         pytest.param({"released": True}, True, id="a pod that gives its partition back"),
-        pytest.param({"deletion_deadline": NOW - timedelta(seconds=29)}, False, id="shortly past its grace"),
-        pytest.param({"deletion_deadline": NOW - timedelta(seconds=31)}, True, id="long past its grace"),
-        pytest.param({"deletion_deadline": NOW + timedelta(seconds=31)}, False, id="within its grace"),
+        pytest.param({"deletion_deadline": NOW - timedelta(hours=1)}, False, id="one seen to be deleted just now"),
         pytest.param({}, False, id="a pod that runs"),
     ],
 )
@@ -203,6 +201,39 @@ def test_who_loses_its_partition(fields: dict[str, object], want_removed: bool) 
     story.read()
     story.decide()
     assert bool(story.calls(RemovePartition)) is want_removed
+
+
+@pytest.mark.parametrize("hours", [-2, 0, 2], ids=["ahead", "right", "behind"])
+def test_a_pod_that_is_being_deleted_has_its_grace_however_wrong_the_clock_is(hours: int) -> None:
+    """And half a minute more; then it may be on a host that is dead."""
+    pod = make_pod(
+        "a",
+        gated=False,
+        told_server=SERVER.address,
+        deletion_deadline=NOW + timedelta(hours=hours),
+        deletion_grace_seconds=60.0,
+    )
+    story = Story(pods=[pod])
+    story.record(make_entry(pod))
+    story.put(make_partition(pod))
+    story.settle(rounds=18, seconds=5)
+    assert list(story.at()) == [id_of(pod)]
+    story.settle(rounds=3, seconds=5)
+    assert list(story.at()) == []
+
+
+def test_a_pod_that_is_deleted_again_has_its_new_grace() -> None:
+    """Its host may have heard of it just now."""
+    pod = make_pod("a", gated=False, told_server=SERVER.address, deletion_deadline=NOW, deletion_grace_seconds=600.0)
+    story = Story(pods=[pod])
+    story.record(make_entry(pod))
+    story.put(make_partition(pod))
+    story.settle(rounds=20, seconds=5)
+    story.change(pod, deletion_deadline=NOW + timedelta(seconds=5), deletion_grace_seconds=5.0)
+    story.settle(rounds=6, seconds=5)
+    assert list(story.at()) == [id_of(pod)]
+    story.settle(rounds=4, seconds=5)
+    assert list(story.at()) == []
 
 
 def test_a_removal_carries_its_proof_and_what_keeps_it_is_asked_again() -> None:

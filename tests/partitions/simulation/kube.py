@@ -90,7 +90,7 @@ class Kube:
             self._drop(uid)
             return
         deadline = self.stage.wall() + timedelta(seconds=grace_seconds)
-        self.change(uid, deletion_deadline=deadline)
+        self.change(uid, deletion_deadline=deadline, deletion_grace_seconds=grace_seconds)
         self.stage.after(
             grace_seconds * self.stage.rng.random() if not dead_seconds else grace_seconds + dead_seconds,
             lambda: self._drop(uid),

@@ -11,6 +11,7 @@ from provisioner.partitions import names
 from provisioner.partitions.planning import (
     answers,
     backoff,
+    ground,
     idling,
     placing,
     profile,
@@ -39,8 +40,8 @@ def _of_now_alone(original: Any) -> Any:
 def _open_for_all(original: Any) -> Any:
     def serve(self: Any, candidate: Any) -> None:
         original(self, candidate)
-        for ground in self.grounds.values():
-            ground.open = True
+        for each in self.grounds.values():
+            each.open = True
 
     return serve
 
@@ -65,6 +66,14 @@ def _whatever_the_last_failure(_original: Any) -> Any:
     return reading
 
 
+def _by_the_clock(_original: Any) -> Any:
+    def has_had_its_grace(self: Any, pod: Any) -> bool:
+        deadline = pod.deletion_deadline
+        return deadline is not None and self.now >= deadline + timedelta(seconds=self.settings.past_grace_seconds)
+
+    return has_had_its_grace
+
+
 BUGS: tuple[Bug, ...] = (
     Bug(name="gates-open-too-early", at=(standing, "_phase_of"), mutate=always(Phase.ACTIVE)),
     Bug(name="removals-without-proof", at=(Process, "_kept"), mutate=always(""), search_from=3),
@@ -72,8 +81,12 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="orphans-stay", at=(sweeping, "strays_of"), mutate=always(()), search_from=1),
     Bug(name="promises-take-nothing", at=(profile.Profile, "take"), mutate=_of_now_alone),
     Bug(name="pods-without-promise-are-passed", at=(placing._Places, "serve"), mutate=_open_for_all),
-    Bug(name="who-was-crowded-out-is-left-nothing", at=(placing._Ground, "leave"), mutate=always(None)),
-    Bug(name="nobody-awaits-answers", at=(placing._Ground, "hangs_on_answers"), mutate=always(value=False)),
+    Bug(name="who-was-crowded-out-is-left-nothing", at=(ground.Ground, "leave"), mutate=always(None)),
+    Bug(name="nobody-awaits-answers", at=(ground.Ground, "hangs_on_answers"), mutate=always(value=False)),
+    Bug(name="counts-prove-places", at=(ground.Ground, "_in_the_way_until"), mutate=always(0.0)),
+    Bug(name="who-passed-takes-no-grace", at=(supply.Holder, "passed"), mutate=always(value=False)),
+    Bug(name="grace-ends-by-the-clock", at=(round.Round, "has_had_its_grace"), mutate=_by_the_clock),
+    Bug(name="pods-without-a-node-fill-limits", at=(idling, "_waits_for_its_limit"), mutate=always(value=False)),
     Bug(
         name="only-active-ones-count",
         at=(standing, "OVER"),

@@ -233,7 +233,9 @@ class Process:
         else:
             found = self.kube.pods.get(call.pod[2])
             pod = found if found is not None and (found.namespace, found.name) == call.pod[:2] else None
-        if pod is None or not self.kube.needs(pod):
+        if pod is None or pod.finished or pod.released:
+            return ""
+        if pod.deletion_deadline is not None and pod.deletion_deadline == call.past_deletion:
             return ""
         if call.gated and pod.gated:
             return ""

@@ -221,7 +221,8 @@ class Run:
     def _narrow(self, uid: str) -> None:
         """Let somebody add a node selector to a pod, which its gate allows."""
         pod = self.kube.pods.get(uid)
-        if pod is not None and pod.gated:
+        # Afterwards nobody would delete one that can't be served any more.
+        if pod is not None and pod.gated and self.stage.stormy:
             chosen = self.stage.rng.choice(sorted(pod.servers if pod.servers is not None else self.servers))
             self.stage.fault("pod narrowed", f"{pod.name} to {chosen}")
             self.kube.change(uid, servers=frozenset({chosen}))
