@@ -129,17 +129,33 @@ class Ground:
         self._unanswered.add(ipus)
         self._first_end = min(self._first_end, hold.shortest_seconds if hold.shortest_seconds < inf else 0.0)
 
+    def surely(self, asked: Asked, start: float) -> float:
+        """Return when a pod surely has a place, however others lie, where those that passed it take their grace.
+
+        `start` is when it may have one. Infinite: nobody knows.
+        """
+        if self._one:
+            return inf
+        ends = sorted({start, *(end for holder in self._holders if (end := _end_for(holder, asked)) > start)})
+        return next((end for end in ends if end < inf and self._is_sure_at(asked, end)), inf)
+
+    def _is_sure_at(self, asked: Asked, moment: float) -> bool:
+        held = self._held_at(asked, moment)
+        if not surely_fits(asked.ipus, held, self._total):
+            return False
+        end = moment + asked.hold.longest_seconds
+        return self._in_the_way_until(asked.ipus, moment, end) <= moment
+
+    def _held_at(self, asked: Asked, moment: float) -> Counter[int]:
+        """Return how many partitions of each size may be there when a pod starts, its own among them."""
+        held = Counter((asked.ipus,))
+        held.update(holder.ipus for holder in self._holders if moment < _end_for(holder, asked))
+        held.update(older.ipus for older in self._promises if older.lasts_at(moment))
+        return held
+
     def promise(self, asked: Asked, start: float) -> None:
         """Keep IPUs for a pod from a moment yet to come."""
-        held = Counter((asked.ipus,))
-        for holder in self._holders:
-            # Who has passed it may take its grace; where others take theirs, it starts so much later itself.
-            passed = holder.passed(asked.order, asked.created_at)
-            if start < (holder.gone_in_seconds if passed else holder.ends_in_seconds):
-                held[holder.ipus] += 1
-        for older in self._promises:
-            if older.lasts_at(start):
-                held[older.ipus] += 1
+        held = self._held_at(asked, start)
         shortest = asked.hold.shortest_seconds
         self._promises.append(_Promise(start=start, ipus=asked.ipus, seconds=shortest, held=held))
         self._profile.take(asked.ipus, start, shortest)
@@ -153,3 +169,11 @@ class Ground:
             self.open = False
         else:
             self._profile.close(self._first_end)
+
+
+def _end_for(holder: Holder, asked: Asked) -> float:
+    """Return when a pod may count on the IPUs that another one has.
+
+    Who has passed it may take its grace; where others take theirs, it starts so much later itself.
+    """
+    return holder.gone_in_seconds if holder.passed(asked.order, asked.created_at) else holder.ends_in_seconds

@@ -72,7 +72,10 @@ def look(round_: Round, guard: Guard) -> tuple[Picture, Round]:
     for entry in restored.values():
         if entry.id not in standings:
             used[entry.namespace] += entry.size
-    schedule = placing.schedule(queue, supply, crowded, used, round_.settings, guard)
+    # What is recorded again is not in what places are chosen by: it is after the next round.
+    moving = {entry.server for entry in restored.values()}
+    settled = {site: each for site, each in supply.items() if site[0] not in moving}
+    schedule = placing.schedule(queue, settled, crowded, used, round_.settings, guard)
     picture = Picture(
         standings=standings,
         on={address: tuple(each) for address, each in on.items()},

@@ -87,14 +87,15 @@ class _Places:
         pod = candidate.pod
         if candidate.aside or not self.limits.claim(pod):
             return
-        mine = [ground for site in candidate.sites if (ground := self.grounds[site]).open]
+        mine = [ground for site in candidate.sites if (ground := self.grounds.get(site)) is not None and ground.open]
         if not mine:
             return
         asked = Asked(ipus=pod.size, hold=hold_of(pod, self.settings), order=pod.order, created_at=pod.created_at)
-        start, _, _, _, ground = min(
-            ((each.earliest(asked), not each.is_sure(pod.size), each.rest(pod.size), each.site, each) for each in mine),
-            key=lambda choice: choice[:4],
+        starts = {each.site: each.earliest(asked) for each in mine}
+        ground = min(
+            mine, key=lambda each: (starts[each.site], not each.is_sure(pod.size), each.rest(pod.size), each.site)
         )
+        start = starts[ground.site]
         if start == 0.0:
             ground.place(asked)
             self.placed.append((pod, ground.site))
@@ -107,8 +108,12 @@ class _Places:
             for each in mine:
                 each.leave(asked)
         else:
-            ground.promise(asked, start)
             self.promised[pod.uid] = start
+            # Until it surely has a place in one, it may have its first in any of them.
+            sure = min(each.surely(asked, starts[each.site]) for each in mine) if len(mine) > 1 else inf
+            for each in mine:
+                if each is ground or (starts[each.site] <= sure and starts[each.site] < inf):
+                    each.promise(asked, starts[each.site])
             for each in mine:
                 if each.is_crowded_for(pod.size) or each.hangs_on_answers(asked):
                     each.leave(asked)

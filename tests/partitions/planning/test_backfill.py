@@ -227,6 +227,31 @@ def test_who_surely_leaves_an_older_pod_its_place_passes() -> None:
 
 
 @pytest.mark.parametrize(
+    ("gone", "younger", "want"),
+    [
+        pytest.param(130.0, _candidate("y", 2, 20.0, _SITE), [], id="where it may start first"),
+        pytest.param(130.0, _candidate("y", 2, 9.0, _SITE), ["y"], id="who is gone by then passes"),
+        pytest.param(130.0, _candidate("y", 4, 60.0, _OTHER), [], id="and where it surely has a place"),
+        pytest.param(130.0, _candidate("y", 4, 45.0, _OTHER), ["y"], id="who is gone by then passes there, too"),
+        pytest.param(10.0, _candidate("y", 4, 60.0, _OTHER), ["y"], id="where it surely starts first others are free"),
+    ],
+)
+def test_an_older_pod_has_its_place_in_all_allocations_where_it_may_start_first(
+    gone: float, younger: Candidate, want: list[str]
+) -> None:
+    """In the one it may start at 10 s, but for the grace of one that has passed it; in the other at 50 s."""
+    order = make_pod("z", priority=-1).order
+    passed = Holder(ipus=2, ends_in_seconds=10.0, gone_in_seconds=gone, order=order, since=_LATER)
+    supply = {
+        _SITE: replace(_site(_SITE, 8), ours=(passed, Holder(ipus=4, ends_in_seconds=5.0))),
+        _OTHER: _site(_OTHER, 16, (8, 50.0), (4, inf)),
+    }
+    queue = [_candidate("old", 8, None, _SITE, _OTHER), younger]
+    found = schedule(queue, supply, {}, {}, _SETTINGS, Guard())
+    assert ([pod.name for pod, _ in found.placed], found.promised["uid-old"]) == (want, 10.0)
+
+
+@pytest.mark.parametrize(
     ("since", "want"),
     [
         pytest.param(NOW + timedelta(seconds=1), [], id="one that has passed it may take its grace, too"),

@@ -254,6 +254,20 @@ def test_a_removal_carries_its_proof_and_what_keeps_it_is_asked_again() -> None:
     assert len(story.calls(RemovePartition)) == 1
 
 
+def test_nobody_is_placed_on_a_server_before_what_it_has_is_recorded_again() -> None:
+    """Until then it is not known how long a pod has what it has there."""
+    lost, new = make_pod("a", gated=False, told_server=SERVER.address), make_pod("b")
+    story = Story(pods=[lost, new])
+    story.put(make_partition(lost))
+    story.read()
+    (save,) = story.decide().writes
+    assert isinstance(save, SaveLedger)
+    assert [entry.pod for entry in save.entries] == ["a"]
+    story.write(save)
+    story.settle(5)
+    assert story.entries().keys() == {"a", "b"}
+
+
 def test_orphans_of_our_own_are_removed_after_a_while_and_no_others() -> None:
     """Foreign ones are never touched; one of a living pod is recorded again."""
     lost, gone = make_pod("a", gated=False, told_server=SERVER.address), make_pod("b")

@@ -14,7 +14,6 @@ from provisioner.partitions.planning import (
     ground,
     idling,
     placing,
-    profile,
     queue,
     round,  # noqa: A004 - the module's own name
     standing,
@@ -31,10 +30,6 @@ def _latched(original: Any) -> Any:
         return replace(original(before, failure, delay, key, now), until=now + timedelta(days=365))
 
     return after
-
-
-def _of_now_alone(original: Any) -> Any:
-    return lambda self, ipus, start, seconds: original(self, ipus, start, seconds) if start == 0.0 else None
 
 
 def _open_for_all(original: Any) -> Any:
@@ -79,7 +74,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="removals-without-proof", at=(Process, "_kept"), mutate=always(""), search_from=3),
     Bug(name="every-prefix-is-ours", at=(names, "id_prefix"), mutate=always("tpup-")),
     Bug(name="orphans-stay", at=(sweeping, "strays_of"), mutate=always(()), search_from=1),
-    Bug(name="promises-take-nothing", at=(profile.Profile, "take"), mutate=_of_now_alone),
+    Bug(name="promises-are-not-kept", at=(ground.Ground, "promise"), mutate=always(None)),
     Bug(name="pods-without-promise-are-passed", at=(placing._Places, "serve"), mutate=_open_for_all),
     Bug(name="who-was-crowded-out-is-left-nothing", at=(ground.Ground, "leave"), mutate=always(None)),
     Bug(name="nobody-awaits-answers", at=(ground.Ground, "hangs_on_answers"), mutate=always(value=False)),
