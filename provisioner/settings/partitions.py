@@ -126,7 +126,7 @@ OPTIONS: tuple[Option, ...] = (
         read=forms.go_duration_seconds,
         default="15m",
         description="A pod that has its partition, and that the scheduler finds no node for, gives it back after so "
-        "long, where other pods wait for IPUs. 0s: never.",
+        "long, where other pods wait for its IPUs, or for those that its namespace may have. 0s: never.",
     ),
     pod_namespace(Group.PARTITIONS, "The namespace of the controller's Lease and of its ledger."),
     pod_name(Group.PARTITIONS, "controller"),
