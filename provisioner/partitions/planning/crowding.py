@@ -30,19 +30,19 @@ def noted(supply: Mapping[Site, SiteSupply], round_: Round) -> dict[Site, Crowdi
 def still_minded(
     crowded: Mapping[Site, Crowding], queue: Iterable[Candidate], supply: Mapping[Site, SiteSupply]
 ) -> dict[Site, Crowding]:
-    """Leave out what nobody has trouble with any more: nobody waits who was crowded out, and nobody tries again."""
+    """Leave out what nobody has trouble with any more: nobody waits who was crowded out, and nobody is being tried.
+
+    One that is tried elsewhere comes back when it is refused there, too.
+    """
     if not crowded:
         return {}
+    tried = max((size for each in supply.values() for size in each.trials), default=0)
     largest: dict[Site, int] = {}
     for candidate in queue:
         for site in candidate.sites:
             if site in crowded:
                 largest[site] = max(largest.get(site, 0), candidate.pod.size)
-    return {
-        site: crowding
-        for site, crowding in crowded.items()
-        if max(largest.get(site, 0), *supply[site].trials, 0) >= crowding.size
-    }
+    return {site: crowding for site, crowding in crowded.items() if max(largest.get(site, 0), tried) >= crowding.size}
 
 
 def refusals_of(standings: Iterable[Standing], memory: Memory, round_: Round) -> dict[str, Mapping[Site, Backoff]]:

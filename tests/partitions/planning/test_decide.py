@@ -136,6 +136,29 @@ def test_a_pod_moves_on_where_its_place_is_fragmented() -> None:
     assert story.pods[0].gated is False
 
 
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_pod_tries_all_allocations_of_unknown_size_before_it_tries_one_again(fits: bool) -> None:
+    """It does not go to and fro between two that are too small, as fast as the servers answer."""
+    names_ = ("a", "b", "c")
+    story = Story(
+        pods=[make_pod("a", size=16)], servers={SERVER: tuple(Allocation(name=each, ipus=None) for each in names_)}
+    )
+    tried = []
+    for _ in range(40):
+        plan = story.decide()
+        for write in plan.writes:
+            story.write(write)
+        for call in plan.calls:
+            if isinstance(call, CreatePartition):
+                tried.append(call.request.allocation)
+                story.answer(call, None if fits and tried[-1] == "c" else FailureKind.STOCKOUT)
+            else:
+                story.answer(call)
+        story.pass_time(0.5)
+    assert tried == list(names_)
+    assert story.pods[0].gated is not fits
+
+
 def test_a_partition_that_cannot_be_made_does_not_hold_up_others_for_long() -> None:
     """After three failures who is younger has its turn, though the older one may find no room beside it."""
     old, other, younger = (

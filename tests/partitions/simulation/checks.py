@@ -26,6 +26,8 @@ from tests.support.simulations.stage import Stage
 _SEEN_SECONDS = 150.0
 #: The stated bound: so long after its pod, and after the last fault, a partition is gone.
 OUTLIVES_SECONDS = 600.0
+#: A partition is asked for so often at most, over all servers; controllers that begin anew try anew.
+MOST_TRIES_A_MINUTE = 20
 
 
 class Checks:
@@ -40,6 +42,8 @@ class Checks:
         self.longest_outlived = 0.0
         #: Whom each partition was handed to, by id.
         self.handed: dict[str, str] = {}
+        #: When each was tried, by id.
+        self.tries: dict[str, list[float]] = {}
         kube.on_open, kube.on_start, kube.on_save = self._open, self._start, self._save
         kube.on_take_back = self._take_back
         for server in servers.values():
@@ -90,6 +94,7 @@ class Checks:
         if isinstance(call, CreatePartition):
             if call.request.id not in self.recorded:
                 self.stage.violate(f"partition {call.request.id} is made, and the ledger never had it")
+            self._tries(call.request.id)
             return
         if not isinstance(call, RemovePartition):
             return
@@ -102,6 +107,14 @@ class Checks:
             self.stage.violate(f"partition {call.id} is removed under pod {pod.name}")
         # A late one: it was sent when nobody had been told, and hits what was made since under the same id.
         server.robbed[call.id] = self.stage.agenda.now
+
+    def _tries(self, partition_id: str) -> None:
+        """Nobody is tried again and again."""
+        now = self.stage.agenda.now
+        tries = [at for at in self.tries.get(partition_id, []) if at > now - 60.0] + [now]
+        self.tries[partition_id] = tries
+        if len(tries) > MOST_TRIES_A_MINUTE:
+            self.stage.violate(f"partition {partition_id} is tried {len(tries)} times within a minute")
 
     # --- the ledger
 

@@ -135,11 +135,32 @@ class _Placement:
             if pod.uid not in placed
             and pod.injected
             and not (pod.problem or pod.held_by_others or pod.finished or pod.released or pod.deletion_deadline)
-            and not self.plan.memory.refusals.get(pod.uid)
             and names.partition_id(CLUSTER, pod.uid) not in self.save.before.unreadable
             and not self._waits_for_others(pod)
         ]
-        return min(waiting, key=_order, default=None)
+        return next((pod for pod in sorted(waiting, key=_order) if not self._is_refused(pod)), None)
+
+    def _is_refused(self, pod: Pod) -> bool:
+        """Whether a pod stands aside, because its partition could not be made wherever it may be."""
+        refused = self._refused(pod)
+        return bool(refused) and not self._sites(pod).keys() - refused
+
+    def _refused(self, pod: Pod) -> set[Site]:
+        refusals = self.plan.memory.refusals.get(pod.uid, {})
+        return {site for site, each in refusals.items() if each.until.timestamp() > self.now}
+
+    def _sites(self, pod: Pod) -> dict[Site, Allocation]:
+        """Return the allocations that a pod may use, as far as servers tell how large they are."""
+        return {
+            (view.server.address, each.name): each
+            for view in self.views
+            if (pod.servers is None or view.server.address in pod.servers)
+            and pod.told_server in ("", view.server.address)
+            and self.tells_sizes[view.server.address]
+            for each in (view.reading.allocations if view.reading is not None else ())
+            # Where others leave it too little, it is passed.
+            if (each.ipus or 0) - self._strange_ipus(view, each) >= pod.size
+        }
 
     def _waits_for_others(self, pod: Pod) -> bool:
         """Whether all allocations that a pod may use and that are large enough have too much that is not ours."""
@@ -163,16 +184,8 @@ class _Placement:
 
     def _passing(self, head: Pod, entry: Entry) -> Iterator[str]:
         """The oldest pod that waits can start no later for one that passes it."""
-        sites = {
-            (view.server.address, each.name): each
-            for view in self.views
-            if (head.servers is None or view.server.address in head.servers)
-            and head.told_server in ("", view.server.address)
-            and self.tells_sizes[view.server.address]
-            for each in (view.reading.allocations if view.reading is not None else ())
-            # Where others leave it too little, it is passed.
-            if (each.ipus or 0) - self._strange_ipus(view, each) >= head.size
-        }
+        refused = self._refused(head)
+        sites = {site: each for site, each in self._sites(head).items() if site not in refused}
         here = (entry.server, entry.allocation)
         if here not in sites:
             return
@@ -261,9 +274,8 @@ class _Placement:
 
     def _rest(self, entry: Entry, pod: Pod, deadline_seconds: float) -> float:
         """Return what is left of a deadline: one that is placed now begins now, whatever came around its gate."""
-        recorded = entry.recorded_at.timestamp()
-        began = pod.started_at.timestamp() if pod.started_at is not None and recorded < self.now else recorded
-        return deadline_seconds - max(0.0, self.now - began)
+        since = pod.started_at if pod.started_at is not None and entry.id not in self.fresh else entry.recorded_at
+        return deadline_seconds - max(0.0, self.now - since.timestamp())
 
     def _longest(self, pod: Pod) -> float:
         deadline = pod.active_deadline_seconds
