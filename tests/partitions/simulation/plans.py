@@ -55,8 +55,8 @@ class _Placement:
     now: float = field(init=False)
     #: Servers that can be read.
     views: list[ServerView] = field(init=False)
-    #: Ids of those that get their place now.
-    fresh: frozenset[str] = frozenset()
+    #: Ids of those that are recorded now.
+    new: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.pods = {pod.uid: pod for pod in self.snapshot.pods}
@@ -65,16 +65,14 @@ class _Placement:
 
     def faults(self) -> Iterator[str]:
         before = {entry.id: entry for entry in self.save.before.entries}
+        new = [entry for entry in self.save.entries if before.get(entry.id) != entry]
+        self.new = frozenset(entry.id for entry in new)
         listed = {each.id for view in self.snapshot.servers for each in _partitions(view)}
         placed = [
             entry
-            for entry in self.save.entries
-            if before.get(entry.id) != entry
-            and entry.pod_uid in self.pods
-            and self.pods[entry.pod_uid].gated
-            and entry.id not in listed
+            for entry in new
+            if entry.pod_uid in self.pods and self.pods[entry.pod_uid].gated and entry.id not in listed
         ]
-        self.fresh = frozenset(entry.id for entry in placed)
         yield from self._too_much(placed)
         yield from self._room_of_those_being_made(placed)
         head = self._head()
@@ -261,7 +259,7 @@ class _Placement:
         if rest <= -grace:
             # It should have ended long ago, and may never.
             return inf
-        since = entry.id in self.fresh or entry.recorded_at >= head.created_at
+        since = entry.id in self.new or entry.recorded_at >= head.created_at
         passed = since and _order(head) < _order(pod)
         return max(0.001, rest + grace if passed else rest)
 
@@ -274,7 +272,7 @@ class _Placement:
 
     def _rest(self, entry: Entry, pod: Pod, deadline_seconds: float) -> float:
         """Return what is left of a deadline: one that is placed now begins now, whatever came around its gate."""
-        since = pod.started_at if pod.started_at is not None and entry.id not in self.fresh else entry.recorded_at
+        since = pod.started_at if pod.started_at is not None and entry.id not in self.new else entry.recorded_at
         return deadline_seconds - max(0.0, self.now - since.timestamp())
 
     def _longest(self, pod: Pod) -> float:
