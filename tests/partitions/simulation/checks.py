@@ -27,7 +27,7 @@ _SEEN_SECONDS = 150.0
 #: The stated bound: so long after its pod, and after the last fault, a partition is gone.
 OUTLIVES_SECONDS = 600.0
 #: A partition is asked for so often at most, over all servers; controllers that begin anew try anew.
-MOST_TRIES_A_MINUTE = 20
+MOST_TRIES_A_MINUTE = 40
 
 
 class Checks:

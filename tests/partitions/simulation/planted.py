@@ -71,7 +71,7 @@ def _by_the_clock(_original: Any) -> Any:
 
 BUGS: tuple[Bug, ...] = (
     Bug(name="gates-open-too-early", at=(standing, "_phase_of"), mutate=always(Phase.ACTIVE)),
-    Bug(name="removals-without-proof", at=(Process, "_kept"), mutate=always(""), search_from=3),
+    Bug(name="removals-without-proof", at=(Process, "_kept"), mutate=always(""), search_from=13),
     Bug(name="every-prefix-is-ours", at=(names, "id_prefix"), mutate=always("tpup-")),
     Bug(name="orphans-stay", at=(sweeping, "strays_of"), mutate=always(()), search_from=1),
     Bug(name="promises-are-not-kept", at=(ground.Ground, "promise"), mutate=always(None)),
@@ -79,9 +79,14 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="who-was-crowded-out-is-left-nothing", at=(ground.Ground, "leave"), mutate=always(None)),
     Bug(name="nobody-awaits-answers", at=(ground.Ground, "hangs_on_answers"), mutate=always(value=False)),
     Bug(name="counts-prove-places", at=(ground.Ground, "_in_the_way_until"), mutate=always(0.0)),
-    Bug(name="who-passed-takes-no-grace", at=(supply.Holder, "passed"), mutate=always(value=False)),
+    Bug(name="who-passed-takes-no-grace", at=(supply.Holder, "passed"), mutate=always(value=False), search_from=159),
     Bug(name="grace-ends-by-the-clock", at=(round.Round, "has_had_its_grace"), mutate=_by_the_clock),
-    Bug(name="pods-without-a-node-fill-limits", at=(idling, "_waits_for_its_limit"), mutate=always(value=False)),
+    Bug(
+        name="pods-without-a-node-fill-limits",
+        at=(idling, "_waits_for_its_limit"),
+        mutate=always(value=False),
+        search_from=1350,
+    ),
     Bug(
         name="only-active-ones-count",
         at=(standing, "OVER"),
@@ -96,7 +101,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(name="lost-writes-are-awaited", at=(writes, "LOST_SECONDS"), mutate=lambda _: 1e9, search_from=2),
     Bug(name="failures-are-latched", at=(backoff, "_after"), mutate=_latched),
-    Bug(name="broken-partitions-are-awaited", at=(standing, "_phase_of"), mutate=_broken_is_on_its_way, search_from=10),
+    Bug(name="broken-partitions-are-awaited", at=(standing, "_phase_of"), mutate=_broken_is_on_its_way, search_from=25),
     Bug(name="pods-without-a-node-keep-ipus", at=(idling, "steps"), mutate=always(())),
     Bug(
         name="pods-stay-where-they-may-not-run",
@@ -105,7 +110,7 @@ BUGS: tuple[Bug, ...] = (
         search_from=88,
     ),
     Bug(name="ids-collide", at=(names, "_POD_DIGITS"), mutate=lambda _: 1),
-    Bug(name="neighbours-take-nothing", at=(supply, "_may_be_in"), mutate=always(value=False), search_from=1),
+    Bug(name="neighbours-take-nothing", at=(supply, "_may_be_in"), mutate=always(value=False), search_from=30),
     Bug(name="limits-are-not-kept", at=(placing._Limits, "claim"), mutate=always(value=True), search_from=3),
     Bug(
         name="unread-servers-are-trusted",
