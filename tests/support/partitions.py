@@ -134,9 +134,7 @@ class Controller:
             store=store,
             gate=Gate(
                 api=self.kube,
-                clock=time,
                 cluster_uid=lambda: CLUSTER_UID,
-                past_grace_seconds=settings.past_grace_seconds,
                 servers=frozenset({server.address}),
             ),
             clock=time,
