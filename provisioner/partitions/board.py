@@ -5,14 +5,14 @@ The loop publishes each round, which costs next to nothing; the document is put 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from heapq import nlargest
 
 import msgspec
 
-from provisioner.partitions.planning.plan import Holding, Plan, View
+from provisioner.partitions.planning.plan import Holding, Plan, Rejected, View
 from provisioner.partitions.planning.snapshot import ServerView, Snapshot
 from provisioner.partitions.planning.standing import Phase
 from provisioner.runtime.clock import wall_clock
@@ -111,7 +111,7 @@ class Document:
     supply: tuple[SupplyLine, ...] = ()
     #: Those whose turn comes first.
     waiting: tuple[WaitingLine, ...] = ()
-    #: The youngest pods first.
+    #: The youngest pods first; where there are too many, the youngest of each namespace are shown.
     rejected: tuple[RejectedLine, ...] = ()
     #: Those first of which people have to know, such as broken ones.
     partitions: tuple[PartitionLine, ...] = ()
@@ -166,7 +166,7 @@ class Board:
 def _with(document: Document, published: _Published) -> Document:
     view = published.view
     waiting = view.waiting[:_MOST_LINES]
-    rejected = nlargest(_MOST_LINES, view.rejected, key=lambda each: (each.pod.created_at, each.pod.uid))
+    rejected = _of_all_namespaces(view.rejected)
     holdings = _shown(view.holdings)
     return replace(
         document,
@@ -215,6 +215,18 @@ def _with(document: Document, published: _Published) -> Document:
             partitions=len(view.holdings) - len(holdings),
         ),
     )
+
+
+def _of_all_namespaces(rejected: Sequence[Rejected]) -> Sequence[Rejected]:
+    """Return the youngest first; where there are too many, the youngest of each namespace are kept."""
+    found: list[tuple[int, int, Rejected]] = []
+    before = Counter[str]()
+    youngest = sorted(rejected, key=lambda each: (each.pod.created_at, each.pod.uid), reverse=True)
+    for place, each in enumerate(youngest):
+        found.append((before[each.pod.namespace], place, each))
+        before[each.pod.namespace] += 1
+    kept = sorted(found, key=lambda each: each[:2])[:_MOST_LINES]
+    return [each for _, _, each in sorted(kept, key=lambda each: each[1])]
 
 
 def _shown(holdings: Sequence[Holding]) -> Sequence[Holding]:

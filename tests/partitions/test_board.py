@@ -212,6 +212,22 @@ def test_of_a_great_many_pods_the_most_important_are_shown(crowd: Document) -> N
     assert crowd.left_out == LeftOut(waiting=2000, rejected=2000, partitions=501)
 
 
+def test_thousands_of_rejected_pods_of_one_namespace_leave_out_none_of_another() -> None:
+    """Its owner would look for it in vain, for as long as the others come faster."""
+    pods = [
+        Pod(
+            namespace="research" if number else "other", name=f"train-{number}", uid=f"uid-{number}",
+            resource_version="1", size=4, created_at=NOW + timedelta(seconds=number),
+        )
+        for number in range(3000)
+    ]  # fmt: skip
+    board = Board(release="test", identity="test", now=lambda: NOW)
+    view = View(rejected=tuple(Rejected(pod=pod, why="It asks for too much.") for pod in pods))
+    board.publish(Plan(memory=Memory(), view=view), Snapshot(cluster_uid=""), NOW)
+    shown = [each.pod for each in board.document().rejected]
+    assert shown == [*(f"train-{number}" for number in range(2999, 2000, -1)), "train-0"]
+
+
 def test_what_is_left_out_is_told(crowd: Document) -> None:
     """Nobody takes a part for the whole."""
     lines = list(ipus.page(crowd))
