@@ -21,6 +21,7 @@ from provisioner.settings import nodegroups as node_group_settings
 from provisioner.settings import webhook as webhook_settings
 
 CHART = Path(__file__).parent / "charts" / "tpu-provisioner"
+_PARTITIONS_CHART = CHART.parent / "ipu-partitions"
 #: The Deployment sets these from the pod itself.
 OF_THE_POD = frozenset({"POD_NAMESPACE", "POD_NAME"})
 #: These name objects of the chart, whose names are fixed.
@@ -40,7 +41,16 @@ _INTERVAL: dict[str, Any] = {
 def files() -> dict[Path, str]:
     """Return the content of every generated file."""
     return {
-        CHART / "Chart.yaml": _chart(),
+        CHART / "Chart.yaml": _chart(
+            "tpu-provisioner",
+            "Just-in-time TPU node pools for JobSets on Google Kubernetes Engine",
+            keywords=["tpu", "gke", "jobset", "node-pool", "autoscaling", "machine-learning"],
+        ),
+        _PARTITIONS_CHART / "Chart.yaml": _chart(
+            "ipu-partitions",
+            "Partitions of Graphcore IPUs for pods with the annotation graphcore.ai/ipus",
+            keywords=["ipu", "graphcore", "v-ipu", "machine-learning"],
+        ),
         CHART / "values.schema.json": json.dumps(_schema(), indent=2) + "\n",
         CHART / "README.md": _readme(),
         dashboard.PATH: dashboard.content(),
@@ -56,18 +66,18 @@ def main() -> int:
     return 0
 
 
-def _chart() -> str:
+def _chart(name: str, description: str, *, keywords: list[str]) -> str:
     content = {
         "apiVersion": "v2",
-        "name": "tpu-provisioner",
-        "description": "Just-in-time TPU node pools for JobSets on Google Kubernetes Engine",
+        "name": name,
+        "description": description,
         "type": "application",
         "version": provisioner.__version__,
         # The image's tag, which is the release's tag.
         "appVersion": f"v{provisioner.__version__}",
-        # ValidatingAdmissionPolicy is generally available from here on.
+        # ValidatingAdmissionPolicy, and scheduling gates, are generally available from here on.
         "kubeVersion": ">=1.30.0-0",
-        "keywords": ["tpu", "gke", "jobset", "node-pool", "autoscaling", "machine-learning"],
+        "keywords": keywords,
         "annotations": {
             "artifacthub.io/category": "ai-machine-learning",
             "artifacthub.io/license": "Apache-2.0",
