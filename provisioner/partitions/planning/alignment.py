@@ -14,10 +14,10 @@ def surely_fits(size: int, held: Mapping[int, int], total: int) -> bool:
 
     `held` has how many partitions of each size there are, this one among them.
     """
-    return sum(count * _places_taken(ipus, size) for ipus, count in held.items()) <= total // size
+    return sum(count * places_taken(ipus, size) for ipus, count in held.items()) <= total // size
 
 
-def _places_taken(ipus: int, size: int) -> int:
+def places_taken(ipus: int, size: int) -> int:
     """Return how many places for partitions of `size` one partition can take away."""
     places = -(-ipus // size)
     # One of another size may not be aligned, and reach into one more.

@@ -21,8 +21,10 @@ def noted(supply: Mapping[Site, SiteSupply], round_: Round) -> dict[Site, Crowdi
         at = supply.get(site)
         if at is None:
             continue
-        listed = at.ids - {crowding.refused} if crowding.listed is None else crowding.listed
-        holds = listed <= at.ids and round_.now < crowding.backoff.until
+        # What others are only tried for is not there: where they are refused, too, nothing has changed.
+        there = at.ids & round_.listed[site[0]].keys()
+        listed = there - {crowding.refused} if crowding.listed is None else crowding.listed
+        holds = listed <= there and round_.now < crowding.backoff.until
         found[site] = replace(crowding, listed=listed, holds=holds)
     return found
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from math import inf
 
 from provisioner.partitions.demand import Order
-from provisioner.partitions.planning.alignment import surely_fits
+from provisioner.partitions.planning.alignment import places_taken, surely_fits
 from provisioner.partitions.planning.memory import Crowding
 from provisioner.partitions.planning.profile import SOON_SECONDS, Profile
 from provisioner.partitions.planning.supply import Hold, Holder, SiteSupply
+
+#: Refused so often where nothing is, a pod is passed by all.
+_MOST_REFUSALS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,16 +29,14 @@ class Asked:
 
 @dataclass(slots=True, kw_only=True)
 class _Promise:
-    """A start that a pod is promised, in seconds from now, for so long."""
+    """A start that a pod is promised, in seconds from now."""
 
     start: float
     ipus: int
-    seconds: float
-    #: How many partitions of each size may be there then, its own among them.
-    held: Counter[int] = field(default_factory=Counter)
-
-    def lasts_at(self, moment: float) -> bool:
-        return self.start <= moment < self.start + self.seconds
+    #: When it has ended by its deadline, should it start as late as it surely can.
+    gone: float
+    #: How many places of its size are left at the start, besides its own, wherever all lie that may be there then.
+    spare: int
 
 
 class Ground:
@@ -49,6 +50,7 @@ class Ground:
         #: An allocation of unknown size takes one at a time; the server says whether there is room.
         self._one = supply.total is None
         self._taken = self._one and bool(supply.trials)
+        self._refusals = crowding.backoff.failures if crowding is not None else 0
         self._crowded_at = crowding.size if crowding is not None and crowding.holds else None
         self._holders = [*supply.ours, *supply.others]
         self._total = supply.total or 0
@@ -87,14 +89,11 @@ class Ground:
 
     def _in_the_way_until(self, ipus: int, start: float, end: float) -> float:
         """Return the last promised start at which a partition may leave the older pod no place; 0: there is none."""
-        return max(
-            (
-                each.start
-                for each in self._promises
-                if start < each.start < end and not surely_fits(each.ipus, each.held + Counter((ipus,)), self._total)
-            ),
-            default=0.0,
-        )
+        last = 0.0
+        for each in self._promises:
+            if start < each.start < end and each.start > last and places_taken(ipus, each.ipus) > each.spare:
+                last = each.start
+        return last
 
     def is_sure(self, ipus: int) -> bool:
         """Whether the server surely finds a place for so many."""
@@ -123,7 +122,7 @@ class Ground:
         for promise in self._promises:
             # All of them are promised to older ones.
             if promise.start < hold.longest_seconds:
-                promise.held[ipus] += 1
+                promise.spare -= places_taken(ipus, promise.ipus)
         self._holders.append(Holder(ipus=ipus, ends_in_seconds=hold.shortest_seconds))
         self._held[ipus] += 1
         self._unanswered.add(ipus)
@@ -134,38 +133,55 @@ class Ground:
 
         `start` is when it may have one. Infinite: nobody knows.
         """
-        if self._one:
+        if self._one or start == inf:
             return inf
-        ends = sorted({start, *(end for holder in self._holders if (end := _end_for(holder, asked)) > start)})
-        return next((end for end in ends if end < inf and self._is_sure_at(asked, end)), inf)
+        size, spare = asked.ipus, self._total // asked.ipus - 1
+        changes: dict[float, int] = {start: 0}
+        for holder in self._holders:
+            gone = _surely_gone(holder, asked)
+            if gone > start:
+                places = places_taken(holder.ipus, size)
+                spare -= places
+                changes[gone] = changes.get(gone, 0) + places
+        for older in self._promises:
+            if older.gone > start:
+                places = places_taken(older.ipus, size)
+                begins = max(start, older.start)
+                changes[begins] = changes.get(begins, 0) - places
+                changes[older.gone] = changes.get(older.gone, 0) + places
+        for moment in sorted(changes):
+            spare += changes[moment]
+            if moment == inf:
+                break
+            end = moment + asked.hold.longest_seconds
+            if spare >= 0 and self._in_the_way_until(size, moment, end) <= moment:
+                return moment
+        return inf
 
-    def _is_sure_at(self, asked: Asked, moment: float) -> bool:
-        held = self._held_at(asked, moment)
-        if not surely_fits(asked.ipus, held, self._total):
-            return False
-        end = moment + asked.hold.longest_seconds
-        return self._in_the_way_until(asked.ipus, moment, end) <= moment
-
-    def _held_at(self, asked: Asked, moment: float) -> Counter[int]:
-        """Return how many partitions of each size may be there when a pod starts, its own among them."""
-        held = Counter((asked.ipus,))
-        held.update(holder.ipus for holder in self._holders if moment < _end_for(holder, asked))
-        held.update(older.ipus for older in self._promises if older.lasts_at(moment))
-        return held
-
-    def promise(self, asked: Asked, start: float) -> None:
-        """Keep IPUs for a pod from a moment yet to come."""
-        held = self._held_at(asked, start)
+    def promise(self, asked: Asked, start: float, surely: float) -> None:
+        """Keep IPUs for a pod from a moment yet to come, at which it may have a place; it has one `surely` later."""
+        ipus, spare = asked.ipus, self._total // asked.ipus - 1
+        for holder in self._holders:
+            if start < _end_for(holder, asked):
+                spare -= places_taken(holder.ipus, ipus)
+        for older in self._promises:
+            if older.start <= start < older.gone:
+                spare -= places_taken(older.ipus, ipus)
+            elif start < older.start < start + asked.hold.longest_seconds:
+                older.spare -= places_taken(ipus, older.ipus)
         shortest = asked.hold.shortest_seconds
-        self._promises.append(_Promise(start=start, ipus=asked.ipus, seconds=shortest, held=held))
+        self._promises.append(_Promise(start=start, ipus=ipus, gone=surely + shortest, spare=spare))
         self._profile.take(asked.ipus, start, shortest)
 
     def leave(self, asked: Asked) -> None:
         """Leave all to a pod that cannot be promised anything here.
 
-        It cannot start before a partition goes, unless it only waits for answers.
+        It cannot start before a partition goes, unless it only waits for answers. One that is refused again and again
+        although nothing is there may never start: nobody is held up for it.
         """
-        if self._one or self._first_end <= SOON_SECONDS or self.hangs_on_answers(asked):
+        if not self._holders:
+            self.open = self.open and self._refusals >= _MOST_REFUSALS and self.is_crowded_for(asked.ipus)
+        elif self._one or self._first_end <= SOON_SECONDS or self.hangs_on_answers(asked):
             self.open = False
         else:
             self._profile.close(self._first_end)
@@ -177,3 +193,8 @@ def _end_for(holder: Holder, asked: Asked) -> float:
     Who has passed it may take its grace; where others take theirs, it starts so much later itself.
     """
     return holder.gone_in_seconds if holder.passed(asked.order, asked.created_at) else holder.ends_in_seconds
+
+
+def _surely_gone(holder: Holder, asked: Asked) -> float:
+    """The same, where nobody counts on one that should be gone and is not."""
+    return holder.gone_in_seconds if holder.ends_in_seconds <= 0.0 else _end_for(holder, asked)

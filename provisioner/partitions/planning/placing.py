@@ -92,9 +92,10 @@ class _Places:
             return
         asked = Asked(ipus=pod.size, hold=hold_of(pod, self.settings), order=pod.order, created_at=pod.created_at)
         starts = {each.site: each.earliest(asked) for each in mine}
-        ground = min(
+        best = sorted(
             mine, key=lambda each: (starts[each.site], not each.is_sure(pod.size), each.rest(pod.size), each.site)
         )
+        ground = best[0]
         start = starts[ground.site]
         if start == 0.0:
             ground.place(asked)
@@ -110,10 +111,13 @@ class _Places:
         else:
             self.promised[pod.uid] = start
             # Until it surely has a place in one, it may have its first in any of them.
-            sure = min(each.surely(asked, starts[each.site]) for each in mine) if len(mine) > 1 else inf
-            for each in mine:
-                if each is ground or (starts[each.site] <= sure and starts[each.site] < inf):
-                    each.promise(asked, starts[each.site])
+            sure = inf
+            for each in best:
+                if starts[each.site] >= sure:
+                    break
+                surely = each.surely(asked, starts[each.site])
+                each.promise(asked, starts[each.site], surely)
+                sure = min(sure, surely)
             for each in mine:
                 if each.is_crowded_for(pod.size) or each.hangs_on_answers(asked):
                     each.leave(asked)

@@ -154,12 +154,16 @@ def hold_of(pod: Pod, settings: PlanningSettings) -> Hold:
 def _holder(standing: Standing, round_: Round) -> Holder:
     pod, ipus = standing.pod, standing.ipus
     if pod is None or standing.phase is Phase.RELEASING:
-        # It may be free at any moment.
-        return Holder(ipus=ipus, ends_in_seconds=0.0, gone_in_seconds=0.0)
+        # It may be free at any moment; one that cannot be removed may stay.
+        removing = standing.known.removing
+        stays = removing is not None and removing.failures >= _MOST_TRIES
+        return Holder(ipus=ipus, ends_in_seconds=0.0, gone_in_seconds=inf if stays else 0.0)
     since, hold = standing.entry.recorded_at, hold_of(pod, round_.settings)
     if pod.active_deadline_seconds is None:
         return Holder(ipus=ipus, ends_in_seconds=inf, order=pod.order, since=since)
-    passed = max(0.0, (round_.now - (pod.started_at or since)).total_seconds())
+    # By another clock, which may be ahead.
+    began = pod.started_at if pod.started_at is not None and pod.started_at <= round_.now else since
+    passed = max(0.0, (round_.now - began).total_seconds())
     # What should have ended long ago may never end.
     ends = max(0.0, hold.shortest_seconds - passed) if passed < hold.longest_seconds else inf
     gone = hold.longest_seconds - passed if passed < hold.longest_seconds else inf

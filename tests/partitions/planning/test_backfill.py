@@ -226,6 +226,48 @@ def test_who_surely_leaves_an_older_pod_its_place_passes() -> None:
     assert [pod.name for pod, _ in schedule(queue, supply, {}, {}, _SETTINGS, Guard()).placed] == ["y"]
 
 
+def test_two_that_are_promised_a_start_are_not_both_counted_on_the_same_place() -> None:
+    """The first one's promise takes the last place beside the oldest, so the second must not pass."""
+    supply = {_SITE: _site(_SITE, 64, (32, 99.0), (16, 9998.0), (8, 49.0), (4, 49.0), (2, 49.0), (1, 9998.0))}
+    queue = [_candidate("old", 16, 5000.0, _SITE), _candidate("y", 2, 1000.0, _SITE), _candidate("z", 1, 1000.0, _SITE)]
+    found = schedule(queue, supply, {}, {}, _SETTINGS, Guard())
+    assert found.placed == ()
+    assert (found.promised["uid-old"], found.promised["uid-y"]) == (99.0, 49.0)
+
+
+def test_nobody_counts_on_one_that_should_be_gone_and_is_not() -> None:
+    """Its removal may fail for ever, or its grace be years: the older one is kept a place elsewhere, too."""
+    stays = Holder(ipus=4, ends_in_seconds=0.0, gone_in_seconds=inf)
+    supply = {_SITE: replace(_site(_SITE, 16), ours=(stays,)), _OTHER: _site(_OTHER, 16, (8, 100.0))}
+    queue = [_candidate("old", 16, None, _SITE, _OTHER), _candidate("y", 4, None, _OTHER)]
+    assert schedule(queue, supply, {}, {}, _SETTINGS, Guard()).placed == ()
+
+
+def test_nobody_counts_on_the_end_of_one_that_may_start_later() -> None:
+    """The oldest may find no room at 10 s, so the next may start at 60 s elsewhere before it does at 75 s here."""
+    supply = {_SITE: _site(_SITE, 16, (8, 10.0), (1, 45.0), (1, 45.0)), _OTHER: _site(_OTHER, 16, (8, 60.0))}
+    queue = [
+        _candidate("oldest", 8, 30.0, _SITE),
+        _candidate("next", 16, None, _SITE, _OTHER),
+        _candidate("y", 8, None, _OTHER),
+    ]
+    assert schedule(queue, supply, {}, {}, _SETTINGS, Guard()).placed == ()
+
+
+@pytest.mark.parametrize(("refusals", "want"), [(1, []), (2, []), (3, ["y", "z"])])
+@pytest.mark.parametrize("total", [16, None])
+def test_who_is_refused_again_and_again_where_nothing_is_holds_up_nobody(
+    total: int | None, refusals: int, want: list[str]
+) -> None:
+    """An allocation may have less than it shows; a refusal may have passed by then."""
+    crowding = {_SITE: replace(_crowded(8), backoff=replace(_BACKOFF, failures=refusals))}
+    queue = [_candidate("old", 8, None, _SITE), _candidate("y", 4, None, _SITE), _candidate("z", 4, None, _SITE)]
+    supply = {_SITE: replace(_site(_SITE, 16), total=total)}
+    placed = schedule(queue, supply, crowding, {}, _SETTINGS, Guard()).placed
+    # Where the size is not known one is tried after the other.
+    assert [pod.name for pod, _ in placed] == (want if total else want[:1])
+
+
 @pytest.mark.parametrize(
     ("gone", "younger", "want"),
     [

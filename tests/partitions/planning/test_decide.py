@@ -159,6 +159,35 @@ def test_a_pod_tries_all_allocations_of_unknown_size_before_it_tries_one_again(f
     assert story.pods[0].gated is not fits
 
 
+def test_pods_that_are_refused_together_are_not_tried_again_and_again() -> None:
+    """That the other one is not tried any more changes nothing on the server."""
+    story = Story(pods=[make_pod("a", size=16, age_seconds=1), make_pod("b", size=16)])
+    tries = 0
+    for _ in range(300):
+        plan = story.decide()
+        for write in plan.writes:
+            story.write(write)
+        for call in plan.calls:
+            tries += isinstance(call, CreatePartition)
+            story.answer(call, FailureKind.STOCKOUT if isinstance(call, CreatePartition) else None)
+        story.pass_time(1)
+    assert 4 <= tries <= 12
+
+
+def test_the_clock_of_a_node_that_is_ahead_makes_no_end_come_later() -> None:
+    """What the node says it has begun in an hour began when it was recorded."""
+    pod = make_pod(
+        "a", size=32, gated=False, told_server=SERVER.address, node="host-1", active_deadline_seconds=3600.0,
+        started_at=NOW + timedelta(hours=1),
+    )  # fmt: skip
+    story = Story(pods=[pod, make_pod("b", size=64)])
+    story.record(make_entry(pod, at=NOW - timedelta(seconds=3000)))
+    story.put(make_partition(pod))
+    story.read()
+    (waiting,) = story.decide().view.waiting
+    assert "600 s" in waiting.why
+
+
 def test_a_partition_that_cannot_be_made_does_not_hold_up_others_for_long() -> None:
     """After three failures who is younger has its turn, though the older one may find no room beside it."""
     old, other, younger = (
