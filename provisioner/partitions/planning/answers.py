@@ -73,7 +73,13 @@ def _created(memory: Memory, call: CreatePartition, answer: CallAnswer) -> Memor
         before = memory.crowding.get(site)
         wait = backoff.failed(before.backoff if before else None, failure, f"{call.server} {site[1]}", answer.at)
         memory = replace(
-            memory, crowding={**memory.crowding, site: Crowding(size=request.size, refused=request.id, backoff=wait)}
+            memory,
+            crowding={
+                **memory.crowding,
+                site: Crowding(
+                    size=request.size, refused=request.id, backoff=wait, in_vain=before.in_vain if before else 0
+                ),
+            },
         )
     known = memory.partitions.get(request.id)
     if known is None:

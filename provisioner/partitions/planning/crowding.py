@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 from provisioner.model.capacity import FailureKind
 from provisioner.partitions.planning import backoff
@@ -12,6 +13,10 @@ from provisioner.partitions.planning.queue import Candidate
 from provisioner.partitions.planning.round import Round
 from provisioner.partitions.planning.standing import Phase, Standing
 from provisioner.partitions.planning.supply import SiteSupply
+
+#: Refused so often where nothing is, a pod is passed by all: it may never start.
+MOST_IN_VAIN = 3
+_EMPTY_SECONDS = 30.0
 
 
 def noted(supply: Mapping[Site, SiteSupply], round_: Round) -> dict[Site, Crowding]:
@@ -23,10 +28,24 @@ def noted(supply: Mapping[Site, SiteSupply], round_: Round) -> dict[Site, Crowdi
             continue
         # What others are only tried for is not there: where they are refused, too, nothing has changed.
         there = at.ids & round_.listed[site[0]].keys()
-        listed = there - {crowding.refused} if crowding.listed is None else crowding.listed
-        holds = listed <= there and round_.now < crowding.backoff.until
-        found[site] = replace(crowding, listed=listed, holds=holds)
+        found[site] = _now(crowding, there, round_.now)
     return found
+
+
+def _now(crowding: Crowding, there: frozenset[str], now: datetime) -> Crowding:
+    listed, in_vain = crowding.listed, crowding.in_vain
+    if listed is None:
+        listed = there - {crowding.refused}
+        in_vain += not listed
+    noted_ = replace(crowding, listed=listed, in_vain=in_vain)
+    return replace(noted_, holds=listed <= there and now < _until(noted_))
+
+
+def _until(crowding: Crowding) -> datetime:
+    """Return when there may be room: where nothing is there any more that could be in the way, soon."""
+    if crowding.listed or crowding.in_vain >= MOST_IN_VAIN:
+        return crowding.backoff.until
+    return min(crowding.backoff.until, crowding.backoff.at + timedelta(seconds=_EMPTY_SECONDS))
 
 
 def still_minded(

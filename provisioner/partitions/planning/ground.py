@@ -9,12 +9,10 @@ from math import inf
 
 from provisioner.partitions.demand import Order
 from provisioner.partitions.planning.alignment import places_taken, surely_fits
+from provisioner.partitions.planning.crowding import MOST_IN_VAIN
 from provisioner.partitions.planning.memory import Crowding
 from provisioner.partitions.planning.profile import SOON_SECONDS, Profile
 from provisioner.partitions.planning.supply import Hold, Holder, SiteSupply
-
-#: Refused so often where nothing is, a pod is passed by all.
-_MOST_REFUSALS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +48,7 @@ class Ground:
         #: An allocation of unknown size takes one at a time; the server says whether there is room.
         self._one = supply.total is None
         self._taken = self._one and bool(supply.trials)
-        self._refusals = crowding.backoff.failures if crowding is not None else 0
+        self._in_vain = crowding is not None and crowding.in_vain >= MOST_IN_VAIN
         self._crowded_at = crowding.size if crowding is not None and crowding.holds else None
         self._holders = [*supply.ours, *supply.others]
         self._total = supply.total or 0
@@ -180,7 +178,7 @@ class Ground:
         although nothing is there may never start: nobody is held up for it.
         """
         if not self._holders:
-            self.open = self.open and self._refusals >= _MOST_REFUSALS and self.is_crowded_for(asked.ipus)
+            self.open = self.open and self._in_vain and self.is_crowded_for(asked.ipus)
         elif self._one or self._first_end <= SOON_SECONDS or self.hangs_on_answers(asked):
             self.open = False
         else:

@@ -77,6 +77,8 @@ class Crowding:
     listed: frozenset[str] | None = None
     #: There may be room then anyway.
     backoff: Backoff
+    #: How often a partition was refused although none was there.
+    in_vain: int = 0
     #: Nothing has changed since, and nobody tries again.
     holds: bool = True
 

@@ -260,7 +260,7 @@ def test_who_is_refused_again_and_again_where_nothing_is_holds_up_nobody(
     total: int | None, refusals: int, want: list[str]
 ) -> None:
     """An allocation may have less than it shows; a refusal may have passed by then."""
-    crowding = {_SITE: replace(_crowded(8), backoff=replace(_BACKOFF, failures=refusals))}
+    crowding = {_SITE: replace(_crowded(8), in_vain=refusals)}
     queue = [_candidate("old", 8, None, _SITE), _candidate("y", 4, None, _SITE), _candidate("z", 4, None, _SITE)]
     supply = {_SITE: replace(_site(_SITE, 16), total=total)}
     placed = schedule(queue, supply, crowding, {}, _SETTINGS, Guard()).placed

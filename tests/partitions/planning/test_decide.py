@@ -174,6 +174,25 @@ def test_pods_that_are_refused_together_are_not_tried_again_and_again() -> None:
     assert 4 <= tries <= 12
 
 
+@pytest.mark.parametrize("ipus", [64, None], ids=["known", "unknown"])
+def test_a_pod_that_is_refused_where_nothing_is_keeps_nobody_waiting_for_ever(ipus: int | None) -> None:
+    """The server has less than it shows, or does not say what it has."""
+    old, younger = make_pod("old", size=32, age_seconds=1), make_pod("younger", size=4)
+    story = Story(pods=[old, younger], servers={SERVER: (Allocation(name="a", ipus=ipus),)})
+    tries = 0
+    for _ in range(300):
+        plan = story.decide()
+        for write in plan.writes:
+            story.write(write)
+        for call in plan.calls:
+            refused = isinstance(call, CreatePartition) and call.request.size == old.size
+            tries += refused
+            story.answer(call, FailureKind.STOCKOUT if refused else None)
+        story.pass_time(1)
+    assert story.entries().keys() == {"younger"}
+    assert 3 <= tries <= 8
+
+
 def test_the_clock_of_a_node_that_is_ahead_makes_no_end_come_later() -> None:
     """What the node says it has begun in an hour began when it was recorded."""
     pod = make_pod(

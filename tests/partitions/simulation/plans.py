@@ -22,6 +22,8 @@ from provisioner.partitions.vipu.records import Allocation, Partition
 from tests.partitions.simulation.kube import CLUSTER
 from tests.partitions.simulation.process import own
 
+#: Refused so often where nothing was, a pod may never start there.
+_MOST_IN_VAIN = 3
 #: Starts that differ by less are the same.
 _NOTHING_SECONDS = 1.0
 
@@ -192,7 +194,7 @@ class _Placement:
             for site, each in self.plan.memory.crowding.items()
             if each.holds and each.size <= head.size and site in sites
         }
-        if here in crowded:
+        if here in crowded and self.plan.memory.crowding[here].in_vain < _MOST_IN_VAIN:
             yield from self._before_anything_changes(head, entry)
         starts = {site: self._start(head, each, site, without=entry) for site, each in sites.items()}
         best = min((start for site, start in starts.items() if site not in crowded), default=None)
@@ -272,8 +274,11 @@ class _Placement:
 
     def _rest(self, entry: Entry, pod: Pod, deadline_seconds: float) -> float:
         """Return what is left of a deadline: one that is placed now begins now, whatever came around its gate."""
-        since = pod.started_at if pod.started_at is not None and entry.id not in self.new else entry.recorded_at
-        return deadline_seconds - max(0.0, self.now - since.timestamp())
+        since = entry.recorded_at.timestamp()
+        # By another clock, which may be ahead.
+        if pod.started_at is not None and pod.started_at.timestamp() <= self.now and entry.id not in self.new:
+            since = pod.started_at.timestamp()
+        return deadline_seconds - max(0.0, self.now - since)
 
     def _longest(self, pod: Pod) -> float:
         deadline = pod.active_deadline_seconds
