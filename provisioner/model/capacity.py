@@ -133,6 +133,8 @@ class NodePoolRequest:
     max_run_seconds: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
+    #: A fingerprint of what the pods chose in place of the settings, such as networks; empty for nothing.
+    own_inputs: str = ""
 
     # --- what only the supplier reads
 

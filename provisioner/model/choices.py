@@ -90,17 +90,15 @@ def choice_of(pool: NodePool | NodePoolRequest) -> CapacityChoice:
 
 
 def capacity_key(pool: NodePool | NodePoolRequest) -> str:
-    """Name the capacity that a pool takes, or would take."""
-    return key_of_choice(choice_of(pool), pool.machine_type, pool.topology, pool.hosts)
+    """Name the capacity that a pool takes, or would take: what back-off after a stockout is kept by.
 
-
-def key_of_choice(choice: CapacityChoice, machine_type: str, topology: str, hosts: int) -> str:
-    """Name what back-off after a stockout is kept by.
-
-    Zone, machine type, shape and capacity type: where a large slice is out of stock, a smaller one may be had.
+    Zone, machine type, shape and capacity type: where a large slice is out of stock, a smaller one may be had. And what
+    the pods chose themselves, such as a network: what it lacks is no matter of pods without it.
     """
+    choice = choice_of(pool)
     terms = f"reservation {choice.reservation}" if choice.reservation else choice.kind.value
-    return f"{choice.zone}/{machine_type}/{topology} on {hosts}/{terms}"
+    own = f" {pool.own_inputs}" if isinstance(pool, NodePoolRequest) and pool.own_inputs else ""
+    return f"{choice.zone}/{pool.machine_type}/{pool.topology} on {pool.hosts}/{terms}{own}"
 
 
 def comma_items(text: str, *, what: str = "", most: int | None = None) -> tuple[str, ...]:

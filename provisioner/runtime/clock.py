@@ -64,13 +64,15 @@ def no_later(record: _T, now: datetime) -> _T:
 
 
 def shifted(remembered: _T, by: timedelta) -> _T:
-    """Return a copy in which every moment, however deep inside mappings and dataclasses, is later by `by`.
+    """Return a copy in which every moment, however deep inside mappings, tuples and dataclasses, is later by `by`.
 
     A moment at the beginning of time stands for "never" and stays.
     """
     moved: Any = remembered
     if isinstance(remembered, datetime):
         moved = remembered if remembered == _NEVER else remembered + by
+    elif isinstance(remembered, tuple) and not hasattr(remembered, "_fields"):
+        moved = tuple(shifted(each, by) for each in remembered)
     elif isinstance(remembered, Mapping):
         moved = {key: shifted(value, by) for key, value in remembered.items()}
     elif is_dataclass(remembered) and not isinstance(remembered, type):

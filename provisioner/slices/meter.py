@@ -18,7 +18,6 @@ from provisioner.model.snapshot import Snapshot
 from provisioner.settings import Settings
 from provisioner.slices import usage
 from provisioner.slices.metrics import NOT_READY, Metrics
-from provisioner.slices.planning.launch.limit_use import uses_of_limits
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.memory.open_calls import operations_under_way
 from provisioner.slices.planning.memory.state import Memory
@@ -70,9 +69,8 @@ class Meter:
             self._measure_usage(plan.pools, supply, now)
         self._measure_startups(plan, supply, now)
         self._measure_waiting(plan, now)
-        uses = uses_of_limits(plan, self.settings, now)
         limited = (each.key for each in plan.notices if each.reason == constants.LIMIT_REACHED)
-        self.metrics.set_limits(uses, waiting=Counter(key.partition(" ")[0] for key in limited))
+        self.metrics.set_limits(plan.limits, waiting=Counter(key.partition(" ")[0] for key in limited))
         in_flight = operations_under_way(snapshot.pools, plan.memory)
         self.metrics.set_operations(len(in_flight), limit=plan.memory.operations.limit)
 

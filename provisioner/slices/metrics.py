@@ -14,8 +14,7 @@ from prometheus_client.registry import Collector
 
 from provisioner.model.capacity import FailureKind
 from provisioner.runtime.metrics import Described, LoopMetrics, Registry
-from provisioner.slices.planning.launch.limit_use import LimitUse
-from provisioner.slices.planning.plan import DeleteReason
+from provisioner.slices.planning.plan import DeleteReason, LimitUse
 from provisioner.slices.startups import Stage
 from provisioner.slices.usage import Account, Amount
 

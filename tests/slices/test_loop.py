@@ -263,7 +263,7 @@ def test_calls_to_gke_do_not_grow_with_the_number_of_pools(world: World, count: 
     """A quiet round with pools in the making, or in use, is one call to GKE at most, however many pools there are."""
     for index in range(count):
         world.put_jobset(f"train-{index}")
-    world.round()
+    world.rounds(2, every_seconds=0.1)
     assert world.gke.counts()["create_node_pool"] == count
     before = len(world.gke.calls)
     world.rounds(10, every_seconds=2.5)

@@ -9,8 +9,7 @@ import pytest
 
 from provisioner.model.capacity import FailureKind
 from provisioner.slices.metrics import CHIP_STATES, PREFIX, Metrics
-from provisioner.slices.planning.launch.limit_use import LimitUse
-from provisioner.slices.planning.plan import DeleteReason
+from provisioner.slices.planning.plan import DeleteReason, LimitUse
 from provisioner.slices.startups import Stage
 from provisioner.slices.suppliers.gke.decorators import CallMetrics
 from provisioner.slices.usage import Account, Amount

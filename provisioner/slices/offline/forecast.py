@@ -132,7 +132,9 @@ def _decide(
         pools_listed_at=MOMENT,
         namespace_labels=reading.namespace_labels,
     )
-    plan = decide(snapshot, Memory(), reading.settings, rules, MOMENT)
+    # As many threads as it takes: which creates come first is no question here.
+    settings = replace(reading.settings, concurrency=1 + len(snapshot.pods))
+    plan = decide(snapshot, Memory(), settings, rules, MOMENT)
     slices: dict[SliceId, Slice] = {}
     for found in plan.derived.found.values() if plan.derived is not None else ():
         slices.update(found.slices)

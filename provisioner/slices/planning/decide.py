@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from provisioner import constants
 from provisioner.model.capacity import PoolName, PoolStatus
@@ -17,9 +18,10 @@ from provisioner.slices.demand import left_to_slices, rejected
 from provisioner.slices.planning import notices, phases
 from provisioner.slices.planning.failures import learn_from_pools, unready
 from provisioner.slices.planning.launch import gangs, limits, reserving, wishes
-from provisioner.slices.planning.launch.launches import OTHER_OPERATIONS, Launches, launch
+from provisioner.slices.planning.launch.launches import Launches, launch
+from provisioner.slices.planning.launch.operations import OTHER_OPERATIONS, Slots, find_slots, note_started
 from provisioner.slices.planning.match.assignment import Matching, Restrictions, match
-from provisioner.slices.planning.memory import backoff, open_calls
+from provisioner.slices.planning.memory import open_calls
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory, PhaseEntry
 from provisioner.slices.planning.plan import Delete, LookUp, Plan, PoolState, Transition
 from provisioner.slices.planning.retire import stuck as stuck_slices
@@ -28,6 +30,7 @@ from provisioner.slices.planning.retire.evicted import to_evict
 from provisioner.slices.planning.retire.unneeded import Due, Exceptions, Unneeded, find_unneeded
 from provisioner.slices.planning.round import Derived, Round, begin_round
 from provisioner.slices.planning.supply import Supply
+from provisioner.slices.planning.turns import had_turn, still_of_use, unit_of
 from provisioner.slices.supplier import PoolRules
 
 
@@ -49,11 +52,13 @@ def decide(
     memory, look_ups = _close_calls(snapshot, memory, now)
     round_ = begin_round(snapshot, memory, settings, rules, now, last)
     turns = gangs.take_turns(round_)
-    matching = match(round_, _restrictions(round_, turns))
-    round_, slots = _operations(replace(round_, memory=learn_from_pools(round_, matching)))
+    budget = limits.Budget.of(round_)
+    reserving.reserve(round_, budget, (each for each in round_.slices.values() if each.pending), turns.members)
+    matching = match(round_, _restrictions(round_, turns, budget))
+    round_ = replace(round_, memory=learn_from_pools(round_, matching))
     progress = gangs.progress_of(round_, turns, matching)
     stuck = stuck_slices.find_stuck(round_, matching, progress.held)
-    budget = limits.Budget.of(round_, matching)
+    reserving.reserve(round_, budget, matching.unserved, turns.members)
     exceptions = Exceptions(
         stuck=stuck_slices.to_replace(stuck, round_),
         giving_back=turns.giving_back,
@@ -62,16 +67,23 @@ def decide(
     )
     unneeded = find_unneeded(round_, matching, exceptions)
     deletes, due = unneeded.deletes, unneeded.due
-    if slots is not None:
-        late = (each.name for each in deletes[slots:])
-        due = {**due, **{name: due[name]._replace(waits_for=OTHER_OPERATIONS) for name in late}}
-        deletes = deletes[:slots]
-    launches = launch(round_, matching, turns, budget, None if slots is None else slots - len(deletes))
-    closing = reserving.closing(round_, matching, launches.reservations)
+    memory, slots = find_slots(round_)
+    round_ = replace(round_, memory=memory)
+    limits_used = budget.uses()
+    launches = launch(round_, matching, turns, budget, slots.for_creates(len(deletes)))
+    at_once = slots.for_deletes(len(launches.creates))
+    if at_once is not None:
+        late = {each.name: due[each.name]._replace(waits_for=OTHER_OPERATIONS) for each in deletes[at_once:]}
+        deletes, due = deletes[:at_once], {**due, **late}
+    closing = reserving.closing(round_, matching, budget)
     states, entries, transitions = _phases(round_, matching, launches, due)
     pool_of_node = {node.name: node.pool_name for node in snapshot.nodes}
     return Plan(
-        memory=replace(_remember(round_, matching, launches, deletes, unneeded), gangs=progress.gangs, phases=entries),
+        memory=replace(
+            _remember(round_, matching, launches, deletes, unneeded),
+            phases=entries,
+            **_turns(round_, progress, launches),
+        ),
         creates=tuple(launches.creates),
         deletes=deletes,
         look_ups=look_ups,
@@ -88,6 +100,7 @@ def decide(
         alerts=unneeded.alerts,
         transitions=transitions,
         pools=states,
+        limits=limits_used,
         derived=round_.derived,
         poll_seconds=_poll_seconds(round_, launches, deletes, unneeded),
         wake_at=min(
@@ -96,7 +109,7 @@ def decide(
                 *unneeded.due_at,
                 *turns.wake_at,
                 *progress.wake_at,
-                *_limit_moments(round_),
+                *_moments_of_slots(slots, launches, len(unneeded.deletes) - len(deletes)),
                 *_unready_moments(round_),
             ),
             default=None,
@@ -111,25 +124,24 @@ def _close_calls(snapshot: Snapshot, memory: Memory, now: datetime) -> tuple[Mem
     return open_calls.confirm(memory, pools, snapshot.pools_listed_at, now)
 
 
-def _restrictions(round_: Round, turns: gangs.Turns) -> Restrictions:
+def _restrictions(round_: Round, turns: gangs.Turns, budget: limits.Budget) -> Restrictions:
     slices, settings = round_.slices.values(), round_.settings
     return Restrictions(
         one_zone=frozenset(each.workload.uid for each in slices if wishes.wants_one_zone(each, settings)),
         sidelined=turns.sidelined.keys() | turns.unsatisfiable,
-        yielding=reserving.yielding(slices, round_.memory),
+        budget=budget,
     )
 
 
-def _operations(round_: Round) -> tuple[Round, int | None]:
-    """Learn GKE's limit from its answers, and count how many operations may be started now."""
-    memory, now = round_.memory, round_.now
-    known = open_calls.operations_under_way(round_.snapshot.pools, memory)
-    # A delete that is still being proven takes a slot soon; it says nothing of what GKE took.
-    coming = {name for name, call in memory.deletes.items() if call.state is CallState.UNDER_WAY} - known
-    if not any(call.state is CallState.UNDER_WAY for call in memory.creates.values()):
-        memory = replace(memory, operations=backoff.learn(memory.operations, len(known), now))
-    slots = backoff.free_slots(memory.operations, len(known) + len(coming), now)
-    return replace(round_, memory=memory), slots
+def _turns(round_: Round, progress: gangs.Progress, launches: Launches) -> dict[str, Any]:
+    """Return what is remembered of turns: who has one now had it until now."""
+    memory, turns = round_.memory, {**launches.turns, **progress.turns}
+    last = {**memory.last_turns, **launches.last_turns, **progress.last_turns}
+    for resource, turn in turns.items():
+        if turn.holder is not None:
+            last |= had_turn(resource, turn.holder, round_.now)
+    waiting = (unit_of(each) for each in round_.slices.values() if each.pending)
+    return {"gangs": progress.gangs, "turns": turns, "last_turns": still_of_use(last, waiting) if last else last}
 
 
 def _phases(
@@ -160,7 +172,11 @@ def _remember(
     memory, slices, supply, now = round_.memory, round_.slices, round_.supply, round_.now
     started = {
         create.request.name: CreateCall(
-            slice_id=create.slice_id, request=create.request, state=CallState.UNDER_WAY, since=now
+            slice_id=create.slice_id,
+            request=create.request,
+            state=CallState.UNDER_WAY,
+            since=now,
+            namespace=slices[create.slice_id].workload.namespace,
         )
         for create in launches.creates
     }
@@ -185,18 +201,16 @@ def _remember(
         creates={**memory.creates, **started},
         attempts={slice_id: each for slice_id, each in memory.attempts.items() if slice_id in slices},
         slice_backoffs={slice_id: each for slice_id, each in memory.slice_backoffs.items() if slice_id in slices},
-        last_failure_at={slice_id: at for slice_id, at in memory.last_failure_at.items() if slice_id in slices},
-        pace=launches.pace,
+        operations=note_started(memory.operations, len(launches.creates), len(deletes)),
         deletes={**open_deletes, **ending},
         refusals={digest: each for digest, each in memory.refusals.items() if each.slice_id in slices},
-        created_at=limits.remembered(memory.created_at, started, round_.settings, now),
+        created_at=limits.remembered(memory.created_at, len(started), round_.settings, now),
         unneeded_since=unneeded.since,
         held_for_pods_since=unneeded.held_for_pods_since,
         braked_delete_at=unneeded.braked_delete_at,
         last_held=last_held,
-        reservations=launches.reservations,
-        keeping_turns=launches.keeping_turns,
-        turns_in_vain=launches.turns_in_vain,
+        claims=matching.claims,
+        tallies=launches.tallies,
     )
 
 
@@ -222,10 +236,9 @@ def _poll_seconds(round_: Round, launches: Launches, deletes: Sequence[Delete], 
     return polling.busy_seconds if accepted else polling.idle_seconds
 
 
-def _limit_moments(round_: Round) -> tuple[datetime, ...]:
-    operations = round_.memory.operations
-    moments = (operations.retry_at, operations.probe_at)
-    return tuple(moment for moment in moments if moment is not None and moment > round_.now)
+def _moments_of_slots(slots: Slots, launches: Launches, deletes_that_wait: int) -> tuple[datetime, ...]:
+    waits = launches.waits_for_operations or deletes_that_wait
+    return (slots.more_at,) if waits and slots.more_at is not None else ()
 
 
 def _unready_moments(round_: Round) -> Iterable[datetime]:

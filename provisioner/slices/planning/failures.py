@@ -28,7 +28,7 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
     memory, supply, now = round_.memory, round_.supply, round_.now
     no_reason = Failure(kind=FailureKind.UNAVAILABLE, message=f"{round_.rules.supplier_name} gives no reason.")
     backoffs = _fresh_backoffs(memory.backoffs, now)
-    last_failure_at = dict(memory.last_failure_at)
+    tallies = backoff.still_counted(memory.tallies, now)
     refusals = {digest: each for digest, each in memory.refusals.items() if _is_fresh(each.wait, now)}
     broken = {
         name
@@ -36,16 +36,18 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
         if each.pool.status is PoolStatus.ERROR or (each.broken and not matching.holders.get(name))
     }
     for name in sorted(broken - memory.failed):
-        pool, owner = supply[name].pool, round_.made_for.get(name)
+        pool, owner, create = supply[name].pool, round_.made_for.get(name), memory.in_making.get(name)
         lost = Failure(kind=FailureKind.UNAVAILABLE, message=unready(supply[name])) if supply[name].lost else None
         failure = pool.failure or lost or no_reason
         if owner is not None:
-            last_failure_at[owner] = now
+            tallies = backoff.create_counted(tallies, owner, supply[name].workload_name.namespace, now)
         digest = pool.labels.get(constants.NODEPOOL_HASH, "")
         if failure.kind is FailureKind.INVALID and owner is not None:
             refusals[digest] = backoff.refused(refusals.get(digest), owner, digest, failure, now)
         else:
-            backoffs = backoff.pool_failed(backoffs, failure, capacity_key(pool), digest, now)
+            # What a pool's creator chose itself is known as long as its create is remembered.
+            capacity = capacity_key(create.request if create is not None else pool)
+            backoffs = backoff.pool_failed(backoffs, failure, capacity, digest, now)
     in_making = {}
     for name, create in memory.in_making.items():
         if name not in supply:
@@ -53,7 +55,7 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
         pool = supply[name].pool
         if pool.status in (PoolStatus.RUNNING, PoolStatus.RECONCILING):
             digest = pool.labels.get(constants.NODEPOOL_HASH, "")
-            backoffs = backoff.forget(backoff.forget(backoffs, capacity_key(pool)), digest)
+            backoffs = backoff.forget(backoff.forget(backoffs, capacity_key(create.request)), digest)
             refusals.pop(digest, None)
         elif pool.status is PoolStatus.PROVISIONING or unexplained(pool):
             in_making[name] = create
@@ -61,7 +63,7 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
         memory,
         backoffs=backoffs,
         slice_backoffs=_fresh_backoffs(memory.slice_backoffs, now),
-        last_failure_at=last_failure_at,
+        tallies=tallies,
         refusals=refusals,
         in_making=in_making,
         failed=frozenset(broken),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from typing import NamedTuple
 
 from provisioner.model.capacity import NodePoolRequest, OperationName, PoolName
 from provisioner.model.workloads import GroupKey, ObjectRef, Pod, Workload, WorkloadKind, WorkloadUid
@@ -115,6 +116,17 @@ class Transition:
     since: datetime | None
 
 
+class LimitUse(NamedTuple):
+    """One limit, and how much of it is used."""
+
+    #: The setting's name.
+    limit: str
+    #: "all", a namespace or accelerator that the setting names, or "*": of all others the one that uses most.
+    scope: str
+    most: int
+    used: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolState:
     """One line of the read model: a pool, existing or wanted, and who it is for."""
@@ -175,6 +187,8 @@ class Plan:
     alerts: tuple[Alert, ...] = ()
     transitions: tuple[Transition, ...] = ()
     pools: tuple[PoolState, ...] = ()
+    #: How much of each limit that is set is used.
+    limits: tuple[LimitUse, ...] = ()
     #: For the next decision.
     derived: Derived | None = None
     #: How old the list of pools may become before it is fetched again, in seconds.

@@ -8,7 +8,6 @@ from datetime import datetime
 from provisioner.model.snapshot import Snapshot
 from provisioner.settings import Settings
 from provisioner.slices.demand.slices import all_slices
-from provisioner.slices.planning.launch.limit_use import uses_of_limits
 from provisioner.slices.planning.memory.open_calls import operations_under_way
 from provisioner.slices.planning.memory.state import Backoff, Memory
 from provisioner.slices.planning.plan import Plan
@@ -31,8 +30,7 @@ def capacity_view(snapshot: Snapshot, plan: Plan, derived: Derived, settings: Se
     return CapacityView(
         chips=chips,
         limits=tuple(
-            LimitView(name=each.limit, scope=each.scope, used=each.used, most=each.most)
-            for each in uses_of_limits(plan, settings, now)
+            LimitView(name=each.limit, scope=each.scope, used=each.used, most=each.most) for each in plan.limits
         ),
         backoffs=tuple(sorted(_backoffs(plan.memory, derived, now), key=lambda each: (each.until, each.capacity))),
         operations=len(operations_under_way(snapshot.pools, plan.memory)),

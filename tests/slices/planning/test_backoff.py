@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
+from provisioner.model.capacity import Failure, FailureKind, PoolStatus
 from provisioner.model.choices import capacity_key
 from provisioner.slices.planning.memory import backoff
-from provisioner.slices.planning.memory.state import Backoff, OperationLimit
+from provisioner.slices.planning.memory.state import Backoff
 from provisioner.slices.planning.plan import Create
 from tests.support.clock import NOW, after
 from tests.support.models import make_jobset, make_pool, make_request, make_requirements, make_slice
@@ -23,7 +23,6 @@ pytestmark = pytest.mark.timeout(30)
 
 KEY = "us-central2-b/ct4p-hightpu-4t/2x2x2 on 2/on-demand"
 DIGEST = "0123456789abcdef"
-A, B = frozenset({PoolName("a")}), frozenset({PoolName("b")})
 SLICE = make_slice(make_jobset()).id
 
 
@@ -33,7 +32,6 @@ SLICE = make_slice(make_jobset()).id
         (FailureKind.STOCKOUT, 30, 600),
         (FailureKind.QUOTA, 60, 1800),
         (FailureKind.OPERATION_IN_THE_WAY, 2, 30),
-        (FailureKind.TOO_MANY_OPERATIONS, 1, 10),
         (FailureKind.UNAVAILABLE, 1, 60),
         (FailureKind.PERMISSION, 60, 600),
         (FailureKind.NOT_FOUND, 60, 600),
@@ -139,63 +137,6 @@ def test_a_shape_of_another_size_is_another_capacity() -> None:
     """Where a large slice is out of stock, a smaller one may be had."""
     larger = make_jobset("larger", parallelism=4, template=make_requirements(topology="2x2x4", tolerations=()))
     assert capacity_key(make_request(larger)) != KEY
-
-
-@pytest.mark.parametrize(
-    ("before", "under_way", "want_limit", "want_slots"),
-    [
-        pytest.param(OperationLimit(), 3, None, None, id="without an answer nothing is known"),
-        pytest.param(OperationLimit(acceptances=9), 9, None, None, id="without a rejection there is no limit"),
-        pytest.param(OperationLimit(rejections=A), 5, 5, 0, id="a rejection tells the limit"),
-        pytest.param(OperationLimit(rejections=A), 0, 1, 1, id="one operation is always tried"),
-        pytest.param(OperationLimit(limit=5, acceptances=1), 6, 6, 0, id="more than the limit raises it"),
-        pytest.param(OperationLimit(limit=5, acceptances=1), 4, 5, 1, id="less leaves it"),
-        pytest.param(OperationLimit(limit=5), 5, 5, 1, id="a full quota is probed by one"),
-        pytest.param(OperationLimit(limit=5, probe_at=after(1)), 5, 5, 0, id="not before its time"),
-        pytest.param(OperationLimit(limit=5, retry_at=after(1)), 2, 5, 0, id="a slot not free yet is waited for"),
-        pytest.param(
-            OperationLimit(limit=5, rejections=A | B), 3, 5, 0, id="below the limit a rejection is a late slot"
-        ),
-    ],
-)
-def test_learning_the_limit(
-    before: OperationLimit, under_way: int, want_limit: int | None, want_slots: int | None
-) -> None:
-    """From answers and from what runs."""
-    learnt = backoff.learn(before, under_way, NOW)
-    assert learnt.limit == want_limit
-    assert backoff.free_slots(learnt, under_way, NOW) == want_slots
-
-
-def test_a_limit_that_has_fallen_is_believed_after_a_while() -> None:
-    """Others use the quota too."""
-    known = OperationLimit(limit=5)
-    for second in range(17):
-        known = backoff.learn(replace(known, rejections=(A, B)[second % 2]), 2, after(second))
-    assert known.limit == 2
-
-
-def test_failed_probes_grow_rare() -> None:
-    """Each puts the next off, up to a minute."""
-    known, now = OperationLimit(limit=5), NOW
-    for turn in range(10):
-        known = backoff.learn(replace(known, rejections=(A, B)[turn % 2]), 6, now)
-        assert known.probe_at is not None
-        gap, now = (known.probe_at - now).total_seconds(), known.probe_at
-    assert gap == 60
-
-
-def test_who_is_rejected_alone_teaches_once() -> None:
-    """Whatever is wrong with its request, the others' operations may well be taken."""
-    known = backoff.learn(OperationLimit(rejections=A), 3, NOW)
-    for second in range(1, 100):
-        assert backoff.learn(replace(known, rejections=A), 0, after(second)) == known
-    assert backoff.learn(replace(known, rejections=B), 3, after(100)) != known
-
-
-def test_nothing_is_started_while_rejections_are_undigested() -> None:
-    """Other calls are still unanswered; a storm of the same rejections teaches nothing."""
-    assert backoff.free_slots(OperationLimit(rejections=A | B), 5, NOW) == 0
 
 
 @pytest.mark.parametrize(("quota", "slices", "poll"), [(5, 24, 1.0), (1, 6, 1.0), (9, 60, 1.0), (5, 24, 0.25)], ids=str)

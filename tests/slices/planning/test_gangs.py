@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +21,7 @@ from provisioner.slices.demand import group_key
 from provisioner.slices.planning.launch.specification import HELD_TAINT
 from provisioner.slices.planning.memory.state import Gang
 from provisioner.slices.planning.plan import Create, DeleteReason
-from tests.support.clock import NOW
+from provisioner.slices.planning.turns import TURN
 from tests.support.models import SPOT_TOLERATION, make_jobset, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure
@@ -199,26 +200,30 @@ def test_a_node_that_comes_and_goes_does_not_begin_the_time_anew() -> None:
     assert reasons(world) == [DeleteReason.GIVEN_BACK]
 
 
-def test_each_turn_without_all_slices_doubles_the_wait() -> None:
-    """Up to a bound: each try costs the pools that come."""
+def test_each_turn_without_all_slices_is_followed_by_a_pause() -> None:
+    """Of a quarter of an hour, however often: each try costs the pools that come."""
     workload = gang()
     world = world_of(workload, pools=1)
     moments = []
     while len(moments) < 7:
         plan = world.live(1, seconds=60)
         moments += [world.now] if plan.deletes else []
-    waits = [(later - earlier).total_seconds() / HOLD for earlier, later in pairwise(moments)]
-    # Each time another hold passes with what has come, and some minutes until it has.
-    for wait, want in zip(waits, (2, 3, 5, 5, 5, 5), strict=True):
-        assert want <= wait < want + 0.6
+    waits = [later - earlier for earlier, later in pairwise(moments)]
+    # The stock is tried again ten minutes after the last time at the latest.
+    assert all(timedelta(minutes=35) <= wait <= timedelta(minutes=49) for wait in waits)
 
 
-def test_jobsets_that_queue_together_wait_longer_with_each_turn_too() -> None:
-    """Where none of them is to be had, they do not take turns without a break."""
+def test_jobsets_that_queue_together_have_their_turns_one_after_the_other() -> None:
+    """Where none of them is to be had: each a quarter of an hour, and a pause after it."""
     world = half_served(gang("first", replicas=3), gang("second", replicas=3), pools=2)
-    world.live(1200, seconds=60)
-    # Twenty hours, and from the third turn on an hour and forty minutes between them.
-    assert {each.turns for each in world.memory.gangs.values()} <= {12, 13, 14}
+    holders: list[str] = []
+    for _ in range(600):
+        world.live(1, seconds=60)
+        for turn in world.memory.turns.values():
+            if turn.holder is not None and holders[-1:] != [turn.holder.workload_uid]:
+                holders.append(turn.holder.workload_uid)
+    assert 15 <= len(holders) <= 20
+    assert all(one != other for one, other in pairwise(holders))
 
 
 def test_no_pod_that_is_bound_is_ever_touched() -> None:
@@ -457,15 +462,12 @@ def test_newcomers_wait_while_another_tries_for_all_its_slices() -> None:
     first, second, other = gang("first", replicas=3, template=SHARED), gang("second", template=SHARED), gang("other")
     world = half_served(first, second, pools=2)
     world.live(130, seconds=10)
-    assert {gang.turns for gang in world.memory.gangs.values()} == {1}
     world.add(other)
     plan = world.live(1, seconds=10)
     words = {notice.objects[1].name: notice.message for notice in plan.notices}
-    assert "JobSet default/first has waited longer for all its tpu-v4-podslice slices" in words["other"]
-    assert (
-        "number 2 of the workloads that wait for all their tpu-v4-podslice slices, after JobSet default/first"
-        in words["second"]
-    )
+    waits = "another workload has its turn for all its tpu-v4-podslice slices until "
+    assert f"{waits}12:35:12 UTC at the latest; this one is number 1 of 2 in the queue" in words["second"]
+    assert f"{waits}12:35:12 UTC at the latest; this one is number 2 of 2 in the queue" in words["other"]
     assert "2 of 3 are" in words["first"]
     world.refuse_create = room_for(world, 3)
     world.live(70, seconds=10)
@@ -499,7 +501,7 @@ def test_a_turn_ends_in_which_nothing_is_to_be_had() -> None:
     first, second = gang("first", template=spot), gang("second")
     world = half_served(first, second, pools=2)
     world.live(122, seconds=10)
-    assert {each.turns for each in world.memory.gangs.values()} == {1}
+    assert len(world.memory.turns) == 1
     for name in [name for name, pool in world.pools.items() if pool.capacity is CapacityKind.SPOT]:
         world.remove_pool(name)
     world.refuse_create = lambda create: STOCKOUT if create.request.capacity is CapacityKind.SPOT else None
@@ -563,8 +565,9 @@ class Market:
         #: Rounds that pools take to come up.
         self.slow = slow
         self.ages: dict[PoolName, int] = {}
-        #: For how many rounds at least two JobSets have been half-served.
+        #: For how many rounds at least two JobSets have been half-served, and no further slice has come or gone.
         self.rounds_half_served = 0
+        self.ready: set[PoolName] = set()
 
     def round(self, number: int, seconds: float) -> None:
         """Let everybody do something."""
@@ -587,7 +590,9 @@ class Market:
             ready = {node.pool_name for node in world.nodes.values() if node.ready and HELD_TAINT in node.taints}
             there = sum(world.pools[name].labels[constants.POOL_JOBSET_UID] == uid for name in ready)
             half += 0 < there < size
-        self.rounds_half_served = self.rounds_half_served + 1 if half > 1 else 0
+        ready = {node.pool_name for node in world.nodes.values() if node.ready}
+        self.rounds_half_served = self.rounds_half_served + 1 if half > 1 and ready == self.ready else 0
+        self.ready = ready
 
     def bring_up(self) -> None:
         """Bring up the pools that have been in the making for long enough."""
@@ -617,7 +622,7 @@ def test_every_jobset_has_its_turn(sizes: list[tuple[int, int]], spare: int, slo
     market = Market(sizes, spare, slow)
     for number in range(1500):
         market.round(number, seconds=60)
-        assert market.rounds_half_served * 60 <= HOLD + (3 + slow) * 60
+        assert market.rounds_half_served * 60 <= HOLD + TURN.total_seconds() + (3 + slow) * 60
         if len(market.done) == len(sizes):
             return
     raise AssertionError(f"{len(market.done)} of {len(sizes)} JobSets were served")
@@ -628,8 +633,10 @@ def test_a_hold_of_nothing_is_no_loop(hold: float) -> None:
     """What is only partly there goes at once, and the next try waits."""
     world = world_of(gang(), pools=1, partial_hold_seconds=hold)
     world.live(300)
-    # A turn takes a few seconds; each wait between them is a minute at least.
-    assert 2 <= len(world.created) <= 10
+    assert len(world.created) == 1
+    world.live(1200)
+    # Each pause between two tries is a quarter of an hour.
+    assert len(world.created) == 2
 
 
 @pytest.mark.parametrize(
@@ -653,7 +660,7 @@ def test_who_can_never_be_served_takes_no_turns(impossible: FailureKind | None, 
         return None
 
     world.refuse_create = refuse
-    world.memory = replace(world.memory, gangs={first.uid: Gang(turns=1, gave_back_at=NOW)})
+    world.memory = replace(world.memory, gangs={first.uid: Gang(queues=True)})
     world.live(30)
     world.add(second)
     world.live(60)

@@ -9,13 +9,13 @@ import pytest
 
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Workload, WorkloadKind
-from provisioner.slices.planning.launch.limits import scopes_of
+from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.launch.reserving import closing
 from provisioner.slices.planning.match.assignment import Restrictions, match
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
-from provisioner.slices.planning.memory.state import Reservation
 from provisioner.slices.planning.plan import Delete
 from provisioner.slices.planning.round import begin_round
+from provisioner.slices.planning.turns import unit_of
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.models import make_jobset, make_lws, make_node, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
@@ -111,7 +111,7 @@ def test_as_many_pools_are_closed_as_if_the_hidden_were_in_use(
     hidden: Workload, kinds: frozenset[WorkloadKind], changes: dict[str, Any]
 ) -> None:
     """What nobody can give away makes no room for the slice that chips are kept for."""
-    world = half_seen(kinds, **changes)
+    world = half_seen(kinds, max_chips=16, **changes)
     busy, waits = make_jobset("busy"), make_jobset("waits")
     world.put_pool(make_pool(hidden))
     used = world.put_pool(make_pool(busy))
@@ -120,10 +120,11 @@ def test_as_many_pools_are_closed_as_if_the_hidden_were_in_use(
         world.put(make_pod(busy, index=index, node=make_node(used, index).name))
     world.add(waits)
     round_ = begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now)
-    (scope, *_) = scopes_of(round_.supply[used.name])
-    kept = Reservation(workload_uid=waits.uid, since=world.now, missing_chips=8)
-    matching = match(round_, Restrictions())
-    assert closing(round_, replace(matching, claimed={}), {scope: kept}) == {used.name}
+    budget = Budget.of(round_)
+    matching = match(round_, Restrictions(budget=budget))
+    (slice_,) = matching.unserved
+    budget.reserve(budget.scope_to_reserve((slice_,)), unit_of(slice_), (slice_,))
+    assert closing(round_, replace(matching, claimed={}), budget) == {used.name}
 
 
 def test_room_is_made_by_pools_that_could_not_be_deleted_last() -> None:

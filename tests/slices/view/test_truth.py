@@ -12,7 +12,7 @@ from provisioner.model.capacity import FailureKind, PoolStatus
 from provisioner.model.choices import parse_choices
 from provisioner.model.workloads import Workload
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
-from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.memory.state import Memory, OperationLimit
 from provisioner.slices.view import PoolView, SliceView, State, View, build_view
 from provisioner.slices.view.explain import explain
 from tests.support.board import view_of
@@ -302,64 +302,39 @@ def test_a_pool_that_gke_still_makes_is_told_from_one_whose_nodes_are_missing() 
 # --- what waits behind others
 
 
-def limited_to(operations: int, *, stocked_out: int, late: int) -> World:
-    """Return a world of slices that were out of stock and may be tried again, and GKE takes few operations at once."""
-    jobsets = [
-        make_jobset(f"out-{index}", template=make_requirements(topology=topology, tolerations=()), parallelism=hosts)
-        for index, (topology, hosts) in enumerate((("2x2x2", 2), ("2x2x4", 4), ("2x4x4", 8))[:stocked_out])
-    ]
-    world = World(*jobsets)
+def test_a_slice_behind_another_that_tries_first_is_told_its_place() -> None:
+    """And why the capacity was not available; not whose pool tries."""
+    world = World(*(make_jobset(f"train-{index}") for index in range(3)))
     world.refuse_create = lambda _: STOCKOUT
     world.run(2)
     world.refuse_create = lambda _: None
-    world.memory = replace(world.memory, operations=replace(world.memory.operations, limit=operations))
     world.pass_time(40)
-    for index in range(late):
-        template = make_requirements(topology="4x4x4", tolerations=())
-        world.add(make_jobset(f"late-{index}", parallelism=16, template=template))
-    return world
-
-
-def test_a_slice_behind_a_probe_is_told_of_the_probe() -> None:
-    """Operations are free; of capacity that was out of stock only half of them may be tried."""
-    world = limited_to(4, stocked_out=3, late=0)
     world.step()
-    view = view_of(world)
-    waiting = [each for each in view.slices if each.state is State.WAITING]
-    assert len(waiting) == 1
-    assert "waits for other node pool operations" not in waiting[0].reason
-    assert "out of stock" in waiting[0].reason
-    assert STOCKOUT.message in waiting[0].reason
+    waiting = [each.reason for each in view_of(world).slices if each.state is State.WAITING]
+    assert len(waiting) == 2
+    assert all(STOCKOUT.message in each for each in waiting)
+    assert ["number 2 of 3 in the queue" in each for each in waiting].count(True) == 1
 
 
 def test_a_slice_behind_operations_is_told_of_these() -> None:
     """In the sentence of the Event that follows after two minutes."""
     world = World(*(make_jobset(f"train-{index}") for index in range(2)))
-    world.memory = Memory(operations=replace(Memory().operations, limit=1, probe_at=world.now + timedelta(hours=1)))
-    world.step()
     world.pass_time(180)
+    world.memory = Memory(operations=OperationLimit(limit=1, rejected_at=world.now))
+    world.step()
     view = view_of(world)
     (waiting,) = (each for each in view.slices if each.state is State.WAITING)
-    assert "waits for other node pool operations of this cluster to end; GKE takes 1 at once" in waiting.reason
+    assert "waits for other node pool operations of this cluster to end; GKE rejected more than 1" in waiting.reason
     assert waiting.reason in [each.message for each in waiting.notices]
 
 
-def test_slices_that_are_paced_say_why_they_failed_and_do_not_all_try_next() -> None:
-    """A moment at which another one tries is not theirs."""
-    world = World(*(make_jobset(f"train-{index}") for index in range(5)))
+def test_a_workload_of_which_too_many_creates_failed_is_told_when_it_tries_again() -> None:
+    """All its slices at one moment: then one of them may."""
+    world = World(make_jobset("train"))
     world.refuse_create = lambda _: failure(FailureKind.UNAVAILABLE, "HTTP 503 of GKE.")
-    world.run(6, seconds=2.0)
-    view = view_of(world)
-    waiting = [each for each in view.slices if each.state is State.WAITING]
-    assert [
-        each.reason
-        for each in waiting
-        if "HTTP 503 of GKE." not in each.reason and "about to be sent" not in each.reason
-    ] == []
-    paced = [each.next_try_at for each in waiting if "after other slices" in each.reason]
-    assert paced
-    told = [moment for moment in paced if moment is not None]
-    assert len(told) <= 1
+    world.run(400)
+    (waiting,) = view_of(world).slices
+    assert "too many creates of this workload or of its namespace have failed; next try 12:" in waiting.reason
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -525,7 +500,7 @@ def test_a_delete_that_waits_for_operations_says_so() -> None:
     for each in workloads:
         world.finish(each)
     world.look()
-    operations = replace(world.memory.operations, limit=1, probe_at=world.now + timedelta(hours=1))
+    operations = OperationLimit(limit=1, rejected_at=world.now)
     world.memory = replace(world.memory, operations=operations)
     world.pass_time(100)
     view = view_of(world)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -41,19 +41,19 @@ class InTheWay:
     #: Since when it lasts; None for a request that GKE calls invalid.
     since: datetime | None = None
     until: datetime | None = None
-    #: The pool that tries first, and whose outcome decides.
-    probe: PoolName | None = None
+    #: Others try first: its place in the queue, and how long that is.
+    place: tuple[int, int] | None = None
 
 
-def of_capacity(
-    slice_: Slice, choice: CapacityChoice, key: str, memory: Memory, probes: Mapping[str, PoolName], now: datetime
-) -> InTheWay | None:
+def of_capacity(slice_: Slice, choice: CapacityChoice, key: str, memory: Memory, now: datetime) -> InTheWay | None:
     """Return what is known to be in the way of a capacity for a slice, None for nothing."""
     blocked = backoff.blocking(memory.backoffs, key, memory.slice_backoffs.get(slice_.id), now)
-    if blocked is not None:
-        return _waits(choice, blocked, until=blocked.until)
-    last, probe = backoff.probing(memory.backoffs, key), probes.get(key)
-    return _waits(choice, last, probe=probe) if last is not None and probe is not None else None
+    return _waits(choice, blocked, until=blocked.until) if blocked is not None else None
+
+
+def of_turn(choice: CapacityChoice, last: Backoff, place: tuple[int, int]) -> InTheWay:
+    """Return that others try capacity first that was out of stock."""
+    return InTheWay(choice=choice, failure=last.failure, since=last.since, place=place)
 
 
 def of_request(choice: CapacityChoice, digest: str, memory: Memory, now: datetime) -> InTheWay | None:
@@ -72,16 +72,14 @@ def of_failed_pool(choice: CapacityChoice, digest: str, memory: Memory, now: dat
 
 def combined(slice_: Slice, name: PoolName, found: Sequence[InTheWay], now: datetime, supplier_name: str) -> Blocker:
     """Tell the owner of a slice what is in the way of all its choices."""
-    distinct = list({(each.failure, each.until, each.probe): each for each in found}.values())
+    distinct = list({(each.failure, each.until, each.place): each for each in found}.values())
     message = _one(name, distinct[0], now, supplier_name) if len(distinct) == 1 else _several(name, distinct, now)
     until = min((each.until for each in found if each.until is not None), default=None)
     return Blocker(note=message, notice=_notice(slice_, name, distinct, message, now), until=until)
 
 
-def _waits(
-    choice: CapacityChoice, last: Backoff, *, until: datetime | None = None, probe: PoolName | None = None
-) -> InTheWay:
-    return InTheWay(choice=choice, failure=last.failure, since=last.since, until=until, probe=probe)
+def _waits(choice: CapacityChoice, last: Backoff, *, until: datetime) -> InTheWay:
+    return InTheWay(choice=choice, failure=last.failure, since=last.since, until=until)
 
 
 def _notice(slice_: Slice, name: PoolName, found: Iterable[InTheWay], message: str, now: datetime) -> Notice | None:
@@ -116,8 +114,9 @@ def _when(each: InTheWay, now: datetime) -> str:
     if each.since is None:
         return f"rejected, next try {_next(each, now)}"
     words = f"{each.failure.kind.value.replace('_', ' ')} since {clock(each.since, now)}"
-    if each.probe is not None:
-        return f"{words}, node pool {each.probe} tries first"
+    if each.place is not None:
+        place, of = each.place
+        return f"{words}, another node pool tries first, number {place} of {of} in the queue"
     return f"{words}, next try {_next(each, now)}" if each.until is not None else words
 
 

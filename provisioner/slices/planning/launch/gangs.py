@@ -3,14 +3,14 @@
 Pools of such a workload carry a taint. It is taken off their nodes when every slice of the workload that wants a pool
 has a ready one, so no pod is bound before, and what is there can be given back: when no further slice has come for
 PARTIAL_HOLD and none is being made, the workload lets its pools go and queues. Of those that queue for one accelerator
-one tries at a time: the one that had the fewest turns, of these the oldest. So two half-served workloads do not wait
-for each other for ever.
+one has its turn at a time (`planning.turns`), so two half-served workloads do not wait for each other.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -28,11 +28,9 @@ from provisioner.slices.planning.notices import notice
 from provisioner.slices.planning.plan import Notice
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
+from provisioner.slices.planning.turns import LastTurns, Turn, had_turn, in_order, next_turn, unit_of, waits_since
 
-#: Each turn that ended with slices given back doubles the wait for the next, so many times at most.
-_MOST_DOUBLINGS = 2
-#: However short the hold is: who holds nothing must not try without a pause.
-_SHORTEST_TURN = timedelta(seconds=60)
+_RESOURCE = "together "
 #: From a pool's being up to its nodes' being ready with their chips, with room to spare.
 _BOOT = timedelta(seconds=120)
 
@@ -43,15 +41,17 @@ class Turns:
 
     #: The slices of each workload that starts with all of them or not at all.
     members: Mapping[WorkloadUid, list[Slice]]
+    #: By resource.
+    turns: Mapping[str, Turn]
     #: Those that may neither take nor buy a pool now, and why.
     sidelined: Mapping[WorkloadUid, str]
     #: Those that gave back what they had, and that can never have all: they take nothing, and keep nobody waiting.
     unsatisfiable: frozenset[WorkloadUid]
-    #: Those whose turn it is while others wait for them.
-    awaited: frozenset[WorkloadUid]
+    #: Those whose turn it is.
+    holders: frozenset[WorkloadUid]
     #: Those that are sidelined after they gave back what they had.
     giving_back: frozenset[WorkloadUid]
-    #: When the next turn begins.
+    #: When the next turn or pause begins.
     wake_at: tuple[datetime, ...]
 
 
@@ -59,8 +59,10 @@ class Turns:
 class Progress:
     """What has become of the workloads that start together."""
 
-    #: For `Memory.gangs`.
+    #: For `Memory.gangs`, `turns` and `last_turns`.
     gangs: Mapping[WorkloadUid, Gang]
+    turns: Mapping[str, Turn]
+    last_turns: LastTurns
     #: Nodes whose taint is to be taken off.
     releases: tuple[str, ...]
     #: Workloads of which some slices are ready and held back for the others.
@@ -71,45 +73,51 @@ class Progress:
 
 def take_turns(round_: Round) -> Turns:
     """Decide which workloads may take and buy pools; one whose slices can never be had all together takes no turns."""
-    settings, memory, now, owned = round_.settings, round_.memory, round_.now, round_.owned
-    members = _members(round_.slices, settings)
-    hold = timedelta(seconds=settings.partial_hold_seconds)
-    queued = {uid: gang for uid, gang in memory.gangs.items() if uid in members and gang.turns > 0}
+    memory, now = round_.memory, round_.now
+    members = _members(round_.slices, round_.settings)
+    queued = {uid for uid, gang in memory.gangs.items() if gang.queues and uid in members}
     unsatisfiable = frozenset(uid for uid in queued if problem_of_all(round_, members[uid]))
+    turns: dict[str, Turn] = {}
     sidelined: dict[WorkloadUid, str] = {}
-    awaited: set[WorkloadUid] = set()
-    wake_at: list[datetime] = []
+    holders: set[WorkloadUid] = set()
     for accelerator, uids in _by_accelerator(members).items():
-        queue = sorted(
-            (uid for uid in uids if uid in queued and uid not in unsatisfiable),
-            key=lambda uid: _order(uid, queued[uid], members[uid]),
-        )
+        queue = (uids & queued) - unsatisfiable
         if not queue:
             continue
-        head, *rest = queue
-        begins = _begins(queued[head], hold, alone=not rest)
-        if begins > now:
-            wake_at.append(begins)
-            sidelined[head] = f"its slices were given back, next try {clock(begins, now)}"
-        first = members[head][0].workload
-        name = f"{first.kind.value} {first.namespace}/{first.name}"
-        for place, uid in enumerate(rest, start=2):
-            which = f"number {place} of the workloads that wait for all their {accelerator} slices"
-            sidelined[uid] = f"{which}, after {name}"
-        # Before its turn begins, those that have not tried yet may.
-        others = uids - set(queue) - unsatisfiable if begins <= now else set()
-        newcomers = [uid for uid in others if not _begun(members[uid], owned)]
-        for uid in newcomers:
-            sidelined[uid] = f"{name} has waited longer for all its {accelerator} slices"
-        if rest or newcomers:
-            awaited.add(head)
+        resource = f"{_RESOURCE}{accelerator}"
+        new = {uid for uid in uids - queued if not _begun(members[uid], round_.owned)}
+        since = {uid: min(waits_since(each, now) for each in members[uid]) for uid in queue | new}
+        waiting = {
+            unit_of(members[uid][0], together=True): since[uid]
+            for uid in sorted(since, key=lambda uid: (since[uid], uid))
+        }
+        turn = memory.turns.get(resource)
+        if turn is None or waiting.keys() != {turn.holder}:
+            # Nobody waits for one that is alone: it ends its turn itself, by giving back.
+            turn = next_turn(turn, resource, waiting, memory.last_turns, now)
+        if turn is None:
+            continue
+        turns[resource] = turn
+        if turn.holder is None:
+            # Who has not tried yet may in the pause.
+            why = f"its slices were given back, next try after {clock(turn.until, now)}"
+            sidelined |= dict.fromkeys(queue, why)
+            continue
+        holders.add(turn.holder.workload_uid)
+        order = in_order(resource, {unit: at for unit, at in waiting.items() if unit != turn.holder}, memory.last_turns)
+        for place, unit in enumerate(order, start=1):
+            sidelined[unit.workload_uid] = (
+                f"another workload has its turn for all its {accelerator} slices until {clock(turn.until, now)} at "
+                f"the latest; this one is number {place} of {len(order)} in the queue"
+            )
     return Turns(
         members=members,
+        turns=turns,
         sidelined=sidelined,
-        awaited=frozenset(awaited),
+        holders=frozenset(holders - sidelined.keys()),
         unsatisfiable=unsatisfiable,
-        giving_back=frozenset(queued.keys() & sidelined.keys()) | unsatisfiable,
-        wake_at=tuple(wake_at),
+        giving_back=frozenset(queued & sidelined.keys()) | unsatisfiable,
+        wake_at=tuple(turn.until for turn in turns.values() if turn.until > now),
     )
 
 
@@ -123,32 +131,56 @@ def progress_of(round_: Round, turns: Turns, matching: Matching) -> Progress:
     wake_at: list[datetime] = []
     for uid, members in turns.members.items():
         there = sum(_is_there(each, place, supply, matching) for each in members)
-        before = memory.gangs.get(uid, Gang())
-        if there == len(members):
-            continue
-        partial[uid] = (there, len(members))
+        if there < len(members):
+            partial[uid] = (there, len(members))
+    gave_back: set[WorkloadUid] = set()
+    for uid, (there, _) in partial.items():
+        members, before = turns.members[uid], memory.gangs.get(uid, Gang())
         waiting = [supply[place[each.id]] for each in members if each.id in place and not matching.held.get(each.id)]
         # A pool whose nodes come and go holds its chips all the time.
         holds = any(each.ready or each.unready_since is not None for each in waiting)
-        if uid in turns.sidelined or uid in turns.unsatisfiable or not (holds or uid in turns.awaited):
+        if uid in turns.sidelined or uid in turns.unsatisfiable or not holds:
             gangs[uid] = replace(before, there=0, since=None)
             continue
         since = before.since if before.since is not None and there <= before.there else now
-        there = max(there, before.there)
+        # What others have just given back may be for it.
+        since = max((since, *(turn.began_at for turn in turns.turns.values() if turn.holder is None)))
         # What is being made is waited for, however long GKE takes: it may be there in a moment.
         if since + hold > now or any(_is_coming(each, now, hold) for each in waiting):
-            gangs[uid] = replace(before, there=there, since=since)
+            gangs[uid] = replace(before, there=max(there, before.there), since=since)
             wake_at += [since + hold] if since + hold > now else []
         else:
-            gangs[uid] = Gang(turns=before.turns + 1, gave_back_at=now)
+            gangs[uid] = Gang(queues=True)
+            gave_back.add(uid)
             wake_at.append(now)
+    last_turns, pauses = _after(gave_back, gangs, turns, now)
     return Progress(
         gangs={uid: gang for uid, gang in gangs.items() if gang != Gang()},
+        turns={**turns.turns, **pauses},
+        last_turns=last_turns,
         releases=tuple(sorted(_releases(slices, supply, matching, place, partial.keys()))),
         held=frozenset(uid for uid, (there, _) in partial.items() if there),
         notices=tuple(_notices(slices, supply, place, partial)),
         wake_at=tuple(wake_at),
     )
+
+
+def _after(
+    gave_back: AbstractSet[WorkloadUid], gangs: Mapping[WorkloadUid, Gang], turns: Turns, now: datetime
+) -> tuple[dict[tuple[str, tuple[str, ...]], datetime], dict[str, Turn]]:
+    """Return the turns that ended because workloads gave back what they had, and the pauses that begin."""
+    last_turns: dict[tuple[str, tuple[str, ...]], datetime] = {}
+    pauses: dict[str, Turn] = {}
+    for accelerator, uids in _by_accelerator(turns.members).items() if gave_back else ():
+        resource, queued = f"{_RESOURCE}{accelerator}", sum(uid in gangs and gangs[uid].queues for uid in uids)
+        turn = turns.turns.get(resource)
+        for uid in gave_back & uids:
+            unit = unit_of(turns.members[uid][0], together=True)
+            last_turns |= had_turn(resource, unit, now)
+            # Of several that give back at the same time one has its turn at once, with what is there.
+            if turn.holder == unit if turn is not None else queued == 1:
+                pauses[resource] = Turn(holder=None, began_at=now)
+    return last_turns, pauses
 
 
 def _members(slices: Mapping[SliceId, Slice], settings: Settings) -> dict[WorkloadUid, list[Slice]]:
@@ -167,22 +199,6 @@ def _by_accelerator(members: Mapping[WorkloadUid, list[Slice]]) -> dict[str, set
             if each.shape is not None:
                 found[each.shape.accelerator.label].add(uid)
     return found
-
-
-def _order(uid: WorkloadUid, gang: Gang, members: Iterable[Slice]) -> tuple[int, float, str]:
-    waits = [each.leader.unschedulable_since for each in members if each.leader is not None]
-    oldest = min((since.timestamp() for since in waits if since is not None), default=0.0)
-    return gang.turns, oldest, uid
-
-
-def _begins(gang: Gang, hold: timedelta, *, alone: bool) -> datetime:
-    """Return when a workload may try again; at once where another has just made room for it."""
-    gave_back_at = gang.gave_back_at
-    if gave_back_at is None:
-        raise ValueError("only a workload that gave back its slices queues")
-    if gang.turns == 1 and not alone:
-        return gave_back_at
-    return gave_back_at + max(hold, _SHORTEST_TURN) * float(2 ** min(gang.turns - 1, _MOST_DOUBLINGS))
 
 
 def _begun(members: Iterable[Slice], owned: Mapping[SliceId, Sequence[Supply]]) -> bool:

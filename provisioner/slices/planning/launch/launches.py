@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from provisioner import constants
-from provisioner.model.capacity import NodePoolRequest, PoolName, Zone
-from provisioner.model.choices import key_of_choice
+from provisioner.model.capacity import NodePoolRequest, PoolName, PoolStatus, Zone
+from provisioner.model.choices import CapacityChoice, capacity_key
 from provisioner.model.workloads import WorkloadUid, pod_ref, workload_ref
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch import blockers
-from provisioner.slices.planning.launch.blockers import Blocker
+from provisioner.slices.planning.launch.blockers import Blocker, InTheWay
 from provisioner.slices.planning.launch.capacity import Choices
 from provisioner.slices.planning.launch.gangs import Turns
 from provisioner.slices.planning.launch.limits import Budget, Refusal
-from provisioner.slices.planning.launch.order import by_turn, paced_until
-from provisioner.slices.planning.launch.probes import Probes
-from provisioner.slices.planning.launch.reserving import is_due, is_open, pass_turns, turn_of
-from provisioner.slices.planning.launch.specification import Specification, check_shape, is_held, labels_left_out
+from provisioner.slices.planning.launch.operations import OTHER_OPERATIONS
+from provisioner.slices.planning.launch.reserving import pass_on
+from provisioner.slices.planning.launch.specification import Specification, is_held, labels_left_out
 from provisioner.slices.planning.launch.together import Unsatisfiable, find_unsatisfiable
+from provisioner.slices.planning.launch.wishes import wants_one_zone
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory import backoff
-from provisioner.slices.planning.memory.state import KeepingTurn, Pace, Reservation
+from provisioner.slices.planning.memory.state import Gang, Tally
+from provisioner.slices.planning.moments import clock
 from provisioner.slices.planning.notices import not_separate, notice, underused, unknown_selectors, unlisted
 from provisioner.slices.planning.plan import Create, Notice, PoolState
 from provisioner.slices.planning.round import Round
+from provisioner.slices.planning.turns import CREATES, TURN, Turn, Unit, had_turn, in_order, unit_of, waits_since
 from provisioner.slices.supplier import UnmeetableError
 
-#: What creates and deletes wait for where GKE takes no more at once.
-OTHER_OPERATIONS = "other node pool operations of this cluster to end"
 #: A slice that waits for its turn for longer is told: in the ordinary course it comes sooner.
 _PATIENCE = timedelta(minutes=2)
 
@@ -47,47 +47,58 @@ class Launches:
     wanted: list[PoolState] = field(default_factory=list)
     wake_at: list[datetime] = field(default_factory=list)
     waits_for_operations: bool = False
-    pace: Pace = field(default_factory=Pace)
-    #: By the scope of the limit.
-    reservations: dict[str, Reservation] = field(default_factory=dict)
-    #: Workloads for which chips may be kept next, likewise; longest waiting first. Only where it is nobody's turn.
-    candidates: dict[str, list[WorkloadUid]] = field(default_factory=dict)
-    keeping_turns: Mapping[str, KeepingTurn] = field(default_factory=dict)
-    turns_in_vain: Mapping[WorkloadUid, int] = field(default_factory=dict)
+    #: Turns on limits from now on, and which units had a turn, for `Memory`.
+    turns: Mapping[str, Turn] = field(default_factory=dict)
+    last_turns: dict[tuple[str, tuple[str, ...]], datetime] = field(default_factory=dict)
+    tallies: Mapping[str, Tally] = field(default_factory=dict)
 
 
-def launch(round_: Round, matching: Matching, turns: Turns, budget: Budget, slots: int | None) -> Launches:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wish:
+    """A slice that wants a pool, and the pools that it could have now."""
+
+    slice_: Slice
+    attempt: int
+    name: PoolName
+    choices: Choices
+    #: In which the other pools of its workload are, as far as that was known.
+    zone: Zone | None
+    #: Best first; the last is of capacity that nobody waits for, or all are of capacity that was out of stock.
+    offers: tuple[tuple[CapacityChoice, Specification], ...]
+    in_the_way: tuple[InTheWay, ...]
+
+
+def launch(round_: Round, matching: Matching, turns: Turns, budget: Budget, slots: int) -> Launches:
     """Decide on a create for each slice, as far as limits, back-off and the cluster's operations allow.
 
-    `slots` is how many operations may be started; None: any number.
+    First, each slice is looked at alone: what is in its way, and which pools it could have. Then what is contended goes
+    to those whose turn it is. `slots` is how many creates may be started.
     """
-    unserved = by_turn(round_, matching.unserved, turns)
-    members: dict[WorkloadUid, list[Slice]] = defaultdict(list)
-    for slice_ in unserved:
-        if slice_.workload.uid in turns.members:
-            members[slice_.workload.uid].append(slice_)
+    slices = {unit_of(each): each for each in matching.unserved}
+    since = {unit: waits_since(each, round_.now) for unit, each in slices.items()}
+    order = [slices[unit] for unit in in_order(CREATES, since, round_.memory.last_turns)]
     launcher = _Launcher(
         round_=round_,
-        sidelined=turns.sidelined,
-        members=members,
-        unsatisfiable=find_unsatisfiable(round_, unserved, turns, matching.zones, budget),
+        turns=turns,
+        unsatisfiable=find_unsatisfiable(round_, order, turns, matching.zones, budget),
         slots=slots,
         names=_taken_names(round_),
-        probes=Probes.of(round_),
+        making=_in_the_making(round_),
         zones=dict(matching.zones),
-        budget=budget.copy(),
-        launches=Launches(pace=round_.memory.pace),
+        budget=budget,
+        unserved=_together(order, turns),
+        launches=Launches(tallies=round_.memory.tallies),
     )
-    for slice_ in unserved:
-        launcher.serve(slice_)
+    wishes = [wish for wish in map(launcher.look_at, order) if wish is not None]
+    launcher.queues = _queues(round_, wishes, turns)
+    for wish in wishes:
+        launcher.serve(wish)
     launches = launcher.launches
-    launches.keeping_turns, launches.turns_in_vain = pass_turns(
-        round_.memory, launches.reservations, launches.candidates, {each.workload.uid for each in unserved}, round_.now
-    )
+    launches.turns = pass_on(round_, launcher.limited)
     # A turn that begins now has its effect in the next decision.
     launches.wake_at += [
-        round_.now if turn.workload_uid is not None and turn.began_at == round_.now else turn.until
-        for turn in launches.keeping_turns.values()
+        round_.now if turn.holder is not None and turn.began_at == round_.now else turn.until
+        for turn in launches.turns.values()
     ]
     return launches
 
@@ -104,108 +115,219 @@ def _taken_names(round_: Round) -> set[PoolName]:
     return {*listed, *round_.memory.creates, *round_.memory.deletes, *with_nodes}
 
 
+def _together(unserved: Iterable[Slice], turns: Turns) -> dict[WorkloadUid, list[Slice]]:
+    found: dict[WorkloadUid, list[Slice]] = defaultdict(list)
+    for each in unserved:
+        if each.workload.uid in turns.members:
+            found[each.workload.uid].append(each)
+    return found
+
+
+def _in_the_making(round_: Round) -> set[str]:
+    """List the capacities that were out of stock and of which a pool is being created, in the turn of its slice.
+
+    Until one comes up, one slice at a time tries: a create that runs into a stockout takes one of the cluster's few
+    operations for half an hour.
+    """
+    memory, found = round_.memory, set()
+    requests = {name: call.request for name, call in (*memory.in_making.items(), *memory.creates.items())}
+    for name, each in round_.supply.items() if memory.backoffs else ():
+        entry = memory.phases.get(name)
+        in_turn = entry is None or round_.now - entry.since < TURN
+        if each.pool.status is PoolStatus.PROVISIONING and in_turn:
+            found.add(capacity_key(requests.get(name, each.pool)))
+    return found
+
+
+def _queues(round_: Round, wishes: Iterable[_Wish], turns: Turns) -> dict[str, dict[Unit, int]]:
+    """Number by turn those that wait for capacity that was out of stock, workloads that have their turn first."""
+    waiting: dict[str, dict[Unit, datetime]] = defaultdict(dict)
+    for wish in wishes:
+        for _, offer in wish.offers:
+            if backoff.probing(round_.memory.backoffs, offer.blueprint.capacity) is not None:
+                waiting[offer.blueprint.capacity][unit_of(wish.slice_)] = waits_since(wish.slice_, round_.now)
+    queues: dict[str, dict[Unit, int]] = {}
+    for capacity, units in waiting.items():
+        order = in_order(capacity, units, round_.memory.last_turns)
+        order.sort(key=lambda unit: unit.workload_uid not in turns.holders)
+        queues[capacity] = {unit: place for place, unit in enumerate(order, start=1)}
+    return queues
+
+
 @dataclass(slots=True, kw_only=True)
 class _Launcher:
     """Serves one slice after the other; what one gets, the next one does not."""
 
     round_: Round
-    #: Workloads whose turn it is not, and why.
-    sidelined: Mapping[WorkloadUid, str]
-    #: Slices of which all are bought or none.
-    members: Mapping[WorkloadUid, list[Slice]]
+    turns: Turns
     unsatisfiable: Mapping[WorkloadUid, Unsatisfiable]
-    slots: int | None
+    slots: int
     names: set[PoolName]
-    probes: Probes
-    #: The zone of workloads whose pools are all to be in one.
+    #: Capacities that were out of stock and that a slice tries now.
+    making: set[str]
+    #: The zone of workloads whose pools are all to be in one zone.
     zones: dict[WorkloadUid, Zone]
     budget: Budget
+    #: The slices that want a pool, of each workload that starts with all of them or not at all.
+    unserved: Mapping[WorkloadUid, list[Slice]]
     launches: Launches
-    #: Of the slices that failed and are paced, one tries next.
-    paces: bool = False
+    #: By capacity that was out of stock: who tries it first.
+    queues: Mapping[str, Mapping[Unit, int]] = field(default_factory=dict)
+    #: By scope of a limit on chips: whom it alone keeps out, and since when.
+    limited: dict[str, dict[Unit, datetime]] = field(default_factory=lambda: defaultdict(dict))
 
-    def serve(self, slice_: Slice) -> None:
-        """Decide on a create for one slice."""
-        launches, uid = self.launches, slice_.workload.uid
+    def look_at(self, slice_: Slice) -> _Wish | None:
+        """Find the pools that a slice could have, None for none: then it is said why."""
+        uid, now = slice_.workload.uid, self.round_.now
         attempt, name = self._free_name(slice_)
         try:
             choices = self.round_.candidates.choices(slice_, self.zones.get(uid))
             refusal = self.budget.refusal(slice_)
             blocker = _too_much(slice_, name, refusal) if refusal is not None else self._queued(slice_, name)
-            offer = blocker or self._offer(slice_, name, choices)
-            if self._is_out_for_long(slice_, refusal):
-                self._reserve(slice_, lambda: self._offer(slice_, name, choices))
+            gang = self.unsatisfiable.get(uid)
+            limited = refusal is not None if gang is None else gang.limited
+            wish = None
+            if blocker is None or (limited and uid not in self.turns.sidelined):
+                offers, in_the_way = self._offers(slice_, choices)
+                wish = _Wish(
+                    slice_=slice_,
+                    attempt=attempt,
+                    name=name,
+                    choices=choices,
+                    zone=self.zones.get(uid),
+                    offers=offers,
+                    in_the_way=in_the_way,
+                )
         except UnmeetableError as error:
             message = f"No TPU node pool is created: {error}"
-            launches.notices.append(notice(slice_, constants.INVALID_REQUEST, message))
+            self.launches.notices.append(notice(slice_, constants.INVALID_REQUEST, message))
             self._state(slice_, name, Phase.BLOCKED, message)
-            return
-        gang = self.unsatisfiable.get(uid)
-        if gang is not None and not isinstance(offer, Blocker) and slice_.id not in gang.first:
-            offer = _for_the_others(slice_, name, gang)
-        if isinstance(offer, Blocker):
-            self._state(slice_, name, Phase.BLOCKED, offer.note, next_at=offer.until)
-            launches.notices += [offer.notice] if offer.notice is not None else []
-            launches.wake_at += [offer.until] if offer.until is not None else []
-        elif self._lacks_operations(offer):
-            launches.waits_for_operations = True
-            self._wait_for_operations(slice_, name, offer)
-        else:
-            paced = paced_until(slice_, launches.pace, self.round_.memory)
-            if paced is not None and paced > self.round_.now:
-                launches.wake_at.append(paced)
-                self._wait_for_pace(slice_, name, paced)
+            return None
+        if wish is not None and wish.offers and limited:
+            self._wait_for_limit(slice_)
+        if blocker is None and wish is not None and wish.offers and gang is not None and slice_.id not in gang.first:
+            blocker = _for_the_others(slice_, name, gang)
+        if blocker is None:
+            blocker = self._too_many_failures(slice_, name)
+        if blocker is None and wish is not None and not wish.offers:
+            supplier_name = self.round_.rules.supplier_name
+            blocker = blockers.combined(slice_, name, wish.in_the_way, now, supplier_name)
+        if blocker is not None:
+            self._block(slice_, name, blocker)
+            return None
+        return wish
+
+    def serve(self, wish: _Wish) -> None:
+        """Decide on a create for one slice, where it is its turn."""
+        slice_, name = wish.slice_, wish.name
+        if self.zones.get(slice_.workload.uid) != wish.zone and wants_one_zone(slice_, self.round_.settings):
+            # Another slice of its workload has settled the zone since.
+            again = self.look_at(slice_)
+            if again is None:
                 return
-            if paced is not None:
-                launches.pace = backoff.retried(launches.pace, self.round_.now)
-            self._create(slice_, offer.stamped(name, attempt), choices)
-            self.probes.add(offer.blueprint.capacity, name)
-
-    def _wait_for_operations(self, slice_: Slice, name: PoolName, offer: Specification) -> None:
-        """Say which operations a slice waits for; in an Event too, where that lasts."""
-        limit = self.round_.memory.operations.limit
-        last = backoff.probing(self.round_.memory.backoffs, offer.blueprint.capacity)
-        if not self._has_slot or last is None:
-            key = "operations"
-            message = f"Node pool {name} waits for {OTHER_OPERATIONS}"
-            message += f"; {self.round_.rules.supplier_name} takes {limit} at once" if limit is not None else ""
+            wish = again
+        refusal = self.budget.refusal(slice_)
+        blocker = _too_much(slice_, name, refusal) if refusal is not None else self._too_many_failures(slice_, name)
+        if blocker is not None:
+            self._block(slice_, name, blocker)
+            return
+        offer, in_the_way = self._in_turn(wish)
+        if offer is None:
+            now, supplier_name = self.round_.now, self.round_.rules.supplier_name
+            self._block(slice_, name, blockers.combined(slice_, name, in_the_way, now, supplier_name))
+        elif len(self.launches.creates) >= self.slots:
+            self.launches.waits_for_operations = True
+            self._wait_for_operations(slice_, name)
         else:
-            key = "probes"
-            message = (
-                f"Node pool {name} waits for other node pools of capacity that was out of stock or over quota: no more "
-                f"than {self.probes.most} at once are created to see whether it is available again; the last "
-                f"message of {self.round_.rules.supplier_name} for this one: {last.failure.message}"
+            self._create(slice_, offer, offer.stamped(name, wish.attempt), wish.choices)
+
+    def _offers(
+        self, slice_: Slice, choices: Choices
+    ) -> tuple[tuple[tuple[CapacityChoice, Specification], ...], tuple[InTheWay, ...]]:
+        """Specify the pools that nothing of its own stands in the way of, down to one that nobody waits for."""
+        memory, now = self.round_.memory, self.round_.now
+        offers: list[tuple[CapacityChoice, Specification]] = []
+        in_the_way: list[InTheWay] = []
+        problems: dict[str, None] = {}
+        for choice in choices.open:
+            try:
+                offer = self.round_.candidates.specification(slice_, choice)
+            except UnmeetableError as error:
+                problems.setdefault(str(error))
+                continue
+            capacity = offer.blueprint.capacity
+            found = (
+                blockers.of_capacity(slice_, choice, capacity, memory, now)
+                or blockers.of_request(choice, offer.digest, memory, now)
+                or blockers.of_failed_pool(choice, offer.digest, memory, now)
             )
-        self._state(slice_, name, Phase.WANTED, message)
-        self._tell_if_it_lasts(slice_, message, f"{key} {name}")
+            if found is not None:
+                in_the_way.append(found)
+                continue
+            offers.append((choice, offer))
+            if backoff.probing(memory.backoffs, capacity) is None:
+                break
+        if not (offers or in_the_way):
+            raise UnmeetableError("; ".join(problems))
+        return tuple(offers), tuple(in_the_way)
 
-    def _wait_for_pace(self, slice_: Slice, name: PoolName, until: datetime) -> None:
-        """Say why a slice has failed that is to try again, one after the other; the first of them tries then."""
+    def _in_turn(self, wish: _Wish) -> tuple[Specification | None, list[InTheWay]]:
+        """Return the best pool that it is the slice's turn for; None where others try all of them first."""
+        in_the_way, unit = list(wish.in_the_way), unit_of(wish.slice_)
+        for choice, offer in wish.offers:
+            capacity = offer.blueprint.capacity
+            last = backoff.probing(self.round_.memory.backoffs, capacity)
+            if last is None:
+                return offer, in_the_way
+            queue = self.queues.get(capacity, {})
+            place = queue.get(unit, len(queue) + 1)
+            if place == 1 and capacity not in self.making:
+                return offer, in_the_way
+            in_the_way.append(blockers.of_turn(choice, last, (place, len(queue))))
+        return None, in_the_way
+
+    def _block(self, slice_: Slice, name: PoolName, blocker: Blocker) -> None:
+        self._state(slice_, name, Phase.BLOCKED, blocker.note, next_at=blocker.until)
+        self.launches.notices += [blocker.notice] if blocker.notice is not None else []
+        self.launches.wake_at += [blocker.until] if blocker.until is not None else []
+
+    def _too_many_failures(self, slice_: Slice, name: PoolName) -> Blocker | None:
+        now, namespace = self.round_.now, slice_.workload.namespace
+        until = backoff.counted_until(self.launches.tallies, slice_.id, namespace, slice_.siblings)
+        if until is None or until <= now:
+            return None
+        message = (
+            f"Node pool {name} waits: too many creates of this workload or of its namespace have failed; next try "
+            f"{clock(until, now)}"
+        )
         own = self.round_.memory.slice_backoffs.get(slice_.id)
-        last = f"; the last attempt failed: {own.failure.message}" if own is not None else ""
-        message = f"Node pool {name} is tried again after other slices whose creates failed{last}"
-        self._state(slice_, name, Phase.WANTED, message, next_at=None if self.paces else until)
-        self.paces = True
-        self._tell_if_it_lasts(slice_, message, f"pace {name}")
+        message += f"; the last attempt failed: {own.failure.message}" if own is not None else ""
+        said = notice(slice_, constants.CREATION_WAITING, message, key=f"failures {name}")
+        return Blocker(note=message, notice=said, until=until)
 
-    def _tell_if_it_lasts(self, slice_: Slice, message: str, key: str) -> None:
-        """Say in an Event too what a slice waits for, where it has waited for long."""
-        since = slice_.leader.unschedulable_since if slice_.leader is not None else None
-        if since is not None and self.round_.now - since >= _PATIENCE:
-            said = notice(slice_, constants.CREATION_WAITING, message, key=key, warning=False)
+    def _wait_for_limit(self, slice_: Slice) -> None:
+        """Note that a limit on chips alone keeps a slice, or those that it starts together with, out."""
+        together = self.unserved.get(slice_.workload.uid)
+        scope = self.budget.scope_to_reserve(together or (slice_,))
+        if scope:
+            unit = unit_of(slice_, together=together is not None)
+            since = waits_since(slice_, self.round_.now)
+            self.limited[scope][unit] = min(since, self.limited[scope].get(unit, since))
+
+    def _wait_for_operations(self, slice_: Slice, name: PoolName) -> None:
+        """Say that a slice waits for operations; in an Event too, where that lasts."""
+        limit = self.round_.memory.operations.limit
+        message = f"Node pool {name} waits for {OTHER_OPERATIONS}"
+        if limit is not None:
+            message += f"; {self.round_.rules.supplier_name} rejected more than {limit} of them at once"
+        self._state(slice_, name, Phase.WANTED, message)
+        if self.round_.now - waits_since(slice_, self.round_.now) >= _PATIENCE:
+            said = notice(slice_, constants.CREATION_WAITING, message, key=f"operations {name}", warning=False)
             self.launches.notices.append(said)
 
-    @property
-    def _has_slot(self) -> bool:
-        """Whether GKE takes one more operation."""
-        return self.slots is None or len(self.launches.creates) < self.slots
-
-    def _lacks_operations(self, offer: Specification) -> bool:
-        return not self._has_slot or self.probes.full(offer.blueprint.capacity)
-
-    def _create(self, slice_: Slice, request: NodePoolRequest, choices: Choices) -> None:
+    def _create(self, slice_: Slice, offer: Specification, request: NodePoolRequest, choices: Choices) -> None:
         """Decide on a create, and tell what its owner has to know of it."""
-        launches = self.launches
+        launches, capacity = self.launches, offer.blueprint.capacity
         launches.creates.append(_create_of(slice_, request))
         self._state(slice_, request.name, Phase.WANTED, "")
         launches.notices += (*underused(slice_), *unlisted(slice_), *self._left_out(slice_, choices))
@@ -214,40 +336,13 @@ class _Launcher:
         self.names.add(request.name)
         self.zones.setdefault(slice_.workload.uid, request.zone)
         self.budget.take(slice_)
-
-    def _offer(self, slice_: Slice, name: PoolName, choices: Choices) -> Specification | Blocker:
-        """Specify the pool of the best choice that nothing stands in the way of."""
-        memory, now, making = self.round_.memory, self.round_.now, self.probes.making
-        shape = check_shape(slice_)
-        machine_type, topology, nodes = shape.machine_type.name, str(shape.topology), slice_.nodes
-        in_the_way: list[blockers.InTheWay] = []
-        problems: dict[str, None] = {}
-        waiting: Specification | None = None
-        for choice in choices.open:
-            key = key_of_choice(choice, machine_type, topology, nodes)
-            found = blockers.of_capacity(slice_, choice, key, memory, making, now)
-            if found is None:
-                try:
-                    specification = self.round_.candidates.specification(slice_, choice)
-                except UnmeetableError as error:
-                    problems.setdefault(str(error))
-                    continue
-                digest = specification.digest
-                found = blockers.of_request(choice, digest, memory, now) or blockers.of_failed_pool(
-                    choice, digest, memory, now
-                )
-                if found is None and self.probes.full(specification.blueprint.capacity):
-                    # Another choice may need no probe.
-                    waiting = waiting or specification
-                    continue
-                if found is None:
-                    return specification
-            in_the_way.append(found)
-        if waiting is not None:
-            return waiting
-        if not in_the_way:
-            raise UnmeetableError("; ".join(problems))
-        return blockers.combined(slice_, name, in_the_way, now, self.round_.rules.supplier_name)
+        self.making.add(capacity)
+        launches.tallies = backoff.create_sent(launches.tallies, slice_.id, slice_.workload.namespace, self.round_.now)
+        contended = backoff.probing(self.round_.memory.backoffs, capacity) is not None
+        # A workload of which some slices are there goes on until all are, or gives them back.
+        begun = self.round_.memory.gangs.get(slice_.workload.uid, Gang()).there > 0
+        for resource in (CREATES, capacity) if contended and not begun else (CREATES,):
+            launches.last_turns |= had_turn(resource, unit_of(slice_), self.round_.now)
 
     def _free_name(self, slice_: Slice) -> tuple[int, PoolName]:
         """Return the attempt to make and its pool's name: one of which nothing is left."""
@@ -259,41 +354,11 @@ class _Launcher:
         return attempt, name
 
     def _queued(self, slice_: Slice, name: PoolName) -> Blocker | None:
-        turn = self.sidelined.get(slice_.workload.uid)
+        turn = self.turns.sidelined.get(slice_.workload.uid)
         if turn is None:
             return None
         message = f"Node pool {name} waits: {turn}"
         return Blocker(note=message, notice=notice(slice_, constants.CREATION_WAITING, message, key=f"queue {name}"))
-
-    def _is_out_for_long(self, slice_: Slice, refusal: Refusal | None) -> bool:
-        """Whether limits alone have kept a slice, or one that it starts together with, out for too long."""
-        uid, round_ = slice_.workload.uid, self.round_
-        if not is_due(round_.now - turn_of(slice_, round_.memory)) or uid in self.sidelined:
-            return False
-        gang = self.unsatisfiable.get(uid)
-        return refusal is not None if gang is None else gang.limited
-
-    def _reserve(self, slice_: Slice, offered: Callable[[], Specification | Blocker]) -> None:
-        """Keep what becomes free for slices if it is their turn; note that they wait for one if it is nobody's."""
-        uid, memory, now = slice_.workload.uid, self.round_.memory, self.round_.now
-        together: Collection[Slice] = self.members.get(uid, (slice_,))
-        scope = self.budget.scope_to_reserve(together)
-        turn = memory.keeping_turns.get(scope)
-        is_theirs = turn is not None and turn.workload_uid == uid and turn.until > now
-        if not scope or not (is_theirs or is_open(turn, now)):
-            return
-        try:
-            if isinstance(offered(), Blocker):
-                return
-        except UnmeetableError:
-            # Told when the limit is out of the way.
-            return
-        if is_theirs:
-            missing = self.budget.reserve(scope, together)
-            since = turn_of(slice_, memory)
-            self.launches.reservations[scope] = Reservation(workload_uid=uid, since=since, missing_chips=missing)
-        else:
-            self.launches.candidates.setdefault(scope, []).append(uid)
 
     def _left_out(self, slice_: Slice, choices: Choices) -> Iterable[Notice]:
         messages = [labels_left_out(slice_, self.round_.settings, self.round_.rules)]

@@ -1,29 +1,33 @@
-"""How many chips and pools the administrator allows.
+"""How many chips and pools the administrator allows, and whose they are.
 
 Counted is everything of ours that GKE has or may have: listed pools in whatever state, and creates that no list shows
-yet.
+yet. Chips count for the namespaces whose unfinished pods are bound to them, else for the one whose slice counts on the
+pool, else for the one that it was created for.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from provisioner import tpu
 from provisioner.model.capacity import PoolName
 from provisioner.model.workloads import Workload, WorkloadName, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.settings.forms import OTHERS
-from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.match.assignment import Matching
+from provisioner.slices.demand import Slice
+from provisioner.slices.planning.plan import LimitUse
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
+from provisioner.slices.planning.turns import Unit, unit_of
 
 _HOUR = timedelta(hours=1)
 _ALL = "all pools together"
 _PAUSE = "PAUSE_CREATION"
+_POOLS = "MAX_POOLS_PER_JOBSET"
 #: The first words of scopes, narrowest first.
 _BREADTH = ("namespace", "accelerator", "all")
 
@@ -45,47 +49,64 @@ _PAUSED = Refusal(
 )
 
 
+class Charge(NamedTuple):
+    """For whom one pool counts."""
+
+    #: Chips by namespace.
+    chips: Mapping[str, int]
+    accelerator: str
+    #: Whose pool it is for the limit on pools.
+    workload: WorkloadName
+    uid: WorkloadUid
+
+
+class Reserved(NamedTuple):
+    """What is reserved within one limit for the unit whose turn it is."""
+
+    unit: Unit
+    chips: int
+    #: How many have to become free for it.
+    missing: int
+
+
 @dataclass(slots=True, kw_only=True)
 class Budget:
-    """What is left within the limits, as the creates of one decision use it up."""
+    """What is left within the limits, as the claims and creates of one decision use it up."""
 
     settings: Settings
     now: datetime
-    #: Chips by scope.
+    #: Chips by scope, and by scope and the workload that has them.
     chips: Counter[str] = field(default_factory=Counter)
-    #: Chips by scope and the workload that has them.
     chips_of_workloads: Counter[tuple[str, WorkloadUid]] = field(default_factory=Counter)
     #: Pools by their workload.
     pools: Counter[WorkloadName] = field(default_factory=Counter)
+    charges: dict[PoolName, Charge] = field(default_factory=dict)
     #: The creates of the last hour, oldest first.
     created: list[datetime] = field(default_factory=list)
-    #: Of the chips those that are kept for slices that have waited for too long, by scope.
-    reserved: dict[str, int] = field(default_factory=dict)
-    #: Whether there is a limit on chips, and one that chips or pools are counted for.
-    counts_chips: bool = field(init=False)
+    #: By scope.
+    reserved: dict[str, Reserved] = field(default_factory=dict)
+    #: Whether there is a limit that chips or pools are counted for.
     counts: bool = field(init=False)
 
     @classmethod
-    def of(cls, round_: Round, matching: Matching) -> Budget:
-        """Count what there is."""
-        settings, now, holders = round_.settings, round_.now, matching.holders
-        budget = cls(settings=settings, now=now)
-        budget.created = sorted(moment for moment in round_.memory.created_at.values() if moment > now - _HOUR)
-        for each in round_.supply.values() if budget.counts else ():
-            # One that only others' pods are on is not had by the workload that it was made for.
-            lent = is_lent(each, holders.get(each.name, frozenset()))
-            budget._count(each.workload_name, each.pool.machine_type, each.pool.hosts, pools=0 if lent else 1)
-            users = {slice_id.workload_uid for slice_id in holders.get(each.name, ()) if slice_id is not None}
-            for uid in users or {each.workload_uid}:
-                budget.chips_of_workloads.update(dict.fromkeys(((scope, uid) for scope in scopes_of(each)), each.chips))
+    def of(cls, round_: Round) -> Budget:
+        """Count what there is, before any slice counts on a pool that no pod is bound to."""
+        budget = cls(settings=round_.settings, now=round_.now)
+        budget.created = sorted(at for at in round_.memory.created_at if at > round_.now - _HOUR)
+        if budget.counts:
+            users = _users(round_)
+            for each in round_.supply.values():
+                budget._charge(each.name, _charge_of(each, users.get(each.name, Counter())))
         return budget
 
     def __post_init__(self) -> None:
+        """Find out what has to be counted."""
         settings = self.settings
-        self.counts_chips = settings.max_chips is not None or bool(
-            settings.max_chips_per_namespace or settings.max_chips_per_accelerator
+        self.counts = settings.max_chips is not None or bool(
+            settings.max_chips_per_namespace
+            or settings.max_chips_per_accelerator
+            or settings.max_pools_per_jobset is not None
         )
-        self.counts = self.counts_chips or settings.max_pools_per_jobset is not None
 
     def copy(self) -> Budget:
         """Return a budget of its own with the same things counted."""
@@ -94,9 +115,12 @@ class Budget:
             chips=self.chips.copy(),
             chips_of_workloads=self.chips_of_workloads.copy(),
             pools=self.pools.copy(),
+            charges=self.charges.copy(),
             created=self.created.copy(),
             reserved=self.reserved.copy(),
         )
+
+    # --- creates
 
     def refusal(self, slice_: Slice) -> Refusal | None:
         """Return what forbids one more pool for this slice, None where nothing does."""
@@ -104,30 +128,125 @@ class Budget:
             return _PAUSED
         if slice_.shape is None:
             return None
-        chips = _chips_of(slice_) if self.counts_chips else 0
-        for limit, scope, most in self._limits_on_chips(slice_) if self.counts_chips else ():
-            if self.chips[scope] + chips > most:
-                return _too_many_chips(limit, scope, most, self.chips[scope], self.reserved.get(scope, 0), chips)
+        chips = _chips_of(slice_)
+        for limit, scope, most in self._limits_on_chips(slice_):
+            reserved = self._reserved_for_others(scope, slice_)
+            if self.chips[scope] + reserved + chips > most:
+                return _too_many_chips(limit, scope, most, self.chips[scope], reserved, chips)
         return self._refusal_of_others(slice_.workload)
 
-    def missing(self, slice_: Slice) -> dict[str, int]:
-        """Return how many chips have to go, by scope, before a pool for this slice is allowed."""
+    def take(self, slice_: Slice) -> None:
+        """Count a create that has been decided."""
+        shape, workload = slice_.shape, slice_.workload
+        if shape is not None and self.counts:
+            chips = {workload.namespace: _chips_of(slice_)}
+            self._count(Charge(chips, shape.accelerator.label, workload.full_name, workload.uid), 1)
+        self.created.append(self.now)
+
+    def give_back(self, each: Supply) -> None:
+        """Count a pool no more."""
+        charge = self.charges.pop(each.name, None)
+        if charge is not None:
+            self._count(charge, -1)
+
+    def in_the_way(self, slice_: Slice, each: Supply) -> bool:
+        """Whether one pool less would help a slice that a limit keeps from its own."""
+        charge = self.charges.get(each.name)
+        if charge is None:
+            return False
         chips = _chips_of(slice_)
-        return {
-            scope: self.chips[scope] + chips - most
-            for _, scope, most in self._limits_on_chips(slice_)
-            if self.chips[scope] + chips > most
-        }
+        scopes = {scope for _, scope, most in self._limits_on_chips(slice_) if self.chips[scope] + chips > most}
+        if scopes:
+            return not scopes.isdisjoint(_scopes(charge))
+        return charge.workload == slice_.workload.full_name and self._too_many_pools(slice_.workload) is not None
+
+    def counts_in(self, scope: str, each: Supply) -> bool:
+        """Whether the chips of a pool count within a limit."""
+        charge = self.charges.get(each.name)
+        return charge is not None and scope in _scopes(charge)
+
+    # --- claims
+
+    def allows_claim(self, slice_: Slice, each: Supply) -> bool:
+        """Whether a slice may count on a pool that was created for another: its chips then count for the slice."""
+        charge = self.charges.get(each.name)
+        if charge is None or charge.uid == slice_.workload.uid:
+            return True
+        namespace = slice_.workload.namespace
+        most = _amount(self.settings.max_chips_per_namespace, namespace)
+        more = each.chips - charge.chips.get(namespace, 0)
+        if most is not None and self.chips[_namespace(namespace)] + more > most:
+            return False
+        scopes = (_ALL, _namespace(namespace), _accelerator(charge.accelerator))
+        kept = any(self._reserved_for_others(scope, slice_) for scope in scopes)
+        return not kept and self._too_many_pools(slice_.workload) is None
+
+    def claim(self, slice_: Slice, each: Supply) -> None:
+        """Count a pool for the slice that counts on it."""
+        charge, workload = self.charges.get(each.name), slice_.workload
+        if charge is not None and charge.uid != workload.uid:
+            self._count(charge, -1)
+            chips = {workload.namespace: each.chips}
+            self._charge(each.name, Charge(chips, charge.accelerator, workload.full_name, workload.uid))
+
+    # --- turns
 
     def scope_to_reserve(self, slices: Collection[Slice]) -> str:
         """Return the narrowest limit that keeps out slices that wait for each other: what becomes free there may help.
 
-        Within no wider one: whom a limit of its own namespace keeps out must not keep chips from other namespaces. Once
-        for each limit. And not where that would be of no use: where another limit keeps them out too, or where a limit
-        allows their workload no more than it has. Empty where nothing is to be kept.
+        Within no wider one: whom a limit of its own namespace keeps out must not keep chips from other namespaces. And
+        not where that would be of no use: where another limit keeps them out too, or where a limit allows their
+        workload no more than it has. Empty where nothing is to be kept.
         """
         if any(self._refusal_of_others(each.workload) for each in slices):
             return ""
+        asked, own, limits = self._asked(slices)
+        if any(asked[scope] + own[scope] > most for scope, most in limits.items()):
+            return ""
+        # Who only waits for what is reserved for another waits for a turn as well.
+        slice_ = next(iter(slices))
+        refusing = [
+            scope
+            for scope, most in limits.items()
+            if self.chips[scope] + self._reserved_for_others(scope, slice_) + asked[scope] > most
+        ]
+        return min(refusing, key=lambda each: _BREADTH.index(each.partition(" ")[0]), default="")
+
+    def reserve(self, scope: str, unit: Unit, slices: Collection[Slice]) -> None:
+        """Keep what becomes free within a limit for the unit whose turn it is."""
+        asked, _, limits = self._asked(slices)
+        if scope in limits:
+            missing = self.chips[scope] + asked[scope] - limits[scope]
+            self.reserved[scope] = Reserved(unit, asked[scope], missing)
+
+    def uses(self) -> tuple[LimitUse, ...]:
+        """Return how much of each limit that is set is used."""
+        settings, uses = self.settings, list[LimitUse]()
+        if settings.max_chips is not None:
+            uses.append(LimitUse("MAX_CHIPS", "all", settings.max_chips, self.chips[_ALL]))
+        uses += self._uses("MAX_CHIPS_PER_NAMESPACE", settings.max_chips_per_namespace, _namespace(""))
+        uses += self._uses("MAX_CHIPS_PER_ACCELERATOR", settings.max_chips_per_accelerator, _accelerator(""))
+        if settings.max_pools_per_jobset is not None:
+            uses.append(LimitUse(_POOLS, OTHERS, settings.max_pools_per_jobset, max(self.pools.values(), default=0)))
+        if settings.max_creates_per_hour is not None:
+            uses.append(LimitUse("MAX_CREATES_PER_HOUR", "all", settings.max_creates_per_hour, len(self.created)))
+        return tuple(uses)
+
+    # --- inside
+
+    def _charge(self, name: PoolName, charge: Charge) -> None:
+        self.charges[name] = charge
+        self._count(charge, 1)
+
+    def _count(self, charge: Charge, sign: int) -> None:
+        for namespace, chips in charge.chips.items():
+            for scope in (_ALL, _namespace(namespace), _accelerator(charge.accelerator)):
+                self.chips[scope] += sign * chips
+                self.chips_of_workloads[scope, charge.uid] += sign * chips
+        self.pools[charge.workload] += sign
+
+    def _asked(self, slices: Iterable[Slice]) -> tuple[Counter[str], Counter[str], dict[str, int]]:
+        """Return by scope what slices ask for, what their workloads have, and the limits."""
         asked: Counter[str] = Counter()
         own: Counter[str] = Counter()
         limits: dict[str, int] = {}
@@ -136,24 +255,15 @@ class Budget:
                 limits[scope] = most
                 asked[scope] += _chips_of(each)
                 own[scope] = self.chips_of_workloads[scope, each.workload.uid]
-        if any(asked[scope] + own[scope] > most for scope, most in limits.items()):
-            return ""
-        refusing = [scope for scope, most in limits.items() if self.chips[scope] + asked[scope] > most]
-        scope = min(refusing, key=lambda each: _BREADTH.index(each.partition(" ")[0]), default="")
-        return "" if scope in self.reserved else scope
+        return asked, own, limits
 
-    def reserve(self, scope: str, slices: Collection[Slice]) -> int:
-        """Keep what becomes free within a limit for slices; return how many chips are missing."""
-        asked, allowed = 0, 0
-        for each in slices:
-            for _, other, most in self._limits_on_chips(each):
-                if other == scope:
-                    asked, allowed = asked + _chips_of(each), most
-        self.reserved[scope] = asked
-        self.chips[scope] += asked
-        return self.chips[scope] - allowed
+    def _reserved_for_others(self, scope: str, slice_: Slice) -> int:
+        reserved = self.reserved.get(scope)
+        if reserved is None or reserved.unit in (unit_of(slice_), unit_of(slice_, together=True)):
+            return 0
+        return reserved.chips
 
-    def _limits_on_chips(self, slice_: Slice) -> Iterable[tuple[str, str, int]]:
+    def _limits_on_chips(self, slice_: Slice) -> Iterator[tuple[str, str, int]]:
         """Yield setting, scope and number."""
         settings, namespace = self.settings, slice_.workload.namespace
         if settings.max_chips is not None:
@@ -166,26 +276,6 @@ class Budget:
         if most is not None:
             yield "MAX_CHIPS_PER_ACCELERATOR", _accelerator(accelerator), most
 
-    def take(self, slice_: Slice) -> None:
-        """Count a create that has been decided."""
-        workload, shape = slice_.workload, slice_.shape
-        if shape is not None and self.counts:
-            self._count(workload.full_name, shape.machine_type.name, slice_.nodes, pools=1)
-            for scope in scopes(workload.namespace, shape.accelerator.label):
-                self.chips_of_workloads[scope, workload.uid] += _chips_of(slice_)
-        self.created.append(self.now)
-
-    def give_back(self, each: Supply) -> None:
-        """Count a pool no more."""
-        self._count(each.workload_name, each.pool.machine_type, -each.pool.hosts, pools=-1)
-
-    def _count(self, workload: WorkloadName, machine_type: str, nodes: int, *, pools: int) -> None:
-        known = tpu.machine_type(machine_type)
-        if known is not None:
-            for scope in scopes(workload.namespace, known[0].label):
-                self.chips[scope] += nodes * known[1].chips
-        self.pools[workload] += pools
-
     def _refusal_of_others(self, workload: Workload) -> Refusal | None:
         """Return what forbids one more pool besides the limits on chips."""
         if self.settings.pause_creation:
@@ -197,9 +287,8 @@ class Budget:
         if most is None or there < most:
             return None
         return Refusal(
-            limit="MAX_POOLS_PER_JOBSET",
-            message=f"MAX_POOLS_PER_JOBSET allows a {workload.kind} {most} node pools, and {workload.name} has "
-            f"{there}.",
+            limit=_POOLS,
+            message=f"{_POOLS} allows a {workload.kind} {most} node pools, and {workload.name} has {there}.",
         )
 
     def _too_many_creates(self) -> Refusal | None:
@@ -213,6 +302,48 @@ class Budget:
             "created.",
             until=until,
         )
+
+    def _uses(self, limit: str, amounts: Iterable[tuple[str, int]], prefix: str) -> Iterator[LimitUse]:
+        named = dict(amounts)
+        for name, most in named.items():
+            others = (
+                chips
+                for scope, chips in self.chips.items()
+                if scope.startswith(prefix) and scope.removeprefix(prefix) not in named
+            )
+            used = max(others, default=0) if name == OTHERS else self.chips[prefix + name]
+            yield LimitUse(limit, name, most, used)
+
+
+def _users(round_: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, WorkloadUid]]]:
+    """Count the nodes that each workload has unfinished pods on, by pool."""
+    pool_of_node = {node.name: node.pool_name for node in round_.snapshot.nodes}
+    seen: set[tuple[str, str]] = set()
+    users: dict[PoolName, Counter[tuple[str, WorkloadName, WorkloadUid]]] = {}
+    for pod in round_.snapshot.pods:
+        name = pool_of_node.get(pod.node_name) if pod.node_name and not pod.finished else None
+        if name is not None and (pod.node_name, pod.namespace) not in seen:
+            seen.add((pod.node_name, pod.namespace))
+            uid = round_.workloads.uid_of(pod) or WorkloadUid("")
+            user = (pod.namespace, WorkloadName(pod.kind, pod.namespace, pod.workload_name), uid)
+            users.setdefault(name, Counter())[user] += 1
+    return users
+
+
+def _charge_of(each: Supply, users: Mapping[tuple[str, WorkloadName, WorkloadUid], int]) -> Charge:
+    """Charge each namespace for the nodes that it uses, and the rest to the one that uses most."""
+    known = tpu.machine_type(each.pool.machine_type)
+    accelerator, total = (known[0].label if known is not None else ""), each.chips
+    if not users:
+        creator = each.workload_name
+        return Charge({creator.namespace: total}, accelerator, creator, each.workload_uid)
+    (_, workload, uid), _ = max(users.items(), key=lambda item: (item[1], item[0][0], item[0][1].name))
+    per_node = total // max(1, each.pool.hosts)
+    chips: Counter[str] = Counter()
+    for (namespace, _, _), nodes in users.items():
+        chips[namespace] += per_node * nodes
+    chips[workload.namespace] += total - chips.total()
+    return Charge(chips, accelerator, workload, uid)
 
 
 def problem_of(slices: Iterable[Slice], settings: Settings) -> str:
@@ -228,15 +359,18 @@ def problem_of(slices: Iterable[Slice], settings: Settings) -> str:
     return ""
 
 
-def scopes_of(each: Supply) -> tuple[str, str, str]:
-    """Return the scopes of limits in which the chips of a pool count."""
-    known = tpu.machine_type(each.pool.machine_type)
-    return scopes(each.workload_name.namespace, known[0].label if known else "")
+def remembered(created_at: Iterable[datetime], started: int, settings: Settings, now: datetime) -> tuple[datetime, ...]:
+    """Return the creates to remember for MAX_CREATES_PER_HOUR: none without that limit.
+
+    A moment far ahead was written by a clock that ran wrong.
+    """
+    if settings.max_creates_per_hour is None:
+        return ()
+    return (*(at for at in created_at if now - _HOUR < at <= now + _HOUR), *(now,) * started)
 
 
-def scopes(namespace: str, accelerator: str) -> tuple[str, str, str]:
-    """Return the scopes of limits in which the chips of a namespace and an accelerator count."""
-    return _ALL, _namespace(namespace), _accelerator(accelerator)
+def _scopes(charge: Charge) -> set[str]:
+    return {_ALL, _accelerator(charge.accelerator), *map(_namespace, charge.chips)}
 
 
 def _namespace(name: str) -> str:
@@ -247,24 +381,6 @@ def _accelerator(label: str) -> str:
     return f"accelerator {label}"
 
 
-def remembered(
-    created_at: Mapping[PoolName, datetime], started: Iterable[PoolName], settings: Settings, now: datetime
-) -> dict[PoolName, datetime]:
-    """Return the creates to remember for MAX_CREATES_PER_HOUR: none without that limit.
-
-    A moment far ahead was written by a clock that ran wrong.
-    """
-    if settings.max_creates_per_hour is None:
-        return {}
-    recent = {name: moment for name, moment in created_at.items() if now - _HOUR < moment <= now + _HOUR}
-    for name in started:
-        if name in recent:
-            # A name that is free again may be sent again: each time counts.
-            recent[PoolName(f"{name} {recent[name].isoformat()}")] = recent[name]
-        recent[name] = now
-    return recent
-
-
 def _chips_of(slice_: Slice) -> int:
     return slice_.nodes * slice_.shape.machine_type.chips if slice_.shape is not None else 0
 
@@ -273,16 +389,9 @@ def _too_many_chips(limit: str, scope: str, most: int, counted: int, reserved: i
     if chips > most:
         message = f"{limit} allows {scope} {most} chips; this slice alone has {chips}."
     else:
-        kept = f", {reserved} are reserved for a slice that has waited longer" if reserved else ""
-        message = (
-            f"{limit} allows {scope} {most} chips, {counted - reserved} exist{kept}, and this slice would add {chips}."
-        )
+        kept = f", {reserved} are reserved for a slice whose turn it is" if reserved else ""
+        message = f"{limit} allows {scope} {most} chips, {counted} exist{kept}, and this slice would add {chips}."
     return Refusal(limit=limit, message=message)
-
-
-def is_lent(each: Supply, holders: Collection[SliceId | None]) -> bool:
-    """Whether pods are on a pool, and none of the workload that it was made for."""
-    return bool(holders) and all(slice_id is None or slice_id.workload_uid != each.workload_uid for slice_id in holders)
 
 
 def _amount(amounts: Collection[tuple[str, int]], name: str) -> int | None:

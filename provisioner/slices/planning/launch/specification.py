@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from provisioner import constants, tpu
@@ -101,7 +101,7 @@ def blueprint(
         labels=dict(copied),
         taints=_taints(slice_, settings, choice.kind),
     )
-    request = rules.complete(facts, slice_, settings)
+    request = replace(rules.complete(facts, slice_, settings), own_inputs=_own_inputs(slice_))
     shared = {name: getattr(request, name) for name in _FIELDS if name not in ("name", "labels")}
     return Blueprint(request=request, shared=shared, capacity=capacity_key(request), digest_text=_digest_text(request))
 
@@ -151,7 +151,7 @@ def _digest_text(request: NodePoolRequest) -> tuple[str, str]:
 
     The digests of earlier releases are on pools and in the hints: what is asked for in the same way keeps its digest.
     """
-    content: dict[str, Any] = {name: getattr(request, name) for name in _FIELDS}
+    content: dict[str, Any] = {name: getattr(request, name) for name in _FIELDS if name != "own_inputs"}
     topology, capacity = content.pop("topology"), content.pop("capacity")
     content |= {
         "name": "",
@@ -172,6 +172,14 @@ def _digest(text: tuple[str, str], labels: Mapping[str, str]) -> str:
     kept = sorted([item for item in labels.items() if item[0] not in _STAMPS])
     before, after = text
     return hashlib.sha256(f"{before}{kept!r}{after}".encode()).hexdigest()[:_DIGEST_DIGITS]
+
+
+def _own_inputs(slice_: Slice) -> str:
+    """Return a fingerprint of what the pods chose that other workloads do not share; empty for nothing."""
+    annotations, selector = slice_.requirements.annotations, slice_.requirements.node_selector
+    own = [annotations.get(key, "") for key in (constants.ADDITIONAL_NODE_NETWORKS, constants.NODE_SERVICE_ACCOUNT)]
+    own.append(selector.get(constants.PLACEMENT_POLICY, ""))
+    return hashlib.sha256(repr(own).encode()).hexdigest()[:_DIGEST_DIGITS] if any(own) else ""
 
 
 def _taints(slice_: Slice, settings: Settings, kind: CapacityKind) -> tuple[Taint, ...]:

@@ -8,8 +8,9 @@ whose slice sits elsewhere is free for another.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TypeVar
 
 from provisioner.model.capacity import NodePool, PoolName, Zone
@@ -18,11 +19,19 @@ from provisioner.model.labels import may_be_there
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.slices import slice_id_of
+from provisioner.slices.planning.launch.limits import Budget
+from provisioner.slices.planning.memory.state import Claim
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply, serves, takes
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
+#: A slice counts for so long on a ready pool that was made for another and that none of its pods is bound to: within
+#: 5.5 minutes the scheduler looks again at all that waits.
+_UNBOUND_AT_MOST = timedelta(minutes=6)
+#: A slice without pods counts on its pool for so long: the Job controller waits up to 10 minutes before it replaces a
+#: pod that failed.
+_WITHOUT_PODS_AT_MOST = timedelta(minutes=15)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +50,8 @@ class Matching:
     unserved: tuple[Slice, ...]
     #: The zone of each workload whose pools are all to be in one zone and of which there are some.
     zones: Mapping[WorkloadUid, Zone]
+    #: For `Memory.claims`.
+    claims: Mapping[SliceId, Claim]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +62,8 @@ class Restrictions:
     one_zone: Collection[WorkloadUid] = ()
     #: Workloads that take no pool at all.
     sidelined: Collection[WorkloadUid] = ()
-    #: Slices that take no pool that was made for another: what becomes free is kept for one that has waited longer.
-    yielding: Collection[SliceId] = ()
+    #: A claim has to fit the limits of the slice, and counts there.
+    budget: Budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +80,7 @@ class _Use:
 def match(round_: Round, restrictions: Restrictions) -> Matching:
     """Match slices with pools; each pool serves one slice at most."""
     slices, supply, owned, last_held = round_.slices, round_.supply, round_.owned, round_.memory.last_held
+    budget = restrictions.budget
     use = _use(round_)
     usable = {name: each for name, each in supply.items() if each.usable}
     claims: dict[SliceId, PoolName] = {}
@@ -85,6 +97,7 @@ def match(round_: Round, restrictions: Restrictions) -> Matching:
             claims[slice_.id] = candidate.name
             claimed[candidate.name] = slice_.id
             settle(slice_.workload.uid, candidate.pool)
+            budget.claim(slice_, candidate)
 
     def returns_to(slice_: Slice, candidate: Supply | None) -> bool:
         """Whether a slice may count on a pool that it had, or that was made for it."""
@@ -93,12 +106,19 @@ def match(round_: Round, restrictions: Restrictions) -> Matching:
         # Its own pods on their way out make room for those that follow them.
         if use.occupants.get(candidate.name, frozenset()) - {slice_.id}:
             return False
+        if round_.made_for.get(candidate.name) != slice_.id and not may_borrow(slice_, candidate):
+            return False
         # Where all hosts are known, the slice's pods are on none of them: it found a place among foreign nodes.
         gone = slice_.id in use.elsewhere and len(candidate.nodes) >= candidate.pool.hosts
         # What a suspended workload's pods will ask for is not known: a queue changes their template before and after.
         return not gone and (slice_.workload.suspended or serves(candidate, slice_))
 
-    def return_home(slices: Sequence[Slice]) -> None:
+    def may_borrow(slice_: Slice, candidate: Supply) -> bool:
+        return not _expired(slice_, round_) and budget.allows_claim(slice_, candidate)
+
+    def return_home(slices: Iterable[Slice]) -> None:
+        # Who has had no pods for long has ended, or will want a pool again when they come.
+        slices = [each for each in slices if each.pods or not _expired(each, round_)]
         for slice_ in slices:
             last = supply.get(last_held.get(slice_.id, PoolName("")))
             claim(slice_, last if returns_to(slice_, last) else None)
@@ -123,8 +143,8 @@ def match(round_: Round, restrictions: Restrictions) -> Matching:
         if each.name not in claimed and not use.occupants.get(each.name) and not each.unwatched
     )
     for slice_ in eligible:
-        if slice_.pending and slice_.id not in claims and slice_.id not in restrictions.yielding:
-            claim(slice_, free.take(slice_, zones.get(slice_.workload.uid)))
+        if slice_.pending and slice_.id not in claims and not _expired(slice_, round_):
+            claim(slice_, free.take(slice_, zones.get(slice_.workload.uid), budget))
     # The scheduler puts whatever fits on the nodes that a suspended workload keeps: it is the last to count on them.
     return_home(suspended)
     return Matching(
@@ -134,7 +154,29 @@ def match(round_: Round, restrictions: Restrictions) -> Matching:
         elsewhere=use.elsewhere,
         unserved=tuple(each for each in waiting if each.pending and each.id not in claims),
         zones=zones,
+        claims={each.id: kept for each in waiting if (kept := _kept(each, claims.get(each.id), round_)) is not None},
     )
+
+
+def _expired(slice_: Slice, round_: Round) -> bool:
+    """Whether a slice has counted on a pool for too long that none of its pods was bound to."""
+    claim = round_.memory.claims.get(slice_.id)
+    if claim is None or claim.has_pods is not bool(slice_.pods):
+        return False
+    return round_.now - claim.since >= (_UNBOUND_AT_MOST if claim.has_pods else _WITHOUT_PODS_AT_MOST)
+
+
+def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
+    """Return since when a slice counts on a ready pool, for the next round; an expired claim is no new one."""
+    before, has_pods = round_.memory.claims.get(slice_.id), bool(slice_.pods)
+    if _expired(slice_, round_):
+        return before
+    # What is kept waiting on purpose is not counted.
+    waits = slice_.workload.suspended or slice_.workload.uid in round_.memory.gangs
+    if name is None or waits or not round_.supply[name].ready:
+        return None
+    same = before is not None and before.has_pods is has_pods
+    return before if same else Claim(since=round_.now, has_pods=has_pods)
 
 
 class _Free:
@@ -149,7 +191,7 @@ class _Free:
         self._searches: dict[Hashable, Iterator[Supply]] = {}
         self._taken: set[PoolName] = set()
 
-    def take(self, slice_: Slice, zone: Zone | None) -> Supply | None:
+    def take(self, slice_: Slice, zone: Zone | None, budget: Budget) -> Supply | None:
         """Give out the best pool that fits, in the one zone where there is one to keep to."""
         if not self._shelves:
             return None
@@ -158,12 +200,16 @@ class _Free:
         shelf = min((self._shelves.get(label, []) for label in selectors), key=len, default=[])
         if not shelf:
             return None
+        whose = slice_.id if budget.reserved else slice_.workload.uid if budget.counts else None
         search = self._searches.setdefault(
-            (_demand_key(slice_), zone),
+            (_demand_key(slice_), zone, whose),
             (
                 each
                 for each in shelf
-                if each.name not in self._taken and zone in (None, *each.pool.zones) and takes(each, slice_)
+                if each.name not in self._taken
+                and zone in (None, *each.pool.zones)
+                and budget.allows_claim(slice_, each)
+                and takes(each, slice_)
             ),
         )
         found = next(search, None)

@@ -11,7 +11,7 @@ from provisioner.model.capacity import Failure, FailureKind, NodePool, Operation
 from provisioner.model.choices import capacity_key
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.open_calls import postpone
-from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory, OperationLimit
+from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory
 from provisioner.slices.planning.plan import LookUp, LookUpKind
 
 #: Whether a workload still lives that the caches do not show is asked this often.
@@ -109,8 +109,7 @@ def _created(memory: Memory, answer: CreateAnswer) -> Memory:
         memory = replace(
             memory,
             slice_backoffs=backoff.forget(memory.slice_backoffs, taken_call.slice_id),
-            pace=backoff.taken(memory.pace),
-            operations=replace(memory.operations, acceptances=memory.operations.acceptances + 1),
+            tallies=backoff.create_taken(memory.tallies, taken_call.slice_id, taken_call.namespace),
         )
         if call is None and making is not None:
             # The list was faster than the answer.
@@ -126,20 +125,19 @@ def _created(memory: Memory, answer: CreateAnswer) -> Memory:
         unknown = replace(call, state=CallState.UNKNOWN, since=answer.at)
         return replace(memory, creates={**memory.creates, answer.name: unknown})
     # Only a create that GKE refused did not count: one with an unknown outcome may have made a pool that is gone again.
-    created_at = {name: moment for name, moment in memory.created_at.items() if name != answer.name}
-    without = replace(_without_create(memory, answer.name), created_at=created_at)
+    created_at = list(memory.created_at)
+    if call.since in created_at:
+        created_at.remove(call.since)
+    without = replace(_without_create(memory, answer.name), created_at=tuple(created_at))
     return _failed_create(without, memory, answer.name, failure, answer.at)
 
 
 def _failed_create(without: Memory, memory: Memory, name: PoolName, failure: Failure, at: datetime) -> Memory:
     call = memory.creates[name]
-    without = replace(without, last_failure_at={**without.last_failure_at, call.slice_id: at})
     if failure.kind is FailureKind.TOO_MANY_OPERATIONS:
-        again = without.operations.last_rejected == {name}
-        without = replace(without, operations=_rejected(without.operations, name))
-        if not again:
-            # The operations are limited by what GKE takes; only who is rejected all the same has to wait by itself.
-            return without
+        # It says nothing of the slice: it tries again when there is room.
+        return replace(without, operations=replace(without.operations, rejected=True))
+    without = _counted(without, call, at)
     if failure.kind is FailureKind.INVALID:
         return _refused(without, call, failure, at)
     capacity = capacity_key(call.request)
@@ -148,11 +146,11 @@ def _failed_create(without: Memory, memory: Memory, name: PoolName, failure: Fai
     own = backoff.slice_failed(
         without.slice_backoffs, failure, call.slice_id, at, reserved=capacity if call.request.reservation else ""
     )
-    return replace(without, slice_backoffs=own, pace=backoff.failed_again(without.pace))
+    return replace(without, slice_backoffs=own)
 
 
-def _rejected(operations: OperationLimit, name: PoolName) -> OperationLimit:
-    return replace(operations, rejections=operations.rejections | {name})
+def _counted(memory: Memory, call: CreateCall, at: datetime) -> Memory:
+    return replace(memory, tallies=backoff.create_counted(memory.tallies, call.slice_id, call.namespace, at))
 
 
 def _refused(memory: Memory, call: CreateCall, failure: Failure, at: datetime) -> Memory:
@@ -173,13 +171,10 @@ def _deleted(memory: Memory, answer: DeleteAnswer, pool: NodePool | None) -> Mem
         accepted = DeleteCall(
             state=CallState.ACCEPTED, since=answer.at, operation=answer.operation, failures=call.failures
         )
-        operations = memory.operations
-        if answer.result is DeleteResult.ACCEPTED:
-            operations = replace(operations, acceptances=operations.acceptances + 1)
-        return replace(memory, deletes={**memory.deletes, answer.name: accepted}, operations=operations)
+        return replace(memory, deletes={**memory.deletes, answer.name: accepted})
     operations = memory.operations
     if answer.failure is not None and answer.failure.kind is FailureKind.TOO_MANY_OPERATIONS:
-        operations = _rejected(operations, answer.name)
+        operations = replace(operations, rejected=True)
     if answer.result is DeleteResult.NEEDED:
         # All such pools are looked at together, with one list: there may be as many as workloads that nobody watches.
         wait = _NEEDED_SECONDS - answer.at.timestamp() % _NEEDED_SECONDS
@@ -221,19 +216,14 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
 def _never_made(memory: Memory, call: CreateCall, at: datetime) -> Memory:
     """Forget a create that had no effect after all: its name is sent again, after those that wait for longer."""
     own = backoff.slice_failed(memory.slice_backoffs, _NOT_MADE, call.slice_id, at)
-    return replace(
-        _without_create(memory, call.request.name),
-        slice_backoffs=own,
-        pace=backoff.failed_again(memory.pace),
-        last_failure_at={**memory.last_failure_at, call.slice_id: at},
-    )
+    return replace(_counted(_without_create(memory, call.request.name), call, at), slice_backoffs=own)
 
 
 def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None, at: datetime) -> Memory:
     """Learn from how the operation of a create that GKE took has ended."""
     if failure is None:
         return memory
-    memory = replace(memory, last_failure_at={**memory.last_failure_at, call.slice_id: at})
+    memory = _counted(memory, call, at)
     if failure.kind is FailureKind.INVALID:
         return _refused(memory, call, failure, at)
     capacity, digest = capacity_key(call.request), call.request.digest

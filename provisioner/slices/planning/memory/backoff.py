@@ -1,9 +1,10 @@
-"""How long to wait after which failure, and how many operations GKE takes at once.
+"""How long to wait after which failure.
 
 A failure delays what it names and no more: the capacity that was out of stock (zone, machine type, shape, capacity
-type), or the one slice whose create failed. No failure delays the cluster as a whole: what other slices may ask for is
-found out by asking, and creates that are tried again are paced instead (see `paced_until`). A wait is doubled by each
-failure up to a cap, spread by up to a fifth (from the key, so that nothing here is random), and forgotten on success.
+type, and what the pods chose themselves), or the one slice whose create failed. A wait is doubled by each failure up to
+a cap, spread by up to a fifth (from the key, so that nothing here is random), and forgotten on success. Failed creates
+are counted by workload and by namespace as well (`Tally`), so that a request which changes all the time is no way
+around.
 """
 
 from __future__ import annotations
@@ -16,20 +17,12 @@ from typing import TypeVar
 from provisioner.model import waits
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.memory.state import Backoff, OperationLimit, Pace, Refusal
+from provisioner.slices.planning.memory.state import Backoff, Refusal, Tally
 
-#: Slices whose creates failed try again so far apart, all together, at first and after some in vain: an outage under a
-#: thousand slices must not become a thousand calls a minute.
-_FIRST_PACE_SECONDS = 1.0
-_LAST_PACE_SECONDS = 10.0
-#: Each create that GKE takes lets so many more of them try at once: an outage is over for twice as many each time, and
-#: one honest slice does not send all that are refused for a reason of their own.
-_FREED_BY_ONE = 2
-#: Rejections go on for this long before a known limit is believed to have fallen.
-_REJECTION_PATIENCE_SECONDS = 15.0
-_RETRY_SECONDS = 1.0
-_FIRST_PROBE_SECONDS = 5.0
-_LAST_PROBE_SECONDS = 60.0
+#: A workload, and a namespace, may have so many failed creates at once, a workload one more for each of its slices;
+#: then one in so many seconds, whatever is asked for.
+_WORKLOAD_FAILURES, _WORKLOAD_SECONDS = 8, 60.0
+_NAMESPACE_FAILURES, _NAMESPACE_SECONDS = 64, 10.0
 
 _K = TypeVar("_K")
 
@@ -50,8 +43,6 @@ DELAYS: Mapping[FailureKind, Delay] = {
     FailureKind.STOCKOUT: Delay(first_seconds=30, cap_seconds=600, per_capacity=True),
     FailureKind.QUOTA: Delay(first_seconds=60, cap_seconds=1800, per_capacity=True),
     FailureKind.OPERATION_IN_THE_WAY: Delay(first_seconds=2, cap_seconds=30),
-    # The operations themselves are limited by what GKE takes; this keeps one slice from being rejected in a loop.
-    FailureKind.TOO_MANY_OPERATIONS: Delay(first_seconds=1, cap_seconds=10),
     FailureKind.UNAVAILABLE: Delay(first_seconds=1, cap_seconds=60),
     # Somebody may grant the permission at any time, and nothing tells us.
     FailureKind.PERMISSION: Delay(first_seconds=60, cap_seconds=600),
@@ -163,92 +154,65 @@ def probing(backoffs: Mapping[str, Backoff], capacity: str) -> Backoff | None:
     return last if last is not None and last.failure.kind in _PROBED else None
 
 
-def paced_until(pace: Pace, own: Backoff | None, failed_at: datetime | None) -> datetime | None:
-    """Return before when a slice must not try again, for the sake of GKE; None where it is not among those paced.
-
-    `own` is the slice's own back-off. Who was rejected for the quota of operations is held to that quota already.
-    """
-    if own is None or failed_at is None or own.failure.kind is FailureKind.TOO_MANY_OPERATIONS:
-        return None
-    if pace.freed > 0 or pace.retried_at is None:
-        return failed_at
-    seconds = min(_LAST_PACE_SECONDS, _FIRST_PACE_SECONDS * 2.0 ** min(max(0, pace.retries - 1), 30))
-    return pace.retried_at + timedelta(seconds=seconds)
-
-
-def retried(pace: Pace, now: datetime) -> Pace:
-    """Take note of a create that is tried again."""
-    if pace.freed > 0:
-        return replace(pace, freed=pace.freed - 1)
-    return replace(pace, retried_at=now, retries=pace.retries + 1)
-
-
-def taken(pace: Pace) -> Pace:
-    """Return the pace after a create that GKE took."""
-    return replace(pace, freed=pace.freed + _FREED_BY_ONE, retries=0)
-
-
-def failed_again(pace: Pace) -> Pace:
-    """Return the pace after a create that failed: what went well before counts for half as much."""
-    return replace(pace, freed=pace.freed // 2)
-
-
 def forget(backoffs: Mapping[_K, Backoff], key: _K) -> Mapping[_K, Backoff]:
     """Return the back-offs without one that a success has ended."""
     return {other: each for other, each in backoffs.items() if other != key} if key in backoffs else backoffs
 
 
-def learn(operations: OperationLimit, under_way: int, now: datetime) -> OperationLimit:
-    """Digest GKE's answers since the last decision; `under_way` operations are known to run now.
+def create_counted(tallies: Mapping[str, Tally], slice_id: SliceId, namespace: str, now: datetime) -> dict[str, Tally]:
+    """Count one more failed create of a slice's workload and of its namespace."""
+    counted = dict(tallies)
+    for key, _, seconds in _tallied(slice_id, namespace):
+        counted[key] = Tally(count=_count(tallies.get(key), seconds, now) + 1, at=now)
+    return counted
 
-    To be called when no create is unanswered: only then do the operations under way tell what GKE takes.
+
+def create_taken(tallies: Mapping[str, Tally], slice_id: SliceId, namespace: str) -> dict[str, Tally]:
+    """Let a workload and its namespace try again at once, after a create that GKE took.
+
+    The counts stay at their bounds: a pool that is taken and fails each time is no way around them.
     """
-    rejections, acceptances = operations.rejections, operations.acceptances
-    learnt = replace(operations, rejections=frozenset(), acceptances=0)
-    if rejections:
-        alone = len(rejections) == 1 and rejections == learnt.last_rejected
-        if alone and learnt.limit is not None:
-            # Whatever is wrong with this one, the others' operations may well be taken.
-            return learnt
-        return _rejected(replace(learnt, last_rejected=rejections), under_way, now)
-    if acceptances and learnt.limit is not None:
-        if under_way <= learnt.limit:
-            return replace(learnt, rejected_since=None)
-        probe_at = now + timedelta(seconds=_FIRST_PROBE_SECONDS)
-        return OperationLimit(
-            limit=under_way,
-            probe_at=probe_at,
-            probe_seconds=_FIRST_PROBE_SECONDS,
-            last_rejected=learnt.last_rejected,
-        )
-    return learnt
+    counted = dict(tallies)
+    for key, most, _ in _tallied(slice_id, namespace):
+        if key in tallies:
+            counted[key] = replace(tallies[key], count=min(tallies[key].count, most))
+    return counted
 
 
-def _rejected(operations: OperationLimit, under_way: int, now: datetime) -> OperationLimit:
-    if operations.limit is None:
-        probe_at = now + timedelta(seconds=operations.probe_seconds)
-        return replace(operations, limit=max(1, under_way), probe_at=probe_at)
-    if under_way >= operations.limit:
-        seconds = min(_LAST_PROBE_SECONDS, operations.probe_seconds * 2)
-        probe_at = now + timedelta(seconds=seconds)
-        return replace(operations, probe_at=probe_at, probe_seconds=seconds, rejected_since=None)
-    since = operations.rejected_since or now
-    if (now - since).total_seconds() >= _REJECTION_PATIENCE_SECONDS:
-        # A slot may be free a little later than the list of pools says. Not this much later: others use the quota.
-        return replace(operations, limit=max(1, under_way), rejected_since=None)
-    return replace(operations, rejected_since=since, retry_at=now + timedelta(seconds=_RETRY_SECONDS))
+def create_sent(tallies: Mapping[str, Tally], slice_id: SliceId, namespace: str, now: datetime) -> Mapping[str, Tally]:
+    """Take note of a create: where too many have failed, the next waits as long again."""
+    over = {
+        key: replace(tallies[key], at=now)
+        for key, most, _ in _tallied(slice_id, namespace)
+        if key in tallies and tallies[key].count > most
+    }
+    return {**tallies, **over} if over else tallies
 
 
-def free_slots(operations: OperationLimit, under_way: int, now: datetime) -> int | None:
-    """Return how many operations may be started now; None: as many as there are."""
-    if operations.rejections:
-        # Rejected, and not digested yet because other calls are unanswered.
-        return 0
-    if operations.limit is None:
-        return None
-    if operations.retry_at is not None and operations.retry_at > now:
-        return 0
-    below = operations.limit - under_way
-    if below == 0 and (operations.probe_at is None or operations.probe_at <= now):
-        return 1
-    return max(0, below)
+def counted_until(
+    tallies: Mapping[str, Tally], slice_id: SliceId, namespace: str, slices_of_workload: int
+) -> datetime | None:
+    """Return before when a workload sends no create, because so many have failed; None for no such moment."""
+    until = None
+    for key, most, seconds in _tallied(slice_id, namespace, slices_of_workload):
+        tally = tallies.get(key)
+        if tally is not None and tally.count > most:
+            over = tally.at + timedelta(seconds=min(1.0, tally.count - most) * seconds)
+            until = over if until is None else max(until, over)
+    return until
+
+
+def still_counted(tallies: Mapping[str, Tally], now: datetime) -> Mapping[str, Tally]:
+    """Drop counts that have fallen to nothing."""
+    return {key: each for key, each in tallies.items() if _count(each, _WORKLOAD_SECONDS, now) > 0}
+
+
+def _tallied(slice_id: SliceId, namespace: str, slices_of_workload: int = 0) -> tuple[tuple[str, int, float], ...]:
+    return (
+        (slice_id.workload_uid, _WORKLOAD_FAILURES + slices_of_workload, _WORKLOAD_SECONDS),
+        (f"namespace {namespace}", _NAMESPACE_FAILURES, _NAMESPACE_SECONDS),
+    )
+
+
+def _count(tally: Tally | None, seconds: float, now: datetime) -> float:
+    return 0.0 if tally is None else max(0.0, tally.count - max(0.0, (now - tally.at).total_seconds()) / seconds)

@@ -33,7 +33,7 @@ def to_text(memory: Memory) -> dict[str, str]:
         "idle-since": _dump({name: since.isoformat() for name, since in memory.unneeded_since.items()}),
         "last-held": _dump({str(slice_id): name for slice_id, name in memory.last_held.items()}),
         "back-off": _dump({key: _backoff_out(each) for key, each in _latest(memory.backoffs)}),
-        "creates": _dump({name: moment.isoformat() for name, moment in memory.created_at.items()}),
+        "creates": json.dumps([moment.isoformat() for moment in memory.created_at]),
         "attempts": _dump({str(slice_id): attempt for slice_id, attempt in _open_attempts(memory).items()}),
     }
 
@@ -44,7 +44,7 @@ def from_text(data: Mapping[str, str]) -> Memory:
         unneeded_since=dict(_read(data.get("idle-since"), PoolName, _moment)),
         last_held=dict(_read(data.get("last-held"), _slice_id, _pool_name)),
         backoffs=dict(_read(data.get("back-off"), str, _backoff_in)),
-        created_at=dict(_read(data.get("creates"), PoolName, _moment)),
+        created_at=tuple(sorted(_moments(data.get("creates")))),
         attempts=dict(_read(data.get("attempts"), _slice_id, _attempt)),
     )
 
@@ -76,6 +76,18 @@ def _read(text: str | None, read_key: Callable[[str], _K], read_value: Callable[
         try:
             yield read_key(key), read_value(value)
         except (ValueError, TypeError, KeyError, OverflowError):
+            continue
+
+
+def _moments(text: str | None) -> Iterator[datetime]:
+    try:
+        content = json.loads(text or "[]")
+    except (ValueError, RecursionError):
+        return
+    for each in content if isinstance(content, list) else ():
+        try:
+            yield _moment(each)
+        except (ValueError, TypeError):
             continue
 
 

@@ -16,6 +16,7 @@ from provisioner.model.capacity import Failure, NodePoolRequest, OperationName, 
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.lifecycle import Phase
+from provisioner.slices.planning.turns import LastTurns, Turn
 
 
 class CallState(Enum):
@@ -42,6 +43,8 @@ class CreateCall:
     since: datetime
     operation: OperationName = OperationName("")
     looked_up_at: datetime | None = None
+    #: Of the workload.
+    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +79,11 @@ class Backoff:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How fast slices may try again whose creates failed, all together."""
+class Tally:
+    """How many creates of a workload, or of a namespace, have failed; it falls with time."""
 
-    #: So many may try at once, because GKE took creates.
-    freed: int = 0
-    #: When another was last tried again, and how many were since GKE took one.
-    retried_at: datetime | None = None
-    retries: int = 0
+    count: float
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,23 +95,12 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
-    """Who is kept out by a limit on chips for too long, and gets what becomes free before all that came later."""
+class Claim:
+    """Since when a slice that no pod of is bound counts on a pool that is ready."""
 
-    workload_uid: WorkloadUid
-    #: Since when it has waited.
     since: datetime
-    #: How many chips have to become free for it.
-    missing_chips: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepingTurn:
-    """Whose turn it is to have chips kept within one limit; of None nobody's: what is free is for all meanwhile."""
-
-    workload_uid: WorkloadUid | None
-    began_at: datetime
-    until: datetime
+    #: Whether the slice has pods.
+    has_pods: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,29 +110,22 @@ class Gang:
     #: How many are there, and since when it was not more.
     there: int = 0
     since: datetime | None = None
-    #: How often it gave back what was there, and when it last did.
-    turns: int = 0
-    gave_back_at: datetime | None = None
+    #: It gave back what was there, and takes turns with others since.
+    queues: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationLimit:
-    """What is known of GKE's quota on operations at once in a cluster."""
+    """How many operations of ours GKE ran when it last rejected one; forgotten after a while without a rejection."""
 
-    #: None until GKE has rejected something for it.
+    #: None: not known.
     limit: int | None = None
-    #: Nothing is tried before this: a slot that should be free was not yet.
-    retry_at: datetime | None = None
-    #: Since when calls below the limit are rejected without a break.
-    rejected_since: datetime | None = None
-    #: The pools of the last rejection: one that is rejected alone, again and again, says nothing of the cluster.
-    last_rejected: frozenset[PoolName] = frozenset()
-    #: The limit is not exceeded before this, and by how long each failure to exceed it puts it off.
-    probe_at: datetime | None = None
-    probe_seconds: float = 5.0
-    #: Answers since the last decision: pools whose create or delete was rejected, and how many were taken.
-    rejections: frozenset[PoolName] = frozenset()
-    acceptances: int = 0
+    rejected_at: datetime | None = None
+    #: It has rejected one since the last decision, at which so many ran.
+    rejected: bool = False
+    running: int = 0
+    #: Of the operations that were started last, more were deletes than creates.
+    deletes_last: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,13 +156,12 @@ class Memory:
     backoffs: Mapping[str, Backoff] = field(default_factory=dict)
     #: Of slices whose own create failed, for what says nothing of any capacity.
     slice_backoffs: Mapping[SliceId, Backoff] = field(default_factory=dict)
-    #: When a create, or a pool, of a slice last failed: whoever failed longest ago tries next.
-    last_failure_at: Mapping[SliceId, datetime] = field(default_factory=dict)
-    pace: Pace = field(default_factory=Pace)
+    #: Failed creates, by the UID of the workload and by namespace: a changed request does not begin anew.
+    tallies: Mapping[str, Tally] = field(default_factory=dict)
     #: By the fingerprint of the request.
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
-    #: When the pools of the last hour were asked for.
-    created_at: Mapping[PoolName, datetime] = field(default_factory=dict)
+    #: When the pools of the last hour were asked for, oldest first.
+    created_at: tuple[datetime, ...] = ()
     #: Pools whose failure has been counted.
     failed: frozenset[PoolName] = frozenset()
     #: Since when GKE says that a pool is up although not all its nodes are ready.
@@ -199,9 +180,8 @@ class Memory:
     last_held: Mapping[SliceId, PoolName] = field(default_factory=dict)
     phases: Mapping[PoolName, PhaseEntry] = field(default_factory=dict)
     gangs: Mapping[WorkloadUid, Gang] = field(default_factory=dict)
-    #: By the scope of the limit.
-    reservations: Mapping[str, Reservation] = field(default_factory=dict)
-    keeping_turns: Mapping[str, KeepingTurn] = field(default_factory=dict)
-    #: How many turns ended in vain for workloads that wait.
-    turns_in_vain: Mapping[WorkloadUid, int] = field(default_factory=dict)
+    #: By resource.
+    turns: Mapping[str, Turn] = field(default_factory=dict)
+    last_turns: LastTurns = field(default_factory=dict)
+    claims: Mapping[SliceId, Claim] = field(default_factory=dict)
     operations: OperationLimit = field(default_factory=OperationLimit)

@@ -9,7 +9,7 @@ from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch.feasibility import problem_of
 from provisioner.slices.planning.launch.gangs import Turns
-from provisioner.slices.planning.launch.limits import Budget, scopes_of
+from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
@@ -73,10 +73,9 @@ def _make_room(
     going: set[PoolName] = set()
     for slice_ in slices:
         for name, each in tuple(left.items()):
-            missing = room.missing(slice_)
-            if not missing:
+            if room.refusal(slice_) is None:
                 break
-            if missing.keys() & set(scopes_of(each)):
+            if room.in_the_way(slice_, each):
                 room.give_back(each)
                 going.add(name)
                 del left[name]

@@ -1,0 +1,141 @@
+"""How many operations may be started now, and how creates and deletes share them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from provisioner.model.capacity import FailureKind, PoolStatus
+from provisioner.slices.planning.launch.operations import Slots
+from provisioner.slices.planning.memory.answers import CreateAnswer
+from provisioner.slices.planning.memory.state import CallState, DeleteCall, OperationLimit
+from tests.support.clock import after
+from tests.support.models import foreign_pool, make_jobset, make_pool, make_requirements
+from tests.support.settings import settings
+from tests.support.world import World, failure
+
+REJECTED = failure(FailureKind.TOO_MANY_OPERATIONS)
+
+
+@pytest.mark.parametrize(
+    ("free", "deletes_last", "deletes", "want_creates", "want_deletes"),
+    [
+        pytest.param(None, False, 50, 32, None, id="as many as the threads take while no limit is known"),
+        pytest.param(6, False, 0, 6, 0, id="creates alone take all"),
+        pytest.param(6, False, 2, 4, 2, id="and what few deletes leave"),
+        pytest.param(6, False, 50, 3, 3, id="half where both wait"),
+        pytest.param(5, False, 50, 2, 3, id="the odd one is a delete after a create"),
+        pytest.param(5, True, 50, 3, 2, id="and a create after a delete"),
+        pytest.param(1, True, 50, 1, 0, id="also where only one is free"),
+        pytest.param(0, True, 50, 0, 0, id="none where none is free"),
+    ],
+)
+def test_creates_and_deletes_share_what_is_free(
+    *, free: int | None, deletes_last: bool, deletes: int, want_creates: int, want_deletes: int | None
+) -> None:
+    """Each has half of it where both wait."""
+    slots = Slots(operations=free, calls=32, deletes_last=deletes_last, more_at=None)
+    creates = slots.for_creates(deletes)
+    assert (creates, slots.for_deletes(creates)) == (want_creates, want_deletes)
+
+
+def world_with(limit: OperationLimit, *, making: int = 0) -> World:
+    """Return a world in which slices wait for pools and some pools are in the making."""
+    world = World(make_jobset(replicas=200), settings_=settings(concurrency=64))
+    world.put(*(make_pool(make_jobset(f"other-{index}"), status=PoolStatus.PROVISIONING) for index in range(making)))
+    world.memory = replace(world.memory, operations=limit)
+    return world
+
+
+def rejected(limit: int, seconds_ago: float = 0.0) -> OperationLimit:
+    """Return what is known after a rejection."""
+    return OperationLimit(limit=limit, rejected_at=after(-seconds_ago))
+
+
+@pytest.mark.parametrize(
+    ("limit", "making", "want_limit", "want_creates"),
+    [
+        pytest.param(OperationLimit(), 3, None, 128, id="without a rejection there is no limit"),
+        pytest.param(OperationLimit(rejected=True), 3, 3, 0, id="after a rejection no more run than then"),
+        pytest.param(OperationLimit(rejected=True, running=5), 3, 5, 2, id="those included that ended meanwhile"),
+        pytest.param(rejected(5), 3, 5, 2, id="what ends makes room"),
+        pytest.param(rejected(5), 7, 7, 0, id="what GKE took since raises it"),
+        pytest.param(rejected(5, 10), 5, 5, 1, id="one more is tried after ten seconds"),
+        pytest.param(rejected(5, 20), 5, 5, 3, id="then three more"),
+        pytest.param(rejected(5, 59), 5, 5, 31, id="and twice as many every ten seconds"),
+        pytest.param(rejected(5, 60), 5, None, 128, id="a minute without a rejection ends it"),
+        pytest.param(rejected(0), 0, 0, 0, id="others may have all of them"),
+        pytest.param(rejected(0, 10), 0, 0, 1, id="and one is tried all the same"),
+    ],
+)
+def test_a_rejection_limits_operations_for_a_minute(
+    limit: OperationLimit, making: int, want_limit: int | None, want_creates: int
+) -> None:
+    """Operations of ours, by their pools."""
+    plan = world_with(limit, making=making).look()
+    assert (plan.memory.operations.limit, len(plan.creates)) == (want_limit, want_creates)
+
+
+def test_operations_of_others_do_not_count() -> None:
+    """They may hang for days: what GKE rejects is all that counts."""
+    world = world_with(rejected(1))
+    world.put(foreign_pool("a", status=PoolStatus.PROVISIONING), foreign_pool("b", status=PoolStatus.STOPPING))
+    assert len(world.look().creates) == 1
+
+
+def test_calls_that_are_not_answered_take_their_place() -> None:
+    """A delete that is being proven, too: it is no operation yet, and will be one."""
+    world = world_with(OperationLimit(rejected=True, running=2))
+    pool = world.put_pool(make_pool(make_jobset("gone")))
+    call = DeleteCall(state=CallState.UNDER_WAY, since=after(-1))
+    world.memory = replace(world.memory, deletes={pool.name: call})
+    plan = world.look()
+    assert (plan.memory.operations.limit, len(plan.creates)) == (2, 1)
+
+
+def test_the_threads_take_twice_their_number_before_the_first_answer() -> None:
+    """So whoever comes next does not wait for thousands of calls; each answer lets the next go."""
+    world = World(make_jobset("many", namespace="a", replicas=4096))
+    creates = world.look().creates
+    assert len(creates) == 32
+    world.add(make_jobset("newcomer", namespace="b"))
+    assert world.look().creates == ()
+    world.answer(CreateAnswer(name=creates[0].request.name, at=world.now))
+    (create,) = world.look().creates
+    assert create.workload.name == "newcomer"
+
+
+def test_deletes_do_not_take_every_operation() -> None:
+    """A hundred pools go, five operations run at once: a create is sent when two of them have ended."""
+    world = World(make_jobset("mass", namespace="a", replicas=100))
+    world.run(5)
+    world.finish_creates()
+    world.schedule()
+
+    def busy(_: object) -> object:
+        return REJECTED if sum(pool.status is not PoolStatus.RUNNING for pool in world.pools.values()) >= 5 else None
+
+    world.refuse_create = world.refuse_delete = busy  # type: ignore[assignment]
+    world.finish(next(iter(world.workloads.values())))
+    world.run(60)
+    template = make_requirements(topology="2x2x1", tolerations=())
+    world.add(make_jobset("newcomer", namespace="b", parallelism=1, template=template))
+    world.run(20)
+    assert len(world.created) == 100
+    for name in world.deleted[:2]:
+        world.remove_pool(name)
+        world.run(2)
+    assert len(world.created) == 101
+
+
+def test_who_waits_for_operations_for_long_learns_it() -> None:
+    """No warning, and no name of another tenant."""
+    world = World(make_jobset(replicas=3))
+    world.refuse_create = lambda _: REJECTED
+    world.run(200)
+    last = world.plans[-1].notices
+    assert {notice.reason for notice in last} == {"NodePoolCreationWaiting"}
+    assert all("rejected more than 0 of them at once" in notice.message for notice in last)
+    assert not any(notice.warning for notice in last)
+    assert sum(len(plan.creates) for plan in world.plans) <= 3 + 200 / 10 + 1
