@@ -155,9 +155,10 @@ class Reporter:
                 _log.info("node_pool.needed", node_pool=answer.name, reason=answer.reason)
             return
         _log.warning("node_pool.delete_postponed", node_pool=answer.name, kind=kind, reason=answer.reason)
-        message = f"Node pool {answer.name} is not deleted yet: {answer.reason}"
-        self._write("delete", message, answer.name, warning=True)
-        self._on_pool(answer.name, constants.DELETION_FAILED, message, warning=True, key=f"{answer.name} {kind}")
+        words = f"Node pool {answer.name} is not deleted yet: "
+        self._write("delete", f"{words}{answer.reason}", answer.name, warning=True)
+        told = f"{words}{answer.told or answer.reason}"
+        self._on_pool(answer.name, constants.DELETION_FAILED, told, warning=True, key=f"{answer.name} {kind}")
 
     def _tell_transition(self, transition: Transition, states: Mapping[PoolName, PoolState]) -> None:
         name, new = transition.pool, transition.new

@@ -97,7 +97,10 @@ def test_a_notice_is_logged_once(world: World, capsys: pytest.CaptureFixture[str
 
 
 def test_a_postponed_delete_is_told(world: World) -> None:
-    """A pool that must stay because of a pod is told with the pod's name, and counted as blocked."""
+    """A pool that must stay because of a pod is logged with the pod's name, and counted as blocked.
+
+    The Event on the JobSet names no pod of another namespace.
+    """
     pool = world.run_to_use()
     world.change_jobset(status={"terminalState": "Completed"})
     world.remove_leader()
@@ -106,8 +109,11 @@ def test_a_postponed_delete_is_told(world: World) -> None:
     world.kube.put_object(object_path("pods", "stray", namespace="other"), raw_foreign_pod("stray", node))
     world.rounds(8, every_seconds=5)
     failed = [each for each in world.recorder.told if each.reason == constants.DELETION_FAILED]
-    assert all("other/stray" in each.message and each.kind == "Warning" for each in failed)
+    (message,) = {each.message for each in failed}
+    assert message == f"Node pool {pool} is not deleted yet: unfinished pods of others are on it"
+    assert {each.kind for each in failed} == {"Warning"}
     assert len({each.key for each in failed}) == 1
+    assert any("other/stray" in each.message for each in world.board.journal.since())
     assert metric(world, "deletes_blocked 1.0")
 
 
@@ -288,6 +294,21 @@ def test_a_failed_pool_of_which_gke_says_nothing(world: World) -> None:
     message = f"Node pool {pool} failed; it is deleted and replaced: GKE gives no reason"
     told = [(each.ref.kind, each.kind, each.key) for each in world.recorder.told if each.message == message]
     assert told == [("Pod", "Warning", pool), ("JobSet", "Warning", pool)]
+
+
+def test_a_failed_pool_that_pods_of_others_are_on_names_none_of_them(world: World) -> None:
+    """Its delete is held up, and its status is told once more."""
+    world.put_jobset()
+    world.rounds(2, every_seconds=3)
+    (pool,) = world.gke.pools
+    world.finish_creates()
+    stray = object_path("pods", "stray", namespace="other")
+    world.kube.put_object(stray, raw_foreign_pod("stray", f"gke-test-{pool}-0"))
+    world.gke.set_pool(replace(world.gke.pools[pool], status=PoolStatus.ERROR))
+    world.rounds(10, every_seconds=5)
+    assert any("other/stray" in each.message for each in world.board.journal.since())
+    assert "NodePoolDeletionFailed" in {each.reason for each in world.recorder.told}
+    assert not any("stray" in each.message for each in world.recorder.told)
 
 
 def test_a_failed_pool_that_pods_are_on_is_replaced_after_them(world: World) -> None:

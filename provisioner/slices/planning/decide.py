@@ -202,7 +202,8 @@ def _remember(
 
 def _note(supply: Supply, memory: Memory) -> str:
     call = memory.deletes.get(supply.name)
-    if call is not None and call.reason:
+    # What failed is told of on its workload, where the pods of others that hold up its delete must not be named.
+    if call is not None and call.reason and not supply.broken:
         return call.reason
     if supply.pool.failure is not None:
         return supply.pool.failure.message
