@@ -315,7 +315,8 @@ OPTIONS: tuple[Option, ...] = (
         read=forms.label,
         default="",
         description='Serve only pods that have this label ("key=value") or whose namespace has it. Empty: serve all. '
-        "For clusters where something else also provisions TPUs.",
+        "For clusters where something else also provisions TPUs. Whoever writes a pod template can set the label: it "
+        "is no boundary between tenants without an admission policy.",
     ),
     Option(
         variable="ZONES",
