@@ -55,7 +55,7 @@ def decide(
     stuck = stuck_slices.find_stuck(round_, matching, progress.held)
     budget = limits.Budget.of(round_, matching)
     exceptions = Exceptions(
-        stuck=stuck_slices.to_replace(stuck, round_),
+        stuck=stuck_slices.to_replace(stuck, round_, matching),
         giving_back=turns.giving_back,
         evicted=to_evict(round_, matching, turns, budget),
         arriving=held_for_arrivals(round_, matching),

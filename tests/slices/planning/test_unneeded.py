@@ -167,13 +167,7 @@ def test_a_pool_with_pods_on_it_is_not_replaced_however_unready() -> None:
     workload = make_jobset()
     world = World(workload)
     pool = world.put_pool(make_pool(workload), ready=False)
-    world.put(
-        make_pod(
-            workload,
-            node_name=next(node.name for node in world.nodes.values() if node.pool_name == pool.name),
-            phase="Running",
-        )
-    )
+    world.put(make_pod(workload, node=next(node.name for node in world.nodes.values() if node.pool_name == pool.name)))
     world.run(60, seconds=60)
     assert world.deleted == world.created == []
 

@@ -65,7 +65,7 @@ class Unneeded:
 class Exceptions:
     """Pools that do not go when the deletion delay is over, but at another time."""
 
-    #: To be replaced under a stuck slice, at once.
+    #: To be replaced at once under a stuck slice, whose own pods do not keep it.
     stuck: Mapping[PoolName, SliceId]
     #: Workloads that let go at once.
     giving_back: Collection[WorkloadUid]
