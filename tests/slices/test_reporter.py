@@ -9,7 +9,9 @@ import structlog
 
 from provisioner import constants
 from provisioner.kube.protocol import object_path
-from provisioner.model.capacity import FailureKind, PoolStatus
+from provisioner.model.capacity import FailureKind, PoolName, PoolStatus
+from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.plan import Alert, Plan
 from tests.support.controller import World, jobset_path
 from tests.support.objects import raw_foreign_pod
 
@@ -125,15 +127,15 @@ def test_a_delete_that_a_pod_holds_up_for_long_is_an_alert_that_names_the_pod(wo
     stray = object_path("pods", "stray", namespace="other")
     world.kube.put_object(stray, raw_foreign_pod("stray", f"gke-test-{pool}-0"))
     world.rounds(8, every_seconds=60)
-    assert not metric(world, 'alerts{kind="delete_held_up"} 1.0')
+    assert not metric(world, 'alerts{kind="pool_stuck"} 1.0')
     with structlog.testing.capture_logs() as logs:
         world.rounds(8, every_seconds=60)
-    assert metric(world, 'alerts{kind="delete_held_up"} 1.0')
+    assert metric(world, 'alerts{kind="pool_stuck"} 1.0')
     (alert,) = (line for line in logs if line["event"] == "alert.began")
     assert "other/stray" in alert["problem"]
     world.kube.remove_object(stray)
     world.rounds(4, every_seconds=60)
-    assert metric(world, 'alerts{kind="delete_held_up"} 0.0')
+    assert metric(world, 'alerts{kind="pool_stuck"} 0.0')
 
 
 def test_a_pool_that_somebody_else_deletes_is_told(world: World) -> None:
@@ -281,7 +283,22 @@ def test_an_alert_that_is_over_is_logged(world: World) -> None:
         world.kube.remove_object(stray)
         world.rounds(4, every_seconds=60)
     alerts = [(line["event"], line["kind"]) for line in logs if line["event"].startswith("alert.")]
-    assert alerts == [("alert.began", "delete_held_up"), ("alert.ended", "delete_held_up")]
+    assert alerts == [("alert.began", "pool_stuck"), ("alert.ended", "pool_stuck")]
+
+
+def test_each_pool_that_is_an_alert_is_logged(world: World) -> None:
+    """A later one as well, while the alert goes on for the first."""
+    first, second = (Alert(kind="pool_stuck", pool=PoolName(name), message=f"{name} hangs") for name in ("a", "b"))
+    with structlog.testing.capture_logs() as logs:
+        for alerts in ((first,), (first, second), (second,), ()):
+            world.loop.reporter.tell(Plan(memory=Memory(), alerts=alerts))
+    told = [(line["event"], line.get("problem", line.get("node_pool"))) for line in logs]
+    assert told == [
+        ("alert.began", "a hangs"),
+        ("alert.began", "b hangs"),
+        ("alert.ended", "a"),
+        ("alert.ended", "b"),
+    ]
 
 
 def test_a_failed_pool_of_which_gke_says_nothing(world: World) -> None:

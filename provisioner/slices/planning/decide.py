@@ -25,6 +25,7 @@ from provisioner.slices.planning.plan import Delete, LookUp, Plan, PoolState, Tr
 from provisioner.slices.planning.retire import stuck as stuck_slices
 from provisioner.slices.planning.retire.arriving import held_for_arrivals
 from provisioner.slices.planning.retire.evicted import to_evict
+from provisioner.slices.planning.retire.hanging import alerts_of_pools, find_hanging
 from provisioner.slices.planning.retire.unneeded import Due, Exceptions, Unneeded, find_unneeded
 from provisioner.slices.planning.round import Derived, Round, begin_round
 from provisioner.slices.planning.supply import Supply
@@ -52,7 +53,8 @@ def decide(
     matching = match(round_, _restrictions(round_, turns))
     round_, slots = _operations(replace(round_, memory=learn_from_pools(round_, matching)))
     progress = gangs.progress_of(round_, turns, matching)
-    stuck = stuck_slices.find_stuck(round_, matching, progress.held)
+    hanging = find_hanging(round_)
+    stuck = stuck_slices.find_stuck(round_, matching, progress.held, hanging)
     budget = limits.Budget.of(round_, matching)
     exceptions = Exceptions(
         stuck=stuck_slices.to_replace(stuck, round_, matching),
@@ -85,7 +87,7 @@ def decide(
             *map(notices.too_large, rejected(round_.workloads, round_.policy)),
             *map(notices.left_to_slices, left_to_slices(round_.workloads, round_.policy)),
         ),
-        alerts=unneeded.alerts,
+        alerts=(*alerts_of_pools(round_, hanging, unneeded.since.keys()), *unneeded.alerts),
         transitions=transitions,
         pools=states,
         derived=round_.derived,

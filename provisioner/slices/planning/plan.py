@@ -101,6 +101,8 @@ class Alert:
     #: One of a few, for a metric.
     kind: str
     message: str
+    #: What it is about; empty where that is not one pool.
+    pool: PoolName = PoolName("")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from provisioner import constants
 from provisioner.model import bounds
@@ -16,6 +16,7 @@ from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.notices import notice
 from provisioner.slices.planning.plan import Notice
+from provisioner.slices.planning.retire.hanging import how_it_hangs
 from provisioner.slices.planning.retire.unready import is_one_unit, unschedulable
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
@@ -26,7 +27,7 @@ _STUCK_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stuck:
-    """A slice that has its pool and cannot run on it."""
+    """A slice that has its pool and cannot run on it, or whose pool hangs."""
 
     slice_id: SliceId
     pool: PoolName
@@ -35,8 +36,10 @@ class Stuck:
     replaceable: bool = False
 
 
-def find_stuck(round_: Round, matching: Matching, held: Collection[WorkloadUid]) -> tuple[Stuck, ...]:
-    """Find slices whose pods stay unschedulable although they have their pool.
+def find_stuck(
+    round_: Round, matching: Matching, held: Collection[WorkloadUid], hanging: Mapping[PoolName, datetime]
+) -> tuple[Stuck, ...]:
+    """Find slices whose pool hangs, and those whose pods stay unschedulable although they have their pool.
 
     Slices of workloads in `held` are kept waiting on purpose.
     """
@@ -47,7 +50,14 @@ def find_stuck(round_: Round, matching: Matching, held: Collection[WorkloadUid])
         slice_, pool = round_.slices.get(slice_id), round_.supply.get(name)
         if slice_ is None or pool is None or not slice_.served:
             continue
-        if slice_.workload.uid not in held:
+        if name in hanging:
+            message = (
+                f"{slice_.title} waits for node pool {name}, or uses it, which "
+                f"{how_it_hangs(pool, hanging[name], round_.now)}; the administrator has an alert"
+            )
+            said = notice(slice_, constants.STUCK, message, key=f"hangs {name}")
+            found.append(Stuck(slice_id=slice_id, pool=name, notice=said))
+        elif slice_.workload.uid not in held:
             stuck = _stuck(slice_, pool, round_, matching)
             found += [stuck] if stuck is not None else []
     return tuple(found)
