@@ -50,7 +50,7 @@ def test_a_slice_that_has_lost_half_of_its_nodes_gets_another_pool(status: PoolS
     world.run(5, seconds=60)
     (message,) = {each.message for each in world.told(constants.STUCK)}
     assert f"node pool {name}, which has status {status.value}" in message
-    assert "only 1 of 2 nodes are ready with all their chips, 1 are missing" in message
+    assert "only 1 of 2 nodes are ready with all their chips; nodes missing: 1" in message
     assert world.deleted == []
     (delete,) = world.step().deletes
     assert (delete.name, delete.reason) == (name, DeleteReason.SLICE_STUCK)

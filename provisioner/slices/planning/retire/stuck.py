@@ -97,7 +97,7 @@ def _stuck(slice_: Slice, pool: Supply, round_: Round, matching: Matching) -> St
         missing = max(0, pool.pool.hosts - len(pool.nodes))
         message = (
             f"{slice_.title} waits for node pool {name}, which has status {pool.pool.status.value}: only "
-            f"{pool.ready_nodes} of {pool.pool.hosts} nodes are ready with all their chips, {missing} are missing"
+            f"{pool.ready_nodes} of {pool.pool.hosts} nodes are ready with all their chips; nodes missing: {missing}"
         )
         key = f"unready {name}"
     elif pool.pool.capacity is CapacityKind.QUEUED and not pool.nodes:
