@@ -99,14 +99,14 @@ RULES = (
         "API server before they are all gone.",
     ),
     Rule(
-        name="TPUProvisionerDeleteHeldUp",
-        slug="delete-held-up",
-        query=f"{metric('alerts', kind='delete_held_up')} > 0",
+        name="TPUProvisionerNodePoolStuck",
+        slug="node-pool-stuck",
+        query=f"{metric('alerts', kind='pool_stuck')} > 0",
         minutes=5,
         severity=WARNING,
-        summary="A node pool that should be deleted has not been for ten minutes.",
-        description="It costs money. The log (alert.began) has its name, and the pod or the message of GKE that is in "
-        "the way.",
+        summary="A node pool could not be deleted for ten minutes, or its status should have changed long ago.",
+        description="It costs money. The log (alert.began) has its name, and the pod, the message or the status that "
+        "is in the way.",
     ),
     Rule(
         name="TPUProvisionerNodePoolLeak",

@@ -19,7 +19,11 @@ _LAST_LOOKS = 3
 
 
 class KeptError(Exception):
-    """What was to be deleted must not be now; the message says why."""
+    """What was to be deleted must not be now; the message says why, `told` what of it anybody may know."""
+
+    def __init__(self, message: str, *, told: str = "") -> None:
+        super().__init__(message)
+        self.told = told or message
 
 
 def why_kept(pass_through: Callable[[], None], *, call: str) -> str | None:

@@ -180,8 +180,9 @@ OPTIONS: tuple[Option, ...] = (
         group=Group.TUNING,
         read=forms.go_duration_seconds,
         default="15m",
-        description="Replace a pool that GKE reports as up, and that no pod is on, if it has been without all of its "
-        "nodes ready, with all their chips, for longer than this.",
+        description="Replace a pool that GKE reports as up if it has been without all of its nodes ready, with all "
+        "their chips, for longer than this, and nothing can run on it: no pod is on it, or only pods of one multi-host "
+        "slice whose other pods are unschedulable. These end with it.",
     ),
     Option(
         variable="NODEPOOL_REPLACED_SHARE",
@@ -207,9 +208,9 @@ OPTIONS: tuple[Option, ...] = (
         group=Group.TUNING,
         read=forms.go_bool,
         default="false",
-        description="Replace a pool that is ready while pods of its slice stay unschedulable for ten minutes. The "
-        "slice's own pods that run there end with it. Without this setting, an Event reports it and nothing is "
-        "changed.",
+        description="Replace a pool whose nodes are all ready while pods of its slice stay unschedulable for ten "
+        "minutes. Bound pods of a multi-host slice end with it; bound pods of single hosts keep it. Without this "
+        "setting, an Event reports it and nothing is changed.",
     ),
     Option(
         variable="POD_RESOURCE_TYPE",
@@ -315,7 +316,8 @@ OPTIONS: tuple[Option, ...] = (
         read=forms.label,
         default="",
         description='Serve only pods that have this label ("key=value") or whose namespace has it. Empty: serve all. '
-        "For clusters where something else also provisions TPUs.",
+        "For clusters where something else also provisions TPUs. Whoever writes a pod template can set the label: it "
+        "is no boundary between tenants without an admission policy.",
     ),
     Option(
         variable="ZONES",

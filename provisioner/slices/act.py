@@ -101,8 +101,11 @@ class Actor(CallingActor[Answer]):
         return _NO_LEASE if self.lease_seconds() <= CALL_TIMEOUT_SECONDS else None
 
     def _delete(self, delete: Delete) -> Answer:
-        def answer(result: DeleteResult, *, reason: str = "", failure: Failure | None = None) -> DeleteAnswer:
-            return DeleteAnswer(name=delete.name, at=self.clock(), result=result, reason=reason, failure=failure)
+        def answer(
+            result: DeleteResult, *, reason: str = "", told: str = "", failure: Failure | None = None
+        ) -> DeleteAnswer:
+            at = self.clock()
+            return DeleteAnswer(name=delete.name, at=at, result=result, reason=reason, told=told, failure=failure)
 
         def no_lease() -> DeleteAnswer:
             return answer(DeleteResult.FAILED, reason=_NO_LEASE.message, failure=_NO_LEASE)
@@ -118,7 +121,7 @@ class Actor(CallingActor[Answer]):
         except NeededError as error:
             return answer(DeleteResult.NEEDED, reason=str(error))
         except KeptError as error:
-            return answer(DeleteResult.KEPT, reason=str(error))
+            return answer(DeleteResult.KEPT, reason=str(error), told=error.told)
         except kube.ClusterError as error:
             failure = Failure(kind=FailureKind.UNAVAILABLE, message=str(error))
             return answer(DeleteResult.FAILED, reason=f"Kubernetes does not allow the check: {error}", failure=failure)

@@ -71,7 +71,11 @@ class Gate:
         found = self.for_each(lambda node: self._blocking_pods(delete, node, living), nodes)
         blocking = [pod for pods in found for pod in pods]
         if blocking:
-            raise KeptError(f"unfinished pods are on it: {first_of(blocking)}")
+            own = [pod for pod in blocking if pod.startswith(f"{delete.namespace}/")]
+            raise KeptError(
+                f"unfinished pods are on it: {first_of(blocking)}",
+                told=f"unfinished pods are on it: {first_of(own)}" if own else "unfinished pods of others are on it",
+            )
 
     def _refuse_if_growing(self, delete: Delete, known: Collection[tuple[str, str]]) -> None:
         def strangers() -> list[str]:

@@ -80,7 +80,8 @@ class Reporter:
     _wanted_at: dict[PoolName, datetime] = field(default_factory=dict)
     #: Times that were observed: a pool that is ready once more is not made once more.
     _timed: set[tuple[PoolName, Phase]] = field(default_factory=set)
-    _alerts: frozenset[str] = frozenset()
+    #: Kinds, with the pool where they are about one.
+    _alerts: frozenset[tuple[str, PoolName]] = frozenset()
     _events_dropped: int = 0
     #: Notices that stand, and those that are over, the latest last.
     _told: dict[_Identity, _Told] = field(default_factory=dict)
@@ -155,9 +156,10 @@ class Reporter:
                 _log.info("node_pool.needed", node_pool=answer.name, reason=answer.reason)
             return
         _log.warning("node_pool.delete_postponed", node_pool=answer.name, kind=kind, reason=answer.reason)
-        message = f"Node pool {answer.name} is not deleted yet: {answer.reason}"
-        self._write("delete", message, answer.name, warning=True)
-        self._on_pool(answer.name, constants.DELETION_FAILED, message, warning=True, key=f"{answer.name} {kind}")
+        words = f"Node pool {answer.name} is not deleted yet: "
+        self._write("delete", f"{words}{answer.reason}", answer.name, warning=True)
+        told = f"{words}{answer.told or answer.reason}"
+        self._on_pool(answer.name, constants.DELETION_FAILED, told, warning=True, key=f"{answer.name} {kind}")
 
     def _tell_transition(self, transition: Transition, states: Mapping[PoolName, PoolState]) -> None:
         name, new = transition.pool, transition.new
@@ -251,13 +253,14 @@ class Reporter:
 
     def _tell_alerts(self, alerts: tuple[Alert, ...]) -> None:
         """Log an alert when it begins and when it is over; the metric shows it all the while."""
-        now = {alert.kind: alert.message for alert in alerts}
-        for kind in now.keys() - self._alerts:
-            _log.error("alert.began", kind=kind, problem=now[kind])
-            self.journal.write(self.clock(), "alert", now[kind], warning=True)
-        for kind in self._alerts - now.keys():
-            _log.info("alert.ended", kind=kind)
-            self.journal.write(self.clock(), "alert", f"Over: {kind.replace('_', ' ')}")
+        now = {(alert.kind, alert.pool): alert.message for alert in alerts}
+        for kind, pool in sorted(now.keys() - self._alerts):
+            message = now[kind, pool]
+            _log.error("alert.began", kind=kind, problem=message)
+            self.journal.write(self.clock(), "alert", message, warning=True, pool=pool)
+        for kind, pool in sorted(self._alerts - now.keys()):
+            _log.info("alert.ended", kind=kind, node_pool=pool or None)
+            self.journal.write(self.clock(), "alert", f"Over: {kind.replace('_', ' ')} {pool}".rstrip(), pool=pool)
         self._alerts = frozenset(now)
         self.metrics.set_alerts(Counter(alert.kind for alert in alerts))
 

@@ -31,7 +31,7 @@ _LEADER = {
     'loop_last_round_timestamp_seconds{pod="a"}': "0+60x90",
     'watch_last_contact_age_seconds{pod="a",resource="pods"}': "20x90",
     'alerts{pod="a",kind="mass_disappearance"}': "0x90",
-    'alerts{pod="a",kind="delete_held_up"}': "0x90",
+    'alerts{pod="a",kind="pool_stuck"}': "0x90",
     'unneeded_overdue_seconds{pod="a"}': "0x90",
     'notices{pod="a",reason="SliceStuck"}': "0x90",
     'notices{pod="a",reason="NodePoolCreationWaiting"}': "3x90",
@@ -295,8 +295,8 @@ _CASES = (
     ),
     _Case(
         "a delete that is held up and then passes",
-        {'alerts{pod="a",kind="delete_held_up"}': "0x4 2x9 0x76"},
-        {"TPUProvisionerDeleteHeldUp": (10, 15)},
+        {'alerts{pod="a",kind="pool_stuck"}': "0x4 2x9 0x76"},
+        {"TPUProvisionerNodePoolStuck": (10, 15)},
     ),
     _Case("a pool that goes an hour late", {'unneeded_overdue_seconds{pod="a"}': "0+60x60 0x29"}),
     _Case(

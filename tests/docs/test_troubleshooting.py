@@ -104,4 +104,4 @@ def test_the_collectors_find_what_is_known_to_be_there() -> None:
         "list of pods failed: away",
     ):
         assert vocabulary.matched(lines, line), line
-    assert {"delete_held_up", "mass_disappearance"} <= vocabulary.alert_kinds()
+    assert {"pool_stuck", "mass_disappearance"} <= vocabulary.alert_kinds()

@@ -187,8 +187,8 @@ class Checker:
             # Who opens a closed node between the gate's last look and GKE's taking the delete lets pods in unseen; a
             # node that comes again may bring them.
             came_back = pod.bound_at < self.simulation.cluster.registered_at.get(pod.node, 0.0) > unseen
-            bound_behind = self._bound_behind(process, pod)
-            if pod.blocks(now + ahead) and not opened and not came_back and not bound_behind:
+            excused = opened or came_back or self._bound_behind(process, pod) or self._waits_for_lost_nodes(pod, pool)
+            if pod.blocks(now + ahead) and not excused:
                 self.stage.violate(KEEP, f"{process.name} deletes {pool.name} under pod {pod.name}")
         if not self._healthy(pool) or any(self.simulation.cluster.pods_on_pool(pool.name)):
             return
@@ -217,6 +217,20 @@ class Checker:
         """Whether a binding that was on its way arrived when the gate had listed the pods of the node."""
         listed_at = process.pods_listed_at.get(pod.node, float("inf"))
         return 0.0 < pod.assigned_at < listed_at < pod.bound_at
+
+    def _waits_for_lost_nodes(self, pod: PodRun, pool: Pool) -> bool:
+        """Whether other pods of a bound pod's multi-host slice wait for nodes that its pool does not have."""
+        nodes = [self.simulation.cluster.nodes.get(node.name) for node in pool.nodes]
+        whole = all(node is not None and node.ready and node.allocatable_chips for node in nodes)
+        return (
+            not whole
+            and pod.workload is not None
+            and pod.shape.hosts > 1
+            and any(
+                (other.workload, other.job) == (pod.workload, pod.job) and other.waiting_since is not None
+                for other in self.simulation.cluster.pods
+            )
+        )
 
     def _unseen_since(self, process: Process, pool: Pool) -> float:
         """Return since when nobody saw what became of the nodes: the last look at them, where that is recent."""

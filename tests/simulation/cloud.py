@@ -149,7 +149,8 @@ class Cloud:
                     node.chips = chips
                     self.set_status(node.name, allocatable={"google.com/tpu": str(chips)})
                 # A pool whose delete failed half-way has lost nodes for good, and a leader may sit on one of the rest:
-                # the provisioner tells and waits, people act. Another fault may have ended, and the status with it.
+                # the provisioner waits nearly as long as the world may take to settle. Another fault may have ended,
+                # and the status with it.
                 kept = pool.status in (PoolStatus.RUNNING, PoolStatus.RUNNING_WITH_ERROR)
                 given_up = node.state is NodeState.REMOVED and kept
                 if node.state is NodeState.NEVER or given_up:

@@ -116,6 +116,7 @@ def test_a_delete_that_the_gate_stops(world: World) -> None:
     assert isinstance(answer, DeleteAnswer)
     assert answer.result is DeleteResult.KEPT
     assert "other/stray" in answer.reason
+    assert answer.told == "unfinished pods of others are on it"
     assert world.gke.names_of("delete_node_pool") == []
 
 

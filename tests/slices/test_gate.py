@@ -422,6 +422,15 @@ def test_a_pod_of_another_kind_is_not_the_stuck_slices(world: World) -> None:
         world.gate.pass_through(stuck_delete())
 
 
+def test_the_owner_is_told_of_the_pods_of_the_own_namespace_alone(world: World) -> None:
+    """An administrator is told of all."""
+    put_pod(world)
+    put_job_pod(world, "0", node=NODE)
+    with pytest.raises(KeptError, match="other/stray") as kept:
+        world.gate.pass_through(a_delete())
+    assert kept.value.told == f"unfinished pods are on it: {NAMESPACE}/train-workers-0-0 on {NODE}"
+
+
 def test_the_pods_of_others_keep_the_pool_of_a_stuck_slice(world: World) -> None:
     """Only the stuck job's own pods are spared the question."""
     put_job_pod(world, "1", node="")

@@ -161,7 +161,7 @@ SETTERS: list[Any] = [
     pytest.param(lambda m: m.set_node_pools({"ready": 2}), "node_pools", {"phase": "ready"}, 2, id="node pools"),
     pytest.param(lambda m: m.set_chips({"idle": 256}), "chips", {"state": "idle"}, 256, id="chips"),
     pytest.param(lambda m: m.set_deletes_blocked(4), "deletes_blocked", {}, 4, id="blocked deletes"),
-    pytest.param(lambda m: m.set_alerts({"delete_held_up": 1}), "alerts", {"kind": "delete_held_up"}, 1, id="alerts"),
+    pytest.param(lambda m: m.set_alerts({"pool_stuck": 1}), "alerts", {"kind": "pool_stuck"}, 1, id="alerts"),
     pytest.param(lambda m: m.set_backoff({"stockout": 1}), "backoff_active", {"kind": "stockout"}, 1, id="back-offs"),
     pytest.param(lambda m: m.count_create("ok"), "creates_total", {"result": "ok"}, 1, id="creates"),
     pytest.param(

@@ -9,7 +9,9 @@ import structlog
 
 from provisioner import constants
 from provisioner.kube.protocol import object_path
-from provisioner.model.capacity import FailureKind, PoolStatus
+from provisioner.model.capacity import FailureKind, PoolName, PoolStatus
+from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.plan import Alert, Plan
 from tests.support.controller import World, jobset_path
 from tests.support.objects import raw_foreign_pod
 
@@ -97,7 +99,10 @@ def test_a_notice_is_logged_once(world: World, capsys: pytest.CaptureFixture[str
 
 
 def test_a_postponed_delete_is_told(world: World) -> None:
-    """A pool that must stay because of a pod is told with the pod's name, and counted as blocked."""
+    """A pool that must stay because of a pod is logged with the pod's name, and counted as blocked.
+
+    The Event on the JobSet names no pod of another namespace.
+    """
     pool = world.run_to_use()
     world.change_jobset(status={"terminalState": "Completed"})
     world.remove_leader()
@@ -106,8 +111,11 @@ def test_a_postponed_delete_is_told(world: World) -> None:
     world.kube.put_object(object_path("pods", "stray", namespace="other"), raw_foreign_pod("stray", node))
     world.rounds(8, every_seconds=5)
     failed = [each for each in world.recorder.told if each.reason == constants.DELETION_FAILED]
-    assert all("other/stray" in each.message and each.kind == "Warning" for each in failed)
+    (message,) = {each.message for each in failed}
+    assert message == f"Node pool {pool} is not deleted yet: unfinished pods of others are on it"
+    assert {each.kind for each in failed} == {"Warning"}
     assert len({each.key for each in failed}) == 1
+    assert any("other/stray" in each.message for each in world.board.journal.since())
     assert metric(world, "deletes_blocked 1.0")
 
 
@@ -119,15 +127,15 @@ def test_a_delete_that_a_pod_holds_up_for_long_is_an_alert_that_names_the_pod(wo
     stray = object_path("pods", "stray", namespace="other")
     world.kube.put_object(stray, raw_foreign_pod("stray", f"gke-test-{pool}-0"))
     world.rounds(8, every_seconds=60)
-    assert not metric(world, 'alerts{kind="delete_held_up"} 1.0')
+    assert not metric(world, 'alerts{kind="pool_stuck"} 1.0')
     with structlog.testing.capture_logs() as logs:
         world.rounds(8, every_seconds=60)
-    assert metric(world, 'alerts{kind="delete_held_up"} 1.0')
+    assert metric(world, 'alerts{kind="pool_stuck"} 1.0')
     (alert,) = (line for line in logs if line["event"] == "alert.began")
     assert "other/stray" in alert["problem"]
     world.kube.remove_object(stray)
     world.rounds(4, every_seconds=60)
-    assert metric(world, 'alerts{kind="delete_held_up"} 0.0')
+    assert metric(world, 'alerts{kind="pool_stuck"} 0.0')
 
 
 def test_a_pool_that_somebody_else_deletes_is_told(world: World) -> None:
@@ -275,7 +283,22 @@ def test_an_alert_that_is_over_is_logged(world: World) -> None:
         world.kube.remove_object(stray)
         world.rounds(4, every_seconds=60)
     alerts = [(line["event"], line["kind"]) for line in logs if line["event"].startswith("alert.")]
-    assert alerts == [("alert.began", "delete_held_up"), ("alert.ended", "delete_held_up")]
+    assert alerts == [("alert.began", "pool_stuck"), ("alert.ended", "pool_stuck")]
+
+
+def test_each_pool_that_is_an_alert_is_logged(world: World) -> None:
+    """A later one as well, while the alert goes on for the first."""
+    first, second = (Alert(kind="pool_stuck", pool=PoolName(name), message=f"{name} hangs") for name in ("a", "b"))
+    with structlog.testing.capture_logs() as logs:
+        for alerts in ((first,), (first, second), (second,), ()):
+            world.loop.reporter.tell(Plan(memory=Memory(), alerts=alerts))
+    told = [(line["event"], line.get("problem", line.get("node_pool"))) for line in logs]
+    assert told == [
+        ("alert.began", "a hangs"),
+        ("alert.began", "b hangs"),
+        ("alert.ended", "a"),
+        ("alert.ended", "b"),
+    ]
 
 
 def test_a_failed_pool_of_which_gke_says_nothing(world: World) -> None:
@@ -288,6 +311,21 @@ def test_a_failed_pool_of_which_gke_says_nothing(world: World) -> None:
     message = f"Node pool {pool} failed; it is deleted and replaced: GKE gives no reason"
     told = [(each.ref.kind, each.kind, each.key) for each in world.recorder.told if each.message == message]
     assert told == [("Pod", "Warning", pool), ("JobSet", "Warning", pool)]
+
+
+def test_a_failed_pool_that_pods_of_others_are_on_names_none_of_them(world: World) -> None:
+    """Its delete is held up, and its status is told once more."""
+    world.put_jobset()
+    world.rounds(2, every_seconds=3)
+    (pool,) = world.gke.pools
+    world.finish_creates()
+    stray = object_path("pods", "stray", namespace="other")
+    world.kube.put_object(stray, raw_foreign_pod("stray", f"gke-test-{pool}-0"))
+    world.gke.set_pool(replace(world.gke.pools[pool], status=PoolStatus.ERROR))
+    world.rounds(10, every_seconds=5)
+    assert any("other/stray" in each.message for each in world.board.journal.since())
+    assert "NodePoolDeletionFailed" in {each.reason for each in world.recorder.told}
+    assert not any("stray" in each.message for each in world.recorder.told)
 
 
 def test_a_failed_pool_that_pods_are_on_is_replaced_after_them(world: World) -> None:

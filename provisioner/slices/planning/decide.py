@@ -27,6 +27,7 @@ from provisioner.slices.planning.plan import Delete, LookUp, Plan, PoolState, Tr
 from provisioner.slices.planning.retire import stuck as stuck_slices
 from provisioner.slices.planning.retire.arriving import held_for_arrivals
 from provisioner.slices.planning.retire.evicted import to_evict
+from provisioner.slices.planning.retire.hanging import alerts_of_pools, find_hanging
 from provisioner.slices.planning.retire.unneeded import Due, Exceptions, Unneeded, find_unneeded
 from provisioner.slices.planning.round import Derived, Round, begin_round
 from provisioner.slices.planning.supply import Supply
@@ -57,10 +58,11 @@ def decide(
     matching = match(round_, _restrictions(round_, turns, budget))
     round_ = replace(round_, memory=learn_from_pools(round_, matching))
     progress = gangs.progress_of(round_, turns, matching)
-    stuck = stuck_slices.find_stuck(round_, matching, progress.held)
+    hanging = find_hanging(round_)
+    stuck = stuck_slices.find_stuck(round_, matching, progress.held, hanging)
     reserving.reserve(round_, budget, matching.unserved, turns.members)
     exceptions = Exceptions(
-        stuck=stuck_slices.to_replace(stuck, round_),
+        stuck=stuck_slices.to_replace(stuck, round_, matching),
         giving_back=turns.giving_back,
         evicted=to_evict(round_, matching, turns, budget),
         arriving=held_for_arrivals(round_, matching),
@@ -97,7 +99,7 @@ def decide(
             *map(notices.too_large, rejected(round_.workloads, round_.policy)),
             *map(notices.left_to_slices, left_to_slices(round_.workloads, round_.policy)),
         ),
-        alerts=unneeded.alerts,
+        alerts=(*alerts_of_pools(round_, hanging, unneeded.since.keys()), *unneeded.alerts),
         transitions=transitions,
         pools=states,
         limits=limits_used,
@@ -216,7 +218,8 @@ def _remember(
 
 def _note(supply: Supply, memory: Memory) -> str:
     call = memory.deletes.get(supply.name)
-    if call is not None and call.reason:
+    # What failed is told of on its workload, where the pods of others that hold up its delete must not be named.
+    if call is not None and call.reason and not supply.broken:
         return call.reason
     if supply.pool.failure is not None:
         return supply.pool.failure.message

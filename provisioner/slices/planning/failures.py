@@ -14,6 +14,7 @@ from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.open_calls import unexplained
 from provisioner.slices.planning.memory.state import Backoff, Memory
+from provisioner.slices.planning.retire.hanging import statuses_since
 from provisioner.slices.planning.retire.unready import give_up
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
@@ -70,6 +71,7 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
         given_up=give_up(round_, matching),
         unready_since={name: each.unready_since for name, each in supply.items() if each.unready_since is not None},
         late_since={name: each.late_since for name, each in supply.items() if each.late_since is not None},
+        status_since=statuses_since(round_),
     )
 
 

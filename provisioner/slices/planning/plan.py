@@ -25,7 +25,8 @@ class DeleteReason(Enum):
     POOL_FAILED = "pool_failed"
     #: GKE holds it for made, and it has been without all its nodes ready for too long.
     NO_READY_NODES = "no_ready_nodes"
-    #: Its slice's pods stay unschedulable although it is ready, and the settings say to replace such a pool.
+    #: Nothing of its slice can run there: pods stay unschedulable, because nodes have not been ready for too long, or
+    #: although all are and the settings say to replace such a pool.
     SLICE_STUCK = "slice_stuck"
     #: The slice's pods are bound to another pool.
     SLICE_ELSEWHERE = "slice_elsewhere"
@@ -62,7 +63,7 @@ class Delete:
     workload: ObjectRef | None
     #: A node of the pool, for Events after that.
     node: ObjectRef | None
-    #: The job whose own pods do not keep the pool: it is stuck, and the settings say to replace its pool.
+    #: The job whose own pods do not keep the pool: it is stuck.
     spared_group: GroupKey = GroupKey("")
 
 
@@ -101,6 +102,8 @@ class Alert:
     #: One of a few, for a metric.
     kind: str
     message: str
+    #: What it is about; empty where that is not one pool.
+    pool: PoolName = PoolName("")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -167,13 +167,7 @@ def test_a_pool_with_pods_on_it_is_not_replaced_however_unready() -> None:
     workload = make_jobset()
     world = World(workload)
     pool = world.put_pool(make_pool(workload), ready=False)
-    world.put(
-        make_pod(
-            workload,
-            node_name=next(node.name for node in world.nodes.values() if node.pool_name == pool.name),
-            phase="Running",
-        )
-    )
+    world.put(make_pod(workload, node=next(node.name for node in world.nodes.values() if node.pool_name == pool.name)))
     world.run(60, seconds=60)
     assert world.deleted == world.created == []
 
@@ -234,7 +228,7 @@ def test_a_delete_that_is_held_up_for_ten_minutes_is_an_alert() -> None:
     assert world.plans[-1].alerts == ()
     world.run(4, seconds=60)
     (alert,) = world.plans[-1].alerts
-    assert alert.kind == "delete_held_up"
+    assert alert.kind == "pool_stuck"
     assert pool.name in alert.message
     assert "Ask your administrator." in alert.message
 
@@ -423,7 +417,7 @@ def test_a_watched_jobset_that_lives_against_all_caches_is_an_alert() -> None:
     world = World()
     pool = world.put_pool(make_pool(make_jobset()))
     run_needed(world, 700, needed={pool.name})
-    assert {alert.kind for alert in world.plans[-1].alerts} == {"delete_held_up"}
+    assert {alert.kind for alert in world.plans[-1].alerts} == {"pool_stuck"}
 
 
 def test_those_that_are_held_up_do_not_keep_the_vanished_waiting() -> None:

@@ -61,6 +61,8 @@ class DeleteAnswer:
     failure: Failure | None = None
     #: Why it was kept or failed, in words.
     reason: str = ""
+    #: The same for Events on the workload, where that must not name others; empty where they may have the reason.
+    told: str = ""
 
     @property
     def key(self) -> str:

@@ -168,6 +168,8 @@ class Memory:
     unready_since: Mapping[PoolName, datetime] = field(default_factory=dict)
     #: Since when pools are up without nodes, and wait for capacity that comes late.
     late_since: Mapping[PoolName, datetime] = field(default_factory=dict)
+    #: Since when pools have had a status that should pass.
+    status_since: Mapping[tuple[PoolName, PoolStatus], datetime] = field(default_factory=dict)
     #: Pools that were unready for too long and are being replaced.
     given_up: frozenset[PoolName] = frozenset()
     #: When the last pool went whose workload had vanished without a trace, while that happened to many.

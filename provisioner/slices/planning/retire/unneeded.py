@@ -15,15 +15,12 @@ from provisioner.model.capacity import Node, PoolName, PoolStatus
 from provisioner.model.workloads import GroupKey, ObjectRef, Workload, WorkloadUid, workload_ref
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.match.assignment import Matching
-from provisioner.slices.planning.memory.state import CallState, DeleteCall
-from provisioner.slices.planning.moments import clock
+from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.planning.plan import Alert, Delete, DeleteReason
 from provisioner.slices.planning.retire.brake import HELD_BACK, brake
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
 
-#: A delete that is held up for this long is an alert.
-_HELD_UP_SECONDS = 600.0
 #: Clocks of one cluster differ by less than this, or one of them is wrong.
 _CLOCKS_APART = timedelta(seconds=60)
 #: Pods that keep coming and are never bound there hold a pool for so long beyond its time, and no longer.
@@ -65,7 +62,7 @@ class Unneeded:
 class Exceptions:
     """Pools that do not go when the deletion delay is over, but at another time."""
 
-    #: To be replaced under a stuck slice, at once.
+    #: To be replaced at once under a stuck slice, whose own pods do not keep it.
     stuck: Mapping[PoolName, SliceId]
     #: Workloads that let go at once.
     giving_back: Collection[WorkloadUid]
@@ -118,8 +115,6 @@ def find_unneeded(round_: Round, matching: Matching, exceptions: Exceptions) -> 
         due_of[each.name] = Due(due, delete.reason)
         if due <= now:
             deletes.append(delete)
-    # A workload that nobody watches may live for ever, and keeps its pool: that is no trouble.
-    unwatched = {each.name for each in round_.supply.values() if each.unwatched}
     braked = brake(round_, deletes, since.keys())
     for name in (braked.vanished & due_of.keys()) - {delete.name for delete in braked.deletes}:
         due_of[name] = due_of[name]._replace(at=braked.held_back.get(name, due_of[name].at), waits_for=HELD_BACK)
@@ -130,29 +125,8 @@ def find_unneeded(round_: Round, matching: Matching, exceptions: Exceptions) -> 
         held_for_pods_since=held_since,
         uncordons=tuple(uncordons),
         due_at=(*(each.at for each in due_of.values() if each.at > now), *braked.due_at),
-        alerts=(*_held_up(memory.deletes, since.keys(), unwatched, now), *braked.alerts),
+        alerts=braked.alerts,
         braked_delete_at=braked.last_at,
-    )
-
-
-def _held_up(
-    deletes: Mapping[PoolName, DeleteCall],
-    unneeded: Collection[PoolName],
-    unwatched: Collection[PoolName],
-    now: datetime,
-) -> tuple[Alert, ...]:
-    limit = now - timedelta(seconds=_HELD_UP_SECONDS)
-    return tuple(
-        Alert(
-            kind="delete_held_up",
-            message=f"Node pool {name} should be deleted, but is not, since {clock(call.postponed_since, now)}: "
-            f"{call.reason}",
-        )
-        for name, call in deletes.items()
-        if name in unneeded
-        and call.postponed_since is not None
-        and call.postponed_since <= limit
-        and not (call.needed and name in unwatched)
     )
 
 

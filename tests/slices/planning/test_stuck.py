@@ -1,0 +1,153 @@
+"""Slices that have their pool and cannot run on it: who is told, and which pool is replaced under them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.capacity import PoolStatus
+from provisioner.model.workloads import Workload
+from provisioner.slices.demand import group_key
+from provisioner.slices.planning.plan import DeleteReason
+from tests.support.models import make_job, make_jobset, make_pod, make_pool, make_requirements
+from tests.support.settings import settings
+from tests.support.world import World, running
+
+#: Some of these tests live through hours of rounds.
+pytestmark = pytest.mark.timeout(30)
+#: A host with all its chips: each pod runs by itself.
+_SINGLE_HOST = make_requirements(topology="2x2x1", tolerations=())
+
+
+def nodes_of(world: World, workload: Workload) -> list[str]:
+    """Name the nodes of the pool that was made for a workload."""
+    name = make_pool(workload).name
+    return sorted(node.name for node in world.nodes.values() if node.pool_name == name)
+
+
+def lose_half(world: World, workload: Workload, status: PoolStatus = PoolStatus.RUNNING) -> None:
+    """Preempt the second node; the workload restarts, and its leader is bound to the first."""
+    first, second = nodes_of(world, workload)
+    del world.nodes[second]
+    world.put(replace(world.pools[make_pool(workload).name], status=status))
+    world.end_pods(workload)
+    waiting = make_pod(workload, index=1, unschedulable=True, unschedulable_since=world.now)
+    world.put(make_pod(workload, node=first), waiting)
+
+
+@pytest.mark.parametrize("status", [PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR])
+def test_a_slice_that_has_lost_half_of_its_nodes_gets_another_pool(status: PoolStatus) -> None:
+    """Its leader pod waits for the rest: what is bound of it does not keep the pool, whatever GKE calls it."""
+    workload = make_jobset()
+    world = running(workload)
+    (name,) = world.created
+    lose_half(world, workload, status)
+    world.run(10, seconds=60)
+    assert world.told(constants.STUCK) == []
+    world.run(5, seconds=60)
+    (message,) = {each.message for each in world.told(constants.STUCK)}
+    assert f"node pool {name}, which has status {status.value}" in message
+    assert "only 1 of 2 nodes are ready with all their chips; nodes missing: 1" in message
+    assert world.deleted == []
+    (delete,) = world.step().deletes
+    assert (delete.name, delete.reason) == (name, DeleteReason.SLICE_STUCK)
+    assert delete.spared_group == group_key("default", "train-slice-0")
+    world.finish_deletes()
+    world.end_pods(workload)
+    world.start_pods(workload)
+    world.live(60, seconds=10)
+    assert (len(world.created), world.bound(workload)) == (2, 1)
+
+
+def two_pools() -> tuple[World, Workload, Workload]:
+    """Return a world in which two workloads run."""
+    first, second = make_jobset("first"), make_jobset("second")
+    world = World(first, second)
+    world.live(3)
+    assert (world.bound(first), world.bound(second)) == (1, 1)
+    return world, first, second
+
+
+def test_the_pods_of_others_keep_half_a_pool() -> None:
+    """Nobody asked them."""
+    world, lost, other = two_pools()
+    lose_half(world, lost)
+    world.put(make_pod(other, index=1, node=nodes_of(world, lost)[0]))
+    world.run(60, seconds=60)
+    assert world.deleted == []
+
+
+def test_halves_of_pools_are_replaced_one_share_at_a_time() -> None:
+    """When many have lost nodes, the pools are hardly to blame."""
+    world, *workloads = two_pools()
+    for workload in workloads:
+        lose_half(world, workload)
+    world.run(60, seconds=60)
+    assert len(world.deleted) == 1
+
+
+def test_a_slice_whose_pods_are_all_bound_keeps_half_a_pool() -> None:
+    """A node that is not ready for a while ends nothing by itself."""
+    workload = make_jobset()
+    world = running(workload)
+    first, second = nodes_of(world, workload)
+    world.put(replace(world.nodes[second], ready=False))
+    world.end_pods(workload)
+    world.put(make_pod(workload, node=first), make_pod(workload, index=1, node=second))
+    world.run(60, seconds=60)
+    assert world.deleted == []
+
+
+def single_host_world(parallelism: int = 2, **changes: Any) -> tuple[World, Workload]:
+    """Return a world in which a Job runs with a host for each of two pods."""
+    job = make_job(template=_SINGLE_HOST)
+    world = World(job, settings_=settings(serve_jobs=True, **changes))
+    world.run(2)
+    world.finish_creates()
+    for index, node in enumerate(nodes_of(world, job)):
+        world.put(make_pod(job, index=index, node=node))
+    world.run(2)
+    grown = replace(job, groups=(replace(job.groups[0], parallelism=parallelism),))
+    world.workloads[job.uid] = grown
+    return world, grown
+
+
+@pytest.mark.parametrize("replace_stuck", [False, True])
+def test_a_job_that_is_scaled_up_keeps_its_pool_and_is_told(*, replace_stuck: bool) -> None:
+    """What runs, runs on; for the rest there is a way that costs nothing by surprise."""
+    world, job = single_host_world(4, replace_stuck_slices=replace_stuck)
+    (pool,) = world.pools.values()
+    for index in (2, 3):
+        world.put(make_pod(job, index=index, unschedulable=True, unschedulable_since=world.now))
+    world.run(60 * 5, seconds=60)
+    assert (world.created, world.deleted, world.pools[pool.name].hosts) == ([pool.name], [], 2)
+    (message,) = {each.message for each in world.told(constants.STUCK)}
+    assert message == (
+        f"job sweep now has parallelism 4, for 4 nodes, and its node pool {pool.name} has 2; for a Job that runs, no "
+        "node pool is created or resized: set parallelism back, or suspend the Job and resume it when its pods have "
+        "ended, for a node pool of 4 nodes"
+    )
+    # As told.
+    world.workloads[job.uid] = replace(job, suspended=True)
+    world.end_pods(job)
+    world.run(2)
+    world.workloads[job.uid] = job
+    world.start_pods(job)
+    world.run(2)
+    assert world.pools[world.created[-1]].hosts == 4
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["a node is gone", "a node takes no pod"])
+def test_single_host_pods_that_run_keep_their_pool(*, lost: bool) -> None:
+    """The other pod needs another host; this one needs no other pod."""
+    world, job = single_host_world(replace_stuck_slices=True)
+    second = nodes_of(world, job)[1]
+    if lost:
+        del world.nodes[second]
+    world.put(make_pod(job, index=1, unschedulable=True, unschedulable_since=world.now))
+    world.run(60, seconds=60)
+    assert world.deleted == []
+    assert world.told(constants.STUCK) != []
