@@ -47,6 +47,7 @@ class Actor(CallingActor[Answer]):
 
     def carry_out(self, plan: Plan) -> None:
         """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""
+        self.gate.forget_all_but(plan.memory.deletes.keys())
         # Deletes first: they give back money, and operations that creates wait for.
         for delete in plan.deletes:
             self._submit_answered(

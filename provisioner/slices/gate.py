@@ -1,8 +1,9 @@
-"""The way to a delete: the reason proven live, the nodes cordoned, the pods on them listed live.
+"""The way to a delete: the reason proven live, the pods on the nodes listed live, before these are cordoned and after.
 
-What was decided on caches is not enough to end a pool: every delete reads the API server itself. Between the last look
-and the delete no pod can be bound, because the nodes are cordoned; a node that registers after that look takes no pod
-before the delete has reached GKE, because it reports its chips only several seconds later.
+What was decided on caches is not enough to end a pool: every delete reads the API server itself. A pool that pods are
+on is not cordoned. Between the last look and the delete no pod can be bound that does not tolerate the cordon; a node
+that registers after that look takes no pod before the delete has reached GKE, because it reports its chips only several
+seconds later.
 
 The calls for the nodes of one pool are made many at once. The last look is one call, whose answer is empty where all is
 well: it takes no longer for a pool of thousands of nodes.
@@ -12,13 +13,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import structlog
 
 from provisioner import kube
 from provisioner.kube.gates import KeptError, look_last
+from provisioner.model.capacity import PoolName
 from provisioner.model.wording import first_of
 from provisioner.model.workloads import Pod, Workload
 from provisioner.runtime.parallel import ForEach, one_by_one
@@ -46,11 +48,25 @@ class Gate:
     keep_suspended: bool = False
     #: How the nodes of a pool are gone through: there may be thousands.
     for_each: ForEach = one_by_one
+    #: The node whose pod keeps a pool: while a pod is on it, nothing else is looked at.
+    _kept_on: dict[PoolName, str] = field(default_factory=dict)
+
+    def forget_all_but(self, asked_for: Collection[PoolName]) -> None:
+        """Forget the pools whose delete nobody asks for any more."""
+        for name in list(self._kept_on):
+            if name not in asked_for:
+                self._kept_on.pop(name, None)
 
     def pass_through(self, delete: Delete) -> None:
         """Prove the reason, close the pool for new pods, and make sure that none is on it."""
         living = self._prove(delete)
+        kept_on = self._kept_on.get(delete.name)
+        if kept_on is not None:
+            self._refuse_if_used(delete, [kept_on], living)
+            self._kept_on.pop(delete.name, None)
         nodes = kube.list_nodes_of_pool(self.api, delete.name)
+        names = [node.name for node in nodes]
+        opened = [node.name for node in nodes if node.open]
         # Cordons that an earlier try left behind are ours too.
         closed = [node.name for node in nodes if not node.open and node.marked]
 
@@ -60,18 +76,26 @@ class Gate:
             kube.cordon(self.api, name)
 
         try:
-            self.for_each(close, [node.name for node in nodes if node.open])
-            self._refuse_if_used(delete, [node.name for node in nodes], living)
+            if opened:
+                self._refuse_if_used(delete, names, living)
+            self.for_each(close, opened)
+            # Pods that tolerate the cordon may have come since the first look.
+            self._refuse_if_used(delete, names, living)
             self._refuse_if_growing(delete, {(node.name, node.uid) for node in nodes})
         except (kube.ClusterError, KeptError):
+            if closed:
+                # The next pass looks at all nodes again: an uncordon may fail.
+                self._kept_on.pop(delete.name, None)
             self.for_each(self._uncordon, closed)
             raise
 
     def _refuse_if_used(self, delete: Delete, nodes: list[str], living: Workload | None) -> None:
         found = self.for_each(lambda node: self._blocking_pods(delete, node, living), nodes)
-        blocking = [pod for pods in found for pod in pods]
+        blocking = {node: pods for node, pods in zip(nodes, found, strict=True) if pods}
         if blocking:
-            raise KeptError(f"unfinished pods are on it: {first_of(blocking)}")
+            self._kept_on[delete.name] = next(iter(blocking))
+            pods = [pod for each in blocking.values() for pod in each]
+            raise KeptError(f"unfinished pods are on it: {first_of(pods)}")
 
     def _refuse_if_growing(self, delete: Delete, known: Collection[tuple[str, str]]) -> None:
         def strangers() -> list[str]:

@@ -63,6 +63,16 @@ def test_a_create_that_gke_takes(world: World) -> None:
     assert world.wake.is_set()
 
 
+def test_the_gate_forgets_what_nobody_wants_to_delete_any_more(world: World) -> None:
+    """The plan's memory has all deletes that are open."""
+    put_pool(world)
+    world.kube.put_object(object_path("pods", "stray", namespace="other"), raw_foreign_pod("stray", NODE))
+    carry_out(world, deletes=(a_delete(),))
+    assert world.gate._kept_on == {POOL: NODE}
+    carry_out(world)
+    assert world.gate._kept_on == {}
+
+
 @pytest.mark.parametrize("kind", list(FailureKind))
 def test_a_create_that_gke_refuses(world: World, kind: FailureKind) -> None:
     """Whatever GKE answers is handed on with its kind."""

@@ -240,15 +240,89 @@ def test_many_pods_are_counted(world: World) -> None:
         world.gate.pass_through(a_delete())
 
 
-def test_the_nodes_are_closed_before_the_pods_are_listed(world: World) -> None:
-    """No pod is listed before every node is cordoned, or one could be bound in between."""
-    world.gate.pass_through(a_delete())
-    steps = [
+def steps(world: World) -> list[str]:
+    """Return the nodes' changes and the lists of pods, in order."""
+    return [
         "cordon" if call.method == "PATCH" else "pods"
         for call in world.kube.calls
         if call.method == "PATCH" or call.path == "/api/v1/pods"
     ]
-    assert steps == ["cordon", "cordon", "pods", "pods"]
+
+
+def test_the_pods_are_listed_before_the_nodes_are_cordoned_and_after(world: World) -> None:
+    """No node is cordoned while a pod keeps the pool, and a pod that is bound meanwhile is seen."""
+    world.gate.pass_through(a_delete())
+    assert steps(world) == ["pods", "pods", "cordon", "cordon", "pods", "pods"]
+
+
+def test_the_pods_of_a_pool_that_is_cordoned_already_are_listed_once(world: World) -> None:
+    """As after a delete that GKE rejected."""
+    world.gate.pass_through(a_delete())
+    world.kube.calls.clear()
+    world.gate.pass_through(a_delete())
+    assert steps(world) == ["pods", "pods"]
+
+
+def test_a_pool_that_a_pod_keeps_is_not_cordoned(world: World) -> None:
+    """Not even for a moment."""
+    put_pod(world)
+    with pytest.raises(KeptError, match="other/stray"):
+        world.gate.pass_through(a_delete())
+    assert steps(world) == ["pods", "pods"]
+
+
+def test_a_pool_that_a_pod_keeps_costs_a_read_and_one_list(world: World) -> None:
+    """However many nodes it has: the node of that pod is asked first, whichever pod is on it by now."""
+    put_pod(world)
+    with pytest.raises(KeptError):
+        world.gate.pass_through(a_delete())
+    world.kube.remove_object(object_path("pods", "stray", namespace="other"))
+    put_pod(world, "another")
+    world.kube.calls.clear()
+    with pytest.raises(KeptError, match=f"other/another on {NODE}"):
+        world.gate.pass_through(a_delete())
+    assert world.calls("GET") == [jobset_path("train"), "/api/v1/pods"]
+    world.kube.remove_object(object_path("pods", "another", namespace="other"))
+    world.gate.pass_through(a_delete())
+    assert cordoned(world) == (True, True)
+
+
+def test_a_pool_that_nobody_wants_to_delete_any_more_is_forgotten(world: World) -> None:
+    """What the gate remembers is bounded by the deletes that are asked for."""
+    put_pod(world)
+    with pytest.raises(KeptError):
+        world.gate.pass_through(a_delete())
+    world.gate.forget_all_but([PoolName("train-pool")])
+    assert world.gate._kept_on == {PoolName("train-pool"): NODE}
+    world.gate.forget_all_but([PoolName("another-pool")])
+    assert world.gate._kept_on == {}
+
+
+def test_a_pod_that_tolerates_the_cordon_and_comes_between_the_looks_keeps_the_pool(world: World) -> None:
+    """Its tolerations let it on cordoned nodes; our cordons are undone."""
+    patch = world.kube.patch
+
+    def then_a_pod(path: str, body: dict[str, Any], **options: Any) -> dict[str, Any]:
+        put_pod(world)
+        return patch(path, body, **options)
+
+    world.kube.patch = then_a_pod  # type: ignore[method-assign]
+    with pytest.raises(KeptError, match="other/stray"):
+        world.gate.pass_through(a_delete())
+    assert [cordoned(world, node) for node in (NODE, SECOND)] == [(False, False), (False, False)]
+
+
+def test_a_cordon_that_could_not_be_undone_is_undone_by_the_next_pass(world: World) -> None:
+    """Although the node of the pod that keeps the pool is known."""
+    kube.cordon(world.kube, SECOND)
+    put_pod(world)
+    world.kube.fail("PATCH", SECOND, kube.Unavailable("no answer"), times=1)
+    with pytest.raises(KeptError):
+        world.gate.pass_through(a_delete())
+    assert cordoned(world, SECOND) == (True, True)
+    with pytest.raises(KeptError):
+        world.gate.pass_through(a_delete())
+    assert cordoned(world, SECOND) == (False, False)
 
 
 def test_a_cordon_of_somebody_else_is_left_alone(world: World) -> None:
