@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import structlog
@@ -18,7 +18,7 @@ from provisioner import kube
 from provisioner.kube.gates import KeptError
 from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.runtime.actor import NO_LEASE, CallingActor
-from provisioner.slices.gate import Gate, NeededError
+from provisioner.slices.gate import Gate, NeededError, SettlingError
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.plan import Create, Delete, LookUp, LookUpKind, Plan
 from provisioner.slices.supplier import Supplier, SupplierError
@@ -118,6 +118,9 @@ class Actor(CallingActor[Answer]):
             operation = self.supplier.delete_pool(delete.name)
         except NeededError as error:
             return answer(DeleteResult.NEEDED, reason=str(error))
+        except SettlingError as error:
+            settling = answer(DeleteResult.SETTLING, reason=str(error))
+            return replace(settling, wait_seconds=error.wait_seconds)
         except KeptError as error:
             return answer(DeleteResult.KEPT, reason=str(error))
         except kube.ClusterError as error:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from provisioner import constants, kube
 from provisioner.kube import errors
 from provisioner.kube.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, JsonObject, Page, Stream, Timeouts
+from provisioner.model.capacity import PoolName
 from provisioner.model.cluster import ClusterName
 from provisioner.model.workloads import ObjectRef
 from provisioner.runtime.clock import FollowedClock
@@ -83,6 +84,8 @@ class Process:
         self.looked_at: dict[str, float] = {}
         #: When the pods of each node were last listed.
         self.pods_listed_at: dict[str, float] = {}
+        #: The pending leaders that it knew of when it decided on the last delete of each pool.
+        self.expected: dict[PoolName, frozenset[str]] = {}
         #: When its clock was last set, and how far it was off before.
         self.skewed_before = (0.0, 0.0)
         self.paused_until = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.demand import group_key
-from provisioner.slices.gate import KeptError, NeededError
+from provisioner.slices.gate import BINDING_SECONDS, KeptError, NeededError, SettlingError
 from provisioner.slices.planning.plan import Delete, DeleteReason
 from provisioner.workloads import JOBSET, PLAIN_JOB
 from tests.support.controller import (
@@ -502,3 +503,95 @@ def test_the_pods_of_others_keep_the_pool_of_a_stuck_slice(world: World) -> None
     put_pod(world)
     with pytest.raises(KeptError, match="other/stray"):
         world.gate.pass_through(stuck_delete())
+
+
+def put_node(world: World, name: str, *, uid: str = "", cordoned: bool = False) -> None:
+    """Put a node of the pool, or one in the place of another."""
+    raw = node_of(NodePool(name=PoolName("train-pool"), status=PoolStatus.RUNNING), name, world.clock)
+    raw["metadata"]["uid"] = uid or f"uid-of-{name}"
+    raw["spec"]["unschedulable"] = cordoned
+    world.kube.put_object(object_path("nodes", name), raw)
+
+
+def settle(world: World) -> float:
+    """Ask for the delete of a pool that has to settle; return how long it still waits, 0 where it goes."""
+    try:
+        world.gate.pass_through(a_delete(settle=True))
+    except SettlingError as error:
+        return error.wait_seconds
+    return 0.0
+
+
+def test_a_pool_that_has_to_settle_stays_cordoned_for_a_minute_before_it_goes(world: World) -> None:
+    """So long, a pod for which the scheduler chose a node before the cordon may arrive."""
+    assert settle(world) == BINDING_SECONDS
+    assert [cordoned(world, node) for node in (NODE, SECOND)] == [(True, True), (True, True)]
+    world.clock.advance(59.0)
+    assert settle(world) == 1.0
+    world.clock.advance(1.0)
+    assert settle(world) == 0.0
+    assert steps(world) == ["pods", "pods", "cordon", "cordon", "pods", "pods"]
+
+
+def test_a_pod_that_arrives_while_the_pool_settles_keeps_it(world: World) -> None:
+    """And its cordons are undone; should the pod go, the time begins anew."""
+    settle(world)
+    world.clock.advance(30.0)
+    put_pod(world)
+    world.clock.advance(30.0)
+    with pytest.raises(KeptError, match="other/stray"):
+        world.gate.pass_through(a_delete(settle=True))
+    assert [cordoned(world, node) for node in (NODE, SECOND)] == [(False, False), (False, False)]
+    world.kube.remove_object(object_path("pods", "stray", namespace="other"))
+    assert settle(world) == BINDING_SECONDS
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda world: kube.uncordon(world.kube, NODE), id="was uncordoned"),
+        pytest.param(lambda world: put_node(world, "gke-test-train-pool-2"), id="is new"),
+        pytest.param(lambda world: put_node(world, NODE, uid="another", cordoned=True), id="has come again, cordoned"),
+        pytest.param(lambda world: world.gate.forget_all_but(()), id="was needed in between"),
+    ],
+)
+def test_the_time_begins_anew_where_a_node(world: World, change: Callable[[World], object]) -> None:
+    """The scheduler may have chosen it in between."""
+    settle(world)
+    world.clock.advance(60.0)
+    change(world)
+    assert settle(world) == BINDING_SECONDS
+    assert cordoned(world)[0]
+    world.clock.advance(60.0)
+    assert settle(world) == 0.0
+
+
+def test_a_node_that_goes_while_the_pool_settles_changes_nothing(world: World) -> None:
+    """The others were cordoned all the time."""
+    settle(world)
+    world.kube.remove_object(object_path("nodes", SECOND))
+    world.clock.advance(60.0)
+    assert settle(world) == 0.0
+
+
+def test_who_starts_anew_does_not_know_since_when_nodes_are_cordoned(world: World) -> None:
+    """After a crash the time begins anew."""
+    settle(world)
+    world.clock.advance(60.0)
+    world.start()
+    assert settle(world) == BINDING_SECONDS
+
+
+def test_a_delete_that_gke_rejected_need_not_settle_again(world: World) -> None:
+    """The nodes stayed cordoned."""
+    settle(world)
+    world.clock.advance(60.0)
+    assert [settle(world), settle(world)] == [0.0, 0.0]
+
+
+def test_a_pool_that_a_pod_keeps_is_not_cordoned_to_settle(world: World) -> None:
+    """Nothing but the pods is looked at."""
+    put_pod(world)
+    with pytest.raises(KeptError, match="other/stray"):
+        world.gate.pass_through(a_delete(settle=True))
+    assert world.calls("PATCH") == []

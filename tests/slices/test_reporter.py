@@ -10,7 +10,7 @@ import structlog
 from provisioner import constants
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, PoolStatus
-from tests.support.controller import World, jobset_path
+from tests.support.controller import NAMESPACE, World, jobset_of, jobset_path, leader_of
 from tests.support.objects import raw_foreign_pod
 
 
@@ -109,6 +109,24 @@ def test_a_postponed_delete_is_told(world: World) -> None:
     assert all("other/stray" in each.message and each.kind == "Warning" for each in failed)
     assert len({each.key for each in failed}) == 1
     assert metric(world, "deletes_blocked 1.0")
+
+
+def test_a_delete_that_waits_for_its_pool_to_settle_is_no_failure(world: World) -> None:
+    """No Event and no blocked delete; the page says what it waits for, and a minute later it is sent."""
+    pool = world.run_to_use()
+    world.kube.put_object(jobset_path("other"), jobset_of("other"))
+    pending = leader_of("other", uid="uid-of-other")
+    pending["status"] = {"phase": "Pending"}
+    world.kube.put_object(object_path("pods", "other-workers-0-0", namespace=NAMESPACE), pending)
+    world.change_jobset(status={"terminalState": "Completed"})
+    world.remove_leader()
+    world.rounds(8, every_seconds=5)
+    assert world.gke.names_of("delete_node_pool") == []
+    assert constants.DELETION_FAILED not in world.recorder.reasons("JobSet")
+    assert metric(world, "deletes_blocked 0.0")
+    assert b"Its delete waits: its nodes are cordoned" in world.board.json()
+    world.rounds(12, every_seconds=5)
+    assert world.gke.names_of("delete_node_pool") == [pool]
 
 
 def test_a_delete_that_a_pod_holds_up_for_long_is_an_alert_that_names_the_pod(world: World) -> None:

@@ -132,7 +132,9 @@ class World:
 
     def start(self, *, ca_pem: bytes | None = CERTIFICATE) -> Loop:
         """Start a controller afresh, as after a crash."""
-        self.gate = Gate(api=self.kube, clock=self.clock.now, keep_suspended=self.settings.keep_suspended)
+        self.gate = Gate(
+            api=self.kube, clock=self.clock.now, monotonic=self.clock, keep_suspended=self.settings.keep_suspended
+        )
         executor = ThreadPoolExecutor(max_workers=1)
         chosen = self.choose(ca_pem)
         self.actor = Actor(
