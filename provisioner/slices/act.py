@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import structlog
@@ -21,6 +21,7 @@ from provisioner.runtime.actor import NO_LEASE, CallingActor
 from provisioner.slices.gate import Gate, NeededError, SettlingError
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.plan import Create, Delete, LookUp, LookUpKind, Plan
+from provisioner.slices.rejected_changes import RejectedChanges
 from provisioner.slices.supplier import Supplier, SupplierError
 
 _log = structlog.get_logger(__name__)
@@ -44,6 +45,7 @@ class Actor(CallingActor[Answer]):
     slow_executor: Executor
     #: Nodes that are being changed, so that no two threads change one.
     _changing: set[str] = field(default_factory=set)
+    rejected_changes: RejectedChanges = field(default_factory=RejectedChanges)
 
     def carry_out(self, plan: Plan) -> None:
         """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""
@@ -64,9 +66,10 @@ class Actor(CallingActor[Answer]):
             (kube.uncordon, plan.uncordons),
             (kube.release, plan.releases),
         )
+        self.rejected_changes.forget_all_but({node for _, nodes in changes for node in nodes})
         for change, nodes in changes:
             for node in nodes:
-                if node not in self._changing:
+                if node not in self._changing and not self.rejected_changes.waits(node):
                     self._changing.add(node)
                     if not self.calls.submit(functools.partial(self._change_node, change, node), self.slow_executor):
                         self._changing.discard(node)
@@ -102,8 +105,17 @@ class Actor(CallingActor[Answer]):
         return _NO_LEASE if self.lease_seconds() <= CALL_TIMEOUT_SECONDS else None
 
     def _delete(self, delete: Delete) -> Answer:
-        def answer(result: DeleteResult, *, reason: str = "", failure: Failure | None = None) -> DeleteAnswer:
-            return DeleteAnswer(name=delete.name, at=self.clock(), result=result, reason=reason, failure=failure)
+        def answer(
+            result: DeleteResult, *, reason: str = "", failure: Failure | None = None, wait_seconds: float = 0.0
+        ) -> DeleteAnswer:
+            return DeleteAnswer(
+                name=delete.name,
+                at=self.clock(),
+                result=result,
+                reason=reason,
+                failure=failure,
+                wait_seconds=wait_seconds,
+            )
 
         def no_lease() -> DeleteAnswer:
             return answer(DeleteResult.FAILED, reason=_NO_LEASE.message, failure=_NO_LEASE)
@@ -119,8 +131,7 @@ class Actor(CallingActor[Answer]):
         except NeededError as error:
             return answer(DeleteResult.NEEDED, reason=str(error))
         except SettlingError as error:
-            settling = answer(DeleteResult.SETTLING, reason=str(error))
-            return replace(settling, wait_seconds=error.wait_seconds)
+            return answer(DeleteResult.SETTLING, reason=str(error), wait_seconds=error.wait_seconds)
         except KeptError as error:
             return answer(DeleteResult.KEPT, reason=str(error))
         except kube.ClusterError as error:
@@ -152,8 +163,10 @@ class Actor(CallingActor[Answer]):
         try:
             change(self.api, node)
         except kube.ClusterError as error:
-            # The next round sees the node as it is, and tries again.
-            _log.warning("node.change_failed", node=node, change=change.__name__, error=str(error))
+            # A later round sees the node as it is, and tries again.
+            self.rejected_changes.rejected(node, change.__name__, str(error))
+        else:
+            self.rejected_changes.accepted(node, change.__name__)
         finally:
             self._changing.discard(node)
 

@@ -25,6 +25,7 @@ from provisioner.slices.gate import Gate
 from provisioner.slices.loop import Loop
 from provisioner.slices.observe import PoolList, make_watches
 from provisioner.slices.planning.plan import Plan
+from provisioner.slices.rejected_changes import RejectedChanges
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.decorators import RetryingGke
@@ -127,6 +128,7 @@ class Process:
             on_answer=self.wake,
             executor=_Executor(self),  # type: ignore[arg-type]
             slow_executor=_Executor(self),  # type: ignore[arg-type]
+            rejected_changes=RejectedChanges(monotonic=self._monotonic),
         )
         self.actor.process = self
         watches = make_watches(

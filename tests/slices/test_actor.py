@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import structlog
 
 from provisioner import constants, kube
 from provisioner.kube.protocol import object_path
@@ -245,6 +247,7 @@ def test_an_uncordon_is_done_once(world: World) -> None:
     kube.cordon(world.kube, NODE)
     world.kube.fail("PATCH", NODE, kube.Unavailable("no answer"))
     assert carry_out(world, uncordons=(NODE,)) == []
+    world.clock.advance(1.0)
     assert carry_out(world, uncordons=(NODE,)) == []
     raw = world.kube.object(object_path("nodes", NODE))
     assert raw is not None
@@ -282,6 +285,40 @@ def test_a_node_that_is_being_changed_is_left_alone_until_then(world: World) -> 
     kube.cordon(world.kube, NODE)
     carry_out(world, uncordons=(NODE,))
     assert len(world.calls("PATCH")) == before + 3
+
+
+def test_a_change_of_a_node_that_is_rejected_is_tried_ever_more_rarely(world: World) -> None:
+    """At first after a second, at last every minute; each node's first failure is logged, and the end of them."""
+    put_pool(world)
+    kube.cordon(world.kube, NODE)
+    world.kube.fail("PATCH", "/nodes/", kube.Forbidden("nodes is forbidden"), times=10**6)
+    tries: list[float] = []
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(900):
+            before = len(world.calls("PATCH"))
+            carry_out(world, uncordons=(NODE,))
+            tries += [world.clock.seconds] * (len(world.calls("PATCH")) - before)
+            world.clock.advance(1.0)
+        gaps = [later - earlier for earlier, later in itertools.pairwise(tries)]
+        assert gaps[0] <= 2
+        assert 45 <= gaps[-1] <= 61
+        world.kube.clear_faults()
+        world.clock.advance(60.0)
+        carry_out(world, uncordons=(NODE,))
+    assert [line["event"] for line in logs] == ["node.change_failed", "node.change_recovered"]
+    assert world.actor.rejected_changes.alerts() == ()
+
+
+def test_a_node_whose_change_nobody_wants_any_more_is_forgotten(world: World) -> None:
+    """The next change of it is made at once."""
+    put_pool(world)
+    kube.cordon(world.kube, NODE)
+    world.kube.fail("PATCH", "/nodes/", kube.Forbidden("nodes is forbidden"), times=1)
+    carry_out(world, uncordons=(NODE,))
+    carry_out(world)
+    before = len(world.calls("PATCH"))
+    carry_out(world, uncordons=(NODE,))
+    assert len(world.calls("PATCH")) == before + 1
 
 
 def test_deletes_are_sent_before_creates(world: World) -> None:

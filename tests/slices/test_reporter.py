@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import structlog
 
-from provisioner import constants
+from provisioner import constants, kube
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, PoolStatus
 from tests.support.controller import NAMESPACE, World, jobset_of, jobset_path, leader_of
@@ -279,6 +279,25 @@ def test_a_notice_that_comes_back_is_logged_again(world: World) -> None:
             world.put_jobset(topology=topology)
             world.rounds(2, every_seconds=3)
     assert [line["event"] for line in logs].count("slice.notice") == 2
+
+
+def test_changes_of_nodes_that_are_rejected_for_long_are_an_alert(world: World) -> None:
+    """As where the right to patch nodes was taken away while nodes of a used pool bear our cordon."""
+    pool = world.run_to_use()
+    node = f"gke-test-{pool}-0"
+    kube.cordon(world.kube, node)
+    world.kube.fail("PATCH", "/nodes/", kube.Forbidden("nodes is forbidden"), times=10**6)
+    world.rounds(9, every_seconds=60)
+    assert not metric(world, 'alerts{kind="node_change_rejected"} 1.0')
+    world.rounds(3, every_seconds=60)
+    assert metric(world, 'alerts{kind="node_change_rejected"} 1.0')
+    assert world.loop.last_plan is not None
+    (alert,) = world.loop.last_plan.alerts
+    assert node in alert.message
+    assert "nodes is forbidden" in alert.message
+    world.kube.clear_faults()
+    world.rounds(2, every_seconds=60)
+    assert metric(world, 'alerts{kind="node_change_rejected"} 0.0')
 
 
 def test_an_alert_that_is_over_is_logged(world: World) -> None:

@@ -23,6 +23,7 @@ from provisioner.slices.meter import Meter
 from provisioner.slices.metrics import Metrics
 from provisioner.slices.observe import PoolList, Watches
 from provisioner.slices.planning.plan import Delete, DeleteReason
+from provisioner.slices.rejected_changes import RejectedChanges
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.choice import Chosen
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
@@ -146,6 +147,7 @@ class World:
             on_answer=self.wake.set,
             executor=executor,
             slow_executor=executor,
+            rejected_changes=RejectedChanges(monotonic=self.clock),
         )
         self.board = make_board(self.time, self.clock)
         self.board.problems = lambda: self.loop.problems()  # noqa: PLW0108 - the loop comes later
