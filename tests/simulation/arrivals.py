@@ -1,13 +1,14 @@
 """What is promised of pods that may be on their way to an idle pool, while nothing in the API tells of it.
 
 No delete is sent for a pool to which the scheduler is binding a leader, where the pool had not failed, and the process
-knew of its nodes and of the pending leader, of a workload that lives, when it decided on the delete.
+knew of a node of it that takes pods, and of the pending leader, of a workload that lives, when it decided.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from provisioner import constants
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.slices.planning.plan import Plan
 from tests.simulation.objects import PodRun
@@ -22,7 +23,10 @@ def expect(process: Process, plan: Plan) -> None:
         return
     leaders = frozenset(pod.uid for pod in _pending_leaders(process))
     pools = process.loop.pools.by_name()
-    with_nodes = {each.pool_name for each in process.loop.watches.nodes.records().values()}
+    nodes = process.loop.watches.nodes.records().values()
+    with_nodes = {
+        each.pool_name for each in nodes if not any(taint.key in constants.HELD_KEYS for taint in each.taints)
+    }
     for delete in plan.deletes:
         promised = delete.name in with_nodes and pools[delete.name].status is not PoolStatus.ERROR
         process.expected[delete.name] = leaders if promised else frozenset()

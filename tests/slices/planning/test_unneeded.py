@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from provisioner.model.capacity import CapacityKind, FailureKind, PoolStatus
+from provisioner import constants
+from provisioner.model.capacity import CapacityKind, FailureKind, PoolStatus, Taint
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
 from provisioner.slices.planning.plan import DeleteReason
 from tests.support.clock import NOW, after
@@ -151,18 +152,22 @@ def test_a_pool_settles_for_a_leader_that_is_not_served() -> None:
     assert [delete.settle for delete in world.look().deletes] == [True]
 
 
+HELD = (Taint(key=constants.HELD, value="true"),)
+
+
 @pytest.mark.parametrize(
-    ("status", "nodes"),
+    ("status", "taints"),
     [
-        pytest.param(PoolStatus.ERROR, 1, id="that failed"),
-        pytest.param(PoolStatus.RUNNING, 0, id="without nodes"),
+        pytest.param(PoolStatus.ERROR, [(), ()], id="that failed"),
+        pytest.param(PoolStatus.RUNNING, [], id="without nodes"),
+        pytest.param(PoolStatus.RUNNING, [HELD, HELD], id="that waited for the other slices of its workload"),
     ],
 )
-def test_a_pool_to_which_no_pod_can_come_goes_at_once(status: PoolStatus, nodes: int) -> None:
+def test_a_pool_to_which_no_pod_can_come_goes_at_once(status: PoolStatus, taints: list[tuple[Taint, ...]]) -> None:
     """It costs."""
     world = World(settings_=settings(deletion_delay_seconds=0.0, namespaces=("another",)))
     pool = make_pool(make_jobset("gone"), status=status)
-    world.put(pool, *(make_node(pool, index) for index in range(nodes)))
+    world.put(pool, *(make_node(pool, index, taints=each) for index, each in enumerate(taints)))
     put_leader(world)
     assert [delete.settle for delete in world.look().deletes] == [False]
 

@@ -104,7 +104,7 @@ def find_unneeded(round_: Round, matching: Matching, exceptions: Exceptions) -> 
         at_once = failed or stuck is not None or back or each.name in exceptions.evicted
         due = _due(each, since[each.name], round_, at_once=at_once)
         delete = _delete(each, stuck, round_, matching)
-        if each.nodes and not failed and _selected(each.view.labels) in awaited:
+        if not failed and _selected(each.view.labels) in awaited and any(map(_takes_pods, each.nodes)):
             delete = replace(delete, settle=True)
         if back and delete.reason is DeleteReason.NOT_NEEDED:
             delete = replace(delete, reason=DeleteReason.GIVEN_BACK)
@@ -164,6 +164,11 @@ def _selected_by_pending_leaders(round_: Round) -> Collection[_Selected]:
         for leader in leaders
         if leader is not None and not leader.node_name and not leader.finished
     }
+
+
+def _takes_pods(node: Node) -> bool:
+    """Whether the scheduler may have chosen a node; our taint is never put on one again."""
+    return not any(taint.key in constants.HELD_KEYS for taint in node.taints)
 
 
 def _selected(labels: Mapping[str, str]) -> _Selected:
