@@ -109,6 +109,16 @@ RULES = (
         "is in the way.",
     ),
     Rule(
+        name="TPUProvisionerNodeChangeRejected",
+        slug="node-change-rejected",
+        query=f"{metric('alerts', kind='node_change_rejected')} > 0",
+        minutes=5,
+        severity=WARNING,
+        summary="Kubernetes has rejected changes of nodes for ten minutes.",
+        description="Nodes that should be open stay cordoned or tainted, so that pods wait for them. The log "
+        "(alert.began) has the nodes and the message of Kubernetes.",
+    ),
+    Rule(
         name="TPUProvisionerNodePoolLeak",
         slug="node-pool-leak",
         query=f"{metric('unneeded_overdue_seconds')} > 3600",

@@ -220,7 +220,7 @@ _LABELS = (
     (
         "kind",
         _words(*(each.value for each in FailureKind), "unexpected", NOT_READY),
-        "the kind of a failure; of `alerts`: `mass_disappearance`, `pool_stuck`",
+        "the kind of a failure; of `alerts`: `mass_disappearance`, `pool_stuck`, `node_change_rejected`",
     ),
     (
         "result",

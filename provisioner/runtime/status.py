@@ -3,10 +3,10 @@
 A product adds pages and streams of its own to those of the probes.
 
 Addresses are in Go's form, as the Go provisioner's flags have them. There is neither TLS nor authentication; what is
-served is no secret, and network policies decide who may ask. Probes are answered at once, by the thread of the server.
-Scrapes are created in threads of their own, and the number of threads is limited: one that hangs does not block the
-others. What a product adds is created one at a time: threads share the interpreter, and whoever asks all the time must
-not slow down the controller's loop and the probes.
+served is no secret, network policies decide who may ask, and web pages of others may not (`hosts.py`). Probes are
+answered at once, by the thread of the server. Scrapes are created in threads of their own, and the number of threads is
+limited: one that hangs does not block the others. What a product adds is created one at a time: threads share the
+interpreter, and whoever asks all the time must not slow down the controller's loop and the probes.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from provisioner.runtime import gzipped
 from provisioner.runtime.background import Worker, in_thread
 from provisioner.runtime.connections import Limits
 from provisioner.runtime.event_streams import route_of_stream
+from provisioner.runtime.hosts import KnownHosts
 from provisioner.runtime.http import Address, HttpServer, parse_address
 from provisioner.runtime.pages import Content, Page, Stream
 
@@ -125,7 +126,7 @@ def _app(routes: Sequence[Route], probes: Mapping[str, _Probe]) -> ASGIApp:
 
     app = Starlette(routes=routes, exception_handlers={HTTPException: reject, Exception: fail})
     app.router.redirect_slashes = False
-    return _Probed(app, probes)
+    return KnownHosts(_Probed(app, probes))
 
 
 class _Probed:

@@ -18,9 +18,10 @@ from provisioner import kube
 from provisioner.kube.gates import KeptError
 from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.runtime.actor import NO_LEASE, CallingActor
-from provisioner.slices.gate import Gate, NeededError
+from provisioner.slices.gate import Gate, NeededError, SettlingError
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.plan import Create, Delete, LookUp, LookUpKind, Plan
+from provisioner.slices.rejected_changes import RejectedChanges
 from provisioner.slices.supplier import Supplier, SupplierError
 
 _log = structlog.get_logger(__name__)
@@ -44,9 +45,11 @@ class Actor(CallingActor[Answer]):
     slow_executor: Executor
     #: Nodes that are being changed, so that no two threads change one.
     _changing: set[str] = field(default_factory=set)
+    rejected_changes: RejectedChanges = field(default_factory=RejectedChanges)
 
     def carry_out(self, plan: Plan) -> None:
         """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""
+        self.gate.forget_all_but(plan.memory.deletes.keys())
         # Deletes first: they give back money, and operations that creates wait for.
         for delete in plan.deletes:
             self._submit_answered(
@@ -63,9 +66,10 @@ class Actor(CallingActor[Answer]):
             (kube.uncordon, plan.uncordons),
             (kube.release, plan.releases),
         )
+        self.rejected_changes.forget_all_but({node for _, nodes in changes for node in nodes})
         for change, nodes in changes:
             for node in nodes:
-                if node not in self._changing:
+                if node not in self._changing and not self.rejected_changes.waits(node):
                     self._changing.add(node)
                     if not self.calls.submit(functools.partial(self._change_node, change, node), self.slow_executor):
                         self._changing.discard(node)
@@ -102,10 +106,22 @@ class Actor(CallingActor[Answer]):
 
     def _delete(self, delete: Delete) -> Answer:
         def answer(
-            result: DeleteResult, *, reason: str = "", told: str = "", failure: Failure | None = None
+            result: DeleteResult,
+            *,
+            reason: str = "",
+            told: str = "",
+            failure: Failure | None = None,
+            wait_seconds: float = 0.0,
         ) -> DeleteAnswer:
-            at = self.clock()
-            return DeleteAnswer(name=delete.name, at=at, result=result, reason=reason, told=told, failure=failure)
+            return DeleteAnswer(
+                name=delete.name,
+                at=self.clock(),
+                result=result,
+                reason=reason,
+                told=told,
+                failure=failure,
+                wait_seconds=wait_seconds,
+            )
 
         def no_lease() -> DeleteAnswer:
             return answer(DeleteResult.FAILED, reason=_NO_LEASE.message, failure=_NO_LEASE)
@@ -120,6 +136,8 @@ class Actor(CallingActor[Answer]):
             operation = self.supplier.delete_pool(delete.name)
         except NeededError as error:
             return answer(DeleteResult.NEEDED, reason=str(error))
+        except SettlingError as error:
+            return answer(DeleteResult.SETTLING, reason=str(error), wait_seconds=error.wait_seconds)
         except KeptError as error:
             return answer(DeleteResult.KEPT, reason=str(error), told=error.told)
         except kube.ClusterError as error:
@@ -151,8 +169,10 @@ class Actor(CallingActor[Answer]):
         try:
             change(self.api, node)
         except kube.ClusterError as error:
-            # The next round sees the node as it is, and tries again.
-            _log.warning("node.change_failed", node=node, change=change.__name__, error=str(error))
+            # A later round sees the node as it is, and tries again.
+            self.rejected_changes.rejected(node, change.__name__, str(error))
+        else:
+            self.rejected_changes.accepted(node, change.__name__)
         finally:
             self._changing.discard(node)
 

@@ -1,8 +1,10 @@
-"""The way to a delete: the reason proven live, the nodes cordoned, the pods on them listed live.
+"""The way to a delete: the reason proven live, the pods on the nodes listed live, before these are cordoned and after.
 
-What was decided on caches is not enough to end a pool: every delete reads the API server itself. Between the last look
-and the delete no pod can be bound, because the nodes are cordoned; a node that registers after that look takes no pod
-before the delete has reached GKE, because it reports its chips only several seconds later.
+What was decided on caches is not enough to end a pool: every delete reads the API server itself. A pool that pods are
+on is not cordoned. A cordon does not stop a pod for which the scheduler has chosen a node before, and the API does not
+show that choice: where there may be such pods, the pool stays cordoned for a minute before its delete. Between the last
+look and the delete no pod can be bound that does not tolerate the cordon; a node that registers after that look takes
+no pod before the delete has reached GKE, because it reports its chips only several seconds later.
 
 The calls for the nodes of one pool are made many at once. The last look is one call, whose answer is empty where all is
 well: it takes no longer for a pool of thousands of nodes.
@@ -12,13 +14,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 import structlog
 
 from provisioner import kube
 from provisioner.kube.gates import KeptError, look_last
+from provisioner.model.capacity import PoolName
 from provisioner.model.wording import first_of
 from provisioner.model.workloads import Pod, Workload
 from provisioner.runtime.parallel import ForEach, one_by_one
@@ -27,12 +31,33 @@ from provisioner.workloads import live
 
 _log = structlog.get_logger(__name__)
 
+#: Far longer than the scheduler takes from its choice of a node to the binding.
+BINDING_SECONDS = 60.0
 #: The workload needs no pool any more.
 _ENDED = frozenset({DeleteReason.WORKLOAD_GONE, DeleteReason.WORKLOAD_FINISHED, DeleteReason.WORKLOAD_SUSPENDED})
 
 
 class NeededError(KeptError):
     """The workload that the pool was made for lives, although the caches do not show it so."""
+
+
+class SettlingError(KeptError):
+    """The pool is cordoned, and pods that the scheduler assigned to it before may still arrive."""
+
+    def __init__(self, wait_seconds: float) -> None:
+        """`wait_seconds` are left until the delete may be sent."""
+        super().__init__(
+            f"its nodes are cordoned, and for {BINDING_SECONDS:.0f} s pods may arrive that the scheduler assigned to "
+            "them before"
+        )
+        self.wait_seconds = wait_seconds
+
+
+class _Closed(NamedTuple):
+    """The nodes of a pool, names and UIDs, that are cordoned, and since when all of them have been."""
+
+    nodes: frozenset[tuple[str, str]]
+    since: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +71,28 @@ class Gate:
     keep_suspended: bool = False
     #: How the nodes of a pool are gone through: there may be thousands.
     for_each: ForEach = one_by_one
+    #: The node whose pod keeps a pool: while a pod is on it, nothing else is looked at.
+    _kept_on: dict[PoolName, str] = field(default_factory=dict)
+    #: Pools that were cordoned and not opened again.
+    _closed: dict[PoolName, _Closed] = field(default_factory=dict)
+
+    def forget_all_but(self, asked_for: Collection[PoolName]) -> None:
+        """Forget the pools whose delete nobody asks for any more."""
+        for name in {*list(self._kept_on), *list(self._closed)}:
+            if name not in asked_for:
+                self._kept_on.pop(name, None)
+                self._closed.pop(name, None)
 
     def pass_through(self, delete: Delete) -> None:
         """Prove the reason, close the pool for new pods, and make sure that none is on it."""
         living = self._prove(delete)
+        kept_on = self._kept_on.get(delete.name)
+        if kept_on is not None:
+            self._refuse_if_used(delete, [kept_on], living)
+            self._kept_on.pop(delete.name, None)
         nodes = kube.list_nodes_of_pool(self.api, delete.name)
+        names, known = [node.name for node in nodes], frozenset((node.name, node.uid) for node in nodes)
+        opened = [node.name for node in nodes if node.open]
         # Cordons that an earlier try left behind are ours too.
         closed = [node.name for node in nodes if not node.open and node.marked]
 
@@ -60,20 +102,41 @@ class Gate:
             kube.cordon(self.api, name)
 
         try:
-            self.for_each(close, [node.name for node in nodes if node.open])
-            self._refuse_if_used(delete, [node.name for node in nodes], living)
-            self._refuse_if_growing(delete, {(node.name, node.uid) for node in nodes})
+            if opened:
+                self._refuse_if_used(delete, names, living)
+            self.for_each(close, opened)
+            self._let_settle(delete, known, anew=bool(opened))
+            # Pods that tolerate the cordon may have come since the first look.
+            self._refuse_if_used(delete, names, living)
+            self._refuse_if_growing(delete, known)
+        except SettlingError:
+            raise
         except (kube.ClusterError, KeptError):
+            if closed:
+                # The next pass looks at all nodes again: an uncordon may fail.
+                self._kept_on.pop(delete.name, None)
+            self._closed.pop(delete.name, None)
             self.for_each(self._uncordon, closed)
             raise
 
+    def _let_settle(self, delete: Delete, nodes: frozenset[tuple[str, str]], *, anew: bool) -> None:
+        """Take note since when all nodes are cordoned; a node that was open, or is new, starts the time anew."""
+        now, closed = self.monotonic(), self._closed.get(delete.name)
+        if anew or closed is None or not nodes <= closed.nodes:
+            closed = self._closed[delete.name] = _Closed(nodes, now)
+        wait_seconds = closed.since + BINDING_SECONDS - now
+        if delete.settle and wait_seconds > 0:
+            raise SettlingError(wait_seconds)
+
     def _refuse_if_used(self, delete: Delete, nodes: list[str], living: Workload | None) -> None:
         found = self.for_each(lambda node: self._blocking_pods(delete, node, living), nodes)
-        blocking = [pod for pods in found for pod in pods]
+        blocking = {node: pods for node, pods in zip(nodes, found, strict=True) if pods}
         if blocking:
-            own = [pod for pod in blocking if pod.startswith(f"{delete.namespace}/")]
+            self._kept_on[delete.name] = next(iter(blocking))
+            pods = [pod for each in blocking.values() for pod in each]
+            own = [pod for pod in pods if pod.startswith(f"{delete.namespace}/")]
             raise KeptError(
-                f"unfinished pods are on it: {first_of(blocking)}",
+                f"unfinished pods are on it: {first_of(pods)}",
                 told=f"unfinished pods are on it: {first_of(own)}" if own else "unfinished pods of others are on it",
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from provisioner import kube
 from provisioner.model.capacity import NodePool, PoolName
@@ -104,6 +104,7 @@ class Loop(RoundLoop[answers.Answer]):
         fold = functools.partial(self._fold, self.pools.by_name())
         self.take_in(self.actor.take_answer, fold, self.reporter.tell_answer)
         plan, snapshot = self._decide()
+        plan = replace(plan, alerts=(*plan.alerts, *self.actor.rejected_changes.alerts()))
         self.memory, self.last_plan = plan.memory, plan
         self.report(lambda: self.board.publish(snapshot, plan, self.identity.adapted(self.settings), self.clock()))
         if snapshot.not_synced:

@@ -155,6 +155,10 @@ class Reporter:
                 self._needed.add(answer.name)
                 _log.info("node_pool.needed", node_pool=answer.name, reason=answer.reason)
             return
+        if answer.result is DeleteResult.SETTLING:
+            _log.info("node_pool.settles", node_pool=answer.name, seconds=round(answer.wait_seconds, 3))
+            self._write("delete", f"Node pool {answer.name} is not deleted yet: {answer.reason}", answer.name)
+            return
         _log.warning("node_pool.delete_postponed", node_pool=answer.name, kind=kind, reason=answer.reason)
         words = f"Node pool {answer.name} is not deleted yet: "
         self._write("delete", f"{words}{answer.reason}", answer.name, warning=True)

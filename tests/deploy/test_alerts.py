@@ -32,6 +32,7 @@ _LEADER = {
     'watch_last_contact_age_seconds{pod="a",resource="pods"}': "20x90",
     'alerts{pod="a",kind="mass_disappearance"}': "0x90",
     'alerts{pod="a",kind="pool_stuck"}': "0x90",
+    'alerts{pod="a",kind="node_change_rejected"}': "0x90",
     'unneeded_overdue_seconds{pod="a"}': "0x90",
     'notices{pod="a",reason="SliceStuck"}': "0x90",
     'notices{pod="a",reason="NodePoolCreationWaiting"}': "3x90",
@@ -297,6 +298,11 @@ _CASES = (
         "a delete that is held up and then passes",
         {'alerts{pod="a",kind="pool_stuck"}': "0x4 2x9 0x76"},
         {"TPUProvisionerNodePoolStuck": (10, 15)},
+    ),
+    _Case(
+        "the right to change nodes is missing for a while",
+        {'alerts{pod="a",kind="node_change_rejected"}': "0x4 1x9 0x76"},
+        {"TPUProvisionerNodeChangeRejected": (10, 15)},
     ),
     _Case("a pool that goes an hour late", {'unneeded_overdue_seconds{pod="a"}': "0+60x60 0x29"}),
     _Case(

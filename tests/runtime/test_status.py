@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 
@@ -69,11 +69,13 @@ def serve() -> Iterator[Serve]:
         server.stop()
 
 
-def ask(port: int, path: str, method: str = "GET", host: str = "127.0.0.1") -> tuple[int, str]:
+def ask(
+    port: int, path: str, method: str = "GET", host: str = "127.0.0.1", headers: Mapping[str, str] | None = None
+) -> tuple[int, str]:
     """Return status and body of one request."""
     connection = http.client.HTTPConnection(host, port, timeout=5)
     try:
-        connection.request(method, path, body=b"x=1" if method == "POST" else None)
+        connection.request(method, path, body=b"x=1" if method == "POST" else None, headers=dict(headers or {}))
         response = connection.getresponse()
         return response.status, response.read().decode()
     finally:
@@ -94,6 +96,41 @@ def test_all_on_one_address(serve: Serve) -> None:
     assert ask(port, "/metrics") == (200, "m 1\n")
     assert ask(port, "/healthz") == (200, "ok\n")
     assert ask(port, "/readyz?verbose") == (200, "ok\n")
+
+
+@pytest.mark.parametrize(
+    ("host", "known"),
+    [
+        pytest.param("10.0.0.7:8081", True, id="the pod's address, as probes and scrapers use it"),
+        pytest.param("[fd00::7]:8081", True, id="an IPv6 address"),
+        pytest.param("[::1]", True, id="an IPv6 address without a port"),
+        pytest.param("localhost:8081", True, id="a port that is forwarded"),
+        pytest.param("LocalHost", True, id="in any case"),
+        pytest.param("tpu-provisioner", True, id="a name without dots"),
+        pytest.param("tpu-provisioner.tpu-provisioner-system.svc:8081", True, id="a Service"),
+        pytest.param("tpu-provisioner.tpu-provisioner-system.svc.cluster.local.", True, id="a Service's whole name"),
+        pytest.param("gke-0123.us-central2.gke.goog", True, id="through the API server's proxy of GKE"),
+        pytest.param("attacker.example:8081", False, id="a public name"),
+        pytest.param("localhost.attacker.example", False, id="a public name that begins like a known one"),
+        pytest.param("x.svc.attacker.example:8081", False, id="a public name with svc in it"),
+        pytest.param("127.0.0.1.attacker.example", False, id="a public name that begins like an address"),
+    ],
+)
+def test_who_asks_for_a_host_of_others_is_rejected(serve: Serve, host: str, *, known: bool) -> None:
+    """A hostile page whose name leads here sends that name (DNS rebinding); the answer says what to do."""
+    [port] = serve().ports
+    for path in ("/metrics", "/readyz", "/nowhere"):
+        status, body = ask(port, path, headers={"Host": host})
+        assert (status != 421) is known
+        assert ("have a reverse proxy set Host" in body) is not known
+
+
+def test_a_request_without_a_host_is_answered(serve: Serve) -> None:
+    """HTTP/1.0 has none, and browsers do not speak it."""
+    [port] = serve().ports
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert connection.recv(100).split()[1] == b"200"
 
 
 def test_two_addresses(serve: Serve) -> None:

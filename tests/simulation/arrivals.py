@@ -1,44 +1,46 @@
 """What is promised of pods that may be on their way to an idle pool, while nothing in the API tells of it.
 
-No delete is decided for a pool that is up and usable while a pending leader that the deciding process knows of, of a
-workload that lives, fits one of its ready nodes, and was created, or the pool became idle, less than a minute ago.
+No delete is sent for a pool to which the scheduler is binding a leader, where the pool had not failed, and the process
+knew of a node of it that takes pods, and of the pending leader, of a workload that lives, when it decided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from provisioner.model.capacity import PoolStatus
-from provisioner.slices.planning.plan import Delete, Plan
-from tests.simulation.agenda import seconds_of
+from provisioner import constants
+from provisioner.model.capacity import PoolName, PoolStatus
+from provisioner.slices.planning.plan import Plan
 from tests.simulation.objects import PodRun
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
-#: A minute, less the part of a second that times in the API do not show.
-_PROMISED_SECONDS = 58.0
 
-
-def broken_promises(process: Process, plan: Plan) -> Iterator[str]:
-    """Say which deletes of a plan break the promise, by what the process knows at the moment of its decision."""
-    if not plan.deletes or process.clock_ahead_seconds:
+def expect(process: Process, plan: Plan) -> None:
+    """Note of each delete which pending leaders the process knows of at the moment of its decision."""
+    if not plan.deletes:
         return
-    leaders = _pending_leaders(process)
-    pools, now = process.loop.pools.by_name(), seconds_of(process.loop.clock())
+    leaders = frozenset(pod.uid for pod in _pending_leaders(process))
+    pools = process.loop.pools.by_name()
+    nodes = process.loop.watches.nodes.records().values()
+    with_nodes = {
+        each.pool_name for each in nodes if not any(taint.key in constants.HELD_KEYS for taint in each.taints)
+    }
     for delete in plan.deletes:
-        if pools[delete.name].status is not PoolStatus.RUNNING or delete.name in plan.memory.given_up:
-            continue
-        idle_since = seconds_of(plan.memory.unneeded_since[delete.name])
-        for leader in leaders:
-            since = max(idle_since, leader.created)
-            if now - since < _PROMISED_SECONDS and _fits(process, leader, delete):
-                yield (
-                    f"{process.name} decides to delete {delete.name}, idle for {now - idle_since:.0f} s, "
-                    f"and the pending pod {leader.name}, created {now - leader.created:.0f} s ago, fits it"
-                )
+        promised = delete.name in with_nodes and pools[delete.name].status is not PoolStatus.ERROR
+        process.expected[delete.name] = leaders if promised else frozenset()
+
+
+def is_expected(process: Process, pod: PodRun) -> bool:
+    """Whether the process has to wait for a pod before it deletes the pool that the pod is assigned to."""
+    return pod.uid in process.expected.get(PoolName(pod.pool), ())
+
+
+def on_their_way(process: Process, pool: str) -> list[PodRun]:
+    """List the pods that the process has to wait for and that are assigned to a pool, and not bound yet."""
+    pods = process.simulation.cluster.pods
+    return [pod for pod in pods if pod.assigned and pod.pool == pool and is_expected(process, pod)]
 
 
 def _pending_leaders(process: Process) -> list[PodRun]:
@@ -60,12 +62,3 @@ def _pending_leaders(process: Process) -> list[PodRun]:
         and pod.workload.uid in living_workloads
         and pod.job < max(group.replicas + group.surge for group in living_workloads[pod.workload.uid].groups)
     ]
-
-
-def _fits(process: Process, pod: PodRun, delete: Delete) -> bool:
-    nodes = (each for each in process.loop.watches.nodes.records().values() if each.pool_name == delete.name)
-    # One that we have closed may have been open when the scheduler looked at it.
-    return any(
-        process.simulation.cluster.fits(pod, replace(each, cordoned=each.cordoned and not each.cordoned_by_us))
-        for each in nodes
-    )

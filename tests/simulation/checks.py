@@ -167,8 +167,7 @@ class Checker:
     def decided(self, process: Process, plan: Plan) -> None:
         """Judge what a process is about to carry out."""
         self.waiting.look_at_pools()
-        for broken in arrivals.broken_promises(process, plan):
-            self.stage.violate(KEEP, broken)
+        arrivals.expect(process, plan)
         for false in shown.false_of_decision(process, plan):
             self.stage.violate(SHOWN, false)
 
@@ -187,9 +186,13 @@ class Checker:
             # Who opens a closed node between the gate's last look and GKE's taking the delete lets pods in unseen; a
             # node that comes again may bring them.
             came_back = pod.bound_at < self.simulation.cluster.registered_at.get(pod.node, 0.0) > unseen
-            excused = opened or came_back or self._bound_behind(process, pod) or self._waits_for_lost_nodes(pod, pool)
+            bound_behind = self._bound_behind(process, pod) and not arrivals.is_expected(process, pod)
+            excused = opened or came_back or bound_behind or self._waits_for_lost_nodes(pod, pool)
             if pod.blocks(now + ahead) and not excused:
                 self.stage.violate(KEEP, f"{process.name} deletes {pool.name} under pod {pod.name}")
+        for pod in arrivals.on_their_way(process, pool.name):
+            if not opened and pod.assigned_at < unseen:
+                self.stage.violate(KEEP, f"{process.name} deletes {pool.name}, and pod {pod.name} is on its way there")
         if not self._healthy(pool) or any(self.simulation.cluster.pods_on_pool(pool.name)):
             return
         for workload, job in self._slices():

@@ -41,7 +41,7 @@ from provisioner.slices.planning.launch.specification import Specification
 from provisioner.slices.planning.match import assignment
 from provisioner.slices.planning.memory import answers, backoff, open_calls
 from provisioner.slices.planning.ownership import Ownership
-from provisioner.slices.planning.retire import arriving, unneeded
+from provisioner.slices.planning.retire import unneeded
 from provisioner.slices.planning.supply import Supply
 from provisioner.slices.suppliers.gke import exceptions, identity_check, translate
 from provisioner.slices.suppliers.names import pool_name
@@ -343,11 +343,11 @@ BUGS: tuple[Bug, ...] = (
         search_from=8,
     ),
     Bug(
-        name="arrivals-hold-no-pool",
+        name="arrivals-are-not-awaited",
         description="A pool goes to which the scheduler may be binding a pod that it has just looked at.",
-        at=(arriving, "held_for_arrivals"),
-        mutate=lambda _original: lambda *_args: {},
-        search_from=79,
+        at=(unneeded, "_selected_by_pending_leaders"),
+        mutate=lambda _original: lambda *_args: (),
+        search_from=87,
     ),
     Bug(
         name="gate-trusts-the-cache",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from provisioner import constants, kube
 from provisioner.kube import errors
 from provisioner.kube.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, JsonObject, Page, Stream, Timeouts
+from provisioner.model.capacity import PoolName
 from provisioner.model.cluster import ClusterName
 from provisioner.model.workloads import ObjectRef
 from provisioner.runtime.clock import FollowedClock
@@ -24,6 +25,7 @@ from provisioner.slices.gate import Gate
 from provisioner.slices.loop import Loop
 from provisioner.slices.observe import PoolList, make_watches
 from provisioner.slices.planning.plan import Plan
+from provisioner.slices.rejected_changes import RejectedChanges
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.decorators import RetryingGke
@@ -83,6 +85,8 @@ class Process:
         self.looked_at: dict[str, float] = {}
         #: When the pods of each node were last listed.
         self.pods_listed_at: dict[str, float] = {}
+        #: The pending leaders that it knew of when it decided on the last delete of each pool.
+        self.expected: dict[PoolName, frozenset[str]] = {}
         #: When its clock was last set, and how far it was off before.
         self.skewed_before = (0.0, 0.0)
         self.paused_until = 0.0
@@ -124,6 +128,7 @@ class Process:
             on_answer=self.wake,
             executor=_Executor(self),  # type: ignore[arg-type]
             slow_executor=_Executor(self),  # type: ignore[arg-type]
+            rejected_changes=RejectedChanges(monotonic=self._monotonic),
         )
         self.actor.process = self
         watches = make_watches(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import structlog
 
 from provisioner import constants, kube
 from provisioner.kube.protocol import object_path
@@ -15,7 +17,7 @@ from provisioner.model.workloads import GroupKey, ObjectRef, WorkloadUid
 from provisioner.slices.act import CALL_TIMEOUT_SECONDS
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
-from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.memory.state import CallState, DeleteCall, Memory
 from provisioner.slices.planning.plan import Create, LookUp, LookUpKind, Plan
 from tests.support.controller import World, a_delete, jobset_of, jobset_path, node_of
 from tests.support.objects import raw_foreign_pod
@@ -48,7 +50,7 @@ def put_pool(world: World) -> None:
 
 def carry_out(world: World, **plan: Any) -> list[Answer]:
     """Carry a plan out; return the answers."""
-    world.actor.carry_out(Plan(memory=Memory(), **plan))
+    world.actor.carry_out(Plan(**{"memory": Memory()} | plan))
     world.settle()
     answers = []
     while (answer := world.actor.take_answer()) is not None:
@@ -61,6 +63,16 @@ def test_a_create_that_gke_takes(world: World) -> None:
     (answer,) = carry_out(world, creates=(CREATE,))
     assert answer == CreateAnswer(name=POOL, at=world.clock.now(), operation=OperationName("operation-1"))
     assert world.wake.is_set()
+
+
+def test_the_gate_forgets_what_nobody_wants_to_delete_any_more(world: World) -> None:
+    """The plan's memory has all deletes that are open."""
+    put_pool(world)
+    world.kube.put_object(object_path("pods", "stray", namespace="other"), raw_foreign_pod("stray", NODE))
+    carry_out(world, deletes=(a_delete(),))
+    assert world.gate._kept_on == {POOL: NODE}
+    carry_out(world)
+    assert world.gate._kept_on == {}
 
 
 @pytest.mark.parametrize("kind", list(FailureKind))
@@ -118,6 +130,22 @@ def test_a_delete_that_the_gate_stops(world: World) -> None:
     assert "other/stray" in answer.reason
     assert answer.told == "unfinished pods of others are on it"
     assert world.gke.names_of("delete_node_pool") == []
+
+
+def test_a_delete_of_a_pool_that_has_to_settle_is_sent_a_minute_later(world: World) -> None:
+    """The answer says how long it waits, and nothing is sent before."""
+    put_pool(world)
+    delete = a_delete(settle=True)
+    deletes = {POOL: DeleteCall(state=CallState.UNDER_WAY, since=world.clock.now())}
+    (answer,) = carry_out(world, deletes=(delete,))
+    assert isinstance(answer, DeleteAnswer)
+    assert (answer.result, answer.wait_seconds) == (DeleteResult.SETTLING, 60.0)
+    assert "its nodes are cordoned" in answer.reason
+    assert world.gke.names_of("delete_node_pool") == []
+    world.clock.advance(60.0)
+    (answer,) = carry_out(world, memory=Memory(deletes=deletes), deletes=(delete,))
+    assert isinstance(answer, DeleteAnswer)
+    assert answer.result is DeleteResult.ACCEPTED
 
 
 def test_a_delete_whose_reason_is_gone(world: World) -> None:
@@ -220,6 +248,7 @@ def test_an_uncordon_is_done_once(world: World) -> None:
     kube.cordon(world.kube, NODE)
     world.kube.fail("PATCH", NODE, kube.Unavailable("no answer"))
     assert carry_out(world, uncordons=(NODE,)) == []
+    world.clock.advance(1.0)
     assert carry_out(world, uncordons=(NODE,)) == []
     raw = world.kube.object(object_path("nodes", NODE))
     assert raw is not None
@@ -257,6 +286,40 @@ def test_a_node_that_is_being_changed_is_left_alone_until_then(world: World) -> 
     kube.cordon(world.kube, NODE)
     carry_out(world, uncordons=(NODE,))
     assert len(world.calls("PATCH")) == before + 3
+
+
+def test_a_change_of_a_node_that_is_rejected_is_tried_ever_more_rarely(world: World) -> None:
+    """At first after a second, at last every minute; each node's first failure is logged, and the end of them."""
+    put_pool(world)
+    kube.cordon(world.kube, NODE)
+    world.kube.fail("PATCH", "/nodes/", kube.Forbidden("nodes is forbidden"), times=10**6)
+    tries: list[float] = []
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(900):
+            before = len(world.calls("PATCH"))
+            carry_out(world, uncordons=(NODE,))
+            tries += [world.clock.seconds] * (len(world.calls("PATCH")) - before)
+            world.clock.advance(1.0)
+        gaps = [later - earlier for earlier, later in itertools.pairwise(tries)]
+        assert gaps[0] <= 2
+        assert 45 <= gaps[-1] <= 61
+        world.kube.clear_faults()
+        world.clock.advance(60.0)
+        carry_out(world, uncordons=(NODE,))
+    assert [line["event"] for line in logs] == ["node.change_failed", "node.change_recovered"]
+    assert world.actor.rejected_changes.alerts() == ()
+
+
+def test_a_node_whose_change_nobody_wants_any_more_is_forgotten(world: World) -> None:
+    """The next change of it is made at once."""
+    put_pool(world)
+    kube.cordon(world.kube, NODE)
+    world.kube.fail("PATCH", "/nodes/", kube.Forbidden("nodes is forbidden"), times=1)
+    carry_out(world, uncordons=(NODE,))
+    carry_out(world)
+    before = len(world.calls("PATCH"))
+    carry_out(world, uncordons=(NODE,))
+    assert len(world.calls("PATCH")) == before + 1
 
 
 def test_deletes_are_sent_before_creates(world: World) -> None:

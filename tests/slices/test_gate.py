@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.demand import group_key
-from provisioner.slices.gate import KeptError, NeededError
+from provisioner.slices.gate import BINDING_SECONDS, KeptError, NeededError, SettlingError
 from provisioner.slices.planning.plan import Delete, DeleteReason
 from provisioner.workloads import JOBSET, PLAIN_JOB
 from tests.support.controller import (
@@ -240,15 +241,89 @@ def test_many_pods_are_counted(world: World) -> None:
         world.gate.pass_through(a_delete())
 
 
-def test_the_nodes_are_closed_before_the_pods_are_listed(world: World) -> None:
-    """No pod is listed before every node is cordoned, or one could be bound in between."""
-    world.gate.pass_through(a_delete())
-    steps = [
+def steps(world: World) -> list[str]:
+    """Return the nodes' changes and the lists of pods, in order."""
+    return [
         "cordon" if call.method == "PATCH" else "pods"
         for call in world.kube.calls
         if call.method == "PATCH" or call.path == "/api/v1/pods"
     ]
-    assert steps == ["cordon", "cordon", "pods", "pods"]
+
+
+def test_the_pods_are_listed_before_the_nodes_are_cordoned_and_after(world: World) -> None:
+    """No node is cordoned while a pod keeps the pool, and a pod that is bound meanwhile is seen."""
+    world.gate.pass_through(a_delete())
+    assert steps(world) == ["pods", "pods", "cordon", "cordon", "pods", "pods"]
+
+
+def test_the_pods_of_a_pool_that_is_cordoned_already_are_listed_once(world: World) -> None:
+    """As after a delete that GKE rejected."""
+    world.gate.pass_through(a_delete())
+    world.kube.calls.clear()
+    world.gate.pass_through(a_delete())
+    assert steps(world) == ["pods", "pods"]
+
+
+def test_a_pool_that_a_pod_keeps_is_not_cordoned(world: World) -> None:
+    """Not even for a moment."""
+    put_pod(world)
+    with pytest.raises(KeptError, match="other/stray"):
+        world.gate.pass_through(a_delete())
+    assert steps(world) == ["pods", "pods"]
+
+
+def test_a_pool_that_a_pod_keeps_costs_a_read_and_one_list(world: World) -> None:
+    """However many nodes it has: the node of that pod is asked first, whichever pod is on it by now."""
+    put_pod(world)
+    with pytest.raises(KeptError):
+        world.gate.pass_through(a_delete())
+    world.kube.remove_object(object_path("pods", "stray", namespace="other"))
+    put_pod(world, "another")
+    world.kube.calls.clear()
+    with pytest.raises(KeptError, match=f"other/another on {NODE}"):
+        world.gate.pass_through(a_delete())
+    assert world.calls("GET") == [jobset_path("train"), "/api/v1/pods"]
+    world.kube.remove_object(object_path("pods", "another", namespace="other"))
+    world.gate.pass_through(a_delete())
+    assert cordoned(world) == (True, True)
+
+
+def test_a_pool_that_nobody_wants_to_delete_any_more_is_forgotten(world: World) -> None:
+    """What the gate remembers is bounded by the deletes that are asked for."""
+    put_pod(world)
+    with pytest.raises(KeptError):
+        world.gate.pass_through(a_delete())
+    world.gate.forget_all_but([PoolName("train-pool")])
+    assert world.gate._kept_on == {PoolName("train-pool"): NODE}
+    world.gate.forget_all_but([PoolName("another-pool")])
+    assert world.gate._kept_on == {}
+
+
+def test_a_pod_that_tolerates_the_cordon_and_comes_between_the_looks_keeps_the_pool(world: World) -> None:
+    """Its tolerations let it on cordoned nodes; our cordons are undone."""
+    patch = world.kube.patch
+
+    def then_a_pod(path: str, body: dict[str, Any], **options: Any) -> dict[str, Any]:
+        put_pod(world)
+        return patch(path, body, **options)
+
+    world.kube.patch = then_a_pod  # type: ignore[method-assign]
+    with pytest.raises(KeptError, match="other/stray"):
+        world.gate.pass_through(a_delete())
+    assert [cordoned(world, node) for node in (NODE, SECOND)] == [(False, False), (False, False)]
+
+
+def test_a_cordon_that_could_not_be_undone_is_undone_by_the_next_pass(world: World) -> None:
+    """Although the node of the pod that keeps the pool is known."""
+    kube.cordon(world.kube, SECOND)
+    put_pod(world)
+    world.kube.fail("PATCH", SECOND, kube.Unavailable("no answer"), times=1)
+    with pytest.raises(KeptError):
+        world.gate.pass_through(a_delete())
+    assert cordoned(world, SECOND) == (True, True)
+    with pytest.raises(KeptError):
+        world.gate.pass_through(a_delete())
+    assert cordoned(world, SECOND) == (False, False)
 
 
 def test_a_cordon_of_somebody_else_is_left_alone(world: World) -> None:
@@ -437,3 +512,95 @@ def test_the_pods_of_others_keep_the_pool_of_a_stuck_slice(world: World) -> None
     put_pod(world)
     with pytest.raises(KeptError, match="other/stray"):
         world.gate.pass_through(stuck_delete())
+
+
+def put_node(world: World, name: str, *, uid: str = "", cordoned: bool = False) -> None:
+    """Put a node of the pool, or one in the place of another."""
+    raw = node_of(NodePool(name=PoolName("train-pool"), status=PoolStatus.RUNNING), name, world.clock)
+    raw["metadata"]["uid"] = uid or f"uid-of-{name}"
+    raw["spec"]["unschedulable"] = cordoned
+    world.kube.put_object(object_path("nodes", name), raw)
+
+
+def settle(world: World) -> float:
+    """Ask for the delete of a pool that has to settle; return how long it still waits, 0 where it goes."""
+    try:
+        world.gate.pass_through(a_delete(settle=True))
+    except SettlingError as error:
+        return error.wait_seconds
+    return 0.0
+
+
+def test_a_pool_that_has_to_settle_stays_cordoned_for_a_minute_before_it_goes(world: World) -> None:
+    """So long, a pod for which the scheduler chose a node before the cordon may arrive."""
+    assert settle(world) == BINDING_SECONDS
+    assert [cordoned(world, node) for node in (NODE, SECOND)] == [(True, True), (True, True)]
+    world.clock.advance(59.0)
+    assert settle(world) == 1.0
+    world.clock.advance(1.0)
+    assert settle(world) == 0.0
+    assert steps(world) == ["pods", "pods", "cordon", "cordon", "pods", "pods"]
+
+
+def test_a_pod_that_arrives_while_the_pool_settles_keeps_it(world: World) -> None:
+    """And its cordons are undone; should the pod go, the time begins anew."""
+    settle(world)
+    world.clock.advance(30.0)
+    put_pod(world)
+    world.clock.advance(30.0)
+    with pytest.raises(KeptError, match="other/stray"):
+        world.gate.pass_through(a_delete(settle=True))
+    assert [cordoned(world, node) for node in (NODE, SECOND)] == [(False, False), (False, False)]
+    world.kube.remove_object(object_path("pods", "stray", namespace="other"))
+    assert settle(world) == BINDING_SECONDS
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda world: kube.uncordon(world.kube, NODE), id="was uncordoned"),
+        pytest.param(lambda world: put_node(world, "gke-test-train-pool-2"), id="is new"),
+        pytest.param(lambda world: put_node(world, NODE, uid="another", cordoned=True), id="has come again, cordoned"),
+        pytest.param(lambda world: world.gate.forget_all_but(()), id="was needed in between"),
+    ],
+)
+def test_the_time_begins_anew_where_a_node(world: World, change: Callable[[World], object]) -> None:
+    """The scheduler may have chosen it in between."""
+    settle(world)
+    world.clock.advance(60.0)
+    change(world)
+    assert settle(world) == BINDING_SECONDS
+    assert cordoned(world)[0]
+    world.clock.advance(60.0)
+    assert settle(world) == 0.0
+
+
+def test_a_node_that_goes_while_the_pool_settles_changes_nothing(world: World) -> None:
+    """The others were cordoned all the time."""
+    settle(world)
+    world.kube.remove_object(object_path("nodes", SECOND))
+    world.clock.advance(60.0)
+    assert settle(world) == 0.0
+
+
+def test_who_starts_anew_does_not_know_since_when_nodes_are_cordoned(world: World) -> None:
+    """After a crash the time begins anew."""
+    settle(world)
+    world.clock.advance(60.0)
+    world.start()
+    assert settle(world) == BINDING_SECONDS
+
+
+def test_a_delete_that_gke_rejected_need_not_settle_again(world: World) -> None:
+    """The nodes stayed cordoned."""
+    settle(world)
+    world.clock.advance(60.0)
+    assert [settle(world), settle(world)] == [0.0, 0.0]
+
+
+def test_a_pool_that_a_pod_keeps_is_not_cordoned_to_settle(world: World) -> None:
+    """Nothing but the pods is looked at."""
+    put_pod(world)
+    with pytest.raises(KeptError, match="other/stray"):
+        world.gate.pass_through(a_delete(settle=True))
+    assert world.calls("PATCH") == []

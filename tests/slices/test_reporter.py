@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import structlog
 
-from provisioner import constants
+from provisioner import constants, kube
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, PoolName, PoolStatus
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Alert, Plan
-from tests.support.controller import World, jobset_path
+from tests.support.controller import NAMESPACE, World, jobset_of, jobset_path, leader_of
 from tests.support.objects import raw_foreign_pod
 
 
@@ -117,6 +117,24 @@ def test_a_postponed_delete_is_told(world: World) -> None:
     assert len({each.key for each in failed}) == 1
     assert any("other/stray" in each.message for each in world.board.journal.since())
     assert metric(world, "deletes_blocked 1.0")
+
+
+def test_a_delete_that_waits_for_its_pool_to_settle_is_no_failure(world: World) -> None:
+    """No Event and no blocked delete; the page says what it waits for, and a minute later it is sent."""
+    pool = world.run_to_use()
+    world.kube.put_object(jobset_path("other"), jobset_of("other"))
+    pending = leader_of("other", uid="uid-of-other")
+    pending["status"] = {"phase": "Pending"}
+    world.kube.put_object(object_path("pods", "other-workers-0-0", namespace=NAMESPACE), pending)
+    world.change_jobset(status={"terminalState": "Completed"})
+    world.remove_leader()
+    world.rounds(8, every_seconds=5)
+    assert world.gke.names_of("delete_node_pool") == []
+    assert constants.DELETION_FAILED not in world.recorder.reasons("JobSet")
+    assert metric(world, "deletes_blocked 0.0")
+    assert b"Its delete waits: its nodes are cordoned" in world.board.json()
+    world.rounds(12, every_seconds=5)
+    assert world.gke.names_of("delete_node_pool") == [pool]
 
 
 def test_a_delete_that_a_pod_holds_up_for_long_is_an_alert_that_names_the_pod(world: World) -> None:
@@ -269,6 +287,25 @@ def test_a_notice_that_comes_back_is_logged_again(world: World) -> None:
             world.put_jobset(topology=topology)
             world.rounds(2, every_seconds=3)
     assert [line["event"] for line in logs].count("slice.notice") == 2
+
+
+def test_changes_of_nodes_that_are_rejected_for_long_are_an_alert(world: World) -> None:
+    """As where the right to patch nodes was taken away while nodes of a used pool bear our cordon."""
+    pool = world.run_to_use()
+    node = f"gke-test-{pool}-0"
+    kube.cordon(world.kube, node)
+    world.kube.fail("PATCH", "/nodes/", kube.Forbidden("nodes is forbidden"), times=10**6)
+    world.rounds(9, every_seconds=60)
+    assert not metric(world, 'alerts{kind="node_change_rejected"} 1.0')
+    world.rounds(3, every_seconds=60)
+    assert metric(world, 'alerts{kind="node_change_rejected"} 1.0')
+    assert world.loop.last_plan is not None
+    (alert,) = world.loop.last_plan.alerts
+    assert node in alert.message
+    assert "nodes is forbidden" in alert.message
+    world.kube.clear_faults()
+    world.rounds(2, every_seconds=60)
+    assert metric(world, 'alerts{kind="node_change_rejected"} 0.0')
 
 
 def test_an_alert_that_is_over_is_logged(world: World) -> None:

@@ -23,6 +23,7 @@ from provisioner.slices.meter import Meter
 from provisioner.slices.metrics import Metrics
 from provisioner.slices.observe import PoolList, Watches
 from provisioner.slices.planning.plan import Delete, DeleteReason
+from provisioner.slices.rejected_changes import RejectedChanges
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.choice import Chosen
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
@@ -132,7 +133,9 @@ class World:
 
     def start(self, *, ca_pem: bytes | None = CERTIFICATE) -> Loop:
         """Start a controller afresh, as after a crash."""
-        self.gate = Gate(api=self.kube, clock=self.clock.now, keep_suspended=self.settings.keep_suspended)
+        self.gate = Gate(
+            api=self.kube, clock=self.clock.now, monotonic=self.clock, keep_suspended=self.settings.keep_suspended
+        )
         executor = ThreadPoolExecutor(max_workers=1)
         chosen = self.choose(ca_pem)
         self.actor = Actor(
@@ -144,6 +147,7 @@ class World:
             on_answer=self.wake.set,
             executor=executor,
             slow_executor=executor,
+            rejected_changes=RejectedChanges(monotonic=self.clock),
         )
         self.board = make_board(self.time, self.clock)
         self.board.problems = lambda: self.loop.problems()  # noqa: PLW0108 - the loop comes later

@@ -25,7 +25,6 @@ from provisioner.slices.planning.memory import open_calls
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory, PhaseEntry
 from provisioner.slices.planning.plan import Delete, LookUp, Plan, PoolState, Transition
 from provisioner.slices.planning.retire import stuck as stuck_slices
-from provisioner.slices.planning.retire.arriving import held_for_arrivals
 from provisioner.slices.planning.retire.evicted import to_evict
 from provisioner.slices.planning.retire.hanging import alerts_of_pools, find_hanging
 from provisioner.slices.planning.retire.unneeded import Due, Exceptions, Unneeded, find_unneeded
@@ -65,7 +64,6 @@ def decide(
         stuck=stuck_slices.to_replace(stuck, round_, matching),
         giving_back=turns.giving_back,
         evicted=to_evict(round_, matching, turns, budget),
-        arriving=held_for_arrivals(round_, matching),
     )
     unneeded = find_unneeded(round_, matching, exceptions)
     deletes, due = unneeded.deletes, unneeded.due
@@ -208,7 +206,6 @@ def _remember(
         refusals={digest: each for digest, each in memory.refusals.items() if each.slice_id in slices},
         created_at=limits.remembered(memory.created_at, len(started), round_.settings, now),
         unneeded_since=unneeded.since,
-        held_for_pods_since=unneeded.held_for_pods_since,
         braked_delete_at=unneeded.braked_delete_at,
         last_held=last_held,
         claims=matching.claims,

@@ -65,6 +65,8 @@ class Delete:
     node: ObjectRef | None
     #: The job whose own pods do not keep the pool: it is stuck.
     spared_group: GroupKey = GroupKey("")
+    #: The scheduler may have chosen its nodes for pods that are not bound yet: it is cordoned for a while first.
+    settle: bool = False
 
 
 class LookUpKind(Enum):

@@ -192,7 +192,9 @@ def _why_unneeded(state: PoolState, supply: Supply, known: Known) -> str:
 def _held_up(state: PoolState, known: Known) -> str:
     words = f" Its delete waits for {state.delete_waits_for}." if state.delete_waits_for else ""
     call = known.memory.deletes.get(state.name)
-    return f"{words} Its delete was held up: {call.reason}" if call is not None and call.reason else words
+    if call is None or not call.reason:
+        return words
+    return f"{words} Its delete {'waits' if call.postponed_since is None else 'was held up'}: {call.reason}"
 
 
 def _of_phase(state: PoolState, supply: Supply, known: Known) -> str:

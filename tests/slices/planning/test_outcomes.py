@@ -14,7 +14,7 @@ from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import CallState, Memory
 from provisioner.slices.planning.plan import LookUp, LookUpKind, Plan
-from tests.support.clock import after
+from tests.support.clock import NOW, after
 from tests.support.models import foreign_pool, make_jobset, make_pool
 from tests.support.world import World, failure
 
@@ -328,6 +328,43 @@ def test_a_delete_that_was_not_done_is_tried_again_ever_more_rarely(result: Dele
     assert world.plans[-1].pools[0].note == "a pod is on it"
     call = world.memory.deletes[name]
     assert call.postponed_since == tries[0]
+
+
+def settling(world: World, name: PoolName, seconds: float = 60.0) -> None:
+    """Answer that the pool is cordoned and settles."""
+    world.answer(
+        DeleteAnswer(
+            name=name, at=world.now, result=DeleteResult.SETTLING, reason="it is cordoned", wait_seconds=seconds
+        )
+    )
+
+
+def test_a_delete_waits_exactly_until_its_pool_has_settled() -> None:
+    """That is no failure: nothing is held up, and later failures wait as long as the first."""
+    world, name = idle_world()
+    settling(world, name)
+    until = after((world.now - NOW).total_seconds() + 60)
+    plan = world.look()
+    assert (plan.deletes, plan.wake_at, plan.pools[0].note) == ((), until, "it is cordoned")
+    call = world.memory.deletes[name]
+    assert (call.failures, call.postponed_since) == (0, None)
+    world.pass_time(59)
+    assert world.look().deletes == ()
+    world.pass_time(1)
+    assert len(world.look().deletes) == 1
+
+
+def test_a_pool_that_never_settles_is_an_alert() -> None:
+    """Somebody uncordons its nodes again and again."""
+    world, name = idle_world()
+    for _ in range(11):
+        settling(world, name)
+        assert world.look().alerts == ()
+        world.pass_time(60)
+        assert len(world.look().deletes) == 1
+    settling(world, name)
+    assert [alert.kind for alert in world.look().alerts] == ["delete_held_up"]
+    assert world.memory.deletes[name].failures == 0
 
 
 def test_a_change_of_status_ends_the_wait_of_a_delete() -> None:

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from provisioner.model.capacity import CapacityKind, FailureKind, PoolStatus
+from provisioner import constants
+from provisioner.model.capacity import CapacityKind, FailureKind, PoolStatus, Taint
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
 from provisioner.slices.planning.plan import DeleteReason
-from provisioner.slices.planning.retire.arriving import BINDING_SECONDS
 from tests.support.clock import NOW, after
+from tests.support.counting import counted
 from tests.support.models import foreign_pool, go_pool, make_jobset, make_node, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure
@@ -101,10 +102,94 @@ def test_of_two_pools_of_one_slice_the_newer_stays() -> None:
     workload = make_jobset()
     world = World(workload)
     old, new = world.put_pool(make_pool(workload)), world.put_pool(make_pool(workload, attempt=1))
-    # Until then the scheduler may be binding its leader to either.
-    assert reasons(world, BINDING_SECONDS) == [DeleteReason.NOT_NEEDED]
-    assert world.plans[-1].deletes[0].name == old.name
+    assert reasons(world) == [DeleteReason.NOT_NEEDED]
+    # The scheduler may be binding its leader to either.
+    assert [(each.name, each.settle) for each in world.plans[-1].deletes] == [(old.name, True)]
     assert world.states()[new.name] == "ready"
+
+
+def idle_world(*, namespaces: tuple[str, ...] = ()) -> World:
+    """Return a world with one idle pool, made for a JobSet that is gone, and nothing to wait for but its delay."""
+    world = World(settings_=settings(deletion_delay_seconds=0.0, namespaces=namespaces))
+    world.put_pool(make_pool(make_jobset("gone")))
+    return world
+
+
+def put_leader(world: World, *, requirements: Any = None, **pod: Any) -> None:
+    """Put a JobSet with its leader, which the scheduler has not judged."""
+    workload = make_jobset(template=requirements or make_requirements(tolerations=()))
+    world.workloads[workload.uid] = workload
+    world.put(make_pod(workload, unschedulable=False, created_at=world.now, **pod))
+
+
+def test_a_pool_goes_at_once_where_no_leader_is_pending() -> None:
+    """Nothing can be on its way there."""
+    assert [delete.settle for delete in idle_world().look().deletes] == [False]
+
+
+@pytest.mark.parametrize(
+    ("leader", "settles"),
+    [
+        pytest.param({}, True, id="that selects the same"),
+        pytest.param({"requirements": make_requirements(memory_bytes=2**50)}, True, id="that does not fit its nodes"),
+        pytest.param({"requirements": make_requirements(topology="2x2x4")}, False, id="of another topology"),
+        pytest.param({"requirements": make_requirements(accelerator="tpu-v5p-slice")}, False, id="of other chips"),
+        pytest.param({"node": "elsewhere"}, False, id="that is bound"),
+        pytest.param({"phase": "Succeeded"}, False, id="that has finished"),
+    ],
+)
+def test_a_pool_settles_before_it_goes_while_a_leader_is_pending(leader: dict[str, Any], *, settles: bool) -> None:
+    """The scheduler may have chosen its nodes, and nothing shows it. Whether the pod fits is not evaluated."""
+    world = idle_world()
+    put_leader(world, **leader)
+    assert [delete.settle for delete in world.look().deletes] == [settles]
+
+
+def test_a_pool_settles_for_a_leader_that_is_not_served() -> None:
+    """The scheduler binds it all the same."""
+    world = idle_world(namespaces=("another",))
+    put_leader(world)
+    assert [delete.settle for delete in world.look().deletes] == [True]
+
+
+HELD = (Taint(key=constants.HELD, value="true"),)
+
+
+@pytest.mark.parametrize(
+    ("status", "taints"),
+    [
+        pytest.param(PoolStatus.ERROR, [(), ()], id="that failed"),
+        pytest.param(PoolStatus.RUNNING, [], id="without nodes"),
+        pytest.param(PoolStatus.RUNNING, [HELD, HELD], id="that waited for the other slices of its workload"),
+    ],
+)
+def test_a_pool_to_which_no_pod_can_come_goes_at_once(status: PoolStatus, taints: list[tuple[Taint, ...]]) -> None:
+    """It costs."""
+    world = World(settings_=settings(deletion_delay_seconds=0.0, namespaces=("another",)))
+    pool = make_pool(make_jobset("gone"), status=status)
+    world.put(pool, *(make_node(pool, index, taints=each) for index, each in enumerate(taints)))
+    put_leader(world)
+    assert [delete.settle for delete in world.look().deletes] == [False]
+
+
+def test_leaders_that_ask_for_different_amounts_cost_nothing_for_each_idle_pool() -> None:
+    """A hundred leaders of which none fits, and many idle pools: what they select is collected once a round."""
+
+    def calls(pools: int, leaders: int) -> int:
+        world = World(settings_=settings(keep_suspended=True))
+        for number in range(pools):
+            kept = make_jobset(f"kept-{number}")
+            world.workloads[kept.uid] = replace(kept, suspended=True)
+            world.put_pool(make_pool(kept))
+        greedy = make_jobset("greedy", replicas=100)
+        world.workloads[greedy.uid] = greedy
+        for job in range(leaders):
+            asked = replace(make_requirements(), cpu_millicores=10**7 + job)
+            world.put(replace(make_pod(greedy, job=job, unschedulable_since=world.now), requirements=asked))
+        return counted(world.look)[1]
+
+    for_each_pair = (calls(60, 100) - calls(20, 100) - calls(60, 20) + calls(20, 20)) / (40 * 80)
+    assert for_each_pair < 5
 
 
 def test_a_failed_pool_goes_at_once_though_its_jobset_lives() -> None:
@@ -386,6 +471,15 @@ def test_a_jobset_that_nobody_watches_keeps_its_pool_without_an_alert() -> None:
     assert 20 <= len(moments) <= 26
     assert len(tried) == 5 * len(moments)
     assert world.plans[-1].pools[0].note == "JobSet x lives"
+
+
+def test_the_cordons_of_a_pool_whose_jobset_lives_after_all_are_undone() -> None:
+    """As where it was resumed while its pool was cordoned and settled; nothing in the caches shows it."""
+    world = narrowed_world()
+    (pool,) = world.pools.values()
+    world.put(make_node(pool, 0, cordoned=True, cordoned_by_us=True), make_node(pool, 1, cordoned=True))
+    run_needed(world, 59, needed={pool.name})
+    assert world.plans[-1].uncordons == (make_node(pool, 0).name,)
 
 
 def test_a_jobset_that_nobody_watches_gives_its_pool_up_when_it_ends() -> None:

@@ -10,7 +10,7 @@ from enum import Enum
 from provisioner.model.capacity import Failure, FailureKind, NodePool, Operation, OperationName, PoolName
 from provisioner.model.choices import capacity_key
 from provisioner.slices.planning.memory import backoff
-from provisioner.slices.planning.memory.open_calls import postpone
+from provisioner.slices.planning.memory.open_calls import let_settle, postpone
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory
 from provisioner.slices.planning.plan import LookUp, LookUpKind
 
@@ -46,6 +46,8 @@ class DeleteResult(Enum):
     KEPT = "kept"
     #: The workload that the pool was made for lives, although the caches do not show it so.
     NEEDED = "needed"
+    #: It is cordoned, and pods may still be on their way to it: nothing was sent yet.
+    SETTLING = "settling"
     #: GKE or Kubernetes failed.
     FAILED = "failed"
 
@@ -63,6 +65,8 @@ class DeleteAnswer:
     reason: str = ""
     #: The same for Events on the workload, where that must not name others; empty where they may have the reason.
     told: str = ""
+    #: For SETTLING: how long it is cordoned before it goes.
+    wait_seconds: float = 0.0
 
     @property
     def key(self) -> str:
@@ -181,6 +185,8 @@ def _deleted(memory: Memory, answer: DeleteAnswer, pool: NodePool | None) -> Mem
         # All such pools are looked at together, with one list: there may be as many as workloads that nobody watches.
         wait = _NEEDED_SECONDS - answer.at.timestamp() % _NEEDED_SECONDS
         postponed = postpone(answer.name, call, pool, answer.at, answer.reason, wait_seconds=wait)
+    elif answer.result is DeleteResult.SETTLING:
+        postponed = let_settle(call, pool, answer.at, answer.reason, answer.wait_seconds)
     else:
         postponed = postpone(answer.name, call, pool, answer.at, answer.reason)
     return replace(memory, deletes={**memory.deletes, answer.name: postponed}, operations=operations)

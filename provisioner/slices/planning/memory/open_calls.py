@@ -77,6 +77,19 @@ def postpone(
     )
 
 
+def let_settle(call: DeleteCall, pool: NodePool | None, at: datetime, reason: str, wait_seconds: float) -> DeleteCall:
+    """Put a delete off while its pool settles: that is no failure, and holds nothing up unless it begins anew."""
+    return DeleteCall(
+        state=CallState.POSTPONED,
+        since=at,
+        retry_at=at + timedelta(seconds=wait_seconds),
+        status=pool.status if pool is not None else None,
+        failures=call.failures,
+        postponed_since=call.postponed_since or (at if call.retry_at is not None else None),
+        reason=reason,
+    )
+
+
 def confirm(
     memory: Memory, pools: Mapping[PoolName, NodePool], listed_at: datetime, now: datetime
 ) -> tuple[Memory, tuple[LookUp, ...]]:

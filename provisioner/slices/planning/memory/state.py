@@ -176,8 +176,6 @@ class Memory:
     braked_delete_at: datetime | None = None
     #: Since when nothing needs the pool.
     unneeded_since: Mapping[PoolName, datetime] = field(default_factory=dict)
-    #: Since when pods that may be on their way there have held a pool that is to go.
-    held_for_pods_since: Mapping[PoolName, datetime] = field(default_factory=dict)
     #: The pool that a slice's pods were last bound to: where a restart will find its place again.
     last_held: Mapping[SliceId, PoolName] = field(default_factory=dict)
     phases: Mapping[PoolName, PhaseEntry] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from provisioner import constants
 from provisioner.model.capacity import Node, PoolName, PoolStatus
 from provisioner.model.workloads import GroupKey, ObjectRef, Workload, WorkloadUid, workload_ref
 from provisioner.slices.demand import SliceId
@@ -23,10 +24,10 @@ from provisioner.slices.planning.supply import Supply
 
 #: Clocks of one cluster differ by less than this, or one of them is wrong.
 _CLOCKS_APART = timedelta(seconds=60)
-#: Pods that keep coming and are never bound there hold a pool for so long beyond its time, and no longer.
-_HELD_AT_MOST = timedelta(minutes=10)
 #: GKE deletes these itself, or says something that this release does not understand.
 _UNTOUCHED = frozenset({PoolStatus.STOPPING, PoolStatus.UNKNOWN})
+#: An accelerator and a topology, as labels of nodes have them.
+_Selected = tuple[str, str]
 
 
 class Due(NamedTuple):
@@ -47,8 +48,6 @@ class Unneeded:
     due: Mapping[PoolName, Due]
     #: Since when nothing needs each pool that nothing needs.
     since: Mapping[PoolName, datetime]
-    #: For `Memory.held_for_pods_since`.
-    held_for_pods_since: Mapping[PoolName, datetime]
     #: Nodes that we cordoned and whose pool stays after all.
     uncordons: tuple[str, ...]
     #: Moments at which the next pools are due.
@@ -68,8 +67,6 @@ class Exceptions:
     giving_back: Collection[WorkloadUid]
     #: In the way of others, so that they go before their delay is over.
     evicted: Collection[PoolName]
-    #: Pods may be on their way there: they stay until then, ten minutes at most.
-    arriving: Mapping[PoolName, datetime]
 
 
 def find_unneeded(round_: Round, matching: Matching, exceptions: Exceptions) -> Unneeded:
@@ -77,9 +74,9 @@ def find_unneeded(round_: Round, matching: Matching, exceptions: Exceptions) -> 
     memory, now = round_.memory, round_.now
     deletes: list[Delete] = []
     since: dict[PoolName, datetime] = {}
-    held_since: dict[PoolName, datetime] = {}
     uncordons: list[str] = []
     due_of: dict[PoolName, Due] = {}
+    awaited = _selected_by_pending_leaders(round_)
     for each in round_.supply.values():
         if not each.listed:
             continue
@@ -94,7 +91,7 @@ def find_unneeded(round_: Round, matching: Matching, exceptions: Exceptions) -> 
         needed = bool(matching.holders.get(each.name)) or (each.name in matching.claimed and not failed)
         if needed and stuck is None:
             if not each.leaving:
-                uncordons += [node.name for node in each.nodes if node.cordoned_by_us]
+                uncordons += _cordoned_by_us(each)
             continue
         # A moment yet to come was written by a clock that ran wrong.
         since[each.name] = min(now, memory.unneeded_since.get(each.name, now))
@@ -103,18 +100,18 @@ def find_unneeded(round_: Round, matching: Matching, exceptions: Exceptions) -> 
         back = owner is not None and owner.workload_uid in exceptions.giving_back and owner in round_.slices
         at_once = failed or stuck is not None or back or each.name in exceptions.evicted
         due = _due(each, since[each.name], round_, at_once=at_once)
-        hold = exceptions.arriving.get(each.name)
-        if hold is not None and hold > due and not failed:
-            # Not from the moment at which it was due: nobody may have decided since, or by another clock.
-            first = max(due, min(now, memory.held_for_pods_since.get(each.name, now)))
-            held_since[each.name] = first
-            due = min(hold, first + _HELD_AT_MOST)
         delete = _delete(each, stuck, round_, matching)
+        if not failed and _selected(each.view.labels) in awaited and any(map(_takes_pods, each.nodes)):
+            delete = replace(delete, settle=True)
         if back and delete.reason is DeleteReason.NOT_NEEDED:
             delete = replace(delete, reason=DeleteReason.GIVEN_BACK)
         due_of[each.name] = Due(due, delete.reason)
+        call = memory.deletes.get(each.name)
         if due <= now:
             deletes.append(delete)
+        elif call is not None and call.needed:
+            # It stays although the caches do not show why, and an earlier try may have left it cordoned.
+            uncordons += _cordoned_by_us(each)
     braked = brake(round_, deletes, since.keys())
     for name in (braked.vanished & due_of.keys()) - {delete.name for delete in braked.deletes}:
         due_of[name] = due_of[name]._replace(at=braked.held_back.get(name, due_of[name].at), waits_for=HELD_BACK)
@@ -122,12 +119,34 @@ def find_unneeded(round_: Round, matching: Matching, exceptions: Exceptions) -> 
         deletes=braked.deletes,
         due=due_of,
         since=since,
-        held_for_pods_since=held_since,
         uncordons=tuple(uncordons),
         due_at=(*(each.at for each in due_of.values() if each.at > now), *braked.due_at),
         alerts=braked.alerts,
         braked_delete_at=braked.last_at,
     )
+
+
+def _cordoned_by_us(each: Supply) -> list[str]:
+    return [node.name for node in each.nodes if node.cordoned_by_us]
+
+
+def _selected_by_pending_leaders(round_: Round) -> Collection[_Selected]:
+    """List what leader pods without a node select: the scheduler may have chosen one, which the API does not show."""
+    leaders = (each.leader for each in round_.slices.values())
+    return {
+        _selected(leader.requirements.node_selector)
+        for leader in leaders
+        if leader is not None and not leader.node_name and not leader.finished
+    }
+
+
+def _takes_pods(node: Node) -> bool:
+    """Whether the scheduler may have chosen a node; our taint is never put on one again."""
+    return not any(taint.key in constants.HELD_KEYS for taint in node.taints)
+
+
+def _selected(labels: Mapping[str, str]) -> _Selected:
+    return labels.get(constants.TPU_ACCELERATOR, ""), labels.get(constants.TPU_TOPOLOGY, "")
 
 
 def _delete(each: Supply, stuck: SliceId | None, round_: Round, matching: Matching) -> Delete:
