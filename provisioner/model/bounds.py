@@ -27,9 +27,9 @@ QUOTED = 80
 # --- entries of one pod or pod template ---
 #: Labels, and entries of nodeSelector: GKE takes 1,024 characters of labels for a node pool.
 MAP_ENTRIES = 128
-#: A pod has about five; each is compared with each taint of each node that may fit.
+#: A pod has about five; each is compared with each taint that nodes have.
 TOLERATIONS = 64
-#: Expressions of required node affinity over all terms; each is compared with each node that may fit.
+#: Expressions of required node affinity over all terms; each is looked up once for all nodes.
 EXPRESSIONS = 64
 #: Values of those expressions together: room for a list of a thousand hosts to avoid.
 EXPRESSION_VALUES = 1024
