@@ -70,7 +70,9 @@ TPU_CONTAINERS = 64
 #: byte at the end).
 VARIABLE = 131_072 - 2
 
-# --- the hints, a ConfigMap of at most 1 MiB ---
+# --- the hints, a ConfigMap of at most 1 MiB, keys and values together ---
+#: Characters of what is remembered. The rest is for the chip-seconds, and for what other releases keep.
+HINTS = 786_432
 #: Back-off that is kept over a crash, and the characters of GKE's words with each.
 HINTED_BACKOFFS = 500
 HINTED_WORDS = 512

@@ -195,7 +195,7 @@ class Memory:
     unneeded_since: Mapping[PoolName, datetime] = field(default_factory=dict)
     #: Since when pods that may be on their way there have held a pool that is to go.
     held_for_pods_since: Mapping[PoolName, datetime] = field(default_factory=dict)
-    #: The pool that a slice's pods were last bound to: where a restart will find its place again.
+    #: The pool that a slice's pods were last bound to, where its labels do not tell: a restart finds its place again.
     last_held: Mapping[SliceId, PoolName] = field(default_factory=dict)
     phases: Mapping[PoolName, PhaseEntry] = field(default_factory=dict)
     gangs: Mapping[WorkloadUid, Gang] = field(default_factory=dict)
