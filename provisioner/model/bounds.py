@@ -27,9 +27,9 @@ QUOTED = 80
 # --- entries of one pod or pod template ---
 #: Labels, and entries of nodeSelector: GKE takes 1,024 characters of labels for a node pool.
 MAP_ENTRIES = 128
-#: A pod has about five; each is compared with each taint of each node that may fit.
+#: A pod has about five; each is compared with each taint that nodes have.
 TOLERATIONS = 64
-#: Expressions of required node affinity over all terms; each is compared with each node that may fit.
+#: Expressions of required node affinity over all terms; each is looked up once for all nodes.
 EXPRESSIONS = 64
 #: Values of those expressions together: room for a list of a thousand hosts to avoid.
 EXPRESSION_VALUES = 1024
@@ -70,7 +70,9 @@ TPU_CONTAINERS = 64
 #: byte at the end).
 VARIABLE = 131_072 - 2
 
-# --- the hints, a ConfigMap of at most 1 MiB ---
+# --- the hints, a ConfigMap of at most 1 MiB, keys and values together ---
+#: Characters of what is remembered. The rest is for the chip-seconds, and for what other releases keep.
+HINTS = 786_432
 #: Back-off that is kept over a crash, and the characters of GKE's words with each.
 HINTED_BACKOFFS = 500
 HINTED_WORDS = 512

@@ -1,4 +1,4 @@
-"""Whether a pod can run on a node, as the scheduler sees it.
+"""Whether a pod can run on a node, as the scheduler sees it; `fits.py` has the same answers for many nodes at once.
 
 Selectors, required node affinity, taints and the requests that matter here (chips, CPU, memory). Inter-pod affinity is
 not evaluated: of the exclusive placement of workloads, the matching sees the part that counts, other slices' pods.
@@ -14,7 +14,7 @@ from provisioner.model.capacity import Node, Taint
 from provisioner.model.workloads import Expression, Requirements, Toleration
 
 #: Operators that no node without the label satisfies.
-_NEED_A_LABEL = frozenset({"In", "Exists", "Gt", "Lt"})
+NEED_A_LABEL = frozenset({"In", "Exists", "Gt", "Lt"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ def misfit(requirements: Requirements, view: NodeView) -> str:
     if reason:
         return reason
     for taint in view.taints:
-        if taint.effect != "PreferNoSchedule" and not _tolerated(taint, requirements.tolerations):
+        if taint.effect != "PreferNoSchedule" and not tolerated(taint, requirements.tolerations):
             return f"the pod does not tolerate the taint {taint.key}={taint.value}:{taint.effect}"
     return room_misfit(requirements, view)
 
@@ -110,7 +110,7 @@ def trusted(requirements: Requirements, view: NodeView) -> tuple[str, ...]:
 def _holds(expression: Expression, view: NodeView, *, sure: bool = False) -> bool:
     """Tell whether an expression holds; `sure` tells whether it does without labels that only may be there."""
     value = view.name if expression.on_field else view.labels.get(expression.key)
-    if not sure and expression.operator in _NEED_A_LABEL and not expression.on_field and view.may_carry(expression.key):
+    if not sure and expression.operator in NEED_A_LABEL and not expression.on_field and view.may_carry(expression.key):
         return True
     match expression.operator:
         case "In":
@@ -128,14 +128,22 @@ def _holds(expression: Expression, view: NodeView, *, sure: bool = False) -> boo
 
 
 def _compares(expression: Expression, value: str | None) -> bool:
-    try:
-        node, pod = int(value or ""), int("".join(expression.values[:1]))
-    except ValueError:
+    node, pod = number(value or ""), number("".join(expression.values[:1]))
+    if node is None or pod is None:
         return False
     return node > pod if expression.operator == "Gt" else node < pod
 
 
-def _tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
+def number(text: str) -> int | None:
+    """Read a value as Gt and Lt do; None where it is no whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
+    """Whether a pod tolerates a taint."""
     return any(
         (not toleration.effect or toleration.effect == taint.effect)
         and (

@@ -6,8 +6,6 @@ to be missing may be there: whoever selects it probably saw it on a node.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from provisioner import constants
 
 #: What Google sets, or leaves out, in ways that are known: a node that is not predicted to carry one does not.
@@ -38,20 +36,17 @@ _KNOWN = frozenset(
         constants.HOSTNAME,
     }
 )
+_SYSTEM = tuple(f".{domain}" for domain in constants.SYSTEM_LABEL_DOMAINS)
 #: Nobody but the provisioner sets labels that begin so.
 _OURS = ("google.com/tpu-provisioner-", "tpu-provisioner.cloud.google.com/", constants.NODEPOOL_MANAGER)
 
 
-@lru_cache(maxsize=4096)
 def is_system(key: str) -> bool:
     """Whether a label belongs to Google or Kubernetes."""
     prefix, separator, _ = key.rpartition("/")
-    return bool(separator) and any(
-        prefix == domain or prefix.endswith(f".{domain}") for domain in constants.SYSTEM_LABEL_DOMAINS
-    )
+    return separator != "" and f".{prefix}".endswith(_SYSTEM)
 
 
-@lru_cache(maxsize=4096)
 def may_be_there(key: str) -> bool:
     """Whether a node may carry a label although it is not predicted."""
     return key not in _KNOWN and is_system(key) and not key.startswith(_OURS)

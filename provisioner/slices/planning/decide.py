@@ -194,8 +194,12 @@ def _remember(
         if call.state is not CallState.POSTPONED or name in unneeded.since
     }
     last_held = {**memory.last_held, **{slice_id: min(names) for slice_id, names in matching.held.items()}}
-    # It ends with the pool: the next one of that name is another slice's.
-    last_held = {slice_id: name for slice_id, name in last_held.items() if slice_id in slices and name in supply}
+    # It ends with the pool: the next one of that name is another slice's. The labels tell of a slice's only own pool.
+    last_held = {
+        slice_id: name
+        for slice_id, name in last_held.items()
+        if slice_id in slices and name in supply and [each.name for each in round_.owned.get(slice_id, ())] != [name]
+    }
     return replace(
         memory,
         creates={**memory.creates, **started},

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from provisioner import constants, tpu
 from provisioner.model.capacity import LATE, CapacityKind, Node, NodePool, PoolName, PoolStatus, expected_pool
 from provisioner.model.fit import NodeView, misfit, room_misfit, view_of_node
+from provisioner.model.fits import Fits
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import WorkloadName, Workloads, WorkloadUid
 from provisioner.settings import Settings
@@ -65,9 +66,29 @@ class Supply:
         """What its nodes look like by its specification."""
         return self.rules.expected_node(self.pool)
 
+    @cached_property
+    def offered(self) -> tuple[NodeView, ...]:
+        """What its nodes offer as they stand; those that somebody cordoned offer nothing.
+
+        Nodes that have not reported their chips yet are expected as specified: GKE calls a pool up before the last of
+        them has.
+        """
+        nodes = (node for node in self.nodes if not node.cordoned or node.cordoned_by_us)
+        return tuple(_offer(node, self.view) for node in nodes)
+
+    @cached_property
+    def as_is(self) -> Fits:
+        """Which of its nodes fit, with all their taints."""
+        return Fits([view_of_node(node) for node in self.nodes])
+
     def is_ready(self, node: Node) -> bool:
         """Whether one of its nodes counts as ready."""
         return _is_ready(node, _chips_of_node(self.pool))
+
+    @cached_property
+    def missing(self) -> int:
+        """Hosts whose nodes are not there."""
+        return max(0, self.pool.hosts - len(self.nodes))
 
     @property
     def calm(self) -> bool:
@@ -84,6 +105,17 @@ class Supply:
     def usable(self) -> bool:
         """Whether GKE's status lets pods run there, now or soon, and nothing is about to take it away."""
         return not (self.leaving or self.broken) and self.pool.status in _SUPPLY
+
+    @property
+    def lendable(self) -> bool:
+        """Whether a slice that it was not made for may take it."""
+        if self.pool.capacity is CapacityKind.QUEUED and not self.nodes:
+            # They come by a ProvisioningRequest, which nobody makes for that slice.
+            return False
+        if self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready:
+            # Worth waiting for to the slice that it was made for, not to others.
+            return False
+        return self.ready_nodes > 0 or self.unready_seconds <= _PATIENCE_SECONDS
 
     @property
     def broken(self) -> bool:
@@ -225,45 +257,24 @@ def serves(supply: Supply, slice_: Slice) -> bool:
     Nodes as they are do not count here: a slice whose own pool got a strange taint is stuck, and does not buy another.
     """
     asked = slice_.requirements
-    return not room_misfit(asked, supply.view) and _right_size(supply, slice_) and not misfit(asked, supply.view)
+    return not room_misfit(asked, supply.view) and right_size(supply, slice_) and not misfit(asked, supply.view)
 
 
-def takes(supply: Supply, slice_: Slice) -> bool:
-    """Whether a pool made for another slice would take this one's pods as it stands, its nodes included.
-
-    Nodes that are not there, or have not reported their chips yet, are expected as specified: GKE calls a pool up
-    before the last of them has.
-    """
-    if not serves(supply, slice_):
-        return False
-    if supply.pool.capacity is CapacityKind.QUEUED and not supply.nodes:
-        # They come by a ProvisioningRequest, which nobody makes for this slice.
-        return False
-    if supply.pool.status is PoolStatus.RUNNING_WITH_ERROR and not supply.ready:
-        # Worth waiting for to the slice that it was made for, not to others.
-        return False
-    if supply.ready_nodes == 0 and supply.unready_seconds > _PATIENCE_SECONDS:
-        return False
-    refusing = sum(_refuses(node, slice_, supply.view) for node in supply.nodes)
-    return max(supply.pool.hosts, len(supply.nodes)) - refusing >= slice_.nodes
-
-
-def _refuses(node: Node, slice_: Slice, expected: NodeView) -> bool:
-    if node.cordoned and not node.cordoned_by_us:
-        return True
-    view = view_of_node(node)
-    if not node.ready or node.allocatable_chips < expected.chips:
-        # Of its labels those count that it has.
-        view = replace(expected, labels=view.labels, taints=view.taints, name=node.name, predicted=False)
-    passing = (*constants.NODE_CONDITION_TAINT_PREFIXES, *constants.HELD_KEYS)
-    taints = tuple(taint for taint in view.taints if not taint.key.startswith(passing))
-    return bool(misfit(slice_.requirements, replace(view, taints=taints)))
-
-
-def _right_size(supply: Supply, slice_: Slice) -> bool:
+def right_size(supply: Supply, slice_: Slice) -> bool:
+    """Whether the pool has the topology that the slice needs, and its hosts."""
     shape = slice_.shape
     if shape is None or supply.pool.topology != str(shape.topology):
         return False
     if shape.multi_host:
         return supply.pool.hosts == slice_.nodes
     return supply.pool.hosts >= slice_.nodes
+
+
+def _offer(node: Node, expected: NodeView) -> NodeView:
+    view = view_of_node(node)
+    passing = (*constants.NODE_CONDITION_TAINT_PREFIXES, *constants.HELD_KEYS)
+    taints = tuple(taint for taint in view.taints if not taint.key.startswith(passing))
+    if not node.ready or node.allocatable_chips < expected.chips:
+        # Of its labels those count that it has.
+        return replace(expected, labels=view.labels, taints=taints, name=node.name, predicted=False)
+    return replace(view, taints=taints)

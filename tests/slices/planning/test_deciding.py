@@ -27,7 +27,7 @@ from tests.support.models import (
     strange_taint,
 )
 from tests.support.settings import settings as base_settings
-from tests.support.world import World, failure
+from tests.support.world import World, failure, running
 
 #: Some of these tests live through hours of rounds.
 pytestmark = pytest.mark.timeout(30)
@@ -630,6 +630,18 @@ def test_a_name_is_not_used_again_while_nodes_of_an_earlier_pool_are_seen() -> N
     world.put(left, make_pod(other, node=left.name))
     world.run(4)
     assert world.created == [make_pool(workload, attempt=1).name]
+
+
+def test_where_a_slice_runs_is_remembered_unless_it_is_the_only_pool_that_was_made_for_it() -> None:
+    """Its labels tell of that one; of two they do not tell on which the slice last ran."""
+    workload = make_jobset()
+    world = running(workload)
+    world.run(2)
+    assert world.memory.last_held == {}
+    (held,) = world.pools
+    world.put_pool(make_pool(workload, attempt=1))
+    world.run(1)
+    assert set(world.memory.last_held.values()) == {held}
 
 
 def test_nobody_counts_on_a_new_pool_because_it_had_an_earlier_one_of_that_name() -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.model.capacity import FailureKind, PoolName
+from provisioner.model import bounds
+from provisioner.model.capacity import CapacityKind, FailureKind, PoolName
 from provisioner.model.workloads import GroupKey, WorkloadUid
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory import checkpoint
 from provisioner.slices.planning.memory.state import Backoff, CallState, CreateCall, Memory
+from provisioner.slices.usage import HINTS_KEY, Account, Amount, Ledger, Use
+from provisioner.slices.usage import to_text as usage_to_text
 from tests.support.clock import NOW, after
 from tests.support.models import make_jobset, make_request
 from tests.support.world import failure
@@ -56,6 +60,46 @@ def test_the_hints_stay_small_however_many_reservations_users_name() -> None:
     assert len(text["back-off"]) < 500_000
     kept = checkpoint.from_text(text).backoffs
     assert kept.keys() == set(list(backoffs)[-500:])
+
+
+def test_the_hints_of_ten_thousand_swapped_slices_fit_into_a_configmap() -> None:
+    """With creates and chip-seconds beside them; only of where slices last ran some is lost."""
+    slices = [SliceId(WorkloadUid(f"{index:036}"), GroupKey(f"{index:040}")) for index in range(10_000)]
+    pools = [PoolName(f"training-run-{index:05}-0123456789") for index in range(10_000)]
+    memory = Memory(
+        last_held=dict(zip(slices, pools, strict=True)),
+        created_at=tuple(NOW + timedelta(microseconds=place) for place in range(len(pools))),
+        unneeded_since=dict.fromkeys(pools[:500], NOW),
+        attempts=dict.fromkeys(slices[:500], 7),
+    )
+    accounts = [
+        Account(f"{index:063}", "tpu-v4-podslice", CapacityKind.RESERVATION.value, Use.STARTING.value)
+        for index in range(bounds.METERED_ACCOUNTS + 60)
+    ]
+    ledger = Ledger(at_ms=10**13, amounts=dict.fromkeys(accounts, Amount(10**20, 10**30)))
+    text = checkpoint.to_text(memory)
+    whole = text | {HINTS_KEY: usage_to_text(ledger)}
+    assert _bytes(text) <= bounds.HINTS
+    assert _bytes(whole) < 960_000 < 2**20
+    kept = checkpoint.from_text(text)
+    assert len(kept.last_held) > 2000
+    assert kept.last_held.items() <= memory.last_held.items()
+    assert kept.created_at == memory.created_at
+    assert (kept.unneeded_since, kept.attempts) == (memory.unneeded_since, memory.attempts)
+
+
+def test_where_nothing_has_room_the_latest_creates_are_kept() -> None:
+    """They count for the longest."""
+    memory = Memory(created_at=tuple(after(index) for index in range(40_000)), unneeded_since={PoolName("p"): NOW})
+    text = checkpoint.to_text(memory)
+    assert _bytes(text) <= bounds.HINTS
+    kept = checkpoint.from_text(text).created_at
+    assert list(kept) == [after(index) for index in range(40_000 - len(kept), 40_000)]
+    assert len(kept) > 15_000
+
+
+def _bytes(text: dict[str, str]) -> int:
+    return sum(len(key.encode()) + len(value.encode()) for key, value in text.items())
 
 
 def test_equal_memories_give_equal_text() -> None:
@@ -104,11 +148,12 @@ _JSON = st.recursive(
 @pytest.mark.timeout(30)  # examples made by chance
 @given(
     st.dictionaries(
-        st.sampled_from(["idle-since", "last-held", "back-off", "attempts", "else"]),
+        st.sampled_from(["idle-since", "last-held", "back-off", "attempts", "creates", "else"]),
         st.one_of(st.text(max_size=40), _JSON.map(json.dumps)),
     )
 )
 def test_any_text_is_read_without_an_error(data: dict[str, str]) -> None:
     """Anybody may edit a ConfigMap."""
     read = checkpoint.from_text(data)
-    assert checkpoint.from_text(checkpoint.to_text(read)) == read
+    again = checkpoint.from_text(checkpoint.to_text(read))
+    assert again == read

@@ -11,6 +11,7 @@ import pytest
 from provisioner import constants
 from provisioner.model.capacity import CapacityKind, NodePool, PoolStatus, Taint
 from provisioner.model.workloads import Workload
+from provisioner.slices.planning.lifecycle import Phase
 from tests.support.clock import after
 from tests.support.models import (
     foreign_pool,
@@ -48,6 +49,27 @@ def test_a_slice_holds_the_pool_that_its_pods_are_bound_to_whatever_the_labels_s
     world.run(120)
     assert world.created == world.deleted == []
     assert world.states() == {pool_a.name: "in_use", pool_b.name: "in_use"}
+
+
+@pytest.mark.parametrize(
+    ("statuses", "taken"),
+    [
+        pytest.param([PoolStatus.RUNNING, PoolStatus.PROVISIONING], 0, id="one that is ready before a later attempt"),
+        pytest.param([PoolStatus.PROVISIONING, PoolStatus.RUNNING], 1, id="a later attempt that is ready"),
+        pytest.param([PoolStatus.RUNNING, PoolStatus.RUNNING], 1, id="of those that are ready the latest attempt"),
+        pytest.param([PoolStatus.PROVISIONING] * 2, 1, id="of those in the making the latest attempt"),
+    ],
+)
+def test_which_of_its_own_pools_a_waiting_slice_counts_on(*, statuses: list[PoolStatus], taken: int) -> None:
+    """The other is idle, and goes."""
+    workload = make_jobset()
+    world = World(workload)
+    pools = [make_pool(workload, attempt=attempt, status=status) for attempt, status in enumerate(statuses)]
+    for pool in pools:
+        (world.put_pool if pool.status is PoolStatus.RUNNING else world.put)(pool)
+    plan = world.look()
+    assert plan.creates == ()
+    assert [each.name for each in plan.pools if each.phase is not Phase.IDLE] == [pools[taken].name]
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -122,11 +122,12 @@ def test_a_permission_that_all_lack_is_asked_for_at_a_pace() -> None:
     assert len(world.created) == 5
 
 
-def test_nothing_is_sent_while_the_outcome_of_a_create_is_unknown() -> None:
+@pytest.mark.parametrize("kind", [FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS], ids=lambda kind: kind.value)
+def test_nothing_is_sent_while_the_outcome_of_a_create_is_unknown(kind: FailureKind) -> None:
     """It may have had its effect; the pool is looked up by its name."""
     world = World(make_jobset())
     name = asked(world)
-    create_answer(world, name, FailureKind.UNKNOWN_OUTCOME)
+    create_answer(world, name, kind)
     look_up, plan = until_look_up(world)
     assert look_up == LookUp(name=name, kind=LookUpKind.POOL)
     assert plan.creates == ()

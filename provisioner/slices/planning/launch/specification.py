@@ -76,10 +76,10 @@ def blueprint_key(slice_: Slice, choice: CapacityChoice, copied: Mapping[str, st
         id(slice_.wishes),
         slice_.nodes,
         slice_.siblings > 1,
-        demand_key(asked),
+        # Of one slice it is the same, and affinity takes long to compare.
+        own or demand_key(asked),
         frozenset(asked.annotations.items()),
         frozenset(copied.items()),
-        own,
     )
 
 

@@ -7,22 +7,21 @@ whose slice sits elsewhere is free for another.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import accumulate
 from typing import TypeVar
 
 from provisioner.model.capacity import NodePool, PoolName, Zone
-from provisioner.model.fit import demand_key
-from provisioner.model.labels import may_be_there
+from provisioner.model.fits import Fits
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.slices import slice_id_of
 from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.memory.state import Claim
 from provisioner.slices.planning.round import Round
-from provisioner.slices.planning.supply import Supply, serves, takes
+from provisioner.slices.planning.supply import Supply, right_size, serves
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -140,7 +139,7 @@ def match(round_: Round, restrictions: Restrictions) -> Matching:
         each
         for each in usable.values()
         # What looks idle may be in use by a workload that nobody watches.
-        if each.name not in claimed and not use.occupants.get(each.name) and not each.unwatched
+        if each.name not in claimed and not use.occupants.get(each.name) and not each.unwatched and each.lendable
     )
     for slice_ in eligible:
         if slice_.pending and slice_.id not in claims and not _expired(slice_, round_):
@@ -180,48 +179,50 @@ def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
 
 
 class _Free:
-    """Pools that nobody counts on, best first; slices that ask for the same look at each pool once, together."""
+    """Pools that nobody counts on, best first; slices that the same nodes fit look at each pool once, together."""
 
     def __init__(self, free: Iterable[Supply]) -> None:
-        #: Pools by each label of their nodes, so that a slice looks only at those that its rarest selector leaves.
-        self._shelves: dict[tuple[str, str], list[Supply]] = defaultdict(list)
-        for supply in sorted(free, key=_preference):
-            for label in supply.view.labels.items():
-                self._shelves[label].append(supply)
+        pools = sorted(free, key=_preference)
+        #: First each pool by its specification, then the nodes of all pools as they stand.
+        self._fits = Fits([*(each.view for each in pools), *(view for each in pools for view in each.offered)])
+        ends = accumulate((len(each.offered) for each in pools), initial=len(pools))
+        #: Pools, where their nodes begin there, and the bits of these.
+        self._pools = [(each, start, (1 << len(each.offered)) - 1) for each, start in zip(pools, ends, strict=False)]
         self._searches: dict[Hashable, Iterator[Supply]] = {}
         self._taken: set[PoolName] = set()
 
     def take(self, slice_: Slice, zone: Zone | None, budget: Budget) -> Supply | None:
         """Give out the best pool that fits, in the one zone where there is one to keep to."""
-        if not self._shelves:
-            return None
-        # A label that is not predicted says nothing of who may carry it.
-        selectors = [(key, value) for key, value in slice_.requirements.node_selector.items() if not may_be_there(key)]
-        shelf = min((self._shelves.get(label, []) for label in selectors), key=len, default=[])
-        if not shelf:
-            return None
+        fitting = self._fits.fitting(slice_.requirements)
         whose = slice_.id if budget.reserved else slice_.workload.uid if budget.counts else None
-        search = self._searches.setdefault(
-            (_demand_key(slice_), zone, whose),
-            (
-                each
-                for each in shelf
-                if each.name not in self._taken
-                and zone in (None, *each.pool.zones)
-                and budget.allows_claim(slice_, each)
-                and takes(each, slice_)
-            ),
-        )
-        found = next(search, None)
+        # Of equal slices the shape is the same object.
+        key = fitting, slice_.nodes, id(slice_.shape), zone, whose
+        found = next(self._searches.setdefault(key, self._search(slice_, zone, fitting, budget)), None)
         if found is not None:
             self._taken.add(found.name)
         return found
 
+    def _search(self, slice_: Slice, zone: Zone | None, fitting: int, budget: Budget) -> Iterator[Supply]:
+        """Yield the pools that fit as they stand, of those that fit by their specification."""
+        needed = slice_.nodes
+        for place in _bits(fitting & ((1 << len(self._pools)) - 1)):
+            each, start, nodes = self._pools[place]
+            if (
+                # Hosts that are not there yet are expected as specified.
+                (fitting >> start & nodes).bit_count() + each.missing >= needed
+                and each.name not in self._taken
+                and zone in (None, *each.pool.zones)
+                and right_size(each, slice_)
+                and budget.allows_claim(slice_, each)
+            ):
+                yield each
 
-def _demand_key(slice_: Slice) -> Hashable:
-    """Return what `takes` looks at: equal keys, equal answers."""
-    multi_host = slice_.shape is not None and slice_.shape.multi_host
-    return slice_.nodes, multi_host, demand_key(slice_.requirements)
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
 
 
 def _use(round_: Round) -> _Use:

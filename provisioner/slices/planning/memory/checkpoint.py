@@ -3,7 +3,7 @@
 Kept: since when pools are idle (or an hour's timer would start anew), back-off (or a create that blocks the cluster for
 half an hour would be repeated), where slices last ran, the creates of the last hour (for a limit on them), and the
 attempt of creates that no list confirms yet (so that the same name is sent again, and no other). Anything that cannot
-be read back is left out: losing it is safe.
+be read back, or has no room, is left out: losing it is safe.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, TypeVar
 
 from provisioner import constants
@@ -28,14 +29,24 @@ _V = TypeVar("_V")
 
 
 def to_text(memory: Memory) -> dict[str, str]:
-    """Write the hints; keys are those of the ConfigMap's data."""
-    return {
-        "idle-since": _dump({name: since.isoformat() for name, since in memory.unneeded_since.items()}),
-        "last-held": _dump({str(slice_id): name for slice_id, name in memory.last_held.items()}),
-        "back-off": _dump({key: _backoff_out(each) for key, each in _latest(memory.backoffs)}),
-        "creates": json.dumps([moment.isoformat() for moment in memory.created_at]),
-        "attempts": _dump({str(slice_id): attempt for slice_id, attempt in _open_attempts(memory).items()}),
+    """Write the hints; keys are those of the ConfigMap's data.
+
+    What has no room is left out. Where slices last ran goes first: of all but those between two restarts, pods tell it.
+    """
+    latest = sorted(memory.created_at, reverse=True)
+    entries: dict[str, Mapping[str, Any]] = {
+        "creates": {str(place): moment.isoformat() for place, moment in enumerate(latest)},
+        "attempts": {str(slice_id): attempt for slice_id, attempt in sorted(_open_attempts(memory).items())},
+        "idle-since": {name: since.isoformat() for name, since in sorted(memory.unneeded_since.items())},
+        "back-off": {key: _backoff_out(each) for key, each in _latest(memory.backoffs)},
+        "last-held": {str(slice_id): name for slice_id, name in sorted(memory.last_held.items())},
     }
+    text: dict[str, str] = {}
+    left = bounds.HINTS - sum(map(len, entries))
+    for key, each in entries.items():
+        text[key] = _cut(each, left)
+        left -= len(text[key])
+    return text
 
 
 def from_text(data: Mapping[str, str]) -> Memory:
@@ -44,14 +55,15 @@ def from_text(data: Mapping[str, str]) -> Memory:
         unneeded_since=dict(_read(data.get("idle-since"), PoolName, _moment)),
         last_held=dict(_read(data.get("last-held"), _slice_id, _pool_name)),
         backoffs=dict(_read(data.get("back-off"), str, _backoff_in)),
-        created_at=tuple(sorted(_moments(data.get("creates")))),
+        created_at=tuple(sorted(at for _, at in _read(data.get("creates"), str, _moment))),
         attempts=dict(_read(data.get("attempts"), _slice_id, _attempt)),
     )
 
 
 def _latest(backoffs: Mapping[str, Backoff]) -> list[tuple[str, Backoff]]:
     """Keep those that last longest: a ConfigMap holds 1 MiB, and users name the reservations that they are kept by."""
-    return sorted(backoffs.items(), key=lambda item: (item[1].until, item[0]))[-bounds.HINTED_BACKOFFS :]
+    last = sorted(backoffs.items(), key=lambda item: (item[1].until, item[0]), reverse=True)
+    return last[: bounds.HINTED_BACKOFFS]
 
 
 def _open_attempts(memory: Memory) -> dict[SliceId, int]:
@@ -61,6 +73,15 @@ def _open_attempts(memory: Memory) -> dict[SliceId, int]:
         if attempt > 0:
             attempts[call.slice_id] = max(attempt, attempts.get(call.slice_id, 0))
     return attempts
+
+
+def _cut(entries: Mapping[str, Any], most: int) -> str:
+    """Write the first entries, as many as have room."""
+    text = _dump(entries)
+    while entries and len(text) > most:
+        entries = dict(islice(entries.items(), max(0, len(entries) * most // len(text))))
+        text = _dump(entries)
+    return text
 
 
 def _dump(value: Mapping[str, Any]) -> str:
@@ -76,18 +97,6 @@ def _read(text: str | None, read_key: Callable[[str], _K], read_value: Callable[
         try:
             yield read_key(key), read_value(value)
         except (ValueError, TypeError, KeyError, OverflowError):
-            continue
-
-
-def _moments(text: str | None) -> Iterator[datetime]:
-    try:
-        content = json.loads(text or "[]")
-    except (ValueError, RecursionError):
-        return
-    for each in content if isinstance(content, list) else ():
-        try:
-            yield _moment(each)
-        except (ValueError, TypeError):
             continue
 
 

@@ -176,7 +176,7 @@ class Memory:
     braked_delete_at: datetime | None = None
     #: Since when nothing needs the pool.
     unneeded_since: Mapping[PoolName, datetime] = field(default_factory=dict)
-    #: The pool that a slice's pods were last bound to: where a restart will find its place again.
+    #: The pool that a slice's pods were last bound to, where its labels do not tell: a restart finds its place again.
     last_held: Mapping[SliceId, PoolName] = field(default_factory=dict)
     phases: Mapping[PoolName, PhaseEntry] = field(default_factory=dict)
     gangs: Mapping[WorkloadUid, Gang] = field(default_factory=dict)

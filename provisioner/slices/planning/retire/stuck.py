@@ -10,7 +10,7 @@ from provisioner import constants
 from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, PoolName, PoolStatus
 from provisioner.model.choices import QUEUED_NOT_SERVED
-from provisioner.model.fit import label_misfit, trusted, view_of_node
+from provisioner.model.fit import trusted
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.match.assignment import Matching
@@ -114,7 +114,7 @@ def _stuck(slice_: Slice, pool: Supply, round_: Round, matching: Matching) -> St
 
 def _lacking(slice_: Slice, pool: Supply) -> tuple[str, ...]:
     """List what was expected of the nodes without knowing it, where the pod selects none of them as they are."""
-    if not all(label_misfit(slice_.requirements, view_of_node(node)) for node in pool.nodes):
+    if pool.as_is.selected(slice_.requirements):
         return ()
     return trusted(slice_.requirements, pool.view)
 

@@ -304,6 +304,16 @@ POOLS = [
         id="a queued pool has the nodes that it may grow to",
     ),
     pytest.param(
+        {
+            "name": "b",
+            "status": "RUNNING",
+            "initialNodeCount": 4,
+            "autoscaling": {"enabled": True, "maxNodeCount": 2},
+        },
+        NodePool(name=PoolName("b"), status=PoolStatus.RUNNING, hosts=4),
+        id="a pool that began with more nodes than it may grow to has these",
+    ),
+    pytest.param(
         {"name": "b", "status": "RUNNING", "initialNodeCount": 1, "autoscaling": {"maxNodeCount": 4}},
         NodePool(name=PoolName("b"), status=PoolStatus.RUNNING, hosts=1),
         id="a maximum counts only where autoscaling is on",
@@ -440,13 +450,16 @@ def test_answer_that_is_no_list_is_a_failure(server: RecordingServer, client: Gk
 
 def test_a_list_parses_what_changed_and_keeps_the_rest(server: RecordingServer, client: GkeClient) -> None:
     """A pool that is as it was is the same record; one that changed, came or went is seen."""
-    server.answer = Answer(body={"nodePools": [FULL_POOL, {"name": "b", "status": "RUNNING"}, {"name": "gone"}]})
+    grown = {"name": "grown", "status": "RUNNING", "initialNodeCount": 2}
+    server.answer = Answer(body={"nodePools": [FULL_POOL, {"name": "b", "status": "RUNNING"}, {"name": "gone"}, grown]})
     before = client.list_node_pools()
-    server.answer = Answer(body={"nodePools": [{"name": "b", "status": "ERROR"}, {"name": "new"}, FULL_POOL]})
-    changed, new, same = client.list_node_pools()
+    bodies = [{"name": "b", "status": "ERROR"}, {"name": "new"}, FULL_POOL, {**grown, "initialNodeCount": 4}]
+    server.answer = Answer(body={"nodePools": bodies})
+    changed, new, same, larger = client.list_node_pools()
     assert same is before[0]
     assert (changed.name, changed.status) == ("b", PoolStatus.ERROR)
     assert new.name == "new"
+    assert larger.hosts == 4
 
 
 def test_list_is_one_call_with_a_field_mask(server: RecordingServer, client: GkeClient) -> None:

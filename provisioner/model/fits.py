@@ -1,0 +1,189 @@
+"""Which of many nodes a pod can run on: the answers of `provisioner.model.fit`, all at once.
+
+What a pod asks for is looked up by label, taint and amount and not compared node by node: pods choose their affinity,
+so no two need have a term in common.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import cached_property, reduce
+from itertools import accumulate, groupby
+from operator import or_
+from typing import TypeVar
+
+from provisioner.model import labels
+from provisioner.model.capacity import Taint
+from provisioner.model.fit import NEED_A_LABEL, NodeView, number, tolerated
+from provisioner.model.workloads import Expression, Requirements
+
+_K = TypeVar("_K", bound=Hashable)
+
+
+class Fits:
+    """An index of nodes. Bit n of every answer stands for the n-th of them."""
+
+    def __init__(self, views: Sequence[NodeView]) -> None:
+        self._views = views
+        self._all = (1 << len(views)) - 1
+        self._values: dict[str, _Values] = {}
+
+    def fitting(self, requirements: Requirements) -> int:
+        """Return the nodes without a misfit."""
+        found = self._with_room(requirements) & self.selected(requirements)
+        for taint, nodes in self._tainted.items():
+            if not tolerated(taint, requirements.tolerations):
+                found &= ~nodes
+        return found
+
+    def selected(self, requirements: Requirements) -> int:
+        """Return the nodes without a label misfit."""
+        found = self._all
+        for key, value in requirements.node_selector.items():
+            known = self._of(key)
+            found &= known.among((value,)) | self._may_carry(key, known)
+        if found and requirements.affinity_terms:
+            found &= reduce(or_, [self._matching(term) for term in requirements.affinity_terms])
+        return found
+
+    def _matching(self, term: Iterable[Expression]) -> int:
+        found = self._all
+        for expression in term:
+            found &= self._holding(expression)
+            if not found:
+                break
+        return found
+
+    def _holding(self, expression: Expression) -> int:
+        """Return the nodes of which one expression holds."""
+        operator, values = expression.operator, expression.values
+        known = self._names if expression.on_field else self._of(expression.key)
+        match operator:
+            case "In":
+                found = known.among(values)
+            case "NotIn":
+                found = self._all ^ known.among(values)
+            case "Exists":
+                found = self._all ^ known.lacking
+            case "DoesNotExist":
+                found = known.lacking
+            case "Gt" | "Lt":
+                asked = number("".join(values[:1]))
+                numbers = known.numbers
+                found = 0 if asked is None else numbers.above(asked) if operator == "Gt" else numbers.below(asked)
+            case _:
+                found = 0
+        if operator in NEED_A_LABEL and not expression.on_field:
+            found |= self._may_carry(expression.key, known)
+        return found
+
+    def _may_carry(self, key: str, known: _Values) -> int:
+        lacking = self._predicted & known.lacking
+        return lacking if lacking and labels.may_be_there(key) else 0
+
+    def _with_room(self, requirements: Requirements) -> int:
+        chips, cpu_millicores, memory_bytes = self._room
+        return (
+            chips.above(requirements.chips - 1)
+            & cpu_millicores.above(requirements.cpu_millicores - 1)
+            & memory_bytes.above(requirements.memory_bytes - 1)
+        )
+
+    def _of(self, key: str) -> _Values:
+        if key not in self._keys:
+            return self._nowhere
+        found = self._values.get(key)
+        if found is None:
+            found = self._values[key] = _Values([view.labels.get(key) for view in self._views])
+        return found
+
+    @cached_property
+    def _keys(self) -> frozenset[str]:
+        return frozenset().union(*(view.labels for view in self._views))
+
+    @cached_property
+    def _nowhere(self) -> _Values:
+        """A label that no node carries: however many of them pods ask for, they take no memory."""
+        return _Values([None] * len(self._views))
+
+    @cached_property
+    def _names(self) -> _Values:
+        return _Values([view.name for view in self._views])
+
+    @cached_property
+    def _predicted(self) -> int:
+        return _masks([view.predicted for view in self._views]).get(True, 0)
+
+    @cached_property
+    def _room(self) -> tuple[_Ordered, _Ordered, _Ordered]:
+        views = self._views
+        return (
+            _Ordered(_masks([view.chips for view in views])),
+            _Ordered(_masks([view.cpu_millicores for view in views])),
+            _Ordered(_masks([view.memory_bytes for view in views])),
+        )
+
+    @cached_property
+    def _tainted(self) -> dict[Taint, int]:
+        found: dict[Taint, int] = defaultdict(int)
+        for taints, nodes in _masks([view.taints for view in self._views]).items():
+            for taint in taints:
+                found[taint] |= nodes
+        return {taint: nodes for taint, nodes in found.items() if taint.effect != "PreferNoSchedule"}
+
+
+class _Values:
+    """Which nodes have which value of one label, None for those without it."""
+
+    def __init__(self, values: Sequence[str | None]) -> None:
+        self._by_value = _masks(values)
+        self.lacking = self._by_value.get(None, 0)
+
+    def among(self, values: Iterable[str]) -> int:
+        """Return the nodes with one of these values."""
+        found = 0
+        for value in values:
+            nodes = self._by_value.get(value)
+            if nodes is not None:
+                found |= nodes
+        return found
+
+    @cached_property
+    def numbers(self) -> _Ordered:
+        """The nodes whose values are numbers."""
+        found: dict[int, int] = defaultdict(int)
+        for value, nodes in self._by_value.items():
+            amount = number(value or "")
+            if amount is not None:
+                found[amount] |= nodes
+        return _Ordered(found)
+
+
+class _Ordered:
+    """Which nodes have which amount of something."""
+
+    def __init__(self, by_amount: Mapping[int, int]) -> None:
+        self._amounts = sorted(by_amount)
+        #: Nodes with less than each amount, and last all of them.
+        self._below = [*accumulate((by_amount[amount] for amount in self._amounts), or_, initial=0)]
+
+    def below(self, amount: int) -> int:
+        """Return the nodes with less than an amount."""
+        return self._below[bisect_left(self._amounts, amount)]
+
+    def above(self, amount: int) -> int:
+        """Return the nodes with more than an amount."""
+        return self._below[-1] & ~self._below[bisect_right(self._amounts, amount)]
+
+
+def _masks(values: Iterable[_K]) -> dict[_K, int]:
+    """Return which nodes have each value; in a pool most are the same, and set at once."""
+    found: dict[_K, int] = defaultdict(int)
+    start = 0
+    for value, run in groupby(values):
+        length = sum(1 for _ in run)
+        found[value] |= ((1 << length) - 1) << start
+        start += length
+    return dict(found)
