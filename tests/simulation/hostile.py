@@ -97,7 +97,7 @@ class Hostile:
         held = chips + _ONE_HOST.chips if "holds chips" in self._kinds else 0
         self.stock_chips = _MOST_REPLICAS * chips + held if self.resource == "stock" else None
         #: How long it takes GKE to say that there is none left.
-        self.stockout_seconds = rng.choice((5.0, 600.0)) if self.stock_chips else 5.0
+        self.stockout_seconds = rng.choice((5.0, 5.0, 240.0)) if self.stock_chips else 5.0
         self._gangs = self.resource == "stock" and rng.random() < 0.7
         self._mistake = rng.choice(_MISTAKES)
         self._own_trouble = rng.choice(_OWN_TROUBLES)
