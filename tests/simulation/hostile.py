@@ -63,10 +63,14 @@ _MISTAKES = (
     says(503, "The service is currently unavailable."),
     says(403, 'Required "compute.subnetworks.use" permission(s).'),
 )
+_OWN_ACCOUNT = "mine@project-1.iam.gserviceaccount.com"
 _NO_ADDRESSES = "IP_SPACE_EXHAUSTED: Instance 'x' creation failed: IP space of 'projects/p/.../tiny' is exhausted."
 _OWN_TROUBLES: tuple[Trouble | None, ...] = (
     says(403, _NO_ADDRESSES),
-    says(403, 'The user does not have access to service account "mine". Ask for the iam.serviceAccountUser role.'),
+    says(
+        403,
+        f'The user does not have access to service account "{_OWN_ACCOUNT}". Ask for the iam.serviceAccountUser role.',
+    ),
     # It is taken, and its pool fails.
     None,
 )
@@ -93,6 +97,9 @@ class Hostile:
         chips = max(shape.hosts * shape.chips for shape in self.shapes)
         self._limits = {NAMESPACE: _MOST_REPLICAS * chips, HOSTILE_NAMESPACE: rng.choice((0, chips))}
         self.limited = self.resource == "chips of a namespace" or (self.resource == "nothing" and rng.random() < 0.5)
+        if self.resource == "nothing" and not self.limited:
+            # Pools under which nobody comes would serve the honest at once, and nobody would see whose failure it is.
+            self._kinds = self._kinds - {"never bound"} | {"fails for itself"}
         #: What may be held for good leaves room for the largest honest JobSet.
         held = chips + _ONE_HOST.chips if "holds chips" in self._kinds else 0
         self.stock_chips = _MOST_REPLICAS * chips + held if self.resource == "stock" else None
@@ -174,7 +181,7 @@ class Hostile:
             workload = self._come("changing", replicas=self.rng.choice((1, 2)), networks="vpc0:subnet0")
             self._patch(workload, self.stage.agenda.now + _PATCHED_FOR_SECONDS)
         if "fails for itself" in self._kinds:
-            self._come("own-trouble", networks="vpc1:tiny", service_account="mine")
+            self._come("own-trouble", networks="vpc1:tiny", service_account=_OWN_ACCOUNT, bindable=False)
         if self.hangs_operations:
             self._hang_foreign_pools()
         if "burst" in self._kinds:
