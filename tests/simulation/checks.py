@@ -21,13 +21,14 @@ from provisioner.simulators.gke.scopes import pulls_images
 from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.planning.plan import Plan
 from tests.simulation import arrivals, shown
+from tests.simulation.fairness import PAYS, Fairness
 from tests.simulation.objects import PodRun, WorkloadRun
 from tests.simulation.pools import (
     are_ours,
     chips_asked,
+    chips_in,
     fits,
     fits_shape,
-    hosts,
     is_ours,
     owner_of,
     same_kind,
@@ -68,6 +69,7 @@ class Checker:
         self.simulation = simulation
         self.stage = simulation.stage
         self.waiting = Waiting(simulation)
+        self.fairness = Fairness(simulation, self.waiting)
         self.calls: Counter[str] = Counter()
         self.deleted_by_hand: set[str] = set()
         #: When somebody last opened a node of a pool that somebody had closed.
@@ -123,6 +125,7 @@ class Checker:
             process.note("creates node pool %s", name)
             pool = self.simulation.cloud.pools[name]
             self.created_by[name] = (process, self.stage.agenda.now)
+            self.fairness.create_accepted(process, pool.body)
             if not pulls_images(pool.body):
                 self.stage.violate(SERVE, f"{process.name} makes {name}, whose nodes cannot pull private images")
             self._judge_charge(process, pool)
@@ -162,6 +165,15 @@ class Checker:
         process.note("tells %s %s: %s: %s", ref.kind, ref.name, reason, message)
         self._notices.setdefault(ref.uid, set()).add(reason)
 
+    def told(self, workload: WorkloadRun, job: int) -> set[str]:
+        """List the reasons of the Events on a workload and on the pods of one of its slices."""
+        pods = (pod.uid for (owner, _), pod in workload.pods.items() if owner == job)
+        return self.told_of(workload.uid).union(*map(self.told_of, pods))
+
+    def told_of(self, uid: str) -> set[str]:
+        """List the reasons of the Events on one object."""
+        return self._notices.get(uid, set())
+
     # --- 1
 
     def decided(self, process: Process, plan: Plan) -> None:
@@ -196,6 +208,9 @@ class Checker:
         if not self._healthy(pool) or any(self.simulation.cluster.pods_on_pool(pool.name)):
             return
         for workload, job in self._slices():
+            if not workload.bindable:
+                # A claim ends whose pods are not bound although there are nodes for them.
+                continue
             if workload.gang and not self._complete(workload):
                 # What is only partly there is given back, and nobody is on it.
                 continue
@@ -357,31 +372,14 @@ class Checker:
             for each in self.simulation.cloud.pools.values()
             if is_ours(each) and (each is pool or not self._in_flight_of_another(process, each))
         ]
-        chips = sum(hosts(each) * each.plan.machine.chips for each in ours)
+        chips = sum(map(chips_in, ours))
         if market.max_chips is not None and chips > market.max_chips:
             self.stage.violate(
                 LIMIT, f"{process.name} makes {pool.name}, which brings all to {chips} chips of {market.max_chips}"
             )
-        owner = workload_name(pool)
-        pools = sum(workload_name(each) == owner and not self._is_lent(each) for each in ours)
-        if market.max_pools is not None and pools > market.max_pools:
-            self.stage.violate(
-                LIMIT,
-                f"{process.name} makes {pool.name}, which brings {owner[1]} to {pools} pools of {market.max_pools}",
-            )
-
-    def _is_lent(self, pool: Pool) -> bool:
-        """Whether pods are on a pool, and none of the workload that it was made for."""
-        uid = owner_of(pool.body["config"]["labels"])[0]
-        pods = [pod for pod in self.simulation.cluster.pods_on_pool(pool.name) if not pod.finished]
-        own = [pod for pod in pods if pod.workload is not None and pod.workload.uid == uid]
-        # Its own may have come, and the others left, since the create was decided.
-        if any(self.stage.agenda.now - pod.bound_at >= STALE_SECONDS for pod in own):
-            return False
-        if len(pods) > len(own):
-            return True
-        user, left_at = self.simulation.cluster.left_by.get(pool.name, (uid, 0.0))
-        return user != uid and self.stage.agenda.now - left_at < STALE_SECONDS
+        exceeded = self.fairness.over_limit(pool, ours, STALE_SECONDS)
+        if exceeded:
+            self.stage.violate(PAYS, f"{process.name} makes {pool.name}, which {exceeded}")
 
     def _in_flight_of_another(self, process: Process, pool: Pool) -> bool:
         """Whether somebody else's create may have taken effect after the list that this process decides on."""
@@ -456,7 +454,7 @@ class Checker:
         if len(members) >= workload.pods_due(job) and all(pod.node and pod.deadline is None for pod in members):
             return True
         singled = workload.name == self.simulation.singled.name
-        told = self._notices.get(workload.uid, set()).union(*(self._notices.get(pod.uid, ()) for pod in members))
+        told = self.told(workload, job)
         if shape.feasible and not singled:
             return bool(told & _WAITING) and self._no_room(workload)
         # It may have been lucky with a pool that was made for another: then its followers' trouble is told later.
@@ -466,8 +464,7 @@ class Checker:
     def _no_room(self, workload: WorkloadRun) -> bool:
         """Whether the limits, or the stock, leave no room for one more slice of this kind."""
         ours = (pool for pool in self.simulation.cloud.pools.values() if is_ours(pool))
-        chips = sum(hosts(pool) * pool.plan.machine.chips for pool in ours)
-        return chips + self._wanted(workload) > self._most_chips()
+        return sum(map(chips_in, ours)) + self._wanted(workload) > self._most_chips()
 
     def _wanted(self, workload: WorkloadRun) -> int:
         """Return the chips that a workload needs at once."""
@@ -486,7 +483,7 @@ class Checker:
             if pod.node and not pod.finished and pod.workload is not None and not pod.workload.shape.feasible
         }
         pools = (pool for pool in self.simulation.cloud.pools.values() if pool.name in held and is_ours(pool))
-        return sum(hosts(pool) * pool.plan.machine.chips for pool in pools)
+        return sum(map(chips_in, pools))
 
     def _needed_pools(self) -> set[str]:
         needed = {pod.pool for pod in self.simulation.cluster.pods if pod.node and not pod.finished}

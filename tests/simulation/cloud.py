@@ -208,22 +208,33 @@ class Wire(requests.adapters.BaseAdapter):
                 self._checker.after_change(process, found.method, found.pool, body)
         except errors.ApiError as error:
             code, text = error.code, json.dumps(errors.body_of(error, request_id="0x1"))
-            if creates is not None and not self._checker.simulation.environment.concerns(creates):
+            if creates is not None and not self._excuses_nobody(creates, error):
                 self._checker.waiting.create_failed(creates, of_capacity=True)
             if changes:
                 process.note("%s %s is refused: %s", found.method, found.pool or "", error)
-        process.travel(0.0)
+        process.travel(self._checker.simulation.hostile.call_seconds(creates) if creates is not None else 0.0)
         if fault is not None and fault.code is not None:
             return _struck(fault.code, fault.text, request)
         if agenda.now > limit:
             raise requests.ReadTimeout("no answer in time")
         return _response(code, text, request)
 
+    def _excuses_nobody(self, creates: dict[str, Any], error: errors.ApiError) -> bool:
+        """Whether the bad answer to a create is a reason for nobody to wait for longer than a turn."""
+        simulation = self._checker.simulation
+        turns = simulation.hostile.present and "Too many operations" in str(error)
+        return turns or simulation.environment.concerns(creates)
+
     def _refusal(self, creates: dict[str, Any], fault: Trouble | None) -> Trouble | None:
         """Return what GKE has against a create, and take note of whom a bad answer excuses."""
         simulation, waiting = self._checker.simulation, self._checker.waiting
         waiting.create_sent(creates)
-        lasting = simulation.singled.answer(creates) or simulation.market.answer(creates)
+        self._checker.fairness.create_sent(self._process, creates["nodePool"])
+        lasting = (
+            simulation.singled.answer(creates)
+            or simulation.market.answer(creates)
+            or simulation.hostile.answer(creates["nodePool"])
+        )
         if lasting is not None or fault is not None:
             waiting.create_failed(creates, of_capacity=lasting is not None and lasting.of_capacity)
         return lasting or simulation.environment.answer(creates)

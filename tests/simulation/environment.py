@@ -46,6 +46,8 @@ class Environment:
         self._stage = stage = simulation.stage
         self.rng = rng = random.Random(f"refused for a while {stage.seed}")
         self._kind = rng.choice((*_ACCOUNTS, *_ANSWERS)) if rng.random() < _CHANCE else ""
+        if simulation.hostile.present:
+            self._kind = ""
         #: Whether it concerns JobSets that come after the storm.
         self.late = bool(self._kind) and rng.random() < _LATE_CHANCE
         self._name = "late-1" if self.late else f"train-{rng.randint(1, 2)}"

@@ -16,7 +16,8 @@ from provisioner.simulators.gke.capacity import FULL_RESERVATION_TEXTS
 from provisioner.simulators.gke.faults import Fault, FaultKind
 from provisioner.simulators.gke.records import Pool, PoolStatus
 from tests.simulation.calls import Trouble, says
-from tests.simulation.cloud import FOREIGN_POOLS, ZONE
+from tests.simulation.cloud import ZONE
+from tests.simulation.pools import is_ours
 
 if TYPE_CHECKING:
     from tests.simulation.run import Simulation
@@ -57,6 +58,11 @@ class Market:
         self.flex_start_alone = "flex-start" in self.choices and own.random() < 0.5
         #: With which code a create is refused whose reservation is full for good; 0: it is taken, and its pool fails.
         self._full_code = own.choice((0, 400, 429, 429))
+        if simulation.hostile.present:
+            # What there is to be had decides who has to wait for whom, and nothing else does.
+            self.choices, self.zones, self.same_zone, self.flex_start_alone = (), (ZONE,), False, False
+            self.stock_chips, self.max_chips = simulation.hostile.stock_chips, simulation.hostile.max_chips
+            self.max_pools, self.gangs = None, False
 
     @property
     def scarce(self) -> bool:
@@ -77,6 +83,7 @@ class Market:
             "max_chips": self.max_chips,
             "max_pools_per_jobset": self.max_pools,
             "partial_hold_seconds": self.hold_seconds,
+            **self.simulation.hostile.settings(),
         }
 
     def open(self) -> None:
@@ -117,13 +124,13 @@ class Market:
         if self.stock_chips is None:
             return
         zone = body["nodePool"]["locations"][0]
-        pools = [pool for pool in self.simulation.cloud.pools.values() if pool.name not in FOREIGN_POOLS]
+        pools = [pool for pool in self.simulation.cloud.pools.values() if is_ours(pool)]
         used = sum(chips_of(pool) for pool in pools if zone in pool.plan.zones)
         if used + chips > self.stock_chips:
             self.stage.fault("stock too small", "%s has %d of %d chips in use", zone, used, self.stock_chips)
-            name = body["nodePool"]["name"]
+            name, seconds = body["nodePool"]["name"], self.simulation.hostile.stockout_seconds
             world = self.simulation.cloud.world
-            world.faults.add(Fault(kind=FaultKind.STOCKOUT, pool=name, count=1, after_seconds=5.0))
+            world.faults.add(Fault(kind=FaultKind.STOCKOUT, pool=name, count=1, after_seconds=seconds))
 
 
 def chips_of(pool: Pool) -> int:

@@ -16,6 +16,7 @@ from tests.simulation.agenda import Agenda
 from tests.support.objects import job_reference
 
 NAMESPACE = "research"
+HOSTILE_NAMESPACE = "mallory"
 _LWS = "leaderworkerset.sigs.k8s.io"
 
 
@@ -118,6 +119,10 @@ class WorkloadRun(abc.ABC):
     namespace: str = NAMESPACE
     #: Of the nodes that its pods ask for; empty for the default.
     service_account: str = ""
+    #: That the nodes need besides, as its pods ask for them.
+    networks: str = ""
+    #: Whether the scheduler can bind its pods: not where a volume is missing.
+    bindable: bool = True
     #: Its slices start together.
     gang: bool = False
     suspended: bool = False
@@ -194,7 +199,8 @@ class WorkloadRun(abc.ABC):
 
     def pod_annotations(self) -> dict[str, str]:
         """Return its pods' annotations."""
-        return {constants.NODE_SERVICE_ACCOUNT: self.service_account} if self.service_account else {}
+        account = {constants.NODE_SERVICE_ACCOUNT: self.service_account} if self.service_account else {}
+        return account | ({constants.ADDITIONAL_NODE_NETWORKS: self.networks} if self.networks else {})
 
     def slice_id(self, job: int) -> SliceId:
         """Identify a slice as the provisioner does."""

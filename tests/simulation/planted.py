@@ -16,6 +16,7 @@ from provisioner import kube
 from provisioner.constants import (
     HELD,
     JOB_KEY,
+    LIMIT_REACHED,
     MANAGER,
     NODEPOOL_MANAGER,
     POOL_JOB_KEY,
@@ -35,7 +36,7 @@ from provisioner.slices.demand import SliceId, slices
 from provisioner.slices.gate import Gate
 from provisioner.slices.meter import Meter
 from provisioner.slices.planning import ownership, supply
-from provisioner.slices.planning.launch import capacity, gangs, specification
+from provisioner.slices.planning.launch import capacity, gangs, limits, specification
 from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.launch.specification import Specification
 from provisioner.slices.planning.match import assignment
@@ -43,6 +44,7 @@ from provisioner.slices.planning.memory import answers, backoff, open_calls
 from provisioner.slices.planning.ownership import Ownership
 from provisioner.slices.planning.retire import unneeded
 from provisioner.slices.planning.supply import Supply
+from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke import exceptions, identity_check, translate
 from provisioner.slices.suppliers.names import pool_name
 from provisioner.slices.view import build as view_build
@@ -320,7 +322,44 @@ def _by_manager_alone(original: Any) -> Any:
     return read
 
 
+def _without_limits(original: Any) -> Any:
+    """Tells nobody which limit is in the way."""
+
+    def tell_notices(self: Any, notices: Any) -> None:
+        original(self, tuple(notice for notice in notices if notice.reason != LIMIT_REACHED))
+
+    return tell_notices
+
+
 BUGS: tuple[Bug, ...] = (
+    Bug(
+        name="failures-do-not-wait",
+        description="What has failed is sent again a second later.",
+        at=(backoff, "wait_seconds"),
+        mutate=lambda _original: lambda *_args: 1.0,
+        search_from=1,
+    ),
+    Bug(
+        name="limits-of-namespaces-are-not-looked-at",
+        description="MAX_CHIPS_PER_NAMESPACE refuses nothing.",
+        at=(limits, "_amount"),
+        mutate=lambda _original: lambda *_args: None,
+        search_from=92,
+    ),
+    Bug(
+        name="namespaces-share-one-limit",
+        description="What one namespace uses counts against the limits of the others.",
+        at=(limits, "_namespace"),
+        mutate=lambda _original: lambda _name: "namespace",
+        search_from=101,
+    ),
+    Bug(
+        name="limits-are-not-told",
+        description="Who is kept out by a limit gets no Event.",
+        at=(Reporter, "tell_notices"),
+        mutate=_without_limits,
+        search_from=101,
+    ),
     Bug(
         name="groups-of-an-update-stay",
         description="The pool of a group that an update added is kept when the update has ended.",
@@ -486,7 +525,7 @@ BUGS: tuple[Bug, ...] = (
         description="What GKE has refused once is not sent again, whoever mends the reason.",
         at=(backoff, "refused"),
         mutate=_refused_for_good,
-        search_from=37,
+        search_from=50,
     ),
     Bug(
         name="missing-act-as-is-an-invalid-request",
@@ -527,7 +566,7 @@ BUGS: tuple[Bug, ...] = (
         description="A pool that GKE repairs is replaced at once.",
         at=(Supply, "broken"),
         mutate=_giving_up_what_is_repaired,
-        search_from=51,
+        search_from=94,
         storm=("pool status",),
     ),
     Bug(

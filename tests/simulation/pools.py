@@ -29,6 +29,12 @@ def workload_name(pool: Pool) -> tuple[str, str]:
     return WorkloadKind.JOBSET, labels[constants.POOL_JOBSET_NAME]
 
 
+def namespace_of(labels: Mapping[str, Any]) -> str:
+    """Return the namespace of the workload that a pool of these labels was made for."""
+    namespace: str = labels.get(constants.POOL_WORKLOAD_NAMESPACE) or labels[constants.POOL_JOBSET_NAMESPACE]
+    return namespace
+
+
 def owner_of(labels: dict[str, Any]) -> tuple[str, str]:
     """Return the workload's UID and the group's key on a pool."""
     if constants.POOL_WORKLOAD_NAME in labels:
@@ -63,6 +69,11 @@ def separate_label(pool: Pool) -> str:
 def hosts(pool: Pool) -> int:
     """Return how many hosts a pool has, or is going to have."""
     return pool.plan.hosts_per_zone or pool.plan.scale_up_hosts
+
+
+def chips_in(pool: Pool) -> int:
+    """Return the chips of a pool, or those that it is going to have."""
+    return hosts(pool) * pool.plan.machine.chips
 
 
 def chips_asked(body: dict[str, Any]) -> int:

@@ -7,6 +7,7 @@ other processes and the world go on, nested in it. A crash ends all of a process
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -126,8 +127,8 @@ class Process:
             clock=clock,
             lease_seconds=elector.remaining_seconds if elector is not None else lambda: float("inf"),
             on_answer=self.wake,
-            executor=_Executor(self),  # type: ignore[arg-type]
-            slow_executor=_Executor(self),  # type: ignore[arg-type]
+            executor=_Executor(self, simulation.hostile.threads),  # type: ignore[arg-type]
+            slow_executor=_Executor(self, simulation.hostile.threads),  # type: ignore[arg-type]
             rejected_changes=RejectedChanges(monotonic=self._monotonic),
         )
         self.actor.process = self
@@ -315,16 +316,36 @@ class Process:
 
 
 class _Executor:
-    """Runs calls at random moments, soon."""
+    """Runs calls at random moments, soon: as many at once as there are threads, in the order in which they came."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, threads: float) -> None:
         self._process = process
+        self._threads = threads
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._busy = 0
 
     def submit(self, call: Callable[..., None], *arguments: object) -> None:
         process = self._process
         if process.calls.loses("call not submitted", process):
             raise RuntimeError("can't start new thread")
-        process.stage.agenda.after(process.calls.start_delay_seconds(), lambda: process.enter(lambda: call(*arguments)))
+        self._waiting.append(lambda: call(*arguments))
+        self._start()
+
+    def _start(self) -> None:
+        process = self._process
+        if self._waiting and self._busy < self._threads:
+            self._busy += 1
+            call = self._waiting.popleft()
+            process.stage.agenda.after(
+                process.calls.start_delay_seconds(), lambda: process.enter(lambda: self._run(call))
+            )
+
+    def _run(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        finally:
+            self._busy -= 1
+            self._start()
 
 
 class _Recorder:

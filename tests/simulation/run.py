@@ -20,6 +20,7 @@ from tests.simulation.chaos import Chaos
 from tests.simulation.checks import Checker
 from tests.simulation.cloud import CA_PEM, CLUSTER, ZONE, Cloud
 from tests.simulation.environment import Environment
+from tests.simulation.hostile import Hostile
 from tests.simulation.job_team import JobTeam
 from tests.simulation.market import Market
 from tests.simulation.metered import Kept
@@ -38,8 +39,10 @@ SCARCE_SETTLED_WITHIN_SECONDS = 10_800.0
 #: And stays so for this long, without one call that changes anything.
 QUIET_SECONDS = 130.0
 _STEP_SECONDS = 5.0
-#: A run that computes for longer goes round in circles; the others take less than a second or two.
-_CPU_SECONDS = 10.0
+#: Hostile tenants leave by then, whoever is not served: then there was no room.
+_HOSTILE_SECONDS = 8 * 3600.0
+#: A run that computes for longer goes round in circles; those where somebody starves for hours take the longest.
+_CPU_SECONDS = 20.0
 _OTHER_CA_PEM = b"-----BEGIN CERTIFICATE-----\nWFla\n-----END CERTIFICATE-----\n"
 
 
@@ -72,9 +75,10 @@ class Simulation:
         self.storm_seconds = rng.uniform(40.0, 240.0)
         self.same_cluster = not stage.chance(0.03)
         self.labels_uid = not stage.chance(0.1)
+        self.hostile = Hostile(self)
         self.market = Market(self)
         # Where there is little to be had, what is kept could keep others waiting for ever.
-        self.keeps_suspended = seed % 5 == 3 and not self.market.scarce
+        self.keeps_suspended = seed % 5 == 3 and not self.market.scarce and not self.hostile.present
         self._settings = Settings(
             keep_suspended=self.keeps_suspended,
             project_id=CLUSTER.project,
@@ -132,13 +136,20 @@ class Simulation:
         bound_seconds = SCARCE_SETTLED_WITHIN_SECONDS if takes_turns else SETTLED_WITHIN_SECONDS
         for _ in range(self._wanted_processes):
             self._start_process()
-        self.people.begin()
-        self.chaos.begin()
+        if not self.hostile.present:
+            self.people.begin()
+        self.hostile.begin()
+        stage.stormy = not self.hostile.quiet
+        if stage.stormy:
+            self.chaos.begin()
         self.neighbour.begin()
         self.team.begin()
         self.job_team.begin()
         agenda.wait(self.storm_seconds)
         self.chaos.end()
+        if self.hostile.present:
+            bound_seconds = SCARCE_SETTLED_WITHIN_SECONDS
+            self._stay_with_the_hostile()
         calm_since = agenda.now
         if self.singled.met or self.environment.late:
             self.people.come_late()
@@ -159,6 +170,18 @@ class Simulation:
                 return settled_at - calm_since
             agenda.wait(_STEP_SECONDS)
 
+    def _stay_with_the_hostile(self) -> None:
+        """See the honest served while hostile tenants are there; then these leave."""
+        agenda, fairness = self.stage.agenda, self.checker.fairness
+        self.hostile.begin_calm()
+        most = agenda.now + _HOSTILE_SECONDS
+        while not self.hostile.done and agenda.now < most:
+            agenda.wait(_STEP_SECONDS)
+            fairness.look_at_waiting()
+            fairness.look_at_pools()
+        fairness.look_at_hostile()
+        self.hostile.leave()
+
     @property
     def kinds(self) -> Mapping[WorkloadKind, Kind]:
         """The kinds of workloads that the controllers serve in this run."""
@@ -168,6 +191,7 @@ class Simulation:
     def _restock(self) -> None:
         """Leave only what lasts for good."""
         self.market.restock()
+        self.hostile.restock()
         self.singled.begin()
 
     def _start_process(self) -> None:

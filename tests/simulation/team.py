@@ -34,7 +34,7 @@ class Team(ABC, Generic[_R]):
         self.stage = simulation.stage
         self._rng = random.Random(f"{self.title} {simulation.stage.seed}")
         # What runs for ever would keep those waiting who take turns at what is left.
-        others_wait = simulation.market.scarce or simulation.market.gangs
+        others_wait = simulation.market.scarce or simulation.market.gangs or simulation.hostile.present
         self.present = self._rng.random() < self.presence and not others_wait
         self._names = 0
 

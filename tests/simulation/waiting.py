@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from provisioner.simulators.gke.records import Pool, PoolStatus
-from tests.simulation.objects import Shape, WorkloadRun
+from tests.simulation.objects import HOSTILE_NAMESPACE, Shape, WorkloadRun
 from tests.simulation.pools import fits, hosts, is_ours, owner_of
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ class Waiting:
     def look_at_pools(self) -> None:
         """Take note of pools that have failed; while there is one, somebody makes a plan."""
         for pool in self._simulation.cloud.pools.values():
-            if is_ours(pool) and (pool.trouble is not None or pool.status not in (*_UP, PoolStatus.STOPPING)):
+            if not is_ours(pool) or self._simulation.hostile.is_private(pool):
+                continue
+            if pool.trouble is not None or pool.status not in (*_UP, PoolStatus.STOPPING):
                 plan = pool.plan
                 self._failed_kinds.add((plan.machine.accelerator, plan.topology, hosts(pool)))
 
@@ -87,7 +89,7 @@ class Waiting:
         for workload, job in self._waiting():
             key = _key(workload, job)
             within_seconds = self._within_seconds(workload, job, key)
-            if within_seconds is None or self._on_its_way(workload, job, key):
+            if within_seconds is None or self.on_its_way(workload, job):
                 continue
             self._since[key] = before.get(key, now)
             seconds = now - self._since[key]
@@ -99,7 +101,8 @@ class Waiting:
     def _waiting(self) -> Iterator[tuple[WorkloadRun, int]]:
         """List the slices whose leaders are shown as unschedulable."""
         for workload in self._simulation.cluster.workloads.values():
-            if workload.alive and not workload.restarting and not workload.gang:
+            hostile = workload.namespace == HOSTILE_NAMESPACE
+            if workload.alive and not workload.restarting and not workload.gang and not hostile:
                 for job in workload.slots():
                     if not workload.shape_of(job).feasible:
                         continue
@@ -112,23 +115,33 @@ class Waiting:
         market, environment = self._simulation.market, self._simulation.environment
         excused = (
             market.scarce
+            or self._simulation.hostile.limited
             or market.max_pools is not None
             or workload.name == self._simulation.singled.name
-            or key in self._failed
-            or _kind_of(workload.shape_of(job)) in self._failed_kinds
+            or self.may_back_off(workload, job)
         )
         if excused or (key in self._refused and not environment.mended):
             return None
         return environment.again_within_seconds if key in self._refused else CREATE_WITHIN_SECONDS
 
-    def _on_its_way(self, workload: WorkloadRun, job: int, key: _SliceKey) -> bool:
+    def may_back_off(self, workload: WorkloadRun, job: int) -> bool:
+        """Whether a create of a slice has failed, or one that asked for the same capacity."""
+        return _key(workload, job) in self._failed or _kind_of(workload.shape_of(job)) in self._failed_kinds
+
+    def could_use(self, workload: WorkloadRun, job: int, pool: Pool) -> bool:
+        """Whether a pool fits a slice that is nowhere yet."""
+        return fits(workload, job, pool) and not any(
+            owner == job and pod.node for (owner, _), pod in workload.pods.items()
+        )
+
+    def on_its_way(self, workload: WorkloadRun, job: int) -> bool:
         """Whether a pool is being made for it, or one that it could have is empty."""
         return any(
             is_ours(pool)
             and pool.status in _UP
             and fits(workload, job, pool)
             and (
-                owner_of(pool.body["config"]["labels"]) == key
+                owner_of(pool.body["config"]["labels"]) == _key(workload, job)
                 or not any(not pod.finished for pod in self._simulation.cluster.pods_on_pool(pool.name))
             )
             for pool in self._simulation.cloud.pools.values()

@@ -219,7 +219,15 @@ class Cluster:
         workload.touch(self.stage.agenda.now, job)
         self._put(pod)
 
-    def add_foreign(self, shape: Shape, *, lasting_seconds: float, claim: Claim | None = None, node: str = "") -> None:
+    def add_foreign(
+        self,
+        shape: Shape,
+        *,
+        lasting_seconds: float,
+        claim: Claim | None = None,
+        node: str = "",
+        namespace: str = "other",
+    ) -> PodRun | None:
         """Create a pod that no workload made and that asks for chips all the same.
 
         Bound to `node` by whoever makes it, where that node has room or is none of ours.
@@ -229,11 +237,11 @@ class Cluster:
         if claim is not None and isinstance(claim.workload, SetRun):
             # Whose pod one is, its name says as well.
             name = claim.workload.pod_name(claim.job, 0)
-            if self.stage.store.find(object_path("pods", name, namespace="other")) is not None:
-                return
+            if self.stage.store.find(object_path("pods", name, namespace=namespace)) is not None:
+                return None
         pod = PodRun(
             name=name,
-            namespace="other",
+            namespace=namespace,
             uid=self.stage.store.new_uid("pod"),
             workload=None,
             claim=claim,
@@ -249,6 +257,7 @@ class Cluster:
         if known is not None and self.fits(pod, known):
             self._bind(pod, known)
         self.stage.agenda.after(lasting_seconds, lambda: self._remove(pod))
+        return pod
 
     def _put(self, pod: PodRun) -> None:
         self.pods[pod] = None
@@ -284,6 +293,8 @@ class Cluster:
                 self.stage.store.put(pod.path, raw_pod(pod, self.stage.agenda))
 
     def _place(self, pod: PodRun) -> Node | None:
+        if pod.workload is not None and not pod.workload.bindable:
+            return None
         fitting: dict[str, list[Node]] = {}
         for node in self.nodes.values():
             if self.fits(pod, node):

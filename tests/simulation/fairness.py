@@ -1,0 +1,262 @@
+"""That no tenant waits for ever, or pays for another: what the model of turns promises (docs/reliability.md).
+
+While hostile tenants stay, each honest slice is served within a bound, counted in the calm alone and only while what
+runs leaves room for it. In all runs creates are counted and pools that hang are told of. All is judged on the world.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sized
+from typing import TYPE_CHECKING, Any
+
+from provisioner import constants
+from provisioner.simulators.gke.records import Pool, PoolStatus
+from tests.simulation.hostile import SLOW_CALL_SECONDS
+from tests.simulation.objects import HOSTILE_NAMESPACE, NAMESPACE, WorkloadRun
+from tests.simulation.pools import chips_in, is_ours, namespace_of, owner_of, workload_name
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+    from tests.simulation.run import Simulation
+    from tests.simulation.waiting import Waiting
+
+FAIR = "9 an honest slice is served within the bound of turns"
+PAYS = "10 everybody pays for their own use"
+COUNTED = "11 creates are counted, failed ones too"
+TOLD = "12 nothing is silent"
+
+#: The longest turn. After it comes a pause of the same length.
+TURN_SECONDS = 900.0
+#: The longest back-off of capacity, and what else a failure of the storm may have left.
+BACKOFF_SECONDS = 1800.0
+#: From when nothing is in the way to the create, as for all slices.
+_CREATE_SECONDS = 120.0
+#: A call while others hang: at least one attempt a minute, whatever was learnt of GKE's limit on operations.
+_ATTEMPT_SECONDS = 60.0
+#: Creates in a burst, beside one for each slice, and one a minute; the same for a namespace.
+_BURST, _PER_SECOND = 8, 1 / 60
+_BURST_OF_NAMESPACE, _PER_SECOND_OF_NAMESPACE = 64, 6 / 60
+#: A create that was decided before the last one was answered.
+_SLACK = 2
+#: How long a pool may stay in one status until somebody is told, and how long telling takes.
+_SILENT_SECONDS = {PoolStatus.PROVISIONING: 3600.0, PoolStatus.STOPPING: 1800.0, PoolStatus.RECONCILING: 1800.0}
+_TELLING_SECONDS = 180.0
+POOL_STUCK = "pool_stuck"
+#: Namespace, kind and name; nothing but the namespace for pods that no workload made.
+Payer = tuple[str, str, str]
+#: Records in one part of the memory, beside those of what there is.
+_MOST_RECORDS = 32
+
+
+class Fairness:
+    """Judges one run."""
+
+    def __init__(self, simulation: Simulation, waiting: Waiting) -> None:
+        self._simulation = simulation
+        self._stage = simulation.stage
+        self._hostile = simulation.hostile
+        self._waiting = waiting
+        #: For how long slices have waited, and how many units of their namespace at most meanwhile.
+        self._waited: dict[tuple[WorkloadRun, int], tuple[float, int]] = {}
+        #: Creates that count against a workload or namespace in one process, and when.
+        self._creates: dict[tuple[Process, str], tuple[float, float]] = {}
+        self._status_since: dict[str, tuple[PoolStatus, float]] = {}
+        self._looked_at = math.inf
+
+    # --- creates
+
+    def create_sent(self, process: Process, pool: dict[str, Any]) -> None:
+        """Count a create."""
+        uid, namespace = _counted_for(pool)
+        slices = sum(each.most_replicas for each in self._simulation.cluster.every_workload if each.uid == uid)
+        for key, most, per_second in (
+            (uid, _BURST + slices, _PER_SECOND),
+            (namespace, _BURST_OF_NAMESPACE, _PER_SECOND_OF_NAMESPACE),
+        ):
+            count, before = self._creates.get((process, key), (0.0, self._stage.agenda.now))
+            count = max(0.0, count - (self._stage.agenda.now - before) * per_second) + 1.0
+            self._creates[process, key] = count, self._stage.agenda.now
+            if count > most + _SLACK:
+                self._stage.violate(COUNTED, f"{process.name} sends {pool['name']}, {count:.0f} of {most} for {key}")
+
+    def create_accepted(self, process: Process, pool: dict[str, Any]) -> None:
+        """Begin anew: GKE took one."""
+        for key in _counted_for(pool):
+            self._creates.pop((process, key), None)
+
+    # --- who waits
+
+    def look_at_waiting(self) -> None:
+        """Judge how long honest slices have waited; to be called every few seconds in the calm."""
+        now = self._stage.agenda.now
+        passed, self._looked_at = max(0.0, now - self._looked_at), now
+        waiting = [
+            (workload, job)
+            for workload in self._simulation.cluster.workloads.values()
+            if workload.namespace == NAMESPACE and workload.alive
+            for job in workload.slots()
+            if job not in workload.ended_jobs and self._waits(workload, job)
+        ]
+        units = len({(workload, None if workload.gang else job) for workload, job in waiting})
+        before, self._waited = self._waited, {}
+        for workload, job in waiting:
+            seconds, most_units = before.get((workload, job), (0.0, 0))
+            seconds += passed if self._has_room(workload) and not self._is_on_its_way(workload, job) else 0.0
+            self._waited[workload, job] = seconds, max(most_units, units)
+            self._judge_wait(workload, job)
+
+    def _judge_wait(self, workload: WorkloadRun, job: int) -> None:
+        seconds, units = self._waited[workload, job]
+        checker, limited = self._simulation.checker, self._hostile.limited
+        refused = limited and constants.LIMIT_REACHED in checker.told(workload, job)
+        # Namespaces that wait for the resource.
+        namespaces, turn_seconds = (1, TURN_SECONDS) if refused else (2, self._turn_seconds())
+        bound = (
+            namespaces * units * 2 * turn_seconds + _CREATE_SECONDS + _ATTEMPT_SECONDS * self._hostile.hangs_operations
+        )
+        if self._waiting.may_back_off(workload, job):
+            bound += BACKOFF_SECONDS
+        if seconds > bound:
+            name = f"slice {workload.group_name(job)} of {workload.namespace}"
+            text = f"{name} has waited for {seconds:.0f} s for a pool, the bound is {bound:.0f} s; told: "
+            self._stage.violate(PAYS if refused else FAIR, text + ", ".join(sorted(checker.told(workload, job))))
+
+    def _turn_seconds(self) -> float:
+        hostile, gke = self._hostile, self._simulation.cloud.world.settings
+        if hostile.resource in ("limit", "stock"):
+            return TURN_SECONDS
+        if hostile.resource == "operations":
+            # None hangs: GKE answers before a turn is over.
+            return max(gke.create_seconds + gke.create_jitter_seconds, gke.delete_seconds)
+        return SLOW_CALL_SECONDS if hostile.resource == "threads" else 0.0
+
+    def _waits(self, workload: WorkloadRun, job: int) -> bool:
+        """Whether a slice does not run, and the scheduler says so."""
+        pods = [pod for (owner, _), pod in workload.pods.items() if owner == job and pod.deadline is None]
+        return any(not pod.node and pod.waiting_since is not None for pod in pods)
+
+    def _is_on_its_way(self, workload: WorkloadRun, job: int) -> bool:
+        """Whether a pool is being made for a slice, or for all slices of those that start together."""
+        jobs = workload.slots() if workload.gang else (job,)
+        return all(self._waiting.on_its_way(workload, each) or not self._waits(workload, each) for each in jobs)
+
+    def _has_room(self, workload: WorkloadRun) -> bool:
+        """Whether GKE takes creates, and the chips that pods are on leave room within the stock and the limits."""
+        if not self._hostile.takes_operations:
+            return False
+        if any(pod.node for pod in workload.pods.values()) and not workload.gang:
+            return True
+        used = {NAMESPACE: 0, HOSTILE_NAMESPACE: 0}
+        for pool in self._simulation.cloud.pools.values():
+            for namespace in self._users(pool):
+                used[namespace] = used.get(namespace, 0) + chips_in(pool)
+        wanted = workload.shape.hosts * workload.shape.chips * (workload.replicas if workload.gang else 1)
+        hostile = self._hostile
+        limits = (
+            (hostile.max_chips, sum(used.values())),
+            (hostile.stock_chips, sum(used.values())),
+            (hostile.most_chips_of(NAMESPACE), used[NAMESPACE]),
+        )
+        return all(most is None or chips + wanted <= most for most, chips in limits)
+
+    # --- whose chips
+
+    def _users(self, pool: Pool) -> set[str]:
+        """List the namespaces whose unfinished pods are bound to a pool of ours."""
+        pods = self._simulation.cluster.pods_on_pool(pool.name) if is_ours(pool) else ()
+        return {pod.namespace for pod in pods if not pod.finished}
+
+    def payers(self, pool: Pool, stale_seconds: float) -> set[Payer]:
+        """List who may be held for the user of a pool by whoever knows the pods of any moment of the last seconds.
+
+        Those whose pods are on it, else whoever claims it, else the workload that it was made for.
+        """
+        now, cluster = self._stage.agenda.now, self._simulation.cluster
+        pods = [pod for pod in cluster.pods_on_pool(pool.name) if not pod.finished]
+        payers = {_payer(pod.namespace, pod.workload) for pod in pods}
+        if any(now - pod.bound_at >= stale_seconds and pod.deadline is None for pod in pods):
+            return payers
+        uid, left_at = cluster.left_by.get(pool.name, ("", float("-inf")))
+        payers |= {
+            _payer(workload.namespace, workload)
+            for workload in cluster.every_workload
+            if (workload.uid == uid and now - left_at < stale_seconds)
+            or (workload.alive and any(self._waiting.could_use(workload, job, pool) for job in workload.slots()))
+        }
+        return payers | {owner_name(pool)} | ({("", "", "")} if not uid and now - left_at < stale_seconds else set())
+
+    def over_limit(self, pool: Pool, pools: list[Pool], stale_seconds: float) -> str:
+        """Say which limit of its user a new pool exceeds, empty for none."""
+        owner = owner_name(pool)
+        most_chips, most_pools = self._hostile.most_chips_of(owner[0]), self._simulation.market.max_pools
+        if most_chips is None and most_pools is None:
+            return ""
+        payers = {each.name: self.payers(each, stale_seconds) for each in pools if each is not pool}
+        charged = [each for each in pools if each is pool or {payer[0] for payer in payers[each.name]} == {owner[0]}]
+        chips = sum(map(chips_in, charged))
+        if most_chips is not None and chips > most_chips:
+            return f"brings namespace {owner[0]} to {chips} chips of {most_chips}"
+        own = sum(owner_name(each) == owner and (each is pool or payers[each.name] == {owner}) for each in charged)
+        if most_pools is not None and own > most_pools:
+            return f"brings {owner[2]} to {own} pools of {most_pools}"
+        return ""
+
+    # --- what is told
+
+    def look_at_pools(self) -> None:
+        """Judge whether pools that hang are told of; to be called every few seconds in the calm."""
+        now, before, self._status_since = self._stage.agenda.now, self._status_since, {}
+        for pool in self._simulation.cloud.pools.values():
+            status, since = before.get(pool.name, (None, now))
+            since = since if status is pool.status else now
+            self._status_since[pool.name] = pool.status, since
+            most_seconds = _SILENT_SECONDS.get(pool.status)
+            if most_seconds is None or not is_ours(pool):
+                continue
+            since = max(since, self._simulation.disturbed_at)
+            if now - since > most_seconds + _TELLING_SECONDS and not self._is_told(pool):
+                text = f"node pool {pool.name} has been {pool.status.value} for {now - since:.0f} s, and nobody is told"
+                self._stage.violate(TOLD, text)
+
+    def _is_told(self, pool: Pool) -> bool:
+        plans = [process.board._published for process in self._simulation.processes if process.leads]
+        alerts = [alert for each in plans if each is not None for alert in each.plan.alerts]
+        named = any(alert.kind == POOL_STUCK and pool.name in alert.message for alert in alerts)
+        return named or constants.STUCK in self._simulation.checker.told_of(owner_of(pool.body["config"]["labels"])[0])
+
+    def look_at_hostile(self) -> None:
+        """Judge whether hostile tenants that wait are told why, and what processes remember of them."""
+        now, checker = self._stage.agenda.now, self._simulation.checker
+        for workload in self._simulation.cluster.workloads.values():
+            leader = workload.leader(0)
+            waits_since = leader.waiting_since if leader is not None else None
+            waits = workload.alive and waits_since is not None and now - waits_since > TURN_SECONDS
+            if waits and not checker.told(workload, 0):
+                self._stage.violate(TOLD, f"{workload.group_name(0)} has waited for {now - (waits_since or 0):.0f} s")
+        there = len(self._simulation.cluster.pods) + len(self._simulation.cloud.pools)
+        for process in self._simulation.processes:
+            self._judge_memory(process, there)
+
+    def _judge_memory(self, process: Process, there: int) -> None:
+        memory = process.loop.memory
+        for field in dataclasses.fields(memory):
+            part = getattr(memory, field.name)
+            if isinstance(part, Sized) and len(part) > there + _MOST_RECORDS:
+                self._stage.violate(COUNTED, f"{process.name} remembers {len(part)} {field.name}, {there} are there")
+
+
+def _counted_for(pool: dict[str, Any]) -> tuple[str, str]:
+    """Return the workload's UID and the namespace that a create counts for."""
+    labels = pool["config"]["labels"]
+    return owner_of(labels)[0], f"namespace {namespace_of(labels)}"
+
+
+def owner_name(pool: Pool) -> Payer:
+    """Return the workload that a pool of ours was made for."""
+    return namespace_of(pool.body["config"]["labels"]), *workload_name(pool)
+
+
+def _payer(namespace: str, workload: WorkloadRun | None) -> Payer:
+    return (namespace, workload.kind, workload.name) if workload is not None else (namespace, "", "")

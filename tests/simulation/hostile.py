@@ -1,0 +1,364 @@
+"""Hostile tenants: in some runs one namespace does what keeps others from being served, another has honest JobSets.
+
+These runs replace the other people of a run. The storm rages as ever; after it the honest JobSets come one after the
+other, and each has to be served however long the hostile ones stay. When those leave, the world settles as in all other
+runs. Chance comes from a source of its own: runs without hostile tenants stay as they were.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from typing import TYPE_CHECKING, Any
+
+from provisioner import constants
+from provisioner.simulators.gke.faults import Fault, FaultKind
+from provisioner.simulators.gke.records import Pool, PoolStatus
+from tests.simulation.calls import Trouble, says
+from tests.simulation.cloud import CLUSTER, ZONE
+from tests.simulation.objects import HOSTILE_NAMESPACE, NAMESPACE, JobSetRun, PodRun, Shape
+from tests.simulation.pools import namespace_of
+
+if TYPE_CHECKING:
+    from tests.simulation.run import Simulation
+
+_CHANCE = 0.2
+#: What slices compete for, and the kind of hostile workload that is always there with it.
+_RESOURCES = {
+    "limit": "never fits",
+    "stock": "never fits",
+    "operations": "burst",
+    "threads": "burst",
+    "chips of a namespace": "holds chips",
+    "nothing": "never bound",
+}
+_KINDS = ("never fits", "never bound", "changes its request", "fails for itself", "holds chips", "foreign pools hang")
+#: How one of our own pools hangs, in runs that last for longer than it may go untold.
+_HANGS = (FaultKind.CREATE_NEVER_ENDS, FaultKind.DELETE_NEVER_ENDS, PoolStatus.RECONCILING)
+_HANG_CHANCE = 0.1
+HANGING_SECONDS = 4500.0
+_V4, _V5E = "tpu-v4-podslice", "tpu-v5-lite-podslice"
+_ONE_HOST = Shape(accelerator=_V4, topology="2x2x1", hosts=1, chips=4, parallelism=1)
+_TWO_HOSTS = Shape(accelerator=_V4, topology="2x2x2", hosts=2, chips=4, parallelism=2)
+_ONE_HOST_V5E = Shape(accelerator=_V5E, topology="2x4", hosts=1, chips=8, parallelism=1)
+#: What honest slices look like; the first as the hostile ones.
+_SHAPES = ((_ONE_HOST, _ONE_HOST), (_TWO_HOSTS, _ONE_HOST), (_ONE_HOST_V5E, _TWO_HOSTS))
+#: All that the limit allows.
+_MAX_CHIPS = 32
+_LARGE = Shape(accelerator=_V4, topology="2x4x4", hosts=8, chips=4, parallelism=8)
+_MOST_REPLICAS = 2
+_BURST = 22
+#: Where operations are few: from when so many are there, and how long each of them is being deleted.
+_BUILT_SECONDS, _SLOW_DELETE_SECONDS = 300.0, 40.0
+#: What chaos has begun to break is mended by then.
+_MENDED_SECONDS = 105.0
+#: The last honest JobSets come by then; in a few runs so much later than the one before: turns may have grown.
+_LATE_SECONDS, _LONG_SECONDS, _LONG_CHANCE = 900.0, 7000.0, 0.25
+_PATCHED_EVERY_SECONDS, _PATCHED_FOR_SECONDS = 5.0, 300.0
+#: How long GKE takes to answer where threads are few.
+SLOW_CALL_SECONDS = 8.0
+_MISTAKES = (
+    says(400, "Invalid value for field network: no such network."),
+    says(503, "The service is currently unavailable."),
+    says(403, 'Required "compute.subnetworks.use" permission(s).'),
+)
+_OWN_ACCOUNT = "mine@project-1.iam.gserviceaccount.com"
+_NO_ADDRESSES = "IP_SPACE_EXHAUSTED: Instance 'x' creation failed: IP space of 'projects/p/.../tiny' is exhausted."
+_OWN_TROUBLES: tuple[Trouble | None, ...] = (
+    says(403, _NO_ADDRESSES),
+    says(
+        403,
+        f'The user does not have access to service account "{_OWN_ACCOUNT}". Ask for the iam.serviceAccountUser role.',
+    ),
+    # It is taken, and its pool fails.
+    None,
+)
+_FOREIGN = {"initialNodeCount": 1, "locations": [ZONE], "config": {"machineType": "e2-medium"}}
+
+
+class Hostile:
+    """The hostile and the honest tenant of one run."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.stage = simulation.stage
+        self.rng = rng = random.Random(f"hostile {simulation.stage.seed}")
+        self.present = rng.random() < _CHANCE and simulation.same_cluster
+        self.resource = rng.choice(tuple(_RESOURCES)) if self.present else ""
+        self._kinds = {_RESOURCES.get(self.resource, ""), *rng.sample(_KINDS, k=rng.choice((0, 1, 1, 2)))}
+        if self.resource == "operations":
+            # With fewer operations than hang, nothing could ever be done.
+            self._kinds.discard("foreign pools hang")
+        self.hang = rng.choice(_HANGS) if self.resource == "nothing" and rng.random() < _HANG_CHANCE * 4 else None
+        #: Whether there is no storm: then nothing but the hostile tenants excuses that somebody waits.
+        self.quiet = self.present and rng.random() < 0.5
+        self.shapes = rng.choice(_SHAPES)
+        chips = max(shape.hosts * shape.chips for shape in self.shapes)
+        self._limits = {NAMESPACE: _MOST_REPLICAS * chips, HOSTILE_NAMESPACE: rng.choice((0, chips))}
+        self.limited = self.resource == "chips of a namespace" or (self.resource == "nothing" and rng.random() < 0.5)
+        if self.resource == "nothing" and not self.limited:
+            # Pools under which nobody comes would serve the honest at once, and nobody would see whose failure it is.
+            self._kinds = self._kinds - {"never bound"} | {"fails for itself"}
+        #: What may be held for good leaves room for the largest honest JobSet.
+        held = chips + _ONE_HOST.chips if "holds chips" in self._kinds else 0
+        self.stock_chips = _MOST_REPLICAS * chips + held if self.resource == "stock" else None
+        #: How long it takes GKE to say that there is none left.
+        self.stockout_seconds = rng.choice((5.0, 5.0, 240.0)) if self.stock_chips else 5.0
+        self._gangs = self.resource == "stock" and rng.random() < 0.7
+        self._mistake = rng.choice(_MISTAKES)
+        self._own_trouble = rng.choice(_OWN_TROUBLES)
+        self._still_to_come = 0
+        self._stays_until = 0.0
+        self._bare: list[PodRun] = []
+        self._patches = 0
+        #: Whether GKE takes creates at all.
+        self.takes_operations = True
+
+    @property
+    def threads(self) -> float:
+        """How many calls of a kind a process makes at once."""
+        return 1 if self.resource == "threads" else math.inf
+
+    @property
+    def hangs_operations(self) -> bool:
+        """Whether GKE once says that too many operations are under way."""
+        return "foreign pools hang" in self._kinds
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the provisioner is told besides."""
+        return {"max_chips_per_namespace": tuple(self._limits.items())} if self.limited else {}
+
+    @property
+    def max_chips(self) -> int | None:
+        """The limit on all chips."""
+        return _MAX_CHIPS if self.resource == "limit" else None
+
+    def most_chips_of(self, namespace: str) -> int | None:
+        """Return the limit on the chips of a namespace."""
+        return self._limits.get(namespace) if self.limited else None
+
+    # --- those of the storm
+
+    def begin(self) -> None:
+        """Come, if this run has hostile tenants."""
+        if not self.present:
+            return
+        rng, agenda, seconds = self.rng, self.stage.agenda, self.simulation.storm_seconds
+        agenda.after(1.0, lambda: self._come_honest("honest-0"))
+        come = {
+            "never fits": self._never_fits,
+            "never bound": lambda: self._come("never-bound", replicas=_MOST_REPLICAS, bindable=False),
+            "holds chips": self._hold_chips,
+        }
+        for kind, act in come.items():
+            if kind in self._kinds:
+                agenda.after(rng.uniform(0.0, seconds), act)
+
+    def restock(self) -> None:
+        """Break again what those who mend everything have mended."""
+        faults = self.simulation.cloud.world.faults
+        if "fails for itself" in self._kinds and self._own_trouble is None:
+            faults.add(_fault_of("own-trouble", FaultKind.CREATE_ERROR, message=_NO_ADDRESSES, after_seconds=5.0))
+        if isinstance(self.hang, FaultKind):
+            faults.add(_fault_of("hangs", self.hang))
+
+    def begin_calm(self) -> None:
+        """Do what needs a GKE that is well, from when all is mended."""
+        # Few at once keep the bound sharp.
+        self._still_to_come = 1 if self.stock_chips else 3
+        self._stays_until = self.stage.agenda.now + (HANGING_SECONDS if self.hang else _MENDED_SECONDS + 300.0)
+        long = self.resource == "limit" and self.rng.random() < _LONG_CHANCE
+        for number in range(1, self._still_to_come + 1):
+            # The first comes while what is hostile has just begun.
+            name, later = f"honest-{number}", self.rng.uniform(3.0, 30.0 if number == 1 else _LATE_SECONDS)
+            later += number * _LONG_SECONDS * long
+            self.stage.agenda.after(_MENDED_SECONDS + later, functools.partial(self._come_honest, name, late=True))
+        self.stage.agenda.after(_MENDED_SECONDS, self._act_in_calm)
+
+    def _act_in_calm(self) -> None:
+        if "changes its request" in self._kinds:
+            workload = self._come("changing", replicas=self.rng.choice((1, 2)), networks="vpc0:subnet0")
+            self._patch(workload, self.stage.agenda.now + _PATCHED_FOR_SECONDS)
+        if "fails for itself" in self._kinds:
+            self._come("own-trouble", networks="vpc1:tiny", service_account=_OWN_ACCOUNT, bindable=False)
+        if self.hangs_operations:
+            self._hang_foreign_pools()
+        if "burst" in self._kinds:
+            # Of a shape that nobody else can use.
+            shape = _ONE_HOST_V5E if _ONE_HOST in self.shapes else _ONE_HOST
+            fate = "complete" if self.resource == "threads" else "forever"
+            self._come("burst", shape=shape, replicas=_BURST, fate=fate)
+        if self.resource == "operations":
+            self.simulation.cloud.world.change_settings({"delete_seconds": _SLOW_DELETE_SECONDS})
+            self.stage.agenda.after(_BUILT_SECONDS, self._end_all_at_once)
+        if self.hang is not None:
+            self._come("hangs", shape=_ONE_HOST, fate="complete" if self.hang is FaultKind.DELETE_NEVER_ENDS else "")
+        if self.hang is PoolStatus.RECONCILING:
+            self.stage.agenda.after(300.0, self._reconcile)
+
+    @property
+    def done(self) -> bool:
+        """Whether everybody has come, the honest are served, and the hostile have stayed for long enough."""
+        served = not self._still_to_come and all(not each.alive for each in self._jobsets(NAMESPACE))
+        return served and self.stage.agenda.now >= self._stays_until
+
+    def leave(self) -> None:
+        """Let all hostile tenants go, and GKE with them what hangs."""
+        cloud, cluster = self.simulation.cloud, self.simulation.cluster
+        self.stage.note("mallory", "leaves")
+        self.present = False
+        for workload in self._jobsets(HOSTILE_NAMESPACE):
+            cluster.delete(workload)
+        for pod in self._bare:
+            cluster.terminate(pod)
+        # Pools of others hang on.
+        for fault in cloud.world.faults.all():
+            if fault.pool is not None and not fault.pool.startswith("gpu-"):
+                cloud.world.faults.remove(fault.fault_id)
+        cloud.world.release()
+        cloud.limit_operations(None)
+        for pool in cloud.pools.values():
+            if pool.status is PoolStatus.RECONCILING:
+                self._set_status(pool.name, PoolStatus.RUNNING, ready=True)
+
+    # --- what GKE says
+
+    def answer(self, pool: dict[str, Any]) -> Trouble | None:
+        """Return what is said to a create of a hostile tenant, None where nothing is wrong."""
+        troubles = {"changing": self._mistake, "own-trouble": self._own_trouble} if self.present else {}
+        return troubles.get(pool["config"]["labels"].get(constants.POOL_JOBSET_NAME))
+
+    def call_seconds(self, body: dict[str, Any]) -> float:
+        """Return how late a create is answered."""
+        hostile = namespace_of(body["nodePool"]["config"]["labels"]) == HOSTILE_NAMESPACE
+        return SLOW_CALL_SECONDS if hostile and self.present and self.resource == "threads" else 0.0
+
+    def is_private(self, pool: Pool) -> bool:
+        """Whether a pool fails for reasons that are nobody else's."""
+        return pool.body["config"]["labels"].get(constants.POOL_JOBSET_NAME) == "own-trouble"
+
+    # --- who comes
+
+    def _jobsets(self, namespace: str) -> list[JobSetRun]:
+        workloads = self.simulation.cluster.workloads.values()
+        return [each for each in workloads if isinstance(each, JobSetRun) and each.namespace == namespace]
+
+    def _come_honest(self, name: str, *, late: bool = False) -> None:
+        self._still_to_come -= late
+        # With all that their own limit allows.
+        replicas = _MOST_REPLICAS if self.limited or self._gangs else 1
+        shape = self.rng.choice(self.shapes) if late else self.shapes[0]
+        self._create(name, NAMESPACE, shape, replicas=replicas, fate="complete")
+
+    def _come(self, name: str, *, shape: Shape | None = None, **options: Any) -> JobSetRun:
+        self.stage.fault("hostile tenant", name)
+        return self._create(name, HOSTILE_NAMESPACE, shape or self.shapes[0], **options)
+
+    def _create(
+        self, name: str, namespace: str, shape: Shape, *, gang: bool | None = None, **options: Any
+    ) -> JobSetRun:
+        workload = JobSetRun(
+            name=name,
+            namespace=namespace,
+            uid=self.stage.store.new_uid("jobset"),
+            shape=shape,
+            replicas=options.pop("replicas", 1),
+            run_seconds=self.rng.uniform(5.0, 90.0),
+            fate=options.pop("fate", "") or "forever",
+            restarts_left=50,
+            ordered=False,
+            created=self.stage.agenda.now,
+            labels_uid=self.simulation.labels_uid,
+            gang=self._gangs if gang is None else gang,
+            **options,
+        )
+        self.simulation.cluster.create(workload)
+        return workload
+
+    def _never_fits(self) -> None:
+        """Ask for more than the stock, or the limits, ever leave."""
+        if self.resource == "limit":
+            # The limit alone would allow it; beside a slice that never ends there is no room.
+            self._come("holder", shape=_ONE_HOST)
+            self.stage.agenda.after(120.0, lambda: self._come("never-fits", shape=_LARGE, bindable=False))
+            return
+        shape = self.shapes[0]
+        replicas = (self.stock_chips or 0) // (shape.hosts * shape.chips) + 1
+        for number in range(self.rng.randint(2, 3) if self.stock_chips else 1):
+            self._come(f"never-fits-{number}", replicas=replicas, gang=True, bindable=False)
+
+    def _hold_chips(self) -> None:
+        """Stay on whatever pool there is, within what limits allow or not."""
+        self._come("holds", replicas=_MOST_REPLICAS if self.limited else 1, gang=False)
+        if _ONE_HOST in self.shapes:
+            self._hold_one_host()
+            self.stage.agenda.after(self.rng.uniform(200.0, 900.0), self._look_finished)
+
+    def _hold_one_host(self) -> None:
+        """Have a pod that no workload made and that goes wherever it fits."""
+        cluster = self.simulation.cluster
+        pod = cluster.add_foreign(_ONE_HOST, lasting_seconds=math.inf, namespace=HOSTILE_NAMESPACE)
+        self._bare += [pod] if pod is not None else []
+
+    def _look_finished(self) -> None:
+        """Let a pod end, and its object stay on its node."""
+        for pod in self._bare:
+            if pod.node:
+                pod.phase = "Succeeded"
+                self.simulation.cluster.show(pod)
+
+    def _patch(self, workload: JobSetRun, until: float) -> None:
+        """Change what pending pods ask for, again and again."""
+        if not workload.alive or self.stage.agenda.now > until:
+            return
+        self._patches += 1
+        workload.networks = f"vpc{self._patches}:subnet{self._patches}"
+        for pod in workload.pods.values():
+            if not pod.node:
+                self.simulation.cluster.show(pod)
+        seconds = self.rng.uniform(0.5, 2.0) * _PATCHED_EVERY_SECONDS
+        self.stage.agenda.after(seconds, lambda: self._patch(workload, until))
+
+    def _hang_foreign_pools(self) -> None:
+        """GKE says once that too many operations are under way; after that pools of others hang, and it takes all."""
+        cloud, agenda = self.simulation.cloud, self.stage.agenda
+        kind = self.rng.choice((FaultKind.CREATE_NEVER_ENDS, FaultKind.DELETE_NEVER_ENDS))
+        cloud.world.faults.add(Fault(kind=kind, pool="gpu-.*"))
+        for number in range(2):
+            cloud.world.create_pool(CLUSTER, {**_FOREIGN, "name": f"gpu-{number}"})
+        self.takes_operations = False
+        cloud.limit_operations(1)
+        self._come("rejected", shape=_ONE_HOST, fate="complete")
+        agenda.after(90.0, functools.partial(self._go_on_hanging, kind))
+
+    def _go_on_hanging(self, kind: FaultKind) -> None:
+        cloud = self.simulation.cloud
+        self.takes_operations = True
+        cloud.limit_operations(None)
+        for number in range(2 if kind is FaultKind.DELETE_NEVER_ENDS else 0):
+            pool = cloud.pools[f"gpu-{number}"]
+            if pool.operation.is_done:
+                cloud.world.delete_pool(CLUSTER, pool.name)
+
+    def _end_all_at_once(self) -> None:
+        """Let many pools be deleted while GKE takes few operations, and somebody honest come then."""
+        cluster = self.simulation.cluster
+        self.simulation.cloud.limit_operations(self.rng.choice((1, 2)))
+        for workload in self._jobsets(HOSTILE_NAMESPACE):
+            cluster.delete(workload)
+        self.stage.agenda.after(self.rng.uniform(10.0, 60.0), lambda: self._come_honest("honest-between"))
+
+    def _reconcile(self) -> None:
+        """Let GKE repair a pool for ever, without a node that is ready."""
+        for name in {pod.pool for each in self._jobsets(HOSTILE_NAMESPACE) for pod in each.pods.values() if pod.node}:
+            self._set_status(name, PoolStatus.RECONCILING, ready=False)
+
+    def _set_status(self, name: str, status: PoolStatus, *, ready: bool) -> None:
+        self.simulation.cloud.world.set_status(name, status)
+        for node in self.simulation.cloud.pools[name].nodes:
+            self.simulation.cloud.set_status(node.name, ready=ready)
+
+
+def _fault_of(jobset: str, kind: FaultKind, **options: Any) -> Fault:
+    return Fault(kind=kind, pool=rf"{jobset}-[0-9a-f]{{10}}", **options)
