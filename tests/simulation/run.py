@@ -87,6 +87,7 @@ class Simulation:
             cluster=CLUSTER.cluster,
             deletion_delay_seconds=rng.choice((0.0, 10.0, 30.0, 30.0)),
             node_min_lifespan_seconds=rng.choice((0.0, 10.0)),
+            concurrency=min(16, self.hostile.threads),
             **self.market.settings(),
         )
         self._elected = stage.chance(0.5)

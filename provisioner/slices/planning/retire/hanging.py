@@ -19,6 +19,8 @@ _LONGEST: Mapping[PoolStatus, timedelta] = MappingProxyType(
     {
         PoolStatus.PROVISIONING: timedelta(minutes=60),
         PoolStatus.STOPPING: timedelta(minutes=30),
+        # A repair, or a change that somebody else makes.
+        PoolStatus.RECONCILING: timedelta(minutes=30),
         PoolStatus.UNKNOWN: timedelta(minutes=10),
     }
 )
