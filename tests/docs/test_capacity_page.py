@@ -12,8 +12,9 @@ from provisioner import constants
 from provisioner.model.capacity import FailureKind, Network
 from provisioner.model.choices import parse_choices
 from provisioner.settings import OPTIONS
-from provisioner.slices.planning.launch import allowlists, gangs
+from provisioner.slices.planning.launch import allowlists
 from provisioner.slices.planning.memory.backoff import DELAYS
+from provisioner.slices.planning.turns import TURN
 from tests.support.models import make_jobset
 from tests.support.settings import settings
 from tests.support.world import World
@@ -132,4 +133,4 @@ def test_the_numbers_of_the_page() -> None:
     assert f"it is {quota.first_seconds} seconds, up to {quota.cap_seconds // 60} minutes" in text
     assert f"`PARTIAL_HOLD` ({_OPTIONS['PARTIAL_HOLD'].default.rstrip('m')} minutes)" in text  # type: ignore[union-attr]
     assert f"`NODEPOOL_DELETION_DELAY` ({settings().deletion_delay_seconds:.0f} seconds)" in text
-    assert f"up to {2**gangs._MOST_DOUBLINGS} times" in text
+    assert f"a pause of {TURN.total_seconds() / 60:.0f} minutes follows" in text.lower()

@@ -364,7 +364,7 @@ def test_a_pool_that_never_settles_is_an_alert() -> None:
         world.pass_time(60)
         assert len(world.look().deletes) == 1
     settling(world, name)
-    assert [alert.kind for alert in world.look().alerts] == ["delete_held_up"]
+    assert [alert.kind for alert in world.look().alerts] == ["pool_stuck"]
     assert world.memory.deletes[name].failures == 0
 
 

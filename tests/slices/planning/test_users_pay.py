@@ -1,0 +1,253 @@
+"""Who uses chips is charged for them, and what nobody uses keeps nobody else from its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
+from provisioner.model.workloads import PodGroup, Workload, group_key
+from provisioner.slices.planning.launch.limits import Budget
+from provisioner.slices.planning.plan import Create
+from provisioner.slices.planning.round import begin_round
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
+from tests.support.models import CHIP_TOLERATION, make_jobset, make_node, make_pod, make_pool, make_requirements
+from tests.support.settings import settings
+from tests.support.world import World, failure, running
+
+#: Some of these tests live through days of rounds.
+pytestmark = pytest.mark.timeout(30)
+
+SMALL = make_requirements(topology="2x2x1", tolerations=())
+
+
+def charged(world: World) -> dict[str, int]:
+    """Return the chips by namespace."""
+    budget = Budget.of(begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now))
+    return {
+        scope.removeprefix("namespace "): chips
+        for scope, chips in budget.chips.items()
+        if "namespace " in scope and chips
+    }
+
+
+def test_chips_count_for_the_namespaces_whose_pods_are_bound() -> None:
+    """Each for the nodes that it uses, and the rest for who uses most; an idle pool for who it was created for."""
+    creator, user, other = (
+        make_jobset(name, namespace=name, parallelism=4, template=SMALL) for name in ("creator", "user", "other")
+    )
+    world = World(settings_=settings(max_chips=100))
+    pool = world.put_pool(make_pool(creator))
+    assert charged(world) == {"creator": 16}
+    for index, who in enumerate((user, user, other)):
+        world.workloads[who.uid] = who
+        world.put(make_pod(who, index=index, node=make_node(pool, index).name))
+    assert charged(world) == {"user": 12, "other": 4}
+
+
+@pytest.mark.parametrize("restarts", [True, False], ids=["it restarts", "its next job comes"])
+def test_who_lends_its_chips_is_not_refused_its_own_limit(*, restarts: bool) -> None:
+    """The scheduler puts another namespace's pod on the pool for which that namespace has no chips."""
+    world = World(settings_=settings(max_chips_per_namespace=(("a", 8), ("b", 0))))
+    lender, borrower = make_jobset("lender", namespace="a"), make_jobset("borrower", namespace="b")
+    world.add(lender)
+    world.live(3)
+    world.add(borrower)
+    world.live(5)
+    assert (world.bound(lender), world.bound(borrower)) == (1, 0)
+    if restarts:
+        world.end_pods(lender)
+    else:
+        world.finish(lender)
+    world.schedule()
+    world.live(3)
+    if restarts:
+        world.start_pods(lender)
+    else:
+        lender = make_jobset("next", namespace="a")
+        world.add(lender)
+    world.live(5, seconds=60)
+    assert (world.bound(lender), world.bound(borrower)) == (1, 1)
+
+
+def test_a_pod_that_is_never_bound_keeps_no_pool_of_another_namespace() -> None:
+    """Its namespace may have no chips: it does not even count on the pool; the other's next JobSet is served."""
+    world = World(settings_=settings(max_chips_per_namespace=(("a", 8), ("b", 0))))
+    first = make_jobset("first", namespace="a")
+    world.add(first)
+    world.live(3)
+    world.add(make_jobset("never-bound", namespace="b"))
+    world.run(5)
+    world.finish(first)
+    second = make_jobset("second", namespace="a", parallelism=1, template=SMALL)
+    world.add(second)
+    for _ in range(20):
+        world.step(seconds=60)
+        world.finish_deletes()
+    assert [pool.labels[constants.POOL_JOBSET_NAME] for pool in world.pools.values()] == ["second"]
+
+
+def test_a_claim_on_another_pool_ends_when_no_pod_is_bound() -> None:
+    """Within its limits it counts on the idle pool for six minutes, then the pool goes and it gets one of its own."""
+    first, never = make_jobset("first", namespace="a"), make_jobset("never-bound", namespace="b")
+    world = running(first)
+    world.add(never)
+    world.finish(first)
+    world.step()
+    assert world.created == [make_pool(first).name]
+    for _ in range(6):
+        world.step(seconds=60)
+    assert world.deleted == []
+    world.run(4, seconds=60)
+    assert world.deleted == [make_pool(first).name]
+    assert len(world.created) == 2
+
+
+def test_the_pool_of_a_finished_child_job_goes_although_its_jobset_runs() -> None:
+    """Its pods are gone for longer than the Job controller waits with new ones; an earlier restart finds its pool."""
+    workload = make_jobset("two", replicas=2)
+    world = running(workload)
+    world.end_pods(workload, 0)
+    world.run(14, seconds=60)
+    assert world.deleted == []
+    world.run(4, seconds=60)
+    assert len(world.deleted) == 1
+    assert world.bound(workload) == 1
+
+
+@pytest.mark.parametrize("limits", [{"max_chips": 8}, {"max_pools_per_jobset": 1}], ids=str)
+def test_the_next_step_of_a_jobset_starts_when_the_one_before_is_over(limits: dict[str, Any]) -> None:
+    """With dependsOn: Complete, and a limit that has room for one of them."""
+    workload = make_jobset("steps")
+    workload = replace(
+        workload, groups=(*workload.groups, PodGroup(name="b", replicas=1, parallelism=1, template=SMALL))
+    )
+    world = World(settings_=settings(**limits))
+    world.workloads[workload.uid] = workload
+    world.put(make_pod(workload, unschedulable_since=world.now))
+    world.live(5)
+    assert world.bound(workload) == 1
+    world.pods = {}
+    pod = make_pod(workload, requirements=replace(SMALL, tolerations=(CHIP_TOLERATION,)), unschedulable_since=world.now)
+    world.put(
+        replace(pod, name="steps-b-0-0-x", uid="b", group_name="steps-b-0", group_key=group_key("default", "steps-b-0"))
+    )
+    for _ in range(25):
+        world.live(1, seconds=60)
+    assert world.pods["b"].node_name
+
+
+class Stock:
+    """GKE that fails pools of one tenant for a reason of its own, at once or after a minute."""
+
+    def __init__(self, world: World, reason: Failure, *, at_once: bool) -> None:
+        self.world, self.reason, self.at_once = world, reason, at_once
+        self.begun: dict[PoolName, datetime] = {}
+        world.refuse_create = self.refuse
+
+    def refuse(self, create: Create) -> Failure | None:
+        """Answer a create."""
+        return self.reason if self.at_once and create.workload.namespace == "private" else None
+
+    def step(self, seconds: float) -> None:
+        """Let time pass."""
+        world = self.world
+        for name, pool in list(world.pools.items()):
+            began = self.begun.setdefault(name, world.now)
+            if pool.status is PoolStatus.PROVISIONING and world.now - began >= timedelta(seconds=60):
+                if pool.labels[constants.POOL_JOBSET_NAMESPACE] == "private":
+                    world.fail_pool(name, self.reason)
+                else:
+                    world.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=world.now)
+        world.step(seconds=seconds)
+        world.finish_deletes()
+        world.schedule()
+
+
+@pytest.mark.parametrize("key", [constants.ADDITIONAL_NODE_NETWORKS, constants.NODE_SERVICE_ACCOUNT])
+@pytest.mark.parametrize("at_once", [True, False], ids=["refused at once", "the pool fails"])
+def test_a_lack_of_what_pods_chose_themselves_delays_nobody_else(key: str, *, at_once: bool) -> None:
+    """A subnetwork of one tenant has no addresses left: that looks like an exceeded quota of the same shape."""
+    chosen = {
+        constants.ADDITIONAL_NODE_NETWORKS: "vpc:tiny",
+        constants.NODE_SERVICE_ACCOUNT: "own@p.iam.gserviceaccount.com",
+    }
+    annotations = {key: chosen[key]}
+    world = World()
+    for number in range(3):
+        each = make_jobset(
+            f"private-{number}",
+            namespace="private",
+            template=make_requirements(tolerations=(), annotations=annotations),
+        )
+        world.add(each)
+    for pod in list(world.pods.values()):
+        world.put(replace(pod, requirements=replace(pod.requirements, annotations=annotations)))
+    stock = Stock(world, failure(FailureKind.QUOTA, "IP_SPACE_EXHAUSTED"), at_once=at_once)
+    for _ in range(360):
+        stock.step(30)
+    honest = make_jobset("honest", namespace="b")
+    world.add(honest)
+    for _ in range(18):
+        stock.step(5)
+    assert world.bound(honest) == 1
+
+
+def test_a_request_that_changes_all_the_time_has_its_share_of_creates() -> None:
+    """A tenant patches an annotation of its pending pod every second: nine creates, then one a minute."""
+    world = World(make_jobset("changing", namespace="a"))
+    world.refuse_create = lambda _: failure(FailureKind.INVALID)
+    sent = 0
+    for number in range(3600):
+        (pod,) = world.pods.values()
+        annotations = {constants.ADDITIONAL_NODE_NETWORKS: f"vpc{number}:subnet"}
+        world.put(replace(pod, requirements=replace(pod.requirements, annotations=annotations)))
+        sent += len(world.step().creates)
+        world.plans.clear()
+    assert 60 <= sent <= 9 + 60
+    assert len(world.memory.refusals) <= sent
+    assert len(world.memory.tallies) == 2
+
+
+def _gang(name: str, namespace: str, replicas: int) -> Workload:
+    asked = make_requirements(tolerations=(), selector={constants.LEGACY_POOL_ID: name})
+    together = {constants.ALL_OR_NOTHING: "true"}
+    return make_jobset(name, namespace=namespace, replicas=replicas, annotations=together, template=asked)
+
+
+@pytest.mark.timeout(60)
+def test_workloads_that_can_never_be_had_together_keep_no_newcomer_out() -> None:
+    """There is stock for two slices. Four ask for three each, for ever; one of another namespace asks for two."""
+    world = World(*(_gang(f"greedy-{number}", "a", 3) for number in range(4)))
+    begun: dict[PoolName, datetime] = {}
+
+    def step() -> None:
+        up = sum(pool.status is PoolStatus.RUNNING for pool in world.pools.values())
+        for name, pool in list(world.pools.items()):
+            age = world.now - begun.setdefault(name, world.now)
+            if pool.status is not PoolStatus.PROVISIONING:
+                continue
+            if up < 2 and age >= timedelta(minutes=1):
+                world.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=world.now)
+                up += 1
+            elif age >= timedelta(minutes=30):
+                world.fail_pool(name, failure(FailureKind.STOCKOUT))
+        world.step(seconds=30)
+        world.finish_deletes()
+        world.schedule()
+
+    for _ in range(8 * 120):
+        step()
+    for number in range(4):
+        honest = _gang(f"honest-{number}", "b", 2)
+        world.add(honest)
+        for _ in range(2 * 60):
+            step()
+        assert world.bound(honest) == 2, "it waits for longer than two turns with their pauses"
+        world.remove_jobset(honest)
+        for _ in range(2 * 60):
+            step()
