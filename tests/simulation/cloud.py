@@ -208,6 +208,8 @@ class Wire(requests.adapters.BaseAdapter):
                 self._checker.after_change(process, found.method, found.pool, body)
         except errors.ApiError as error:
             code, text = error.code, json.dumps(errors.body_of(error, request_id="0x1"))
+            if creates is not None and "Too many operations" in str(error):
+                self._checker.fairness.create_not_taken(self._process, creates["nodePool"])
             if creates is not None and not self._excuses_nobody(creates, error):
                 self._checker.waiting.create_failed(creates, of_capacity=True)
             if changes:
@@ -229,12 +231,14 @@ class Wire(requests.adapters.BaseAdapter):
         """Return what GKE has against a create, and take note of whom a bad answer excuses."""
         simulation, waiting = self._checker.simulation, self._checker.waiting
         waiting.create_sent(creates)
-        self._checker.fairness.create_sent(self._process, creates["nodePool"])
         lasting = (
             simulation.singled.answer(creates)
             or simulation.market.answer(creates)
             or simulation.hostile.answer(creates["nodePool"])
         )
+        bad = lasting or fault
+        if bad is None or "Too many operations" not in bad.text:
+            self._checker.fairness.create_sent(self._process, creates["nodePool"])
         if lasting is not None or fault is not None:
             waiting.create_failed(creates, of_capacity=lasting is not None and lasting.of_capacity)
         return lasting or simulation.environment.answer(creates)

@@ -33,6 +33,8 @@ TURN_SECONDS = 900.0
 BACKOFF_SECONDS = 1800.0
 #: From when nothing is in the way to the create, as for all slices.
 _CREATE_SECONDS = 120.0
+#: For how long a slice counts on a pool that was made for another and that its pods are not bound to.
+_CLAIM_SECONDS = 360.0
 #: A call while others hang: at least one attempt a minute, whatever was learnt of GKE's limit on operations.
 _ATTEMPT_SECONDS = 60.0
 #: Creates in a burst, beside one for each slice, and one a minute; the same for a namespace.
@@ -86,6 +88,12 @@ class Fairness:
         for key in _counted_for(pool):
             self._creates.pop((process, key), None)
 
+    def create_not_taken(self, process: Process, pool: dict[str, Any]) -> None:
+        """Count one less: GKE had too many operations, which are limited otherwise."""
+        for key in _counted_for(pool):
+            count, before = self._creates.get((process, key), (0.0, 0.0))
+            self._creates[process, key] = max(0.0, count - 1.0), before
+
     # --- who waits
 
     def look_at_waiting(self) -> None:
@@ -116,6 +124,7 @@ class Fairness:
         bound = (
             namespaces * units * 2 * turn_seconds + _CREATE_SECONDS + _ATTEMPT_SECONDS * self._hostile.hangs_operations
         )
+        bound += _CLAIM_SECONDS * self._hostile.sits_on_pools
         if self._waiting.may_back_off(workload, job):
             bound += BACKOFF_SECONDS
         if seconds > bound:

@@ -125,6 +125,11 @@ class Hostile:
         """Whether GKE once says that too many operations are under way."""
         return "foreign pools hang" in self._kinds
 
+    @property
+    def sits_on_pools(self) -> bool:
+        """Whether a pod that the controller does not see is on a pool that looks idle."""
+        return bool(self._bare)
+
     def settings(self) -> dict[str, Any]:
         """Return what the provisioner is told besides."""
         return {"max_chips_per_namespace": tuple(self._limits.items())} if self.limited else {}

@@ -60,10 +60,12 @@ def decide(
     hanging = find_hanging(round_)
     stuck = stuck_slices.find_stuck(round_, matching, progress.held, hanging)
     reserving.reserve(round_, budget, matching.unserved, turns.members)
+    evicted = to_evict(round_, matching, turns, budget)
+    unbound = {name: matching.claimed[name] for name in evicted if name in matching.claimed}
     exceptions = Exceptions(
-        stuck=stuck_slices.to_replace(stuck, round_, matching),
+        stuck={**stuck_slices.to_replace(stuck, round_, matching), **unbound},
         giving_back=turns.giving_back,
-        evicted=to_evict(round_, matching, turns, budget),
+        evicted=evicted,
     )
     unneeded = find_unneeded(round_, matching, exceptions)
     deletes, due = unneeded.deletes, unneeded.due

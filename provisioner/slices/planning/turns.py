@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from provisioner.model.workloads import WorkloadUid
@@ -63,7 +63,8 @@ def unit_of(slice_: Slice, *, together: bool = False) -> Unit:
 def waits_since(slice_: Slice, now: datetime) -> datetime:
     """Return since when the slice's leader pod cannot be scheduled."""
     since = slice_.leader.unschedulable_since if slice_.leader is not None else None
-    return since or now
+    # A moment to come is one of a clock that is ahead: it says nothing, and must not be the last for ever.
+    return since if since is not None and since <= now else datetime.min.replace(tzinfo=UTC)
 
 
 def in_order(resource: str, waiting: Mapping[Unit, datetime], last: LastTurns) -> list[Unit]:

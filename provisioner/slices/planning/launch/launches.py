@@ -74,25 +74,24 @@ def launch(round_: Round, matching: Matching, turns: Turns, budget: Budget, slot
     First, each slice is looked at alone: what is in its way, and which pools it could have. Then what is contended goes
     to those whose turn it is. `slots` is how many creates may be started.
     """
-    slices = {unit_of(each): each for each in matching.unserved}
-    since = {unit: waits_since(each, round_.now) for unit, each in slices.items()}
-    order = [slices[unit] for unit in in_order(CREATES, since, round_.memory.last_turns)]
     launcher = _Launcher(
         round_=round_,
         turns=turns,
-        unsatisfiable=find_unsatisfiable(round_, order, turns, matching.zones, budget),
+        unsatisfiable=find_unsatisfiable(round_, matching.unserved, turns, matching.zones, budget),
         slots=slots,
         names=_taken_names(round_),
         making=_in_the_making(round_),
         zones=dict(matching.zones),
         budget=budget,
-        unserved=_together(order, turns),
+        unserved=_together(matching.unserved, turns),
         launches=Launches(tallies=round_.memory.tallies),
     )
-    wishes = [wish for wish in map(launcher.look_at, order) if wish is not None]
-    launcher.queues = _queues(round_, wishes, turns)
-    for wish in wishes:
-        launcher.serve(wish)
+    found = (launcher.look_at(each) for each in matching.unserved)
+    wishes = {unit_of(wish.slice_): wish for wish in found if wish is not None}
+    launcher.queues = _queues(round_, wishes.values(), turns)
+    since = {unit: waits_since(wish.slice_, round_.now) for unit, wish in wishes.items()}
+    for unit in in_order(CREATES, since, round_.memory.last_turns):
+        launcher.serve(wishes[unit])
     launches = launcher.launches
     launches.turns = pass_on(round_, launcher.limited)
     # A turn that begins now has its effect in the next decision.

@@ -167,8 +167,11 @@ class Budget:
 
     # --- claims
 
-    def allows_claim(self, slice_: Slice, each: Supply) -> bool:
-        """Whether a slice may count on a pool that was created for another: its chips then count for the slice."""
+    def allows_claim(self, slice_: Slice, each: Supply, *, again: bool = False) -> bool:
+        """Whether a slice may count on a pool that was created for another: its chips then count for the slice.
+
+        One that counted on it before does so `again`, whoever has a turn by now.
+        """
         charge = self.charges.get(each.name)
         if charge is None or charge.uid == slice_.workload.uid:
             return True
@@ -178,7 +181,7 @@ class Budget:
         if most is not None and self.chips[_namespace(namespace)] + more > most:
             return False
         scopes = (_ALL, _namespace(namespace), _accelerator(charge.accelerator))
-        kept = any(self._reserved_for_others(scope, slice_) for scope in scopes)
+        kept = not again and any(self._reserved_for_others(scope, slice_) for scope in scopes)
         return not kept and self._too_many_pools(slice_.workload) is None
 
     def claim(self, slice_: Slice, each: Supply) -> None:

@@ -29,8 +29,8 @@ _V = TypeVar("_V")
 #: 5.5 minutes the scheduler looks again at all that waits.
 _UNBOUND_AT_MOST = timedelta(minutes=6)
 #: A slice without pods counts on its pool for so long: the Job controller waits up to 10 minutes before it replaces a
-#: pod that failed.
-_WITHOUT_PODS_AT_MOST = timedelta(minutes=15)
+#: pod that failed. And one with pods on its own, where others wait for room or stock.
+KEPT_AT_MOST = timedelta(minutes=15)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,13 +113,20 @@ def match(round_: Round, restrictions: Restrictions) -> Matching:
         return not gone and (slice_.workload.suspended or serves(candidate, slice_))
 
     def may_borrow(slice_: Slice, candidate: Supply) -> bool:
-        return not _expired(slice_, round_) and budget.allows_claim(slice_, candidate)
+        again = candidate.name == counted_on(slice_)
+        return not _expired(slice_, round_) and budget.allows_claim(slice_, candidate, again=again)
+
+    def counted_on(slice_: Slice) -> PoolName:
+        """Return the pool that a slice with pods counted on in the last round, as long as others may have it."""
+        before = round_.memory.claims.get(slice_.id)
+        there = before is not None and before.has_pods and slice_.pods and before.pool in supply
+        return before.pool if before is not None and there and supply[before.pool].lendable else PoolName("")
 
     def return_home(slices: Iterable[Slice]) -> None:
         # Who has had no pods for long has ended, or will want a pool again when they come.
         slices = [each for each in slices if each.pods or not _expired(each, round_)]
         for slice_ in slices:
-            last = supply.get(last_held.get(slice_.id, PoolName("")))
+            last = supply.get(last_held.get(slice_.id) or counted_on(slice_))
             claim(slice_, last if returns_to(slice_, last) else None)
         for slice_ in slices:
             if slice_.id not in claims:
@@ -160,22 +167,25 @@ def match(round_: Round, restrictions: Restrictions) -> Matching:
 def _expired(slice_: Slice, round_: Round) -> bool:
     """Whether a slice has counted on a pool for too long that none of its pods was bound to."""
     claim = round_.memory.claims.get(slice_.id)
-    if claim is None or claim.has_pods is not bool(slice_.pods):
+    if claim is None or claim.since is None or claim.has_pods is not bool(slice_.pods):
         return False
-    return round_.now - claim.since >= (_UNBOUND_AT_MOST if claim.has_pods else _WITHOUT_PODS_AT_MOST)
+    return round_.now - claim.since >= (_UNBOUND_AT_MOST if claim.has_pods else KEPT_AT_MOST)
 
 
 def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
-    """Return since when a slice counts on a ready pool, for the next round; an expired claim is no new one."""
+    """Return which pool a slice counts on, and since when it is ready; an expired claim is no new one."""
     before, has_pods = round_.memory.claims.get(slice_.id), bool(slice_.pods)
-    if _expired(slice_, round_):
-        return before
+    if name is None:
+        return before if _expired(slice_, round_) else None
     # What is kept waiting on purpose is not counted.
     waits = slice_.workload.suspended or slice_.workload.uid in round_.memory.gangs
-    if name is None or waits or not round_.supply[name].ready:
-        return None
-    same = before is not None and before.has_pods is has_pods
-    return before if same else Claim(since=round_.now, has_pods=has_pods)
+    if waits or not round_.supply[name].ready:
+        return Claim(pool=name, since=None, has_pods=has_pods)
+    since = None
+    if before is not None and before.has_pods is has_pods:
+        own = round_.made_for.get(name) == slice_.id
+        since = before.since if before.pool == name or not own else None
+    return Claim(pool=name, since=since or round_.now, has_pods=has_pods)
 
 
 class _Free:

@@ -96,9 +96,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Since when a slice that no pod of is bound counts on a pool that is ready."""
+    """Which pool a slice without a bound pod counts on."""
 
-    since: datetime
+    pool: PoolName
+    #: Since when on a ready one: its own, or others' one after another; None where it is not ready.
+    since: datetime | None
     #: Whether the slice has pods.
     has_pods: bool
 

@@ -1,4 +1,4 @@
-"""Which idle pools go before their delay, because limits keep a slice that waits from a pool of its own."""
+"""Which pools without pods go because others wait: for room within the limits, or for stock."""
 
 from __future__ import annotations
 
@@ -10,18 +10,58 @@ from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch.feasibility import problem_of
 from provisioner.slices.planning.launch.gangs import Turns
 from provisioner.slices.planning.launch.limits import Budget
-from provisioner.slices.planning.match.assignment import Matching
+from provisioner.slices.planning.match.assignment import KEPT_AT_MOST, Matching
+from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
 
 
 def to_evict(round_: Round, matching: Matching, turns: Turns, budget: Budget) -> frozenset[PoolName]:
+    """Choose idle pools, and those to which no pod of their slice has been bound for long, that others wait for."""
+    unbound = _unbound(round_, matching)
+    return _for_limits(round_, matching, turns, budget, unbound) | _for_stock(round_, matching, unbound)
+
+
+def _unbound(round_: Round, matching: Matching) -> list[Supply]:
+    """List the ready pools to which no pod of the slices that count on them has been bound for long, longest first."""
+    long_ago = round_.now - KEPT_AT_MOST
+    found = sorted(
+        (claim.since, claim.pool)
+        for slice_id, claim in matching.claims.items()
+        if claim.since is not None and claim.since <= long_ago and matching.claimed.get(claim.pool) == slice_id
+    )
+    return [round_.supply[name] for _, name in found]
+
+
+def _for_stock(round_: Round, matching: Matching, unbound: Iterable[Supply]) -> frozenset[PoolName]:
+    """Choose one such pool of each machine type and zone that is out of stock and that another slice waits for."""
+    out = {
+        tuple(key.split("/")[:2])
+        for key in round_.memory.backoffs
+        if backoff.probing(round_.memory.backoffs, key) is not None
+    }
+    going = {_kind(each) for each in round_.supply.values() if each.leaving or each.pool.status is PoolStatus.STOPPING}
+    wanted = {each.shape.machine_type.name for each in matching.unserved if each.shape is not None}
+    chosen: dict[tuple[str, ...], PoolName] = {}
+    for each in unbound if out else ():
+        if _kind(each) in out - going and each.pool.machine_type in wanted:
+            chosen.setdefault(_kind(each), each.name)
+    return frozenset(chosen.values())
+
+
+def _kind(each: Supply) -> tuple[str, ...]:
+    return next(iter(each.pool.zones), ""), each.pool.machine_type
+
+
+def _for_limits(
+    round_: Round, matching: Matching, turns: Turns, budget: Budget, unbound: list[Supply]
+) -> frozenset[PoolName]:
     """Choose idle pools, the longest idle first, whose chips a slice waits for that the limits keep from its own.
 
-    What is on its way out already makes room first. No pool goes for slices that would not be bought all the same:
-    where one cannot be had anyway, or not all those that start together.
+    Then the unbound ones. What is on its way out already makes room first. No pool goes for slices that would not be
+    bought all the same: where one cannot be had anyway, or not all those that start together.
     """
-    idle = _longest_idle(round_, matching)
+    idle = [*_longest_idle(round_, matching), *unbound]
     if not idle:
         return frozenset()
     together: dict[Hashable, list[Slice]] = defaultdict(list)
