@@ -21,8 +21,8 @@ OPTIONS: tuple[Option, ...] = (
         group=Group.LIMITS,
         read=forms.amounts(forms.NAMESPACE, "a namespace name"),
         default="",
-        description='The same for the pools of one namespace: "team-a=512, team-b=64, *=16"; * is every other '
-        "namespace.",
+        description="The same for the chips that pods of one namespace use, and of idle pools created for it: "
+        '"team-a=512, team-b=64, *=16"; * is every other namespace.',
     ),
     Option(
         variable="MAX_CHIPS_PER_ACCELERATOR",
@@ -38,7 +38,8 @@ OPTIONS: tuple[Option, ...] = (
         group=Group.LIMITS,
         read=forms.whole_number(0, forms.MOST),
         default="",
-        description="No pool is created for a workload (JobSet, LeaderWorkerSet, Job) that has this many.",
+        description="No pool is created for a workload (JobSet, LeaderWorkerSet, Job) that uses this many, idle ones "
+        "created for it included.",
     ),
     Option(
         variable="MAX_CREATES_PER_HOUR",

@@ -58,7 +58,7 @@ class Metrics(LoopMetrics):
         )
         self._operations_limit = registry.gauge(
             "gke_operations_limit",
-            "How many operations GKE takes at once, as learned from its answers; 0 until it has rejected one.",
+            "How many operations of ours ran when GKE last rejected one; 0 a minute after the last rejection.",
         )
 
         self._list_age = registry.gauge(
