@@ -141,6 +141,21 @@ def test_slices_of_one_shape_take_turns_to_try() -> None:
     assert len(market.ran_at) >= 3
 
 
+def test_one_slice_at_a_time_tries_capacity_that_was_out_of_stock() -> None:
+    """However long each has waited for its turn; a pool that is created for longer than a turn keeps nobody waiting."""
+    world = World(*(jobset_of(f"job{number}", "2x2x2") for number in range(4)))
+    world.refuse_create = lambda _: failure(FailureKind.STOCKOUT)
+    world.run(60, seconds=60)
+    world.refuse_create = lambda _: None
+    first = len(world.created)
+    while len(world.created) == first:
+        world.step()
+    world.run(14 * 60)
+    assert len(world.created) == first + 1
+    world.run(2 * 60)
+    assert len(world.created) == first + 2
+
+
 def test_slices_of_one_jobset_take_one_turn_together() -> None:
     """Twenty of one JobSet are out of stock for ever, one of another JobSet is not: it tries after two of theirs."""
     world = World(jobset_of("refused", "2x2x2", replicas=20))

@@ -132,7 +132,7 @@ def _in_the_making(round_: Round) -> set[str]:
     requests = {name: call.request for name, call in (*memory.in_making.items(), *memory.creates.items())}
     for name, each in round_.supply.items() if memory.backoffs else ():
         entry = memory.phases.get(name)
-        in_turn = entry is None or round_.now - entry.since < TURN
+        in_turn = entry is None or entry.phase.before_create or round_.now - entry.since < TURN
         if each.pool.status is PoolStatus.PROVISIONING and in_turn:
             found.add(capacity_key(requests.get(name, each.pool)))
     return found
