@@ -94,6 +94,16 @@ def test_calls_that_are_not_answered_take_their_place() -> None:
     assert (plan.memory.operations.limit, len(plan.creates)) == (2, 1)
 
 
+def test_a_pool_that_is_created_and_about_to_go_counts_once() -> None:
+    """Its create runs, and its delete is being proven: one operation ends before the other begins."""
+    world = world_with(rejected(2), making=1)
+    (name,) = world.pools
+    call = DeleteCall(state=CallState.UNDER_WAY, since=after(-1))
+    world.memory = replace(world.memory, deletes={name: call})
+    plan = world.look()
+    assert (plan.memory.operations.limit, len(plan.creates)) == (2, 1)
+
+
 def test_the_threads_take_twice_their_number_before_the_first_answer() -> None:
     """So whoever comes next does not wait for thousands of calls; each answer lets the next go."""
     world = World(make_jobset("many", namespace="a", replicas=4096))

@@ -56,17 +56,18 @@ def find_slots(round_: Round) -> tuple[Memory, Slots]:
     """
     memory, now = round_.memory, round_.now
     busy = {name for name, each in round_.supply.items() if each.listed and each.pool.status in _BUSY}
-    creates = {name: call.state for name, call in memory.creates.items()}
-    deletes = {name: call.state for name, call in memory.deletes.items() if call.state is not CallState.POSTPONED}
-    unanswered = {name for calls in (creates, deletes) for name, each in calls.items() if each is CallState.UNDER_WAY}
-    running = len(busy | creates.keys() | deletes.keys()) - len(unanswered - busy)
+    creates = [name for name, call in memory.creates.items() if call.state is CallState.UNDER_WAY]
+    deletes = [name for name, call in memory.deletes.items() if call.state is CallState.UNDER_WAY]
+    accepted = (name for name, call in memory.deletes.items() if call.state is CallState.ACCEPTED)
+    known_to_run = busy | (memory.creates.keys() - creates) | {*accepted}
+    running, coming = len(known_to_run), len({*creates, *deletes} - known_to_run)
     known = _learnt(memory.operations, running, now)
     steps = 0 if known.rejected_at is None else max(0, (now - known.rejected_at) // _STEP)
     most = None if known.limit is None else known.limit + 2**steps - 1
     calls = _CALLS_PER_THREAD * round_.settings.concurrency
     slots = Slots(
-        operations=None if most is None else max(0, most - running - len(unanswered)),
-        calls=max(0, calls - sum(state is CallState.UNDER_WAY for state in creates.values())),
+        operations=None if most is None else max(0, most - running - coming),
+        calls=max(0, calls - len(creates)),
         deletes_last=known.deletes_last,
         more_at=None if known.rejected_at is None else known.rejected_at + (steps + 1) * _STEP,
     )
