@@ -25,7 +25,7 @@ from provisioner.slices.planning.launch.wishes import wants_one_zone
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory import backoff
-from provisioner.slices.planning.memory.state import Gang, Tally
+from provisioner.slices.planning.memory.state import Tally
 from provisioner.slices.planning.moments import clock
 from provisioner.slices.planning.notices import not_separate, notice, underused, unknown_selectors, unlisted
 from provisioner.slices.planning.plan import Create, Notice, PoolState
@@ -338,9 +338,7 @@ class _Launcher:
         self.making.add(capacity)
         launches.tallies = backoff.create_sent(launches.tallies, slice_.id, slice_.workload.namespace, self.round_.now)
         contended = backoff.probing(self.round_.memory.backoffs, capacity) is not None
-        # A workload of which some slices are there goes on until all are, or gives them back.
-        begun = self.round_.memory.gangs.get(slice_.workload.uid, Gang()).there > 0
-        for resource in (CREATES, capacity) if contended and not begun else (CREATES,):
+        for resource in (CREATES, capacity) if contended else (CREATES,):
             launches.last_turns |= had_turn(resource, unit_of(slice_), self.round_.now)
 
     def _free_name(self, slice_: Slice) -> tuple[int, PoolName]:
