@@ -35,8 +35,8 @@ from provisioner.slices import act
 from provisioner.slices.demand import SliceId, slices
 from provisioner.slices.gate import Gate
 from provisioner.slices.meter import Meter
-from provisioner.slices.planning import ownership, supply
-from provisioner.slices.planning.launch import capacity, gangs, limits, specification
+from provisioner.slices.planning import decide, ownership, supply
+from provisioner.slices.planning.launch import capacity, gangs, launches, limits, operations, reserving, specification
 from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.launch.specification import Specification
 from provisioner.slices.planning.match import assignment
@@ -165,13 +165,11 @@ def _never_idle_for_long(original: Any) -> Any:
 def _no_slot_again(original: Any) -> Any:
     """Once too many operations, always too many."""
 
-    def learn(operations: Any, under_way: int, now: Any) -> Any:
-        learnt = original(operations, under_way, now)
-        if not operations.rejections:
-            return learnt
-        return replace(learnt, limit=max(1, learnt.limit or 1), retry_at=now + timedelta(days=30))
+    def learnt(operations: Any, running: int, now: Any) -> Any:
+        found = original(operations, running, now)
+        return replace(found, rejected_at=now + timedelta(days=30)) if operations.rejected else found
 
-    return learn
+    return learnt
 
 
 def _failed_is_left_alone(original: Mapping[int, PoolStatus]) -> Any:
@@ -228,7 +226,7 @@ def _following_without_a_word(original: Any) -> Any:
 
 def _turns_never_come(original: Any) -> Any:
     """Who gave back what was only partly there never tries again."""
-    return lambda *arguments, **options: original(*arguments, **options) + timedelta(days=30)
+    return lambda *arguments: original(*arguments[:-1], timedelta(days=30))
 
 
 def _by_label(_original: Any) -> Any:
@@ -270,14 +268,13 @@ def _ahead_of_the_list(original: Any) -> Any:
     return lambda self, listing, version: original(self, listing, str(int(version) + 20))
 
 
-def _paced_alike(original: Any) -> Any:
-    """Lets slices that have not failed wait for their turn among those that have."""
+def _keeping_its_turn(original: Any) -> Any:
+    """Who has a turn keeps it as long as it waits."""
 
-    def paced_until(pace: Any, own: Any, failed_at: Any) -> Any:
-        until = original(pace, own, failed_at)
-        return until if until is not None or pace.retried_at is None else pace.retried_at + timedelta(seconds=3600)
+    def next_turn(turn: Any, resource: str, waiting: Any, *rest: Any) -> Any:
+        return turn if turn is not None and turn.holder in waiting else original(turn, resource, waiting, *rest)
 
-    return paced_until
+    return next_turn
 
 
 def _asking(**changes: Any) -> Callable[[Any], Any]:
@@ -375,11 +372,40 @@ BUGS: tuple[Bug, ...] = (
         search_from=56,
     ),
     Bug(
-        name="all-are-paced",
-        description="What paces those that failed holds up those that did not.",
-        at=(backoff, "paced_until"),
-        mutate=_paced_alike,
-        search_from=8,
+        name="turns-never-end",
+        description="Who has its turn at a limit keeps it as long as it waits.",
+        at=(reserving, "next_turn"),
+        mutate=_keeping_its_turn,
+    ),
+    Bug(
+        name="creators-pay",
+        description="Chips count for the namespace that their pool was created for, whoever uses it.",
+        at=(limits, "_charge_of"),
+        mutate=lambda original: lambda each, _users: original(each, {}),
+    ),
+    Bug(
+        name="failed-creates-do-not-count",
+        description="A request that changes all the time is sent each time.",
+        at=(backoff, "create_counted"),
+        mutate=lambda _original: lambda tallies, *_args: tallies,
+    ),
+    Bug(
+        name="private-failures-are-shared",
+        description="What a slice chose itself, such as a network, is not part of what a stockout is kept by.",
+        at=(specification, "_own_inputs"),
+        mutate=lambda _original: lambda _slice: "",
+    ),
+    Bug(
+        name="namespaces-do-not-alternate",
+        description="Creates are sent in the order in which slices came, whosever they are.",
+        at=(launches, "in_order"),
+        mutate=lambda _original: lambda _resource, waiting, _last: sorted(waiting, key=waiting.__getitem__),
+    ),
+    Bug(
+        name="hanging-pools-are-no-alert",
+        description="A pool that hangs is reported to nobody.",
+        at=(decide, "find_hanging"),
+        mutate=lambda _original: lambda _round: {},
     ),
     Bug(
         name="arrivals-are-not-awaited",
@@ -578,7 +604,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="quota-is-never-probed-again",
         description="Once GKE has too many operations under way, no more are started.",
-        at=(backoff, "learn"),
+        at=(operations, "_learnt"),
         mutate=_no_slot_again,
         search_from=30,
     ),
@@ -612,7 +638,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="turns-never-come",
         description="A JobSet that starts all together gives back what it has, and never tries again.",
-        at=(gangs, "_begins"),
+        at=(gangs, "_after"),
         mutate=_turns_never_come,
         search_from=372,
     ),

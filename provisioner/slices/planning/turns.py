@@ -42,11 +42,12 @@ class Turn:
 
     holder: Unit | None
     began_at: datetime
+    length: timedelta = TURN
 
     @property
     def until(self) -> datetime:
         """When it ends at the latest."""
-        return self.began_at + TURN
+        return self.began_at + self.length
 
 
 #: When a unit, or all units with the same beginning (their workload, their namespace), last had a turn at a resource.

@@ -28,9 +28,20 @@ from provisioner.slices.planning.notices import notice
 from provisioner.slices.planning.plan import Notice
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
-from provisioner.slices.planning.turns import LastTurns, Turn, had_turn, in_order, next_turn, unit_of, waits_since
+from provisioner.slices.planning.turns import (
+    TURN,
+    LastTurns,
+    Turn,
+    had_turn,
+    in_order,
+    next_turn,
+    unit_of,
+    waits_since,
+)
 
 _RESOURCE = "together "
+#: Who holds nothing must not try without a pause.
+_SHORTEST_PAUSE = timedelta(seconds=60)
 #: From a pool's being up to its nodes' being ready with their chips, with room to spare.
 _BOOT = timedelta(seconds=120)
 
@@ -153,7 +164,9 @@ def progress_of(round_: Round, turns: Turns, matching: Matching) -> Progress:
             gangs[uid] = Gang(queues=True)
             gave_back.add(uid)
             wake_at.append(now)
-    last_turns, pauses = _after(gave_back, gangs, turns, now)
+    # As long as the hold that was in vain, within reason.
+    length = max(_SHORTEST_PAUSE, min(hold, TURN))
+    last_turns, pauses = _after(gave_back, gangs, turns, now, length)
     return Progress(
         gangs={uid: gang for uid, gang in gangs.items() if gang != Gang()},
         turns={**turns.turns, **pauses},
@@ -166,7 +179,11 @@ def progress_of(round_: Round, turns: Turns, matching: Matching) -> Progress:
 
 
 def _after(
-    gave_back: AbstractSet[WorkloadUid], gangs: Mapping[WorkloadUid, Gang], turns: Turns, now: datetime
+    gave_back: AbstractSet[WorkloadUid],
+    gangs: Mapping[WorkloadUid, Gang],
+    turns: Turns,
+    now: datetime,
+    length: timedelta,
 ) -> tuple[dict[tuple[str, tuple[str, ...]], datetime], dict[str, Turn]]:
     """Return the turns that ended because workloads gave back what they had, and the pauses that begin."""
     last_turns: dict[tuple[str, tuple[str, ...]], datetime] = {}
@@ -179,7 +196,7 @@ def _after(
             last_turns |= had_turn(resource, unit, now)
             # Of several that give back at the same time one has its turn at once, with what is there.
             if turn.holder == unit if turn is not None else queued == 1:
-                pauses[resource] = Turn(holder=None, began_at=now)
+                pauses[resource] = Turn(holder=None, began_at=now, length=length)
     return last_turns, pauses
 
 

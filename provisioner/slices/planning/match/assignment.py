@@ -126,12 +126,15 @@ def match(round_: Round, restrictions: Restrictions) -> Matching:
         # Who has had no pods for long has ended, or will want a pool again when they come.
         slices = [each for each in slices if each.pods or not _expired(each, round_)]
         for slice_ in slices:
-            last = supply.get(last_held.get(slice_.id) or counted_on(slice_))
+            last = supply.get(last_held.get(slice_.id, PoolName("")))
             claim(slice_, last if returns_to(slice_, last) else None)
         for slice_ in slices:
             if slice_.id not in claims:
                 own = (each for each in owned.get(slice_.id, ()) if returns_to(slice_, each))
                 claim(slice_, max(own, key=lambda each: (each.ready, each.attempt), default=None))
+        for slice_ in slices:
+            again = supply.get(counted_on(slice_)) if slice_.id not in claims else None
+            claim(slice_, again if returns_to(slice_, again) else None)
 
     for slice_id, names in use.held.items():
         for name in sorted(names & supply.keys()):
