@@ -355,7 +355,7 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Node pool operations of the cluster, and how many GKE takes at once as far as that is learned.",
                 (
                     (_worst("gke_operations_in_flight"), "in progress"),
-                    (f"{_worst('gke_operations_limit')} > 0", "learned limit"),
+                    (f"{_worst('gke_operations_limit')} > 0", "limit after a rejection"),
                 ),
             ),
         ),

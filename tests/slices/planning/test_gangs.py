@@ -633,10 +633,8 @@ def test_a_hold_of_nothing_is_no_loop(hold: float) -> None:
     """What is only partly there goes at once, and the next try waits."""
     world = world_of(gang(), pools=1, partial_hold_seconds=hold)
     world.live(300)
-    assert len(world.created) == 1
-    world.live(1200)
-    # Each pause between two tries is a quarter of an hour.
-    assert len(world.created) == 2
+    # A turn takes a few seconds; each pause between them is a minute at least.
+    assert 2 <= len(world.created) <= 10
 
 
 @pytest.mark.parametrize(
