@@ -81,8 +81,10 @@ def _burst(slices: int) -> Snapshot:
 
 def _running(burst: Snapshot) -> Snapshot:
     pools, nodes, pods = [], [], []
+    # Threads for all creates of the burst.
+    settings = replace(_SETTINGS, concurrency=len(burst.pods))
     by_key = {
-        create.slice_id.group_key: create for create in decide(burst, Memory(), _SETTINGS, GKE_RULES, _NOW).creates
+        create.slice_id.group_key: create for create in decide(burst, Memory(), settings, GKE_RULES, _NOW).creates
     }
     for pod in burst.pods:
         create = by_key[pod.group_key]

@@ -179,7 +179,7 @@ def a_day() -> list[dict[str, str]]:
     day.at(182, lambda: day.gke.fail_pool(_making(day), FailureKind.STOCKOUT))
     day.at(215, lambda: day.gke.fail_always("delete_node_pool", FailureKind.PERMISSION))
     day.at(355, day.gke.heal)
-    # One create that takes long, and GKE takes no second. A limit is known in every other round: those that are scraped.
+    # One create that takes long, and GKE takes no second. The limit is known in every other round: when it is scraped.
     day.at(419, lambda: day.hold_creates(held=True))
     day.at(424, lambda: day.gke.fail_always("create_node_pool", FailureKind.TOO_MANY_OPERATIONS))
     day.at(424, lambda: day.begin("second"))

@@ -32,7 +32,7 @@ from provisioner.model.capacity import FailureKind, PoolStatus, Taint
 from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, Workloads, WorkloadUid
 from provisioner.runtime.clock import FollowedClock
 from provisioner.slices import act
-from provisioner.slices.demand import SliceId, slices
+from provisioner.slices.demand import SliceId
 from provisioner.slices.gate import Gate
 from provisioner.slices.meter import Meter
 from provisioner.slices.planning import decide, ownership, supply
@@ -49,7 +49,7 @@ from provisioner.slices.suppliers.gke import exceptions, identity_check, transla
 from provisioner.slices.suppliers.names import pool_name
 from provisioner.slices.view import build as view_build
 from provisioner.slices.view.timeline import Timeline
-from provisioner.workloads import leaderworkerset, pods
+from provisioner.workloads import pods
 from tests.support.simulations.bugs import mutated
 
 #: A module or class, and the name of one of its attributes.
@@ -99,14 +99,6 @@ def _without_empty_pools(original: Any) -> Any:
 
 def _unless_no_jobset_is_named(original: Any) -> Any:
     return lambda self, delete: original(self, delete) if delete.workload_name else None
-
-
-def _with_surge_for_good(original: Any) -> Any:
-    def parse(raw: Any) -> Any:
-        found = original(raw)
-        return replace(found, replicas=found.replicas + found.surge)
-
-    return parse
 
 
 def _without_claims(original: Any) -> Any:
@@ -358,20 +350,6 @@ BUGS: tuple[Bug, ...] = (
         search_from=101,
     ),
     Bug(
-        name="groups-of-an-update-stay",
-        description="The pool of a group that an update added is kept when the update has ended.",
-        at=(leaderworkerset, "parse_leaderworkerset"),
-        mutate=_with_surge_for_good,
-        search_from=86,
-    ),
-    Bug(
-        name="only-index-0-leads",
-        description="A plain Job whose first pod has ended gets no pool for the others.",
-        at=(slices, "_leader"),
-        mutate=lambda original: lambda found, **_options: original(found, lowest=False),
-        search_from=56,
-    ),
-    Bug(
         name="turns-never-end",
         description="Who has its turn at a limit keeps it as long as it waits.",
         at=(reserving, "next_turn"),
@@ -433,13 +411,6 @@ BUGS: tuple[Bug, ...] = (
         at=(kube, "cordon"),
         mutate=_doing_nothing,
         search_from=3,
-    ),
-    Bug(
-        name="gate-looks-at-nodes-once",
-        description="A node that registers while the gate looks at the others is overlooked, and open for pods.",
-        at=(Gate, "_refuse_if_growing"),
-        mutate=_doing_nothing,
-        search_from=1233,
     ),
     Bug(
         name="terminating-pods-do-not-count",

@@ -291,6 +291,8 @@ class _Launcher:
         self.launches.wake_at += [blocker.until] if blocker.until is not None else []
 
     def _too_many_failures(self, slice_: Slice, name: PoolName) -> Blocker | None:
+        if not self.launches.tallies:
+            return None
         now, namespace = self.round_.now, slice_.workload.namespace
         until = backoff.counted_until(self.launches.tallies, slice_.id, namespace, slice_.siblings)
         if until is None or until <= now:
@@ -336,7 +338,9 @@ class _Launcher:
         self.zones.setdefault(slice_.workload.uid, request.zone)
         self.budget.take(slice_)
         self.making.add(capacity)
-        launches.tallies = backoff.create_sent(launches.tallies, slice_.id, slice_.workload.namespace, self.round_.now)
+        if launches.tallies:
+            namespace = slice_.workload.namespace
+            launches.tallies = backoff.create_sent(launches.tallies, slice_.id, namespace, self.round_.now)
         contended = backoff.probing(self.round_.memory.backoffs, capacity) is not None
         for resource in (CREATES, capacity) if contended else (CREATES,):
             launches.last_turns |= had_turn(resource, unit_of(slice_), self.round_.now)

@@ -126,7 +126,7 @@ class Budget:
         """Return what forbids one more pool for this slice, None where nothing does."""
         if self.settings.pause_creation:
             return _PAUSED
-        if slice_.shape is None:
+        if slice_.shape is None or not (self.counts or self.settings.max_creates_per_hour is not None):
             return None
         chips = _chips_of(slice_)
         for limit, scope, most in self._limits_on_chips(slice_):
