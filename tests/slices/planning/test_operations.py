@@ -13,7 +13,7 @@ from provisioner.slices.planning.memory.state import CallState, DeleteCall, Oper
 from tests.support.clock import after
 from tests.support.models import foreign_pool, make_jobset, make_pool, make_requirements
 from tests.support.settings import settings
-from tests.support.world import World, failure
+from tests.support.world import World, failure, running
 
 REJECTED = failure(FailureKind.TOO_MANY_OPERATIONS)
 
@@ -82,6 +82,22 @@ def test_operations_of_others_do_not_count() -> None:
     world = world_with(rejected(1))
     world.put(foreign_pool("a", status=PoolStatus.PROVISIONING), foreign_pool("b", status=PoolStatus.STOPPING))
     assert len(world.look().creates) == 1
+
+
+def test_a_delete_is_sent_although_pools_of_others_hang() -> None:
+    """GKE once had too many operations; ten seconds later the pool of a JobSet that has ended goes."""
+    workload = make_jobset("ends")
+    world = running(workload)
+    world.put(foreign_pool("a", status=PoolStatus.PROVISIONING), foreign_pool("b", status=PoolStatus.STOPPING))
+    world.finish(workload)
+    world.run(31)
+    world.deleted.clear()
+    world.memory = replace(world.memory, operations=OperationLimit(rejected=True), deletes={})
+    world.put(make_pool(workload, status=PoolStatus.RUNNING))
+    world.run(10)
+    assert world.deleted == []
+    world.run(3)
+    assert len(world.deleted) == 1
 
 
 def test_calls_that_are_not_answered_take_their_place() -> None:
