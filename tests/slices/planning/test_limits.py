@@ -467,7 +467,7 @@ def test_no_idle_pool_goes_for_a_jobset_whose_turn_it_is_not() -> None:
     world.live(14, seconds=60)
     (given_back,) = world.deleted
     idle = world.put_pool(make_pool(jobset_of("gone", topology="2x2x1")))
-    world.live(10, seconds=60)
+    world.live(6, seconds=60)
     assert world.deleted == [given_back]
     world.refuse_create = lambda _: None
     world.live(16, seconds=60)

@@ -15,6 +15,7 @@ from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.plan import Create
 from provisioner.slices.planning.round import begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
+from tests.support.clock import NOW
 from tests.support.models import CHIP_TOLERATION, make_jobset, make_node, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure, running
@@ -47,6 +48,23 @@ def test_chips_count_for_the_namespaces_whose_pods_are_bound() -> None:
         world.workloads[who.uid] = who
         world.put(make_pod(who, index=index, node=make_node(pool, index).name))
     assert charged(world) == {"user": 12, "other": 4}
+
+
+def test_namespaces_that_share_nodes_are_charged_for_no_more_than_there_is() -> None:
+    """Each node counts for whose pod came first; pods without chips count for nothing."""
+    creator, first, second = (make_jobset(name, namespace=name, parallelism=2, template=SMALL) for name in "abc")
+    world = World(settings_=settings(max_chips=100))
+    pool = world.put_pool(make_pool(creator))
+    for place, who in enumerate((first, second)):
+        world.workloads[who.uid] = who
+        for index in range(2):
+            pod = make_pod(who, index=index, node=make_node(pool, index).name, uid=f"{who.name}{index}")
+            world.put(replace(pod, created_at=NOW + timedelta(seconds=place)))
+    assert charged(world) == {"b": 8}
+    for index in range(2):
+        pod = world.pods[f"b{index}"]
+        world.put(replace(pod, requirements=replace(pod.requirements, chips=0)))
+    assert charged(world) == {"c": 8}
 
 
 @pytest.mark.parametrize("restarts", [True, False], ids=["it restarts", "its next job comes"])
@@ -105,6 +123,28 @@ def test_a_claim_on_another_pool_ends_when_no_pod_is_bound() -> None:
     world.run(4, seconds=60)
     assert world.deleted == [make_pool(first).name]
     assert len(world.created) == 2
+
+
+@pytest.mark.parametrize("every_seconds", [60, 240])
+def test_pods_that_are_made_anew_do_not_keep_a_pool_that_they_are_never_bound_to(every_seconds: int) -> None:
+    """Another slice waits for room within the limit: after a quarter of an hour the pool goes for it."""
+    world = World(settings_=settings(max_chips=8))
+    never, waits = (
+        make_jobset("never", namespace="a"),
+        make_jobset("waits", namespace="b", parallelism=1, template=SMALL),
+    )
+    world.add(never)
+    world.step()
+    world.finish_creates()
+    world.add(waits)
+    for second in range(0, 1800, 20):
+        if second % every_seconds == 0:
+            world.end_pods(never)
+            world.step()
+            world.start_pods(never)
+        world.step(seconds=20)
+        world.finish_deletes()
+    assert any("waits" in name for name in world.created)
 
 
 def test_the_pool_of_a_finished_child_job_goes_although_its_jobset_runs() -> None:

@@ -40,6 +40,8 @@ from provisioner.slices.planning.turns import (
 )
 
 _RESOURCE = "together "
+#: A create that finds no capacity ends within 35 minutes.
+_SLOWEST = 3 * TURN
 #: Who holds nothing must not try without a pause.
 _SHORTEST_PAUSE = timedelta(seconds=60)
 #: From a pool's being up to its nodes' being ready with their chips, with room to spare.
@@ -97,13 +99,15 @@ def take_turns(round_: Round) -> Turns:
             continue
         resource = f"{_RESOURCE}{accelerator}"
         new = {uid for uid in uids - queued if not _begun(members[uid], round_.owned)}
+        # Who can never have all keeps nobody waiting.
+        new = {uid for uid in new if not problem_of_all(round_, members[uid])}
         since = {uid: min(waits_since(each, now) for each in members[uid]) for uid in queue | new}
         waiting = {
             unit_of(members[uid][0], together=True): since[uid]
             for uid in sorted(since, key=lambda uid: (since[uid], uid))
         }
         turn = memory.turns.get(resource)
-        if turn is None or waiting.keys() != {turn.holder}:
+        if turn is None or not (waiting.keys() == {turn.holder} or _creates(turn, members, round_)):
             # Nobody waits for one that is alone: it ends its turn itself, by giving back.
             turn = next_turn(turn, resource, waiting, memory.last_turns, now)
         if turn is None:
@@ -130,6 +134,13 @@ def take_turns(round_: Round) -> Turns:
         giving_back=frozenset(queued & sidelined.keys()) | unsatisfiable,
         wake_at=tuple(turn.until for turn in turns.values() if turn.until > now),
     )
+
+
+def _creates(turn: Turn, members: Mapping[WorkloadUid, Sequence[Slice]], round_: Round) -> bool:
+    """Whether pools of the holder are being created, for no longer than a create that finds no capacity takes."""
+    slices = members.get(turn.holder.workload_uid, ()) if turn.holder is not None else ()
+    pools = (each for slice_ in slices for each in round_.owned.get(slice_.id, ()))
+    return round_.now - turn.began_at < _SLOWEST and any(each.pool.status is PoolStatus.PROVISIONING for each in pools)
 
 
 def progress_of(round_: Round, turns: Turns, matching: Matching) -> Progress:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from provisioner import tpu
 from provisioner.model.capacity import PoolName
-from provisioner.model.workloads import Workload, WorkloadName, WorkloadUid
+from provisioner.model.workloads import Pod, Workload, WorkloadName, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.settings.forms import OTHERS
 from provisioner.slices.demand import Slice
@@ -319,17 +319,19 @@ class Budget:
 
 
 def _users(round_: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, WorkloadUid]]]:
-    """Count the nodes that each workload has unfinished pods on, by pool."""
+    """Count the nodes that each workload has unfinished pods with chips on, by pool; of several the first that came."""
     pool_of_node = {node.name: node.pool_name for node in round_.snapshot.nodes}
-    seen: set[tuple[str, str]] = set()
-    users: dict[PoolName, Counter[tuple[str, WorkloadName, WorkloadUid]]] = {}
+    first: dict[str, Pod] = {}
     for pod in round_.snapshot.pods:
-        name = pool_of_node.get(pod.node_name) if pod.node_name and not pod.finished else None
-        if name is not None and (pod.node_name, pod.namespace) not in seen:
-            seen.add((pod.node_name, pod.namespace))
-            uid = round_.workloads.uid_of(pod) or WorkloadUid("")
-            user = (pod.namespace, WorkloadName(pod.kind, pod.namespace, pod.workload_name), uid)
-            users.setdefault(name, Counter())[user] += 1
+        if pod.node_name in pool_of_node and not pod.finished and pod.requirements.chips:
+            before = first.setdefault(pod.node_name, pod)
+            if (pod.created_at, pod.uid) < (before.created_at, before.uid):
+                first[pod.node_name] = pod
+    users: dict[PoolName, Counter[tuple[str, WorkloadName, WorkloadUid]]] = {}
+    for node, pod in first.items():
+        uid = round_.workloads.uid_of(pod) or WorkloadUid("")
+        user = (pod.namespace, WorkloadName(pod.kind, pod.namespace, pod.workload_name), uid)
+        users.setdefault(pool_of_node[node], Counter())[user] += 1
     return users
 
 

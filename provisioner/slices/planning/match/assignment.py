@@ -184,11 +184,15 @@ def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
     waits = slice_.workload.suspended or slice_.workload.uid in round_.memory.gangs
     if waits or not round_.supply[name].ready:
         return Claim(pool=name, since=None, has_pods=has_pods)
-    since = None
+    since = unbound_since = None
+    if before is not None and before.pool == name:
+        # Pods that are made anew all the time do not begin it anew.
+        unbound_since = before.unbound_since
     if before is not None and before.has_pods is has_pods:
         own = round_.made_for.get(name) == slice_.id
         since = before.since if before.pool == name or not own else None
-    return Claim(pool=name, since=since or round_.now, has_pods=has_pods)
+    now = round_.now
+    return Claim(pool=name, since=since or now, has_pods=has_pods, unbound_since=unbound_since or now)
 
 
 class _Free:

@@ -101,6 +101,8 @@ class Claim:
     pool: PoolName
     #: Since when on a ready one: its own, or others' one after another; None where it is not ready.
     since: datetime | None
+    #: Since when on this one, with pods or without.
+    unbound_since: datetime | None = None
     #: Whether the slice has pods.
     has_pods: bool
 

@@ -26,9 +26,11 @@ def _unbound(round_: Round, matching: Matching) -> list[Supply]:
     """List the ready pools to which no pod of the slices that count on them has been bound for long, longest first."""
     long_ago = round_.now - KEPT_AT_MOST
     found = sorted(
-        (claim.since, claim.pool)
+        (claim.unbound_since, claim.pool)
         for slice_id, claim in matching.claims.items()
-        if claim.since is not None and claim.since <= long_ago and matching.claimed.get(claim.pool) == slice_id
+        if claim.unbound_since is not None
+        and claim.unbound_since <= long_ago
+        and matching.claimed.get(claim.pool) == slice_id
     )
     return [round_.supply[name] for _, name in found]
 
