@@ -34,15 +34,9 @@ class CapacityKind(Enum):
     RESERVATION = "reservation"
     ON_DEMAND = "on-demand"
     SPOT = "spot"
-    #: Dynamic workload scheduler: the pool is made empty, its nodes come when there is capacity, for a bounded time.
+    #: Dynamic workload scheduler: the pool is made empty, its nodes come when there is capacity, for a bounded time. A
+    #: pool without nodes is no failure, however long that lasts.
     FLEX_START = "flex-start"
-    #: Nodes come only through a ProvisioningRequest. It is no choice any more, but pools of earlier releases have it.
-    QUEUED = "queued"
-
-
-#: Pools of these are made empty, and the cluster autoscaler brings their nodes: without nodes such a pool waits for
-#: capacity, and that is no failure however long it lasts.
-LATE = frozenset({CapacityKind.FLEX_START, CapacityKind.QUEUED})
 
 
 class FailureKind(Enum):

@@ -24,6 +24,7 @@ _PATH_START = "projects/"
 #: Project, name, block and sub-block.
 _MOST_PARTS = 4
 _RESERVATION_FORM = "reservation/NAME or reservation/PROJECT/NAME[/BLOCK[/SUB-BLOCK]]"
+_QUEUED = "queued"
 #: What who asks for queued capacity is told.
 QUEUED_NOT_SERVED = (
     "queued capacity is not supported: Kueue starts a JobSet only after its ProvisioningRequest is provisioned, which "
@@ -121,11 +122,10 @@ def _choice(text: str) -> CapacityChoice:
     kind = kinds.get(name)
     if kind is CapacityKind.RESERVATION:
         return CapacityChoice(kind=kind, reservation=_reservation(rest, text), zone=Zone(zone))
-    if kind is CapacityKind.QUEUED:
+    if name == _QUEUED:
         raise ValueError(f"has {bounds.quoted(text)}, and {QUEUED_NOT_SERVED}")
     if kind is None or slash:
-        not_listed = (CapacityKind.RESERVATION.value, CapacityKind.QUEUED.value)
-        valid = ", ".join(value for value in kinds if value not in not_listed)
+        valid = ", ".join(value for value in kinds if value != CapacityKind.RESERVATION.value)
         raise ValueError(f"has {bounds.quoted(text)}, which is not one of {valid}, {_RESERVATION_FORM}")
     return CapacityChoice(kind=kind, zone=Zone(zone))
 

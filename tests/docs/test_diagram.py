@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from provisioner.slices.planning.lifecycle import TRANSITIONS, Phase
+from provisioner.slices.planning.lifecycle import Phase
 
 _ROOT = Path(__file__).parents[2]
 _PACKAGE = _ROOT / "provisioner"
@@ -39,10 +39,7 @@ def test_every_file_and_folder_in_the_picture_is_there() -> None:
 
 
 def test_the_life_of_a_slice_is_that_of_the_code() -> None:
-    """Each phase is drawn, and each arrow between two phases is a transition."""
+    """Each phase is drawn."""
     text = (_ROOT / "docs" / "slice-life.txt").read_text(encoding="utf-8")
     drawn = set(re.findall(r"(?m)^(?:box|step) +(\w+)", text))
-    arrows = re.findall(r"(?m)^arrow (\w+) (\w+)", text)
     assert drawn == {phase.value for phase in Phase} | {"pending"}
-    wrong = [(old, new) for old, new in arrows if old != "pending" and Phase(new) not in TRANSITIONS[Phase(old)]]
-    assert wrong == []

@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, TypeVar
 from provisioner import constants, kube
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.kube.quantities import format_time
-from provisioner.model.capacity import LATE, NodePool, PoolName, PoolStatus
+from provisioner.model.capacity import CapacityKind, NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import ObjectRef, WorkloadKind
 from provisioner.runtime.clock import FollowedClock
 from provisioner.slices.act import Actor
@@ -240,7 +240,10 @@ class World:
     def put_nodes(self, pool_name: str) -> list[str]:
         """Register the nodes of a pool; return their names."""
         pool = self.gke.pools[PoolName(pool_name)]
-        names = [f"gke-test-{pool.name}-{index}" for index in range(0 if pool.capacity in LATE else pool.hosts)]
+        names = [
+            f"gke-test-{pool.name}-{index}"
+            for index in range(0 if pool.capacity is CapacityKind.FLEX_START else pool.hosts)
+        ]
         for name in names:
             self.kube.put_object(object_path("nodes", name), node_of(pool, name, self.clock))
         return names

@@ -9,7 +9,16 @@ from datetime import timedelta
 from typing import Any
 
 from provisioner import constants, tpu
-from provisioner.model.capacity import LATE, Node, NodePool, NodePoolRequest, PoolName, PoolStatus, Taint, expected_pool
+from provisioner.model.capacity import (
+    CapacityKind,
+    Node,
+    NodePool,
+    NodePoolRequest,
+    PoolName,
+    PoolStatus,
+    Taint,
+    expected_pool,
+)
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.workloads import (
     Pod,
@@ -222,7 +231,10 @@ def make_node(pool: NodePool, index: int = 0, **changes: Any) -> Node:
 
 def make_nodes(pool: NodePool, **changes: Any) -> tuple[Node, ...]:
     """Return all nodes that a pool comes up with: none of one that is made empty."""
-    return tuple(make_node(pool, index, **changes) for index in range(0 if pool.capacity in LATE else pool.hosts))
+    return tuple(
+        make_node(pool, index, **changes)
+        for index in range(0 if pool.capacity is CapacityKind.FLEX_START else pool.hosts)
+    )
 
 
 def foreign_pool(name: str = "default-pool", **changes: Any) -> NodePool:

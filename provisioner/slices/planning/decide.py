@@ -209,12 +209,15 @@ def _remember(
         slice_backoffs={slice_id: each for slice_id, each in memory.slice_backoffs.items() if slice_id in slices},
         operations=note_started(memory.operations, len(launches.creates), len(deletes)),
         deletes={**open_deletes, **ending},
-        refusals={digest: each for digest, each in memory.refusals.items() if each.slice_id in slices},
+        backoffs={
+            key: each for key, each in memory.backoffs.items() if each.slice_id is None or each.slice_id in slices
+        },
         created_at=limits.remembered(memory.created_at, len(started), round_.settings, now),
         unneeded_since=unneeded.since,
         braked_delete_at=unneeded.braked_delete_at,
         last_held=last_held,
         claims=matching.claims,
+        unbound_since=matching.unbound_since,
         tallies=launches.tallies,
     )
 

@@ -30,7 +30,6 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
     no_reason = Failure(kind=FailureKind.UNAVAILABLE, message=f"{round_.rules.supplier_name} gives no reason.")
     backoffs = _fresh_backoffs(memory.backoffs, now)
     tallies = backoff.still_counted(memory.tallies, now)
-    refusals = {digest: each for digest, each in memory.refusals.items() if _is_fresh(each.wait, now)}
     broken = {
         name
         for name, each in supply.items()
@@ -44,7 +43,7 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
             tallies = backoff.create_counted(tallies, owner, supply[name].workload_name.namespace, now)
         digest = pool.labels.get(constants.NODEPOOL_HASH, "")
         if failure.kind is FailureKind.INVALID and owner is not None:
-            refusals[digest] = backoff.refused(refusals.get(digest), owner, digest, failure, now)
+            backoffs = backoff.refused(backoffs, owner, digest, failure, now)
         else:
             # What a pool's creator chose itself is known as long as its create is remembered.
             capacity = capacity_key(create.request if create is not None else pool)
@@ -57,7 +56,6 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
         if pool.status in (PoolStatus.RUNNING, PoolStatus.RECONCILING):
             digest = pool.labels.get(constants.NODEPOOL_HASH, "")
             backoffs = backoff.forget(backoff.forget(backoffs, capacity_key(create.request)), digest)
-            refusals.pop(digest, None)
         elif pool.status is PoolStatus.PROVISIONING or unexplained(pool):
             in_making[name] = create
     return replace(
@@ -65,7 +63,6 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
         backoffs=backoffs,
         slice_backoffs=_fresh_backoffs(memory.slice_backoffs, now),
         tallies=tallies,
-        refusals=refusals,
         in_making=in_making,
         failed=frozenset(broken),
         given_up=give_up(round_, matching),
@@ -89,9 +86,6 @@ def _fresh_backoffs(backoffs: Mapping[_K, Backoff], now: datetime) -> Mapping[_K
     return {
         key: each
         for key, each in backoffs.items()
-        if _is_fresh(each, now) and each.until <= now + timedelta(seconds=backoff.longest_wait_seconds(each.failure))
+        if each.until > now - timedelta(seconds=_STALE_BACKOFF_SECONDS)
+        and each.until <= now + timedelta(seconds=backoff.longest_wait_seconds(each.failure))
     }
-
-
-def _is_fresh(each: Backoff, now: datetime) -> bool:
-    return each.until > now - timedelta(seconds=_STALE_BACKOFF_SECONDS)

@@ -10,7 +10,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from provisioner import constants, tpu
-from provisioner.model.capacity import LATE, CapacityKind, Node, NodePool, PoolName, PoolStatus, expected_pool
+from provisioner.model.capacity import CapacityKind, Node, NodePool, PoolName, PoolStatus, expected_pool
 from provisioner.model.fit import NodeView, misfit, room_misfit, view_of_node
 from provisioner.model.fits import Fits
 from provisioner.model.snapshot import Snapshot
@@ -109,9 +109,6 @@ class Supply:
     @property
     def lendable(self) -> bool:
         """Whether a slice that it was not made for may take it."""
-        if self.pool.capacity is CapacityKind.QUEUED and not self.nodes:
-            # They come by a ProvisioningRequest, which nobody makes for that slice.
-            return False
         if self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready:
             # Worth waiting for to the slice that it was made for, not to others.
             return False
@@ -181,7 +178,7 @@ def find_supply(
         for node in here:
             ready_nodes += _is_ready(node, chips)
         unready_since = late_since = None
-        if pool.status in _UP and pool.capacity in LATE and not here:
+        if pool.status in _UP and pool.capacity is CapacityKind.FLEX_START and not here:
             late_since = min(now, memory.late_since.get(pool.name, now))
         elif pool.status in _UP and ready_nodes < max(1, pool.hosts):
             unready_since = min(now, memory.unready_since.get(pool.name, now))
@@ -235,9 +232,8 @@ def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[
 
 def referred(supply: Iterable[Supply], workloads: Workloads, memory: Memory) -> dict[SliceId, str]:
     """List the slices that pools or the memory refer to, with the name of the child Job where a pool tells it."""
-    found = dict.fromkeys(
-        (*memory.attempts, *memory.last_held, *(refusal.slice_id for refusal in memory.refusals.values())), ""
-    )
+    refused = (each.slice_id for each in memory.backoffs.values() if each.slice_id is not None)
+    found = dict.fromkeys((*memory.attempts, *memory.last_held, *refused), "")
     for each in supply:
         workload, uid, key, group_name = each.ownership
         if uid:

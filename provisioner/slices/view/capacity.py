@@ -43,16 +43,15 @@ def _backoffs(memory: Memory, derived: Derived, now: datetime) -> Iterable[Backo
     groups = {slice_id: id_of_slice(each) for slice_id, each in all_slices(derived.found).items()}
     for key, wait in memory.backoffs.items():
         parts = key.split("/", 3)
-        if wait.until > now:
+        if wait.until > now and wait.slice_id is not None:
+            yield _backoff(groups.get(wait.slice_id, str(wait.slice_id)), ("", "", _ALIKE), wait)
+        elif wait.until > now:
             # Else it is the digest of a request whose pool failed.
             is_capacity = len(parts) == 4
             yield _backoff(key, parts, wait) if is_capacity else _backoff(_FAILED_REQUEST, ("", "", _ALIKE), wait)
     for slice_id, wait in memory.slice_backoffs.items():
         if wait.until > now:
             yield _backoff(groups.get(slice_id, str(slice_id)), (), wait)
-    for refusal in memory.refusals.values():
-        if refusal.wait.until > now:
-            yield _backoff(groups.get(refusal.slice_id, str(refusal.slice_id)), ("", "", _ALIKE), refusal.wait)
 
 
 def _backoff(capacity: str, parts: Iterable[str], wait: Backoff) -> BackoffView:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from provisioner import constants
-from provisioner.model.capacity import LATE, PoolName, PoolStatus
+from provisioner.model.capacity import CapacityKind, PoolName, PoolStatus
 from provisioner.model.workloads import Workload, WorkloadKind, WorkloadName, WorkloadUid
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.failures import unready
@@ -239,7 +239,7 @@ def _how_it_comes(supply: Supply) -> str:
     status, supplier = supply.pool.status, supply.rules.supplier_name
     if status is PoolStatus.PROVISIONING:
         return f"{supplier} is creating it;"
-    if supply.pool.capacity in LATE and not supply.nodes:
+    if supply.pool.capacity is CapacityKind.FLEX_START and not supply.nodes:
         return f"{supplier} adds its nodes when {supply.pool.capacity.value} capacity is available;"
     return f"{supplier} has created it;" if status is PoolStatus.RUNNING else f"Its status is {status.value};"
 

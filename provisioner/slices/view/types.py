@@ -131,7 +131,7 @@ class PoolView:
     #: Of the workload that it is for, or was made for.
     namespace: str
     zone: str
-    #: on-demand, spot, reservation, flex-start, queued.
+    #: on-demand, spot, reservation, flex-start.
     capacity: str
     #: The reservation's name or path; empty for none.
     reservation: str

@@ -437,7 +437,7 @@ def test_no_idle_pool_goes_for_a_slice_that_gke_refuses() -> None:
     world.refuse_create = lambda _: failure(FailureKind.INVALID)
     world.add(jobset_of("a"))
     world.live(2)
-    assert len(world.memory.refusals) == 1
+    assert len(world.memory.backoffs) == 1
     world.settings = limited(max_chips=16)
     world.live(20)
     assert (world.deleted, set(world.pools)) == ([], set(names))

@@ -236,7 +236,7 @@ def test_a_create_that_vanishes_is_explained_by_its_operation(*, listed_first: b
     plan = world.look()
     assert plan.creates == ()
     assert "GKE's own words." in plan.pools[0].note
-    assert bool(plan.memory.refusals) is (kind is FailureKind.INVALID)
+    assert any(each.slice_id is not None for each in plan.memory.backoffs.values()) is (kind is FailureKind.INVALID)
 
 
 def test_an_answer_that_comes_after_the_list_still_counts() -> None:

@@ -284,6 +284,27 @@ def test_small_slices_do_not_keep_a_large_one_out_for_ever(limits: dict[str, obj
     assert any("are reserved for a slice whose turn it is" in said.message for said in world.told())
 
 
+def test_two_limits_at_once_do_not_keep_a_large_slice_out() -> None:
+    """It keeps its turn within its namespace's limit until it has had one within the limit of all."""
+    world = World(settings_=settings(deletion_delay_seconds=5.0, max_chips=64, max_chips_per_namespace=(("own", 32),)))
+    market, count, began = Market(world, seconds=5), 0, world.now
+    streams = {"own": ("2x2x1", 8, 120)} | {f"other{number}": ("2x2x4", 3, 600) for number in range(4)}
+    while "large" not in market.ran_at and world.now - began < timedelta(hours=2):
+        for namespace, (topology, most, seconds) in streams.items():
+            there = [each for each in world.workloads.values() if each.namespace == namespace and each.name != "large"]
+            for each in there:
+                ran_at = market.ran_at.get(each.name)
+                if ran_at is not None and world.now - ran_at > timedelta(seconds=seconds):
+                    world.remove_jobset(each)
+            for _ in range(most - len(there)):
+                world.add(jobset_of(f"stream{count}", topology, namespace=namespace))
+                count += 1
+        if began + timedelta(minutes=5) <= world.now < began + timedelta(minutes=5, seconds=5):
+            world.add(jobset_of("large", "2x4x4", namespace="own"))
+        market.step(seconds=5)
+    assert market.ran_at["large"] - began < timedelta(hours=1)
+
+
 def test_a_limit_of_its_own_namespace_reserves_nothing_of_the_others() -> None:
     """Who is kept out by its namespace's limit must not hold what other namespaces may have."""
     world = World(

@@ -147,6 +147,19 @@ def test_pods_that_are_made_anew_do_not_keep_a_pool_that_they_are_never_bound_to
     assert any("waits" in name for name in world.created)
 
 
+def test_several_that_are_never_bound_keep_a_pool_no_longer_than_one() -> None:
+    """They count on it one after the other; the machine type is out of stock, and another slice waits for it."""
+    first = make_jobset("first", namespace="a")
+    world = running(first)
+    for number in range(6):
+        world.add(make_jobset(f"never{number}", namespace="b"))
+    world.finish(first)
+    world.refuse_create = lambda _create: failure(FailureKind.STOCKOUT)
+    world.add(make_jobset("waits", namespace="c", parallelism=1, template=SMALL))
+    world.run(17, seconds=60)
+    assert world.deleted == [make_pool(first).name]
+
+
 def test_the_pool_of_a_finished_child_job_goes_although_its_jobset_runs() -> None:
     """Its pods are gone for longer than the Job controller waits with new ones; an earlier restart finds its pool."""
     workload = make_jobset("two", replicas=2)
@@ -249,7 +262,7 @@ def test_a_request_that_changes_all_the_time_has_its_share_of_creates() -> None:
         sent += len(world.step().creates)
         world.plans.clear()
     assert 60 <= sent <= 9 + 60
-    assert len(world.memory.refusals) <= sent
+    assert len(world.memory.backoffs) <= sent
     assert len(world.memory.tallies) == 2
 
 

@@ -196,7 +196,7 @@ class SupplierContract:
             specification = Candidates(settings(auto_upgrade=True), rules).specification(slice_, choice)
             assert want.items() <= specification.blueprint.request.labels.items()
 
-    @pytest.mark.parametrize("kind", [kind for kind in CapacityKind if kind is not CapacityKind.QUEUED])
+    @pytest.mark.parametrize("kind", list(CapacityKind))
     def test_what_a_choice_of_capacity_adds_to_the_labels_is_on_the_nodes(
         self, ground: Ground, kind: CapacityKind
     ) -> None:

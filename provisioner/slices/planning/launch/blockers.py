@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from provisioner import constants
-from provisioner.model.capacity import Failure, FailureKind, PoolName
+from provisioner.model.capacity import Failure, FailureKind, PoolName, Zone
 from provisioner.model.choices import CapacityChoice
+from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice
+from provisioner.slices.planning.launch import limits
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Backoff, Memory
 from provisioner.slices.planning.moments import clock
 from provisioner.slices.planning.notices import notice
 from provisioner.slices.planning.plan import Notice
+from provisioner.slices.planning.round import Round
+from provisioner.slices.supplier import UnmeetableError
 
 #: Nobody but GKE and the way to it is at fault: told only when it lasts, and not as a warning.
 _QUIET = frozenset({FailureKind.OPERATION_IN_THE_WAY, FailureKind.TOO_MANY_OPERATIONS, FailureKind.UNAVAILABLE})
@@ -48,7 +52,9 @@ class InTheWay:
 def of_capacity(slice_: Slice, choice: CapacityChoice, key: str, memory: Memory, now: datetime) -> InTheWay | None:
     """Return what is known to be in the way of a capacity for a slice, None for nothing."""
     blocked = backoff.blocking(memory.backoffs, key, memory.slice_backoffs.get(slice_.id), now)
-    return _waits(choice, blocked, until=blocked.until) if blocked is not None else None
+    if blocked is None:
+        return None
+    return InTheWay(choice=choice, failure=blocked.failure, since=blocked.since, until=blocked.until)
 
 
 def of_turn(choice: CapacityChoice, last: Backoff, place: tuple[int, int]) -> InTheWay:
@@ -57,17 +63,42 @@ def of_turn(choice: CapacityChoice, last: Backoff, place: tuple[int, int]) -> In
 
 
 def of_request(choice: CapacityChoice, digest: str, memory: Memory, now: datetime) -> InTheWay | None:
-    """Return the refusal of an equal request, known by its digest; None where GKE has refused none lately."""
-    refusal = memory.refusals.get(digest)
-    if refusal is None or refusal.wait.until <= now:
+    """Return why an equal request, known by its digest, is invalid, or why its pool failed; None for neither."""
+    last = memory.backoffs.get(digest)
+    if last is None or last.until <= now:
         return None
-    return InTheWay(choice=choice, failure=refusal.wait.failure, until=refusal.wait.until)
+    since = last.since if last.slice_id is None else None
+    return InTheWay(choice=choice, failure=last.failure, since=since, until=last.until)
 
 
-def of_failed_pool(choice: CapacityChoice, digest: str, memory: Memory, now: datetime) -> InTheWay | None:
-    """Return why a pool of an equal request failed lately, for a reason that says nothing of its capacity."""
-    failed = memory.backoffs.get(digest)
-    return _waits(choice, failed, until=failed.until) if failed is not None and failed.until > now else None
+def problem_of(round_: Round, slice_: Slice, zones: Mapping[WorkloadUid, Zone]) -> str:
+    """Say why no pool can be had for a slice, empty where one can; `zones` are those that workloads keep to."""
+    problems: dict[str, None] = {}
+    try:
+        choices = round_.candidates.choices(slice_, zones.get(slice_.workload.uid))
+    except UnmeetableError as error:
+        return str(error)
+    for choice in choices.open:
+        try:
+            digest = round_.candidates.specification(slice_, choice).digest
+        except UnmeetableError as error:
+            problems.setdefault(str(error))
+            continue
+        refused = of_request(choice, digest, round_.memory, round_.now)
+        if refused is None or refused.since is not None:
+            return ""
+        problems.setdefault(f"{round_.rules.supplier_name} rejects {choice}: {refused.failure.message}")
+    return "; ".join(problems)
+
+
+def problem_of_all(round_: Round, slices: Iterable[Slice]) -> str:
+    """Say why slices that start together can never be had all at once, empty where they can."""
+    slices = tuple(slices)
+    for each in slices:
+        problem = problem_of(round_, each, {})
+        if problem:
+            return f"slice {each.group_name}: {problem}"
+    return limits.problem_of(slices, round_.settings)
 
 
 def combined(slice_: Slice, name: PoolName, found: Sequence[InTheWay], now: datetime, supplier_name: str) -> Blocker:
@@ -76,10 +107,6 @@ def combined(slice_: Slice, name: PoolName, found: Sequence[InTheWay], now: date
     message = _one(name, distinct[0], now, supplier_name) if len(distinct) == 1 else _several(name, distinct, now)
     until = min((each.until for each in found if each.until is not None), default=None)
     return Blocker(note=message, notice=_notice(slice_, name, distinct, message, now), until=until)
-
-
-def _waits(choice: CapacityChoice, last: Backoff, *, until: datetime) -> InTheWay:
-    return InTheWay(choice=choice, failure=last.failure, since=last.since, until=until)
 
 
 def _notice(slice_: Slice, name: PoolName, found: Iterable[InTheWay], message: str, now: datetime) -> Notice | None:

@@ -20,7 +20,7 @@ from provisioner.model.workloads import WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch import wishes
-from provisioner.slices.planning.launch.feasibility import problem_of_all
+from provisioner.slices.planning.launch.blockers import problem_of_all
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory.state import Gang
 from provisioner.slices.planning.moments import clock

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -11,7 +11,7 @@ from provisioner import constants
 from provisioner.model.capacity import NodePoolRequest, PoolName, PoolStatus, Zone
 from provisioner.model.choices import CapacityChoice, capacity_key
 from provisioner.model.workloads import WorkloadUid, pod_ref, workload_ref
-from provisioner.slices.demand import Slice
+from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch import blockers
 from provisioner.slices.planning.launch.blockers import Blocker, InTheWay
 from provisioner.slices.planning.launch.capacity import Choices
@@ -20,7 +20,6 @@ from provisioner.slices.planning.launch.limits import Budget, Refusal
 from provisioner.slices.planning.launch.operations import OTHER_OPERATIONS
 from provisioner.slices.planning.launch.reserving import pass_on
 from provisioner.slices.planning.launch.specification import Specification, is_held, labels_left_out
-from provisioner.slices.planning.launch.together import Unsatisfiable, find_unsatisfiable
 from provisioner.slices.planning.launch.wishes import wants_one_zone
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.match.assignment import Matching
@@ -68,6 +67,19 @@ class _Wish:
     in_the_way: tuple[InTheWay, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unsatisfiable:
+    """Why none is bought of the slices of a workload that start together."""
+
+    why: str
+    #: When that may be over by itself.
+    until: datetime | None = None
+    #: It waits for nothing but limits.
+    limited: bool = False
+    #: Those that try before all others, for GKE refused them before: the others would be held for nothing.
+    first: frozenset[SliceId] = frozenset()
+
+
 def launch(round_: Round, matching: Matching, turns: Turns, budget: Budget, slots: int) -> Launches:
     """Decide on a create for each slice, as far as limits, back-off and the cluster's operations allow.
 
@@ -77,7 +89,7 @@ def launch(round_: Round, matching: Matching, turns: Turns, budget: Budget, slot
     launcher = _Launcher(
         round_=round_,
         turns=turns,
-        unsatisfiable=find_unsatisfiable(round_, matching.unserved, turns, matching.zones, budget),
+        unsatisfiable=_find_unsatisfiable(round_, matching.unserved, turns, matching.zones, budget),
         slots=slots,
         names=_taken_names(round_),
         making=_in_the_making(round_),
@@ -95,11 +107,43 @@ def launch(round_: Round, matching: Matching, turns: Turns, budget: Budget, slot
     launches = launcher.launches
     launches.turns = pass_on(round_, launcher.limited)
     # A turn that begins now has its effect in the next decision.
-    launches.wake_at += [
+    moments = (
         round_.now if turn.holder is not None and turn.began_at == round_.now else turn.until
         for turn in launches.turns.values()
-    ]
+    )
+    launches.wake_at += [at for at in moments if at >= round_.now]
     return launches
+
+
+def _find_unsatisfiable(
+    round_: Round, unserved: Collection[Slice], turns: Turns, zones: Mapping[WorkloadUid, Zone], budget: Budget
+) -> dict[WorkloadUid, _Unsatisfiable]:
+    """Say why of some workloads that start together not all slices can be had: none is bought then."""
+    found: dict[WorkloadUid, _Unsatisfiable] = {}
+    budgets: dict[WorkloadUid, Budget] = {}
+    for slice_ in unserved:
+        uid = slice_.workload.uid
+        if uid not in turns.members or uid in found:
+            continue
+        problem = blockers.problem_of(round_, slice_, zones)
+        if problem:
+            found[uid] = _Unsatisfiable(
+                why=f"no choice of capacity is available for slice {slice_.group_name}: {problem}"
+            )
+            continue
+        own = budgets.get(uid) or budgets.setdefault(uid, budget.copy())
+        refusal = own.refusal(slice_)
+        if refusal is not None:
+            found[uid] = _Unsatisfiable(why=refusal.message, until=refusal.until, limited=True)
+        own.take(slice_)
+    refused = {each.slice_id for each in round_.memory.backoffs.values()}
+    for slice_ in unserved:
+        uid = slice_.workload.uid
+        if slice_.id in refused and uid in turns.members and (uid not in found or found[uid].first):
+            first = (found[uid].first if uid in found else frozenset()) | {slice_.id}
+            why = f"slice {slice_.group_name}, rejected before, tries first"
+            found[uid] = _Unsatisfiable(why=why, first=first)
+    return found
 
 
 def _taken_names(round_: Round) -> set[PoolName]:
@@ -159,7 +203,7 @@ class _Launcher:
 
     round_: Round
     turns: Turns
-    unsatisfiable: Mapping[WorkloadUid, Unsatisfiable]
+    unsatisfiable: Mapping[WorkloadUid, _Unsatisfiable]
     slots: int
     names: set[PoolName]
     #: Capacities that were out of stock and that a slice tries now.
@@ -255,11 +299,8 @@ class _Launcher:
                 problems.setdefault(str(error))
                 continue
             capacity = offer.blueprint.capacity
-            found = (
-                blockers.of_capacity(slice_, choice, capacity, memory, now)
-                or blockers.of_request(choice, offer.digest, memory, now)
-                or blockers.of_failed_pool(choice, offer.digest, memory, now)
-            )
+            found = blockers.of_capacity(slice_, choice, capacity, memory, now)
+            found = found or blockers.of_request(choice, offer.digest, memory, now)
             if found is not None:
                 in_the_way.append(found)
                 continue
@@ -401,7 +442,7 @@ def _too_much(slice_: Slice, name: PoolName, refusal: Refusal) -> Blocker:
     return Blocker(note=message, notice=said, until=refusal.until)
 
 
-def _for_the_others(slice_: Slice, name: PoolName, found: Unsatisfiable) -> Blocker:
+def _for_the_others(slice_: Slice, name: PoolName, found: _Unsatisfiable) -> Blocker:
     """Tell that a slice could be had, and another one of its workload could not."""
     message = f"Node pool {name} is not created, because the slices of {slice_.workload} start together: {found.why}"
     said = notice(slice_, constants.CREATION_WAITING, message, key=f"together {name}")

@@ -213,7 +213,7 @@ class Budget:
             for scope, most in limits.items()
             if self.chips[scope] + self._reserved_for_others(scope, slice_) + asked[scope] > most
         ]
-        return min(refusing, key=lambda each: _BREADTH.index(each.partition(" ")[0]), default="")
+        return min(refusing, key=breadth, default="")
 
     def reserve(self, scope: str, unit: Unit, slices: Collection[Slice]) -> None:
         """Keep what becomes free within a limit for the unit whose turn it is."""
@@ -362,6 +362,11 @@ def problem_of(slices: Iterable[Slice], settings: Settings) -> str:
             return f"{refusal.limit} does not allow all of them at once"
         empty.take(each)
     return ""
+
+
+def breadth(scope: str) -> tuple[int, str]:
+    """Order the scopes of limits, narrowest first."""
+    return _BREADTH.index(scope.partition(" ")[0]), scope
 
 
 def remembered(created_at: Iterable[datetime], started: int, settings: Settings, now: datetime) -> tuple[datetime, ...]:

@@ -15,8 +15,9 @@ from datetime import datetime
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.launch.limits import Budget
+from provisioner.slices.planning.launch.limits import Budget, breadth
 from provisioner.slices.planning.match.assignment import Matching
+from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
 from provisioner.slices.planning.turns import Turn, Unit, next_turn, unit_of
@@ -43,15 +44,31 @@ def reserve(round_: Round, budget: Budget, slices: Iterable[Slice], members: Map
 
 
 def pass_on(round_: Round, waiting: Mapping[str, Mapping[Unit, datetime]]) -> dict[str, Turn]:
-    """Return whose turn it is within each limit from now on; `waiting` are those that it keeps out, by scope."""
+    """Return whose turn it is within each limit from now on; `waiting` are those that it keeps out, by scope.
+
+    A unit that has room within one limit and waits for a turn within a wider one keeps its turn until it has had that.
+    """
     memory = round_.memory
+    waits_in = {unit: scope for scope, units in waiting.items() for unit in units}
     found: dict[str, Turn] = {}
     for resource in {*memory.turns, *(f"{_RESOURCE}{scope}" for scope in waiting)}:
-        if resource.startswith(_RESOURCE):
-            units = waiting.get(resource.removeprefix(_RESOURCE), {})
-            turn = next_turn(memory.turns.get(resource), resource, units, memory.last_turns, round_.now)
-            found |= {resource: turn} if turn is not None else {}
+        if not resource.startswith(_RESOURCE):
+            continue
+        scope, turn = resource.removeprefix(_RESOURCE), memory.turns.get(resource)
+        wider = waits_in.get(turn.holder, "") if turn is not None and turn.holder is not None else ""
+        # No two units wait for each other: each waits for wider limits than those that it keeps.
+        keeps = wider and breadth(wider) > breadth(scope)
+        if turn is None or not keeps or _had_turn(f"{_RESOURCE}{wider}", turn, memory):
+            turn = next_turn(turn, resource, waiting.get(scope, {}), memory.last_turns, round_.now)
+        found |= {resource: turn} if turn is not None else {}
     return found
+
+
+def _had_turn(resource: str, since: Turn, memory: Memory) -> bool:
+    """Whether the holder of one turn has had another one, at another resource, since that began."""
+    now, unit = memory.turns.get(resource), since.holder
+    over = now is None or now.holder != unit
+    return over and unit is not None and memory.last_turns.get((resource, unit), since.began_at) > since.began_at
 
 
 def closing(round_: Round, matching: Matching, budget: Budget) -> frozenset[PoolName]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from provisioner import constants, tpu
 from provisioner.model import bounds
-from provisioner.model.capacity import LATE, CapacityKind, NodePoolRequest, PoolName, Taint, expected_pool
+from provisioner.model.capacity import CapacityKind, NodePoolRequest, PoolName, Taint, expected_pool
 from provisioner.model.choices import CapacityChoice, capacity_key, comma_items
 from provisioner.model.fit import demand_key, misfit
 from provisioner.model.labels import is_system
@@ -184,7 +184,7 @@ def _own_inputs(slice_: Slice) -> str:
 
 def _taints(slice_: Slice, settings: Settings, kind: CapacityKind) -> tuple[Taint, ...]:
     if wishes.wants_all_or_nothing(slice_, settings) and slice_.siblings > 1:
-        return (HELD_LATE_TAINT if kind in LATE else HELD_TAINT,)
+        return (HELD_LATE_TAINT if kind is CapacityKind.FLEX_START else HELD_TAINT,)
     return ()
 
 

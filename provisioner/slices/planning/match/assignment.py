@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import accumulate
 from typing import TypeVar
 
@@ -49,8 +49,9 @@ class Matching:
     unserved: tuple[Slice, ...]
     #: The zone of each workload whose pools are all to be in one zone and of which there are some.
     zones: Mapping[WorkloadUid, Zone]
-    #: For `Memory.claims`.
+    #: For `Memory`.
     claims: Mapping[SliceId, Claim]
+    unbound_since: Mapping[PoolName, datetime]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +157,8 @@ def match(round_: Round, restrictions: Restrictions) -> Matching:
             claim(slice_, free.take(slice_, zones.get(slice_.workload.uid), budget))
     # The scheduler puts whatever fits on the nodes that a suspended workload keeps: it is the last to count on them.
     return_home(suspended)
+    kept = {each.id: _kept(each, claims.get(each.id), round_) for each in waiting}
+    counted = {slice_id: each for slice_id, each in kept.items() if each is not None}
     return Matching(
         holders=use.holders,
         held=use.held,
@@ -163,7 +166,12 @@ def match(round_: Round, restrictions: Restrictions) -> Matching:
         elsewhere=use.elsewhere,
         unserved=tuple(each for each in waiting if each.pending and each.id not in claims),
         zones=zones,
-        claims={each.id: kept for each in waiting if (kept := _kept(each, claims.get(each.id), round_)) is not None},
+        claims=counted,
+        unbound_since={
+            each.pool: round_.memory.unbound_since.get(each.pool, round_.now)
+            for slice_id, each in counted.items()
+            if each.since is not None and claimed.get(each.pool) == slice_id
+        },
     )
 
 
@@ -184,15 +192,11 @@ def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
     waits = slice_.workload.suspended or slice_.workload.uid in round_.memory.gangs
     if waits or not round_.supply[name].ready:
         return Claim(pool=name, since=None, has_pods=has_pods)
-    since = unbound_since = None
-    if before is not None and before.pool == name:
-        # Pods that are made anew all the time do not begin it anew.
-        unbound_since = before.unbound_since
+    since = None
     if before is not None and before.has_pods is has_pods:
         own = round_.made_for.get(name) == slice_.id
         since = before.since if before.pool == name or not own else None
-    now = round_.now
-    return Claim(pool=name, since=since or now, has_pods=has_pods, unbound_since=unbound_since or now)
+    return Claim(pool=name, since=since or round_.now, has_pods=has_pods)
 
 
 class _Free:

@@ -160,9 +160,8 @@ def _counted(memory: Memory, call: CreateCall, at: datetime) -> Memory:
 
 
 def _refused(memory: Memory, call: CreateCall, failure: Failure, at: datetime) -> Memory:
-    digest = call.request.digest
-    refusal = backoff.refused(memory.refusals.get(digest), call.slice_id, digest, failure, at)
-    return replace(memory, refusals={**memory.refusals, digest: refusal})
+    backoffs = backoff.refused(memory.backoffs, call.slice_id, call.request.digest, failure, at)
+    return replace(memory, backoffs=backoffs)
 
 
 def _without_create(memory: Memory, name: PoolName) -> Memory:

@@ -17,7 +17,7 @@ from typing import TypeVar
 from provisioner.model import waits
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.memory.state import Backoff, Refusal, Tally
+from provisioner.slices.planning.memory.state import Backoff, Tally
 
 #: A workload, and a namespace, may have so many failed creates at once, a workload one more for each of its slices;
 #: then one in so many seconds, whatever is asked for.
@@ -59,8 +59,9 @@ DELETE_DELAY = Delay(first_seconds=1, cap_seconds=60)
 
 
 def longest_wait_seconds(failure: Failure) -> float:
-    """Return the longest wait that a failure, but no refusal, leads to."""
-    return max(FAILED_POOL_DELAY.cap_seconds, DELAYS.get(failure.kind, FAILED_POOL_DELAY).cap_seconds)
+    """Return the longest wait that a failure leads to."""
+    delay = REFUSAL_DELAY if failure.kind is FailureKind.INVALID else DELAYS.get(failure.kind, FAILED_POOL_DELAY)
+    return max(FAILED_POOL_DELAY.cap_seconds, delay.cap_seconds)
 
 
 def wait_seconds(delay: Delay, failures: int, key: str) -> float:
@@ -115,10 +116,12 @@ def pool_failed(
     return {**backoffs, key: _longer(backoffs.get(key), key, FAILED_POOL_DELAY, failure, now)}
 
 
-def refused(before: Refusal | None, slice_id: SliceId, digest: str, failure: Failure, now: datetime) -> Refusal:
-    """Return what is remembered of a request, known by its digest, that GKE has called invalid (again)."""
-    wait = _longer(before.wait if before is not None else None, digest, REFUSAL_DELAY, failure, now)
-    return Refusal(slice_id=slice_id, wait=wait)
+def refused(
+    backoffs: Mapping[str, Backoff], slice_id: SliceId, digest: str, failure: Failure, now: datetime
+) -> Mapping[str, Backoff]:
+    """Return the back-offs after a request, known by its digest, that GKE has called invalid (again)."""
+    before = backoffs.get(digest)
+    return {**backoffs, digest: replace(_longer(before, digest, REFUSAL_DELAY, failure, now), slice_id=slice_id)}
 
 
 def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, now: datetime) -> Backoff:

@@ -62,7 +62,8 @@ def from_text(data: Mapping[str, str]) -> Memory:
 
 def _latest(backoffs: Mapping[str, Backoff]) -> list[tuple[str, Backoff]]:
     """Keep those that last longest: a ConfigMap holds 1 MiB, and users name the reservations that they are kept by."""
-    last = sorted(backoffs.items(), key=lambda item: (item[1].until, item[0]), reverse=True)
+    shared = (item for item in backoffs.items() if item[1].slice_id is None)
+    last = sorted(shared, key=lambda item: (item[1].until, item[0]), reverse=True)
     return last[: bounds.HINTED_BACKOFFS]
 
 

@@ -76,6 +76,8 @@ class Backoff:
     until: datetime
     #: Of a slice that was refused reservations: their capacities; none: the slice waits whatever it may ask for.
     capacities: frozenset[str] = frozenset()
+    #: Of a request that GKE calls invalid: the slice that asked.
+    slice_id: SliceId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,22 +89,12 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """GKE refused a slice's request as invalid: not sent again for a while, unless the request changes."""
-
-    slice_id: SliceId
-    wait: Backoff
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """Which pool a slice without a bound pod counts on."""
 
     pool: PoolName
     #: Since when on a ready one: its own, or others' one after another; None where it is not ready.
     since: datetime | None
-    #: Since when on this one, with pods or without.
-    unbound_since: datetime | None = None
     #: Whether the slice has pods.
     has_pods: bool
 
@@ -156,14 +148,12 @@ class Memory:
     #: Lowest attempt a slice may go on with: an earlier process may have sent it, with an outcome nobody knows.
     attempts: Mapping[SliceId, int] = field(default_factory=dict)
     deletes: Mapping[PoolName, DeleteCall] = field(default_factory=dict)
-    #: By capacity, as `choices.capacity_key` names it; by the digest of a request whose pool failed.
+    #: By capacity, as `choices.capacity_key` names it; by the digest of a request that is invalid or whose pool failed.
     backoffs: Mapping[str, Backoff] = field(default_factory=dict)
     #: Of slices whose own create failed, for what says nothing of any capacity.
     slice_backoffs: Mapping[SliceId, Backoff] = field(default_factory=dict)
     #: Failed creates, by the UID of the workload and by namespace: a changed request does not begin anew.
     tallies: Mapping[str, Tally] = field(default_factory=dict)
-    #: By the fingerprint of the request.
-    refusals: Mapping[str, Refusal] = field(default_factory=dict)
     #: When the pools of the last hour were asked for, oldest first.
     created_at: tuple[datetime, ...] = ()
     #: Pools whose failure has been counted.
@@ -188,4 +178,6 @@ class Memory:
     turns: Mapping[str, Turn] = field(default_factory=dict)
     last_turns: LastTurns = field(default_factory=dict)
     claims: Mapping[SliceId, Claim] = field(default_factory=dict)
+    #: Since when slices, one or several in turn, have counted on a ready pool without a pod that is bound to it.
+    unbound_since: Mapping[PoolName, datetime] = field(default_factory=dict)
     operations: OperationLimit = field(default_factory=OperationLimit)

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable
 
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.slices.demand import Slice
-from provisioner.slices.planning.launch.feasibility import problem_of
+from provisioner.slices.planning.launch.blockers import problem_of
 from provisioner.slices.planning.launch.gangs import Turns
 from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.match.assignment import KEPT_AT_MOST, Matching
@@ -25,13 +25,7 @@ def to_evict(round_: Round, matching: Matching, turns: Turns, budget: Budget) ->
 def _unbound(round_: Round, matching: Matching) -> list[Supply]:
     """List the ready pools to which no pod of the slices that count on them has been bound for long, longest first."""
     long_ago = round_.now - KEPT_AT_MOST
-    found = sorted(
-        (claim.unbound_since, claim.pool)
-        for slice_id, claim in matching.claims.items()
-        if claim.unbound_since is not None
-        and claim.unbound_since <= long_ago
-        and matching.claimed.get(claim.pool) == slice_id
-    )
+    found = sorted((since, name) for name, since in matching.unbound_since.items() if since <= long_ago)
     return [round_.supply[name] for _, name in found]
 
 

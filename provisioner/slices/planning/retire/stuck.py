@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 
 from provisioner import constants
 from provisioner.model import bounds
-from provisioner.model.capacity import CapacityKind, PoolName, PoolStatus
-from provisioner.model.choices import QUEUED_NOT_SERVED
+from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.fit import trusted
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
@@ -100,12 +99,6 @@ def _stuck(slice_: Slice, pool: Supply, round_: Round, matching: Matching) -> St
             f"{pool.ready_nodes} of {pool.pool.hosts} nodes are ready with all their chips; nodes missing: {missing}"
         )
         key = f"unready {name}"
-    elif pool.pool.capacity is CapacityKind.QUEUED and not pool.nodes:
-        message = (
-            f"{slice_.title} waits for node pool {name}, which an earlier release created with queued "
-            f"capacity, and {QUEUED_NOT_SERVED}; then delete that node pool"
-        )
-        key = f"queued {name}"
     else:
         return None
     said = notice(slice_, constants.STUCK, message, key=key)

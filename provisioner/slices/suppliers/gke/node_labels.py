@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from provisioner import constants, tpu
-from provisioner.model.capacity import CapacityKind, NodePool, Taint, Zone
+from provisioner.model.capacity import CapacityKind, NodePool, Zone
 from provisioner.model.choices import reservation_parts
 from provisioner.model.fit import NodeView
 from provisioner.settings import region_of
@@ -15,17 +15,13 @@ from provisioner.slices.suppliers.nodes import CHIP_TAINT, SPOT_TAINT
 from provisioner.tpu import MachineType
 
 _GIB = 1024**3
-_QUEUED_TAINT = Taint(key=constants.QUEUED, value="true")
-#: Queued capacity is that of pools which an earlier release made.
-_CAPACITY_TAINTS = {CapacityKind.SPOT: (SPOT_TAINT,), CapacityKind.QUEUED: (_QUEUED_TAINT,)}
+_CAPACITY_TAINTS = {CapacityKind.SPOT: (SPOT_TAINT,)}
 #: Labels that GKE puts on nodes by how they were had.
 _CAPACITY_LABELS: Mapping[CapacityKind, Mapping[str, str]] = {
     CapacityKind.ON_DEMAND: {constants.PROVISIONING: "standard"},
     CapacityKind.RESERVATION: {constants.PROVISIONING: "standard"},
     CapacityKind.SPOT: {constants.PROVISIONING: "spot", constants.SPOT: "true"},
     CapacityKind.FLEX_START: {constants.PROVISIONING: "flex-start", constants.FLEX_START: "true"},
-    # What gke-provisioning says of queued nodes is documented nowhere; whoever made the pool labelled it.
-    CapacityKind.QUEUED: {},
 }
 #: The node labels that tell a reservation, in the order of its parts.
 _RESERVATION_LABELS = (

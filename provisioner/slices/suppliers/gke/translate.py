@@ -51,7 +51,6 @@ NODE_POOL_FIELDS = (
     "autoscaling.maxNodeCount",
     "locations",
     "placementPolicy",
-    "queuedProvisioning.enabled",
     "config.serviceAccount",
     "networkConfig.additionalNodeNetworkConfigs",
 )
@@ -138,8 +137,6 @@ def node_pool_from_message(message: Any) -> NodePool:
 
 
 def _capacity_kind(message: Any, reservation: str) -> CapacityKind:
-    if message.queued_provisioning.enabled and not message.config.flex_start:
-        return CapacityKind.QUEUED
     if reservation:
         return CapacityKind.RESERVATION
     if message.config.flex_start:

@@ -297,16 +297,6 @@ POOLS = [
         {
             "name": "b",
             "status": "RUNNING",
-            "autoscaling": {"enabled": True, "maxNodeCount": 4},
-            "queuedProvisioning": {"enabled": True},
-        },
-        NodePool(name=PoolName("b"), status=PoolStatus.RUNNING, hosts=4, capacity=CapacityKind.QUEUED),
-        id="a queued pool has the nodes that it may grow to",
-    ),
-    pytest.param(
-        {
-            "name": "b",
-            "status": "RUNNING",
             "initialNodeCount": 4,
             "autoscaling": {"enabled": True, "maxNodeCount": 2},
         },

@@ -207,29 +207,6 @@ def test_pools_that_are_made_empty(gke: Rehearsal, request_: NodePoolRequest) ->
     assert gke.nodes() == request_.hosts
 
 
-def test_a_queued_pool_of_an_earlier_release_is_known_for_what_it_is(gke: Rehearsal) -> None:
-    """The list asks for the field that tells it, and GKE deletes it as any other."""
-    body = {
-        "name": "queued",
-        "initialNodeCount": 0,
-        "locations": ["us-east5-b"],
-        "autoscaling": {"enabled": True, "maxNodeCount": 4, "locationPolicy": "ANY"},
-        "queuedProvisioning": {"enabled": True},
-        "placementPolicy": {"type": "COMPACT", "tpuTopology": "4x4"},
-        "config": {
-            "machineType": "ct6e-standard-4t",
-            "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"},
-        },
-    }
-    gke.simulator.world.create_pool(ClusterName("p", "us-east5", "c"), body)
-    gke.wait(60)
-    (pool,) = gke.client.list_node_pools()
-    assert (pool.status, pool.capacity, pool.hosts) == (PoolStatus.RUNNING, CapacityKind.QUEUED, 4)
-    gke.client.delete_node_pool(pool.name)
-    gke.wait(60)
-    assert gke.client.list_node_pools() == ()
-
-
 SUB_BLOCK = "projects/q/reservations/r/reservationBlocks/b/reservationSubBlocks/s"
 
 
