@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from typing import NewType
@@ -13,6 +14,8 @@ from provisioner import constants
 PoolName = NewType("PoolName", str)
 Zone = NewType("Zone", str)
 OperationName = NewType("OperationName", str)
+#: A name that GKE or the provisioner made: instances and their groups have those of cluster and pool in theirs, cut.
+GENERATED_NAME = re.compile(r"(?<![\w-])(gke-[a-z0-9-]+|[a-z0-9][a-z0-9-]{0,60}-[0-9a-f]{10})(?![\w-])")
 
 
 class PoolStatus(Enum):
@@ -63,6 +66,11 @@ class Failure:
 
     kind: FailureKind
     message: str
+
+    @property
+    def for_all(self) -> Failure:
+        """The same without the names of node pools and instances: those are one tenant's, and others are told too."""
+        return replace(self, message=GENERATED_NAME.sub("…", self.message))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

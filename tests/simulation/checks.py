@@ -21,7 +21,7 @@ from provisioner.simulators.gke.scopes import pulls_images
 from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.planning.plan import Plan
 from tests.simulation import arrivals, shown
-from tests.simulation.fairness import PAYS, Fairness
+from tests.simulation.fairness import PAYS, TOLD, Fairness
 from tests.simulation.objects import PodRun, WorkloadRun
 from tests.simulation.pools import (
     are_ours,
@@ -164,6 +164,10 @@ class Checker:
         """Take note of an Event."""
         process.note("tells %s %s: %s: %s", ref.kind, ref.name, reason, message)
         self._notices.setdefault(ref.uid, set()).add(reason)
+        if reason == constants.CREATION_WAITING and self.simulation.hostile.present:
+            others = {each.name for each in self.simulation.cluster.every_workload if each.namespace != ref.namespace}
+            if named := [name for name in others if f"{name}-" in message]:
+                self.stage.violate(TOLD, f"an Event on {ref} names {', '.join(named)} of another namespace")
 
     def told(self, workload: WorkloadRun, job: int) -> set[str]:
         """List the reasons of the Events on a workload and on the pods of one of its slices."""

@@ -84,6 +84,16 @@ def test_failures_that_were_under_way_together_count_once() -> None:
     assert twice[KEY] == replace(once[KEY], failure=failure(FailureKind.STOCKOUT, "newer words"))
 
 
+def test_others_that_are_out_of_stock_read_no_names_of_the_tenant_that_tried() -> None:
+    """GKE's message names the instance, and in it the workload."""
+    message = (
+        "Not all instances running. [GCE_STOCKOUT]: Instance 'gke-c-secret-plan-0a1b2c3d4e-3c60-0000' creation failed"
+    )
+    backoffs = backoff.pool_failed({}, failure(FailureKind.STOCKOUT, message), KEY, DIGEST, NOW)
+    assert "secret" not in backoffs[KEY].failure.message
+    assert "[GCE_STOCKOUT]: Instance '…' creation failed" in backoffs[KEY].failure.message
+
+
 def test_a_reason_is_worth_more_than_none() -> None:
     """Whichever comes first."""
     known, unknown = failure(FailureKind.STOCKOUT), failure(FailureKind.UNAVAILABLE, "GKE gives no reason.")

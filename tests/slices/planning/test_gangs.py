@@ -495,6 +495,25 @@ def test_a_jobset_that_asks_for_more_than_there_is_keeps_no_other_from_its_slice
             world.remove_pool(name)
 
 
+def test_who_tried_in_vain_in_the_pause_has_the_next_turn() -> None:
+    """What it got has failed and is being deleted at the end of the pause: it waits like those that have nothing."""
+    large, small = gang("large", replicas=3), gang("small")
+    world = world_of(large, small, partial_hold_seconds=60.0)
+    world.refuse_create = lambda create: STOCKOUT if create.workload.name == "small" or len(world.pools) >= 2 else None
+    while not reasons(world):
+        world.live(1, seconds=10)
+    world.refuse_create = lambda _: None
+    while not any("small" in name for name in world.created):
+        world.step(seconds=10)
+    world.refuse_create = room_for(world, 0)
+    for name in [name for name in world.pools if "small" in name]:
+        world.fail_pool(name, STOCKOUT)
+    world.step(seconds=10)
+    while (turn := next(iter(world.memory.turns.values()))).holder is None:
+        world.step(seconds=10)
+    assert turn.holder.workload_uid == small.uid
+
+
 def test_a_turn_ends_in_which_nothing_is_to_be_had() -> None:
     """The first in the queue selects spot, which is taken away and out of stock for days; the next does not."""
     spot = make_requirements(selector={constants.SPOT: "true"}, tolerations=(SPOT_TOLERATION,))

@@ -230,7 +230,9 @@ def _by_accelerator(members: Mapping[WorkloadUid, list[Slice]]) -> dict[str, set
 
 
 def _begun(members: Iterable[Slice], owned: Mapping[SliceId, Sequence[Supply]]) -> bool:
-    return any(owned.get(each.id) or any(pod.node_name for pod in each.pods) for each in members)
+    """Whether a workload has, or is getting, some of its slices: what failed or is being deleted is no beginning."""
+    pools = (pool for each in members for pool in owned.get(each.id, ()))
+    return any(pool.usable for pool in pools) or any(pod.node_name for each in members for pod in each.pods)
 
 
 def _is_there(

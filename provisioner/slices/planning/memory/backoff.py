@@ -79,7 +79,8 @@ def create_failed(
     backoffs: Mapping[str, Backoff], failure: Failure, capacity: str, now: datetime
 ) -> Mapping[str, Backoff]:
     """Return the back-offs of capacities after a create that GKE refused for want of it."""
-    return {**backoffs, capacity: _longer(backoffs.get(capacity), capacity, DELAYS[failure.kind], failure, now)}
+    delay, failure = DELAYS[failure.kind], failure.for_all
+    return {**backoffs, capacity: _longer(backoffs.get(capacity), capacity, delay, failure, now)}
 
 
 def slice_failed(

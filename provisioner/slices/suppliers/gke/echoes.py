@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
 from provisioner.google import echoes
-from provisioner.model.capacity import NodePoolRequest
-
-#: Instances and groups of GKE have the names of cluster and pool in theirs, cut; and other users' pools are named too.
-_GENERATED_NAME = re.compile(r"(?<![\w-])(gke-[a-z0-9-]+|[a-z0-9][a-z0-9-]{0,60}-[0-9a-f]{10})(?![\w-])")
+from provisioner.model.capacity import GENERATED_NAME, NodePoolRequest
 
 
 def without(text: str, values: Iterable[str]) -> str:
     """Return a text without the values and without names that GKE or the provisioner made."""
-    return _GENERATED_NAME.sub(echoes.GAP, echoes.without(text, values))
+    return GENERATED_NAME.sub(echoes.GAP, echoes.without(text, values))
 
 
 def of_request(request: NodePoolRequest) -> tuple[str, ...]:
