@@ -28,7 +28,7 @@ from provisioner.kube import store
 from provisioner.kube.lease import LeaseElector
 from provisioner.kube.reflector import Reflector
 from provisioner.kube.store import Store
-from provisioner.model.capacity import FailureKind, PoolStatus, Taint
+from provisioner.model.capacity import Failure, FailureKind, PoolStatus, Taint
 from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, Workloads, WorkloadUid
 from provisioner.runtime.clock import FollowedClock
 from provisioner.slices import act
@@ -639,6 +639,12 @@ BUGS: tuple[Bug, ...] = (
         at=(Store, "replace"),
         mutate=_merging,
         search_from=19,
+    ),
+    Bug(
+        name="instances-are-named-to-all",
+        description="GKE's message about missing capacity names the instance of the tenant that tried.",
+        at=(Failure, "for_all"),
+        mutate=lambda _original: property(lambda self: self),
     ),
     Bug(
         name="watch-begins-late",
