@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -10,7 +10,7 @@ from provisioner import constants
 from provisioner.model import bounds
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.fit import trusted
-from provisioner.model.workloads import WorkloadUid
+from provisioner.model.workloads import Pod, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.notices import notice
@@ -56,19 +56,21 @@ def find_stuck(
             )
             said = notice(slice_, constants.STUCK, message, key=f"hangs {name}")
             found.append(Stuck(slice_id=slice_id, pool=name, notice=said))
-        elif slice_.workload.uid not in held:
-            stuck = _stuck(slice_, pool, round_, matching)
+        elif slice_.workload.uid not in held and (waiting := unschedulable(slice_)):
+            stuck = _stuck(slice_, waiting, pool, round_, matching)
             found += [stuck] if stuck is not None else []
     return tuple(found)
 
 
-def _stuck(slice_: Slice, pool: Supply, round_: Round, matching: Matching) -> Stuck | None:
+def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, matching: Matching) -> Stuck | None:
     """Say why pods of a slice stay unschedulable although it has its pool."""
     name, limit = pool.name, round_.now - timedelta(seconds=_STUCK_SECONDS)
-    waiting = [pod for pod in unschedulable(slice_) if pod.unschedulable_since and pod.unschedulable_since <= limit]
     # Of the last round: what this one finds of a pool says nothing of how long it has been so.
     entry = round_.memory.phases.get(name)
-    if not waiting or entry is None or pool.pool.status is PoolStatus.PROVISIONING:
+    if entry is None or pool.pool.status is PoolStatus.PROVISIONING:
+        return None
+    waiting = [pod for pod in waiting if pod.unschedulable_since and pod.unschedulable_since <= limit]
+    if not waiting:
         return None
     key: str = name
     replaceable = False

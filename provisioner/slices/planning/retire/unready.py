@@ -18,18 +18,21 @@ def give_up(round_: Round, matching: Matching) -> frozenset[PoolName]:
     pools: with a zone or a device plugin out of order, replacing everything would make it worse.
     """
     supply, settings = round_.supply, round_.settings
-    replaceable = {name for name, each in supply.items() if _is_useless(each, round_, matching)}
     # One that is used again after all is nobody's to replace, and must not keep others from being replaced.
-    still = {name for name in round_.memory.given_up if name in replaceable and not supply[name].ready}
+    still = {
+        name
+        for name in round_.memory.given_up & supply.keys()
+        if not supply[name].ready and _is_useless(supply[name], round_, matching)
+    }
     waiting = sorted(
         (each.unready_since, name)
         for name, each in supply.items()
         if each.unready_since is not None
         and each.unready_seconds >= settings.ready_timeout_seconds
         and each.pool.hosts > 0
-        and name in replaceable
         and not each.leaving
         and name not in still
+        and _is_useless(each, round_, matching)
     )
     listed = sum(each.listed for each in supply.values())
     most = max(1, listed * settings.replaced_share_percent // 100)
