@@ -130,6 +130,10 @@ GOAL ?= 95
 mutate: $(SETUP) ## Try SAMPLE random mutations of the code, drawn by SEED: the tests must detect GOAL percent of them.
 	@$(BIN)/python -m tests.mutation --sample $(SAMPLE) --seed $(SEED) --goal $(GOAL)
 
+.PHONY: histories
+histories: $(SETUP) ## Say which of 200 seeds of each simulation have another history than recorded; ARGS=--write records them.
+	@$(BIN)/python -m tests.support.simulations.histories $(ARGS)
+
 .PHONY: bench
 bench: setup ## Measure the figures of docs/performance.md.
 	@$(BIN)/python -m benchmarks
