@@ -179,3 +179,12 @@ def test_an_unknown_quota_is_used_up_with_few_rejected_calls(quota: int, slices:
     assert sum(used) / (quota * len(used)) >= 0.95
     # The first burst is rejected once; after that only probes are.
     assert rejected <= slices + len(used) * poll / 5
+
+
+def test_a_request_that_is_refused_after_its_pool_has_failed_waits_as_at_first() -> None:
+    """And the other way round: neither says anything of the other."""
+    failed = backoff.pool_failed({}, failure(FailureKind.UNAVAILABLE), KEY, DIGEST, NOW)
+    refused = backoff.refused(failed, SLICE, DIGEST, failure(FailureKind.INVALID), after(5))[DIGEST]
+    assert (refused.failures, refused.slice_id) == (1, SLICE)
+    again = backoff.pool_failed({DIGEST: refused}, failure(FailureKind.UNAVAILABLE), KEY, DIGEST, after(10))[DIGEST]
+    assert (again.failures, again.slice_id) == (1, None)

@@ -114,7 +114,10 @@ def pool_failed(
         # It explains what had no reason before.
         return create_failed(forget(backoffs, digest), failure, capacity, now)
     key = digest or capacity
-    return {**backoffs, key: _longer(backoffs.get(key), key, FAILED_POOL_DELAY, failure, now)}
+    before = backoffs.get(key)
+    # The create was taken since it was refused.
+    before = before if before is not None and before.slice_id is None else None
+    return {**backoffs, key: _longer(before, key, FAILED_POOL_DELAY, failure, now)}
 
 
 def refused(
@@ -122,6 +125,7 @@ def refused(
 ) -> Mapping[str, Backoff]:
     """Return the back-offs after a request, known by its digest, that GKE has called invalid (again)."""
     before = backoffs.get(digest)
+    before = before if before is not None and before.slice_id is not None else None
     return {**backoffs, digest: replace(_longer(before, digest, REFUSAL_DELAY, failure, now), slice_id=slice_id)}
 
 
