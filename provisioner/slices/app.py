@@ -28,7 +28,6 @@ from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.choice import choose
 from provisioner.slices.suppliers.gke.decorators import InstrumentedGke, RetryingGke
 from provisioner.slices.suppliers.gke.protocol import Gke
-from provisioner.slices.tracing import make_tracing
 
 _log = structlog.get_logger(__name__)
 
@@ -87,7 +86,6 @@ def build(
         leader=replica.leader,
         problems=lambda: loop.problems(),  # noqa: PLW0108 - the loop comes later
     )
-    tracing = make_tracing(os.environ, cluster=settings.cluster)
     loop = Loop(
         settings=settings,
         watches=watches,
@@ -103,7 +101,6 @@ def build(
         ),
         metrics=metrics,
         board=board,
-        tracing=tracing,
         store=kube.HintsStore(api, settings.own_namespace),
         is_leader=replica.is_leader,
         clock=clock,
@@ -132,7 +129,6 @@ def build(
         server=server,
         elector=replica.elector,
         exit_process=exit_process,
-        last=tracing.stop if tracing is not None else None,
     )
 
 

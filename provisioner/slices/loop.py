@@ -26,7 +26,6 @@ from provisioner.slices.planning.round import Derived
 from provisioner.slices.planning.stalled import notices_while_stalled
 from provisioner.slices.report import Reporter
 from provisioner.slices.supplier import IdentityCheck
-from provisioner.slices.tracing import Tracing
 
 #: A create may be decided on a list of pools this old; a delete needs one of the same round.
 _CREATE_LIST_AGE_SECONDS = 5.0
@@ -51,8 +50,6 @@ class Loop(RoundLoop[answers.Answer]):
     board: Board
     store: kube.HintsStore
     is_leader: Callable[[], bool]
-    #: None: nobody collects traces.
-    tracing: Tracing | None = None
     #: None: nothing is measured but what the plan says.
     meter: Meter | None = None
     memory: Memory = field(default_factory=Memory)
@@ -115,8 +112,6 @@ class Loop(RoundLoop[answers.Answer]):
             # counts a minute later as a call whose outcome nobody knows.
             self.actor.carry_out(plan)
             self.report(lambda: self.reporter.tell(plan))
-            if self.tracing is not None:
-                self.report(functools.partial(self.tracing.follow, plan.pools, self.clock()))
             if self.meter is not None:
                 self.report(functools.partial(self.meter.look, plan, snapshot, self.clock()))
             self._save_hints()
