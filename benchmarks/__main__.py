@@ -192,7 +192,7 @@ def swap() -> None:
         here.await_empty()
         swapped = _swapped(here)
         _say("12 JobSets of one shape: jobs that ran on another job's pool", str(swapped))
-        _say("  pods killed or jobs restarted", str(restarts + abs(len(pods) - 24)), "target: 0, Go original: 6 kills")
+        _say("  pods killed or jobs restarted", str(restarts + max(0, len(pods) - 24)), "target: 0, Go original: 6 kills")
 
 
 def _alone(here: World) -> float:
