@@ -192,7 +192,8 @@ def swap() -> None:
         here.await_empty()
         swapped = _swapped(here)
         _say("12 JobSets of one shape: jobs that ran on another job's pool", str(swapped))
-        _say("  pods killed or jobs restarted", str(restarts + max(0, len(pods) - 24)), "target: 0, Go original: 6 kills")
+        started_again = restarts + max(0, len(pods) - 24)
+        _say("  pods killed or jobs restarted", str(started_again), "target: 0, Go original: 6 kills")
 
 
 def _alone(here: World) -> float:
