@@ -138,9 +138,9 @@ def _invalid(original: Any) -> Any:
 def _refused_for_good(original: Any) -> Any:
     """Never sends again what was refused once."""
 
-    def refused(*arguments: Any) -> Any:
-        found = original(*arguments)
-        return replace(found, wait=replace(found.wait, until=found.wait.until + timedelta(hours=3)))
+    def refused(backoffs: Any, slice_id: Any, digest: str, *rest: Any) -> Any:
+        found = original(backoffs, slice_id, digest, *rest)
+        return {**found, digest: replace(found[digest], until=found[digest].until + timedelta(hours=3))}
 
     return refused
 

@@ -75,6 +75,8 @@ def decide(
     launches = launch(round_, matching, turns, budget, slots.for_creates(len(deletes)))
     at_once = slots.for_deletes(len(launches.creates))
     if at_once is not None:
+        # Those first that others wait for, then the longest idle.
+        deletes = tuple(sorted(deletes, key=lambda each: (each.name not in evicted, unneeded.since[each.name])))
         late = {each.name: due[each.name]._replace(waits_for=OTHER_OPERATIONS) for each in deletes[at_once:]}
         deletes, due = deletes[:at_once], {**due, **late}
     closing = reserving.closing(round_, matching, budget)
@@ -143,7 +145,8 @@ def _turns(round_: Round, progress: gangs.Progress, launches: Launches) -> dict[
         if turn.holder is not None:
             last |= had_turn(resource, turn.holder, round_.now)
     waiting = (unit_of(each) for each in round_.slices.values() if each.pending)
-    return {"gangs": progress.gangs, "turns": turns, "last_turns": still_of_use(last, waiting) if last else last}
+    noted = still_of_use(last, waiting) if last else last
+    return {"gangs": progress.gangs, "turns": turns, "last_turns": noted, "waits_for": launches.waits_for}
 
 
 def _phases(
@@ -195,12 +198,13 @@ def _remember(
         for name, call in memory.deletes.items()
         if call.state is not CallState.POSTPONED or name in unneeded.since
     }
-    last_held = {**memory.last_held, **{slice_id: min(names) for slice_id, names in matching.held.items()}}
+    last_users = {name: user for name, user in memory.last_users.items() if user not in matching.held}
+    last_users |= {name: user for user, names in matching.held.items() for name in names}
     # It ends with the pool: the next one of that name is another slice's. The labels tell of a slice's only own pool.
-    last_held = {
-        slice_id: name
-        for slice_id, name in last_held.items()
-        if slice_id in slices and name in supply and [each.name for each in round_.owned.get(slice_id, ())] != [name]
+    last_users = {
+        name: user
+        for name, user in last_users.items()
+        if name in supply and [each.name for each in round_.owned.get(user, ())] != [name]
     }
     return replace(
         memory,
@@ -215,7 +219,7 @@ def _remember(
         created_at=limits.remembered(memory.created_at, len(started), round_.settings, now),
         unneeded_since=unneeded.since,
         braked_delete_at=unneeded.braked_delete_at,
-        last_held=last_held,
+        last_users=last_users,
         claims=matching.claims,
         unbound_since=matching.unbound_since,
         tallies=launches.tallies,

@@ -233,7 +233,7 @@ def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[
 def referred(supply: Iterable[Supply], workloads: Workloads, memory: Memory) -> dict[SliceId, str]:
     """List the slices that pools or the memory refer to, with the name of the child Job where a pool tells it."""
     refused = (each.slice_id for each in memory.backoffs.values() if each.slice_id is not None)
-    found = dict.fromkeys((*memory.attempts, *memory.last_held, *refused), "")
+    found = dict.fromkeys((*memory.attempts, *memory.last_users.values(), *refused), "")
     for each in supply:
         workload, uid, key, group_name = each.ownership
         if uid:

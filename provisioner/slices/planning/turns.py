@@ -6,8 +6,12 @@ Namespaces take turns first, then the workloads of one namespace, then the slice
 last turn, or arrival, is longest ago. So a slice waits for at most (namespaces that wait) x (workloads of its namespace
 that wait) x (slices of its workload that wait) turns, whatever fails and whoever comes later.
 
-A turn ends when the unit is served, or after `TURN`. After a turn in vain nobody has one for as long, and everyone may
-use what is free. Units that do not want the resource never wait for it.
+A unit that needs several resources takes its turns in a fixed order (each accelerator that workloads start together on,
+then the limits, narrowest first), and keeps each turn until it has had the next: no two units wait for each other.
+
+A turn ends when the unit is served, or after `TURN`; later where GKE is still busy with what it is for. After a turn in
+vain nobody has one for as long, and everyone may use what is free. Units that do not want the resource never wait for
+it.
 """
 
 from __future__ import annotations
@@ -23,6 +27,9 @@ from provisioner.slices.demand import Slice
 
 #: How long one turn lasts at most, and the pause after a turn in vain.
 TURN = timedelta(minutes=15)
+#: A turn lasts so long at most where GKE is still busy with what it is for: a create that finds no capacity ends within
+#: 35 minutes.
+SLOWEST = 3 * TURN
 #: The resource of all creates together: the threads that call the supplier, and its operations.
 CREATES = "creates"
 
@@ -96,15 +103,27 @@ def _interleaved(resource: str, queues: Mapping[tuple[str, ...], _Queue], last: 
 
 
 def next_turn(
-    turn: Turn | None, resource: str, waiting: Mapping[Unit, datetime], last: LastTurns, now: datetime
+    turn: Turn | None,
+    resource: str,
+    waiting: Mapping[Unit, datetime],
+    last: LastTurns,
+    now: datetime,
+    length: timedelta = TURN,
 ) -> Turn | None:
-    """Return whose turn it is from now on; None where nobody waits."""
+    """Return whose turn it is from now on, for `length` at most; None where nobody waits."""
     if turn is not None and turn.holder in waiting:
         return turn if now < turn.until else Turn(holder=None, began_at=now)
     if turn is not None and turn.holder is None and now < turn.until:
         return turn
     order = in_order(resource, waiting, last)
-    return Turn(holder=order[0], began_at=now) if order else None
+    return Turn(holder=order[0], began_at=now, length=length) if order else None
+
+
+def had_since(resource: str, turn: Turn, turns: Mapping[str, Turn], last: LastTurns) -> bool:
+    """Whether the holder of one turn has had another one, at another resource, since that began."""
+    now, unit = turns.get(resource), turn.holder
+    over = now is None or now.holder != unit
+    return over and unit is not None and last.get((resource, unit), turn.began_at) > turn.began_at
 
 
 def had_turn(resource: str, unit: Unit, now: datetime) -> dict[tuple[str, tuple[str, ...]], datetime]:

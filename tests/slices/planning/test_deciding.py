@@ -637,11 +637,11 @@ def test_where_a_slice_runs_is_remembered_unless_it_is_the_only_pool_that_was_ma
     workload = make_jobset()
     world = running(workload)
     world.run(2)
-    assert world.memory.last_held == {}
+    assert world.memory.last_users == {}
     (held,) = world.pools
     world.put_pool(make_pool(workload, attempt=1))
     world.run(1)
-    assert set(world.memory.last_held.values()) == {held}
+    assert world.memory.last_users.keys() == {held}
 
 
 def test_nobody_counts_on_a_new_pool_because_it_had_an_earlier_one_of_that_name() -> None:
@@ -653,11 +653,11 @@ def test_nobody_counts_on_a_new_pool_because_it_had_an_earlier_one_of_that_name(
     world.pods.clear()
     world.put(make_pod(other, node=make_node(lent).name))
     world.run(2)
-    assert set(world.memory.last_held.values()) == {lent.name}
+    assert world.memory.last_users.keys() == {lent.name}
     world.remove_pool(lent.name)
     world.end_pods(other)
     world.run(2)
-    assert world.memory.last_held == {}
+    assert world.memory.last_users == {}
     world.start_pods(workload)
     world.run(4)
     assert world.created == [lent.name]

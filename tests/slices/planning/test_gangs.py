@@ -376,6 +376,8 @@ def test_a_limit_that_ends_by_itself_wakes_the_loop() -> None:
     world = world_of(make_jobset("a"), max_creates_per_hour=2)
     world.step(seconds=60)
     world.add(gang("b"))
+    # Its turn begins.
+    assert world.step(seconds=1).creates == ()
     plan = world.look()
     assert plan.creates == ()
     assert plan.wake_at is not None

@@ -29,7 +29,7 @@ def test_hints_come_back_as_they_were() -> None:
     """Idle since, back-off, last place."""
     memory = Memory(
         unneeded_since={PoolName("p"): NOW},
-        last_held={SLICE: PoolName("p")},
+        last_users={PoolName("p"): SLICE},
         backoffs={
             "key": Backoff(failure=failure(FailureKind.STOCKOUT, 'it says "ö"'), failures=3, since=NOW, until=after(9))
         },
@@ -67,7 +67,7 @@ def test_the_hints_of_ten_thousand_swapped_slices_fit_into_a_configmap() -> None
     slices = [SliceId(WorkloadUid(f"{index:036}"), GroupKey(f"{index:040}")) for index in range(10_000)]
     pools = [PoolName(f"training-run-{index:05}-0123456789") for index in range(10_000)]
     memory = Memory(
-        last_held=dict(zip(slices, pools, strict=True)),
+        last_users=dict(zip(pools, slices, strict=True)),
         created_at=tuple(NOW + timedelta(microseconds=place) for place in range(len(pools))),
         unneeded_since=dict.fromkeys(pools[:500], NOW),
         attempts=dict.fromkeys(slices[:500], 7),
@@ -82,8 +82,8 @@ def test_the_hints_of_ten_thousand_swapped_slices_fit_into_a_configmap() -> None
     assert _bytes(text) <= bounds.HINTS
     assert _bytes(whole) < 960_000 < 2**20
     kept = checkpoint.from_text(text)
-    assert len(kept.last_held) > 2000
-    assert kept.last_held.items() <= memory.last_held.items()
+    assert len(kept.last_users) > 2000
+    assert kept.last_users.items() <= memory.last_users.items()
     assert kept.created_at == memory.created_at
     assert (kept.unneeded_since, kept.attempts) == (memory.unneeded_since, memory.attempts)
 
@@ -117,8 +117,8 @@ def test_equal_memories_give_equal_text() -> None:
         ("idle-since", '{"p": 7}'),
         ("idle-since", '{"p": "yesterday"}'),
         ("idle-since", "[" * 100_000),
-        ("last-held", '{"noslash": "p"}'),
-        ("last-held", '{"u/k": 5}'),
+        ("last-users", '{"p": "noslash"}'),
+        ("last-users", '{"p": 5}'),
         ("back-off", '{"k": null}'),
         ("back-off", '{"k": {"kind": "new kind"}}'),
         ("back-off", '{"k": {"kind": "quota", "message": "m", "failures": 1e999, "since": "", "until": ""}}'),
@@ -148,7 +148,7 @@ _JSON = st.recursive(
 @pytest.mark.timeout(30)  # examples made by chance
 @given(
     st.dictionaries(
-        st.sampled_from(["idle-since", "last-held", "back-off", "attempts", "creates", "else"]),
+        st.sampled_from(["idle-since", "last-users", "back-off", "attempts", "creates", "else"]),
         st.one_of(st.text(max_size=40), _JSON.map(json.dumps)),
     )
 )

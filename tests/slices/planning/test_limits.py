@@ -290,6 +290,8 @@ def test_creates_are_counted_over_a_window_that_slides() -> None:
     world.now = after(3600)
     assert creates(world.step(seconds=0)) == ["c"]
     world.add(make_jobset("d"))
+    # Its turn begins.
+    world.step(seconds=1)
     plan = world.step(seconds=0)
     assert (creates(plan), plan.wake_at) == ([], after(4200))
     world.settings = settings(max_creates_per_hour=1)

@@ -96,25 +96,17 @@ def test_slices_of_two_accelerators_count_only_in_the_limit_of_their_own() -> No
     assert len(closed(world)) == 1
 
 
-def test_no_more_pools_are_closed_when_the_first_of_them_are_free() -> None:
-    """Eight pools make room for a large slice; that six of them are idle already takes none of the others."""
+def test_all_pools_in_use_are_closed_until_enough_are_free() -> None:
+    """Nobody knows which pods end first: a long run may be among those that would be chosen."""
     small = [jobset_of(f"small{number:02}", "2x2x1") for number in range(20)]
     world = World(*small, settings_=settings(max_chips=80, deletion_delay_seconds=3600.0))
     market = Market(world, seconds=5)
     wait(market, minutes=1)
     world.add(jobset_of("large", "2x4x4"))
     wait(market, minutes=2)
-    first = closed(world)
-    assert len(first) == 8
-    on_closed = {
-        pod.workload_uid for pod in world.pods.values() if pod.node_name and _pool(world, pod.node_name) in first
-    }
-    for uid in sorted(uid for uid in on_closed if uid is not None)[:6]:
-        world.remove_jobset(world.workloads[uid])
-    wait(market, minutes=1)
-    assert closed(world) == first
-    for uid in sorted(uid for uid in on_closed if uid in world.workloads):
-        world.remove_jobset(world.workloads[uid])
+    assert len(closed(world)) == 20
+    for workload in small[:8]:
+        world.remove_jobset(workload)
     wait(market, minutes=3)
     assert "large" in market.ran_at
     assert not closed(world)

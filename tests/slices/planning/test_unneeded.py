@@ -242,9 +242,19 @@ def test_no_more_than_a_share_of_the_pools_is_replaced_at_once() -> None:
     world = World(*workloads, settings_=settings(replaced_share_percent=20))
     for workload in workloads:
         world.put_pool(make_pool(workload), ready=False)
-    world.refuse_delete = lambda _: failure(FailureKind.UNAVAILABLE)
     world.run(60, seconds=60)
-    assert len({delete.name for plan in world.plans for delete in plan.deletes}) == 2
+    assert len(set(world.deleted)) == 2
+
+
+def test_an_unready_pool_that_cannot_be_deleted_does_not_keep_others_from_being_replaced() -> None:
+    """The pods of its tenant may tolerate every cordon."""
+    world = World(*(make_jobset(f"train-{index}") for index in range(2)), settings_=settings(replaced_share_percent=20))
+    for index, workload in enumerate(list(world.workloads.values())):
+        world.put_pool(make_pool(workload), ready=False)
+        world.run(1, seconds=60 * (1 - index))
+    world.refuse_delete = lambda delete: failure(FailureKind.UNAVAILABLE) if "train-0" in delete.name else None
+    world.run(40, seconds=60)
+    assert [name for name in world.deleted if "train-1" in name]
 
 
 def test_a_pool_with_pods_on_it_is_not_replaced_however_unready() -> None:

@@ -31,7 +31,7 @@ def charged(world: World) -> dict[str, int]:
     budget = Budget.of(begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now))
     return {
         scope.removeprefix("namespace "): chips
-        for scope, chips in budget.chips.items()
+        for scope, chips in budget.used.items()
         if "namespace " in scope and chips
     }
 

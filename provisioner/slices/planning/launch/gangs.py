@@ -22,16 +22,18 @@ from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch import wishes
 from provisioner.slices.planning.launch.blockers import problem_of_all
 from provisioner.slices.planning.match.assignment import Matching
-from provisioner.slices.planning.memory.state import Gang
+from provisioner.slices.planning.memory.state import Gang, Memory
 from provisioner.slices.planning.moments import clock
 from provisioner.slices.planning.notices import notice
 from provisioner.slices.planning.plan import Notice
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
 from provisioner.slices.planning.turns import (
+    SLOWEST,
     TURN,
     LastTurns,
     Turn,
+    had_since,
     had_turn,
     in_order,
     next_turn,
@@ -40,8 +42,6 @@ from provisioner.slices.planning.turns import (
 )
 
 _RESOURCE = "together "
-#: A create that finds no capacity ends within 35 minutes.
-_SLOWEST = 3 * TURN
 #: Who holds nothing must not try without a pause.
 _SHORTEST_PAUSE = timedelta(seconds=60)
 #: From a pool's being up to its nodes' being ready with their chips, with room to spare.
@@ -90,15 +90,17 @@ def take_turns(round_: Round) -> Turns:
     members = _members(round_.slices, round_.settings)
     queued = {uid for uid, gang in memory.gangs.items() if gang.queues and uid in members}
     unsatisfiable = frozenset(uid for uid in queued if problem_of_all(round_, members[uid]))
+    nodes = {node.name for each in round_.supply.values() for node in each.nodes} if queued else set[str]()
     turns: dict[str, Turn] = {}
     sidelined: dict[WorkloadUid, str] = {}
     holders: set[WorkloadUid] = set()
-    for accelerator, uids in _by_accelerator(members).items():
-        queue = (uids & queued) - unsatisfiable
+    for accelerator, uids in sorted(_by_accelerator(members).items()):
+        # Who has no turn at one accelerator waits for none at the next.
+        queue = (uids & queued) - unsatisfiable - sidelined.keys()
         if not queue:
             continue
         resource = f"{_RESOURCE}{accelerator}"
-        new = {uid for uid in uids - queued if not _begun(members[uid], round_.owned)}
+        new = {uid for uid in uids - queued if not _begun(members[uid], round_.owned, nodes)}
         # Who can never have all keeps nobody waiting.
         new = {uid for uid in new if not problem_of_all(round_, members[uid])}
         since = {uid: min(waits_since(each, now) for each in members[uid]) for uid in queue | new}
@@ -107,7 +109,8 @@ def take_turns(round_: Round) -> Turns:
             for uid in sorted(since, key=lambda uid: (since[uid], uid))
         }
         turn = memory.turns.get(resource)
-        if turn is None or not (waiting.keys() == {turn.holder} or _creates(turn, members, round_)):
+        kept = turn is not None and turn.holder in waiting and _needs_more(turn, resource, members, memory)
+        if turn is None or not (kept or waiting.keys() == {turn.holder} or _creates(turn, members, round_)):
             # Nobody waits for one that is alone: it ends its turn itself, by giving back.
             turn = next_turn(turn, resource, waiting, memory.last_turns, now)
         if turn is None:
@@ -136,11 +139,25 @@ def take_turns(round_: Round) -> Turns:
     )
 
 
+def _needs_more(turn: Turn, resource: str, members: Mapping[WorkloadUid, Sequence[Slice]], memory: Memory) -> bool:
+    """Whether the holder of a turn waits for one at a resource that comes later, or has that one now."""
+    unit = turn.holder
+    if unit is None:
+        return False
+    shapes = (each.shape for each in members[unit.workload_uid])
+    others = {f"{_RESOURCE}{shape.accelerator.label}" for shape in shapes if shape is not None}
+    later = {each for each in others if each > resource and each in memory.turns}
+    # Limits come after all accelerators.
+    later |= {each for each, now in memory.turns.items() if now.holder == unit and not each.startswith(_RESOURCE)}
+    later |= {memory.waits_for[unit]} if unit in memory.waits_for else set()
+    return any(not had_since(each, turn, memory.turns, memory.last_turns) for each in later)
+
+
 def _creates(turn: Turn, members: Mapping[WorkloadUid, Sequence[Slice]], round_: Round) -> bool:
     """Whether pools of the holder are being created, for no longer than a create that finds no capacity takes."""
     slices = members.get(turn.holder.workload_uid, ()) if turn.holder is not None else ()
     pools = (each for slice_ in slices for each in round_.owned.get(slice_.id, ()))
-    return round_.now - turn.began_at < _SLOWEST and any(each.pool.status is PoolStatus.PROVISIONING for each in pools)
+    return round_.now - turn.began_at < SLOWEST and any(each.pool.status is PoolStatus.PROVISIONING for each in pools)
 
 
 def progress_of(round_: Round, turns: Turns, matching: Matching) -> Progress:
@@ -229,10 +246,13 @@ def _by_accelerator(members: Mapping[WorkloadUid, list[Slice]]) -> dict[str, set
     return found
 
 
-def _begun(members: Iterable[Slice], owned: Mapping[SliceId, Sequence[Supply]]) -> bool:
-    """Whether a workload has, or is getting, some of its slices: what failed or is being deleted is no beginning."""
+def _begun(members: Iterable[Slice], owned: Mapping[SliceId, Sequence[Supply]], nodes: AbstractSet[str]) -> bool:
+    """Whether a workload has, or is getting, some of its slices: what failed or is being deleted is no beginning.
+
+    Nor is a pod on a node of somebody else: anyone can bind one there.
+    """
     pools = (pool for each in members for pool in owned.get(each.id, ()))
-    return any(pool.usable for pool in pools) or any(pod.node_name for each in members for pod in each.pods)
+    return any(pool.usable for pool in pools) or any(pod.node_name in nodes for each in members for pod in each.pods)
 
 
 def _is_there(

@@ -18,7 +18,7 @@ from provisioner.slices.planning.launch.capacity import Choices
 from provisioner.slices.planning.launch.gangs import Turns
 from provisioner.slices.planning.launch.limits import Budget, Refusal
 from provisioner.slices.planning.launch.operations import OTHER_OPERATIONS
-from provisioner.slices.planning.launch.reserving import pass_on
+from provisioner.slices.planning.launch.reserving import pass_on, resource_of
 from provisioner.slices.planning.launch.specification import Specification, is_held, labels_left_out
 from provisioner.slices.planning.launch.wishes import wants_one_zone
 from provisioner.slices.planning.lifecycle import Phase
@@ -46,8 +46,9 @@ class Launches:
     wanted: list[PoolState] = field(default_factory=list)
     wake_at: list[datetime] = field(default_factory=list)
     waits_for_operations: bool = False
-    #: Turns on limits from now on, and which units had a turn, for `Memory`.
+    #: Turns on limits from now on, who waits for which, and which units had a turn, for `Memory`.
     turns: Mapping[str, Turn] = field(default_factory=dict)
+    waits_for: Mapping[Unit, str] = field(default_factory=dict)
     last_turns: dict[tuple[str, tuple[str, ...]], datetime] = field(default_factory=dict)
     tallies: Mapping[str, Tally] = field(default_factory=dict)
 
@@ -105,7 +106,8 @@ def launch(round_: Round, matching: Matching, turns: Turns, budget: Budget, slot
     for unit in in_order(CREATES, since, round_.memory.last_turns):
         launcher.serve(wishes[unit])
     launches = launcher.launches
-    launches.turns = pass_on(round_, launcher.limited)
+    launches.turns = pass_on(round_, budget, launcher.limited, matching, turns.members, launches.creates)
+    launches.waits_for = {unit: resource_of(scope) for scope, units in launcher.limited.items() for unit in units}
     # A turn that begins now has its effect in the next decision.
     moments = (
         round_.now if turn.holder is not None and turn.began_at == round_.now else turn.until
@@ -216,6 +218,8 @@ class _Launcher:
     launches: Launches
     #: By capacity that was out of stock: who tries it first.
     queues: Mapping[str, Mapping[Unit, int]] = field(default_factory=dict)
+    #: The scope of the limit that keeps a unit out, empty for none.
+    scopes: dict[Unit, str] = field(default_factory=dict)
     #: By scope of a limit on chips: whom it alone keeps out, and since when.
     limited: dict[str, dict[Unit, datetime]] = field(default_factory=lambda: defaultdict(dict))
 
@@ -350,9 +354,10 @@ class _Launcher:
     def _wait_for_limit(self, slice_: Slice) -> None:
         """Note that a limit on chips alone keeps a slice, or those that it starts together with, out."""
         together = self.unserved.get(slice_.workload.uid)
-        scope = self.budget.scope_to_reserve(together or (slice_,))
-        if scope:
-            unit = unit_of(slice_, together=together is not None)
+        unit = unit_of(slice_, together=together is not None)
+        if unit not in self.scopes:
+            self.scopes[unit] = self.budget.scope_to_reserve(together or (slice_,))
+        if scope := self.scopes[unit]:
             since = waits_since(slice_, self.round_.now)
             self.limited[scope][unit] = min(since, self.limited[scope].get(unit, since))
 

@@ -24,12 +24,14 @@ from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
 from provisioner.slices.planning.turns import Unit, unit_of
 
-_HOUR = timedelta(hours=1)
+HOUR = timedelta(hours=1)
 _ALL = "all pools together"
+#: The scope of MAX_CREATES_PER_HOUR.
+CREATES_PER_HOUR = "creates"
 _PAUSE = "PAUSE_CREATION"
 _POOLS = "MAX_POOLS_PER_JOBSET"
 #: The first words of scopes, narrowest first.
-_BREADTH = ("namespace", "accelerator", "all")
+_BREADTH = ("namespace", "accelerator", "all", CREATES_PER_HOUR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +77,8 @@ class Budget:
 
     settings: Settings
     now: datetime
-    #: Chips by scope, and by scope and the workload that has them.
-    chips: Counter[str] = field(default_factory=Counter)
+    #: Chips, or creates, by scope, and chips by scope and the workload that has them.
+    used: Counter[str] = field(default_factory=Counter)
     chips_of_workloads: Counter[tuple[str, WorkloadUid]] = field(default_factory=Counter)
     #: Pools by their workload.
     pools: Counter[WorkloadName] = field(default_factory=Counter)
@@ -92,7 +94,8 @@ class Budget:
     def of(cls, round_: Round) -> Budget:
         """Count what there is, before any slice counts on a pool that no pod is bound to."""
         budget = cls(settings=round_.settings, now=round_.now)
-        budget.created = sorted(at for at in round_.memory.created_at if at > round_.now - _HOUR)
+        budget.created = sorted(at for at in round_.memory.created_at if at > round_.now - HOUR)
+        budget.used[CREATES_PER_HOUR] = len(budget.created)
         if budget.counts:
             users = _users(round_)
             for each in round_.supply.values():
@@ -112,7 +115,7 @@ class Budget:
         """Return a budget of its own with the same things counted."""
         return replace(
             self,
-            chips=self.chips.copy(),
+            used=self.used.copy(),
             chips_of_workloads=self.chips_of_workloads.copy(),
             pools=self.pools.copy(),
             charges=self.charges.copy(),
@@ -126,13 +129,15 @@ class Budget:
         """Return what forbids one more pool for this slice, None where nothing does."""
         if self.settings.pause_creation:
             return _PAUSED
-        if slice_.shape is None or not (self.counts or self.settings.max_creates_per_hour is not None):
+        if slice_.shape is None:
             return None
-        chips = _chips_of(slice_)
-        for limit, scope, most in self._limits_on_chips(slice_):
+        for limit, scope, most, asked in self._limits(slice_):
             reserved = self._reserved_for_others(scope, slice_)
-            if self.chips[scope] + reserved + chips > most:
-                return _too_many_chips(limit, scope, most, self.chips[scope], reserved, chips)
+            if self.used[scope] + reserved + asked <= most:
+                continue
+            if scope == CREATES_PER_HOUR:
+                return self._too_many_creates(most, reserved)
+            return _too_many_chips(limit, scope, most, self.used[scope], reserved, asked)
         return self._refusal_of_others(slice_.workload)
 
     def take(self, slice_: Slice) -> None:
@@ -142,6 +147,7 @@ class Budget:
             chips = {workload.namespace: _chips_of(slice_)}
             self._count(Charge(chips, shape.accelerator.label, workload.full_name, workload.uid), 1)
         self.created.append(self.now)
+        self.used[CREATES_PER_HOUR] += 1
 
     def give_back(self, each: Supply) -> None:
         """Count a pool no more."""
@@ -154,8 +160,7 @@ class Budget:
         charge = self.charges.get(each.name)
         if charge is None:
             return False
-        chips = _chips_of(slice_)
-        scopes = {scope for _, scope, most in self._limits_on_chips(slice_) if self.chips[scope] + chips > most}
+        scopes = {scope for _, scope, most, asked in self._limits(slice_) if self.used[scope] + asked > most}
         if scopes:
             return not scopes.isdisjoint(_scopes(charge))
         return charge.workload == slice_.workload.full_name and self._too_many_pools(slice_.workload) is not None
@@ -168,21 +173,24 @@ class Budget:
     # --- claims
 
     def allows_claim(self, slice_: Slice, each: Supply, *, again: bool = False) -> bool:
-        """Whether a slice may count on a pool that was created for another: its chips then count for the slice.
+        """Whether a slice may count on a pool that another had, or was created for: its chips then count for the slice.
 
         One that counted on it before does so `again`, whoever has a turn by now.
         """
         charge = self.charges.get(each.name)
-        if charge is None or charge.uid == slice_.workload.uid:
+        if charge is None:
             return True
         namespace = slice_.workload.namespace
+        scopes = (_ALL, _namespace(namespace), _accelerator(charge.accelerator))
+        if not again and any(self._reserved_for_others(scope, slice_) for scope in scopes):
+            return False
+        if charge.uid == slice_.workload.uid:
+            return True
         most = _amount(self.settings.max_chips_per_namespace, namespace)
         more = each.chips - charge.chips.get(namespace, 0)
-        if most is not None and self.chips[_namespace(namespace)] + more > most:
+        if most is not None and self.used[_namespace(namespace)] + more > most:
             return False
-        scopes = (_ALL, _namespace(namespace), _accelerator(charge.accelerator))
-        kept = not again and any(self._reserved_for_others(scope, slice_) for scope in scopes)
-        return not kept and self._too_many_pools(slice_.workload) is None
+        return self._too_many_pools(slice_.workload) is None
 
     def claim(self, slice_: Slice, each: Supply) -> None:
         """Count a pool for the slice that counts on it."""
@@ -197,36 +205,39 @@ class Budget:
     def scope_to_reserve(self, slices: Collection[Slice]) -> str:
         """Return the narrowest limit that keeps out slices that wait for each other: what becomes free there may help.
 
-        Within no wider one: whom a limit of its own namespace keeps out must not keep chips from other namespaces. And
-        not where that would be of no use: where another limit keeps them out too, or where a limit allows their
-        workload no more than it has. Empty where nothing is to be kept.
+        Within no wider one: whom a limit of its own namespace keeps out must not keep chips from other namespaces.
+        Empty where nothing is to be kept.
         """
-        if any(self._refusal_of_others(each.workload) for each in slices):
+        if self.forbids(slices):
             return ""
-        asked, own, limits = self._asked(slices)
-        if any(asked[scope] + own[scope] > most for scope, most in limits.items()):
-            return ""
+        asked, _, limits = self._asked(slices)
         # Who only waits for what is reserved for another waits for a turn as well.
         slice_ = next(iter(slices))
         refusing = [
             scope
             for scope, most in limits.items()
-            if self.chips[scope] + self._reserved_for_others(scope, slice_) + asked[scope] > most
+            if self.used[scope] + self._reserved_for_others(scope, slice_) + asked[scope] > most
         ]
         return min(refusing, key=breadth, default="")
+
+    def forbids(self, slices: Collection[Slice]) -> bool:
+        """Whether slices can have nothing, however much becomes free."""
+        asked, own, limits = self._asked(slices)
+        never = any(asked[scope] + own[scope] > most for scope, most in limits.items())
+        return never or any(self._refusal_of_others(each.workload) for each in slices)
 
     def reserve(self, scope: str, unit: Unit, slices: Collection[Slice]) -> None:
         """Keep what becomes free within a limit for the unit whose turn it is."""
         asked, _, limits = self._asked(slices)
         if scope in limits:
-            missing = self.chips[scope] + asked[scope] - limits[scope]
+            missing = self.used[scope] + asked[scope] - limits[scope]
             self.reserved[scope] = Reserved(unit, asked[scope], missing)
 
     def uses(self) -> tuple[LimitUse, ...]:
         """Return how much of each limit that is set is used."""
         settings, uses = self.settings, list[LimitUse]()
         if settings.max_chips is not None:
-            uses.append(LimitUse("MAX_CHIPS", "all", settings.max_chips, self.chips[_ALL]))
+            uses.append(LimitUse("MAX_CHIPS", "all", settings.max_chips, self.used[_ALL]))
         uses += self._uses("MAX_CHIPS_PER_NAMESPACE", settings.max_chips_per_namespace, _namespace(""))
         uses += self._uses("MAX_CHIPS_PER_ACCELERATOR", settings.max_chips_per_accelerator, _accelerator(""))
         if settings.max_pools_per_jobset is not None:
@@ -244,7 +255,7 @@ class Budget:
     def _count(self, charge: Charge, sign: int) -> None:
         for namespace, chips in charge.chips.items():
             for scope in (_ALL, _namespace(namespace), _accelerator(charge.accelerator)):
-                self.chips[scope] += sign * chips
+                self.used[scope] += sign * chips
                 self.chips_of_workloads[scope, charge.uid] += sign * chips
         self.pools[charge.workload] += sign
 
@@ -254,9 +265,9 @@ class Budget:
         own: Counter[str] = Counter()
         limits: dict[str, int] = {}
         for each in slices:
-            for _, scope, most in self._limits_on_chips(each):
+            for _, scope, most, amount in self._limits(each):
                 limits[scope] = most
-                asked[scope] += _chips_of(each)
+                asked[scope] += amount
                 own[scope] = self.chips_of_workloads[scope, each.workload.uid]
         return asked, own, limits
 
@@ -266,24 +277,24 @@ class Budget:
             return 0
         return reserved.chips
 
-    def _limits_on_chips(self, slice_: Slice) -> Iterator[tuple[str, str, int]]:
-        """Yield setting, scope and number."""
-        settings, namespace = self.settings, slice_.workload.namespace
+    def _limits(self, slice_: Slice) -> Iterator[tuple[str, str, int, int]]:
+        """Yield setting, scope, how much that allows, and how much of it the slice asks for."""
+        settings, namespace, chips = self.settings, slice_.workload.namespace, _chips_of(slice_)
         if settings.max_chips is not None:
-            yield "MAX_CHIPS", _ALL, settings.max_chips
+            yield "MAX_CHIPS", _ALL, settings.max_chips, chips
         most = _amount(settings.max_chips_per_namespace, namespace)
         if most is not None:
-            yield "MAX_CHIPS_PER_NAMESPACE", _namespace(namespace), most
+            yield "MAX_CHIPS_PER_NAMESPACE", _namespace(namespace), most, chips
         accelerator = slice_.shape.accelerator.label if slice_.shape is not None else ""
         most = _amount(settings.max_chips_per_accelerator, accelerator)
         if most is not None:
-            yield "MAX_CHIPS_PER_ACCELERATOR", _accelerator(accelerator), most
+            yield "MAX_CHIPS_PER_ACCELERATOR", _accelerator(accelerator), most, chips
+        if settings.max_creates_per_hour is not None:
+            yield "MAX_CREATES_PER_HOUR", CREATES_PER_HOUR, settings.max_creates_per_hour, 1
 
     def _refusal_of_others(self, workload: Workload) -> Refusal | None:
-        """Return what forbids one more pool besides the limits on chips."""
-        if self.settings.pause_creation:
-            return _PAUSED
-        return self._too_many_pools(workload) or self._too_many_creates()
+        """Return what forbids one more pool and takes no turns."""
+        return _PAUSED if self.settings.pause_creation else self._too_many_pools(workload)
 
     def _too_many_pools(self, workload: Workload) -> Refusal | None:
         most, there = self.settings.max_pools_per_jobset, self.pools[workload.full_name]
@@ -294,16 +305,14 @@ class Budget:
             message=f"{_POOLS} allows a {workload.kind} {most} node pools, and {workload.name} has {there}.",
         )
 
-    def _too_many_creates(self) -> Refusal | None:
-        most = self.settings.max_creates_per_hour
-        if most is None or len(self.created) < most:
-            return None
-        until = self.created[len(self.created) - most] + _HOUR if most else None
+    def _too_many_creates(self, most: int, reserved: int) -> Refusal:
+        kept = f", {reserved} are reserved for a slice whose turn it is" if reserved else ""
+        too_many = len(self.created) + reserved + 1 - most
         return Refusal(
             limit="MAX_CREATES_PER_HOUR",
             message=f"MAX_CREATES_PER_HOUR allows {most} new node pools within an hour, and {len(self.created)} were "
-            "created.",
-            until=until,
+            f"created{kept}.",
+            until=self.created[too_many - 1] + HOUR if too_many <= len(self.created) else None,
         )
 
     def _uses(self, limit: str, amounts: Iterable[tuple[str, int]], prefix: str) -> Iterator[LimitUse]:
@@ -311,10 +320,10 @@ class Budget:
         for name, most in named.items():
             others = (
                 chips
-                for scope, chips in self.chips.items()
+                for scope, chips in self.used.items()
                 if scope.startswith(prefix) and scope.removeprefix(prefix) not in named
             )
-            used = max(others, default=0) if name == OTHERS else self.chips[prefix + name]
+            used = max(others, default=0) if name == OTHERS else self.used[prefix + name]
             yield LimitUse(limit, name, most, used)
 
 
@@ -353,7 +362,7 @@ def _charge_of(each: Supply, users: Mapping[tuple[str, WorkloadName, WorkloadUid
 
 def problem_of(slices: Iterable[Slice], settings: Settings) -> str:
     """Say which limit can never allow pools for all of some slices at once, empty where none is in the way."""
-    empty = Budget(settings=settings, now=datetime.min.replace(tzinfo=UTC) + 2 * _HOUR)
+    empty = Budget(settings=settings, now=datetime.min.replace(tzinfo=UTC) + 2 * HOUR)
     if not empty.counts and settings.max_creates_per_hour is None:
         return ""
     for each in slices:
@@ -376,7 +385,7 @@ def remembered(created_at: Iterable[datetime], started: int, settings: Settings,
     """
     if settings.max_creates_per_hour is None:
         return ()
-    return (*(at for at in created_at if now - _HOUR < at <= now + _HOUR), *(now,) * started)
+    return (*(at for at in created_at if now - HOUR < at <= now + HOUR), *(now,) * started)
 
 
 def _scopes(charge: Charge) -> set[str]:

@@ -3,7 +3,7 @@
 A stream of small workloads could keep a large one out for as long as it lasts, because each takes what the one before
 it leaves: by a create, by taking its pool, or by the scheduler, which binds whatever waits to the nodes of a job that
 has ended. So during a turn others make no creates and take no pools within the limit that would use what is kept, and
-as many pools as are needed are closed for new pods while those on them run.
+the pools in use are closed for new pods, all of them until enough are free: nobody knows which one ends first.
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ from datetime import datetime
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.launch.limits import Budget, breadth
+from provisioner.slices.planning.launch.limits import CREATES_PER_HOUR, HOUR, Budget, breadth
 from provisioner.slices.planning.match.assignment import Matching
-from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.plan import Create
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
-from provisioner.slices.planning.turns import Turn, Unit, next_turn, unit_of
+from provisioner.slices.planning.turns import SLOWEST, TURN, Turn, Unit, had_since, next_turn, unit_of
 
 _RESOURCE = "limit "
+
+
+def resource_of(scope: str) -> str:
+    """Return the resource that turns within a limit are for."""
+    return f"{_RESOURCE}{scope}"
 
 
 def reserve(round_: Round, budget: Budget, slices: Iterable[Slice], members: Mapping[WorkloadUid, object]) -> None:
@@ -35,71 +40,105 @@ def reserve(round_: Round, budget: Budget, slices: Iterable[Slice], members: Map
     }
     if not turns:
         return
-    together: dict[Unit, list[Slice]] = defaultdict(list)
-    for each in slices:
-        together[unit_of(each, together=each.workload.uid in members)].append(each)
+    units = _by_unit(slices, members)
     for scope, holder in turns.items():
-        if holder in together:
-            budget.reserve(scope, holder, together[holder])
+        if holder in units:
+            budget.reserve(scope, holder, units[holder])
 
 
-def pass_on(round_: Round, waiting: Mapping[str, Mapping[Unit, datetime]]) -> dict[str, Turn]:
+def pass_on(
+    round_: Round,
+    budget: Budget,
+    waiting: Mapping[str, Mapping[Unit, datetime]],
+    matching: Matching,
+    members: Mapping[WorkloadUid, object],
+    creates: Iterable[Create],
+) -> dict[str, Turn]:
     """Return whose turn it is within each limit from now on; `waiting` are those that it keeps out, by scope.
 
-    A unit that has room within one limit and waits for a turn within a wider one keeps its turn until it has had that.
+    A unit that has room within one limit and waits for a turn within a wider one keeps its turn until it has had that,
+    and has the next turn of its namespace there.
     """
-    memory = round_.memory
+    if not (waiting or round_.memory.turns):
+        return {}
+    unserved, memory, now = _by_unit(matching.unserved, members), round_.memory, round_.now
     waits_in = {unit: scope for scope, units in waiting.items() for unit in units}
-    found: dict[str, Turn] = {}
-    for resource in {*memory.turns, *(f"{_RESOURCE}{scope}" for scope in waiting)}:
-        if not resource.startswith(_RESOURCE):
-            continue
-        scope, turn = resource.removeprefix(_RESOURCE), memory.turns.get(resource)
-        wider = waits_in.get(turn.holder, "") if turn is not None and turn.holder is not None else ""
-        # No two units wait for each other: each waits for wider limits than those that it keeps.
-        keeps = wider and breadth(wider) > breadth(scope)
-        if turn is None or not keeps or _had_turn(f"{_RESOURCE}{wider}", turn, memory):
-            turn = next_turn(turn, resource, waiting.get(scope, {}), memory.last_turns, round_.now)
-        found |= {resource: turn} if turn is not None else {}
-    return found
+    resources = {each for each in memory.turns if each.startswith(_RESOURCE)}
+    turns = {resource.removeprefix(_RESOURCE): memory.turns[resource] for resource in resources}
+    kept: dict[str, Turn] = {}
+    for scope, turn in turns.items():
+        wider = waits_in.get(turn.holder, "") if turn.holder is not None else ""
+        later = wider and breadth(wider) > breadth(scope)
+        if later and not had_since(resource_of(wider), turn, memory.turns, memory.last_turns):
+            kept[scope] = turn
+    keepers = {turn.holder for turn in kept.values()}
+    found, started = dict(kept), {each.slice_id.workload_uid for each in creates}
+    for scope in (turns.keys() | waiting.keys()) - kept.keys():
+        before, units = turns.get(scope), waiting.get(scope, {})
+        first = {unit.namespace for unit in units if unit in keepers}
+        queue = {unit: at for unit, at in units.items() if unit in keepers or unit.namespace not in first}
+        holder = before.holder if before is not None else None
+        tries = holder is not None and holder.workload_uid in started
+        if before is not None and holder in unserved and (tries or not budget.forbids(unserved[holder])):
+            # Capacity may be missing for a moment, and is not what the turn is about.
+            queue.setdefault(holder, now)
+            busy = tries or _is_busy(scope, holder, round_, matching, budget)
+            if busy and now < before.began_at + SLOWEST:
+                found[scope] = before
+                continue
+        length = TURN + HOUR if scope == CREATES_PER_HOUR else TURN
+        after = next_turn(before, resource_of(scope), queue, memory.last_turns, now, length)
+        found |= {scope: after} if after is not None else {}
+    return {resource_of(scope): turn for scope, turn in found.items()}
 
 
-def _had_turn(resource: str, since: Turn, memory: Memory) -> bool:
-    """Whether the holder of one turn has had another one, at another resource, since that began."""
-    now, unit = memory.turns.get(resource), since.holder
-    over = now is None or now.holder != unit
-    return over and unit is not None and memory.last_turns.get((resource, unit), since.began_at) > since.began_at
+def _is_busy(scope: str, unit: Unit, round_: Round, matching: Matching, budget: Budget) -> bool:
+    """Whether GKE deletes what a unit needs to be free, or creates pools for others of its slices."""
+    missing = budget.reserved[scope].missing if scope in budget.reserved else 0
+    if missing > 0:
+        return missing <= _going(scope, round_, matching, budget)
+    provisioning = (each for each in round_.supply.values() if each.pool.status is PoolStatus.PROVISIONING)
+    owners = (round_.made_for.get(each.name) for each in provisioning)
+    return any(owner is not None and owner.workload_uid == unit.workload_uid for owner in owners)
+
+
+def _by_unit(slices: Iterable[Slice], members: Mapping[WorkloadUid, object]) -> dict[Unit, list[Slice]]:
+    units: dict[Unit, list[Slice]] = defaultdict(list)
+    for each in slices:
+        units[unit_of(each, together=each.workload.uid in members)].append(each)
+    return units
 
 
 def closing(round_: Round, matching: Matching, budget: Budget) -> frozenset[PoolName]:
     """Choose the pools that take no new pods, so that they are free once the pods on them have ended.
 
-    Only pools whose slices have all their pods bound: a follower must always reach its leader. Those that are closed
-    already come first, so that the choice does not wander.
+    Only pools whose slices have all their pods bound: a follower must always reach its leader.
     """
     chosen: set[PoolName] = set()
-    if not budget.reserved:
-        return frozenset()
-    pools = sorted(
-        round_.supply.values(), key=lambda each: (not any(node.cordoned_by_us for node in each.nodes), each.name)
-    )
     for scope, reserved in budget.reserved.items():
-        missing = reserved.missing
-        in_use: list[Supply] = []
-        for each in pools:
-            if not budget.counts_in(scope, each):
-                continue
-            idle = not matching.holders.get(each.name) and each.name not in matching.claimed and not each.unwatched
-            if idle or each.leaving or each.pool.status is PoolStatus.STOPPING or each.name in chosen:
-                missing -= each.chips
-            elif _settled(matching.holders.get(each.name, frozenset()), round_.slices, reserved.unit):
-                in_use.append(each)
-        for each in in_use:
-            if missing <= 0:
-                break
-            chosen.add(each.name)
-            missing -= each.chips
+        if reserved.missing > _going(scope, round_, matching, budget):
+            chosen.update(
+                name
+                for name, holders in matching.holders.items()
+                if name in round_.supply
+                and budget.counts_in(scope, round_.supply[name])
+                and _settled(holders, round_.slices, reserved.unit)
+            )
     return frozenset(chosen)
+
+
+def _going(scope: str, round_: Round, matching: Matching, budget: Budget) -> int:
+    """Return how many chips within a limit are about to become free: no pods are on them, and nobody counts on them."""
+    return sum(
+        each.chips
+        for each in round_.supply.values()
+        if budget.counts_in(scope, each)
+        and (each.leaving or each.pool.status is PoolStatus.STOPPING or _is_idle(each, matching))
+    )
+
+
+def _is_idle(each: Supply, matching: Matching) -> bool:
+    return not matching.holders.get(each.name) and each.name not in matching.claimed and not each.unwatched
 
 
 def _settled(holders: frozenset[SliceId | None], slices: Mapping[SliceId, Slice], unit: Unit) -> bool:

@@ -79,9 +79,10 @@ class _Use:
 
 def match(round_: Round, restrictions: Restrictions) -> Matching:
     """Match slices with pools; each pool serves one slice at most."""
-    slices, supply, owned, last_held = round_.slices, round_.supply, round_.owned, round_.memory.last_held
+    slices, supply, owned, last_users = round_.slices, round_.supply, round_.owned, round_.memory.last_users
     budget = restrictions.budget
     use = _use(round_)
+    last_held = {user: name for name, user in sorted(last_users.items(), reverse=True)}
     usable = {name: each for name, each in supply.items() if each.usable}
     claims: dict[SliceId, PoolName] = {}
     claimed: dict[PoolName, SliceId] = {}
@@ -106,7 +107,8 @@ def match(round_: Round, restrictions: Restrictions) -> Matching:
         # Its own pods on their way out make room for those that follow them.
         if use.occupants.get(candidate.name, frozenset()) - {slice_.id}:
             return False
-        if round_.made_for.get(candidate.name) != slice_.id and not may_borrow(slice_, candidate):
+        own = round_.made_for.get(candidate.name) == slice_.id == last_users.get(candidate.name, slice_.id)
+        if not own and not may_borrow(slice_, candidate):
             return False
         # Where all hosts are known, the slice's pods are on none of them: it found a place among foreign nodes.
         gone = slice_.id in use.elsewhere and len(candidate.nodes) >= candidate.pool.hosts
@@ -114,7 +116,7 @@ def match(round_: Round, restrictions: Restrictions) -> Matching:
         return not gone and (slice_.workload.suspended or serves(candidate, slice_))
 
     def may_borrow(slice_: Slice, candidate: Supply) -> bool:
-        again = candidate.name == counted_on(slice_)
+        again = candidate.name in (counted_on(slice_), last_held.get(slice_.id))
         return not _expired(slice_, round_) and budget.allows_claim(slice_, candidate, again=again)
 
     def counted_on(slice_: Slice) -> PoolName:

@@ -39,7 +39,7 @@ def to_text(memory: Memory) -> dict[str, str]:
         "attempts": {str(slice_id): attempt for slice_id, attempt in sorted(_open_attempts(memory).items())},
         "idle-since": {name: since.isoformat() for name, since in sorted(memory.unneeded_since.items())},
         "back-off": {key: _backoff_out(each) for key, each in _latest(memory.backoffs)},
-        "last-held": {str(slice_id): name for slice_id, name in sorted(memory.last_held.items())},
+        "last-users": {name: str(slice_id) for name, slice_id in sorted(memory.last_users.items())},
     }
     text: dict[str, str] = {}
     left = bounds.HINTS - sum(map(len, entries))
@@ -53,7 +53,7 @@ def from_text(data: Mapping[str, str]) -> Memory:
     """Read the hints back; what is not understood is left out."""
     return Memory(
         unneeded_since=dict(_read(data.get("idle-since"), PoolName, _moment)),
-        last_held=dict(_read(data.get("last-held"), _slice_id, _pool_name)),
+        last_users=dict(_read(data.get("last-users"), PoolName, _slice_id)),
         backoffs=dict(_read(data.get("back-off"), str, _backoff_in)),
         created_at=tuple(sorted(at for _, at in _read(data.get("creates"), str, _moment))),
         attempts=dict(_read(data.get("attempts"), _slice_id, _attempt)),
@@ -106,12 +106,6 @@ def _moment(text: Any) -> datetime:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-def _pool_name(text: Any) -> PoolName:
-    if not isinstance(text, str):
-        raise TypeError(text)
-    return PoolName(text)
-
-
 def _attempt(number: Any) -> int:
     attempt = int(number)
     if not 0 <= attempt <= _MOST_ATTEMPTS:
@@ -119,8 +113,8 @@ def _attempt(number: Any) -> int:
     return attempt
 
 
-def _slice_id(text: str) -> SliceId:
-    uid, separator, group_key = text.partition("/")
+def _slice_id(text: Any) -> SliceId:
+    uid, separator, group_key = str(text).partition("/")
     if not separator:
         raise ValueError(text)
     return SliceId(workload_uid=WorkloadUid(uid), group_key=GroupKey(group_key))

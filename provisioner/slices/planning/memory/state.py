@@ -16,7 +16,7 @@ from provisioner.model.capacity import Failure, NodePoolRequest, OperationName, 
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.lifecycle import Phase
-from provisioner.slices.planning.turns import LastTurns, Turn
+from provisioner.slices.planning.turns import LastTurns, Turn, Unit
 
 
 class CallState(Enum):
@@ -170,13 +170,15 @@ class Memory:
     braked_delete_at: datetime | None = None
     #: Since when nothing needs the pool.
     unneeded_since: Mapping[PoolName, datetime] = field(default_factory=dict)
-    #: The pool that a slice's pods were last bound to, where its labels do not tell: a restart finds its place again.
-    last_held: Mapping[SliceId, PoolName] = field(default_factory=dict)
+    #: The slice whose pods were bound to a pool last, where the labels do not tell: a restart finds its place again.
+    last_users: Mapping[PoolName, SliceId] = field(default_factory=dict)
     phases: Mapping[PoolName, PhaseEntry] = field(default_factory=dict)
     gangs: Mapping[WorkloadUid, Gang] = field(default_factory=dict)
     #: By resource.
     turns: Mapping[str, Turn] = field(default_factory=dict)
     last_turns: LastTurns = field(default_factory=dict)
+    #: Which limit keeps a unit out, as the resource that turns are for.
+    waits_for: Mapping[Unit, str] = field(default_factory=dict)
     claims: Mapping[SliceId, Claim] = field(default_factory=dict)
     #: Since when slices, one or several in turn, have counted on a ready pool without a pod that is bound to it.
     unbound_since: Mapping[PoolName, datetime] = field(default_factory=dict)

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable
 
 from provisioner.model.capacity import PoolName, PoolStatus
+from provisioner.model.choices import capacity_key
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch.blockers import problem_of
 from provisioner.slices.planning.launch.gangs import Turns
@@ -29,24 +30,21 @@ def _unbound(round_: Round, matching: Matching) -> list[Supply]:
     return [round_.supply[name] for _, name in found]
 
 
-def _for_stock(round_: Round, matching: Matching, unbound: Iterable[Supply]) -> frozenset[PoolName]:
-    """Choose one such pool of each machine type and zone that is out of stock and that another slice waits for."""
-    out = {
-        tuple(key.split("/")[:2])
-        for key in round_.memory.backoffs
-        if backoff.probing(round_.memory.backoffs, key) is not None
-    }
-    going = {_kind(each) for each in round_.supply.values() if each.leaving or each.pool.status is PoolStatus.STOPPING}
-    wanted = {each.shape.machine_type.name for each in matching.unserved if each.shape is not None}
-    chosen: dict[tuple[str, ...], PoolName] = {}
-    for each in unbound if out else ():
-        if _kind(each) in out - going and each.pool.machine_type in wanted:
-            chosen.setdefault(_kind(each), each.name)
+def _for_stock(round_: Round, matching: Matching, unbound: list[Supply]) -> frozenset[PoolName]:
+    """Choose one such pool of each capacity that is out of stock and that another slice waits for."""
+    backoffs, pools = round_.memory.backoffs, round_.supply.values()
+    out = {key for key in backoffs if backoff.probing(backoffs, key) is not None}
+    if not (out and unbound):
+        return frozenset()
+    out -= {capacity_key(each.pool) for each in pools if each.leaving or each.pool.status is PoolStatus.STOPPING}
+    shapes = (each.shape for each in matching.unserved)
+    wanted = {(shape.machine_type.name, str(shape.topology)) for shape in shapes if shape is not None}
+    chosen: dict[str, PoolName] = {}
+    for each in unbound:
+        key = capacity_key(each.pool)
+        if key in out and (each.pool.machine_type, each.pool.topology) in wanted:
+            chosen.setdefault(key, each.name)
     return frozenset(chosen.values())
-
-
-def _kind(each: Supply) -> tuple[str, ...]:
-    return next(iter(each.pool.zones), ""), each.pool.machine_type
 
 
 def _for_limits(

@@ -6,6 +6,7 @@ from provisioner.model.capacity import PoolName
 from provisioner.model.workloads import Pod
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.match.assignment import Matching
+from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
 
@@ -18,14 +19,17 @@ def give_up(round_: Round, matching: Matching) -> frozenset[PoolName]:
     pools: with a zone or a device plugin out of order, replacing everything would make it worse.
     """
     supply, settings = round_.supply, round_.settings
-    # One that is used again after all is nobody's to replace, and must not keep others from being replaced.
+    calls = round_.memory.deletes
+    held_up = {name for name, call in calls.items() if call.state is CallState.POSTPONED}
+    # One that is used again after all is nobody's to replace. Neither it nor one that cannot be deleted for now keeps
+    # others from being replaced.
     still = {
         name
-        for name in round_.memory.given_up & supply.keys()
+        for name in (round_.memory.given_up & supply.keys()) - held_up
         if not supply[name].ready and _is_useless(supply[name], round_, matching)
     }
     waiting = sorted(
-        (each.unready_since, name)
+        (name in held_up, each.unready_since, name)
         for name, each in supply.items()
         if each.unready_since is not None
         and each.unready_seconds >= settings.ready_timeout_seconds
@@ -36,7 +40,7 @@ def give_up(round_: Round, matching: Matching) -> frozenset[PoolName]:
     )
     listed = sum(each.listed for each in supply.values())
     most = max(1, listed * settings.replaced_share_percent // 100)
-    return frozenset(still | {name for _, name in waiting[: max(0, most - len(still))]})
+    return frozenset(still | {name for *_, name in waiting[: max(0, most - len(still))]})
 
 
 def unschedulable(slice_: Slice) -> tuple[Pod, ...]:

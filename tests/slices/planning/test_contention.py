@@ -1,0 +1,343 @@
+"""Where units need several resources, or others can take what was kept for them: everybody is served within a bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.capacity import Failure, FailureKind, PoolStatus
+from provisioner.model.workloads import Pod, PodGroup, Workload
+from provisioner.slices.demand import group_key
+from provisioner.slices.planning.launch.limits import Budget
+from provisioner.slices.planning.plan import Create
+from tests.slices.planning.test_starvation import Market, jobset_of
+from tests.support.models import CHIP_TOLERATION, make_jobset, make_pod, make_requirements
+from tests.support.settings import settings
+from tests.support.world import World, failure
+
+#: Some of these tests live through hours of rounds.
+pytestmark = pytest.mark.timeout(30)
+
+_TOGETHER = {constants.ALL_OR_NOTHING: "true"}
+
+
+class Stream:
+    """Keeps some small jobs in the cluster: each runs for a while, and another one takes its place."""
+
+    def __init__(self, market: Market, *, most: int, minutes: float, namespace: str = "stream") -> None:
+        self.market = market
+        self.most = most
+        self.runs = timedelta(minutes=minutes)
+        self.namespace = namespace
+        self.count = 0
+
+    def step(self, *, seconds: float = 20) -> None:
+        """End those that have run, add others, and let a little time pass."""
+        world, ran_at = self.market.world, self.market.ran_at
+        there = [each for each in world.workloads.values() if each.name.startswith("s0")]
+        for each in there:
+            if each.name in ran_at and world.now - ran_at[each.name] > self.runs:
+                world.remove_jobset(each)
+        for _ in range(min(2, self.most - len(there))):
+            world.add(jobset_of(f"s0{self.count:05}", "2x2x1", namespace=self.namespace))
+            self.count += 1
+        self.market.step(seconds=seconds)
+
+    def served(self, name: str, *, within_minutes: float) -> bool:
+        """Go on until a JobSet runs, or the time is up."""
+        until = self.market.world.now + timedelta(minutes=within_minutes)
+        while name not in self.market.ran_at and self.market.world.now < until:
+            self.step()
+        return name in self.market.ran_at
+
+
+def gang(name: str, namespace: str, replicas: int, **changes: Any) -> Workload:
+    """Return a JobSet that starts with all slices or none, on no pools but its own."""
+    template = make_requirements(tolerations=(), selector={constants.LEGACY_POOL_ID: name})
+    given = {"annotations": _TOGETHER, "template": template, "replicas": replicas, **changes}
+    return make_jobset(name, namespace=namespace, **given)
+
+
+def stocked(world: World, stock: dict[str, int]) -> None:
+    """Let GKE have so many pools of a machine type's first letters, and no more."""
+
+    def refuse(create: Create) -> Failure | None:
+        for machine_type, most in stock.items():
+            there = sum(pool.machine_type.startswith(machine_type) for pool in world.pools.values())
+            if create.request.machine_type.startswith(machine_type) and there >= most:
+                return failure(FailureKind.STOCKOUT)
+        return None
+
+    world.refuse_create = refuse
+
+
+def test_a_long_run_does_not_keep_the_pools_of_short_jobs_open() -> None:
+    """It has as many chips as are missing, and never ends."""
+    market = Market(World(settings_=settings(max_chips=32, deletion_delay_seconds=60.0)))
+    market.world.add(jobset_of("a-long-run", "2x2x4", namespace="long"))
+    stream = Stream(market, most=6, minutes=8)
+    for _ in range(60):
+        stream.step()
+    market.world.add(jobset_of("honest", "2x2x4", namespace="honest"))
+    assert stream.served("honest", within_minutes=30)
+
+
+def test_who_is_never_bound_does_not_open_its_pools_for_others() -> None:
+    """The pools were made for its slices, and short jobs run there one after the other."""
+    world = World(settings_=settings(max_chips=32, deletion_delay_seconds=60.0))
+    market, original = Market(world), world._free_pool
+
+    def free_pool(leader: Pod) -> list[Any]:
+        return [] if leader.workload_name == "owner" else original(leader)
+
+    world._free_pool = free_pool  # type: ignore[method-assign]
+    world.add(jobset_of("owner", "2x2x1", namespace="stream", replicas=8))
+    stream = Stream(market, most=10, minutes=8)
+    for _ in range(180):
+        stream.step()
+    world.add(jobset_of("honest", "2x2x4", namespace="honest"))
+    assert stream.served("honest", within_minutes=30)
+
+
+def test_a_job_that_restarts_during_anothers_turn_keeps_the_pool_that_it_ran_on() -> None:
+    """Though that was made for a job that has ended."""
+    world = World(settings_=settings(max_chips=16, deletion_delay_seconds=600.0))
+    first, second = (jobset_of(name, "2x2x2", namespace="honest") for name in ("first", "second"))
+    world.add(first)
+    world.live(3)
+    world.finish(first)
+    world.add(second)
+    world.live(3)
+    world.add(jobset_of("large", "2x2x4", namespace="other"))
+    world.run(20, seconds=15)
+    assert world.memory.turns
+    world.end_pods(second)
+    world.step(seconds=10)
+    world.start_pods(second)
+    world.live(3, seconds=5)
+    assert world.bound(second) == 1
+
+
+def test_a_turn_is_not_lost_while_capacity_is_missing_for_a_moment() -> None:
+    """A stockout of the same shape, of another's making, must not end it."""
+    world = World(settings_=settings(max_chips=16, deletion_delay_seconds=60.0))
+    market = Market(world, seconds=5)
+    world.add(*(jobset_of(f"small{number}", "2x2x1", namespace="other") for number in range(4)))
+    for _ in range(10):
+        market.step()
+    world.add(jobset_of("large", "2x2x4", namespace="honest"), jobset_of("next", "2x2x1", namespace="other"))
+    for _ in range(4):
+        market.step(seconds=15)
+    ((_, turn),) = world.memory.turns.items()
+    assert turn.holder is not None
+    assert turn.holder.namespace == "honest"
+    world.refuse_create = lambda create: failure(FailureKind.STOCKOUT) if "large" in create.request.name else None
+    for workload in list(world.workloads.values())[:4]:
+        world.remove_jobset(workload)
+    for _ in range(12):
+        market.step(seconds=15)
+    assert world.memory.turns.get("limit all pools together") == turn
+    assert "next" not in market.ran_at
+
+
+def test_who_waits_for_a_wider_limit_with_a_turn_in_hand_goes_before_others_of_its_namespace() -> None:
+    """Else it keeps its turn within the narrow limit for as long as these have turns within the wider."""
+    chips = (("tpu-v4-podslice", 32), ("tpu-v5p-slice", 96))
+    world = World(settings_=settings(max_chips=64, max_chips_per_accelerator=chips, deletion_delay_seconds=60.0))
+    market = Market(world, seconds=5)
+
+    def v5p(name: str, topology: str, hosts: int) -> Workload:
+        template = make_requirements(accelerator="tpu-v5p-slice", topology=topology, tolerations=())
+        return make_jobset(name, namespace="evil", parallelism=hosts, template=template)
+
+    old = [jobset_of(f"old{number}", "2x2x1", namespace="honest") for number in range(7)]
+    world.add(*old, v5p("long", "2x4x4", 8), v5p("long2", "2x2x1", 1))
+    for _ in range(10):
+        market.step(seconds=30)
+    world.add(*(v5p(f"decoy{number}", "2x4x4", 8) for number in range(10)))
+    market.step(seconds=30)
+    world.add(jobset_of("keeper", "2x4x4", namespace="evil"))
+    for _ in range(60):
+        market.step(seconds=30)
+    for workload in old:
+        world.finish(workload)
+    for _ in range(4):
+        market.step(seconds=30)
+    world.add(jobset_of("new", "2x2x1", namespace="honest"))
+    for _ in range(75):
+        market.step(seconds=60)
+    assert "new" in market.ran_at
+
+
+def test_a_gang_is_asked_once_which_limit_keeps_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each of its slices: each time all of them are looked at."""
+    asked = []
+    original = Budget.scope_to_reserve
+    monkeypatch.setattr(
+        Budget, "scope_to_reserve", lambda budget, slices: (asked.append(1), original(budget, slices))[1]
+    )
+    world = World(gang("large", "default", 20), settings_=settings(max_chips=100))
+    world.step()
+    assert len(asked) == 1
+
+
+def test_a_pod_on_a_foreign_node_is_no_beginning() -> None:
+    """Anyone can bind one there, and would go before those that queue."""
+    world = World(settings_=settings())
+    stock = {"ct4p": 1}
+    stocked(world, stock)
+    honest, count = gang("honest", "honest", 2), 0
+    world.add(honest)
+    world.live(60, seconds=30)
+    assert world.memory.gangs[honest.uid].queues
+    stock["ct4p"], began = 2, world.now
+    while world.bound(honest) < 2 and world.now - began < timedelta(hours=2):
+        there = [each for each in world.workloads.values() if each.namespace == "evil"]
+        for each in there:
+            known = world.memory.gangs.get(each.uid)
+            if known is not None and known.queues:
+                world.remove_jobset(each)
+        if not any(each.namespace == "evil" for each in world.workloads.values()):
+            evil = gang(f"evil{count}", "evil", 4)
+            count += 1
+            world.add(evil)
+            world.put(make_pod(evil, job=3, index=1, node="somebodys-node"))
+        world.live(1, seconds=30)
+    assert world.bound(honest) == 2
+
+
+def test_creates_within_an_hour_are_kept_for_who_needs_several_at_once() -> None:
+    """Single slices would take each that becomes free."""
+    market = Market(World(settings_=settings(max_creates_per_hour=4, deletion_delay_seconds=30.0)), seconds=5)
+    stream = Stream(market, most=3, minutes=0)
+    for _ in range(120):
+        stream.step(seconds=30)
+    market.world.add(gang("gang", "honest", 4))
+    assert stream.served("gang", within_minutes=150)
+
+
+def mixed(name: str, world: World) -> Workload:
+    """Add a JobSet with a slice of each of two accelerators, which start together."""
+    selector = {constants.LEGACY_POOL_ID: name}
+    templates = {
+        group: make_requirements(accelerator=accelerator, tolerations=(), selector=selector)
+        for group, accelerator in (("slice", "tpu-v4-podslice"), ("other", "tpu-v5p-slice"))
+    }
+    groups = tuple(PodGroup(name=each, replicas=1, parallelism=2, template=templates[each]) for each in templates)
+    workload = make_jobset(name, namespace=name, annotations=_TOGETHER, groups=groups)
+    other = replace(templates["other"], tolerations=(CHIP_TOLERATION,))
+    leader = make_pod(workload, requirements=other, unschedulable_since=world.now)
+    group = f"{name}-other-0"
+    leader = replace(leader, name=f"{group}-0-abcde", uid="uid-of-other", group_name=group)
+    world.workloads[workload.uid] = workload
+    world.put(make_pod(workload, unschedulable_since=world.now))
+    world.put(replace(leader, group_key=group_key(name, group)))
+    return workload
+
+
+@pytest.mark.parametrize("apart_minutes", [1, 8, 20])
+def test_a_gang_of_two_accelerators_has_its_turns_at_the_same_time(apart_minutes: int) -> None:
+    """On each accelerator it competes with another gang, and their turns are out of step."""
+    world = World(settings_=settings(partial_hold_seconds=1200.0))
+    stock = {"ct4p": 1, "ct5p": 1}
+    stocked(world, stock)
+    for number, accelerator in enumerate(("tpu-v4-podslice", "tpu-v5p-slice")):
+        template = make_requirements(
+            accelerator=accelerator, tolerations=(), selector={constants.LEGACY_POOL_ID: f"evil{number}"}
+        )
+        world.add(gang(f"evil{number}", "evil", 2, template=template))
+        world.live(2 * apart_minutes, seconds=30)
+    world.live(240, seconds=30)
+    honest = mixed("honest", world)
+    stock["ct5p"] = 0
+    world.live(240, seconds=30)
+    assert world.memory.gangs[honest.uid].queues
+    stock["ct5p"] = 1
+    world.live(240, seconds=30)
+    assert world.bound(honest) == 2
+
+
+@pytest.mark.parametrize("apart_minutes", [0, 10, 25])
+def test_a_gang_keeps_its_turn_until_it_has_had_one_within_the_limit(apart_minutes: int) -> None:
+    """Its turn for stock and its turn within MAX_CHIPS would be out of step for ever."""
+    world = World(settings_=settings(max_chips=56, deletion_delay_seconds=30.0))
+    market = Market(world, seconds=20)
+    stream, most = Stream(market, most=14, minutes=12), {"honest": 1, "evil": 1}
+
+    def refuse(create: Create) -> Failure | None:
+        name = create.workload.namespace
+        there = sum(name in pool for pool in world.pools)
+        return failure(FailureKind.STOCKOUT) if there >= most.get(name, 100) else None
+
+    world.refuse_create = refuse
+    honest = gang("honest", "honest", 3)
+    world.add(honest)
+    world.live(60, seconds=30)
+    assert world.memory.gangs[honest.uid].queues
+    del most["honest"]
+    world.add(gang("evil", "evil", 2))
+    for _ in range(2 * apart_minutes):
+        stream.step(seconds=30)
+    world.add(jobset_of("large", "2x4x4", namespace="large"))
+    assert stream.served("honest", within_minutes=180)
+
+
+def test_the_delete_that_somebody_waits_for_goes_before_those_of_another_namespace() -> None:
+    """GKE runs three operations at once, and thirty pools of the other namespace are due, too."""
+    limits = (("honest", 8),)
+    world = World(settings_=settings(max_chips_per_namespace=limits, deletion_delay_seconds=60.0))
+    many = [jobset_of(f"a{number:03}", "2x2x4", namespace="evil") for number in range(30)]
+    first = jobset_of("first", "2x2x2", namespace="honest")
+    world.add(*many, first)
+    world.live(6, seconds=5)
+    passing, began = (PoolStatus.PROVISIONING, PoolStatus.STOPPING), dict[Any, datetime]()
+
+    def refuse(_: object) -> Failure | None:
+        busy = sum(pool.status in passing for pool in world.pools.values())
+        return failure(FailureKind.TOO_MANY_OPERATIONS) if busy >= 3 else None
+
+    world.refuse_create = world.refuse_delete = refuse
+
+    def step() -> None:
+        for name, pool in list(world.pools.items()):
+            since = began.setdefault((name, pool.status), world.now)
+            if pool.status is PoolStatus.STOPPING and world.now - since >= timedelta(minutes=2):
+                world.remove_pool(name)
+            elif pool.status is PoolStatus.PROVISIONING and world.now - since >= timedelta(minutes=2):
+                world.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=world.now)
+        world.step(seconds=5)
+        world.schedule()
+
+    for workload in many:
+        world.finish(workload)
+    for _ in range(30):
+        step()
+    world.finish(first)
+    after_it = jobset_of("next", "2x2x1", namespace="honest")
+    world.add(after_it)
+    for _ in range(120):
+        step()
+    assert world.bound(after_it) == 1
+
+
+def test_what_is_missing_in_a_network_of_ones_own_costs_nobody_an_unbound_pool() -> None:
+    """The addresses of a tenant's own subnetwork are no stock."""
+    world = World(make_jobset("honest", namespace="honest"))
+    world.step()
+    world.finish_creates()
+    annotations = {constants.ADDITIONAL_NODE_NETWORKS: "vpc:tiny"}
+    template = make_requirements(tolerations=(), topology="2x2x1", annotations=annotations)
+    world.add(make_jobset("evil", namespace="evil", template=template, parallelism=1))
+    for pod in list(world.pods.values()):
+        if pod.namespace == "evil":
+            world.put(replace(pod, requirements=replace(pod.requirements, annotations=annotations)))
+    world.refuse_create = lambda create: failure(FailureKind.QUOTA) if create.workload.namespace == "evil" else None
+    for _ in range(240):
+        world.step(seconds=60)
+        world.finish_creates()
+        world.finish_deletes()
+    assert not world.deleted
