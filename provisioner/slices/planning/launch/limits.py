@@ -181,8 +181,7 @@ class Budget:
         if charge is None:
             return True
         namespace = slice_.workload.namespace
-        scopes = (_ALL, _namespace(namespace), _accelerator(charge.accelerator))
-        if not again and any(self._reserved_for_others(scope, slice_) for scope in scopes):
+        if not again and any(self._keeps(scope, most, slice_) for _, scope, most, _ in self._limits(slice_)):
             return False
         if charge.uid == slice_.workload.uid:
             return True
@@ -276,6 +275,11 @@ class Budget:
         if reserved is None or reserved.unit in (unit_of(slice_), unit_of(slice_, together=True)):
             return 0
         return reserved.chips
+
+    def _keeps(self, scope: str, most: int, slice_: Slice) -> bool:
+        """Whether what is free within a limit, idle pools with it, is reserved for another."""
+        reserved = self._reserved_for_others(scope, slice_)
+        return reserved > 0 and scope != CREATES_PER_HOUR and self.used[scope] + reserved > most
 
     def _limits(self, slice_: Slice) -> Iterator[tuple[str, str, int, int]]:
         """Yield setting, scope, how much that allows, and how much of it the slice asks for."""

@@ -117,7 +117,8 @@ def match(round_: Round, restrictions: Restrictions) -> Matching:
 
     def may_borrow(slice_: Slice, candidate: Supply) -> bool:
         again = candidate.name in (counted_on(slice_), last_held.get(slice_.id))
-        return not _expired(slice_, round_) and budget.allows_claim(slice_, candidate, again=again)
+        expired = round_.made_for.get(candidate.name) != slice_.id and _expired(slice_, round_)
+        return not expired and budget.allows_claim(slice_, candidate, again=again)
 
     def counted_on(slice_: Slice) -> PoolName:
         """Return the pool that a slice with pods counted on in the last round, as long as others may have it."""
