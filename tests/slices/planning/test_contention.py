@@ -15,7 +15,7 @@ from provisioner.slices.demand import group_key
 from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.plan import Create
 from tests.slices.planning.test_starvation import Market, jobset_of
-from tests.support.models import CHIP_TOLERATION, make_jobset, make_pod, make_requirements
+from tests.support.models import CHIP_TOLERATION, make_jobset, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure
 
@@ -183,6 +183,31 @@ def test_a_gang_is_asked_once_which_limit_keeps_it_out(monkeypatch: pytest.Monke
     world = World(gang("large", "default", 20), settings_=settings(max_chips=100))
     world.step()
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("method", ["allows_claim", "in_the_way"])
+@pytest.mark.parametrize("topology", ["2x2x1", "2x2x2"])
+def test_slices_that_a_limit_keeps_out_do_not_look_at_each_idle_pool_each(
+    method: str, topology: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant that asks for much beyond its limit must not cost all others their time."""
+    limits = (("evil", 8),)
+    world = World(settings_=settings(max_chips_per_namespace=limits, deletion_delay_seconds=1e9))
+    for number in range(30):
+        idle = jobset_of(f"idle{number}", "2x2x1", namespace="honest")
+        world.workloads[idle.uid] = idle
+        world.put_pool(make_pool(idle))
+        world.finish(idle)
+    full = jobset_of("full", "2x2x2", namespace="evil")
+    world.put_pool(make_pool(full))
+    world.add(full)
+    world.schedule()
+    world.add(jobset_of("many", topology, namespace="evil", replicas=30))
+    world.step()
+    asked, original = [], getattr(Budget, method)
+    monkeypatch.setattr(Budget, method, lambda *arguments, **named: (asked.append(1), original(*arguments, **named))[1])
+    world.step()
+    assert len(asked) <= 60
 
 
 def test_a_pod_on_a_foreign_node_is_no_beginning() -> None:

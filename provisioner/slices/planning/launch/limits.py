@@ -155,12 +155,16 @@ class Budget:
         if charge is not None:
             self._count(charge, -1)
 
+    def refusing(self, slice_: Slice) -> frozenset[str]:
+        """Return the scopes of the limits on chips and creates that keep a slice out."""
+        return frozenset(scope for _, scope, most, asked in self._limits(slice_) if self.used[scope] + asked > most)
+
     def in_the_way(self, slice_: Slice, each: Supply) -> bool:
         """Whether one pool less would help a slice that a limit keeps from its own."""
         charge = self.charges.get(each.name)
         if charge is None:
             return False
-        scopes = {scope for _, scope, most, asked in self._limits(slice_) if self.used[scope] + asked > most}
+        scopes = self.refusing(slice_)
         if scopes:
             return not scopes.isdisjoint(_scopes(charge))
         return charge.workload == slice_.workload.full_name and self._too_many_pools(slice_.workload) is not None
@@ -190,6 +194,12 @@ class Budget:
         if most is not None and self.used[_namespace(namespace)] + more > most:
             return False
         return self._too_many_pools(slice_.workload) is None
+
+    def own_claims_alone(self, slice_: Slice) -> bool:
+        """Whether a slice may count on no pools but those that count for its namespace: no others need be looked at."""
+        namespace = slice_.workload.namespace
+        most = _amount(self.settings.max_chips_per_namespace, namespace)
+        return most is not None and self.used[_namespace(namespace)] + _chips_of(slice_) > most
 
     def claim(self, slice_: Slice, each: Supply) -> None:
         """Count a pool for the slice that counts on it."""

@@ -7,6 +7,7 @@ whose slice sits elsewhere is free for another.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -18,7 +19,7 @@ from provisioner.model.fits import Fits
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.slices import slice_id_of
-from provisioner.slices.planning.launch.limits import Budget
+from provisioner.slices.planning.launch.limits import Budget, Charge
 from provisioner.slices.planning.memory.state import Claim
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply, right_size, serves
@@ -149,12 +150,13 @@ def match(round_: Round, restrictions: Restrictions) -> Matching:
     ]
     return_home(eligible)
     # Only who waits for a pool takes one that was made for another; who merely might need one again does not.
-    free = _Free(
+    lendable = [
         each
         for each in usable.values()
         # What looks idle may be in use by a workload that nobody watches.
         if each.name not in claimed and not use.occupants.get(each.name) and not each.unwatched and each.lendable
-    )
+    ]
+    free = _Free(lendable, budget.charges)
     for slice_ in eligible:
         if slice_.pending and slice_.id not in claims and not _expired(slice_, round_):
             claim(slice_, free.take(slice_, zones.get(slice_.workload.uid), budget))
@@ -205,8 +207,13 @@ def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
 class _Free:
     """Pools that nobody counts on, best first; slices that the same nodes fit look at each pool once, together."""
 
-    def __init__(self, free: Iterable[Supply]) -> None:
+    def __init__(self, free: Iterable[Supply], charges: Mapping[PoolName, Charge]) -> None:
         pools = sorted(free, key=_preference)
+        #: By namespace, the bits of the pools that count for it.
+        self._charged: Counter[str] = Counter()
+        for place, each in enumerate(pools):
+            for namespace in charges[each.name].chips if each.name in charges else ():
+                self._charged[namespace] |= 1 << place
         #: First each pool by its specification, then the nodes of all pools as they stand.
         self._fits = Fits([*(each.view for each in pools), *(view for each in pools for view in each.offered)])
         ends = accumulate((len(each.offered) for each in pools), initial=len(pools))
@@ -219,6 +226,9 @@ class _Free:
         """Give out the best pool that fits, in the one zone where there is one to keep to."""
         fitting = self._fits.fitting(slice_.requirements)
         whose = slice_.id if budget.reserved else slice_.workload.uid if budget.counts else None
+        if budget.counts and budget.own_claims_alone(slice_):
+            first = (1 << len(self._pools)) - 1
+            fitting &= ~first | self._charged[slice_.workload.namespace]
         # Of equal slices the shape is the same object.
         key = fitting, slice_.nodes, id(slice_.shape), zone, whose
         found = next(self._searches.setdefault(key, self._search(slice_, zone, fitting, budget)), None)

@@ -15,6 +15,7 @@ from provisioner.slices.planning.match.assignment import KEPT_AT_MOST, Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
+from provisioner.slices.planning.turns import unit_of
 
 
 def to_evict(round_: Round, matching: Matching, turns: Turns, budget: Budget) -> frozenset[PoolName]:
@@ -67,15 +68,25 @@ def _for_limits(
     for each in round_.supply.values():
         if each.leaving or each.pool.status is PoolStatus.STOPPING:
             room.give_back(each)
+    holders = {each.unit for each in budget.reserved.values()}
     chosen: set[PoolName] = set()
+    # What found no room: who asks for as much within the same limits finds none either.
+    in_vain: set[Hashable] = set()
     for slices in together.values():
-        impossible = (problem_of(round_, each, matching.zones) for each in slices)
-        if _make_room(slices, (), budget) is not None or any(impossible):
+        workload = slices[0].workload
+        if budget.refusal(slices[0]) is None and _make_room(slices, (), budget) is not None:
+            continue
+        whose = workload.namespace if round_.settings.max_pools_per_jobset is None else workload.full_name
+        key = whose, tuple((room.refusing(each), id(each.shape), each.nodes) for each in slices)
+        has_turn = unit_of(slices[0], together=workload.uid in turns.members) in holders
+        if (key in in_vain and not has_turn) or any(problem_of(round_, each, matching.zones) for each in slices):
             continue
         found = _make_room(slices, [each for each in idle if each.name not in chosen], room)
-        if found is not None:
-            going, room = found
-            chosen |= going
+        if found is None:
+            in_vain.add(key)
+        else:
+            chosen |= found[0]
+            room = found[1]
     return frozenset(chosen)
 
 
