@@ -26,10 +26,12 @@ _READ_LABELS = frozenset(
     {
         names.GROUP_NAMESPACE,
         names.GROUP_NAME,
+        names.GROUP,
         names.ACCELERATOR,
         names.CHIP_COUNT,
         names.TOPOLOGY,
         names.WORKER_INDEX,
+        names.MACHINE_ID,
     }
 )
 _MACHINE = "gce://"

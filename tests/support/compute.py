@@ -41,7 +41,7 @@ def template(
         "machineType": machine_type,
         "metadata": {"items": [{"key": "startup-script", "value": "#!/bin/sh"}]},
         "disks": [{"boot": True, "autoDelete": True, "initializeParams": {"sourceImage": "global/images/image"}}],
-        "networkInterfaces": [{"subnetwork": "default"}],
+        "networkInterfaces": [{"subnetwork": "regions/us-east5/subnetworks/default"}],
     }
     if model == "SPOT":
         scheduling["instanceTerminationAction"] = "STOP"

@@ -47,11 +47,15 @@ CHILD_FINALIZERS = {
 # --- labels of nodes; the first two also of children and of Secrets with tokens ---
 GROUP_NAMESPACE = "cloud.google.com/tpu-node-group-namespace"
 GROUP_NAME = "cloud.google.com/tpu-node-group-name"
+#: Of nodes alone, as gke-labs/tpu-operator's README has pods select them: NAMESPACE-NAME.
+GROUP = "cloud.google.com/tpu-node-group"
 ACCELERATOR = constants.TPU_ACCELERATOR
 CHIP_COUNT = constants.ACCELERATOR_COUNT
 TOPOLOGY = constants.TPU_TOPOLOGY
 #: The machine's number in its slice, from 0.
 WORKER_INDEX = "tpu-provisioner.cloud.google.com/worker-index"
+#: Google's number of the machine (`ManagedInstance.id`); also on Secrets with tokens.
+MACHINE_ID = "tpu-provisioner.cloud.google.com/machine-id"
 
 # --- annotations, "true" but for the last ---
 #: On any of the kinds: take a resource of this name that carries no mark for one's own, as gke-labs/tpu-operator's.

@@ -32,9 +32,8 @@ SECRET_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type
 _NAME_PREFIX = "bootstrap-token-"
 #: The group that kubeadm's roles for joining nodes are bound to.
 _EXTRA_GROUP = "system:bootstrappers:kubeadm:default-node-token"
-#: Labels of the Secret beside the two of its group: name and number of the machine.
+#: A label of the Secret beside those of its group and the machine's number: its name.
 MACHINE = "tpu-provisioner.cloud.google.com/machine"
-MACHINE_ID = "tpu-provisioner.cloud.google.com/machine-id"
 
 _TOKEN = re.compile(r"[a-z0-9]{6}\.[a-z0-9]{16}")
 
@@ -112,7 +111,7 @@ def secret_of(
         "metadata": {
             "name": f"{_NAME_PREFIX}{token_id}",
             "namespace": NAMESPACE,
-            "labels": {**group, MACHINE: machine, MACHINE_ID: machine_id},
+            "labels": {**group, MACHINE: machine, names.MACHINE_ID: machine_id},
         },
         "type": SECRET_TYPE,
         "stringData": {
@@ -145,7 +144,7 @@ def parse_secret(raw: object) -> Token | None:
         group_namespace=group_namespace,
         group_name=group_name,
         machine=fields.name(labels.get(MACHINE)),
-        machine_id=fields.name(labels.get(MACHINE_ID)),
+        machine_id=fields.name(labels.get(names.MACHINE_ID)),
         value=value if _TOKEN.fullmatch(value) else "",
         expires_at=parse_timestamp(_decoded(data.get("expiration"))),
     )

@@ -15,6 +15,7 @@ from provisioner.kube.quantities import parse_timestamp
 from provisioner.model.capacity import Failure, OperationName
 from provisioner.nodegroups.compute.errors import WorkError, failure_of_work
 from provisioner.nodegroups.compute.records import (
+    FLEX_START,
     BootDisk,
     BulkOperation,
     Instance,
@@ -87,6 +88,9 @@ def template_body(template: Template) -> dict[str, Any]:
             "values": [template.reservation],
         }
         if template.reservation
+        # As for flex-start on GKE: else capacity of a reservation that matches could be taken.
+        else {"consumeReservationType": "NO_RESERVATION"}
+        if template.provisioning_model == FLEX_START
         else None,
         # Without an access configuration: no external address.
         networkInterfaces=[{"subnetwork": template.subnetwork}] if template.subnetwork else None,

@@ -46,7 +46,15 @@ def instance_template(group: TpuNodeGroup, config: InstanceConfig, startup_scrip
     metadata = dict(config.metadata)
     if startup_script:
         metadata[STARTUP_SCRIPT] = with_users_script(startup_script, metadata.get(STARTUP_SCRIPT, ""))
-    config = replace(config, provisioning_model=config.effective_provisioning_model, metadata=metadata)
+    config = replace(
+        config,
+        provisioning_model=config.effective_provisioning_model,
+        metadata=metadata,
+        # Compute Engine takes no bare name.
+        subnetwork=config.subnetwork
+        if "/" in config.subnetwork
+        else f"regions/{places.region_of(group.spec.node_location)}/subnetworks/{config.subnetwork}",
+    )
     spec = InstanceTemplateSpec(project=group.spec.project, config=config)
     return InstanceTemplate(meta=_meta(group, Kind.INSTANCE_TEMPLATE), spec=spec)
 
@@ -87,7 +95,11 @@ def differs(found: Child, wanted: Child) -> bool:
         case WorkloadPolicy(), WorkloadPolicy():
             return found.spec != wanted.spec
         case InstanceTemplate(), InstanceTemplate():
-            return _effective(found.spec.config) != _effective(wanted.spec.config) or (
+            config = found.spec.config
+            if wanted.spec.config.subnetwork.endswith(f"/subnetworks/{config.subnetwork}"):
+                # The bare name that tpu-operator writes.
+                config = replace(config, subnetwork=wanted.spec.config.subnetwork)
+            return _effective(config) != _effective(wanted.spec.config) or (
                 found.spec.project,
                 found.spec.maintenance_policy,
             ) != (wanted.spec.project, wanted.spec.maintenance_policy)

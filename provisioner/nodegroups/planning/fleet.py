@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from provisioner.model.capacity import FailureKind
+from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup
 from provisioner.nodegroups.compute.records import NO_ACTION, ManagedInstance
 from provisioner.nodegroups.planning.ownership import is_ours
@@ -102,7 +103,7 @@ def fleet_of(manager: ManagedInstanceGroup, round_: Round, chips: int | None = N
 
 def _member(machine: ManagedInstance, round_: Round, chips: int | None) -> Member:
     node = round_.nodes.get(machine.provider_id)
-    if node is None:
+    if node is None or is_of_earlier(machine, node):
         return Member(machine=machine, refusal=_refusal(machine, round_))
     lacks = ""
     expected = chips if chips is not None else node.capacity_chips
@@ -111,6 +112,11 @@ def _member(machine: ManagedInstance, round_: Round, chips: int | None) -> Membe
     elif node.capacity_chips != expected or node.allocatable_chips != expected:
         lacks = f"node {node.name} has {min(node.allocatable_chips, node.capacity_chips)} of {expected} chips"
     return Member(machine=machine, node=node, ready=not lacks and _runs(machine), lacks=lacks)
+
+
+def is_of_earlier(machine: ManagedInstance, node: Node) -> bool:
+    """Whether a node is that of an earlier machine of the same name, which was created again with an empty disk."""
+    return bool(machine.id) and node.labels.get(names.MACHINE_ID, machine.id) != machine.id
 
 
 def _runs(machine: ManagedInstance) -> bool:

@@ -105,7 +105,10 @@ def join_machines(
     by_name = {member.machine.name: member for member in members}
     step, needs = NOTHING, []
     for machine in plan.create:
-        if by_name[machine.name].machine.status in STARTING_OR_RUNNING and not problem_of(group, round_):
+        # The node of an earlier machine of that name goes first.
+        free = round_.nodes.get(provider_id(group, machine.name)) is None
+        starts = by_name[machine.name].machine.status in STARTING_OR_RUNNING
+        if free and starts and not problem_of(group, round_):
             step += _create_token(group, machine, found, round_)
     for token in plan.delete:
         need = _clean_of(joining, by_name.get(token.machine), token)

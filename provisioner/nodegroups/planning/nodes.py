@@ -9,7 +9,7 @@ from provisioner.model.capacity import Taint
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.types import TpuNodeGroup
-from provisioner.nodegroups.planning.fleet import Fleet
+from provisioner.nodegroups.planning.fleet import Fleet, is_of_earlier
 from provisioner.nodegroups.planning.round import Proposed, Round, Step
 from provisioner.nodegroups.planning.snapshot import Node
 from provisioner.nodegroups.planning.writes import DeleteNode, PatchNode
@@ -20,12 +20,14 @@ TPU_TAINT = Taint(key=TPU_RESOURCE, value="present", effect="NoSchedule")
 
 def labels_of(group: TpuNodeGroup, shape: GroupShape) -> dict[str, str]:
     """Return the labels that all nodes of a group have."""
-    return {
+    labels = {
         names.ACCELERATOR: shape.accelerator,
         names.CHIP_COUNT: str(shape.chips_per_machine),
         names.TOPOLOGY: shape.topology,
         **names.group_labels(group.meta),
     }
+    whole = f"{group.meta.namespace}-{group.meta.name}"
+    return labels | ({names.GROUP: whole} if len(whole) <= names.RESOURCE_NAME else {})
 
 
 def mark_nodes(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet) -> Step:
@@ -44,6 +46,9 @@ def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet) -> tuple[
         if node is None:
             continue
         wanted = dict(shared)
+        if group.spec.bootstrap_kubernetes is not None and member.machine.id:
+            # Other images may join again by themselves, as the node that is there.
+            wanted[names.MACHINE_ID] = member.machine.id
         if node.name in indices:
             wanted[names.WORKER_INDEX] = str(indices[node.name])
         missing = {key: value for key, value in wanted.items() if node.labels.get(key) != value}
@@ -109,7 +114,7 @@ def left_over(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> tuple[
     ready may be that of a machine which is not listed yet.
     """
     place = provider_id(group, "")
-    known = frozenset[str]() if fleet is None else fleet.provider_ids
+    known = {} if fleet is None else {member.machine.provider_id: member.machine for member in fleet.members}
     key = (group.meta.namespace, group.meta.name)
     found = {node.name: node for node in round_.labelled.get(key, ())}
     machines = {machine.name for machine in group.status.machines}
@@ -120,7 +125,9 @@ def left_over(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> tuple[
     return tuple(
         node
         for _, node in sorted(found.items())
-        if node.provider_id.startswith(place) and node.provider_id not in known and (fleet is None or not node.ready)
+        if node.provider_id.startswith(place)
+        and (node.provider_id not in known or is_of_earlier(known[node.provider_id], node))
+        and (fleet is None or not node.ready)
     )
 
 

@@ -51,6 +51,11 @@ def check_template(body: Mapping[str, Any], project: str) -> Terms:
     _check_disks(properties.get("disks", []))
     if not properties.get("networkInterfaces"):
         raise errors.invalid(f"{_PROPERTIES}.networkInterfaces", "", "At least one network interface is required.")
+    for place, interface in enumerate(properties["networkInterfaces"]):
+        for field in ("network", "subnetwork"):
+            if interface.get(field) and "/" not in interface[field]:
+                where = f"{_PROPERTIES}.networkInterfaces[{place}].{field}"
+                raise errors.invalid(where, interface[field], "The URL is malformed.")
     items_of(properties.get("metadata", {}), f"{_PROPERTIES}.metadata")
     _check_tags_and_labels(properties)
     if len(properties.get("serviceAccounts", [])) > 1:

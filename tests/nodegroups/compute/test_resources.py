@@ -38,7 +38,7 @@ TEMPLATE = Template(
     reservation="projects/q/reservations/r",
     metadata={"startup-script": "#!/bin/bash", "a": "1"},
     boot_disk=BootDisk(image="projects/i/global/images/u", size_gb=100, type="hyperdisk-balanced"),
-    subnetwork="default",
+    subnetwork="regions/us-east5/subnetworks/default",
     tags=("a", "b"),
     service_accounts=(ServiceAccount(email="e@p.iam.gserviceaccount.com", scopes=("s",)),),
 )
@@ -79,7 +79,7 @@ TEMPLATE_BODY = {
             "key": "compute.googleapis.com/reservation-name",
             "values": ["projects/q/reservations/r"],
         },
-        "networkInterfaces": [{"subnetwork": "default"}],
+        "networkInterfaces": [{"subnetwork": "regions/us-east5/subnetworks/default"}],
         "tags": {"items": ["a", "b"]},
         "serviceAccounts": [{"email": "e@p.iam.gserviceaccount.com", "scopes": ["s"]}],
     },
@@ -114,10 +114,14 @@ def test_a_flex_start_template_is_asked_for_by_its_model_and_duration() -> None:
         max_run_seconds=600,
     )
 
-    assert resources.template_body(asked)["properties"]["scheduling"] == {
-        "provisioningModel": "FLEX_START",
-        "instanceTerminationAction": "DELETE",
-        "maxRunDuration": {"seconds": "600"},
+    assert resources.template_body(asked)["properties"] == {
+        "machineType": "ct6e-standard-4t",
+        "scheduling": {
+            "provisioningModel": "FLEX_START",
+            "instanceTerminationAction": "DELETE",
+            "maxRunDuration": {"seconds": "600"},
+        },
+        "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"},
     }
 
 

@@ -36,7 +36,7 @@ TEMPLATE = Template(
     reservation="r",
     metadata={"a": "1"},
     boot_disk=BootDisk(image="i", size_gb=100, type="hyperdisk-balanced"),
-    subnetwork="default",
+    subnetwork="regions/us-east5/subnetworks/default",
     tags=("t",),
     service_accounts=(ServiceAccount(email="e", scopes=("s",)),),
 )

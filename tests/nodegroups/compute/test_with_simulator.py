@@ -46,7 +46,7 @@ TEMPLATE = Template(
     on_host_maintenance=TERMINATE,
     metadata={"startup-script": "#!/bin/bash", "mine": "1"},
     boot_disk=BootDisk(image="projects/i/global/images/u", size_gb=100, type="hyperdisk-balanced"),
-    subnetwork="default",
+    subnetwork="regions/us-east5/subnetworks/default",
     tags=("a", "b"),
     service_accounts=(ServiceAccount(email="e@proj.iam.gserviceaccount.com", scopes=("cloud-platform",)),),
 )

@@ -9,6 +9,8 @@ import pytest
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import Reason
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
+from provisioner.nodegroups.bootstrap import metadata
+from provisioner.nodegroups.planning import desired
 from provisioner.nodegroups.planning.writes import SetFinalizers
 from provisioner.simulators.compute.records import Loss
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
@@ -184,3 +186,38 @@ def test_a_startup_script_that_leaves_no_room_for_the_join_is_refused() -> None:
     other = replace(_with_script("#" * fits), meta=replace(make_group("fits").meta))
     world.kube.create_group(other)
     world.wait_until(lambda: world.is_ready("fits"))
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["", "and the controller is restarted"])
+def test_a_machine_that_compute_engine_creates_again_joins_again(*, restarts: bool) -> None:
+    """It has the name of the lost one and an empty disk: its old node goes, and it gets a token of its own."""
+    world = World()
+    group = make_group("train", topology="2x2")
+    world.kube.create_group(replace(group, spec=replace(group.spec, node_count=4)))
+    world.wait_until(lambda: world.is_ready("train"))
+    world.wait(60.0)
+    lost = world.machines("train")[0]
+    node = world.kube.objects["Node", "", lost.name]
+    world.cloud.lose(lost, Loss.PREEMPTED)
+    if restarts:
+        world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST)
+        world.restart()
+    world.wait_until(
+        lambda: world.is_ready("train") and world.kube.objects["Node", "", lost.name].uid != node.uid,
+        within_seconds=1200.0,
+    )
+    world.wait(60.0)
+    (machine,) = (each for each in world.machines("train") if each.name == lost.name)
+    assert machine.number != lost.number
+    assert metadata.TOKEN not in machine.metadata
+
+
+def test_a_template_that_names_its_subnetwork_without_a_path_stays() -> None:
+    """tpu-operator wrote such ones; one of our own has the path, for Compute Engine takes no bare name."""
+    group = make_group("train")
+    wanted = desired.instance_template(group, group.spec.instance_config, "")
+    assert wanted.spec.config.subnetwork == "regions/us-central1/subnetworks/default"
+    for subnetwork, differs in (("default", False), ("other", True), ("regions/us-east1/subnetworks/default", True)):
+        config = replace(wanted.spec.config, subnetwork=subnetwork)
+        found = replace(wanted, spec=replace(wanted.spec, config=config))
+        assert desired.differs(found, wanted) is differs

@@ -74,6 +74,8 @@ class Kube:
     #: How often each object was written.
     writes: int = 0
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
+    #: The number of the machine that registered each node.
+    _joined_as: dict[str, int] = field(default_factory=dict)
 
     # --- reading
 
@@ -156,17 +158,19 @@ class Kube:
         if machine is None or machine.status != "RUNNING":
             return
         key = ("Node", "", name)
-        if key in self.objects:
-            # A machine of the same name takes its node over.
+        if key in self.objects and self._joined_as.get(name) == machine.number:
+            # The same machine has been started again: its disk has what it joined with.
             self._put(key, replace(self.objects[key], ready=True, capacity_chips=4, allocatable_chips=4))
             return
         value = machine.metadata.get(metadata.TOKEN, "")
         token = self.objects.get(("Secret", "kube-system", f"bootstrap-token-{value.partition('.')[0]}"))
         good = token is not None and token.value == value and token.expires_at > self.stage.wall()
-        if not good or metadata.ADDRESS not in machine.metadata:
+        # kubeadm takes over the node of an earlier machine of that name only when it is not ready: here it never does.
+        if not good or metadata.ADDRESS not in machine.metadata or key in self.objects:
             self.stage.after(5.0, lambda: self.join(name))
             return
         self.stage.note("node", "%s joins", name)
+        self._joined_as[name] = machine.number
         provider_id = f"gce://{machine.scope.project}/{machine.scope.location}/{name}"
         self._put(key, Node(name=name, uid=f"uid-{next(self._numbers)}", provider_id=provider_id))
         self.stage.after(self.stage.rng.uniform(1.0, 10.0), lambda: self._ready(key))
