@@ -92,8 +92,6 @@ class Meter:
 
     def kept(self) -> None:
         """Export what `hints` returned last: it is kept now."""
-        if not self.restored:
-            return
         self._exported = self._written
         self._export()
 

@@ -46,20 +46,20 @@ class Supply:
     #: A delete is under way or was accepted.
     leaving: bool
     #: A delete of it was tried and failed: nodes that it took do not come back.
-    half_deleted: bool = False
+    half_deleted: bool
     #: Nodes that are ready and show all their chips.
     ready_nodes: int
     #: Since when GKE says that it is up although not all its nodes are ready; None: it is not so.
-    unready_since: datetime | None = None
+    unready_since: datetime | None
     #: How long that has lasted.
-    unready_seconds: float = 0.0
+    unready_seconds: float
     #: Since when it is up without nodes, and waits for capacity that comes late; None: it is not so.
-    late_since: datetime | None = None
+    late_since: datetime | None
     #: It was unready for too long and is given up: to be replaced.
-    lost: bool = False
+    lost: bool
     #: It was made for a workload of a namespace, or a kind, that is not watched: it looks idle whether that lives or
     #: not.
-    unwatched: bool = False
+    unwatched: bool
 
     @cached_property
     def view(self) -> NodeView:

@@ -57,7 +57,7 @@ def derived_labels(pool: NodePool) -> dict[str, str]:
         labels[constants.TPU_ACCELERATOR] = accelerator.label
         labels[constants.ACCELERATOR_COUNT] = str(machine.chips)
         labels[constants.TPU_TOPOLOGY] = pool.topology
-    for zone in pool.zones[:1]:
+    for zone in pool.zones:
         labels |= {constants.ZONE: zone, constants.GKE_ZONE: zone, constants.REGION: region_of(zone)}
     if pool.reservation:
         parts = zip(_OF_RESERVATION, reservation_parts(pool.reservation), strict=True)

@@ -532,7 +532,7 @@ def test_cluster(server: RecordingServer, client: GkeClient) -> None:
                 "enableNodeAutoprovisioning": True,
                 "resourceLimits": [
                     {"resourceType": "cpu", "maximum": "64"},
-                    {"resourceType": "tpu-v6e-slice", "maximum": "16"},
+                    {"resourceType": "tpu-v6e-slice", "maximum": "1"},
                     {"resourceType": "tpu-v5p-slice", "maximum": "0"},
                 ],
             },
