@@ -36,8 +36,7 @@ class ServingPolicy:
     def leaves_to_slices(self, workload: Workload) -> bool:
         """Whether a workload would be served, if it did not ask for Slice resources."""
         return asks_for_slices(workload) and any(
-            job.template.chips and not self._not_for_us(workload, job.template, dynamic=True)
-            for job in workload.groups
+            job.template.chips and not self._not_for_us(workload, job.template, dynamic=True) for job in workload.groups
         )
 
     def _not_for_us(self, workload: Workload, requirements: Requirements, *, dynamic: bool = False) -> str:

@@ -311,6 +311,33 @@ def test_a_gang_keeps_its_turn_until_it_has_had_one_within_the_limit(apart_minut
     assert stream.served("honest", within_minutes=180)
 
 
+class Quota:
+    """GKE that runs so many operations at once, each for a while."""
+
+    def __init__(self, world: World, *, most: int, seconds: int) -> None:
+        self.world = world
+        self.most = most
+        self.length = timedelta(seconds=seconds)
+        self.began: dict[Any, datetime] = {}
+        world.refuse_create = world.refuse_delete = self._refuse
+
+    def _refuse(self, _: object) -> Failure | None:
+        busy = sum(pool.status in (PoolStatus.PROVISIONING, PoolStatus.STOPPING) for pool in self.world.pools.values())
+        return failure(FailureKind.TOO_MANY_OPERATIONS) if busy >= self.most else None
+
+    def step(self, *, seconds: float) -> None:
+        """End the operations that are over, and let a little time pass."""
+        world = self.world
+        for name, pool in list(world.pools.items()):
+            over = world.now - self.began.setdefault((name, pool.status), world.now) >= self.length
+            if over and pool.status is PoolStatus.STOPPING:
+                world.remove_pool(name)
+            elif over and pool.status is PoolStatus.PROVISIONING:
+                world.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=world.now)
+        world.step(seconds=seconds)
+        world.schedule()
+
+
 def test_the_delete_that_somebody_waits_for_goes_before_those_of_another_namespace() -> None:
     """GKE runs three operations at once, and thirty pools of the other namespace are due, too."""
     limits = (("honest", 8),)
@@ -319,34 +346,36 @@ def test_the_delete_that_somebody_waits_for_goes_before_those_of_another_namespa
     first = jobset_of("first", "2x2x2", namespace="honest")
     world.add(*many, first)
     world.live(6, seconds=5)
-    passing, began = (PoolStatus.PROVISIONING, PoolStatus.STOPPING), dict[Any, datetime]()
-
-    def refuse(_: object) -> Failure | None:
-        busy = sum(pool.status in passing for pool in world.pools.values())
-        return failure(FailureKind.TOO_MANY_OPERATIONS) if busy >= 3 else None
-
-    world.refuse_create = world.refuse_delete = refuse
-
-    def step() -> None:
-        for name, pool in list(world.pools.items()):
-            since = began.setdefault((name, pool.status), world.now)
-            if pool.status is PoolStatus.STOPPING and world.now - since >= timedelta(minutes=2):
-                world.remove_pool(name)
-            elif pool.status is PoolStatus.PROVISIONING and world.now - since >= timedelta(minutes=2):
-                world.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=world.now)
-        world.step(seconds=5)
-        world.schedule()
-
+    quota = Quota(world, most=3, seconds=120)
     for workload in many:
         world.finish(workload)
     for _ in range(30):
-        step()
+        quota.step(seconds=5)
     world.finish(first)
     after_it = jobset_of("next", "2x2x1", namespace="honest")
     world.add(after_it)
     for _ in range(120):
-        step()
+        quota.step(seconds=5)
     assert world.bound(after_it) == 1
+
+
+@pytest.mark.parametrize("every_seconds", [1, 2, 5])
+def test_deletes_that_end_one_at_a_time_leave_room_for_a_create(every_seconds: int) -> None:
+    """Tries for one operation more, which GKE rejects, must not cost the create its turn at what has ended."""
+    world = World(settings_=settings(deletion_delay_seconds=60.0))
+    many = [jobset_of(f"a{number:03}", "2x2x4", namespace="evil") for number in range(30)]
+    world.add(*many)
+    world.live(6, seconds=5)
+    quota = Quota(world, most=2, seconds=40)
+    for workload in many:
+        world.finish(workload)
+    for _ in range(100 // every_seconds):
+        quota.step(seconds=every_seconds)
+    honest = jobset_of("honest", "2x2x1", namespace="honest")
+    world.add(honest)
+    for _ in range(120 // every_seconds):
+        quota.step(seconds=every_seconds)
+    assert any("honest" in name for name in world.created)
 
 
 def test_what_is_missing_in_a_network_of_ones_own_costs_nobody_an_unbound_pool() -> None:

@@ -63,12 +63,14 @@ def find_slots(round_: Round) -> tuple[Memory, Slots]:
     running, coming = len(known_to_run), len({*creates, *deletes} - known_to_run)
     known = _learnt(memory.operations, running, now)
     steps = 0 if known.rejected_at is None else max(0, (now - known.rejected_at) // _STEP)
-    most = None if known.limit is None else known.limit + 2**steps - 1
+    free = None if known.limit is None else known.limit - running - coming
+    # What has ended is shared by turn before more is tried: a try that GKE rejects must not cost a kind its turn.
+    ended = free is not None and free > 0
     calls = _CALLS_PER_THREAD * round_.settings.concurrency
     slots = Slots(
-        operations=None if most is None else max(0, most - running - coming),
+        operations=free if free is None or ended else max(0, free + 2**steps - 1),
         calls=max(0, calls - len(creates)),
-        deletes_last=known.deletes_last,
+        deletes_last=known.delete_accepted_last if ended else known.deletes_tried_last,
         more_at=None if known.rejected_at is None else known.rejected_at + (steps + 1) * _STEP,
     )
     return replace(memory, operations=known), slots
@@ -76,7 +78,7 @@ def find_slots(round_: Round) -> tuple[Memory, Slots]:
 
 def note_started(operations: OperationLimit, creates: int, deletes: int) -> OperationLimit:
     """Take note of what a decision starts."""
-    return replace(operations, deletes_last=deletes > creates) if creates or deletes else operations
+    return replace(operations, deletes_tried_last=deletes > creates) if creates or deletes else operations
 
 
 def _learnt(operations: OperationLimit, running: int, now: datetime) -> OperationLimit:

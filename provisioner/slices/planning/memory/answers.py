@@ -116,6 +116,7 @@ def _created(memory: Memory, answer: CreateAnswer) -> Memory:
             memory,
             slice_backoffs=backoff.forget(memory.slice_backoffs, taken_call.slice_id),
             tallies=backoff.create_taken(memory.tallies, taken_call.slice_id, taken_call.namespace),
+            operations=replace(memory.operations, delete_accepted_last=False),
         )
         if call is None and making is not None:
             # The list was faster than the answer.
@@ -176,7 +177,8 @@ def _deleted(memory: Memory, answer: DeleteAnswer, pool: NodePool | None) -> Mem
         accepted = DeleteCall(
             state=CallState.ACCEPTED, since=answer.at, operation=answer.operation, failures=call.failures
         )
-        return replace(memory, deletes={**memory.deletes, answer.name: accepted})
+        operations = replace(memory.operations, delete_accepted_last=True)
+        return replace(memory, operations=operations, deletes={**memory.deletes, answer.name: accepted})
     operations = memory.operations
     if answer.failure is not None and answer.failure.kind is FailureKind.TOO_MANY_OPERATIONS:
         operations = replace(operations, rejected=True)

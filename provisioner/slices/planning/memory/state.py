@@ -120,8 +120,9 @@ class OperationLimit:
     #: It has rejected one since the last decision, at which so many ran.
     rejected: bool = False
     running: int = 0
-    #: Of the operations that were started last, more were deletes than creates.
-    deletes_last: bool = False
+    #: Of the operations that were tried last, more were deletes than creates; and what GKE accepted last was a delete.
+    deletes_tried_last: bool = False
+    delete_accepted_last: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
