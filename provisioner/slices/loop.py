@@ -21,9 +21,9 @@ from provisioner.slices.observe import PoolList, Watches, absent, not_synced, ta
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory import answers, checkpoint
 from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.notices import notices_while_stalled
 from provisioner.slices.planning.plan import Plan
 from provisioner.slices.planning.round import Derived
-from provisioner.slices.planning.stalled import notices_while_stalled
 from provisioner.slices.report import Reporter
 from provisioner.slices.supplier import IdentityCheck
 

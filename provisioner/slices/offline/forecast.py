@@ -25,7 +25,7 @@ from provisioner.slices.offline.places import path_of
 from provisioner.slices.offline.reading import MOMENT, Reading, Subject, read_document, title_of
 from provisioner.slices.planning import notices
 from provisioner.slices.planning.decide import decide
-from provisioner.slices.planning.launch.candidates import Candidates
+from provisioner.slices.planning.launch.specification import Candidates
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Notice, Plan
 from provisioner.slices.supplier import PoolRules, UnmeetableError

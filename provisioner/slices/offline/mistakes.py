@@ -11,7 +11,7 @@ from provisioner import constants
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch import allowlists
-from provisioner.slices.planning.launch.candidates import Candidates
+from provisioner.slices.planning.launch.specification import Candidates
 from provisioner.slices.supplier import PoolRules, UnmeetableError
 
 #: More than a manifest has of what can be wrong.

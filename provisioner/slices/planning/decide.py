@@ -17,17 +17,17 @@ from provisioner.settings import Settings
 from provisioner.slices.demand import left_to_slices, rejected
 from provisioner.slices.planning import notices, phases
 from provisioner.slices.planning.failures import learn_from_pools, unready
-from provisioner.slices.planning.launch import gangs, limits, reserving, wishes
+from provisioner.slices.planning.launch import gangs, limits, reserving
 from provisioner.slices.planning.launch.launches import Launches, launch
 from provisioner.slices.planning.launch.operations import OTHER_OPERATIONS, Slots, find_slots, note_started
-from provisioner.slices.planning.match.assignment import Matching, Restrictions, match
+from provisioner.slices.planning.launch.reserving import to_evict
+from provisioner.slices.planning.match.assignment import Matching, match
 from provisioner.slices.planning.memory import open_calls
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory, PhaseEntry
 from provisioner.slices.planning.plan import Delete, LookUp, Plan, PoolState, Transition
 from provisioner.slices.planning.retire import stuck as stuck_slices
-from provisioner.slices.planning.retire.evicted import to_evict
-from provisioner.slices.planning.retire.hanging import alerts_of_pools, find_hanging
-from provisioner.slices.planning.retire.unneeded import Due, Exceptions, Unneeded, find_unneeded
+from provisioner.slices.planning.retire.stuck import alerts_of_pools, find_hanging
+from provisioner.slices.planning.retire.unneeded import Due, Unneeded, find_unneeded
 from provisioner.slices.planning.round import Derived, Round, begin_round
 from provisioner.slices.planning.supply import Supply
 from provisioner.slices.planning.turns import had_turn, still_of_use, unit_of
@@ -54,7 +54,7 @@ def decide(
     turns = gangs.take_turns(round_)
     budget = limits.Budget.of(round_)
     reserving.reserve(round_, budget, (each for each in round_.slices.values() if each.pending), turns.members)
-    matching = match(round_, _restrictions(round_, turns, budget))
+    matching = match(round_, budget, turns.sidelined.keys() | turns.unsatisfiable)
     round_ = replace(round_, memory=learn_from_pools(round_, matching))
     progress = gangs.progress_of(round_, turns, matching)
     hanging = find_hanging(round_)
@@ -62,12 +62,8 @@ def decide(
     reserving.reserve(round_, budget, matching.unserved, turns.members)
     evicted = to_evict(round_, matching, turns, budget)
     unbound = {name: matching.claimed[name] for name in evicted if name in matching.claimed}
-    exceptions = Exceptions(
-        stuck={**stuck_slices.to_replace(stuck, round_, matching), **unbound},
-        giving_back=turns.giving_back,
-        evicted=evicted,
-    )
-    unneeded = find_unneeded(round_, matching, exceptions)
+    replaced = {**stuck_slices.to_replace(stuck, round_, matching), **unbound}
+    unneeded = find_unneeded(round_, matching, replaced, turns.giving_back, evicted)
     deletes, due = unneeded.deletes, unneeded.due
     memory, slots = find_slots(round_)
     round_ = replace(round_, memory=memory)
@@ -128,15 +124,6 @@ def _close_calls(snapshot: Snapshot, memory: Memory, now: datetime) -> tuple[Mem
     return open_calls.confirm(memory, pools, snapshot.pools_listed_at, now)
 
 
-def _restrictions(round_: Round, turns: gangs.Turns, budget: limits.Budget) -> Restrictions:
-    slices, settings = round_.slices.values(), round_.settings
-    return Restrictions(
-        one_zone=frozenset(each.workload.uid for each in slices if wishes.wants_one_zone(each, settings)),
-        sidelined=turns.sidelined.keys() | turns.unsatisfiable,
-        budget=budget,
-    )
-
-
 def _turns(round_: Round, progress: gangs.Progress, launches: Launches) -> dict[str, Any]:
     """Return what is remembered of turns: who has one now had it until now."""
     memory, turns = round_.memory, {**launches.turns, **progress.turns}
@@ -158,7 +145,7 @@ def _phases(
     observed |= {state.name: state.phase for state in launches.wanted}
     owners = {name: phases.owner_of(name, matching, round_.made_for) for name in supply}
     owners |= {state.name: state.slice_id for state in launches.wanted}
-    entries, steps = phases.changes(round_.memory.phases, observed, owners, now)
+    entries, transitions = phases.changes(round_.memory.phases, observed, owners, now)
     entries |= {name: phases.drained(entries[name], each, round_, matching) for name, each in supply.items()}
     states = [
         phases.state_of(each, entries[name], round_, matching, _note(each, round_.memory), due.get(name))
@@ -167,7 +154,7 @@ def _phases(
     for state in launches.wanted:
         since = entries[state.name].since
         states.append(state if state.since == since else replace(state, since=since))
-    return tuple(states), entries, phases.transitions(steps, owners, now)
+    return tuple(states), entries, transitions
 
 
 def _remember(

@@ -14,8 +14,7 @@ from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.open_calls import unexplained
 from provisioner.slices.planning.memory.state import Backoff, Memory
-from provisioner.slices.planning.retire.hanging import statuses_since
-from provisioner.slices.planning.retire.unready import give_up
+from provisioner.slices.planning.retire.stuck import give_up, statuses_since
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
 
@@ -42,12 +41,9 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
         if owner is not None:
             tallies = backoff.create_counted(tallies, owner, supply[name].workload_name.namespace, now)
         digest = pool.labels.get(constants.NODEPOOL_HASH, "")
-        if failure.kind is FailureKind.INVALID and owner is not None:
-            backoffs = backoff.refused(backoffs, owner, digest, failure, now)
-        else:
-            # What a pool's creator chose itself is known as long as its create is remembered.
-            capacity = capacity_key(create.request if create is not None else pool)
-            backoffs = backoff.pool_failed(backoffs, failure, capacity, digest, now)
+        # What a pool's creator chose itself is known as long as its create is remembered.
+        capacity = capacity_key(create.request if create is not None else pool)
+        backoffs = backoff.pool_failed(backoffs, failure, capacity, digest, now, owner)
     in_making = {}
     for name, create in memory.in_making.items():
         if name not in supply:

@@ -113,59 +113,35 @@ def changes(
     new: Mapping[PoolName, Phase],
     owners: Mapping[PoolName, SliceId | None],
     now: datetime,
-) -> tuple[dict[PoolName, PhaseEntry], list[tuple[PoolName, PhaseEntry | None, Phase]]]:
+) -> tuple[dict[PoolName, PhaseEntry], tuple[Transition, ...]]:
     """Compare with the last round: the phases to remember, and each step from one phase to the next.
 
     A pool seen for the first time is a step from nothing; what happened before is not made up.
     """
     entries: dict[PoolName, PhaseEntry] = {}
-    steps: list[tuple[PoolName, PhaseEntry | None, Phase]] = []
+    steps: list[Transition] = []
     for name, phase in new.items():
         before, owner = old.get(name), owners.get(name)
-        if before is None:
-            steps.append((name, None, phase))
-        elif before.phase is phase:
+        if before is not None and before.phase is phase:
             # Nearly always nothing has changed, and nothing is copied.
             entries[name] = before if owner in (None, before.slice_id) else replace(before, slice_id=owner)
             continue
-        else:
-            steps += _steps(name, before, phase, now)
+        steps += _steps(name, before, phase, owner, now)
         met = before is None and phase not in _BEGUN_HERE
         entries[name] = PhaseEntry(phase=phase, since=now, slice_id=owner, entered_before=met)
     for name, before in old.items():
         if name not in new:
-            steps += _steps(name, before, Phase.GONE, now)
-    return entries, steps
+            steps += _steps(name, before, Phase.GONE, None, now)
+    return entries, tuple(steps)
 
 
 def _steps(
-    name: PoolName, before: PhaseEntry, phase: Phase, now: datetime
-) -> Iterable[tuple[PoolName, PhaseEntry | None, Phase]]:
-    path = passage(before.phase, phase)
-    if not path:
-        # It vanished and its name is wanted again, all since the last look.
-        yield from _steps(name, before, Phase.GONE, now)
-        yield name, None, phase
-    entry = before
+    name: PoolName, before: PhaseEntry | None, phase: Phase, owner: SliceId | None, now: datetime
+) -> Iterable[Transition]:
+    """Yield the steps to a phase; a pool that vanished, and whose name is wanted again since, is gone in between."""
+    path = (phase,) if before is None else passage(before.phase, phase) or (Phase.GONE, phase)
+    old, since = (before.phase, before.since) if before is not None else (None, None)
+    slice_id = owner or (before.slice_id if before is not None else None)
     for each in path:
-        yield name, entry, each
-        entry = PhaseEntry(phase=each, since=now, slice_id=before.slice_id)
-
-
-def transitions(
-    steps: Iterable[tuple[PoolName, PhaseEntry | None, Phase]],
-    owners: Mapping[PoolName, SliceId | None],
-    now: datetime,
-) -> tuple[Transition, ...]:
-    """Turn the steps into what is reported."""
-    return tuple(
-        Transition(
-            pool=name,
-            slice_id=owners.get(name) or (entry.slice_id if entry is not None else None),
-            old=entry.phase if entry is not None else None,
-            new=phase,
-            at=now,
-            since=entry.since if entry is not None else None,
-        )
-        for name, entry, phase in steps
-    )
+        yield Transition(pool=name, slice_id=slice_id, old=old, new=each, at=now, since=since)
+        old, since = (each, now) if each is not Phase.GONE else (None, None)

@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import Enum
 from typing import NamedTuple
 
+from provisioner import constants
 from provisioner.model.capacity import NodePoolRequest, OperationName, PoolName
 from provisioner.model.workloads import GroupKey, ObjectRef, Pod, Workload, WorkloadKind, WorkloadUid
 from provisioner.slices.demand import SliceId
@@ -119,6 +120,22 @@ class Transition:
     at: datetime
     #: When `old` was entered.
     since: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocked:
+    """Why no pool is created for a slice now: for its Event and for the read model."""
+
+    message: str
+    #: Of the Event.
+    reason: str = constants.CREATION_WAITING
+    #: What stays the same when only numbers or times in the message change; empty: the message.
+    key: str = ""
+    #: When it may be over although nothing changes; None where no moment is set.
+    until: datetime | None = None
+    warning: bool = True
+    #: It usually passes soon, so that there is no Event yet.
+    silent: bool = False
 
 
 class LimitUse(NamedTuple):

@@ -13,7 +13,7 @@ from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.demand.slices import Found, all_slices, find_by_workload
-from provisioner.slices.planning.launch.candidates import Candidates
+from provisioner.slices.planning.launch.specification import Candidates
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.supply import Supply, by_owner, find_supply, referred
 from provisioner.slices.supplier import PoolRules

@@ -15,7 +15,7 @@ from provisioner.model.fit import NodeView, label_misfit, misfit
 from provisioner.model.fits import Fits
 from provisioner.model.workloads import Expression, Requirements, Toleration
 from provisioner.slices.planning.launch.limits import Budget
-from provisioner.slices.planning.match.assignment import Restrictions, match
+from provisioner.slices.planning.match.assignment import match
 from provisioner.slices.planning.round import begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.models import make_jobset, make_requirements
@@ -107,6 +107,6 @@ def test_matching_looks_at_each_pods_affinity_once_beside_any_number_of_idle_poo
         world.add(make_jobset(f"hostile-{number}", parallelism=2, template=hostile))
     round_ = begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now)
     _Term.looks = 0
-    matching = match(round_, Restrictions(budget=Budget.of(round_)))
+    matching = match(round_, Budget.of(round_))
     assert (len(round_.supply), len(matching.unserved), matching.claimed) == (idle_pools, 6, {})
     assert _Term.looks == 6

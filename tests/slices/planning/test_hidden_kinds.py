@@ -11,7 +11,7 @@ from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Workload, WorkloadKind
 from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.launch.reserving import closing
-from provisioner.slices.planning.match.assignment import Restrictions, match
+from provisioner.slices.planning.match.assignment import match
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
 from provisioner.slices.planning.plan import Delete
 from provisioner.slices.planning.round import begin_round
@@ -121,7 +121,7 @@ def test_as_many_pools_are_closed_as_if_the_hidden_were_in_use(
     world.add(waits)
     round_ = begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now)
     budget = Budget.of(round_)
-    matching = match(round_, Restrictions(budget=budget))
+    matching = match(round_, budget)
     (slice_,) = matching.unserved
     budget.reserve(budget.scope_to_reserve((slice_,)), unit_of(slice_), (slice_,))
     assert closing(round_, replace(matching, claimed={}), budget) == {used.name}

@@ -19,8 +19,8 @@ from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.workloads import WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.launch import wishes
-from provisioner.slices.planning.launch.blockers import problem_of_all
+from provisioner.slices.planning.launch.blocked import problem_of_all
+from provisioner.slices.planning.launch.capacity import wants_all_or_nothing
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory.state import Gang, Memory
 from provisioner.slices.planning.moments import clock
@@ -232,7 +232,7 @@ def _members(slices: Mapping[SliceId, Slice], settings: Settings) -> dict[Worklo
     """List the slices that start together, by workload: those that have pods to run, not those that come later."""
     members: dict[WorkloadUid, list[Slice]] = defaultdict(list)
     for each in slices.values():
-        if each.served and each.pods and wishes.wants_all_or_nothing(each, settings):
+        if each.served and each.pods and wants_all_or_nothing(each, settings):
             members[each.workload.uid].append(each)
     return dict(members)
 

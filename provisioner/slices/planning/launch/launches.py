@@ -4,30 +4,29 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from provisioner import constants
 from provisioner.model.capacity import NodePoolRequest, PoolName, PoolStatus, Zone
-from provisioner.model.choices import CapacityChoice, capacity_key
+from provisioner.model.choices import capacity_key
 from provisioner.model.workloads import WorkloadUid, pod_ref, workload_ref
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.launch import blockers
-from provisioner.slices.planning.launch.blockers import Blocker, InTheWay
-from provisioner.slices.planning.launch.capacity import Choices
+from provisioner.slices.planning.launch.blocked import InTheWay, Prospects, combined, problem_of, prospects_of
+from provisioner.slices.planning.launch.capacity import Choices, wants_one_zone
 from provisioner.slices.planning.launch.gangs import Turns
-from provisioner.slices.planning.launch.limits import Budget, Refusal
+from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.launch.operations import OTHER_OPERATIONS
 from provisioner.slices.planning.launch.reserving import pass_on, resource_of
 from provisioner.slices.planning.launch.specification import Specification, is_held, labels_left_out
-from provisioner.slices.planning.launch.wishes import wants_one_zone
 from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Tally
 from provisioner.slices.planning.moments import clock
 from provisioner.slices.planning.notices import not_separate, notice, underused, unknown_selectors, unlisted
-from provisioner.slices.planning.plan import Create, Notice, PoolState
+from provisioner.slices.planning.plan import Blocked, Create, Notice, PoolState
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.turns import CREATES, TURN, Turn, Unit, had_turn, in_order, unit_of, waits_since
 from provisioner.slices.supplier import UnmeetableError
@@ -53,19 +52,15 @@ class Launches:
     tallies: Mapping[str, Tally] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wish:
+class _Wish(NamedTuple):
     """A slice that wants a pool, and the pools that it could have now."""
 
     slice_: Slice
     attempt: int
     name: PoolName
-    choices: Choices
     #: In which the other pools of its workload are, as far as that was known.
     zone: Zone | None
-    #: Best first; the last is of capacity that nobody waits for, or all are of capacity that was out of stock.
-    offers: tuple[tuple[CapacityChoice, Specification], ...]
-    in_the_way: tuple[InTheWay, ...]
+    prospects: Prospects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +122,7 @@ def _find_unsatisfiable(
         uid = slice_.workload.uid
         if uid not in turns.members or uid in found:
             continue
-        problem = blockers.problem_of(round_, slice_, zones)
+        problem = problem_of(round_, slice_, zones)
         if problem:
             found[uid] = _Unsatisfiable(
                 why=f"no choice of capacity is available for slice {slice_.group_name}: {problem}"
@@ -188,7 +183,7 @@ def _queues(round_: Round, wishes: Iterable[_Wish], turns: Turns) -> dict[str, d
     """Number by turn those that wait for capacity that was out of stock, workloads that have their turn first."""
     waiting: dict[str, dict[Unit, datetime]] = defaultdict(dict)
     for wish in wishes:
-        for _, offer in wish.offers:
+        for _, offer in wish.prospects.offers:
             if backoff.probing(round_.memory.backoffs, offer.blueprint.capacity) is not None:
                 waiting[offer.blueprint.capacity][unit_of(wish.slice_)] = waits_since(wish.slice_, round_.now)
     queues: dict[str, dict[Unit, int]] = {}
@@ -225,44 +220,34 @@ class _Launcher:
 
     def look_at(self, slice_: Slice) -> _Wish | None:
         """Find the pools that a slice could have, None for none: then it is said why."""
-        uid, now = slice_.workload.uid, self.round_.now
+        uid = slice_.workload.uid
         attempt, name = self._free_name(slice_)
+        gang, refusal = self.unsatisfiable.get(uid), self.budget.refusal(slice_)
+        limited = refusal is not None if gang is None else gang.limited
+        blocked = _too_much(name, refusal) if refusal is not None else self._queued(slice_, name)
+        offers: tuple[object, ...] = ()
         try:
-            choices = self.round_.candidates.choices(slice_, self.zones.get(uid))
-            refusal = self.budget.refusal(slice_)
-            blocker = _too_much(slice_, name, refusal) if refusal is not None else self._queued(slice_, name)
-            gang = self.unsatisfiable.get(uid)
-            limited = refusal is not None if gang is None else gang.limited
-            wish = None
-            if blocker is None or (limited and uid not in self.turns.sidelined):
-                offers, in_the_way = self._offers(slice_, choices)
-                wish = _Wish(
-                    slice_=slice_,
-                    attempt=attempt,
-                    name=name,
-                    choices=choices,
-                    zone=self.zones.get(uid),
-                    offers=offers,
-                    in_the_way=in_the_way,
-                )
+            if blocked is None or (limited and uid not in self.turns.sidelined):
+                prospects = prospects_of(self.round_, slice_, self.zones.get(uid))
+                offers = prospects.offers
+            else:
+                self.round_.candidates.choices(slice_, self.zones.get(uid))
         except UnmeetableError as error:
             message = f"No TPU node pool is created: {error}"
-            self.launches.notices.append(notice(slice_, constants.INVALID_REQUEST, message))
-            self._state(slice_, name, Phase.BLOCKED, message)
+            self._block(slice_, name, Blocked(message=message, reason=constants.INVALID_REQUEST))
             return None
-        if wish is not None and wish.offers and limited:
+        if offers and limited:
             self._wait_for_limit(slice_)
-        if blocker is None and wish is not None and wish.offers and gang is not None and slice_.id not in gang.first:
-            blocker = _for_the_others(slice_, name, gang)
-        if blocker is None:
-            blocker = self._too_many_failures(slice_, name)
-        if blocker is None and wish is not None and not wish.offers:
-            supplier_name = self.round_.rules.supplier_name
-            blocker = blockers.combined(slice_, name, wish.in_the_way, now, supplier_name)
-        if blocker is not None:
-            self._block(slice_, name, blocker)
+        if blocked is None and offers and gang is not None and slice_.id not in gang.first:
+            blocked = _for_the_others(slice_, name, gang)
+        if blocked is None:
+            blocked = self._too_many_failures(slice_, name)
+        if blocked is None and not offers:
+            blocked = combined(name, prospects.in_the_way, self.round_.now, self.round_.rules.supplier_name)
+        if blocked is not None:
+            self._block(slice_, name, blocked)
             return None
-        return wish
+        return _Wish(slice_, attempt, name, self.zones.get(uid), prospects)
 
     def serve(self, wish: _Wish) -> None:
         """Decide on a create for one slice, where it is its turn."""
@@ -274,51 +259,22 @@ class _Launcher:
                 return
             wish = again
         refusal = self.budget.refusal(slice_)
-        blocker = _too_much(slice_, name, refusal) if refusal is not None else self._too_many_failures(slice_, name)
-        if blocker is not None:
-            self._block(slice_, name, blocker)
-            return
+        blocked = _too_much(name, refusal) if refusal is not None else self._too_many_failures(slice_, name)
         offer, in_the_way = self._in_turn(wish)
-        if offer is None:
-            now, supplier_name = self.round_.now, self.round_.rules.supplier_name
-            self._block(slice_, name, blockers.combined(slice_, name, in_the_way, now, supplier_name))
+        if blocked is not None:
+            self._block(slice_, name, blocked)
+        elif offer is None:
+            self._block(slice_, name, combined(name, in_the_way, self.round_.now, self.round_.rules.supplier_name))
         elif len(self.launches.creates) >= self.slots:
             self.launches.waits_for_operations = True
-            self._wait_for_operations(slice_, name)
+            self._block(slice_, name, self._no_operations(slice_, name), Phase.WANTED)
         else:
-            self._create(slice_, offer, offer.stamped(name, wish.attempt), wish.choices)
-
-    def _offers(
-        self, slice_: Slice, choices: Choices
-    ) -> tuple[tuple[tuple[CapacityChoice, Specification], ...], tuple[InTheWay, ...]]:
-        """Specify the pools that nothing of its own stands in the way of, down to one that nobody waits for."""
-        memory, now = self.round_.memory, self.round_.now
-        offers: list[tuple[CapacityChoice, Specification]] = []
-        in_the_way: list[InTheWay] = []
-        problems: dict[str, None] = {}
-        for choice in choices.open:
-            try:
-                offer = self.round_.candidates.specification(slice_, choice)
-            except UnmeetableError as error:
-                problems.setdefault(str(error))
-                continue
-            capacity = offer.blueprint.capacity
-            found = blockers.of_capacity(slice_, choice, capacity, memory, now)
-            found = found or blockers.of_request(choice, offer.digest, memory, now)
-            if found is not None:
-                in_the_way.append(found)
-                continue
-            offers.append((choice, offer))
-            if backoff.probing(memory.backoffs, capacity) is None:
-                break
-        if not (offers or in_the_way):
-            raise UnmeetableError("; ".join(problems))
-        return tuple(offers), tuple(in_the_way)
+            self._create(slice_, offer, offer.stamped(name, wish.attempt), wish.prospects.choices)
 
     def _in_turn(self, wish: _Wish) -> tuple[Specification | None, list[InTheWay]]:
         """Return the best pool that it is the slice's turn for; None where others try all of them first."""
-        in_the_way, unit = list(wish.in_the_way), unit_of(wish.slice_)
-        for choice, offer in wish.offers:
+        in_the_way, unit = list(wish.prospects.in_the_way), unit_of(wish.slice_)
+        for choice, offer in wish.prospects.offers:
             capacity = offer.blueprint.capacity
             last = backoff.probing(self.round_.memory.backoffs, capacity)
             if last is None:
@@ -327,15 +283,18 @@ class _Launcher:
             place = queue.get(unit, len(queue) + 1)
             if place == 1 and capacity not in self.making:
                 return offer, in_the_way
-            in_the_way.append(blockers.of_turn(choice, last, (place, len(queue))))
+            in_the_way.append(InTheWay(choice, last, (place, len(queue))))
         return None, in_the_way
 
-    def _block(self, slice_: Slice, name: PoolName, blocker: Blocker) -> None:
-        self._state(slice_, name, Phase.BLOCKED, blocker.note, next_at=blocker.until)
-        self.launches.notices += [blocker.notice] if blocker.notice is not None else []
-        self.launches.wake_at += [blocker.until] if blocker.until is not None else []
+    def _block(self, slice_: Slice, name: PoolName, blocked: Blocked, phase: Phase = Phase.BLOCKED) -> None:
+        self._state(slice_, name, phase, blocked.message, next_at=blocked.until)
+        key = f"{blocked.key} {name}" if blocked.key else ""
+        if not blocked.silent:
+            said = notice(slice_, blocked.reason, blocked.message, key=key, warning=blocked.warning)
+            self.launches.notices.append(said)
+        self.launches.wake_at += [blocked.until] if blocked.until is not None else []
 
-    def _too_many_failures(self, slice_: Slice, name: PoolName) -> Blocker | None:
+    def _too_many_failures(self, slice_: Slice, name: PoolName) -> Blocked | None:
         if not self.launches.tallies:
             return None
         now, namespace = self.round_.now, slice_.workload.namespace
@@ -348,8 +307,7 @@ class _Launcher:
         )
         own = self.round_.memory.slice_backoffs.get(slice_.id)
         message += f"; the last attempt failed: {own.failure.message}" if own is not None else ""
-        said = notice(slice_, constants.CREATION_WAITING, message, key=f"failures {name}")
-        return Blocker(note=message, notice=said, until=until)
+        return Blocked(message=message, key="failures", until=until)
 
     def _wait_for_limit(self, slice_: Slice) -> None:
         """Note that a limit on chips alone keeps a slice, or those that it starts together with, out."""
@@ -361,16 +319,14 @@ class _Launcher:
             since = waits_since(slice_, self.round_.now)
             self.limited[scope][unit] = min(since, self.limited[scope].get(unit, since))
 
-    def _wait_for_operations(self, slice_: Slice, name: PoolName) -> None:
+    def _no_operations(self, slice_: Slice, name: PoolName) -> Blocked:
         """Say that a slice waits for operations; in an Event too, where that lasts."""
         limit = self.round_.memory.operations.limit
         message = f"Node pool {name} waits for {OTHER_OPERATIONS}"
         if limit is not None:
             message += f"; {self.round_.rules.supplier_name} rejected more than {limit} of them at once"
-        self._state(slice_, name, Phase.WANTED, message)
-        if self.round_.now - waits_since(slice_, self.round_.now) >= _PATIENCE:
-            said = notice(slice_, constants.CREATION_WAITING, message, key=f"operations {name}", warning=False)
-            self.launches.notices.append(said)
+        passes = self.round_.now - waits_since(slice_, self.round_.now) < _PATIENCE
+        return Blocked(message=message, key="operations", warning=False, silent=passes)
 
     def _create(self, slice_: Slice, offer: Specification, request: NodePoolRequest, choices: Choices) -> None:
         """Decide on a create, and tell what its owner has to know of it."""
@@ -400,12 +356,9 @@ class _Launcher:
             attempt += 1
         return attempt, name
 
-    def _queued(self, slice_: Slice, name: PoolName) -> Blocker | None:
+    def _queued(self, slice_: Slice, name: PoolName) -> Blocked | None:
         turn = self.turns.sidelined.get(slice_.workload.uid)
-        if turn is None:
-            return None
-        message = f"Node pool {name} waits: {turn}"
-        return Blocker(note=message, notice=notice(slice_, constants.CREATION_WAITING, message, key=f"queue {name}"))
+        return None if turn is None else Blocked(message=f"Node pool {name} waits: {turn}", key="queue")
 
     def _left_out(self, slice_: Slice, choices: Choices) -> Iterable[Notice]:
         messages = [labels_left_out(slice_, self.round_.settings, self.round_.rules)]
@@ -441,17 +394,14 @@ class _Launcher:
         )
 
 
-def _too_much(slice_: Slice, name: PoolName, refusal: Refusal) -> Blocker:
-    message = f"Node pool {name} is not created: {refusal.message}"
-    said = notice(slice_, constants.LIMIT_REACHED, message, key=f"{refusal.limit} {name}")
-    return Blocker(note=message, notice=said, until=refusal.until)
+def _too_much(name: PoolName, refusal: Blocked) -> Blocked:
+    return replace(refusal, message=f"Node pool {name} is not created: {refusal.message}")
 
 
-def _for_the_others(slice_: Slice, name: PoolName, found: _Unsatisfiable) -> Blocker:
-    """Tell that a slice could be had, and another one of its workload could not."""
+def _for_the_others(slice_: Slice, name: PoolName, found: _Unsatisfiable) -> Blocked:
+    """Say that a slice could be had, and another one of its workload could not."""
     message = f"Node pool {name} is not created, because the slices of {slice_.workload} start together: {found.why}"
-    said = notice(slice_, constants.CREATION_WAITING, message, key=f"together {name}")
-    return Blocker(note=message, notice=said, until=found.until)
+    return Blocked(message=message, key="together", until=found.until)
 
 
 def _create_of(slice_: Slice, request: NodePoolRequest) -> Create:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from provisioner import tpu
+from provisioner import constants, tpu
 from provisioner.model.capacity import PoolName
 from provisioner.model.workloads import Pod, Workload, WorkloadName, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.settings.forms import OTHERS
 from provisioner.slices.demand import Slice
-from provisioner.slices.planning.plan import LimitUse
+from provisioner.slices.planning.plan import Blocked, LimitUse
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
 from provisioner.slices.planning.turns import Unit, unit_of
@@ -34,21 +34,11 @@ _POOLS = "MAX_POOLS_PER_JOBSET"
 _BREADTH = ("namespace", "accelerator", "all", CREATES_PER_HOUR)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """Which limit is in the way of a pool."""
-
-    #: The setting's name.
-    limit: str
-    message: str
-    #: When it may be out of the way by itself; None: when pools go, or the setting changes.
-    until: datetime | None = None
+def _refusal(limit: str, message: str, until: datetime | None = None) -> Blocked:
+    return Blocked(reason=constants.LIMIT_REACHED, key=limit, message=message, until=until)
 
 
-_PAUSED = Refusal(
-    limit=_PAUSE,
-    message="PAUSE_CREATION is set: no node pools are created until the administrator unsets it.",
-)
+_PAUSED = _refusal(_PAUSE, "PAUSE_CREATION is set: no node pools are created until the administrator unsets it.")
 
 
 class Charge(NamedTuple):
@@ -125,8 +115,8 @@ class Budget:
 
     # --- creates
 
-    def refusal(self, slice_: Slice) -> Refusal | None:
-        """Return what forbids one more pool for this slice, None where nothing does."""
+    def refusal(self, slice_: Slice) -> Blocked | None:
+        """Return what forbids one more pool for this slice, by the setting's name; None where nothing does."""
         if self.settings.pause_creation:
             return _PAUSED
         if slice_.shape is None:
@@ -306,27 +296,26 @@ class Budget:
         if settings.max_creates_per_hour is not None:
             yield "MAX_CREATES_PER_HOUR", CREATES_PER_HOUR, settings.max_creates_per_hour, 1
 
-    def _refusal_of_others(self, workload: Workload) -> Refusal | None:
+    def _refusal_of_others(self, workload: Workload) -> Blocked | None:
         """Return what forbids one more pool and takes no turns."""
         return _PAUSED if self.settings.pause_creation else self._too_many_pools(workload)
 
-    def _too_many_pools(self, workload: Workload) -> Refusal | None:
+    def _too_many_pools(self, workload: Workload) -> Blocked | None:
         most, there = self.settings.max_pools_per_jobset, self.pools[workload.full_name]
         if most is None or there < most:
             return None
-        return Refusal(
-            limit=_POOLS,
-            message=f"{_POOLS} allows a {workload.kind} {most} node pools, and {workload.name} has {there}.",
+        return _refusal(
+            _POOLS, f"{_POOLS} allows a {workload.kind} {most} node pools, and {workload.name} has {there}."
         )
 
-    def _too_many_creates(self, most: int, reserved: int) -> Refusal:
+    def _too_many_creates(self, most: int, reserved: int) -> Blocked:
         kept = f", {reserved} are reserved for a slice whose turn it is" if reserved else ""
         too_many = len(self.created) + reserved + 1 - most
-        return Refusal(
-            limit="MAX_CREATES_PER_HOUR",
-            message=f"MAX_CREATES_PER_HOUR allows {most} new node pools within an hour, and {len(self.created)} were "
+        return _refusal(
+            "MAX_CREATES_PER_HOUR",
+            f"MAX_CREATES_PER_HOUR allows {most} new node pools within an hour, and {len(self.created)} were "
             f"created{kept}.",
-            until=self.created[too_many - 1] + HOUR if too_many <= len(self.created) else None,
+            self.created[too_many - 1] + HOUR if too_many <= len(self.created) else None,
         )
 
     def _uses(self, limit: str, amounts: Iterable[tuple[str, int]], prefix: str) -> Iterator[LimitUse]:
@@ -381,8 +370,8 @@ def problem_of(slices: Iterable[Slice], settings: Settings) -> str:
         return ""
     for each in slices:
         refusal = empty.refusal(each)
-        if refusal is not None and refusal.limit != _PAUSE:
-            return f"{refusal.limit} does not allow all of them at once"
+        if refusal is not None and refusal.key != _PAUSE:
+            return f"{refusal.key} does not allow all of them at once"
         empty.take(each)
     return ""
 
@@ -418,13 +407,13 @@ def _chips_of(slice_: Slice) -> int:
     return slice_.nodes * slice_.shape.machine_type.chips if slice_.shape is not None else 0
 
 
-def _too_many_chips(limit: str, scope: str, most: int, counted: int, reserved: int, chips: int) -> Refusal:
+def _too_many_chips(limit: str, scope: str, most: int, counted: int, reserved: int, chips: int) -> Blocked:
     if chips > most:
-        message = f"{limit} allows {scope} {most} chips; this slice alone has {chips}."
-    else:
-        kept = f", {reserved} are reserved for a slice whose turn it is" if reserved else ""
-        message = f"{limit} allows {scope} {most} chips, {counted} exist{kept}, and this slice would add {chips}."
-    return Refusal(limit=limit, message=message)
+        return _refusal(limit, f"{limit} allows {scope} {most} chips; this slice alone has {chips}.")
+    kept = f", {reserved} are reserved for a slice whose turn it is" if reserved else ""
+    return _refusal(
+        limit, f"{limit} allows {scope} {most} chips, {counted} exist{kept}, and this slice would add {chips}."
+    )
 
 
 def _amount(amounts: Collection[tuple[str, int]], name: str) -> int | None:

@@ -19,6 +19,7 @@ from provisioner.model.fits import Fits
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.slices import slice_id_of
+from provisioner.slices.planning.launch.capacity import wants_one_zone
 from provisioner.slices.planning.launch.limits import Budget, Charge
 from provisioner.slices.planning.memory.state import Claim
 from provisioner.slices.planning.round import Round
@@ -56,18 +57,6 @@ class Matching:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restrictions:
-    """What slices may not take, although it would fit."""
-
-    #: Workloads that take no pool of a second zone.
-    one_zone: Collection[WorkloadUid] = ()
-    #: Workloads that take no pool at all.
-    sidelined: Collection[WorkloadUid] = ()
-    #: A claim has to fit the limits of the slice, and counts there.
-    budget: Budget
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Use:
     """Who is bound where."""
 
@@ -78,11 +67,14 @@ class _Use:
     elsewhere: frozenset[SliceId]
 
 
-def match(round_: Round, restrictions: Restrictions) -> Matching:
-    """Match slices with pools; each pool serves one slice at most."""
+def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()) -> Matching:
+    """Match slices with pools; each pool serves one slice at most.
+
+    A claim has to fit the limits of the slice, and counts there. Workloads that are `sidelined` take no pool.
+    """
     slices, supply, owned, last_users = round_.slices, round_.supply, round_.owned, round_.memory.last_users
-    budget = restrictions.budget
     use = _use(round_)
+    one_zone = {each.workload.uid for each in slices.values() if wants_one_zone(each, round_.settings)}
     last_held = {user: name for name, user in sorted(last_users.items(), reverse=True)}
     usable = {name: each for name, each in supply.items() if each.usable}
     claims: dict[SliceId, PoolName] = {}
@@ -91,7 +83,7 @@ def match(round_: Round, restrictions: Restrictions) -> Matching:
     waiting = sorted((each for each in slices.values() if not use.held.get(each.id)), key=_queue_order)
 
     def settle(uid: WorkloadUid, pool: NodePool) -> None:
-        if uid in restrictions.one_zone and pool.zones:
+        if uid in one_zone and pool.zones:
             zones.setdefault(uid, pool.zones[0])
 
     def claim(slice_: Slice, candidate: Supply | None) -> None:
@@ -145,9 +137,7 @@ def match(round_: Round, restrictions: Restrictions) -> Matching:
         for name in sorted(names & supply.keys()):
             settle(slice_id.workload_uid, supply[name].pool)
     suspended = [each for each in waiting if each.workload.suspended]
-    eligible = [
-        each for each in waiting if each.workload.uid not in restrictions.sidelined and not each.workload.suspended
-    ]
+    eligible = [each for each in waiting if each.workload.uid not in sidelined and not each.workload.suspended]
     return_home(eligible)
     # Only who waits for a pool takes one that was made for another; who merely might need one again does not.
     lendable = [

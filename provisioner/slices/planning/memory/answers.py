@@ -146,7 +146,8 @@ def _failed_create(without: Memory, memory: Memory, name: PoolName, failure: Fai
         return replace(without, operations=replace(without.operations, rejected=True))
     without = _counted(without, call, at)
     if failure.kind is FailureKind.INVALID:
-        return _refused(without, call, failure, at)
+        backoffs = backoff.refused(without.backoffs, call.slice_id, call.request.digest, failure, at)
+        return replace(without, backoffs=backoffs)
     capacity = capacity_key(call.request)
     if backoff.concerns_capacity(failure):
         return replace(without, backoffs=backoff.create_failed(without.backoffs, failure, capacity, at))
@@ -158,11 +159,6 @@ def _failed_create(without: Memory, memory: Memory, name: PoolName, failure: Fai
 
 def _counted(memory: Memory, call: CreateCall, at: datetime) -> Memory:
     return replace(memory, tallies=backoff.create_counted(memory.tallies, call.slice_id, call.namespace, at))
-
-
-def _refused(memory: Memory, call: CreateCall, failure: Failure, at: datetime) -> Memory:
-    backoffs = backoff.refused(memory.backoffs, call.slice_id, call.request.digest, failure, at)
-    return replace(memory, backoffs=backoffs)
 
 
 def _without_create(memory: Memory, name: PoolName) -> Memory:
@@ -233,7 +229,6 @@ def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None,
     if failure is None:
         return memory
     memory = _counted(memory, call, at)
-    if failure.kind is FailureKind.INVALID:
-        return _refused(memory, call, failure, at)
     capacity, digest = capacity_key(call.request), call.request.digest
-    return replace(memory, backoffs=backoff.pool_failed(memory.backoffs, failure, capacity, digest, at))
+    backoffs = backoff.pool_failed(memory.backoffs, failure, capacity, digest, at, call.slice_id)
+    return replace(memory, backoffs=backoffs)

@@ -79,8 +79,7 @@ def create_failed(
     backoffs: Mapping[str, Backoff], failure: Failure, capacity: str, now: datetime
 ) -> Mapping[str, Backoff]:
     """Return the back-offs of capacities after a create that GKE refused for want of it."""
-    delay, failure = DELAYS[failure.kind], failure.for_all
-    return {**backoffs, capacity: _longer(backoffs.get(capacity), capacity, delay, failure, now)}
+    return _with(backoffs, capacity, DELAYS[failure.kind], failure.for_all, now)
 
 
 def slice_failed(
@@ -103,30 +102,45 @@ def slice_failed(
 
 
 def pool_failed(
-    backoffs: Mapping[str, Backoff], failure: Failure, capacity: str, digest: str, now: datetime
+    backoffs: Mapping[str, Backoff],
+    failure: Failure,
+    capacity: str,
+    digest: str,
+    now: datetime,
+    owner: SliceId | None = None,
 ) -> Mapping[str, Backoff]:
-    """Return the back-offs after a pool that GKE made and that ended in ERROR, whatever the reason.
+    """Return the back-offs after a pool that GKE made for a slice and that ended in ERROR, whatever the reason.
 
     What says nothing of the capacity may be wrong with this request alone, which is known by its digest. The Go
     provisioner's pools have none; then the capacity stands for it.
     """
+    if failure.kind is FailureKind.INVALID and owner is not None:
+        return refused(backoffs, owner, digest, failure, now)
     if concerns_capacity(failure):
         # It explains what had no reason before.
         return create_failed(forget(backoffs, digest), failure, capacity, now)
-    key = digest or capacity
-    before = backoffs.get(key)
-    # The create was taken since it was refused.
-    before = before if before is not None and before.slice_id is None else None
-    return {**backoffs, key: _longer(before, key, FAILED_POOL_DELAY, failure, now)}
+    return _with(backoffs, digest or capacity, FAILED_POOL_DELAY, failure, now)
 
 
 def refused(
     backoffs: Mapping[str, Backoff], slice_id: SliceId, digest: str, failure: Failure, now: datetime
 ) -> Mapping[str, Backoff]:
     """Return the back-offs after a request, known by its digest, that GKE has called invalid (again)."""
-    before = backoffs.get(digest)
-    before = before if before is not None and before.slice_id is not None else None
-    return {**backoffs, digest: replace(_longer(before, digest, REFUSAL_DELAY, failure, now), slice_id=slice_id)}
+    return _with(backoffs, digest, REFUSAL_DELAY, failure, now, slice_id)
+
+
+def _with(
+    backoffs: Mapping[str, Backoff],
+    key: str,
+    delay: Delay,
+    failure: Failure,
+    now: datetime,
+    owner: SliceId | None = None,
+) -> Mapping[str, Backoff]:
+    before = backoffs.get(key)
+    # Failures of a request that is refused are not those of its pool.
+    before = before if before is not None and (before.slice_id is None) is (owner is None) else None
+    return {**backoffs, key: replace(_longer(before, key, delay, failure, now), slice_id=owner)}
 
 
 def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, now: datetime) -> Backoff:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 from provisioner import constants
 from provisioner.model import bounds
@@ -13,10 +14,10 @@ from provisioner.model.fit import trusted
 from provisioner.model.workloads import Pod, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.match.assignment import Matching
+from provisioner.slices.planning.memory.state import CallState, DeleteCall
+from provisioner.slices.planning.moments import clock
 from provisioner.slices.planning.notices import notice
-from provisioner.slices.planning.plan import Notice
-from provisioner.slices.planning.retire.hanging import how_it_hangs
-from provisioner.slices.planning.retire.unready import is_one_unit, unschedulable
+from provisioner.slices.planning.plan import Alert, Notice
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
 
@@ -131,3 +132,123 @@ def to_replace(stuck: Iterable[Stuck], round_: Round, matching: Matching) -> dic
     most = max(1, len(supply) * settings.replaced_share_percent // 100)
     ready = [(each.pool, each.slice_id) for each in stuck if each.replaceable]
     return {**lost, **dict(ready[: max(0, most - going)])}
+
+
+#: How long a pool may have each status. A create that finds no capacity ends within 35 min, on Compute Engine when a
+#: setting says so; capacity that comes late is waited for by pools that are up.
+_LONGEST: Mapping[PoolStatus, timedelta] = MappingProxyType(
+    {
+        PoolStatus.PROVISIONING: timedelta(minutes=60),
+        PoolStatus.STOPPING: timedelta(minutes=30),
+        # A repair, or a change that somebody else makes.
+        PoolStatus.RECONCILING: timedelta(minutes=30),
+        PoolStatus.UNKNOWN: timedelta(minutes=10),
+    }
+)
+#: A group of machines that are out of stock for longer than the setting says fails so much later, at the latest.
+_TO_FAIL = timedelta(minutes=10)
+#: A delete may be held up for so long.
+_HELD_UP = timedelta(minutes=10)
+
+
+def statuses_since(round_: Round) -> dict[tuple[PoolName, PoolStatus], datetime]:
+    """Return since when pools have had a status that should pass."""
+    since, now = round_.memory.status_since, round_.now
+    statuses = ((name, each.pool.status) for name, each in round_.supply.items() if each.listed)
+    return {key: min(now, since.get(key, now)) for key in statuses if key[1] in _LONGEST}
+
+
+def find_hanging(round_: Round) -> dict[PoolName, datetime]:
+    """Find the pools that have had such a status for too long, and since when."""
+    stockout = timedelta(seconds=round_.settings.capacity_wait_seconds) + _TO_FAIL
+    longest = {**_LONGEST, PoolStatus.PROVISIONING: max(stockout, _LONGEST[PoolStatus.PROVISIONING])}
+    since = round_.memory.status_since
+    return {name: at for (name, status), at in since.items() if round_.now - at >= longest[status]}
+
+
+def how_it_hangs(each: Supply, since: datetime, now: datetime) -> str:
+    """Say since when a pool has its status."""
+    status = each.pool.status
+    what = "a status that this release does not know" if status is PoolStatus.UNKNOWN else f"status {status.value}"
+    return f"has had {what} since {clock(since, now)}"
+
+
+def alerts_of_pools(
+    round_: Round, hanging: Mapping[PoolName, datetime], unneeded: Collection[PoolName]
+) -> tuple[Alert, ...]:
+    """Report the pools whose delete is held up, and those that hang in a status."""
+    deletes, supply, now = round_.memory.deletes, round_.supply, round_.now
+    messages = {
+        name: f"Node pool {name} should be deleted, but is not, since {clock(call.postponed_since, now)}: {call.reason}"
+        for name, call in deletes.items()
+        if name in unneeded
+        and call.postponed_since is not None
+        and call.postponed_since <= now - _HELD_UP
+        and not _is_kept(call, supply[name])
+    }
+    for name, since in hanging.items():
+        supplier = round_.rules.supplier_name
+        messages.setdefault(
+            name,
+            f"Node pool {name} {how_it_hangs(supply[name], since, now)}; look at it and at its operations in "
+            f"{supplier}",
+        )
+    return tuple(Alert(kind="pool_stuck", pool=name, message=message) for name, message in messages.items())
+
+
+def _is_kept(call: DeleteCall, each: Supply) -> bool:
+    """Whether a workload that nobody watches lives, perhaps for ever: that is no trouble."""
+    return call.needed and each.unwatched
+
+
+def give_up(round_: Round, matching: Matching) -> frozenset[PoolName]:
+    """Name the pools that have been unready for too long, as many as may be replaced at once.
+
+    Never one on which something can run, nor one of which nobody knows whom it serves: it would stay, and count among
+    those that are being replaced. GKE repairs nodes by itself, and what is wrong with many pools at once is hardly the
+    pools: with a zone or a device plugin out of order, replacing everything would make it worse.
+    """
+    supply, settings = round_.supply, round_.settings
+    calls = round_.memory.deletes
+    held_up = {name for name, call in calls.items() if call.state is CallState.POSTPONED}
+    # One that is used again after all is nobody's to replace. Neither it nor one that cannot be deleted for now keeps
+    # others from being replaced.
+    still = {
+        name
+        for name in (round_.memory.given_up & supply.keys()) - held_up
+        if not supply[name].ready and _is_useless(supply[name], round_, matching)
+    }
+    waiting = sorted(
+        (name in held_up, each.unready_since, name)
+        for name, each in supply.items()
+        if each.unready_since is not None
+        and each.unready_seconds >= settings.ready_timeout_seconds
+        and each.pool.hosts > 0
+        and not each.leaving
+        and name not in still
+        and _is_useless(each, round_, matching)
+    )
+    listed = sum(each.listed for each in supply.values())
+    most = max(1, listed * settings.replaced_share_percent // 100)
+    return frozenset(still | {name for *_, name in waiting[: max(0, most - len(still))]})
+
+
+def unschedulable(slice_: Slice) -> tuple[Pod, ...]:
+    """Return the pods of a slice that the scheduler finds no node for."""
+    return tuple(pod for pod in slice_.pods if pod.unschedulable_since is not None and pod.deletion_deadline is None)
+
+
+def is_one_unit(slice_: Slice) -> bool:
+    """Whether nothing of a slice runs unless all of it does: the pods of single hosts run each by itself."""
+    return slice_.shape is not None and slice_.shape.multi_host
+
+
+def _is_useless(each: Supply, round_: Round, matching: Matching) -> bool:
+    """Whether nothing can run on a pool that is not ready as a whole."""
+    holders = matching.holders.get(each.name)
+    if not holders:
+        return each.name in matching.claimed or not each.unwatched
+    holder, *others = holders
+    slice_ = round_.slices.get(holder) if holder is not None else None
+    # What of it is bound waits for the rest.
+    return not others and slice_ is not None and slice_.served and is_one_unit(slice_) and bool(unschedulable(slice_))

@@ -1,7 +1,9 @@
 """Which pools go, when, and for which reason.
 
 A pool goes when no unfinished pod is on it and no slice counts on it, after the deletion delay; a failed one at once.
-What is decided here is proven live before anything is deleted (see `provisioner.slices.gate`).
+What is decided here is proven live before anything is deleted (see `provisioner.slices.gate`). When many workloads
+vanish without a trace, their pools go one at a time: something else is wrong then, such as a list that left them out or
+a restored etcd.
 """
 
 from __future__ import annotations
@@ -16,9 +18,8 @@ from provisioner.model.capacity import Node, PoolName, PoolStatus
 from provisioner.model.workloads import GroupKey, ObjectRef, Workload, WorkloadUid, workload_ref
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.match.assignment import Matching
-from provisioner.slices.planning.memory.state import CallState
+from provisioner.slices.planning.memory.state import CallState, Memory
 from provisioner.slices.planning.plan import Alert, Delete, DeleteReason
-from provisioner.slices.planning.retire.brake import HELD_BACK, brake
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.supply import Supply
 
@@ -28,6 +29,15 @@ _CLOCKS_APART = timedelta(seconds=60)
 _UNTOUCHED = frozenset({PoolStatus.STOPPING, PoolStatus.UNKNOWN})
 #: An accelerator and a topology, as labels of nodes have them.
 _Selected = tuple[str, str]
+#: With more pools than this, and than half of all, whose workloads vanished, the brake is on.
+_VANISHED_AT_ONCE = 3
+#: Then such pools go so far apart.
+_PAUSE = timedelta(seconds=60)
+#: What such a pool waits for.
+_HELD_BACK = (
+    "its turn: the workloads of many node pools vanished at once, so that one node pool every "
+    f"{_PAUSE.total_seconds():.0f} s is deleted"
+)
 
 
 class Due(NamedTuple):
@@ -52,25 +62,23 @@ class Unneeded:
     uncordons: tuple[str, ...]
     #: Moments at which the next pools are due.
     due_at: tuple[datetime, ...]
-    alerts: tuple[Alert, ...]
+    alerts: tuple[Alert, ...] = ()
     #: For `Memory.braked_delete_at`.
     braked_delete_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exceptions:
-    """Pools that do not go when the deletion delay is over, but at another time."""
+def find_unneeded(
+    round_: Round,
+    matching: Matching,
+    stuck_slices: Mapping[PoolName, SliceId],
+    giving_back: Collection[WorkloadUid],
+    evicted: Collection[PoolName],
+) -> Unneeded:
+    """Find the pools that nothing needs, and those of them whose time has come.
 
-    #: To be replaced at once under a stuck slice, whose own pods do not keep it.
-    stuck: Mapping[PoolName, SliceId]
-    #: Workloads that let go at once.
-    giving_back: Collection[WorkloadUid]
-    #: In the way of others, so that they go before their delay is over.
-    evicted: Collection[PoolName]
-
-
-def find_unneeded(round_: Round, matching: Matching, exceptions: Exceptions) -> Unneeded:
-    """Find the pools that nothing needs, and those of them whose time has come."""
+    The deletion delay is not for pools that are replaced under stuck slices, whose own pods do not keep them, for
+    those of workloads that give back what they have, and for those that are in the way of others.
+    """
     memory, now = round_.memory, round_.now
     deletes: list[Delete] = []
     since: dict[PoolName, datetime] = {}
@@ -87,7 +95,7 @@ def find_unneeded(round_: Round, matching: Matching, exceptions: Exceptions) -> 
             continue
         failed = each.pool.status is PoolStatus.ERROR
         owner = round_.made_for.get(each.name)
-        stuck = _stuck_on(each, exceptions.stuck, matching)
+        stuck = _stuck_on(each, stuck_slices, matching)
         needed = bool(matching.holders.get(each.name)) or (each.name in matching.claimed and not failed)
         if needed and stuck is None:
             if not each.leaving:
@@ -97,8 +105,8 @@ def find_unneeded(round_: Round, matching: Matching, exceptions: Exceptions) -> 
         since[each.name] = min(now, memory.unneeded_since.get(each.name, now))
         if each.leaving:
             continue
-        back = owner is not None and owner.workload_uid in exceptions.giving_back and owner in round_.slices
-        at_once = failed or stuck is not None or back or each.name in exceptions.evicted
+        back = owner is not None and owner.workload_uid in giving_back and owner in round_.slices
+        at_once = failed or stuck is not None or back or each.name in evicted
         due = _due(each, since[each.name], round_, at_once=at_once)
         delete = _delete(each, stuck, round_, matching)
         if not failed and _selected(each.view.labels) in awaited and any(map(_takes_pods, each.nodes)):
@@ -112,18 +120,15 @@ def find_unneeded(round_: Round, matching: Matching, exceptions: Exceptions) -> 
         elif call is not None and call.needed:
             # It stays although the caches do not show why, and an earlier try may have left it cordoned.
             uncordons += _cordoned_by_us(each)
-    braked = brake(round_, deletes, since.keys())
-    for name in (braked.vanished & due_of.keys()) - {delete.name for delete in braked.deletes}:
-        due_of[name] = due_of[name]._replace(at=braked.held_back.get(name, due_of[name].at), waits_for=HELD_BACK)
-    return Unneeded(
-        deletes=braked.deletes,
+    found = Unneeded(
+        deletes=tuple(deletes),
         due=due_of,
         since=since,
         uncordons=tuple(uncordons),
-        due_at=(*(each.at for each in due_of.values() if each.at > now), *braked.due_at),
-        alerts=braked.alerts,
-        braked_delete_at=braked.last_at,
+        due_at=tuple(each.at for each in due_of.values() if each.at > now),
+        braked_delete_at=memory.braked_delete_at,
     )
+    return _braked(round_, found)
 
 
 def _cordoned_by_us(each: Supply) -> list[str]:
@@ -221,3 +226,59 @@ def _node_ref(nodes: tuple[Node, ...]) -> ObjectRef | None:
     if not nodes:
         return None
     return ObjectRef(kind="Node", api_version="v1", namespace="", name=nodes[0].name, uid=nodes[0].uid)
+
+
+def _braked(round_: Round, found: Unneeded) -> Unneeded:
+    """Hold back deletes of pools whose workloads vanished, where these are many."""
+    now, last_at, supply = round_.now, found.braked_delete_at, round_.supply
+    vanished = {
+        name for name, each in supply.items() if name in found.since and not each.leaving and _vanished(each, round_)
+    }
+    if len(vanished) <= max(_VANISHED_AT_ONCE, len(supply) // 2):
+        return found
+    next_at = now if last_at is None else max(now, last_at + _PAUSE)
+    # Those that were held up come last, or one of them could keep all others waiting.
+    queue = sorted(
+        (delete for delete in found.deletes if delete.name in vanished), key=lambda each: _failures(round_.memory, each)
+    )
+    let_go = queue[:1] if next_at <= now else []
+    waiting = (vanished & found.due.keys()) - {each.name for each in let_go}
+    return replace(
+        found,
+        deletes=tuple(delete for delete in found.deletes if delete.name not in vanished or delete in let_go),
+        due={**found.due, **{name: found.due[name]._replace(waits_for=_HELD_BACK) for name in waiting}},
+        due_at=(*found.due_at, *((now + _PAUSE if let_go else next_at,) if queue else ())),
+        alerts=(_mass_disappearance(vanished, len(supply)),),
+        braked_delete_at=now if let_go else last_at,
+    )
+
+
+def _vanished(each: Supply, round_: Round) -> bool:
+    """Whether its workload is not there, and was seen neither to be deleted nor to be replaced by a namesake.
+
+    Of a namespace that is not watched none is there, and that is no wonder.
+    """
+    if each.unwatched:
+        return False
+    workloads = round_.workloads
+    there = each.workload_uid in workloads.by_uid or each.workload_name in workloads.uid_of_name
+    return (
+        not there
+        and each.workload_uid not in round_.snapshot.deleted_workloads
+        and each.pool.status is not PoolStatus.ERROR
+    )
+
+
+def _failures(memory: Memory, delete: Delete) -> int:
+    call = memory.deletes.get(delete.name)
+    return 0 if call is None else call.failures
+
+
+def _mass_disappearance(vanished: Collection[PoolName], pools: int) -> Alert:
+    return Alert(
+        kind="mass_disappearance",
+        message=f"The workloads of {len(vanished)} of {pools} node pools are gone, but the provisioner did not see "
+        "them being deleted. "
+        "Check the API server (a restored etcd?). The provisioner confirms each pool by a read of its workload, and "
+        f"deletes one pool every {_PAUSE.total_seconds():.0f} s.",
+    )
