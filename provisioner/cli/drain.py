@@ -30,8 +30,7 @@ from provisioner.runtime import logs
 from provisioner.settings import Settings
 from provisioner.slices.observe import PoolList, Watches, hidden, make_watches, take_snapshot
 from provisioner.slices.planning.decide import decide
-from provisioner.slices.planning.lifecycle import Phase
-from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.memory.state import Memory, Phase
 from provisioner.slices.planning.ownership import is_ours
 from provisioner.slices.planning.plan import PoolState
 from provisioner.slices.supplier import IdentityCheck, PoolRules

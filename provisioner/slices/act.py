@@ -111,7 +111,7 @@ class Actor(CallingActor[Answer]):
             reason: str = "",
             told: str = "",
             failure: Failure | None = None,
-            wait_seconds: float = 0.0,
+            wait_seconds: float | None = None,
         ) -> DeleteAnswer:
             return DeleteAnswer(
                 name=delete.name,

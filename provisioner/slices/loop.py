@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from provisioner import kube
+from provisioner import constants, kube
 from provisioner.model.capacity import NodePool, PoolName
 from provisioner.model.snapshot import Snapshot
+from provisioner.model.workloads import Workloads
 from provisioner.runtime.clock import shifted
 from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
 from provisioner.settings import Settings
+from provisioner.slices import hints
 from provisioner.slices.act import Actor
 from provisioner.slices.board import Board
+from provisioner.slices.demand import find_slices
 from provisioner.slices.meter import Meter
 from provisioner.slices.metrics import Metrics
 from provisioner.slices.observe import PoolList, Watches, absent, not_synced, take_snapshot
 from provisioner.slices.planning.decide import decide
-from provisioner.slices.planning.memory import answers, checkpoint
+from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.notices import notices_while_stalled
-from provisioner.slices.planning.plan import Plan
-from provisioner.slices.planning.round import Derived
+from provisioner.slices.planning.notices import notice
+from provisioner.slices.planning.plan import Notice, Plan
+from provisioner.slices.planning.round import Derived, policy_of
 from provisioner.slices.report import Reporter
 from provisioner.slices.supplier import IdentityCheck
 
@@ -129,7 +132,7 @@ class Loop(RoundLoop[answers.Answer]):
         if now - self._stalled_since < _STALLED_SECONDS or not due or not_synced(self.watches):
             return
         self._told_stalled = now
-        notices = notices_while_stalled(snapshot, self.settings, self._problems)
+        notices = _notices_while_stalled(snapshot, self.settings, self._problems)
         self.report(lambda: self.reporter.tell_notices(notices))
 
     def _follow_clock(self) -> None:
@@ -155,7 +158,7 @@ class Loop(RoundLoop[answers.Answer]):
             self.identity.look_again(now)
         if not self._hints_loaded and self.identity.proven:
             self._hints = self.store.load()
-            self.memory = checkpoint.from_text(self._hints)
+            self.memory = hints.from_text(self._hints)
             self._hints_loaded = True
             self._restore_meter()
         return self.identity.proven
@@ -203,7 +206,7 @@ class Loop(RoundLoop[answers.Answer]):
     def _save_hints(self, *, force: bool = False) -> None:
         if not self._hints_loaded or not (force or self._hints_due()):
             return
-        text = checkpoint.to_text(self.memory)
+        text = hints.to_text(self.memory)
         if self.meter is not None:
             text |= self.meter.hints(force=force)
         if text != self._hints:
@@ -224,3 +227,14 @@ class Loop(RoundLoop[answers.Answer]):
 
     def _hints_due(self) -> bool:
         return self.monotonic() - self._hints_saved_monotonic >= _HINTS_GAP_SECONDS
+
+
+def _notices_while_stalled(snapshot: Snapshot, settings: Settings, problems: Sequence[str]) -> tuple[Notice, ...]:
+    """Say on each slice that waits what keeps the provisioner from deciding: a person looks at the pod first."""
+    workloads, policy = Workloads.of(snapshot.workloads), policy_of(snapshot, settings)
+    message = f"No node pools are created or deleted at the moment: {'; '.join(problems)}"
+    return tuple(
+        notice(each, constants.NOT_READY, message, key="not ready")
+        for each in find_slices(workloads, snapshot.pods, policy).values()
+        if each.pending
+    )

@@ -18,11 +18,10 @@ from provisioner.model.snapshot import Snapshot
 from provisioner.settings import Settings
 from provisioner.slices import usage
 from provisioner.slices.metrics import NOT_READY, Metrics
-from provisioner.slices.planning.lifecycle import Phase
-from provisioner.slices.planning.memory.open_calls import operations_under_way
-from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.memory.answers import operations_under_way
+from provisioner.slices.planning.memory.state import Memory, Phase
 from provisioner.slices.planning.plan import Plan, PoolState
-from provisioner.slices.planning.supply import Supply
+from provisioner.slices.planning.round import Supply
 from provisioner.slices.startups import Startups, follow
 from provisioner.slices.usage import Account, Amount, Ledger, PoolUse
 

@@ -17,9 +17,8 @@ from provisioner.model.workloads import ObjectRef, WorkloadKind, pod_ref, worklo
 from provisioner.runtime.clock import wall_clock
 from provisioner.slices.journal import Journal
 from provisioner.slices.metrics import Metrics
-from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult
-from provisioner.slices.planning.memory.state import CallState
+from provisioner.slices.planning.memory.state import CallState, Phase
 from provisioner.slices.planning.plan import Alert, Create, Delete, Notice, Plan, PoolState, Transition
 from provisioner.slices.view.ids import workload_of_pool
 from provisioner.slices.view.reasons import of_delete
@@ -156,7 +155,7 @@ class Reporter:
                 _log.info("node_pool.needed", node_pool=answer.name, reason=answer.reason)
             return
         if answer.result is DeleteResult.SETTLING:
-            _log.info("node_pool.settles", node_pool=answer.name, seconds=round(answer.wait_seconds, 3))
+            _log.info("node_pool.settles", node_pool=answer.name, seconds=round(answer.wait_seconds or 0.0, 3))
             self._write("delete", f"Node pool {answer.name} is not deleted yet: {answer.reason}", answer.name)
             return
         _log.warning("node_pool.delete_postponed", node_pool=answer.name, kind=kind, reason=answer.reason)
@@ -178,16 +177,19 @@ class Reporter:
             **_describe(state),
         )
         self._write("pool", _sentence(transition), name, warning=new is Phase.FAILED, state=state)
-        if _is_planned(new):
+        if new.planned:
             self._wanted_at.setdefault(name, transition.at)
-        elif new in _TIMED and name in self._wanted_at and (name, new) not in self._timed:
-            self._timed.add((name, new))
-            self.metrics.observe_time_to_phase(
-                new.value, seconds=(transition.at - self._wanted_at[name]).total_seconds()
-            )
+        elif new in _TIMED and name in self._wanted_at:
+            # Where the look came late, it has passed the phases before as well.
+            for phase in _TIMED[: _TIMED.index(new) + 1]:
+                if (name, phase) not in self._timed:
+                    self._timed.add((name, phase))
+                    took = (transition.at - self._wanted_at[name]).total_seconds()
+                    self.metrics.observe_time_to_phase(phase.value, seconds=took)
         leader = pod_ref(state.leader) if state is not None and state.leader is not None else None
         workload = workload_ref(state.workload) if state is not None and state.workload is not None else None
-        if new is Phase.READY and transition.old is Phase.PROVISIONING and leader is not None and state is not None:
+        made = transition.old is not None and (transition.old.planned or transition.old is Phase.PROVISIONING)
+        if made and new in (Phase.READY, Phase.IN_USE) and leader is not None and state is not None:
             message = f"Node pool {name} is ready: {state.nodes} x {state.machine_type}"
             self.recorder.emit(leader, kind="Normal", reason=constants.CREATION_SUCCEEDED, message=message)
         if new is Phase.FAILED:
@@ -207,7 +209,7 @@ class Reporter:
         # Deleted at once, it is not seen while it is being deleted.
         if transition.old is Phase.DELETING or name in self._accepted:
             self._on_pool(name, constants.DELETION_SUCCEEDED, f"Node pool {name} is deleted")
-        elif workload is not None and (transition.old is None or not _is_planned(transition.old)):
+        elif workload is not None and (transition.old is None or not transition.old.planned):
             message = f"Node pool {name} is gone, but the provisioner did not delete it"
             self.recorder.emit(workload, kind="Warning", reason=constants.POOL_NOT_FOUND, message=message)
         self._deletes.pop(name, None)
@@ -314,11 +316,6 @@ _SENTENCES = {
     Phase.FAILED: "failed",
     Phase.GONE: "is gone",
 }
-
-
-def _is_planned(phase: Phase) -> bool:
-    """Whether GKE has not been seen to have the pool."""
-    return phase.before_create or phase is Phase.CREATING
 
 
 def _sentence(transition: Transition) -> str:

@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import Enum
 
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.lifecycle import Phase
+from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import PoolState
 
 

@@ -23,9 +23,9 @@ from provisioner import tpu
 from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, PoolName
 from provisioner.settings.prices import MILLIONTHS, Prices
-from provisioner.slices.planning.lifecycle import Phase
+from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import PoolState
-from provisioner.slices.planning.supply import Supply
+from provisioner.slices.planning.round import Supply
 
 #: The namespace of all that come later. No namespace has this name, since none may contain "_".
 OTHERS = "_other"

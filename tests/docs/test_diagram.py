@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from provisioner.slices.planning.lifecycle import Phase
+from provisioner.slices.planning.memory.state import Phase
 
 _ROOT = Path(__file__).parents[2]
 _PACKAGE = _ROOT / "provisioner"

@@ -35,15 +35,16 @@ from provisioner.slices import act
 from provisioner.slices.demand import SliceId
 from provisioner.slices.gate import Gate
 from provisioner.slices.meter import Meter
-from provisioner.slices.planning import decide, ownership, supply
+from provisioner.slices.planning import decide, ownership
+from provisioner.slices.planning import round as rounds
 from provisioner.slices.planning.launch import capacity, gangs, launches, limits, operations, reserving, specification
 from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.launch.specification import Specification
 from provisioner.slices.planning.match import assignment
-from provisioner.slices.planning.memory import answers, backoff, open_calls
+from provisioner.slices.planning.memory import answers, backoff
 from provisioner.slices.planning.ownership import Ownership
 from provisioner.slices.planning.retire import unneeded
-from provisioner.slices.planning.supply import Supply
+from provisioner.slices.planning.round import Supply
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke import exceptions, identity_check, translate
 from provisioner.slices.suppliers.names import pool_name
@@ -444,7 +445,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="lost-calls-stay-open",
         description="What was decided and never sent counts as under way for ever.",
-        at=(open_calls, "give_up_lost_calls"),
+        at=(answers, "give_up_lost_calls"),
         mutate=lambda _original: lambda memory, *_rest: memory,
         search_from=30,
     ),
@@ -471,7 +472,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="operation-error-is-not-read",
         description="Go original: how an operation ended is never looked up.",
-        at=(open_calls, "_look_up_due"),
+        at=(answers, "_look_up_due"),
         mutate=lambda _original: lambda *_args, **_options: False,
         search_from=19,
     ),
@@ -505,8 +506,8 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="creates-under-way-are-forgotten",
         description="A pool is bought again as long as GKE does not list the first one.",
-        at=(supply, "_unlisted"),
-        mutate=lambda _original: lambda _memory, _listed: (),
+        at=(rounds, "find_supply"),
+        mutate=lambda original: lambda _all, memory, *rest: original(_all, replace(memory, creates={}), *rest),
     ),
     Bug(
         name="back-off-never-lets-go",

@@ -15,7 +15,7 @@ from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, PoolName, PoolStatus
 from provisioner.settings import Prices, parse_prices
 from provisioner.slices import usage
-from provisioner.slices.planning.lifecycle import Phase
+from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.usage import OTHERS, Account, Amount, Ledger, PoolUse, Use
 from tests.support.models import make_jobset
 from tests.support.world import World

@@ -16,20 +16,18 @@ from provisioner.model.snapshot import Snapshot
 from provisioner.settings import Settings
 from provisioner.slices.demand import left_to_slices, rejected
 from provisioner.slices.planning import notices, phases
-from provisioner.slices.planning.failures import learn_from_pools, unready
 from provisioner.slices.planning.launch import gangs, limits, reserving
 from provisioner.slices.planning.launch.launches import Launches, launch
 from provisioner.slices.planning.launch.operations import OTHER_OPERATIONS, Slots, find_slots, note_started
 from provisioner.slices.planning.launch.reserving import to_evict
 from provisioner.slices.planning.match.assignment import Matching, match
-from provisioner.slices.planning.memory import open_calls
+from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory, PhaseEntry
 from provisioner.slices.planning.plan import Delete, LookUp, Plan, PoolState, Transition
-from provisioner.slices.planning.retire import stuck as stuck_slices
-from provisioner.slices.planning.retire.stuck import alerts_of_pools, find_hanging
+from provisioner.slices.planning.retire import failing
+from provisioner.slices.planning.retire.failing import alerts_of_pools, find_hanging, learn_from_pools, unready
 from provisioner.slices.planning.retire.unneeded import Due, Unneeded, find_unneeded
-from provisioner.slices.planning.round import Derived, Round, begin_round
-from provisioner.slices.planning.supply import Supply
+from provisioner.slices.planning.round import Derived, Round, Supply, begin_round
 from provisioner.slices.planning.turns import had_turn, still_of_use, unit_of
 from provisioner.slices.supplier import PoolRules
 
@@ -58,11 +56,11 @@ def decide(
     round_ = replace(round_, memory=learn_from_pools(round_, matching))
     progress = gangs.progress_of(round_, turns, matching)
     hanging = find_hanging(round_)
-    stuck = stuck_slices.find_stuck(round_, matching, progress.held, hanging)
+    stuck = failing.find_stuck(round_, matching, progress.held, hanging)
     reserving.reserve(round_, budget, matching.unserved, turns.members)
     evicted = to_evict(round_, matching, turns, budget)
     unbound = {name: matching.claimed[name] for name in evicted if name in matching.claimed}
-    replaced = {**stuck_slices.to_replace(stuck, round_, matching), **unbound}
+    replaced = {**failing.to_replace(stuck, round_, matching), **unbound}
     unneeded = find_unneeded(round_, matching, replaced, turns.giving_back, evicted)
     deletes, due = unneeded.deletes, unneeded.due
     memory, slots = find_slots(round_)
@@ -120,8 +118,8 @@ def decide(
 def _close_calls(snapshot: Snapshot, memory: Memory, now: datetime) -> tuple[Memory, tuple[LookUp, ...]]:
     """Close the calls that the list of pools confirms, and find those that have to be looked up."""
     pools = {pool.name: pool for pool in snapshot.pools}
-    memory = open_calls.give_up_lost_calls(memory, snapshot.live_calls, pools, now)
-    return open_calls.confirm(memory, pools, snapshot.pools_listed_at, now)
+    memory = answers.give_up_lost_calls(memory, snapshot.live_calls, pools, now)
+    return answers.confirm(memory, pools, snapshot.pools_listed_at, now)
 
 
 def _turns(round_: Round, progress: gangs.Progress, launches: Launches) -> dict[str, Any]:

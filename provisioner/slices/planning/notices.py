@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from provisioner import constants
 from provisioner.model import bounds
 from provisioner.model.capacity import NodePoolRequest, expected_pool
 from provisioner.model.fit import trusted
 from provisioner.model.labels import may_be_there
-from provisioner.model.snapshot import Snapshot
-from provisioner.model.workloads import Workload, Workloads, pod_ref, workload_ref
-from provisioner.settings import Settings
-from provisioner.slices.demand import Slice, find_slices
+from provisioner.model.workloads import Workload, pod_ref, workload_ref
+from provisioner.slices.demand import Slice
 from provisioner.slices.planning.plan import Notice
-from provisioner.slices.planning.round import policy_of
 from provisioner.slices.supplier import PoolRules
 
 
@@ -93,14 +88,3 @@ def not_separate(slice_: Slice) -> tuple[Notice, ...]:
         f"then run in part and wait for the other; add the nodeSelector {constants.LEGACY_POOL_ID}: {name} to its pods"
     )
     return (notice(slice_, constants.NOT_SEPARATE, message),)
-
-
-def notices_while_stalled(snapshot: Snapshot, settings: Settings, problems: Sequence[str]) -> tuple[Notice, ...]:
-    """Say on each slice that waits what keeps the provisioner from deciding: a person looks at the pod first."""
-    workloads, policy = Workloads.of(snapshot.workloads), policy_of(snapshot, settings)
-    message = f"No node pools are created or deleted at the moment: {'; '.join(problems)}"
-    return tuple(
-        notice(each, constants.NOT_READY, message, key="not ready")
-        for each in find_slices(workloads, snapshot.pods, policy).values()
-        if each.pending
-    )

@@ -8,13 +8,11 @@ from datetime import datetime
 
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.lifecycle import Phase, passage
 from provisioner.slices.planning.match.assignment import Matching
-from provisioner.slices.planning.memory.state import PhaseEntry
+from provisioner.slices.planning.memory.state import Phase, PhaseEntry
 from provisioner.slices.planning.plan import PoolState, Transition
 from provisioner.slices.planning.retire.unneeded import Due
-from provisioner.slices.planning.round import Round
-from provisioner.slices.planning.supply import Supply
+from provisioner.slices.planning.round import Round, Supply
 
 #: A pool that is first seen in one of these has entered it in that very round.
 _BEGUN_HERE = frozenset({Phase.WANTED, Phase.BLOCKED, Phase.CREATING})
@@ -139,9 +137,9 @@ def _steps(
     name: PoolName, before: PhaseEntry | None, phase: Phase, owner: SliceId | None, now: datetime
 ) -> Iterable[Transition]:
     """Yield the steps to a phase; a pool that vanished, and whose name is wanted again since, is gone in between."""
-    path = (phase,) if before is None else passage(before.phase, phase) or (Phase.GONE, phase)
     old, since = (before.phase, before.since) if before is not None else (None, None)
     slice_id = owner or (before.slice_id if before is not None else None)
-    for each in path:
-        yield Transition(pool=name, slice_id=slice_id, old=old, new=each, at=now, since=since)
-        old, since = (each, now) if each is not Phase.GONE else (None, None)
+    if old is not None and phase.planned and not old.planned:
+        yield Transition(pool=name, slice_id=slice_id, old=old, new=Phase.GONE, at=now, since=since)
+        old, since = None, None
+    yield Transition(pool=name, slice_id=slice_id, old=old, new=phase, at=now, since=since)

@@ -12,8 +12,7 @@ from provisioner import constants
 from provisioner.model.capacity import NodePoolRequest, OperationName, PoolName
 from provisioner.model.workloads import GroupKey, ObjectRef, Pod, Workload, WorkloadKind, WorkloadUid
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.lifecycle import Phase
-from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.memory.state import Memory, Phase
 from provisioner.slices.planning.round import Derived
 
 

@@ -1,22 +1,34 @@
-"""What one decision goes by, put together once: the world as it is observed, and what follows from it at once."""
+"""What one decision goes by, put together once: the world as it is observed, and our pools with their nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
+from types import MappingProxyType
 
-from provisioner.model.capacity import PoolName
+from provisioner import constants, tpu
+from provisioner.model.capacity import CapacityKind, Node, NodePool, PoolName, PoolStatus, expected_pool
+from provisioner.model.fit import NodeView, misfit, room_misfit, view_of_node
+from provisioner.model.fits import Fits
 from provisioner.model.snapshot import Snapshot
-from provisioner.model.workloads import Workloads, WorkloadUid
+from provisioner.model.workloads import WorkloadName, Workloads, WorkloadUid
 from provisioner.settings import Settings
-from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.demand import Slice, SliceId, group_key
 from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.demand.slices import Found, all_slices, find_by_workload
 from provisioner.slices.planning.launch.specification import Candidates
-from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.supply import Supply, by_owner, find_supply, referred
+from provisioner.slices.planning.memory.state import CallState, Memory
+from provisioner.slices.planning.ownership import Ownership, read_ownership
 from provisioner.slices.supplier import PoolRules
+
+#: GKE holds the pool for made.
+_UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR})
+_SUPPLY = _UP | {PoolStatus.PROVISIONING}
+#: A pool of others that came up without nodes is waited for this long, not longer.
+_PATIENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,3 +115,250 @@ def begin_round(
         candidates=Candidates(settings, rules),
         derived=Derived(policy=policy, found=found, supply=supply),
     )
+
+
+# Without slots, for what is found out only where somebody asks.
+@dataclass(frozen=True, kw_only=True)
+class Supply:
+    """One pool of ours."""
+
+    name: PoolName
+    pool: NodePool
+    rules: PoolRules
+    #: What its labels say of whose it is.
+    ownership: Ownership
+    nodes: tuple[Node, ...]
+    #: GKE lists it; else it is a create that the list does not confirm yet.
+    listed: bool
+    #: A delete is under way or was accepted.
+    leaving: bool
+    #: A delete of it was tried and failed: nodes that it took do not come back.
+    half_deleted: bool
+    #: Nodes that are ready and show all their chips.
+    ready_nodes: int
+    #: Since when GKE says that it is up although not all its nodes are ready; None: it is not so.
+    unready_since: datetime | None
+    #: How long that has lasted.
+    unready_seconds: float
+    #: Since when it is up without nodes, and waits for capacity that comes late; None: it is not so.
+    late_since: datetime | None
+    #: It was unready for too long and is given up: to be replaced.
+    lost: bool
+    #: It was made for a workload of a namespace, or a kind, that is not watched: it looks idle whether that lives or
+    #: not.
+    unwatched: bool
+
+    @cached_property
+    def view(self) -> NodeView:
+        """What its nodes look like by its specification."""
+        return self.rules.expected_node(self.pool)
+
+    @cached_property
+    def offered(self) -> tuple[NodeView, ...]:
+        """What its nodes offer as they stand; those that somebody cordoned offer nothing.
+
+        Nodes that have not reported their chips yet are expected as specified: GKE calls a pool up before the last of
+        them has.
+        """
+        nodes = (node for node in self.nodes if not node.cordoned or node.cordoned_by_us)
+        return tuple(_offer(node, self.view) for node in nodes)
+
+    @cached_property
+    def as_is(self) -> Fits:
+        """Which of its nodes fit, with all their taints."""
+        return Fits([view_of_node(node) for node in self.nodes])
+
+    def is_ready(self, node: Node) -> bool:
+        """Whether one of its nodes counts as ready."""
+        return _is_ready(node, _chips_of_node(self.pool))
+
+    @cached_property
+    def missing(self) -> int:
+        """Hosts whose nodes are not there."""
+        return max(0, self.pool.hosts - len(self.nodes))
+
+    @property
+    def calm(self) -> bool:
+        """Whether nothing that it is depends on the time, or on a delete."""
+        since = self.unready_since or self.late_since
+        return since is None and not self.leaving and not self.half_deleted
+
+    @property
+    def ready(self) -> bool:
+        """Whether all nodes are there and ready."""
+        return 0 < self.pool.hosts <= self.ready_nodes
+
+    @property
+    def usable(self) -> bool:
+        """Whether GKE's status lets pods run there, now or soon, and nothing is about to take it away."""
+        return not (self.leaving or self.broken) and self.pool.status in _SUPPLY
+
+    @property
+    def lendable(self) -> bool:
+        """Whether a slice that it was not made for may take it."""
+        if self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready:
+            # Worth waiting for to the slice that it was made for, not to others.
+            return False
+        return self.ready_nodes > 0 or self.unready_seconds <= _PATIENCE_SECONDS
+
+    @property
+    def broken(self) -> bool:
+        """Whether it has failed: no pod will get a host there."""
+        # GKE may say so too while it repairs nodes; then it is lost like any other, when that lasts for too long.
+        half_deleted = self.half_deleted and self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready
+        return self.pool.status is PoolStatus.ERROR or half_deleted or self.lost
+
+    @property
+    def chips(self) -> int:
+        """Chips of the whole pool."""
+        known = tpu.machine_type(self.pool.machine_type)
+        return self.pool.hosts * known[1].chips if known else 0
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt of its slice it was made for; 0 where it does not say."""
+        text = self.pool.labels.get(constants.POOL_ATTEMPT, "")
+        return int(text) if text.isascii() and text.isdigit() else 0
+
+    @property
+    def workload_name(self) -> WorkloadName:
+        """The workload it was made for."""
+        return self.ownership.workload
+
+    @property
+    def workload_uid(self) -> WorkloadUid:
+        """The UID of that workload; empty on pools of the Go provisioner."""
+        return self.ownership.workload_uid
+
+
+def find_supply(
+    snapshot: Snapshot,
+    memory: Memory,
+    settings: Settings,
+    rules: PoolRules,
+    now: datetime,
+    last: Mapping[PoolName, Supply] = MappingProxyType({}),
+) -> dict[PoolName, Supply]:
+    """List our pools: those that GKE lists, and creates that the list does not show yet.
+
+    What was found last time is taken over where nothing has changed, which is so of most pools, in each round.
+    """
+    nodes_of: dict[PoolName, list[Node]] = defaultdict(list)
+    for node in snapshot.nodes:
+        nodes_of[node.pool_name].append(node)
+    listed = {pool.name: pool for pool in snapshot.pools}
+    supply = {}
+    unlisted = (expected_pool(call.request) for name, call in memory.creates.items() if name not in listed)
+    for pool in (*listed.values(), *unlisted):
+        delete = memory.deletes.get(pool.name)
+        here = tuple(nodes_of.get(pool.name, ()))
+        before = last.get(pool.name)
+        if (
+            before is not None
+            and delete is None
+            and before.calm
+            and (before.pool, before.nodes, before.listed) == (pool, here, pool.name in listed)
+            and before.rules is rules
+            and before.unwatched is _is_unwatched(before.ownership, snapshot, settings)
+        ):
+            supply[pool.name] = before
+            continue
+        ownership = read_ownership(pool.labels)
+        if ownership is None:
+            continue
+        chips = _chips_of_node(pool)
+        ready_nodes = 0
+        for node in here:
+            ready_nodes += _is_ready(node, chips)
+        unready_since = late_since = None
+        if pool.status in _UP and pool.capacity is CapacityKind.FLEX_START and not here:
+            late_since = min(now, memory.late_since.get(pool.name, now))
+        elif pool.status in _UP and ready_nodes < max(1, pool.hosts):
+            unready_since = min(now, memory.unready_since.get(pool.name, now))
+        supply[pool.name] = Supply(
+            name=pool.name,
+            pool=pool,
+            rules=rules,
+            ownership=ownership,
+            nodes=here,
+            listed=pool.name in listed,
+            leaving=delete is not None and delete.state in (CallState.UNDER_WAY, CallState.ACCEPTED),
+            half_deleted=delete is not None and delete.state not in (CallState.UNDER_WAY, CallState.ACCEPTED),
+            ready_nodes=ready_nodes,
+            unready_since=unready_since,
+            unready_seconds=(now - unready_since).total_seconds() if unready_since is not None else 0.0,
+            late_since=late_since,
+            lost=pool.name in memory.given_up and unready_since is not None,
+            unwatched=_is_unwatched(ownership, snapshot, settings),
+        )
+    return supply
+
+
+def _chips_of_node(pool: NodePool) -> int:
+    known = tpu.machine_type(pool.machine_type)
+    return max(1, known[1].chips) if known is not None else 1
+
+
+def _is_ready(node: Node, chips: int) -> bool:
+    """Whether a node is ready and shows all its chips."""
+    return node.ready and node.allocatable_chips >= chips
+
+
+def _is_unwatched(ownership: Ownership, snapshot: Snapshot, settings: Settings) -> bool:
+    workload = ownership.workload
+    elsewhere = bool(settings.namespaces) and workload.namespace not in settings.namespaces
+    return elsewhere or workload.kind in snapshot.unknown_kinds
+
+
+def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[SliceId, list[Supply]]:
+    """Group pools by the slice that they were made for; pools of the Go provisioner name the child Job instead."""
+    by_job = {(*each.workload.full_name, each.group_name): each.id for each in slices.values()}
+    owned: dict[SliceId, list[Supply]] = defaultdict(list)
+    for each in supply:
+        workload, uid, key, group_name = each.ownership
+        owner = SliceId(uid, key) if uid else by_job.get((*workload, group_name))
+        if owner is not None:
+            owned[owner].append(each)
+    return owned
+
+
+def referred(supply: Iterable[Supply], workloads: Workloads, memory: Memory) -> dict[SliceId, str]:
+    """List the slices that pools or the memory refer to, with the name of the child Job where a pool tells it."""
+    refused = (each.slice_id for each in memory.backoffs.values() if each.slice_id is not None)
+    found = dict.fromkeys((*memory.attempts, *memory.last_users.values(), *refused), "")
+    for each in supply:
+        workload, uid, key, group_name = each.ownership
+        if uid:
+            found[SliceId(uid, key)] = group_name
+        elif uid_now := workloads.uid_of_name.get(workload):
+            found[SliceId(uid_now, group_key(workload.namespace, group_name))] = group_name
+    return found
+
+
+def serves(supply: Supply, slice_: Slice) -> bool:
+    """Whether the pool, by its specification, is what the slice needs.
+
+    Nodes as they are do not count here: a slice whose own pool got a strange taint is stuck, and does not buy another.
+    """
+    asked = slice_.requirements
+    return not room_misfit(asked, supply.view) and right_size(supply, slice_) and not misfit(asked, supply.view)
+
+
+def right_size(supply: Supply, slice_: Slice) -> bool:
+    """Whether the pool has the topology that the slice needs, and its hosts."""
+    shape = slice_.shape
+    if shape is None or supply.pool.topology != str(shape.topology):
+        return False
+    if shape.multi_host:
+        return supply.pool.hosts == slice_.nodes
+    return supply.pool.hosts >= slice_.nodes
+
+
+def _offer(node: Node, expected: NodeView) -> NodeView:
+    view = view_of_node(node)
+    passing = (*constants.NODE_CONDITION_TAINT_PREFIXES, *constants.HELD_KEYS)
+    taints = tuple(taint for taint in view.taints if not taint.key.startswith(passing))
+    if not node.ready or node.allocatable_chips < expected.chips:
+        # Of its labels those count that it has.
+        return replace(expected, labels=view.labels, taints=taints, name=node.name, predicted=False)
+    return replace(view, taints=taints)

@@ -17,10 +17,9 @@ from provisioner.settings.prices import Prices
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.demand.slices import all_slices
-from provisioner.slices.planning.lifecycle import Phase
+from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import Notice, Plan, PoolState
-from provisioner.slices.planning.round import Derived
-from provisioner.slices.planning.supply import Supply
+from provisioner.slices.planning.round import Derived, Supply
 from provisioner.slices.usage import cost_per_hour
 from provisioner.slices.view import reasons
 from provisioner.slices.view.capacity import capacity_view

@@ -8,7 +8,7 @@ from datetime import datetime
 from provisioner.model.snapshot import Snapshot
 from provisioner.settings import Settings
 from provisioner.slices.demand.slices import all_slices
-from provisioner.slices.planning.memory.open_calls import operations_under_way
+from provisioner.slices.planning.memory.answers import operations_under_way
 from provisioner.slices.planning.memory.state import Backoff, Memory
 from provisioner.slices.planning.plan import Plan
 from provisioner.slices.planning.round import Derived

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.slices.planning.lifecycle import Phase
+from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import PoolState
 from provisioner.slices.view.types import State
 

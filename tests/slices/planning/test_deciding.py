@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, PoolStatus
+from provisioner.slices import hints
 from provisioner.slices.demand import group_key
-from provisioner.slices.planning.lifecycle import Phase
-from provisioner.slices.planning.memory import checkpoint
-from provisioner.slices.planning.memory.state import CallState, DeleteCall, Memory, OperationLimit
+from provisioner.slices.planning.memory.state import CallState, DeleteCall, Memory, OperationLimit, Phase
 from provisioner.slices.planning.plan import DeleteReason
 from tests.support.clock import after
 from tests.support.models import (
@@ -441,7 +440,7 @@ def test_a_crash_between_call_and_record_buys_nothing_twice() -> None:
     """Names say whose pools they are."""
     world = World(make_jobset(replicas=5))
     world.step()
-    world.memory = checkpoint.from_text(checkpoint.to_text(Memory()))
+    world.memory = hints.from_text(hints.to_text(Memory()))
     assert world.step().creates == ()
 
 
@@ -452,7 +451,7 @@ def test_a_crash_does_not_lose_which_name_was_sent() -> None:
     world.put_pool(make_pool(workload, status=PoolStatus.STOPPING))
     (create,) = world.look().creates
     world.finish_deletes()
-    world.memory = checkpoint.from_text(checkpoint.to_text(world.memory))
+    world.memory = hints.from_text(hints.to_text(world.memory))
     (again,) = world.look().creates
     assert again.request.name == create.request.name
 
@@ -561,7 +560,7 @@ def happen(world: World, uid: Any, event: str) -> None:
         case "time":
             world.step(seconds=40)
         case "crash":
-            world.memory = checkpoint.from_text(checkpoint.to_text(world.memory))
+            world.memory = hints.from_text(hints.to_text(world.memory))
         case "fail":
             free = [name for name, pool in world.pools.items() if pool.status is PoolStatus.PROVISIONING]
             if free:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, FailureKind, PoolName
 from provisioner.model.workloads import GroupKey, WorkloadUid
+from provisioner.slices import hints
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.memory import checkpoint
 from provisioner.slices.planning.memory.state import Backoff, CallState, CreateCall, Memory
 from provisioner.slices.usage import HINTS_KEY, Account, Amount, Ledger, Use
 from provisioner.slices.usage import to_text as usage_to_text
@@ -35,7 +35,7 @@ def test_hints_come_back_as_they_were() -> None:
         },
         attempts={SLICE: 2},
     )
-    assert checkpoint.from_text(checkpoint.to_text(memory)) == memory
+    assert hints.from_text(hints.to_text(memory)) == memory
 
 
 @pytest.mark.parametrize(("attempt", "kept"), [(0, {}), (2, {SLICE: 2})], ids=["the first", "a later one"])
@@ -43,8 +43,8 @@ def test_creates_that_no_list_confirms_leave_their_attempt(attempt: int, kept: d
     """After a crash the same name is sent again, though the pool that it follows may be gone by then."""
     request = make_request(make_jobset(), attempt=attempt)
     call = CreateCall(slice_id=SLICE, request=request, state=CallState.UNKNOWN, since=NOW)
-    text = checkpoint.to_text(Memory(creates={request.name: call}))
-    assert checkpoint.from_text(text) == Memory(attempts=kept)
+    text = hints.to_text(Memory(creates={request.name: call}))
+    assert hints.from_text(text) == Memory(attempts=kept)
 
 
 def test_the_hints_stay_small_however_many_reservations_users_name() -> None:
@@ -56,9 +56,9 @@ def test_the_hints_stay_small_however_many_reservations_users_name() -> None:
         )
         for index in range(3000)
     }
-    text = checkpoint.to_text(Memory(backoffs=backoffs))
+    text = hints.to_text(Memory(backoffs=backoffs))
     assert len(text["back-off"]) < 500_000
-    kept = checkpoint.from_text(text).backoffs
+    kept = hints.from_text(text).backoffs
     assert kept.keys() == set(list(backoffs)[-500:])
 
 
@@ -77,11 +77,11 @@ def test_the_hints_of_ten_thousand_swapped_slices_fit_into_a_configmap() -> None
         for index in range(bounds.METERED_ACCOUNTS + 60)
     ]
     ledger = Ledger(at_ms=10**13, amounts=dict.fromkeys(accounts, Amount(10**20, 10**30)))
-    text = checkpoint.to_text(memory)
+    text = hints.to_text(memory)
     whole = text | {HINTS_KEY: usage_to_text(ledger)}
     assert _bytes(text) <= bounds.HINTS
     assert _bytes(whole) < 960_000 < 2**20
-    kept = checkpoint.from_text(text)
+    kept = hints.from_text(text)
     assert len(kept.last_users) > 2000
     assert kept.last_users.items() <= memory.last_users.items()
     assert kept.created_at == memory.created_at
@@ -91,9 +91,9 @@ def test_the_hints_of_ten_thousand_swapped_slices_fit_into_a_configmap() -> None
 def test_where_nothing_has_room_the_latest_creates_are_kept() -> None:
     """They count for the longest."""
     memory = Memory(created_at=tuple(after(index) for index in range(40_000)), unneeded_since={PoolName("p"): NOW})
-    text = checkpoint.to_text(memory)
+    text = hints.to_text(memory)
     assert _bytes(text) <= bounds.HINTS
-    kept = checkpoint.from_text(text).created_at
+    kept = hints.from_text(text).created_at
     assert list(kept) == [after(index) for index in range(40_000 - len(kept), 40_000)]
     assert len(kept) > 15_000
 
@@ -106,7 +106,7 @@ def test_equal_memories_give_equal_text() -> None:
     """Hints are only written when they change."""
     one = Memory(unneeded_since={PoolName("a"): NOW, PoolName("b"): NOW})
     other = replace(one, unneeded_since=dict(reversed(list(one.unneeded_since.items()))))
-    assert checkpoint.to_text(one) == checkpoint.to_text(other)
+    assert hints.to_text(one) == hints.to_text(other)
 
 
 @pytest.mark.parametrize(
@@ -129,13 +129,13 @@ def test_equal_memories_give_equal_text() -> None:
 )
 def test_what_is_not_understood_is_left_out(key: str, text: str) -> None:
     """Losing hints is safe; crashing over them is not."""
-    assert checkpoint.from_text({key: text}) == Memory()
+    assert hints.from_text({key: text}) == Memory()
 
 
 def test_one_bad_entry_costs_no_other() -> None:
     """And a time without zone is UTC."""
     text = f'{{"bad": 1, "good": "{NOW.replace(tzinfo=None).isoformat()}"}}'
-    assert checkpoint.from_text({"idle-since": text}).unneeded_since == {PoolName("good"): NOW}
+    assert hints.from_text({"idle-since": text}).unneeded_since == {PoolName("good"): NOW}
 
 
 _JSON = st.recursive(
@@ -154,6 +154,6 @@ _JSON = st.recursive(
 )
 def test_any_text_is_read_without_an_error(data: dict[str, str]) -> None:
     """Anybody may edit a ConfigMap."""
-    read = checkpoint.from_text(data)
-    again = checkpoint.from_text(checkpoint.to_text(read))
+    read = hints.from_text(data)
+    again = hints.from_text(hints.to_text(read))
     assert again == read

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from provisioner import constants, tpu
 from provisioner.model.capacity import FailureKind, NodePool, OperationName, PoolName, PoolStatus, expected_pool
 from provisioner.model.workloads import Workload
-from provisioner.slices.planning.memory import checkpoint
+from provisioner.slices import hints
 from provisioner.slices.planning.memory.answers import CreateAnswer
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Create, DeleteReason, Plan
@@ -326,7 +326,7 @@ def test_creates_are_counted_over_a_restart() -> None:
     """The hints keep them; without the limit nothing is kept."""
     world = World(make_jobset("a", replicas=2), settings_=settings(max_creates_per_hour=2))
     world.live(3)
-    world.memory = checkpoint.from_text(checkpoint.to_text(world.memory))
+    world.memory = hints.from_text(hints.to_text(world.memory))
     world.add(make_jobset("b"))
     assert world.look().creates == ()
     world.settings = settings()

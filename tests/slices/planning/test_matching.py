@@ -11,7 +11,7 @@ import pytest
 from provisioner import constants
 from provisioner.model.capacity import CapacityKind, NodePool, PoolStatus, Taint
 from provisioner.model.workloads import Workload
-from provisioner.slices.planning.lifecycle import Phase
+from provisioner.slices.planning.memory.state import Phase
 from tests.support.clock import after
 from tests.support.models import (
     foreign_pool,

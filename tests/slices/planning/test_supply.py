@@ -9,7 +9,7 @@ import pytest
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.snapshot import Snapshot
 from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.supply import Supply, find_supply
+from provisioner.slices.planning.round import Supply, find_supply
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW, after
 from tests.support.models import make_jobset, make_nodes, make_pool, make_requirements

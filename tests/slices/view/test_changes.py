@@ -10,7 +10,7 @@ import pytest
 from provisioner.model.capacity import PoolName
 from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadUid
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.lifecycle import Phase
+from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import PoolState
 from provisioner.slices.view.changes import Follower
 from tests.support.clock import NOW

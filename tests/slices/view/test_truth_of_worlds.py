@@ -20,8 +20,8 @@ from provisioner.model.choices import parse_choices
 from provisioner.model.workloads import Workload
 from provisioner.runtime.clock import shifted
 from provisioner.settings import Settings
+from provisioner.slices import hints
 from provisioner.slices.board import Board
-from provisioner.slices.planning.memory import checkpoint
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
 from provisioner.slices.planning.plan import Plan
 from provisioner.slices.view import View
@@ -218,7 +218,7 @@ def _again(trial: Trial, workload: Workload) -> None:
 
 def _restart(trial: Trial, _which: int) -> None:
     world = trial.world
-    world.memory, world.derived = checkpoint.from_text(checkpoint.to_text(world.memory)), None
+    world.memory, world.derived = hints.from_text(hints.to_text(world.memory)), None
 
 
 def _set_clock(trial: Trial, which: int) -> None:

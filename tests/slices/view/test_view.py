@@ -12,7 +12,7 @@ from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.choices import parse_choices
 from provisioner.settings import Settings
 from provisioner.settings.prices import parse_prices
-from provisioner.slices.planning.lifecycle import Phase
+from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import DeleteReason
 from provisioner.slices.view import SliceView, State, View, reasons
 from provisioner.slices.view.states import STATES

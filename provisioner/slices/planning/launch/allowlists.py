@@ -14,54 +14,50 @@ from provisioner.settings import Settings
 
 def namespace_problem(namespace: str, settings: Settings) -> str:
     """Say why a namespace may not have pools, empty where it may."""
-    if _allowed(settings.allowed_namespaces, (namespace,)):
-        return ""
-    return f"namespace {namespace} is not among ALLOWED_NAMESPACES; ask the administrator to add it"
+    return _problem(f"namespace {namespace}", "ALLOWED_NAMESPACES", settings.allowed_namespaces, namespace)
 
 
 def reservation_problem(path: str, settings: Settings) -> str:
     """Say why a pod may not name a reservation, empty where it may; blocks go with their reservation."""
     own = settings.project_id
     name = _reservation_name(path, own)
-    listed = {_reservation_name(choice.reservation, own) for choice in settings.capacity}
-    if name in listed or _allowed(settings.allowed_reservations, (name,)):
-        return ""
     in_full = [pattern for pattern in settings.allowed_reservations or () if pattern.startswith(f"{own}/")]
-    if "/" not in name and _allowed(in_full, (f"{own}/{name}",)):
+    if name in {_reservation_name(choice.reservation, own) for choice in settings.capacity} or (
+        "/" not in name and _allowed(in_full, (f"{own}/{name}",))
+    ):
         return ""
-    return f"reservation {name} is not among ALLOWED_RESERVATIONS; name another or ask the administrator to add it"
+    return _problem(
+        f"reservation {name}", "ALLOWED_RESERVATIONS", settings.allowed_reservations, name, remedy="name another"
+    )
 
 
 def service_account_problem(account: str, settings: Settings) -> str:
     """Say why a pod may not name a node service account, empty where it may."""
-    if account == settings.node_service_account or _allowed(settings.allowed_service_accounts, (account,)):
+    if account == settings.node_service_account:
         return ""
-    return (
-        f"service account {account} is not among ALLOWED_SERVICE_ACCOUNTS; remove the annotation or ask the "
-        "administrator to add it"
-    )
+    allowed, remedy = settings.allowed_service_accounts, "remove the annotation"
+    return _problem(f"service account {account}", "ALLOWED_SERVICE_ACCOUNTS", allowed, account, remedy=remedy)
 
 
 def network_problem(networks: Iterable[Network], settings: Settings) -> str:
     """Say why a pod may not name additional networks, empty where it may."""
-    for each in networks:
-        if not _allowed(settings.allowed_networks, (each.network, f"{each.network}:{each.subnetwork}")):
-            return (
-                f"network {each.network}:{each.subnetwork} is not among ALLOWED_NETWORKS; remove it or ask the "
-                "administrator to add it"
-            )
-    return ""
+    named = ((each.network, f"{each.network}:{each.subnetwork}") for each in networks)
+    allowed = settings.allowed_networks
+    found = (_problem(f"network {each[1]}", "ALLOWED_NETWORKS", allowed, *each, remedy="remove it") for each in named)
+    return next(filter(None, found), "")
 
 
 def label_problem(keys: Iterable[str], settings: Settings) -> str:
     """Say why a pod may not set these node labels, empty where it may."""
-    for key in sorted(keys):
-        if not _allowed(settings.allowed_label_keys, (key,)):
-            return (
-                f"node label {key} is not among ALLOWED_LABEL_KEYS; remove it from nodeSelector and copy-labels or ask "
-                "the administrator to add it"
-            )
-    return ""
+    allowed, remedy = settings.allowed_label_keys, "remove it from nodeSelector and copy-labels"
+    found = (_problem(f"node label {key}", "ALLOWED_LABEL_KEYS", allowed, key, remedy=remedy) for key in sorted(keys))
+    return next(filter(None, found), "")
+
+
+def _problem(what: str, setting: str, patterns: Collection[str] | None, *names: str, remedy: str = "") -> str:
+    if _allowed(patterns, names):
+        return ""
+    return f"{what} is not among {setting}; {f'{remedy} or ' if remedy else ''}ask the administrator to add it"
 
 
 def _reservation_name(path: str, own_project: str) -> str:

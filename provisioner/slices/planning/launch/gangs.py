@@ -26,8 +26,7 @@ from provisioner.slices.planning.memory.state import Gang, Memory
 from provisioner.slices.planning.moments import clock
 from provisioner.slices.planning.notices import notice
 from provisioner.slices.planning.plan import Notice
-from provisioner.slices.planning.round import Round
-from provisioner.slices.planning.supply import Supply
+from provisioner.slices.planning.round import Round, Supply
 from provisioner.slices.planning.turns import (
     SLOWEST,
     TURN,

@@ -20,10 +20,9 @@ from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.launch.operations import OTHER_OPERATIONS
 from provisioner.slices.planning.launch.reserving import pass_on, resource_of
 from provisioner.slices.planning.launch.specification import Specification, is_held, labels_left_out
-from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory import backoff
-from provisioner.slices.planning.memory.state import Tally
+from provisioner.slices.planning.memory.state import Phase, Tally
 from provisioner.slices.planning.moments import clock
 from provisioner.slices.planning.notices import not_separate, notice, underused, unknown_selectors, unlisted
 from provisioner.slices.planning.plan import Blocked, Create, Notice, PoolState
@@ -91,7 +90,7 @@ def launch(round_: Round, matching: Matching, turns: Turns, budget: Budget, slot
         making=_in_the_making(round_),
         zones=dict(matching.zones),
         budget=budget,
-        unserved=_together(matching.unserved, turns),
+        unserved=matching.unserved,
         launches=Launches(tallies=round_.memory.tallies),
     )
     found = (launcher.look_at(each) for each in matching.unserved)
@@ -155,14 +154,6 @@ def _taken_names(round_: Round) -> set[PoolName]:
     return {*listed, *round_.memory.creates, *round_.memory.deletes, *with_nodes}
 
 
-def _together(unserved: Iterable[Slice], turns: Turns) -> dict[WorkloadUid, list[Slice]]:
-    found: dict[WorkloadUid, list[Slice]] = defaultdict(list)
-    for each in unserved:
-        if each.workload.uid in turns.members:
-            found[each.workload.uid].append(each)
-    return found
-
-
 def _in_the_making(round_: Round) -> set[str]:
     """List the capacities that were out of stock and of which a pool is being created, in the turn of its slice.
 
@@ -208,8 +199,8 @@ class _Launcher:
     #: The zone of workloads whose pools are all to be in one zone.
     zones: dict[WorkloadUid, Zone]
     budget: Budget
-    #: The slices that want a pool, of each workload that starts with all of them or not at all.
-    unserved: Mapping[WorkloadUid, list[Slice]]
+    #: The slices that want a pool.
+    unserved: Collection[Slice]
     launches: Launches
     #: By capacity that was out of stock: who tries it first.
     queues: Mapping[str, Mapping[Unit, int]] = field(default_factory=dict)
@@ -311,10 +302,10 @@ class _Launcher:
 
     def _wait_for_limit(self, slice_: Slice) -> None:
         """Note that a limit on chips alone keeps a slice, or those that it starts together with, out."""
-        together = self.unserved.get(slice_.workload.uid)
-        unit = unit_of(slice_, together=together is not None)
+        unit = unit_of(slice_, together=slice_.workload.uid in self.turns.members)
         if unit not in self.scopes:
-            self.scopes[unit] = self.budget.scope_to_reserve(together or (slice_,))
+            gang = [each for each in self.unserved if each.workload.uid == slice_.workload.uid]
+            self.scopes[unit] = self.budget.scope_to_reserve([slice_] if unit.group_key else gang)
         if scope := self.scopes[unit]:
             since = waits_since(slice_, self.round_.now)
             self.limited[scope][unit] = min(since, self.limited[scope].get(unit, since))
@@ -333,7 +324,10 @@ class _Launcher:
         launches, capacity = self.launches, offer.blueprint.capacity
         launches.creates.append(_create_of(slice_, request))
         self._state(slice_, request.name, Phase.WANTED, "")
-        launches.notices += (*underused(slice_), *unlisted(slice_), *self._left_out(slice_, choices))
+        skipped = f"Some choices of capacity are skipped: {'; '.join(choices.left_out)}" if choices.left_out else ""
+        left_out = (labels_left_out(slice_, self.round_.settings, self.round_.rules), skipped)
+        launches.notices += (*underused(slice_), *unlisted(slice_))
+        launches.notices += [notice(slice_, constants.INVALID_REQUEST, each) for each in left_out if each]
         launches.notices += unknown_selectors(slice_, request, self.round_.rules)
         launches.notices += not_separate(slice_) if is_held(request) else ()
         self.names.add(request.name)
@@ -359,12 +353,6 @@ class _Launcher:
     def _queued(self, slice_: Slice, name: PoolName) -> Blocked | None:
         turn = self.turns.sidelined.get(slice_.workload.uid)
         return None if turn is None else Blocked(message=f"Node pool {name} waits: {turn}", key="queue")
-
-    def _left_out(self, slice_: Slice, choices: Choices) -> Iterable[Notice]:
-        messages = [labels_left_out(slice_, self.round_.settings, self.round_.rules)]
-        if choices.left_out:
-            messages.append(f"Some choices of capacity are skipped: {'; '.join(choices.left_out)}")
-        return [notice(slice_, constants.INVALID_REQUEST, message) for message in messages if message]
 
     def _state(
         self, slice_: Slice, name: PoolName, phase: Phase, note: str, *, next_at: datetime | None = None

@@ -20,8 +20,7 @@ from provisioner.settings import Settings
 from provisioner.settings.forms import OTHERS
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.plan import Blocked, LimitUse
-from provisioner.slices.planning.round import Round
-from provisioner.slices.planning.supply import Supply
+from provisioner.slices.planning.round import Round, Supply
 from provisioner.slices.planning.turns import Unit, unit_of
 
 HOUR = timedelta(hours=1)
@@ -128,7 +127,7 @@ class Budget:
             if scope == CREATES_PER_HOUR:
                 return self._too_many_creates(most, reserved)
             return _too_many_chips(limit, scope, most, self.used[scope], reserved, asked)
-        return self._refusal_of_others(slice_.workload)
+        return self._too_many_pools(slice_.workload)
 
     def take(self, slice_: Slice) -> None:
         """Count a create that has been decided."""
@@ -223,7 +222,7 @@ class Budget:
         """Whether slices can have nothing, however much becomes free."""
         asked, own, limits = self._asked(slices)
         never = any(asked[scope] + own[scope] > most for scope, most in limits.items())
-        return never or any(self._refusal_of_others(each.workload) for each in slices)
+        return never or self.settings.pause_creation or any(self._too_many_pools(each.workload) for each in slices)
 
     def reserve(self, scope: str, unit: Unit, slices: Collection[Slice]) -> None:
         """Keep what becomes free within a limit for the unit whose turn it is."""
@@ -295,10 +294,6 @@ class Budget:
             yield "MAX_CHIPS_PER_ACCELERATOR", _accelerator(accelerator), most, chips
         if settings.max_creates_per_hour is not None:
             yield "MAX_CREATES_PER_HOUR", CREATES_PER_HOUR, settings.max_creates_per_hour, 1
-
-    def _refusal_of_others(self, workload: Workload) -> Blocked | None:
-        """Return what forbids one more pool and takes no turns."""
-        return _PAUSED if self.settings.pause_creation else self._too_many_pools(workload)
 
     def _too_many_pools(self, workload: Workload) -> Blocked | None:
         most, there = self.settings.max_pools_per_jobset, self.pools[workload.full_name]

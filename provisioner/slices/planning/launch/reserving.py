@@ -22,8 +22,7 @@ from provisioner.slices.planning.launch.limits import CREATES_PER_HOUR, HOUR, Bu
 from provisioner.slices.planning.match.assignment import KEPT_AT_MOST, Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.plan import Create
-from provisioner.slices.planning.round import Round
-from provisioner.slices.planning.supply import Supply
+from provisioner.slices.planning.round import Round, Supply
 from provisioner.slices.planning.turns import SLOWEST, TURN, Turn, Unit, had_since, next_turn, unit_of
 
 _RESOURCE = "limit "

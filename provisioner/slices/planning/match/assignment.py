@@ -22,8 +22,7 @@ from provisioner.slices.demand.slices import slice_id_of
 from provisioner.slices.planning.launch.capacity import wants_one_zone
 from provisioner.slices.planning.launch.limits import Budget, Charge
 from provisioner.slices.planning.memory.state import Claim
-from provisioner.slices.planning.round import Round
-from provisioner.slices.planning.supply import Supply, right_size, serves
+from provisioner.slices.planning.round import Round, Supply, right_size, serves
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")

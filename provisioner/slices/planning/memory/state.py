@@ -2,7 +2,7 @@
 
 The truth lives in GKE and Kubernetes. This is what they do not tell: calls whose effect they do not show yet, since
 when a pool is idle, back-off after failures. Losing it is safe; the part worth keeping over a crash is turned into
-text by `provisioner.slices.planning.memory.checkpoint`.
+text by `provisioner.slices.hints`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,42 @@ from enum import Enum
 from provisioner.model.capacity import Failure, NodePoolRequest, OperationName, PoolName, PoolStatus
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.lifecycle import Phase
 from provisioner.slices.planning.turns import LastTurns, Turn, Unit
+
+
+class Phase(Enum):
+    """Where a pool is in its life; each round observes it afresh."""
+
+    #: A slice needs it; the create has not been sent.
+    WANTED = "wanted"
+    #: A slice needs it, and back-off, a limit or an invalid request is in the way.
+    BLOCKED = "blocked"
+    #: The create is being sent, or was taken and is not listed yet.
+    CREATING = "creating"
+    #: Listed; its nodes are not all there.
+    PROVISIONING = "provisioning"
+    #: All nodes ready, kept for a slice, no pod on it.
+    READY = "ready"
+    #: Pods run on it.
+    IN_USE = "in_use"
+    #: Nothing needs it; the deletion delay runs.
+    IDLE = "idle"
+    #: The delete is being sent, was taken, or GKE says STOPPING.
+    DELETING = "deleting"
+    #: GKE says ERROR, or it has no use: hosts that do not come.
+    FAILED = "failed"
+    #: Not there (any more).
+    GONE = "gone"
+
+    @property
+    def before_create(self) -> bool:
+        """Whether no create has been sent."""
+        return self is Phase.WANTED or self is Phase.BLOCKED
+
+    @property
+    def planned(self) -> bool:
+        """Whether GKE has not been seen to have the pool."""
+        return self.before_create or self is Phase.CREATING
 
 
 class CallState(Enum):

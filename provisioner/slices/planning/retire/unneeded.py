@@ -20,8 +20,7 @@ from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory.state import CallState, Memory
 from provisioner.slices.planning.plan import Alert, Delete, DeleteReason
-from provisioner.slices.planning.round import Round
-from provisioner.slices.planning.supply import Supply
+from provisioner.slices.planning.round import Round, Supply
 
 #: Clocks of one cluster differ by less than this, or one of them is wrong.
 _CLOCKS_APART = timedelta(seconds=60)

@@ -1,26 +1,47 @@
-"""Which slices are stuck: they have their pool and cannot run on it."""
+"""Which pools fail, hang or never get ready, what that teaches, and which slices are stuck on them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
+from typing import TypeVar
 
 from provisioner import constants
 from provisioner.model import bounds
-from provisioner.model.capacity import PoolName, PoolStatus
+from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
+from provisioner.model.choices import capacity_key
 from provisioner.model.fit import trusted
 from provisioner.model.workloads import Pod, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.match.assignment import Matching
-from provisioner.slices.planning.memory.state import CallState, DeleteCall
+from provisioner.slices.planning.memory import backoff
+from provisioner.slices.planning.memory.answers import unexplained
+from provisioner.slices.planning.memory.state import Backoff, CallState, DeleteCall, Memory
 from provisioner.slices.planning.moments import clock
 from provisioner.slices.planning.notices import notice
 from provisioner.slices.planning.plan import Alert, Notice
-from provisioner.slices.planning.round import Round
-from provisioner.slices.planning.supply import Supply
+from provisioner.slices.planning.round import Round, Supply
 
+#: How long a pool may have each status. A create that finds no capacity ends within 35 min, on Compute Engine when a
+#: setting says so; capacity that comes late is waited for by pools that are up.
+_LONGEST: Mapping[PoolStatus, timedelta] = MappingProxyType(
+    {
+        PoolStatus.PROVISIONING: timedelta(minutes=60),
+        PoolStatus.STOPPING: timedelta(minutes=30),
+        # A repair, or a change that somebody else makes.
+        PoolStatus.RECONCILING: timedelta(minutes=30),
+        PoolStatus.UNKNOWN: timedelta(minutes=10),
+    }
+)
+#: A group of machines that are out of stock for longer than the setting says fails so much later, at the latest.
+_TO_FAIL = timedelta(minutes=10)
+#: A delete may be held up for so long.
+_HELD_UP = timedelta(minutes=10)
+#: Back-off that ended this long ago is forgotten.
+_STALE_BACKOFF_SECONDS = 3600.0
+_K = TypeVar("_K")
 #: What should not last long and does is told after this time.
 _STUCK_SECONDS = 600.0
 
@@ -134,23 +155,6 @@ def to_replace(stuck: Iterable[Stuck], round_: Round, matching: Matching) -> dic
     return {**lost, **dict(ready[: max(0, most - going)])}
 
 
-#: How long a pool may have each status. A create that finds no capacity ends within 35 min, on Compute Engine when a
-#: setting says so; capacity that comes late is waited for by pools that are up.
-_LONGEST: Mapping[PoolStatus, timedelta] = MappingProxyType(
-    {
-        PoolStatus.PROVISIONING: timedelta(minutes=60),
-        PoolStatus.STOPPING: timedelta(minutes=30),
-        # A repair, or a change that somebody else makes.
-        PoolStatus.RECONCILING: timedelta(minutes=30),
-        PoolStatus.UNKNOWN: timedelta(minutes=10),
-    }
-)
-#: A group of machines that are out of stock for longer than the setting says fails so much later, at the latest.
-_TO_FAIL = timedelta(minutes=10)
-#: A delete may be held up for so long.
-_HELD_UP = timedelta(minutes=10)
-
-
 def statuses_since(round_: Round) -> dict[tuple[PoolName, PoolStatus], datetime]:
     """Return since when pools have had a status that should pass."""
     since, now = round_.memory.status_since, round_.now
@@ -252,3 +256,67 @@ def _is_useless(each: Supply, round_: Round, matching: Matching) -> bool:
     slice_ = round_.slices.get(holder) if holder is not None else None
     # What of it is bound waits for the rest.
     return not others and slice_ is not None and slice_.served and is_one_unit(slice_) and bool(unschedulable(slice_))
+
+
+def learn_from_pools(round_: Round, matching: Matching) -> Memory:
+    """Learn from pools that failed, or came up, since the last round."""
+    memory, supply, now = round_.memory, round_.supply, round_.now
+    no_reason = Failure(kind=FailureKind.UNAVAILABLE, message=f"{round_.rules.supplier_name} gives no reason.")
+    backoffs = _fresh_backoffs(memory.backoffs, now)
+    tallies = backoff.still_counted(memory.tallies, now)
+    broken = {
+        name
+        for name, each in supply.items()
+        if each.pool.status is PoolStatus.ERROR or (each.broken and not matching.holders.get(name))
+    }
+    for name in sorted(broken - memory.failed):
+        pool, owner, create = supply[name].pool, round_.made_for.get(name), memory.in_making.get(name)
+        lost = Failure(kind=FailureKind.UNAVAILABLE, message=unready(supply[name])) if supply[name].lost else None
+        failure = pool.failure or lost or no_reason
+        if owner is not None:
+            tallies = backoff.create_counted(tallies, owner, supply[name].workload_name.namespace, now)
+        digest = pool.labels.get(constants.NODEPOOL_HASH, "")
+        # What a pool's creator chose itself is known as long as its create is remembered.
+        capacity = capacity_key(create.request if create is not None else pool)
+        backoffs = backoff.pool_failed(backoffs, failure, capacity, digest, now, owner)
+    in_making = {}
+    for name, create in memory.in_making.items():
+        if name not in supply:
+            continue
+        pool = supply[name].pool
+        if pool.status in (PoolStatus.RUNNING, PoolStatus.RECONCILING):
+            digest = pool.labels.get(constants.NODEPOOL_HASH, "")
+            backoffs = backoff.forget(backoff.forget(backoffs, capacity_key(create.request)), digest)
+        elif pool.status is PoolStatus.PROVISIONING or unexplained(pool):
+            in_making[name] = create
+    return replace(
+        memory,
+        backoffs=backoffs,
+        slice_backoffs=_fresh_backoffs(memory.slice_backoffs, now),
+        tallies=tallies,
+        in_making=in_making,
+        failed=frozenset(broken),
+        given_up=give_up(round_, matching),
+        unready_since={name: each.unready_since for name, each in supply.items() if each.unready_since is not None},
+        late_since={name: each.late_since for name, each in supply.items() if each.late_since is not None},
+        status_since=statuses_since(round_),
+    )
+
+
+def unready(each: Supply) -> str:
+    """Say of what a pool failed that was unready for too long."""
+    words = f"Node pool {each.name} was {each.pool.status.value}, but for {each.unready_seconds / 60:.0f} min "
+    return f"{words}only {each.ready_nodes} of its {each.pool.hosts} nodes were ready with all their chips."
+
+
+def _fresh_backoffs(backoffs: Mapping[_K, Backoff], now: datetime) -> Mapping[_K, Backoff]:
+    """Drop back-off that ended so long ago that its failures tell nothing any more.
+
+    An end that lies further ahead than any wait for such a failure was written by a clock that ran wrong.
+    """
+    return {
+        key: each
+        for key, each in backoffs.items()
+        if each.until > now - timedelta(seconds=_STALE_BACKOFF_SECONDS)
+        and each.until <= now + timedelta(seconds=backoff.longest_wait_seconds(each.failure))
+    }
