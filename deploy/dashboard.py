@@ -159,9 +159,8 @@ def _rate(name: str, *labels: str) -> str:
 
 
 def _usage(name: str, *labels: str, function: str, window: str) -> str:
-    """Return how a counter of `_USAGE` grows; it is brought up to date once a minute."""
-    counter = f"max by ({_USAGE}) ({_series(f'{name}_total')})"
-    return f"sum by ({', '.join(labels)}) ({function}({counter}[{window}]))"
+    """Return how a counter grows; each process has its own, which begins at zero."""
+    return f"sum by ({', '.join(labels)}) ({function}({_series(f'{name}_total')}[{window}]))"
 
 
 def _worst(name: str, *labels: str) -> str:
@@ -368,7 +367,7 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Chips of nodes that exist, by the namespace of the workload that has them.",
                 (
                     (
-                        _usage("chip_seconds", "workload_namespace", function="rate", window="10m:1m"),
+                        _usage("chip_seconds", "workload_namespace", function="rate", window="10m"),
                         "{{workload_namespace}}",
                     ),
                 ),
@@ -379,7 +378,7 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Chips of nodes that exist.",
                 (
                     (
-                        _usage("chip_seconds", "accelerator", "capacity", function="rate", window="10m:1m"),
+                        _usage("chip_seconds", "accelerator", "capacity", function="rate", window="10m"),
                         "{{accelerator}} {{capacity}}",
                     ),
                 ),
@@ -388,7 +387,7 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "Chips by use",
                 "Starting: no pod is bound yet. Running. Idle: nothing needs them. Draining: being deleted.",
-                ((_usage("chip_seconds", "use", function="rate", window="10m:1m"), "{{use}}"),),
+                ((_usage("chip_seconds", "use", function="rate", window="10m"), "{{use}}"),),
                 stacked=True,
             ),
             Panel(
@@ -402,7 +401,7 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "What the chips of each namespace cost in the day before, idle ones included.",
                 (
                     (
-                        _usage("cost", "workload_namespace", function="increase", window="1d:5m"),
+                        _usage("cost", "workload_namespace", function="increase", window="1d"),
                         "{{workload_namespace}}",
                     ),
                 ),

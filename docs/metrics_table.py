@@ -35,7 +35,7 @@ No metric has a label with the name of a workload, pod or node pool.
 """
 
 #: Replicas have parts of one counter.
-_ONE_COUNTER = "max by (workload_namespace, accelerator, capacity, use) ({})"
+_ONE_OF_EACH = "max by (workload_namespace, accelerator, capacity, use) ({})"
 #: Title, then each metric with an example and what the example tells.
 _SECTIONS: tuple[tuple[str, str, tuple[tuple[str, str, str], ...]], ...] = (
     (
@@ -103,15 +103,15 @@ name. For `*`, `limit_used` is the use of the one that uses most.""",
         (
             (
                 "chip_seconds_total",
-                f"sum by (workload_namespace) (increase({_ONE_COUNTER}[1d:5m])) / 3600",
+                "sum by (workload_namespace) (increase({}[1d])) / 3600",
                 "chip-hours of each namespace in a day",
             ),
             (
                 "cost_total",
-                f"sum by (use) (increase({_ONE_COUNTER}[1d:5m]))",
+                "sum by (use) (increase({}[1d]))",
                 "what a day cost, and how much of it was idle",
             ),
-            ("cost_per_hour", f"sum({_ONE_COUNTER})", "the cost now"),
+            ("cost_per_hour", f"sum({_ONE_OF_EACH})", "the cost now"),
             ("unpriced_chips", "max({}) > 0", "chips that `CHIP_HOUR_PRICES` forgets"),
         ),
     ),
@@ -265,46 +265,11 @@ gone. A node pool that GKE tries in vain to create is not counted. Google's bill
 exists a minute or two longer than its Node. Reserved capacity is paid for whether it is used or not; only its use is
 counted.
 
-The counters do not begin at zero when a process starts. The leader writes them to the ConfigMap
-`tpu-provisioner-hints`, once a minute and when it ends, and exports only what is written. So they never fall, and a new
-leader continues them. All replicas export parts of one counter: take the `max` over the replicas first, and `increase`
-after that, as the examples do.
-
-| case | what is counted |
-|---|---|
+Each process has its own counters, which begin at zero. Only the leader counts, from round to round: the time between
+two rounds counts for the use that the first of them found. Take `rate` or `increase` first and `sum` after that, as the
+examples do, and restarts and changes of the leader are added up. Chips are not counted while no provisioner runs, nor
+is what a process counted after its last scrape.
 """
-_CASES = (
-    (
-        "The provisioner restarts or crashes, or another replica takes over.",
-        """Everything. Nodes that still exist are counted from the last written moment, or from their creation if that
-is later. The time in between is counted under the use that the new leader finds first.""",
-    ),
-    (
-        "Nodes go while no provisioner runs, or less than a minute before a crash.",
-        "Nothing since the last written moment: at most a minute and the time without a provisioner are lost.",
-    ),
-    ("Two leaders overlap.", "Once: each writes the whole sum, and not what it adds."),
-    (
-        "The API server or GKE does not answer.",
-        "Everything, later. The state before that is assumed to last until they answer again.",
-    ),
-    (
-        "The ConfigMap cannot be written.",
-        "Everything, later. As long as that lasts, the counters stand still.",
-    ),
-    ("The ConfigMap cannot be read at the start.", "Everything, after the first write that succeeds."),
-    (
-        "The ConfigMap, or its key `usage`, is deleted.",
-        "The counters begin again at zero, and count nothing of before. `increase` handles that as a reset.",
-    ),
-    ("The clock is set while the provisioner runs.", "Only the time that has passed."),
-    (
-        "The clock of the next leader's machine differs.",
-        "The time between the two leaders is wrong by the difference. The counters never fall.",
-    ),
-    ("A Node is seen later than it was created.", "At most the time between two rounds is missing."),
-    ("The first start, also after the Go provisioner.", "Counting begins with the first round."),
-)
 _TAIL = """
 `cost_total` multiplies each chip-second by the price that `CHIP_HOUR_PRICES` had at the time: a new price does not
 change the past. Chips without a price cost 0, and `unpriced_chips` counts them.
@@ -336,8 +301,6 @@ def _rows(described: dict[str, Described]) -> Iterator[str]:
     for label, values, meaning in _LABELS:
         yield f"| `{label}` | {values} | {meaning} |\n"
     yield _CHARGEBACK
-    for case, counted in _CASES:
-        yield f"| {case} | {' '.join(counted.split())} |\n"
     yield _TAIL
 
 

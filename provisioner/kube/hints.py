@@ -5,7 +5,7 @@ Hints, not truth: losing them is safe, so nothing here ever raises for a failed 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import structlog
 
@@ -14,9 +14,6 @@ from provisioner.kube import errors
 from provisioner.kube.protocol import Api, JsonObject, collection_path, object_path
 
 _log = structlog.get_logger(__name__)
-
-#: Takes what is stored and what we have; returns what to write.
-Resolve = Callable[[Mapping[str, str], Mapping[str, str]], Mapping[str, str]]
 
 
 class HintsStore:
@@ -29,8 +26,6 @@ class HintsStore:
         self._last_cause = ""
         #: The object as it was last read or written; None: read it before it is written.
         self._read: JsonObject | None = None
-        #: What is stored, as far as that is known; None: it could not be read yet.
-        self.stored: Mapping[str, str] | None = None
 
     def load(self) -> dict[str, str]:
         """Return the stored hints; empty where there are none or they can't be read."""
@@ -38,7 +33,6 @@ class HintsStore:
             self._read = self._api.get(self._path)
         except errors.NotFound:
             _log.info("hints.not_found", namespace=self._namespace, config_map=constants.HINTS_CONFIGMAP_NAME)
-            self.stored = {}
             return {}
         except errors.ClusterError as error:
             _log.warning("hints.load_failed", namespace=self._namespace, error=str(error))
@@ -46,18 +40,15 @@ class HintsStore:
         data = self._read.get("data")
         if data is not None and not isinstance(data, dict):
             _log.warning("hints.load_failed", namespace=self._namespace, error="data is not a map")
-        self.stored = _texts(data)
-        return dict(self.stored)
+        return _texts(data)
 
-    def save(self, data: Mapping[str, str], resolve: Resolve | None = None) -> bool:
+    def save(self, data: Mapping[str, str]) -> bool:
         """Create or update the hints; False when that failed, which is logged once per cause.
 
-        Keys that are stored and not given stay: another release may know them. Where somebody else may have written
-        since the last exchange, `resolve` says what to write; without it, our data wins.
+        Keys that are stored and not given stay: another release may know them.
         """
         try:
-            self._read = self._written(data, resolve or _ours)
-            self.stored = _texts(self._read.get("data"))
+            self._read = self._written(data)
         except errors.ClusterError as error:
             # What is there now is not known.
             self._read = None
@@ -69,7 +60,7 @@ class HintsStore:
         self._last_cause = ""
         return True
 
-    def _written(self, data: Mapping[str, str], resolve: Resolve) -> JsonObject:
+    def _written(self, data: Mapping[str, str]) -> JsonObject:
         """Update the data and nothing else: labels and annotations belong to whoever installed the object."""
         try:
             if self._read is not None:
@@ -78,8 +69,7 @@ class HintsStore:
                 except errors.Conflict:
                     # Somebody else wrote: their metadata is kept.
                     _log.debug("hints.changed_meanwhile", namespace=self._namespace)
-            stored = self._api.get(self._path)
-            return self._api.put(self._path, _updated(stored, resolve(_texts(stored.get("data")), data)))
+            return self._api.put(self._path, _updated(self._api.get(self._path), data))
         except errors.NotFound:
             return self._api.post(
                 collection_path("configmaps", namespace=self._namespace),
@@ -94,10 +84,6 @@ class HintsStore:
                     "data": dict(data),
                 },
             )
-
-
-def _ours(_stored: Mapping[str, str], data: Mapping[str, str]) -> Mapping[str, str]:
-    return data
 
 
 def _updated(raw: JsonObject, data: Mapping[str, str]) -> JsonObject:

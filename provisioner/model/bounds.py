@@ -71,7 +71,7 @@ TPU_CONTAINERS = 64
 VARIABLE = 131_072 - 2
 
 # --- the hints, a ConfigMap of at most 1 MiB, keys and values together ---
-#: Characters of what is remembered. The rest is for the chip-seconds, and for what other releases keep.
+#: Characters of what is remembered.
 HINTS = 786_432
 #: Back-off that is kept over a crash, and the characters of GKE's words with each.
 HINTED_BACKOFFS = 500
@@ -80,8 +80,7 @@ HINTED_WORDS = 512
 # --- the metrics ---
 #: Namespaces whose use of chips is counted apart, the first that come; all later ones are counted together.
 METERED_NAMESPACES = 100
-#: Accounts by namespace, accelerator, capacity type and use, besides those of all later namespaces together. In the
-#: hints an account takes some 70 bytes.
+#: Accounts by namespace, accelerator, capacity type and use, besides those of all later namespaces together.
 METERED_ACCOUNTS = 1_000
 
 # --- entries of one node or namespace, which only administrators (and the kubelet) write; more are left out ---

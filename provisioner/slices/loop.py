@@ -144,8 +144,6 @@ class Loop(RoundLoop[answers.Answer]):
         self.pools.clock_set(by)
         self.identity.clock_set(by)
         self.board.shift(by)
-        if self.meter is not None:
-            self.meter.clock_set(by)
 
     def _prepare(self) -> bool:
         now = self.clock()
@@ -160,7 +158,6 @@ class Loop(RoundLoop[answers.Answer]):
             self._hints = self.store.load()
             self.memory = hints.from_text(self._hints)
             self._hints_loaded = True
-            self._restore_meter()
         return self.identity.proven
 
     def _fold(self, pools: Mapping[PoolName, NodePool], answer: answers.Answer) -> None:
@@ -207,23 +204,10 @@ class Loop(RoundLoop[answers.Answer]):
         if not self._hints_loaded or not (force or self._hints_due()):
             return
         text = hints.to_text(self.memory)
-        if self.meter is not None:
-            text |= self.meter.hints(force=force)
         if text != self._hints:
             self._hints_saved_monotonic = self.monotonic()
-            if self.store.save(text, self.meter.resolve if self.meter is not None else None):
-                if self.meter is not None:
-                    # Another leader may have written, too.
-                    text |= self.meter.hints()
-                    self.meter.kept()
+            if self.store.save(text):
                 self._hints = text
-                self._restore_meter()
-
-    def _restore_meter(self) -> None:
-        """Tell the meter what is stored, once that is known: a read that failed must not reset its counters."""
-        stored = self.store.stored
-        if self.meter is not None and not self.meter.restored and stored is not None:
-            self.meter.restore(stored)
 
     def _hints_due(self) -> bool:
         return self.monotonic() - self._hints_saved_monotonic >= _HINTS_GAP_SECONDS

@@ -7,16 +7,13 @@ or a gauge is known here only. docs/metrics.md is made from the texts here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
+from collections.abc import Iterable, Mapping
 
 from provisioner.model.capacity import FailureKind
-from provisioner.runtime.metrics import Described, LoopMetrics, Registry
+from provisioner.runtime.metrics import LoopMetrics, Registry
 from provisioner.slices.planning.plan import DeleteReason, LimitUse
 from provisioner.slices.startups import Stage
-from provisioner.slices.usage import Account, Amount
+from provisioner.slices.usage import Account
 
 PREFIX = "tpu_provisioner_"
 #: States of chips, from asked for to going away.
@@ -132,11 +129,13 @@ class Metrics(LoopMetrics):
             "limit_waiting_slices", "Slices that get no node pool because of a limit, by limit.", "limit"
         )
 
-        self._usage = _Usage()
-        registry.register(self._usage)
-        registry.described += (
-            Described(f"{family.name}_total", "counter", _USAGE_LABELS, family.documentation)
-            for family in self._usage.collect()
+        self._chip_seconds = registry.counter(
+            "chip_seconds", "Chips of nodes that exist, times the seconds that they have existed.", *_USAGE_LABELS
+        )
+        self._cost = registry.counter(
+            "cost",
+            "What those chip-seconds cost, in the currency of CHIP_HOUR_PRICES, by the prices of their time.",
+            *_USAGE_LABELS,
         )
         self._cost_per_hour = registry.picture(
             "cost_per_hour",
@@ -236,10 +235,6 @@ class Metrics(LoopMetrics):
         self._limit_used.replace({(each.limit, each.scope): each.used for each in uses})
         self._limit_waiting.replace({each.limit: 0 for each in uses} | dict(waiting))
 
-    def set_usage(self, amounts: Mapping[Account, Amount], *, with_cost: bool) -> None:
-        """Set what has come together on each account; amounts never fall."""
-        self._usage.amounts, self._usage.with_cost = dict(amounts), with_cost
-
     def set_cost_per_hour(self, costs: Mapping[Account, float], *, unpriced_chips: int) -> None:
         """Set what the chips that are there cost an hour, and for how many no price is known."""
         self._cost_per_hour.replace(costs)
@@ -250,6 +245,12 @@ class Metrics(LoopMetrics):
     def observe_startup(self, stage: Stage, *, seconds: float) -> None:
         """Take note of how long after its leader pod was unschedulable a slice reached a stage."""
         self._startup_seconds.labels(stage.value).observe(seconds)
+
+    def count_usage(self, account: Account, *, chip_seconds: float, cost: float | None) -> None:
+        """Count the time of chips, and what it cost where there are prices."""
+        self._chip_seconds.labels(*account).inc(chip_seconds)
+        if cost is not None:
+            self._cost.labels(*account).inc(cost)
 
     def count_pool_failure(self, kind: str) -> None:
         """Count a pool that failed after its create was taken; the kind is one of failure, or `NOT_READY`."""
@@ -272,32 +273,3 @@ class Metrics(LoopMetrics):
     def set_cluster_proven(self, *, proven: bool) -> None:
         """Set whether the two clients are proven to be of one cluster."""
         self._proven.set(proven)
-
-
-class _Usage(Collector):
-    """The counters of chip-seconds and cost, which go on where an earlier process ended."""
-
-    def __init__(self) -> None:
-        #: Replaced as a whole, so that a scrape in another thread sees one state.
-        self.amounts: Mapping[Account, Amount] = {}
-        self.with_cost = False
-
-    def collect(self) -> Iterator[CounterMetricFamily]:
-        """Yield both, the cost only where there are prices."""
-        amounts = self.amounts
-        seconds = CounterMetricFamily(
-            PREFIX + "chip_seconds",
-            "Chips of nodes that exist, times the seconds that they have existed.",
-            labels=_USAGE_LABELS,
-        )
-        cost = CounterMetricFamily(
-            PREFIX + "cost",
-            "What those chip-seconds cost, in the currency of CHIP_HOUR_PRICES, by the prices of their time.",
-            labels=_USAGE_LABELS,
-        )
-        for account, amount in sorted(amounts.items()):
-            seconds.add_metric(account, amount.chip_seconds)
-            if self.with_cost or amount.cost:
-                cost.add_metric(account, amount.money)
-        yield seconds
-        yield cost

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -37,22 +36,6 @@ def test_hints_are_created_then_updated(kube: FakeKube) -> None:
     assert store.save({"a": "1", "b": "2"})
     assert store.save({"b": "3"})
     assert HintsStore(kube, "system").load() == {"a": "1", "b": "3"}
-
-
-@pytest.mark.parametrize("loads", [True, False], ids=["read at the start", "not readable at the start"])
-def test_what_is_stored_is_known_once_it_was_read_or_written(kube: FakeKube, loads: bool) -> None:
-    """An empty start after a failed read is told apart from one where nothing is stored."""
-    kube.put_object(MAP, {"data": {"a": "1", "b": "2"}})
-    store = HintsStore(kube, "system")
-    if not loads:
-        kube.fail("GET", "hints", errors.Unavailable("down"))
-    store.load()
-    assert store.stored == ({"a": "1", "b": "2"} if loads else None)
-    assert store.save({"b": "3"})
-    assert store.stored == {"a": "1", "b": "3"}
-    empty = HintsStore(FakeKube(), "system")
-    empty.load()
-    assert empty.stored == {}
 
 
 _INSTALLED = {
@@ -94,25 +77,6 @@ def test_metadata_that_changes_while_the_provisioner_runs_is_kept(kube: FakeKube
     assert kept is not None
     assert (kept["data"], kept["metadata"]["labels"]["team"]) == ({"a": "3"}, "research")
     assert [call.method for call in kube.calls] == ["GET", "PUT", "PUT", "GET", "PUT", "PUT"]
-
-
-def test_what_somebody_else_wrote_is_looked_at_before_it_is_replaced(kube: FakeKube) -> None:
-    """Only where there may be something: a save of a quiet object asks nobody."""
-    kube.put_object(MAP, {"data": {"a": "1"}})
-    store = HintsStore(kube, "system")
-    asked: list[tuple[dict[str, str], dict[str, str]]] = []
-
-    def resolve(stored: Mapping[str, str], data: Mapping[str, str]) -> Mapping[str, str]:
-        asked.append((dict(stored), dict(data)))
-        return {"a": stored["a"] + data["a"]}
-
-    store.load()
-    assert store.save({"a": "2"}, resolve)
-    assert asked == []
-    kube.put_object(MAP, {"data": {"a": "5", "b": "6"}})
-    assert store.save({"a": "3"}, resolve)
-    assert asked == [({"a": "5", "b": "6"}, {"a": "3"})]
-    assert store.stored == {"a": "53", "b": "6"}
 
 
 def test_after_a_lost_answer_the_object_is_read_again(kube: FakeKube) -> None:

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from tests.simulation.run import Simulation
     from tests.simulation.waiting import Waiting
 
-FAIR = "9 an honest slice is served within the bound of turns"
-PAYS = "10 everybody pays for their own use"
-COUNTED = "11 creates are counted, failed ones too"
-TOLD = "12 nothing is silent"
+FAIR = "8 an honest slice is served within the bound of turns"
+PAYS = "9 everybody pays for their own use"
+COUNTED = "10 creates are counted, failed ones too"
+TOLD = "11 nothing is silent"
 
 #: The longest turn. After it comes a pause of the same length.
 TURN_SECONDS = 900.0

@@ -34,7 +34,6 @@ from provisioner.runtime.clock import FollowedClock
 from provisioner.slices import act
 from provisioner.slices.demand import SliceId
 from provisioner.slices.gate import Gate
-from provisioner.slices.meter import Meter
 from provisioner.slices.planning import decide, ownership
 from provisioner.slices.planning import round as rounds
 from provisioner.slices.planning.launch import capacity, gangs, launches, limits, operations, reserving, specification
@@ -234,15 +233,6 @@ def _key_by_label(original: Any) -> Any:
         return replace(pod, group_key=key) if pod is not None and key else pod
 
     return parse
-
-
-def _exporting_what_is_not_kept(original: Any) -> Any:
-
-    def export(self: Any) -> None:
-        self._exported = self._ledger.amounts
-        original(self)
-
-    return export
 
 
 def _merging(original: Any) -> Any:
@@ -681,13 +671,6 @@ BUGS: tuple[Bug, ...] = (
         mutate=lambda original: (
             lambda self, pool, now: original(self, pool, now) if pool.name not in self._tracks else None
         ),
-    ),
-    Bug(
-        name="usage-is-exported-before-it-is-kept",
-        description="A crash takes back chip-seconds that a scrape has seen.",
-        at=(Meter, "_export"),
-        mutate=_exporting_what_is_not_kept,
-        search_from=12,
     ),
 )
 

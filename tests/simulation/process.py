@@ -34,7 +34,6 @@ from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from tests.simulation.cloud import CLUSTER, Wire
 from tests.simulation.feeds import Feed
-from tests.simulation.metered import Metered
 from tests.support.board import make_board
 from tests.support.selectors import merged
 
@@ -163,11 +162,6 @@ class Process:
             clock=clock,
             wake=threading.Event(),
             stopping=threading.Event(),
-            meter=(
-                Metered(settings=settings, metrics=metrics, monotonic=self._monotonic, shared=simulation.kept)
-                if simulation.kept.metered
-                else None
-            ),
             monotonic=self._monotonic,
         )
         self.note("starts")

@@ -23,7 +23,6 @@ from tests.simulation.environment import Environment
 from tests.simulation.hostile import Hostile
 from tests.simulation.job_team import JobTeam
 from tests.simulation.market import Market
-from tests.simulation.metered import Kept
 from tests.simulation.neighbour import Neighbour
 from tests.simulation.people import People
 from tests.simulation.process import Process
@@ -71,7 +70,6 @@ class Simulation:
         self.stage = stage = Stage(seed, recording=recording)
         rng = stage.rng
         self.metrics = _metrics()
-        self.kept = Kept(stage)
         self.storm_seconds = rng.uniform(40.0, 240.0)
         self.same_cluster = not stage.chance(0.03)
         self.labels_uid = not stage.chance(0.1)

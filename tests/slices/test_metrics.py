@@ -12,7 +12,7 @@ from provisioner.slices.metrics import CHIP_STATES, PREFIX, Metrics
 from provisioner.slices.planning.plan import DeleteReason, LimitUse
 from provisioner.slices.startups import Stage
 from provisioner.slices.suppliers.gke.decorators import CallMetrics
-from provisioner.slices.usage import Account, Amount
+from provisioner.slices.usage import Account
 
 P = "tpu_provisioner_"
 _ACCOUNT = Account("default", "tpu7x", "spot", "running")
@@ -106,14 +106,14 @@ SETTERS: list[Any] = [
         id="slices that a limit keeps out",
     ),
     pytest.param(
-        lambda m: m.set_usage({_ACCOUNT: Amount(2500, 0)}, with_cost=False),
+        lambda m: m.count_usage(_ACCOUNT, chip_seconds=2.5, cost=None),
         "chip_seconds_total",
         _ACCOUNT_LABELS,
         2.5,
         id="chip-seconds",
     ),
     pytest.param(
-        lambda m: m.set_usage({_ACCOUNT: Amount(2500, 9 * 10**12)}, with_cost=True),
+        lambda m: m.count_usage(_ACCOUNT, chip_seconds=1.0, cost=2.5),
         "cost_total",
         _ACCOUNT_LABELS,
         2.5,
@@ -286,6 +286,6 @@ def test_the_process_is_measured_under_the_names_that_go_programs_use() -> None:
 def test_an_account_that_is_opened_begins_at_zero() -> None:
     """Else `increase` would miss what it begins with; without prices there is no cost, not one of zero."""
     metrics = Metrics(version="1")
-    metrics.set_usage({_ACCOUNT: Amount()}, with_cost=False)
+    metrics.count_usage(_ACCOUNT, chip_seconds=0, cost=None)
     assert metrics.registry.get_sample_value(P + "chip_seconds_total", _ACCOUNT_LABELS) == 0
     assert metrics.registry.get_sample_value(P + "cost_total", _ACCOUNT_LABELS) is None

@@ -233,7 +233,8 @@ def _braked(round_: Round, found: Unneeded) -> Unneeded:
     vanished = {
         name for name, each in supply.items() if name in found.since and not each.leaving and _vanished(each, round_)
     }
-    if len(vanished) <= max(_VANISHED_AT_ONCE, len(supply) // 2):
+    few = max(_VANISHED_AT_ONCE, len(supply) // 2)
+    if len(vanished) <= few:
         return found
     next_at = now if last_at is None else max(now, last_at + _PAUSE)
     # Those that were held up come last, or one of them could keep all others waiting.
@@ -241,12 +242,22 @@ def _braked(round_: Round, found: Unneeded) -> Unneeded:
         (delete for delete in found.deletes if delete.name in vanished), key=lambda each: _failures(round_.memory, each)
     )
     let_go = queue[:1] if next_at <= now else []
-    waiting = (vanished & found.due.keys()) - {each.name for each in let_go}
+    next_at = now + _PAUSE if let_go else next_at
+    # When so many more have gone it is off, and the rest goes at once.
+    steps = len(vanished) - len(let_go) - few
+    at = {
+        each.name: next_at + min(place, steps - 1) * _PAUSE if steps else now
+        for place, each in enumerate(queue[len(let_go) :])
+    }
+    held_back = (vanished & found.due.keys()) - {each.name for each in let_go}
     return replace(
         found,
         deletes=tuple(delete for delete in found.deletes if delete.name not in vanished or delete in let_go),
-        due={**found.due, **{name: found.due[name]._replace(waits_for=_HELD_BACK) for name in waiting}},
-        due_at=(*found.due_at, *((now + _PAUSE if let_go else next_at,) if queue else ())),
+        due={
+            name: each._replace(at=at.get(name, each.at), waits_for=_HELD_BACK) if name in held_back else each
+            for name, each in found.due.items()
+        },
+        due_at=(*found.due_at, *((next_at,) if queue else ())),
         alerts=(_mass_disappearance(vanished, len(supply)),),
         braked_delete_at=now if let_go else last_at,
     )
