@@ -66,12 +66,13 @@ class Loop(RoundLoop[Answer]):
         self.metrics.set_leader(leading=leading)
         if not leading:
             return LONGEST_PAUSE_SECONDS
+        # Answers first: they are stamped by the clock as it was until now.
+        self.take_in(self.carrier.take_answer, self._fold, self.reporter.tell_answer)
         if by := self.follow_clock():
             # What was concluded by the old time is concluded anew.
             self.memory, self.last_plan = shifted(self.memory, by), None
         if self.cluster.due_in_seconds(self.clock()) <= 0:
             self.cluster.read()
-        self.take_in(self.carrier.take_answer, self._fold, self.reporter.tell_answer)
         snapshot, plan = self._decide()
         # First what is remembered as being under way. Should it fail as a whole, what is no live call of the carrier
         # counts a minute later as a call whose outcome nobody knows.

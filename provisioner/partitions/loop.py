@@ -52,10 +52,11 @@ class Loop(RoundLoop[Answer]):
         self.metrics.set_watch("pods", synced=self.pods.synced, last_contact_age_seconds=age)
         leading = self.is_leader()
         self.metrics.set_leader(leading=leading)
+        # Answers first: they are stamped by the clock as it was until now.
+        self.take_in(self.actor.take_answer, self._fold, self.reporter.tell_answer)
         if by := self.follow_clock():
             self.memory = shifted(self.memory, by)
             self.known.clock_set(by)
-        self.take_in(self.actor.take_answer, self._fold, self.reporter.tell_answer)
         if self.known.due_in_seconds(self.clock(), leading=leading) <= 0:
             self.known.read(leading=leading)
         if not leading:

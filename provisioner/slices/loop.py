@@ -96,13 +96,14 @@ class Loop(RoundLoop[answers.Answer]):
             self._stalled_since = None
             self.board.stand_by()
             return LONGEST_PAUSE_SECONDS
+        # Answers first: they are stamped by the clock as it was until now.
+        fold = functools.partial(self._fold, self.pools.by_name())
+        self.take_in(self.actor.take_answer, fold, self.reporter.tell_answer)
         self._follow_clock()
         if not self._prepare():
             self.board.lead()
             self._tell_stalled(take_snapshot(self.watches, self.pools))
             return min(LONGEST_PAUSE_SECONDS, max(0.1, self.identity.due_in_seconds(self.clock())))
-        fold = functools.partial(self._fold, self.pools.by_name())
-        self.take_in(self.actor.take_answer, fold, self.reporter.tell_answer)
         plan, snapshot = self._decide()
         plan = replace(plan, alerts=(*plan.alerts, *self.actor.rejected_changes.alerts()))
         self.memory, self.last_plan = plan.memory, plan

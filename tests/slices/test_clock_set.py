@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from provisioner.model.capacity import PoolStatus
+from provisioner.model.capacity import FailureKind, PoolStatus
 from tests.support.controller import World, jobset_path
 
 
@@ -78,6 +78,28 @@ def test_a_clock_that_is_set_within_a_round_is_followed_once(by: timedelta) -> N
     assert clock.by == by
     world.round(after_seconds=3)
     assert 0.0 <= loop.pools.age_seconds(world.clock.now()) <= 60.0
+
+
+@pytest.mark.parametrize(
+    "by",
+    [
+        pytest.param(timedelta(hours=-2), id="set back by two hours"),
+        pytest.param(timedelta(hours=2), id="set forward by two hours"),
+    ],
+)
+def test_an_answer_from_before_the_change_counts_from_its_moment(by: timedelta) -> None:
+    """A create that was rejected just before the clock was set waits as long as ever."""
+    world = World()
+    clock = SetClock(world)
+    world.start()
+    world.gke.fail_always("create_node_pool", FailureKind.PERMISSION)
+    world.put_jobset()
+    world.round()
+    clock.by = by
+    world.rounds(4, every_seconds=10)
+    assert world.gke.counts()["create_node_pool"] == 1
+    world.rounds(4, every_seconds=10)
+    assert world.gke.counts()["create_node_pool"] == 2
 
 
 def test_what_is_stamped_before_the_change_is_noticed_is_stamped_by_the_old_clock() -> None:
