@@ -67,12 +67,11 @@ def decide(
     round_ = replace(round_, memory=memory)
     limits_used = budget.uses()
     launches = launch(round_, matching, turns, budget, slots.for_creates(len(deletes)))
+    # Those first that others wait for, then the longest idle.
+    deletes = tuple(sorted(deletes, key=lambda each: (each.name not in evicted, unneeded.since[each.name])))
     at_once = slots.for_deletes(len(launches.creates))
-    if at_once is not None:
-        # Those first that others wait for, then the longest idle.
-        deletes = tuple(sorted(deletes, key=lambda each: (each.name not in evicted, unneeded.since[each.name])))
-        late = {each.name: due[each.name]._replace(waits_for=OTHER_OPERATIONS) for each in deletes[at_once:]}
-        deletes, due = deletes[:at_once], {**due, **late}
+    late = {each.name: due[each.name]._replace(waits_for=OTHER_OPERATIONS) for each in deletes[at_once:]}
+    deletes, due = deletes[:at_once], {**due, **late}
     closing = reserving.closing(round_, matching, budget)
     states, entries, transitions = _phases(round_, matching, launches, due)
     pool_of_node = {node.name: node.pool_name for node in snapshot.nodes}
@@ -129,8 +128,9 @@ def _turns(round_: Round, progress: gangs.Progress, launches: Launches) -> dict[
     for resource, turn in turns.items():
         if turn.holder is not None:
             last |= had_turn(resource, turn.holder, round_.now)
-    waiting = (unit_of(each) for each in round_.slices.values() if each.pending)
-    noted = still_of_use(last, waiting) if last else last
+    # Also of pods that do not wait now: who comes and goes must not be a newcomer each time.
+    there = (unit_of(each) for each in round_.slices.values() if each.pods)
+    noted = still_of_use(last, there) if last else last
     return {"gangs": progress.gangs, "turns": turns, "last_turns": noted, "waits_for": launches.waits_for}
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import Failure, FailureKind, PoolStatus
+from provisioner.model.capacity import CapacityKind, Failure, FailureKind, PoolStatus
 from provisioner.model.workloads import Pod, PodGroup, Workload
 from provisioner.slices.demand import group_key
 from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.plan import Create
 from tests.slices.planning.test_starvation import Market, jobset_of
-from tests.support.models import CHIP_TOLERATION, make_jobset, make_pod, make_pool, make_requirements
+from tests.support.models import CHIP_TOLERATION, SPOT_TOLERATION, make_jobset, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure
 
@@ -395,3 +395,218 @@ def test_what_is_missing_in_a_network_of_ones_own_costs_nobody_an_unbound_pool()
         world.finish_creates()
         world.finish_deletes()
     assert not world.deleted
+
+
+def queued(*, stock: int = 1) -> tuple[World, Workload, dict[str, int]]:
+    """Return a world in which a gang of two got one slice, which is all that there was, and gave it back."""
+    world, there = World(settings_=settings()), {"ct4p": stock}
+    stocked(world, there)
+    honest = gang("honest", "honest", 2)
+    world.add(honest)
+    world.live(60, seconds=30)
+    assert world.memory.gangs[honest.uid].queues
+    return world, honest, there
+
+
+def served_within(world: World, workload: Workload, *, minutes: float) -> bool:
+    """Go on until both slices of a gang run, or the time is up."""
+    until = world.now + timedelta(minutes=minutes)
+    while world.bound(workload) < 2 and world.now < until:
+        world.live(1, seconds=30)
+        world.plans = world.plans[-2:]
+    return world.bound(workload) == 2
+
+
+@pytest.mark.parametrize("node", ["static-{}-{}", ""], ids=["runs on foreign nodes", "has pods that do not wait"])
+def test_a_gang_that_wants_nothing_has_no_turn(node: str) -> None:
+    """It never was in the queue, so each turn would be its."""
+    world, honest, stock = queued()
+    other = gang("other", "other", 2)
+    world.workloads[other.uid] = other
+    world.put(
+        *(
+            make_pod(other, job=job, index=index, node=node.format(job, index), unschedulable=False)
+            for job in range(2)
+            for index in range(2)
+        )
+    )
+    stock["ct4p"] = 2
+    assert served_within(world, honest, minutes=45)
+
+
+@pytest.mark.parametrize(("minutes", "boot_seconds"), [(16, 0), (16, 30), (30, 30)])
+def test_a_gang_that_is_complete_when_its_turn_ends_keeps_all(minutes: float, boot_seconds: float) -> None:
+    """Its last pool comes up after that, because creates take longer than a turn. Another gang waits all the time."""
+    world = World(settings_=settings())
+    stock, began, up_at = {"ct4p": 1}, dict[str, datetime](), dict[str, datetime]()
+    stocked(world, stock)
+    honest = gang("honest", "honest", 2)
+    world.add(honest, gang("greedy", "greedy", 4))
+    until, took = world.now + timedelta(hours=6), timedelta(minutes=1)
+    while world.bound(honest) < 2 and world.now < until:
+        for name, pool in world.pools.items():
+            if pool.status is PoolStatus.PROVISIONING and world.now - began.setdefault(name, world.now) >= took:
+                world.put(replace(pool, status=PoolStatus.RUNNING))
+                up_at[name] = world.now
+                del began[name]
+        for name, at in list(up_at.items()):
+            if world.now - at >= timedelta(seconds=boot_seconds):
+                del up_at[name]
+                if name in world.pools and world.pools[name].status is PoolStatus.RUNNING:
+                    world.put_pool(world.pools[name], created_at=world.now)
+        world.step(seconds=30)
+        world.finish_deletes()
+        world.schedule()
+        world.plans = world.plans[-2:]
+        if stock["ct4p"] == 1 and sum(each.queues for each in world.memory.gangs.values()) == 2:
+            stock["ct4p"], took = 2, timedelta(minutes=minutes)
+            until = world.now + timedelta(hours=4)
+    assert world.bound(honest) == 2
+
+
+def test_newcomers_hold_nothing_while_another_gang_has_its_turn() -> None:
+    """Each asks for more than there is, comes shortly before a pause ends, and gives up in the next."""
+    world, honest, stock = queued()
+    stock["ct4p"] = 2
+    newcomer, born, count, until = None, world.now, 0, world.now + timedelta(hours=2)
+    while world.bound(honest) < 2 and world.now < until:
+        turn = world.memory.turns.get("together tpu-v4-podslice")
+        if turn is not None and turn.holder is None:
+            if newcomer is not None and turn.began_at >= born:
+                world.remove_jobset(newcomer)
+                newcomer = None
+            if newcomer is None and turn.until - world.now <= timedelta(seconds=45):
+                newcomer, born, count = gang(f"new-{count}", "other", 4), world.now, count + 1
+                world.add(newcomer)
+        world.live(1, seconds=30)
+        world.plans = world.plans[-2:]
+    assert world.bound(honest) == 2
+
+
+def test_a_namespace_that_opens_one_gated_pod_after_the_other_is_no_newcomer_each_time() -> None:
+    """Each asks for its turn in the pause, and fails for a reason of its own."""
+    world = World(settings_=settings(max_chips=64, deletion_delay_seconds=60.0))
+    market = Market(world, seconds=20)
+    world.refuse_create = lambda create: failure(FailureKind.QUOTA) if create.workload.namespace == "gates" else None
+    own = {constants.ADDITIONAL_NODE_NETWORKS: "own:tiny"}
+    template = make_requirements(tolerations=(), annotations=own)
+    gated = [make_jobset(f"gated-{number:02}", namespace="gates", template=template) for number in range(20)]
+    born = world.now
+    for each in gated:
+        world.workloads[each.uid] = each
+        world.put(make_pod(each, unschedulable=False))
+    stream = Stream(market, most=20, minutes=12)
+    for _ in range(40):
+        stream.step(seconds=30)
+    world.add(jobset_of("honest", "2x4x4", namespace="honest"))
+    current, seen, until = gated.pop(0), None, world.now + timedelta(hours=2)
+    world.put(make_pod(current, unschedulable_since=born))
+    while "honest" not in market.ran_at and world.now < until:
+        turn = world.memory.turns.get("limit all pools together")
+        if turn is not None and turn.holder is None and turn.began_at != seen:
+            seen = turn.began_at
+            world.remove_jobset(current)
+            current = gated.pop(0)
+            world.put(make_pod(current, unschedulable_since=born))
+        stream.step(seconds=60)
+        world.plans = world.plans[-2:]
+    assert "honest" in market.ran_at
+
+
+def test_a_turn_for_stock_is_not_prolonged_by_the_queue_of_its_own_namespace() -> None:
+    """The gang that has it waits within a limit behind twenty slices of its namespace, and goes before them."""
+    world = World(settings_=settings(max_chips_per_namespace=(("busy", 16),), deletion_delay_seconds=30.0))
+    stock = {"ct4p": 2}
+    stocked(world, stock)
+    world.add(jobset_of("server", "2x2x1", namespace="busy"))
+    world.live(4, seconds=30)
+    world.add(*(jobset_of(f"single-{number:02}", "2x2x4", namespace="busy") for number in range(20)))
+    world.live(4, seconds=30)
+    honest = gang("honest", "honest", 2)
+    world.add(honest)
+    world.live(60, seconds=30)
+    world.add(gang("keeper", "busy", 2))
+    world.live(30, seconds=60)
+    stock["ct4p"] = 3
+    assert served_within(world, honest, minutes=90)
+
+
+def test_a_gang_whose_choices_are_tried_in_vain_one_after_the_other_gives_back() -> None:
+    """One of them is nearly always being created."""
+    world = World(settings_=settings(partial_hold_seconds=1200.0))
+    annotations = {constants.ALL_OR_NOTHING: "true", constants.CAPACITY: "on-demand, spot"}
+    template = make_requirements(tolerations=(SPOT_TOLERATION,), selector={constants.LEGACY_POOL_ID: "greedy"})
+    world.add(gang("greedy", "greedy", 4, annotations=annotations, template=template))
+    began, until = dict[str, datetime](), world.now + timedelta(hours=4)
+    while not any(each.queues for each in world.memory.gangs.values()) and world.now < until:
+        up = sum(pool.status is PoolStatus.RUNNING for pool in world.pools.values())
+        for name, pool in list(world.pools.items()):
+            age = world.now - began.setdefault(name, world.now)
+            if pool.status is PoolStatus.PROVISIONING and not up and pool.capacity is CapacityKind.ON_DEMAND:
+                up = 1
+                world.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=world.now)
+            elif pool.status is PoolStatus.PROVISIONING and age >= timedelta(minutes=30):
+                world.fail_pool(name, failure(FailureKind.STOCKOUT))
+                del began[name]
+        world.step(seconds=30)
+        world.finish_deletes()
+        world.schedule()
+        world.plans = world.plans[-2:]
+    assert world.now < until
+
+
+def test_a_pool_that_a_gang_gave_back_serves_no_single_slice_beside_it() -> None:
+    """Its taint would come off, and the scheduler put the gang's own pod there: it would run in part."""
+    world, honest, _ = queued()
+    single = jobset_of("single", "2x2x2", namespace="other")
+    world.add(single)
+    world.live(240, seconds=60)
+    assert (world.bound(honest), world.bound(single)) == (0, 1)
+
+
+@pytest.mark.parametrize("what", ["its own slices", "a namespace without a limit left", "one that GKE rejects"])
+def test_a_ready_pool_without_pods_goes_only_for_who_would_use_its_stock(what: str) -> None:
+    """Pods may be bound late: all at once, by another scheduler, or when a volume is there."""
+    limits = (("other", 0),) if what == "a namespace without a limit left" else ()
+    world = World(settings_=settings(max_chips_per_namespace=limits))
+    world._free_pool = lambda leader: []  # type: ignore[method-assign]
+
+    def refuse(create: Create) -> Failure | None:
+        if what == "one that GKE rejects" and create.workload.namespace == "other":
+            return failure(FailureKind.PERMISSION)
+        return failure(FailureKind.STOCKOUT) if len(world.pools) >= 2 else None
+
+    world.refuse_create = refuse
+    own = what == "its own slices"
+    world.add(jobset_of("honest", "2x2x2", namespace="honest", replicas=3 if own else 2))
+    world.live(4, seconds=30)
+    if not own:
+        # Somebody met the stockout, and gave up.
+        third = jobset_of("third", "2x2x2", namespace="third")
+        world.add(third)
+        world.live(4, seconds=30)
+        world.remove_jobset(third)
+        world.add(jobset_of("other", "2x2x2", namespace="other"))
+    for _ in range(240):
+        world.live(1, seconds=30)
+        world.plans = world.plans[-2:]
+    assert world.deleted == []
+
+
+def test_who_waits_now_and_then_does_not_close_the_pools_of_others_each_time() -> None:
+    """Its annotation is switched off and on every ten seconds."""
+    world = World(settings_=settings(max_chips=44, deletion_delay_seconds=60.0))
+    world.add(jobset_of("honest", "2x2x1", namespace="honest", replicas=10))
+    for _ in range(6):
+        world.step(seconds=10)
+        world.finish_creates()
+        world.schedule()
+    other, changes = jobset_of("other", "2x2x2", namespace="other"), 0
+    world.add(other)
+    for number in range(360):
+        annotations = {constants.DISABLE: "true"} if number // 2 % 2 else {}
+        world.workloads[other.uid] = replace(other, annotations=annotations)
+        plan = world.step(seconds=5)
+        changes += len(plan.cordons) + len(plan.uncordons)
+        world.plans = world.plans[-2:]
+    assert changes <= 2 * 10 * 2

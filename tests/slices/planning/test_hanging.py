@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import CapacityKind, FailureKind, PoolStatus
+from provisioner.model.capacity import CapacityKind, FailureKind, Operation, OperationName, PoolStatus
+from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
+from provisioner.slices.planning.plan import Create, Delete, LookUp
 from tests.support.models import make_jobset, make_pool
 from tests.support.settings import settings
 from tests.support.world import World, failure, running
@@ -22,6 +24,7 @@ pytestmark = pytest.mark.timeout(30)
         (PoolStatus.PROVISIONING, 60, "status PROVISIONING", True),
         (PoolStatus.STOPPING, 30, "status STOPPING", True),
         (PoolStatus.STOPPING, 30, "status STOPPING", False),
+        (PoolStatus.RECONCILING, 30, "status RECONCILING", True),
         (PoolStatus.UNKNOWN, 10, "a status that this release does not know", True),
         (PoolStatus.UNKNOWN, 10, "a status that this release does not know", False),
     ],
@@ -98,3 +101,38 @@ def test_the_time_of_a_status_begins_with_it() -> None:
     world.run(30, seconds=60)
     assert not any(plan.alerts for plan in world.plans)
     assert world.look().alerts != ()
+
+
+class Accepting(World):
+    """GKE accepts creates and deletes, and their operations neither end nor show in the list."""
+
+    def _create(self, create: Create) -> CreateAnswer:
+        self.created.append(create.request.name)
+        return CreateAnswer(name=create.request.name, at=self.now, operation=OperationName("create"))
+
+    def _delete(self, delete: Delete) -> DeleteAnswer:
+        self.deleted.append(delete.name)
+        operation = OperationName("delete")
+        return DeleteAnswer(name=delete.name, at=self.now, result=DeleteResult.ACCEPTED, operation=operation)
+
+    def _look_up(self, look_up: LookUp) -> LookUpAnswer:
+        operation = Operation(name=look_up.operation, done=False, failure=None)
+        return LookUpAnswer(look_up=look_up, at=self.now, operation=operation)
+
+
+def test_a_create_that_is_accepted_and_never_shows_is_an_alert() -> None:
+    """Its operation never ends."""
+    world = Accepting(make_jobset())
+    world.run(62, seconds=60)
+    (alert,) = world.plans[-1].alerts
+    assert (alert.kind, "status PROVISIONING" in alert.message) == ("pool_stuck", True)
+    assert len(world.created) == 1
+
+
+def test_a_delete_that_is_accepted_and_never_shows_is_an_alert() -> None:
+    """Its operation never ends, and the pool stays RUNNING."""
+    world = Accepting()
+    world.put_pool(make_pool(make_jobset()))
+    world.run(33, seconds=60)
+    (alert,) = world.plans[-1].alerts
+    assert (alert.kind, "status STOPPING" in alert.message) == ("pool_stuck", True)

@@ -21,8 +21,9 @@ REJECTED = failure(FailureKind.TOO_MANY_OPERATIONS)
 @pytest.mark.parametrize(
     ("free", "deletes_last", "deletes", "want_creates", "want_deletes"),
     [
-        pytest.param(None, False, 50, 32, None, id="as many as the threads take while no limit is known"),
+        pytest.param(None, False, 50, 32, 20, id="as many as the threads take while no limit is known"),
         pytest.param(6, False, 0, 6, 0, id="creates alone take all"),
+        pytest.param(50, True, 50, 25, 20, id="and at most what the threads take"),
         pytest.param(6, False, 2, 4, 2, id="and what few deletes leave"),
         pytest.param(6, False, 50, 3, 3, id="half where both wait"),
         pytest.param(5, False, 50, 2, 3, id="the odd one is a delete after a create"),
@@ -32,10 +33,10 @@ REJECTED = failure(FailureKind.TOO_MANY_OPERATIONS)
     ],
 )
 def test_creates_and_deletes_share_what_is_free(
-    *, free: int | None, deletes_last: bool, deletes: int, want_creates: int, want_deletes: int | None
+    *, free: int | None, deletes_last: bool, deletes: int, want_creates: int, want_deletes: int
 ) -> None:
     """Each has half of it where both wait."""
-    slots = Slots(operations=free, calls=32, deletes_last=deletes_last, more_at=None)
+    slots = Slots(operations=free, calls=32, delete_calls=20, deletes_last=deletes_last, more_at=None)
     creates = slots.for_creates(deletes)
     assert (creates, slots.for_deletes(creates)) == (want_creates, want_deletes)
 
@@ -118,6 +119,16 @@ def test_a_pool_that_is_created_and_about_to_go_counts_once() -> None:
     world.memory = replace(world.memory, deletes={name: call})
     plan = world.look()
     assert (plan.memory.operations.limit, len(plan.creates)) == (2, 1)
+
+
+def test_deletes_leave_threads_to_others_too() -> None:
+    """Many pools that nobody needs do not keep a change of nodes, or a delete that others wait for, waiting."""
+    ended = [make_jobset(f"ended-{index}") for index in range(40)]
+    world = World(*ended, settings_=settings(deletion_delay_seconds=0.0))
+    for each in ended:
+        world.put_pool(make_pool(each))
+        world.finish(each)
+    assert len(world.look().deletes) == 32
 
 
 def test_the_threads_take_twice_their_number_before_the_first_answer() -> None:

@@ -99,9 +99,13 @@ def take_turns(round_: Round) -> Turns:
         if not queue:
             continue
         resource = f"{_RESOURCE}{accelerator}"
-        new = {uid for uid in uids - queued if not _begun(members[uid], round_.owned, nodes)}
+        new = {uid for uid in uids - queued if any(each.pending for each in members[uid])}
         # Who can never have all keeps nobody waiting.
-        new = {uid for uid in new if not problem_of_all(round_, members[uid])}
+        new = {
+            uid
+            for uid in new
+            if not _begun(members[uid], round_.owned, nodes) and not problem_of_all(round_, members[uid])
+        }
         since = {uid: min(waits_since(each, now) for each in members[uid]) for uid in queue | new}
         waiting = {
             unit_of(members[uid][0], together=True): since[uid]
@@ -153,10 +157,15 @@ def _needs_more(turn: Turn, resource: str, members: Mapping[WorkloadUid, Sequenc
 
 
 def _creates(turn: Turn, members: Mapping[WorkloadUid, Sequence[Slice]], round_: Round) -> bool:
-    """Whether pools of the holder are being created, for no longer than a create that finds no capacity takes."""
+    """Whether pools of the holder are being created, or all have just come up and its pods are not bound yet.
+
+    For no longer than a create that finds no capacity takes.
+    """
     slices = members.get(turn.holder.workload_uid, ()) if turn.holder is not None else ()
-    pools = (each for slice_ in slices for each in round_.owned.get(slice_.id, ()))
-    return round_.now - turn.began_at < SLOWEST and any(each.pool.status is PoolStatus.PROVISIONING for each in pools)
+    pools = [[each for each in round_.owned.get(slice_.id, ()) if each.usable] for slice_ in slices]
+    busy = any(each.pool.status is PoolStatus.PROVISIONING for many in pools for each in many)
+    complete = all(pools) and any(each.pending for each in slices)
+    return round_.now - turn.began_at < SLOWEST and (busy or complete)
 
 
 def progress_of(round_: Round, turns: Turns, matching: Matching) -> Progress:
@@ -183,8 +192,9 @@ def progress_of(round_: Round, turns: Turns, matching: Matching) -> Progress:
         since = before.since if before.since is not None and there <= before.there else now
         # What others have just given back may be for it.
         since = max((since, *(turn.began_at for turn in turns.turns.values() if turn.holder is None)))
-        # What is being made is waited for, however long GKE takes: it may be there in a moment.
-        if since + hold > now or any(_is_coming(each, now, hold) for each in waiting):
+        # While another has its turn nothing is held, but what is being made: it may be there in a moment.
+        held = since + hold > now and not _is_anothers_turn(uid, members, turns)
+        if held or any(_is_coming(each, now, since, hold) for each in waiting):
             gangs[uid] = replace(before, there=max(there, before.there), since=since)
             wake_at += [since + hold] if since + hold > now else []
         else:
@@ -263,10 +273,19 @@ def _is_there(
     return name is not None and supply[name].ready
 
 
-def _is_coming(each: Supply, now: datetime, hold: timedelta) -> bool:
+def _is_anothers_turn(uid: WorkloadUid, members: Iterable[Slice], turns: Turns) -> bool:
+    """Whether others alone have turns at the accelerators of a workload."""
+    resources = {f"{_RESOURCE}{each.shape.accelerator.label}" for each in members if each.shape is not None}
+    found = (turns.turns[each].holder for each in resources & turns.turns.keys())
+    holders = {each.workload_uid for each in found if each is not None}
+    return bool(holders) and uid not in holders
+
+
+def _is_coming(each: Supply, now: datetime, since: datetime, hold: timedelta) -> bool:
     """Whether a pool is being made, or has just been: its nodes get ready a little after GKE calls it up."""
     if each.pool.status is PoolStatus.PROVISIONING:
-        return True
+        # One choice after the other may be tried in vain.
+        return now - since < SLOWEST
     if each.late_since is not None:
         # Its time to come begins now, however long others have been ready by then.
         return now - each.late_since < hold

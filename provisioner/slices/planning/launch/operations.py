@@ -30,8 +30,9 @@ class Slots:
 
     #: None: any number.
     operations: int | None
-    #: Creates that the threads take before the next decision.
+    #: Creates, and deletes, that the threads take before the next decision.
     calls: int
+    delete_calls: int
     deletes_last: bool
     #: When more may be tried although nothing ends; None: nothing waits for that.
     more_at: datetime | None
@@ -44,9 +45,11 @@ class Slots:
         half = (self.operations + self.deletes_last) // 2
         return min(self.calls, max(half, self.operations - deletes))
 
-    def for_deletes(self, creates: int) -> int | None:
-        """Return how many deletes may be started beside so many creates; None: any number."""
-        return None if self.operations is None else max(0, self.operations - creates)
+    def for_deletes(self, creates: int) -> int:
+        """Return how many deletes may be started beside so many creates."""
+        return (
+            self.delete_calls if self.operations is None else min(self.delete_calls, max(0, self.operations - creates))
+        )
 
 
 def find_slots(round_: Round) -> tuple[Memory, Slots]:
@@ -70,6 +73,7 @@ def find_slots(round_: Round) -> tuple[Memory, Slots]:
     slots = Slots(
         operations=free if free is None or ended else max(0, free + 2**steps - 1),
         calls=max(0, calls - len(creates)),
+        delete_calls=max(0, calls - len(deletes)),
         deletes_last=known.delete_accepted_last if ended else known.deletes_tried_last,
         more_at=None if known.rejected_at is None else known.rejected_at + (steps + 1) * _STEP,
     )

@@ -74,7 +74,9 @@ def pass_on(
         later = wider and breadth(wider) > breadth(scope)
         if later and not had_since(resource_of(wider), turn, memory.turns, memory.last_turns):
             kept[scope] = turn
-    keepers = {turn.holder for turn in kept.values()}
+    # Those who have had a turn within a narrower limit, or for stock, and keep it for this one.
+    at_stock = (turn for resource, turn in memory.turns.items() if resource not in resources)
+    keepers = {turn.holder for turn in (*kept.values(), *at_stock)}
     found, started = dict(kept), {each.slice_id.workload_uid for each in creates}
     for scope in (turns.keys() | waiting.keys()) - kept.keys():
         before, units = turns.get(scope), waiting.get(scope, {})
@@ -91,6 +93,10 @@ def pass_on(
                 continue
         length = TURN + HOUR if scope == CREATES_PER_HOUR else TURN
         after = next_turn(before, resource_of(scope), queue, memory.last_turns, now, length)
+        if before is None and after is not None and after.holder is not None:
+            # Who comes back soon after a turn begins with the pause: pools would be closed and opened all the time.
+            recent = now - memory.last_turns.get((resource_of(scope), after.holder), now - TURN) < TURN
+            after = Turn(holder=None, began_at=now) if recent else after
         found |= {scope: after} if after is not None else {}
     return {resource_of(scope): turn for scope, turn in found.items()}
 
@@ -159,7 +165,7 @@ def _settled(holders: frozenset[SliceId | None], slices: Mapping[SliceId, Slice]
 def to_evict(round_: Round, matching: Matching, turns: Turns, budget: Budget) -> frozenset[PoolName]:
     """Choose idle pools, and those to which no pod of their slice has been bound for long, that others wait for."""
     unbound = _unbound(round_, matching)
-    return _for_limits(round_, matching, turns, budget, unbound) | _for_stock(round_, matching, unbound)
+    return _for_limits(round_, matching, turns, budget, unbound) | _for_stock(round_, matching, budget, unbound)
 
 
 def _unbound(round_: Round, matching: Matching) -> list[Supply]:
@@ -169,19 +175,22 @@ def _unbound(round_: Round, matching: Matching) -> list[Supply]:
     return [round_.supply[name] for _, name in found]
 
 
-def _for_stock(round_: Round, matching: Matching, unbound: list[Supply]) -> frozenset[PoolName]:
-    """Choose one such pool of each capacity that is out of stock and that another slice waits for."""
+def _for_stock(round_: Round, matching: Matching, budget: Budget, unbound: list[Supply]) -> frozenset[PoolName]:
+    """Choose one such pool of each capacity that is out of stock and that another workload waits for."""
     backoffs, pools = round_.memory.backoffs, round_.supply.values()
     out = {key for key in backoffs if backoff.probing(backoffs, key) is not None}
     if not (out and unbound):
         return frozenset()
     out -= {capacity_key(each.pool) for each in pools if each.leaving or each.pool.status is PoolStatus.STOPPING}
-    shapes = (each.shape for each in matching.unserved)
-    wanted = {(shape.machine_type.name, str(shape.topology)) for shape in shapes if shape is not None}
+    wanted: dict[tuple[str, str], set[WorkloadUid]] = defaultdict(set)
+    for slice_ in matching.unserved:
+        # Who may have none, or failed for a reason of its own, would not use it.
+        if slice_.shape is not None and slice_.id not in round_.memory.slice_backoffs and not budget.forbids((slice_,)):
+            wanted[slice_.shape.machine_type.name, str(slice_.shape.topology)].add(slice_.workload.uid)
     chosen: dict[str, PoolName] = {}
     for each in unbound:
-        key = capacity_key(each.pool)
-        if key in out and (each.pool.machine_type, each.pool.topology) in wanted:
+        key, user = capacity_key(each.pool), matching.claimed[each.name].workload_uid
+        if key in out and wanted[each.pool.machine_type, each.pool.topology] - {user}:
             chosen.setdefault(key, each.name)
     return frozenset(chosen.values())
 

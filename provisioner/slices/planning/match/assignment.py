@@ -19,7 +19,7 @@ from provisioner.model.fits import Fits
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.slices import slice_id_of
-from provisioner.slices.planning.launch.capacity import wants_one_zone
+from provisioner.slices.planning.launch.capacity import wants_all_or_nothing, wants_one_zone
 from provisioner.slices.planning.launch.limits import Budget, Charge
 from provisioner.slices.planning.memory.state import Claim
 from provisioner.slices.planning.round import Round, Supply, right_size, serves
@@ -146,9 +146,12 @@ def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()
         if each.name not in claimed and not use.occupants.get(each.name) and not each.unwatched and each.lendable
     ]
     free = _Free(lendable, budget.charges)
+    # Their taint would come off, and pods of their workloads be bound there that must not run in part.
+    given_back = {name for name, owner in round_.made_for.items() if owner.workload_uid in sidelined}
     for slice_ in eligible:
         if slice_.pending and slice_.id not in claims and not _expired(slice_, round_):
-            claim(slice_, free.take(slice_, zones.get(slice_.workload.uid), budget))
+            withheld = () if wants_all_or_nothing(slice_, round_.settings) else given_back
+            claim(slice_, free.take(slice_, zones.get(slice_.workload.uid), budget, withheld))
     # The scheduler puts whatever fits on the nodes that a suspended workload keeps: it is the last to count on them.
     return_home(suspended)
     kept = {each.id: _kept(each, claims.get(each.id), round_) for each in waiting}
@@ -211,7 +214,9 @@ class _Free:
         self._searches: dict[Hashable, Iterator[Supply]] = {}
         self._taken: set[PoolName] = set()
 
-    def take(self, slice_: Slice, zone: Zone | None, budget: Budget) -> Supply | None:
+    def take(
+        self, slice_: Slice, zone: Zone | None, budget: Budget, withheld: Collection[PoolName] = ()
+    ) -> Supply | None:
         """Give out the best pool that fits, in the one zone where there is one to keep to."""
         fitting = self._fits.fitting(slice_.requirements)
         whose = slice_.id if budget.reserved else slice_.workload.uid if budget.counts else None
@@ -219,13 +224,15 @@ class _Free:
             first = (1 << len(self._pools)) - 1
             fitting &= ~first | self._charged[slice_.workload.namespace]
         # Of equal slices the shape is the same object.
-        key = fitting, slice_.nodes, id(slice_.shape), zone, whose
-        found = next(self._searches.setdefault(key, self._search(slice_, zone, fitting, budget)), None)
+        key = fitting, slice_.nodes, id(slice_.shape), zone, whose, bool(withheld)
+        found = next(self._searches.setdefault(key, self._search(slice_, zone, fitting, budget, withheld)), None)
         if found is not None:
             self._taken.add(found.name)
         return found
 
-    def _search(self, slice_: Slice, zone: Zone | None, fitting: int, budget: Budget) -> Iterator[Supply]:
+    def _search(
+        self, slice_: Slice, zone: Zone | None, fitting: int, budget: Budget, withheld: Collection[PoolName]
+    ) -> Iterator[Supply]:
         """Yield the pools that fit as they stand, of those that fit by their specification."""
         needed = slice_.nodes
         for place in _bits(fitting & ((1 << len(self._pools)) - 1)):
@@ -234,6 +241,7 @@ class _Free:
                 # Hosts that are not there yet are expected as specified.
                 (fitting >> start & nodes).bit_count() + each.missing >= needed
                 and each.name not in self._taken
+                and each.name not in withheld
                 and zone in (None, *each.pool.zones)
                 and right_size(each, slice_)
                 and budget.allows_claim(slice_, each)

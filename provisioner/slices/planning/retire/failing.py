@@ -158,8 +158,15 @@ def to_replace(stuck: Iterable[Stuck], round_: Round, matching: Matching) -> dic
 def statuses_since(round_: Round) -> dict[tuple[PoolName, PoolStatus], datetime]:
     """Return since when pools have had a status that should pass."""
     since, now = round_.memory.status_since, round_.now
-    statuses = ((name, each.pool.status) for name, each in round_.supply.items() if each.listed)
+    statuses = ((name, _status_of(each)) for name, each in round_.supply.items())
     return {key: min(now, since.get(key, now)) for key in statuses if key[1] in _LONGEST}
+
+
+def _status_of(each: Supply) -> PoolStatus:
+    """Return the status that a pool should have by what the supplier has accepted."""
+    if each.leaving:
+        return PoolStatus.STOPPING
+    return each.pool.status if each.listed else PoolStatus.PROVISIONING
 
 
 def find_hanging(round_: Round) -> dict[PoolName, datetime]:
@@ -172,7 +179,7 @@ def find_hanging(round_: Round) -> dict[PoolName, datetime]:
 
 def how_it_hangs(each: Supply, since: datetime, now: datetime) -> str:
     """Say since when a pool has its status."""
-    status = each.pool.status
+    status = _status_of(each)
     what = "a status that this release does not know" if status is PoolStatus.UNKNOWN else f"status {status.value}"
     return f"has had {what} since {clock(since, now)}"
 
