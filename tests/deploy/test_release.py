@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,21 @@ def test_only_the_release_may_write() -> None:
 def test_actionlint() -> None:
     """The linter of workflows finds nothing."""
     tools.run("actionlint", "-shellcheck=", "-pyflakes=", *map(str, _WORKFLOWS))
+
+
+def test_the_nightly_scan_reads_every_lock() -> None:
+    """The scanner looks at files with "requirements" in their names; the others are named to it."""
+    locks = [path for path in REPOSITORY.glob("*/*.txt") if "--hash=" in path.read_text(encoding="utf-8")]
+    nightly = (REPOSITORY / ".github/workflows/nightly.yml").read_text(encoding="utf-8")
+    named = set(re.findall(r"--lockfile=requirements\.txt:(\S+)", nightly))
+    others = {str(path.relative_to(REPOSITORY)) for path in locks if "requirements" not in path.name}
+    assert others == named
+
+
+def test_the_wheel_installs_one_package() -> None:
+    """Whoever installs it has no other top-level name taken."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["provisioner"]
 
 
 # --- release.py
