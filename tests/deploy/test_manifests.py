@@ -79,6 +79,13 @@ def test_the_rights_are_those_that_are_asked_for(base: list[dict[str, Any]]) -> 
         assert set(rights_used(make_settings(own_namespace=NAMESPACE, **changes))) == rights([*base, more])
 
 
+def test_no_manifest_pauses_or_resumes() -> None:
+    """Whoever applies, upgrades or prunes does not change what an administrator has paused."""
+    for path in (*DEPLOY.rglob("*.yaml"), *DEPLOY.rglob("*.tpl")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert f"  name: {constants.PAUSE_CONFIGMAP_NAME}" not in lines, path
+
+
 def test_the_flags_are_understood(base: list[dict[str, Any]]) -> None:
     """The Deployment's arguments are flags of `run`, the probes' port is the one served, and a leader is elected."""
     (container,) = only(base, "Deployment")["spec"]["template"]["spec"]["containers"]
