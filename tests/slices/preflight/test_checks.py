@@ -170,6 +170,10 @@ CASES = [
     pytest.param(
         _cluster(workload_pool=""), "Workload Identity", WARNING, "--workload-pool", id="no Workload Identity"
     ),
+    pytest.param(
+        _cluster(pools_without_identity=("default-pool",)), "Workload Identity", WARNING,
+        "node-pools update default-pool --cluster=test --workload-metadata=GKE_METADATA", id="none on a node pool",
+    ),
     # node pools
     pytest.param(
         lambda world: world.gke.fail_next("list_node_pools", FailureKind.PERMISSION, message="clusters.get denied"),
