@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from deploy import chart, crds, release
-from provisioner import constants
 from provisioner.cli.nodegroups import command
 from provisioner.nodegroups import app, device_plugin
 from provisioner.settings.nodegroups import OPTIONS, read_node_group_settings
@@ -82,7 +81,7 @@ def test_as_secure_as_the_provisioner(written: list[dict[str, Any]]) -> None:
     pod, pod_of_base = (only(documents, "Deployment")["spec"]["template"]["spec"] for documents in (written, base))
     for field in ("securityContext", "terminationGracePeriodSeconds", "enableServiceLinks"):
         assert pod[field] == pod_of_base[field]
-    for field in ("securityContext", "startupProbe", "livenessProbe", "readinessProbe", "ports", "env", "envFrom"):
+    for field in ("securityContext", "startupProbe", "livenessProbe", "readinessProbe", "ports", "env"):
         assert pod["containers"][0][field] == pod_of_base["containers"][0][field]
     assert only(written, "Deployment")["spec"]["strategy"] == only(base, "Deployment")["spec"]["strategy"]
     assert pod["serviceAccountName"] == only(written, "ServiceAccount", _NAME)["metadata"]["name"]
@@ -326,9 +325,10 @@ def test_the_manifest_of_a_release(tmp_path: Path) -> None:
     image = f"ghcr.io/owner/tpu-provisioner:v0.1.0@sha256:{'0' * 64}"
     assert release.main(["nodegroups", image, str(deploy / "release" / "nodegroups")]) == 0
     documents = _documents(tools.run("kustomize", "build", str(deploy / "release" / "nodegroups")))
-    assert container_of(documents, _NAME)["image"] == f"ghcr.io/owner/tpu-provisioner@sha256:{'0' * 64}"
-    assert only(documents, "ConfigMap")["metadata"]["name"] == "tpu-provisioner-settings"
-    assert set(only(documents, "ConfigMap")["data"].values()) == {""}
+    (settings,) = _documents(tools.run("kustomize", "build", str(deploy / "release" / "nodegroups" / "settings")))
+    container = container_of(documents, _NAME)
+    assert container["image"] == f"ghcr.io/owner/tpu-provisioner@sha256:{'0' * 64}"
+    assert container["envFrom"] == [{"configMapRef": {"name": settings["metadata"]["name"]}}]
+    assert set(settings["data"].values()) == {""}
     assert "example" not in str(documents)
     assert "CustomResourceDefinition" not in {each["kind"] for each in documents}
-    assert only(documents, "Namespace")["metadata"]["name"] == constants.DEFAULT_NAMESPACE
