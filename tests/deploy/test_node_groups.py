@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,12 @@ import yaml
 from deploy import chart, crds, release
 from provisioner.cli.nodegroups import command
 from provisioner.nodegroups import app, device_plugin
+from provisioner.rehearsal import Rehearsal
 from provisioner.settings.nodegroups import OPTIONS, read_node_group_settings
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, NAMESPACE, REPOSITORY, container_of, only, sources_of_scrapes
+from tests.deploy.mainjob import uninstalled
+from tests.deploy.pages import read_blocks
 from tests.support.nodegroup_rights import ACT_AS, NEEDED
 
 _FOLDER = DEPLOY / "nodegroups"
@@ -237,6 +241,37 @@ def test_the_chart_makes_the_same_objects(written: list[dict[str, Any]], tmp_pat
     assert kept == {"keep"}
     made = [_documents(text)[0] for text in crds.definitions().values()]
     assert {_key(each): each["spec"] for each in made} == {key: each["spec"] for key, each in definitions.items()}
+
+
+@pytest.mark.e2e
+@pytest.mark.usefixtures("installed")
+def test_the_chart_where_the_definitions_are_there_already(
+    rehearsal: Rehearsal, cluster_overlay: Path, tmp_path: Path
+) -> None:
+    """Helm does not install what others have applied; the page names two ways out."""
+    blocks = read_blocks(REPOSITORY / "docs" / "node-groups.md")
+    (text,) = [each.text.rstrip() for each in blocks if each.text.startswith("helm ")]
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "KUBECONFIG": str(rehearsal.cluster.kubeconfig),
+        "IMG": "registry.example/controller:v0.1.0",
+        "PROJECT_ID": "project-1",
+    }
+
+    def install(flag: str = "") -> str:
+        script = f"{text.replace('helm', str(tools.tool('helm')), 1)} --dry-run=server {flag}"
+        done = subprocess.run(
+            ["bash", "-c", script],
+            cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        return done.stderr if done.returncode else ""
+
+    with uninstalled(rehearsal, cluster_overlay):
+        rehearsal.kubectl("apply", "--server-side", "-k", str(DEPLOY / "nodegroups" / "crds"))
+        rehearsal.create_namespace(NAMESPACE)
+        assert "exists and cannot be imported into the current release" in install()
+        assert install("--take-ownership") == install("--set=nodegroups.crds=false") == ""
 
 
 @pytest.mark.e2e
