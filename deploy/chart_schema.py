@@ -52,6 +52,8 @@ def _form(option: Option) -> Property:
             return {"anyOf": [text, {"enum": numbers}]}
         case forms.duration_from.__name__ if made_with["least_seconds"] % 60 == 0:
             return _text(_minutes(made_with["least_seconds"] // 60))
+        case forms.duration_from.__name__ if made_with["least_seconds"] < 60:
+            return _text(rf"{_minutes(1)}|{whole(made_with['least_seconds'], 999_999_999)}{_FRACTION}s")
         case forms.choice.__name__:
             return {"enum": [*made_with["values"], ""]}
         case forms.matching.__name__:

@@ -6,9 +6,9 @@ Runs on a bare Python, before anything is installed.
     release.py notes vX.Y.Z[-rc.N]             that section
     release.py flags vX.Y.Z[-rc.N]             flags of `gh release create`: a pre-release is marked as one
     release.py chart IMAGE REPOSITORY FOLDER   a chart for `helm package`
-    release.py manifest IMAGE FOLDER           an overlay for `kubectl kustomize`: install.yaml
-    release.py nodegroups IMAGE FOLDER         another: install-nodegroups.yaml
-    release.py partitions IMAGE FOLDER         another: install-partitions.yaml
+    release.py manifest IMAGE FOLDER           overlays for `kubectl kustomize`: install.yaml; settings.yaml
+    release.py nodegroups IMAGE FOLDER         others: install-nodegroups.yaml; settings-nodegroups.yaml
+    release.py partitions IMAGE FOLDER         others: install-partitions.yaml; settings-partitions.yaml
 
 IMAGE is NAME:TAG@sha256:DIGEST; REPOSITORY is the source's address.
 """
@@ -27,6 +27,15 @@ _CHART = Path("deploy") / "charts" / "tpu-provisioner"
 _OVERLAY = Path("deploy") / "example-project" / "example-cluster"
 _OF_NODE_GROUPS = Path("deploy") / "example-project" / "self-managed-cluster"
 _OF_PARTITIONS = Path("deploy") / "example-project" / "ipu-cluster"
+_HEAD = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
+#: A manifest of its own has it: whoever deletes one product keeps it for the others.
+_WITHOUT_NAMESPACE = """- patch: |-
+    $patch: delete
+    apiVersion: v1
+    kind: Namespace
+    metadata:
+      name: tpu-provisioner-system
+"""
 _USAGE = (
     "usage: release.py check|notes|flags TAG, chart IMAGE REPOSITORY FOLDER, "
     "manifest|nodegroups|partitions IMAGE FOLDER\n"
@@ -80,23 +89,31 @@ def make_chart(source: Path, image: str, repository: str, folder: Path) -> None:
 
 
 def make_manifest(source: Path, overlay: Path, image: str, folder: Path) -> None:
-    """Make an overlay beside deploy/base: the example's limits, and nothing that the controller can infer."""
+    """Make an overlay beside deploy/base without the Namespace, and in its folder `settings` one of the settings alone.
+
+    Those are the example's limits, and nothing that the controller can infer. They are apart because whoever installs a
+    release changes them: applied again with the rest, they would conflict.
+    """
     found = _read_image(image)
     shutil.copytree(source / overlay, folder)
-    settings = folder / "settings.env"
+    (folder / "settings").mkdir()
+    settings = (folder / "settings.env").rename(folder / "settings" / "settings.env")
     text = re.sub(r"(?m)^((?:GCP|ALLOWED_PROJECTS|VIPU_SERVERS)\w*=).*$", r"\1", settings.read_text(encoding="utf-8"))
-    text = re.sub(r"(?m)^(IPU_INIT_IMAGE=).*$", rf"\1{found['name']}:{found['tag']}@{found['digest']}", text)
     settings.write_text(text, encoding="utf-8")
     kustomization = folder / "kustomization.yaml"
-    # Whoever changes a setting edits a ConfigMap whose name he can know.
-    name = "  name: tpu-provisioner-settings\n"
-    _replace(kustomization, name, f"{name}  options:\n    disableNameSuffixHash: true\n")
     text = kustomization.read_text(encoding="utf-8")
     entry = f"- digest: {found['digest']}\n  name: controller\n  newName: {found['name']}\n"
-    text, count = re.subn(r"(?m)^- name: controller\n(?:  .*\n)+", entry, text)
-    if count != 1:
-        raise ReleaseError(f"{overlay} names no image controller")
+    text, images = re.subn(r"(?m)^- name: controller\n(?:  .*\n)+", entry, text)
+    generator = re.search(r"(?m)^(?:#.*\n)?(configMapGenerator:\n(?:[- ] .*\n)+)", text)
+    if images != 1 or generator is None:
+        raise ReleaseError(f"{overlay} names no image controller, or generates no ConfigMap")
+    text = text.replace(generator[0], "")
+    text = re.sub(r"(?<=name: IPU_INIT_IMAGE\n        value: ).*", image, text)
+    before, _, patches = text.partition("patches:\n")
+    text = f"{before}patches:\n{_WITHOUT_NAMESPACE}{patches}"
     kustomization.write_text(text, encoding="utf-8")
+    options = "generatorOptions:\n  disableNameSuffixHash: true\n"
+    (settings.parent / "kustomization.yaml").write_text(f"{_HEAD}{options}{generator[1]}", encoding="utf-8")
 
 
 def _read_image(image: str) -> re.Match[str]:

@@ -199,6 +199,8 @@ LEASE_NAME = "tpu-provisioner"
 #: The Go provisioner's leader-election Lease, in the same namespace.
 ORIGINAL_LEASE_NAME = "ecaf1259.google.com"
 HINTS_CONFIGMAP_NAME = "tpu-provisioner-hints"
+#: While it exists no node pools are created.
+PAUSE_CONFIGMAP_NAME = "tpu-provisioner-pause"
 DEFAULT_NAMESPACE = "tpu-provisioner-system"
 
 # --- Event reasons ----------------------------------------------------------------------------------------------------

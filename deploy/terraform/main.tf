@@ -104,7 +104,6 @@ resource "google_project_iam_custom_role" "controller" {
     "container.clusters.get",
     "container.clusters.update",
     "container.operations.get",
-    "container.operations.list",
   ]
 }
 

@@ -1,6 +1,6 @@
 """`tpu-provisioner drain`: which node pools are left and why, before the provisioner is taken away.
 
-It changes nothing. The controller that runs deletes the pools, PAUSE_CREATION keeps it from making new ones, and pools
+It changes nothing. The controller that runs deletes the pools, a pause keeps it from making new ones, and pools
 under living workloads stay until their owners end them. What it reads is what the controller reads, judged by the same
 decision, so the two cannot disagree about what is needed.
 """
@@ -45,7 +45,7 @@ _REMIND_SECONDS = 60.0
 _SYNC_SECONDS = 30.0
 #: The Lease is renewed every five seconds and lasts for thirty.
 _LEASE_SECONDS = 60.0
-_SET = "kubectl --namespace={} set env deployment/tpu-provisioner PAUSE_CREATION=true"
+_PAUSE = f"kubectl --namespace={{}} create configmap {constants.PAUSE_CONFIGMAP_NAME}"
 
 
 class Duration(click.ParamType[float]):
@@ -163,10 +163,11 @@ class Look:
         )
         problem = ""
         unseen = (*snapshot.not_synced, *hidden(self.watches))
-        if unseen and not left and not self.settings.pause_creation:
+        paused = self.settings.pause_creation or snapshot.paused_since is not None
+        if unseen and not left and not paused:
             # A workload that nobody can see may be about to get a pool.
             problem = f"cannot tell whether a workload waits for a node pool: {'; '.join(unseen)}"
-        return Finding(left=left, problem=problem, advice=self._advice() if left or problem else ())
+        return Finding(left=left, problem=problem, advice=self._advice(paused=paused) if left or problem else ())
 
     def _guest(self, snapshot: Snapshot, pool: PoolName) -> str:
         """Name a pod that keeps a pool which no workload needs: the controller looks for such before each delete."""
@@ -181,13 +182,13 @@ class Look:
             pass
         return ""
 
-    def _advice(self) -> tuple[str, ...]:
+    def _advice(self, *, paused: bool) -> tuple[str, ...]:
         namespace = self.settings.own_namespace
         advice = []
-        if not self.settings.pause_creation:
+        if not paused:
             advice.append(
-                "PAUSE_CREATION is not set here. Unless it is set for the controller, the controller continues to "
-                f"create node pools. To set it: {_SET.format(namespace)}"
+                "Creation is not paused: the controller continues to create node pools. To pause it: "
+                f"{_PAUSE.format(namespace)}"
             )
         idle = _why_nobody_leads(self.api, namespace, self.clock())
         if idle:
@@ -214,7 +215,7 @@ def find_left(
     return tuple(
         (state.name, _why(state, guest))
         for state in sorted(plan.pools, key=lambda state: state.name)
-        # What a limit, or PAUSE_CREATION, is in the way of is not there and will not be.
+        # What a limit, or a pause, is in the way of is not there and will not be.
         if state.phase is not Phase.BLOCKED
     )
 

@@ -142,7 +142,7 @@ def _chips(view: View) -> str:
     cost = f"; {sum(priced):,.2f} an hour" if priced else ""
     operations = view.capacity.operations
     most = f" of {view.capacity.operations_limit}" if view.capacity.operations_limit is not None else ""
-    paused = "; PAUSE_CREATION is set" if view.capacity.creation_paused else ""
+    paused = "; creation is paused" if view.capacity.creation_paused else ""
     return f"chips: {', '.join(told) or 'none'}{cost}; operations in progress: {operations}{most}{paused}"
 
 

@@ -28,6 +28,9 @@ _LOGIN_HELP = (
     "On a workstation run `gcloud auth application-default login --impersonate-service-account=SA`; in a cluster bind "
     "the provisioner's Kubernetes service account by Workload Identity."
 )
+#: Whoever acts as a Google service account gets its tokens from this API.
+_NOT_ENABLED = "IAM Service Account Credentials API has not been used"
+_ENABLE_HELP = "Enable it in that project: gcloud services enable iamcredentials.googleapis.com"
 _LONGEST_RETRY_AFTER_SECONDS = 3600.0
 _LONGEST_MESSAGE = 2000
 _PASSWORD = re.compile(r"//[^/\s@]{1,500}@")
@@ -94,7 +97,8 @@ def read(error: Exception, api: Api, call: Call) -> Reading:
         # A token is fetched before the call is sent, and again only after a 401: no effect either way.
         kind = _kind_of_auth_error(error)
         if kind is FailureKind.PERMISSION:
-            words = f"No credentials for {api.name}: {words} {_LOGIN_HELP}"
+            help_ = _ENABLE_HELP if _NOT_ENABLED in words else _LOGIN_HELP
+            words = f"No credentials for {api.name}: {words} {help_}"
     elif isinstance(error, _BAD_ADDRESS):
         kind = FailureKind.INVALID
         words = f"{words} Check the address in {api.address_option} and the proxy settings."

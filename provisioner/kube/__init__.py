@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from provisioner.kube.parse import parse_node
     from provisioner.kube.protocol import Api, Page, Stream, Timeouts
     from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
-    from provisioner.kube.watches import CombinedWatch, Namespace, Watch, namespaces, nodes
+    from provisioner.kube.watches import CombinedWatch, Namespace, Watch, namespaces, nodes, pause
 
 __all__ = [
     "WATCH_DEFAULTS",
@@ -84,6 +84,7 @@ __all__ = [
     "namespaces",
     "nodes",
     "parse_node",
+    "pause",
     "pod_of",
     "release",
     "uncordon",
@@ -150,6 +151,7 @@ _HOMES = {
         "Watch",
         "namespaces",
         "nodes",
+        "pause",
     ),
 }
 

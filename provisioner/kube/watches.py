@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
@@ -14,6 +15,7 @@ from provisioner import constants
 from provisioner.kube.listwatch import ListWatch
 from provisioner.kube.parse import kept_labels, parse_node
 from provisioner.kube.protocol import Api, JsonObject
+from provisioner.kube.quantities import parse_timestamp
 from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
 from provisioner.kube.store import Key
 from provisioner.model.capacity import Node
@@ -21,6 +23,7 @@ from provisioner.model.capacity import Node
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
+PAUSE_QUERY = {"fieldSelector": f"metadata.name={constants.PAUSE_CONFIGMAP_NAME}"}
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 #: API servers send a bookmark about every minute: a watch that is silent for longer than two is not to be trusted.
 MAX_SILENCE_SECONDS = 150.0
@@ -186,6 +189,25 @@ def namespaces(api: Api, *, on_change: Callable[[], None], options: WatchOptions
         on_change=on_change,
         options=options,
     )
+
+
+def pause(
+    api: Api, namespace: str, *, on_change: Callable[[], None], options: WatchOptions = WATCH_DEFAULTS
+) -> Watch[datetime]:
+    """Watch the one ConfigMap that pauses the creation of pools: since when it is there."""
+    return ListWatch(
+        api,
+        Collection(name="configmaps", resource="configmaps", namespace=namespace, query=PAUSE_QUERY),
+        parse=created_at,
+        on_change=on_change,
+        options=options,
+    )
+
+
+def created_at(raw: object) -> datetime | None:
+    """Return when an object was created."""
+    metadata = raw.get("metadata") if isinstance(raw, dict) else None
+    return parse_timestamp(metadata.get("creationTimestamp")) if isinstance(metadata, dict) else None
 
 
 def _parse_namespace(raw: object) -> Namespace | None:

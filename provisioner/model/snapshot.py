@@ -29,5 +29,7 @@ class Snapshot:
     live_calls: frozenset[PoolName] = frozenset()
     #: Labels of namespaces; only where an opt-in label is set.
     namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    #: Since when somebody has paused the creation of pools; None: nobody has.
+    paused_since: datetime | None = None
     #: Why nothing may be decided on this snapshot (a cache not synced or stale, cluster unproven); empty: it may.
     not_synced: tuple[str, ...] = ()

@@ -40,6 +40,8 @@ class Watches:
     nodes: kube.Watch[Node]
     #: Only where an opt-in label is set.
     namespaces: kube.Watch[kube.Namespace] | None = None
+    #: The ConfigMap that pauses the creation of pools: when it was created.
+    pause: kube.Watch[datetime] | None = None
 
     def named(self) -> dict[str, kube.Watch[object]]:
         """All of them, by the name of what they watch."""
@@ -50,6 +52,8 @@ class Watches:
         }
         if self.namespaces is not None:
             named["namespaces"] = self.namespaces
+        if self.pause is not None:
+            named["configmaps"] = self.pause
         return named
 
 
@@ -73,6 +77,7 @@ def make_watches(
         namespaces=(
             kube.namespaces(api, on_change=on_change, options=options) if settings.opt_in_label is not None else None
         ),
+        pause=kube.pause(api, settings.own_namespace, on_change=on_change, options=options),
     )
 
 
@@ -172,6 +177,7 @@ def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolN
     if pools.listed_at is None or pools.problem:
         reasons = (*reasons, pools.problem or "the node pools are not listed yet")
     namespaces = watches.namespaces.records() if watches.namespaces is not None else {}
+    pauses = watches.pause.records() if watches.pause is not None else {}
     unknown = unknown_kinds(watches)
     watched = [watch for kind, watch in watches.workloads.items() if kind not in unknown]
     workloads = {each.uid: each for watch in watched for each in watch.records().values()}
@@ -186,6 +192,7 @@ def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolN
         pools=pools.pools,
         live_calls=live_calls,
         pools_listed_at=pools.listed_at or datetime.min.replace(tzinfo=UTC),
+        paused_since=min(pauses.values(), default=None),
         namespace_labels={namespace.name: namespace.labels for namespace in namespaces.values()},
         not_synced=reasons,
     )

@@ -104,7 +104,7 @@ def test_the_values_of_the_plugin_install_everything(tmp_path: Path) -> None:
     assert objects["Service", "ipu-ipu-partitions"]["spec"]["type"] == "ClusterIP"
     assert objects["Service", "ipu-ipu-partitions"]["spec"]["ports"][0]["port"] == 80
     told = variables(objects, "ipu-ipu-partitions-webhook")
-    assert told["IPU_INJECTION"] == "compatible"
+    assert told["IPU_INJECTION"] == "least-privilege"
     assert told["IPU_INIT_IMAGE"] == "registry.example/ipu:v9"
     assert told["IPU_API_URL"] == "http://ipu-ipu-partitions.ipus.svc:80"
     (hook,) = objects["MutatingWebhookConfiguration", "ipu-ipu-partitions-webhook"]["webhooks"]
@@ -232,6 +232,10 @@ def test_a_value_has_its_effect(
         pytest.param({"autoscaling": {"enabled": True}}, "one controller leads", id="autoscaling"),
         pytest.param({"vipuServerAddr": ""}, "vipuServerAddr is required", id="no server"),
         pytest.param({"image": {"repository": ""}}, "image.repository is required", id="no image"),
+        pytest.param({"injektion": "compatible"}, "injektion", id="a misspelt value"),
+        pytest.param({"settings": {"LARGEST_PARTITON": "8"}}, "LARGEST_PARTITON", id="a misspelt setting"),
+        pytest.param({"tls": {"secretname": "a"}}, "secretname", id="a misspelt part of a value"),
+        pytest.param({"injection": "privileged"}, "injection", id="no such injection"),
         pytest.param({"service": {"type": "ExternalName"}}, "none of ClusterIP", id="a type that cannot work"),
     ],
 )
@@ -264,6 +268,37 @@ def test_the_rights_are_those_of_the_manifests(tmp_path: Path) -> None:
         documents = yaml.safe_load_all((manifests / file).read_text("utf-8"))
         rules = next(each["rules"] for each in documents if each["kind"] == kind)
         assert objects[kind, "ipu-ipu-partitions"]["rules"] == rules
+
+
+def test_the_policy_on_pods_is_that_of_the_manifests(tmp_path: Path) -> None:
+    """It names the account of this release."""
+    objects = render(tmp_path)
+    text = (_ROOT / "deploy" / "partitions" / "pod-guard.yaml").read_text("utf-8")
+    account = "system:serviceaccount:tpu-provisioner-system:tpu-provisioner-partitions"
+    policy, binding = yaml.safe_load_all(text.replace(account, "system:serviceaccount:ipus:ipu-ipu-partitions"))
+    assert objects["ValidatingAdmissionPolicy", "ipu-ipu-partitions"]["spec"] == policy["spec"]
+    bound = objects["ValidatingAdmissionPolicyBinding", "ipu-ipu-partitions"]["spec"]
+    assert bound == {**binding["spec"], "policyName": "ipu-ipu-partitions"}
+
+
+def _ports(policy: dict[str, Any], direction: str) -> set[object]:
+    return {port["port"] for rule in policy["spec"][direction] for port in rule["ports"]}
+
+
+def test_the_network_is_that_of_the_manifests(tmp_path: Path) -> None:
+    """Nothing but the API server's agents reaches the probe port, which shows the pods of all namespaces."""
+    objects = render(tmp_path, vipuServers="a:8191, [fd00::1]:9000:x=y,b")
+    folder = _ROOT / "deploy"
+    for name, file, more in (
+        ("ipu-ipu-partitions", "partitions/network-policy.yaml", {8191, 9000}),
+        ("ipu-ipu-partitions-webhook", "components/webhook/network-policy.yaml", set[int]()),
+    ):
+        ours, theirs = objects["NetworkPolicy", name], yaml.safe_load((folder / file).read_text("utf-8"))
+        assert ours["spec"]["ingress"] == theirs["spec"]["ingress"]
+        assert _ports(ours, "egress") == _ports(theirs, "egress") | more
+        selected = ours["spec"]["podSelector"]["matchLabels"]
+        assert selected.items() <= objects["Deployment", name]["spec"]["template"]["metadata"]["labels"].items()
+    assert not [kind for kind, _ in render(tmp_path, networkPolicy={"enabled": False}) if kind == "NetworkPolicy"]
 
 
 def test_the_registration_is_that_of_the_component(tmp_path: Path) -> None:

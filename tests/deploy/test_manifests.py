@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.deploy import tools
 from tests.deploy.kit import (
     DEPLOY,
     NAMESPACE,
+    REPOSITORY,
     SERVICE_ACCOUNT,
     VALUES,
     enable_component,
@@ -29,6 +31,7 @@ from tests.deploy.kit import (
     rule_of_component,
     sources_of_scrapes,
 )
+from tests.deploy.pages import read_blocks
 from tests.support.settings import settings as make_settings
 
 _IMAGE = "registry.example/controller:v1"
@@ -77,6 +80,13 @@ def test_the_rights_are_those_that_are_asked_for(base: list[dict[str, Any]]) -> 
     ):
         more = {**role, "rules": [rule_of_component(component)]}
         assert set(rights_used(make_settings(own_namespace=NAMESPACE, **changes))) == rights([*base, more])
+
+
+def test_no_manifest_pauses_or_resumes() -> None:
+    """Whoever applies, upgrades or prunes does not change what an administrator has paused."""
+    for path in (*DEPLOY.rglob("*.yaml"), *DEPLOY.rglob("*.tpl")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert f"  name: {constants.PAUSE_CONFIGMAP_NAME}" not in lines, path
 
 
 def test_the_flags_are_understood(base: list[dict[str, Any]]) -> None:
@@ -239,3 +249,27 @@ def test_applied_again(rehearsal: Rehearsal, installed: list[dict[str, Any]]) ->
     rehearsal.api.patch(path, {"data": {"kept": "yes"}})
     rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(installed))
     assert rehearsal.api.get(path)["data"]["kept"] == "yes"
+
+
+@pytest.mark.e2e
+def test_what_a_disabled_component_leaves(rehearsal: Rehearsal, full: Path, installed: list[dict[str, Any]]) -> None:
+    """The command of the installation page deletes all objects of a component, and no other."""
+    rehearsal.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(full))
+    (block,) = [each for each in read_blocks(REPOSITORY / "docs" / "install.md") if each.where == "disabled"]
+
+    def there(documents: list[dict[str, Any]]) -> list[str]:
+        text = yaml.safe_dump_all(documents)
+        return rehearsal.kubectl("get", "--ignore-not-found", "-o=name", "-f", "-", stdin=text).splitlines()
+
+    for component, patterns in (
+        ("webhook", ["components/webhook/*.yaml"]),
+        ("nodegroups", [f"nodegroups/{folder}/*.yaml" for folder in ("rbac", "device-plugin", "controller")]),
+    ):
+        found = [path for pattern in patterns for path in DEPLOY.glob(pattern)]
+        files = [path for path in found if path.name != "kustomization.yaml"]
+        made = [each for path in files for each in _documents(path.read_text(encoding="utf-8"))]
+        assert there(made)
+        command = block.text.replace("\\\n", " ").replace("component=webhook", f"component={component}")
+        rehearsal.kubectl(*shlex.split(command)[1:])
+        assert there(made) == []
+    assert len(there(installed)) == len(installed)

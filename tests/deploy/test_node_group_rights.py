@@ -426,6 +426,25 @@ def test_deletes_of_nodes(rehearsal: Rehearsal, controller: Path) -> None:
     api.close()
 
 
+@pytest.mark.parametrize("change", [{"type": "Opaque"}, {"metadata": {"name": "trial"}}], ids=["type", "label"])
+def test_secrets_that_are_no_tokens_of_groups(change: dict[str, Any], rehearsal: Rehearsal, controller: Path) -> None:
+    """None is created in kube-system, where it could become the token of any ServiceAccount, and none deleted."""
+    labels = {names.GROUP_NAMESPACE: "default", names.GROUP_NAME: "rights"}
+    token = {"metadata": {"name": "trial", "labels": labels}, "type": "bootstrap.kubernetes.io/token"}
+    secret = {"apiVersion": "v1", "kind": "Secret", **token, **change}
+    path = collection_path("secrets", namespace="kube-system")
+    api = kube.connect(str(controller))
+    with pytest.raises(kube.ClusterError, match="only bootstrap tokens of groups"):
+        api.post(path, secret)
+    rehearsal.api.post(path, secret)
+    try:
+        with pytest.raises(kube.ClusterError, match="only bootstrap tokens of groups"):
+            api.delete(f"{path}/trial")
+    finally:
+        rehearsal.api.delete(f"{path}/trial")
+    api.close()
+
+
 _FORBIDDEN = (
     ("GET", "/api/v1/secrets", "no Secret of other namespaces is listed"),
     ("PATCH", "/api/v1/namespaces/kube-system/secrets/any", "no Secret is changed"),

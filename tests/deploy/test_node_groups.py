@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ import pytest
 import yaml
 
 from deploy import chart, crds, release
-from provisioner import constants
 from provisioner.cli.nodegroups import command
 from provisioner.nodegroups import app, device_plugin
+from provisioner.rehearsal import Rehearsal
 from provisioner.settings.nodegroups import OPTIONS, read_node_group_settings
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, NAMESPACE, REPOSITORY, container_of, only, sources_of_scrapes
+from tests.deploy.mainjob import uninstalled
+from tests.deploy.pages import read_blocks
 from tests.support.nodegroup_rights import ACT_AS, NEEDED
 
 _FOLDER = DEPLOY / "nodegroups"
@@ -82,7 +85,7 @@ def test_as_secure_as_the_provisioner(written: list[dict[str, Any]]) -> None:
     pod, pod_of_base = (only(documents, "Deployment")["spec"]["template"]["spec"] for documents in (written, base))
     for field in ("securityContext", "terminationGracePeriodSeconds", "enableServiceLinks"):
         assert pod[field] == pod_of_base[field]
-    for field in ("securityContext", "startupProbe", "livenessProbe", "readinessProbe", "ports", "env", "envFrom"):
+    for field in ("securityContext", "startupProbe", "livenessProbe", "readinessProbe", "ports", "env"):
         assert pod["containers"][0][field] == pod_of_base["containers"][0][field]
     assert only(written, "Deployment")["spec"]["strategy"] == only(base, "Deployment")["spec"]["strategy"]
     assert pod["serviceAccountName"] == only(written, "ServiceAccount", _NAME)["metadata"]["name"]
@@ -241,6 +244,37 @@ def test_the_chart_makes_the_same_objects(written: list[dict[str, Any]], tmp_pat
 
 
 @pytest.mark.e2e
+@pytest.mark.usefixtures("installed")
+def test_the_chart_where_the_definitions_are_there_already(
+    rehearsal: Rehearsal, cluster_overlay: Path, tmp_path: Path
+) -> None:
+    """Helm does not install what others have applied; the page names two ways out."""
+    blocks = read_blocks(REPOSITORY / "docs" / "node-groups.md")
+    (text,) = [each.text.rstrip() for each in blocks if each.text.startswith("helm ")]
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "KUBECONFIG": str(rehearsal.cluster.kubeconfig),
+        "IMG": "registry.example/controller:v0.1.0",
+        "PROJECT_ID": "project-1",
+    }
+
+    def install(flag: str = "") -> str:
+        script = f"{text.replace('helm', str(tools.tool('helm')), 1)} --dry-run=server {flag}"
+        done = subprocess.run(
+            ["bash", "-c", script],
+            cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        return done.stderr if done.returncode else ""
+
+    with uninstalled(rehearsal, cluster_overlay):
+        rehearsal.kubectl("apply", "--server-side", "-k", str(DEPLOY / "nodegroups" / "crds"))
+        rehearsal.create_namespace(NAMESPACE)
+        assert "exists and cannot be imported into the current release" in install()
+        assert install("--take-ownership") == install("--set=nodegroups.crds=false") == ""
+
+
+@pytest.mark.e2e
 def test_values_of_the_chart(tmp_path: Path) -> None:
     """Each gets where it belongs; settings of the provisioner do not."""
     values = {
@@ -326,9 +360,10 @@ def test_the_manifest_of_a_release(tmp_path: Path) -> None:
     image = f"ghcr.io/owner/tpu-provisioner:v0.1.0@sha256:{'0' * 64}"
     assert release.main(["nodegroups", image, str(deploy / "release" / "nodegroups")]) == 0
     documents = _documents(tools.run("kustomize", "build", str(deploy / "release" / "nodegroups")))
-    assert container_of(documents, _NAME)["image"] == f"ghcr.io/owner/tpu-provisioner@sha256:{'0' * 64}"
-    assert only(documents, "ConfigMap")["metadata"]["name"] == "tpu-provisioner-settings"
-    assert set(only(documents, "ConfigMap")["data"].values()) == {""}
+    (settings,) = _documents(tools.run("kustomize", "build", str(deploy / "release" / "nodegroups" / "settings")))
+    container = container_of(documents, _NAME)
+    assert container["image"] == f"ghcr.io/owner/tpu-provisioner@sha256:{'0' * 64}"
+    assert container["envFrom"] == [{"configMapRef": {"name": settings["metadata"]["name"]}}]
+    assert set(settings["data"].values()) == {""}
     assert "example" not in str(documents)
     assert "CustomResourceDefinition" not in {each["kind"] for each in documents}
-    assert only(documents, "Namespace")["metadata"]["name"] == constants.DEFAULT_NAMESPACE

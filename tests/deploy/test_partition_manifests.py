@@ -85,6 +85,10 @@ def _example(tmp_path: Path, *, options: bool = False) -> list[dict[str, Any]]:
     return [each for each in yaml.safe_load_all(built) if each]
 
 
+def _variables(documents: list[dict[str, Any]], name: str) -> dict[str, str]:
+    return {each["name"]: each["value"] for each in container_of(documents, name)["env"] if "value" in each}
+
+
 def test_the_example_of_a_cluster_with_ipus(tmp_path: Path, written: list[dict[str, Any]]) -> None:
     """Controller and webhook server alone, with one file of settings that both take."""
     documents = _example(tmp_path)
@@ -101,7 +105,7 @@ def test_the_example_of_a_cluster_with_ipus(tmp_path: Path, written: list[dict[s
     read = read_partition_settings(given)
     assert [(each.host, each.port) for each in read.servers] == [("vipu.example.com", 8090)]
     assert (read.own_namespace, read.largest_size) == (NAMESPACE, 64)
-    told = read_webhook_settings(given)
+    told = read_webhook_settings(given | _variables(documents, "tpu-provisioner-webhook"))
     assert (told.ipu_injection, told.ipu_init_image) == ("least-privilege", image)
     assert only(documents, "ClusterRole", _NAME)["rules"] == only(written, "ClusterRole")["rules"]
 
@@ -127,8 +131,7 @@ def test_the_example_has_all_that_its_pods_name(tmp_path: Path) -> None:
         assert only(documents, "ServiceAccount", pods["serviceAccountName"])
         if "priorityClassName" in pods:
             assert only(documents, "PriorityClass", pods["priorityClassName"])
-    for kind, file in (("Namespace", "namespace.yaml"), ("PriorityClass", "priority-class.yaml")):
-        assert only(documents, kind) == only(_read("base", file), kind)
+    assert only(documents, "Namespace") == only(_read("base", "namespace.yaml"), "Namespace")
 
 
 def test_pods_with_ipus_are_sent_to_the_webhook_server(tmp_path: Path) -> None:
@@ -178,8 +181,7 @@ def test_with_tls_init_containers_ask_where_the_certificate_is_served(tmp_path: 
     assert {each["port"]: each["targetPort"] for each in service["spec"]["ports"]} == {80: "api", 443: "api-tls"}
     ingress = only(documents, "NetworkPolicy", _NAME)["spec"]["ingress"][0]
     assert [each["port"] for each in ingress["ports"]] == ["api", "api-tls"]
-    webhook = container_of(documents, "tpu-provisioner-webhook")
-    given = {each["name"]: each["value"] for each in webhook["env"] if "value" in each}
+    given = _variables(documents, "tpu-provisioner-webhook")
     read = read_webhook_settings({**only(documents, "ConfigMap")["data"], **given})
     assert read.ipu_api_url == f"https://{_NAME}.{NAMESPACE}.svc"
     assert read.ipu_api_ca_config_map == "tpu-provisioner-partitions-ca"
@@ -196,12 +198,14 @@ def test_the_manifest_of_a_release(tmp_path: Path) -> None:
     image = f"ghcr.io/owner/tpu-provisioner:v{provisioner.__version__}@sha256:{'0' * 64}"
     assert release.main(["partitions", image, str(deploy / "release" / "partitions")]) == 0
     documents = [*yaml.safe_load_all(tools.run("kustomize", "build", str(deploy / "release" / "partitions")))]
-    settings = only(documents, "ConfigMap", "tpu-provisioner-settings")["data"]
+    made = yaml.safe_load(tools.run("kustomize", "build", str(deploy / "release" / "partitions" / "settings")))
+    settings = made["data"]
     with pytest.raises(SettingsError, match="1 setting is missing or invalid:\n  - VIPU_SERVERS is not set"):
         read_partition_settings(settings)
     read_partition_settings({**settings, "VIPU_SERVERS": "10.0.0.5"})
-    assert read_webhook_settings(settings).ipu_init_image == image
+    assert _variables(documents, "tpu-provisioner-webhook")["IPU_INIT_IMAGE"] == image
     for name in (_NAME, "tpu-provisioner-webhook"):
+        assert container_of(documents, name)["envFrom"] == [{"configMapRef": {"name": made["metadata"]["name"]}}]
         assert container_of(documents, name)["image"] == f"ghcr.io/owner/tpu-provisioner@sha256:{'0' * 64}"
     assert "example" not in str(documents)
 

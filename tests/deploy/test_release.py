@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,13 @@ import yaml
 import provisioner
 from deploy import release
 from provisioner import constants
+from provisioner.kube.protocol import object_path
+from provisioner.rehearsal import Rehearsal
 from provisioner.settings import OPTIONS, nodegroups, partitions, webhook
 from provisioner.slices.suppliers.gke.permissions import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, REPOSITORY, only
+from tests.deploy.mainjob import uninstalled
 from tests.deploy.pages import read_blocks
 
 _WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
@@ -76,6 +80,21 @@ def test_only_the_release_may_write() -> None:
 def test_actionlint() -> None:
     """The linter of workflows finds nothing."""
     tools.run("actionlint", "-shellcheck=", "-pyflakes=", *map(str, _WORKFLOWS))
+
+
+def test_the_nightly_scan_reads_every_lock() -> None:
+    """The scanner looks at files with "requirements" in their names; the others are named to it."""
+    locks = [path for path in REPOSITORY.glob("*/*.txt") if "--hash=" in path.read_text(encoding="utf-8")]
+    nightly = (REPOSITORY / ".github/workflows/nightly.yml").read_text(encoding="utf-8")
+    named = set(re.findall(r"--lockfile=requirements\.txt:(\S+)", nightly))
+    others = {str(path.relative_to(REPOSITORY)) for path in locks if "requirements" not in path.name}
+    assert others == named
+
+
+def test_the_wheel_installs_one_package() -> None:
+    """Whoever installs it has no other top-level name taken."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["provisioner"]
 
 
 # --- release.py
@@ -155,17 +174,59 @@ def test_a_released_chart(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 def test_the_manifest_of_a_release(tmp_path: Path) -> None:
-    """install.yaml has the released image, the limits that overlays begin with, and a ConfigMap that can be named."""
-    deploy = tmp_path / "deploy"
-    shutil.copytree(DEPLOY, deploy, ignore=shutil.ignore_patterns("__pycache__"))
-    assert release.main(["manifest", _RELEASED, str(deploy / "release" / "install")]) == 0
-    documents = list(yaml.safe_load_all(tools.run("kustomize", "build", str(deploy / "release" / "install"))))
+    """install.yaml has the released image; the limits that overlays begin with are in a ConfigMap that can be named."""
+    made, settings = _released(tmp_path, "manifest")
+    documents = list(yaml.safe_load_all(made))
     (container,) = only(documents, "Deployment")["spec"]["template"]["spec"]["containers"]
     assert container["image"] == f"ghcr.io/owner/tpu-provisioner@{_DIGEST}"
-    settings = only(documents, "ConfigMap", "tpu-provisioner-settings")["data"]
-    assert settings["MAX_CHIPS"] == "256"
-    assert {value for name, value in settings.items() if name.startswith("GCP_")} == {""}
+    limits = yaml.safe_load(settings)
+    assert container["envFrom"] == [{"configMapRef": {"name": limits["metadata"]["name"]}}]
+    assert limits["data"]["MAX_CHIPS"] == "256"
+    assert {value for name, value in limits["data"].items() if name.startswith("GCP_")} == {""}
     assert "example" not in str(documents)
+
+
+def _released(tmp_path: Path, product: str) -> tuple[str, str]:
+    """Return what a release ships of a product: what is installed, and its settings."""
+    deploy = tmp_path / product / "deploy"
+    shutil.copytree(DEPLOY, deploy, ignore=shutil.ignore_patterns("__pycache__"))
+    folder = deploy / "release" / product
+    assert release.main([product, _RELEASED, str(folder)]) == 0
+    return tools.run("kustomize", "build", str(folder)), tools.run("kustomize", "build", str(folder / "settings"))
+
+
+@pytest.mark.e2e
+@pytest.mark.usefixtures("installed")
+def test_products_of_a_release_do_not_touch_each_other(
+    rehearsal: Rehearsal, cluster_overlay: Path, tmp_path: Path
+) -> None:
+    """Each has its settings, which no release overwrites or contradicts, and goes without the others."""
+    products = {product: _released(tmp_path, product) for product in ("manifest", "nodegroups", "partitions")}
+    namespace = (DEPLOY / "base" / "namespace.yaml").read_text(encoding="utf-8")
+
+    def apply(text: str) -> None:
+        rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=text)
+
+    def there(product: str) -> set[str]:
+        text = "---\n".join(products[product])
+        return set(rehearsal.kubectl("get", "--ignore-not-found", "-o=name", "-f", "-", stdin=text).split())
+
+    with uninstalled(rehearsal, cluster_overlay):
+        apply(namespace)
+        for made, settings in products.values():
+            apply(settings)
+            apply(made)
+        before = {product: there(product) for product in products}
+        assert len(set.union(*before.values())) == sum(map(len, before.values()))
+        limits = object_path("configmaps", "tpu-provisioner-settings", namespace=constants.DEFAULT_NAMESPACE)
+        rehearsal.api.patch(limits, {"data": {"MAX_CHIPS": "512"}})
+        apply(products["manifest"][0])
+        assert rehearsal.api.get(limits)["data"]["MAX_CHIPS"] == "512"
+        for product in reversed(products):
+            for text in products[product]:
+                rehearsal.kubectl("delete", "-f", "-", stdin=text)
+            before[product] = set()
+            assert {each: there(each) for each in products} == before
 
 
 @pytest.mark.parametrize("image", ["controller:latest", "ghcr.io/a/b:v1", f"ghcr.io/a/b@{_DIGEST}"])

@@ -210,6 +210,12 @@ _TRIES: dict[Right, Try] = {
     Right(_COORDINATION, "leases", "update", NAMESPACE, constants.ORIGINAL_LEASE_NAME): _elect(_ORIGINAL_LEASE),
     Right("", "configmaps", "get", NAMESPACE, constants.HINTS_CONFIGMAP_NAME): _load_hints,
     Right("", "configmaps", "update", NAMESPACE, constants.HINTS_CONFIGMAP_NAME): _save_hints,
+    **{
+        Right("", "configmaps", verb, NAMESPACE, constants.PAUSE_CONFIGMAP_NAME): try_watch(
+            partial(kube.pause, namespace=NAMESPACE)
+        )
+        for verb in ("list", "watch")
+    },
 }
 
 
@@ -289,6 +295,7 @@ _FORBIDDEN = (
     ("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets", "not its own namespace's either"),
     ("GET", "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication", "no other ConfigMap"),
     ("POST", f"/api/v1/namespaces/{NAMESPACE}/configmaps", "no ConfigMap is made"),
+    ("DELETE", f"/api/v1/namespaces/{NAMESPACE}/configmaps/{constants.PAUSE_CONFIGMAP_NAME}", "no pause is ended"),
     ("POST", "/api/v1/namespaces/default/pods", "no pod is made"),
     ("DELETE", "/api/v1/namespaces/default/pods/any", "no pod is deleted"),
     ("DELETE", "/api/v1/nodes/any", "no node is deleted"),

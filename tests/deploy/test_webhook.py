@@ -120,7 +120,10 @@ def test_the_parts_meet(component: _Documents) -> None:
     labels = deployment["template"]["metadata"]["labels"]
     assert deployment["selector"]["matchLabels"] == labels == service["spec"]["selector"]
     assert only(component, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
-    assert only(component, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"] == labels
+    policy = only(component, "NetworkPolicy")["spec"]
+    assert policy["podSelector"]["matchLabels"] == labels
+    # API servers of GKE, and of kubeadm.
+    assert [port["port"] for rule in policy["egress"] for port in rule["ports"]] == [443, 6443]
     assert service["metadata"]["name"] == settings.service
     assert [(each["port"], each["targetPort"]) for each in service["spec"]["ports"]] == [(443, "webhooks")]
     assert only(component, "Secret")["metadata"]["name"] == f"{settings.service}-certificates"
@@ -242,7 +245,7 @@ def test_pods_with_ipus_are_registered_by_a_component_or_a_value(with_partitions
     assert (hook["failurePolicy"], hook["clientConfig"]["service"]["path"]) == ("Fail", "/mutate/partitions")
     environment = environment_of(made, _NAME)
     image = container_of(made, _NAME)["image"]
-    assert (environment["IPU_INJECTION"], environment["IPU_INIT_IMAGE"]) == ("compatible", image)
+    assert (environment["IPU_INJECTION"], environment["IPU_INIT_IMAGE"]) == ("least-privilege", image)
     own = {"IPU_INJECTION": "least-privilege", "IPU_INIT_IMAGE": "mine"}
     made = _rendered(tmp_path, partitions={"enabled": True}, settings=own)
     assert own.items() <= environment_of(made, _NAME).items()

@@ -89,7 +89,8 @@ _ON_OBJECTS = ("get", "describe", "delete", "scale", "wait", "label", "annotate"
 _KINDS = frozenset(
     {"all", "clusterrole", "clusterrolebinding", "configmap", "customresourcedefinition", "deployment", "event",
      "instancetemplate", "job", "jobset", "leaderworkerset", "lease", "managedinstancegroup",
-     "mutatingwebhookconfiguration", "namespace", "node", "pod", "podmonitor", "podmonitoring", "priorityclass",
+     "mutatingwebhookconfiguration", "namespace", "networkpolicy", "node", "pod", "poddisruptionbudget", "podmonitor",
+     "podmonitoring", "priorityclass",
      "replicaset", "resourcequota", "role", "rolebinding", "secret", "service", "serviceaccount", "statefulset",
      "tpu", "tpunodegroup", "validatingadmissionpolicy", "validatingadmissionpolicybinding",
      "validatingwebhookconfiguration", "workloadpolicy", "workloads.kueue.x-k8s.io"}

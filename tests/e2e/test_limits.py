@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from provisioner import constants
+from provisioner.kube.protocol import collection_path, object_path
 from provisioner.simulators.gke.faults import FaultKind
 from provisioner.simulators.gke.records import Pool
 from tests.e2e.kit import FaultWhen, Ground, told
@@ -56,6 +58,21 @@ def test_pause_creation(alone: Ground) -> None:
     alone.delete("old")
     alone.await_gone("old-")
     assert (alone.accepted("nodePools.create"), alone.accepted("nodePools.delete")) == (1, 1)
+
+
+def test_a_pause_of_a_running_provisioner(alone: Ground) -> None:
+    """A ConfigMap pauses it without a restart, and its end resumes."""
+    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": constants.PAUSE_CONFIGMAP_NAME}}
+    alone.api.post(collection_path("configmaps", namespace=constants.DEFAULT_NAMESPACE), made)
+    alone.provisioner()
+    alone.apply("new", **V5E, run_for="1s")
+    alone.wait(lambda: told(alone, constants.LIMIT_REACHED, "new"), "the new one is told")
+    (words, *_) = told(alone, constants.LIMIT_REACHED, "new")
+    assert re.search(r"Creation is paused since 20\d\d-\d\d-\d\d \d\d:\d\d UTC, by ConfigMap", words)
+    assert alone.accepted("nodePools.create") == 0
+    alone.api.delete(object_path("configmaps", constants.PAUSE_CONFIGMAP_NAME, namespace=constants.DEFAULT_NAMESPACE))
+    alone.await_completed("new")
+    alone.await_gone("new-")
 
 
 def test_allow_lists(alone: Ground) -> None:

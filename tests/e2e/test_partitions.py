@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
 _NAMESPACE = "ipu-jobs"
 _ROOT = Path(__file__).parents[2]
-_RIGHTS = ("service-account.yaml", "cluster-role.yaml", "role.yaml")
+_RIGHTS = ("service-account.yaml", "cluster-role.yaml", "role.yaml", "pod-guard.yaml")
 _LABEL = ("vipu", "one")
 _HOST = "kubernetes.io/hostname"
 _PODS = collection_path("pods", namespace=_NAMESPACE)

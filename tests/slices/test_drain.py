@@ -181,8 +181,12 @@ def test_a_pool_that_is_about_to_be_made(world: World) -> None:
     done = Person(world)()
     assert done.code == 1
     assert f"not created yet: JobSet {NAMESPACE}/train waits for it" in done.text
-    assert "PAUSE_CREATION is not set here" in done.text
-    assert f"kubectl --namespace={_OWN} set env deployment/tpu-provisioner PAUSE_CREATION=true" in done.text
+    assert "Creation is not paused" in done.text
+    assert f"kubectl --namespace={_OWN} create configmap tpu-provisioner-pause" in done.text
+    pause = FakeWatch(lambda: {(_OWN, "tpu-provisioner-pause"): world.clock.now()})
+    world.watches = replace(world.watches, pause=pause)
+    assert Person(world)().code == 0
+    world.watches = replace(world.watches, pause=None)
     assert Person(_paused(world))().code == 0
 
 

@@ -101,9 +101,12 @@ def test_a_clock_that_is_set_leaves_list_and_pause_as_they_were() -> None:
 def test_which_watches_there_are_depends_on_the_settings() -> None:
     """Namespaces are watched only where their labels decide, Jobs only where they are served."""
     for changes, want in (
-        ({}, ["jobsets", "leaderworkersets", "pods", "nodes"]),
-        ({"opt_in_label": ("team", "ml")}, ["jobsets", "leaderworkersets", "pods", "nodes", "namespaces"]),
-        ({"serve_jobs": True}, ["jobsets", "leaderworkersets", "jobs", "pods", "nodes"]),
+        ({}, ["jobsets", "leaderworkersets", "pods", "nodes", "configmaps"]),
+        (
+            {"opt_in_label": ("team", "ml")},
+            ["jobsets", "leaderworkersets", "pods", "nodes", "namespaces", "configmaps"],
+        ),
+        ({"serve_jobs": True}, ["jobsets", "leaderworkersets", "jobs", "pods", "nodes", "configmaps"]),
     ):
         assert list(make_watches(FakeKube(), settings(**changes), lambda: None).named()) == want
 

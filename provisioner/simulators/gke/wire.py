@@ -33,6 +33,7 @@ def pool_body(pool: Pool, *, version: str) -> dict[str, Any]:
         "oauthScopes": list(scopes.ADDED),
         "serviceAccount": "default",
         "shieldedInstanceConfig": {"enableIntegrityMonitoring": True},
+        "workloadMetadataConfig": {"mode": "GKE_METADATA"},
         **sent.get("config", {}),
     }
     body: dict[str, Any] = {

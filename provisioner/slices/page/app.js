@@ -90,7 +90,7 @@ function renderBanners() {
       banners.push(["problem", `Nothing has been decided since ${timeOfDay(Date.parse(store.summary.at))}.`, "What is shown is from then. Workloads created since are missing."]);
     }
     if (store.summary?.capacity.creation_paused) {
-      banners.push(["info", "Creation is paused.", "No node pool is created while PAUSE_CREATION is set."]);
+      banners.push(["info", "Creation is paused.", "No node pool is created until an administrator resumes it."]);
     }
     for (const { kind, message } of store.summary?.alerts ?? []) {
       banners.push(["alert", `Alert, ${kind.replaceAll("_", " ")}:`, message]);

@@ -82,7 +82,12 @@ def run_checks(
         if serves:
             yield from _check_kubernetes(api, subject, one)
         else:
-            names = (*map(str, kinds_served(settings)), in_kubernetes.RIGHTS, in_kubernetes.GO_PROVISIONER)
+            names = (
+                *map(str, kinds_served(settings)),
+                in_kubernetes.RIGHTS,
+                in_kubernetes.PAUSE,
+                in_kubernetes.GO_PROVISIONER,
+            )
             yield from (unknown(name, "the API server cannot be used") for name in names)
     if gke is not None:
         yield from _check_cluster(gke, api if serves else None, subject, one)
@@ -102,6 +107,7 @@ def _check_kubernetes(api: kube.Api, subject: Subject, one: _One) -> Iterator[Fi
     for kind in kinds_served(settings).values():
         yield one(str(kind.kind), functools.partial(in_kubernetes.check_kind, api, kind))
     yield one(in_kubernetes.RIGHTS, lambda: in_kubernetes.check_rights(api, settings))
+    yield one(in_kubernetes.PAUSE, lambda: in_kubernetes.check_pause(api, settings.own_namespace))
     yield one(
         in_kubernetes.GO_PROVISIONER,
         lambda: in_kubernetes.check_go_provisioner(api, settings.own_namespace, subject.now()),

@@ -82,6 +82,15 @@ def check_auto_provisioning(found: Cluster) -> Finding:
 
 def check_workload_identity(found: Cluster) -> Finding:
     """Judge whether the controller's pod can have an identity of its own."""
+    if found.workload_pool and found.pools_without_identity:
+        pools = found.pools_without_identity
+        return warning(
+            WORKLOAD_IDENTITY,
+            f"on: {found.workload_pool}, but pods on {', '.join(pools[:5])} (of {len(pools)} such node pools) have the "
+            "permissions of their node, if any.",
+            f"Enable it for the one that the controller runs on: gcloud container node-pools update {pools[0]} "
+            f"--cluster={found.name} --workload-metadata=GKE_METADATA",
+        )
     if found.workload_pool:
         return ok(WORKLOAD_IDENTITY, f"on: {found.workload_pool}")
     return warning(

@@ -6,15 +6,17 @@ import re
 from datetime import datetime
 
 from provisioner import constants, kube
-from provisioner.kube.protocol import LEASES_ROOT, object_path
+from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
 from provisioner.kube.quantities import parse_timestamp
 from provisioner.kube.rights import is_granted
+from provisioner.kube.watches import PAUSE_QUERY, created_at
 from provisioner.settings import Settings
 from provisioner.slices.preflight.finding import Finding, failed, ok, unknown, warning
 from provisioner.slices.preflight.rights import rights_used
 from provisioner.workloads import Kind, kinds_served
 
 API_SERVER, RIGHTS, GO_PROVISIONER = "API server", "rights in Kubernetes", "Go provisioner"
+PAUSE = "pause"
 
 _OLDEST = (1, 30)
 #: The Go provisioner renews its Lease every two seconds, and it lasts for fifteen.
@@ -86,6 +88,18 @@ def check_rights(api: kube.Api, settings: Settings) -> Finding:
             return warning(RIGHTS, f"{found}. {' and '.join(plurals)} are not served without them", grant)
         return failed(RIGHTS, found, grant)
     return ok(RIGHTS, f"all {len(used)} permissions that are used are granted")
+
+
+def check_pause(api: kube.Api, namespace: str) -> Finding:
+    """Look whether somebody has paused the creation of node pools. Raises ClusterError."""
+    for found in api.list_page(collection_path("configmaps", namespace=namespace), PAUSE_QUERY).items:
+        return warning(
+            PAUSE,
+            f"no node pools are created since {created_at(found):%Y-%m-%d %H:%M} UTC: ConfigMap "
+            f"{namespace}/{constants.PAUSE_CONFIGMAP_NAME} exists.",
+            f"To resume: kubectl --namespace={namespace} delete configmap {constants.PAUSE_CONFIGMAP_NAME}",
+        )
+    return ok(PAUSE, "the creation of node pools is not paused")
 
 
 def check_go_provisioner(api: kube.Api, namespace: str, now: datetime) -> Finding:

@@ -44,6 +44,7 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
             for name in (constants.LEASE_NAME, constants.ORIGINAL_LEASE_NAME)
             for verb in ("get", "update")
         ),
+        *(Right("", "configmaps", verb, own_namespace, constants.PAUSE_CONFIGMAP_NAME) for verb in ("list", "watch")),
         *(Right("", "configmaps", verb, own_namespace, constants.HINTS_CONFIGMAP_NAME) for verb in ("get", "update")),
     ]
     if settings.on_gce:

@@ -35,7 +35,7 @@ def capacity_view(snapshot: Snapshot, plan: Plan, derived: Derived, settings: Se
         backoffs=tuple(sorted(_backoffs(plan.memory, derived, now), key=lambda each: (each.until, each.capacity))),
         operations=len(operations_under_way(snapshot.pools, plan.memory)),
         operations_limit=plan.memory.operations.limit,
-        creation_paused=settings.pause_creation,
+        creation_paused=settings.pause_creation or snapshot.paused_since is not None,
     )
 
 

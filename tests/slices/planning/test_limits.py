@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -131,6 +132,17 @@ def test_a_limit_stops_what_goes_beyond_it(changes: dict[str, Any], want: list[s
         assert [each.kind for each in notice.objects] == ["Pod", "JobSet"]
     assert any(words in notice.message for notice in plan.notices)
     assert creates(world.look()) == [], "what is under way counts"
+
+
+def test_a_pause_lasts_until_it_is_ended() -> None:
+    """Whoever waits learns since when; what waits is created when the pause ends."""
+    world = World(jobset_of("a"))
+    since = world.now - timedelta(days=8)
+    plan = world.look(paused_since=since)
+    assert creates(plan) == []
+    words = f"Creation is paused since {since:%Y-%m-%d %H:%M} UTC, by ConfigMap tpu-provisioner-pause: no node pools"
+    assert any(words in each.message for each in plan.notices)
+    assert creates(world.look()) == ["a"]
 
 
 def test_pools_of_a_jobset_are_limited_one_by_one() -> None:

@@ -8,7 +8,9 @@ from datetime import timedelta
 import pytest
 from structlog.testing import capture_logs
 
+from provisioner import constants
 from provisioner.kube import errors
+from provisioner.kube.protocol import object_path
 from provisioner.kube.quantities import format_micro_time
 from provisioner.kube.rights import ACCESS_REVIEWS, Right
 from provisioner.model.capacity import CapacityKind, FailureKind, NodePool, PoolName, PoolStatus, Zone
@@ -23,6 +25,7 @@ from tests.support.preflight import ACCOUNT, BATCH_GROUP, GROUP, LWS_GROUP, NOW,
 from tests.support.settings import settings
 
 Change = Callable[[World], object]
+PAUSE = object_path("configmaps", constants.PAUSE_CONFIGMAP_NAME, namespace=constants.DEFAULT_NAMESPACE)
 
 
 def test_where_all_is_well() -> None:
@@ -35,6 +38,7 @@ def test_where_all_is_well() -> None:
         "JobSet",
         "LeaderWorkerSet",
         "rights in Kubernetes",
+        "pause",
         "Go provisioner",
         "cluster",
         "cluster identity",
@@ -111,18 +115,23 @@ CASES = [
     pytest.param(
         lambda world: world.kube.denied.update({("watch", "leaderworkersets")}),
         "rights in Kubernetes", WARNING,
-        "1 of 21 permissions are missing: watch leaderworkersets. LeaderWorkerSets are not served without them",
+        "1 of 23 permissions are missing: watch leaderworkersets. LeaderWorkerSets are not served without them",
         id="no right to LeaderWorkerSets",
     ),
     pytest.param(
         lambda world: world.kube.denied.update({("patch", "nodes"), ("create", "leases")}),
         "rights in Kubernetes", FAILED,
-        "2 of 21 permissions are missing: patch nodes, create leases in tpu-provisioner-system. Grant",
+        "2 of 23 permissions are missing: patch nodes, create leases in tpu-provisioner-system. Grant",
         id="missing rights",
     ),
     pytest.param(
         lambda world: world.kube.fail("POST", "selfsubject", errors.Unavailable("away")),
         "rights in Kubernetes", FAILED, "away", id="no answer about rights",
+    ),
+    # pause
+    pytest.param(
+        lambda world: world.kube.put_object(PAUSE, {"metadata": {"creationTimestamp": "2026-03-01T10:00:00Z"}}),
+        "pause", WARNING, "no node pools are created since 2026-03-01 10:00 UTC", id="creation is paused",
     ),
     # Go provisioner
     pytest.param(_lease(age_seconds=3), "Go provisioner", WARNING, "go_1 holds Lease", id="the Go provisioner runs"),
@@ -160,6 +169,10 @@ CASES = [
     ),
     pytest.param(
         _cluster(workload_pool=""), "Workload Identity", WARNING, "--workload-pool", id="no Workload Identity"
+    ),
+    pytest.param(
+        _cluster(pools_without_identity=("default-pool",)), "Workload Identity", WARNING,
+        "node-pools update default-pool --cluster=test --workload-metadata=GKE_METADATA", id="none on a node pool",
     ),
     # node pools
     pytest.param(
@@ -302,7 +315,7 @@ def test_which_reservations_are_named() -> None:
             lambda world: world.kube.denied.update({("list", "jobs"), ("watch", "leaderworkersets")}),
             "rights in Kubernetes",
             WARNING,
-            "2 of 24 permissions are missing: watch leaderworkersets, list jobs. LeaderWorkerSets and Jobs are not "
+            "2 of 26 permissions are missing: watch leaderworkersets, list jobs. LeaderWorkerSets and Jobs are not "
             "served without them",
             id="no right to Jobs",
         ),
@@ -344,7 +357,7 @@ def test_an_api_server_of_no_use_is_asked_nothing_more() -> None:
     world = World()
     world.kube.fail("*", ".", errors.Unavailable("away"), times=100)
     found = world.find()
-    names = ("JobSet", "LeaderWorkerSet", "rights in Kubernetes", "Go provisioner", "cluster identity")
+    names = ("JobSet", "LeaderWorkerSet", "rights in Kubernetes", "pause", "Go provisioner", "cluster identity")
     assert {found[name].status for name in names} == {WARNING}
     assert len(world.kube.calls) == 1
     assert found["node pools"].status is OK
@@ -396,4 +409,4 @@ def test_what_run_logs() -> None:
         ("info", "check.done", None),
     ]
     assert logs[0]["problem"].startswith("container.clusters.update missing")
-    assert (logs[-1]["ok"], logs[-1]["warning"], logs[-1]["failed"]) == (11, 2, 2)
+    assert (logs[-1]["ok"], logs[-1]["warning"], logs[-1]["failed"]) == (12, 2, 2)

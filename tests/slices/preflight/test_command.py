@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from provisioner import constants
 from provisioner.cli import run as run_command
+from provisioner.kube.protocol import collection_path
 from provisioner.kube.rights import ACCESS_REVIEWS
 from provisioner.simulators.gke.app import Simulator
 from provisioner.slices.preflight import Subject
@@ -69,6 +71,8 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         kube.answer(f"GET {GROUP}", as_json({"versions": [{"version": "v1alpha2"}]}))
         kube.answer(f"POST {ACCESS_REVIEWS}", as_json({"status": {"allowed": True}}))
         kube.answer(f"GET {ORIGINAL_LEASE}", as_json({"message": "not found", "reason": "NotFound"}, status=404))
+        configmaps = f"GET {collection_path('configmaps', namespace=constants.DEFAULT_NAMESPACE)}"
+        kube.answer(configmaps, as_json({"metadata": {"resourceVersion": "1"}, "items": []}))
         kube.answer("GET /api/v1/nodes", as_json({"metadata": {"resourceVersion": "1"}, "items": []}))
         yield Machine(kube=kube, gke=gke, kubeconfig=write_kubeconfig(tmp_path / "config", kube.url))
 
@@ -79,7 +83,7 @@ def test_all_is_well(machine: Machine) -> None:
     lines = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (0, "")
     assert [line for line in lines if not line.startswith("ok ")] == []
-    assert len(lines) == 18
+    assert len(lines) == 19
     assert {request.method for request in machine.kube.requests if request.path != ACCESS_REVIEWS} == {"GET"}
     assert set(machine.gke.call_counts()) == {
         "clusters.get",

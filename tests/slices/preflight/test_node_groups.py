@@ -38,6 +38,7 @@ def test_where_all_is_well(world: World) -> None:
         "JobSet",
         "LeaderWorkerSet",
         "rights in Kubernetes",
+        "pause",
         "Go provisioner",
         "TPUNodeGroups",
     ]

@@ -37,9 +37,6 @@ def _refusal(limit: str, message: str, until: datetime | None = None) -> Blocked
     return Blocked(reason=constants.LIMIT_REACHED, key=limit, message=message, until=until)
 
 
-_PAUSED = _refusal(_PAUSE, "PAUSE_CREATION is set: no node pools are created until the administrator unsets it.")
-
-
 class Charge(NamedTuple):
     """For whom one pool counts."""
 
@@ -66,6 +63,8 @@ class Budget:
 
     settings: Settings
     now: datetime
+    #: Set while no pools are created at all.
+    paused: Blocked | None = None
     #: Chips, or creates, by scope, and chips by scope and the workload that has them.
     used: Counter[str] = field(default_factory=Counter)
     chips_of_workloads: Counter[tuple[str, WorkloadUid]] = field(default_factory=Counter)
@@ -82,7 +81,8 @@ class Budget:
     @classmethod
     def of(cls, round_: Round) -> Budget:
         """Count what there is, before any slice counts on a pool that no pod is bound to."""
-        budget = cls(settings=round_.settings, now=round_.now)
+        paused = _pause(round_.snapshot.paused_since, round_.settings)
+        budget = cls(settings=round_.settings, now=round_.now, paused=paused)
         budget.created = sorted(at for at in round_.memory.created_at if at > round_.now - HOUR)
         budget.used[CREATES_PER_HOUR] = len(budget.created)
         if budget.counts:
@@ -116,8 +116,8 @@ class Budget:
 
     def refusal(self, slice_: Slice) -> Blocked | None:
         """Return what forbids one more pool for this slice, by the setting's name; None where nothing does."""
-        if self.settings.pause_creation:
-            return _PAUSED
+        if self.paused is not None:
+            return self.paused
         if slice_.shape is None:
             return None
         for limit, scope, most, asked in self._limits(slice_):
@@ -222,7 +222,7 @@ class Budget:
         """Whether slices can have nothing, however much becomes free."""
         asked, own, limits = self._asked(slices)
         never = any(asked[scope] + own[scope] > most for scope, most in limits.items())
-        return never or self.settings.pause_creation or any(self._too_many_pools(each.workload) for each in slices)
+        return never or self.paused is not None or any(self._too_many_pools(each.workload) for each in slices)
 
     def reserve(self, scope: str, unit: Unit, slices: Collection[Slice]) -> None:
         """Keep what becomes free within a limit for the unit whose turn it is."""
@@ -325,6 +325,15 @@ class Budget:
             yield LimitUse(limit, name, most, used)
 
 
+def _pause(since: datetime | None, settings: Settings) -> Blocked | None:
+    if since is not None:
+        who = f"Creation is paused since {since:%Y-%m-%d %H:%M} UTC, by ConfigMap {constants.PAUSE_CONFIGMAP_NAME}"
+        return _refusal(_PAUSE, f"{who}: no node pools are created until the administrator deletes it.")
+    if settings.pause_creation:
+        return _refusal(_PAUSE, "PAUSE_CREATION is set: no node pools are created until the administrator unsets it.")
+    return None
+
+
 def _users(round_: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, WorkloadUid]]]:
     """Count the nodes that each workload has unfinished pods with chips on, by pool; of several the first that came."""
     pool_of_node = {node.name: node.pool_name for node in round_.snapshot.nodes}
@@ -365,7 +374,7 @@ def problem_of(slices: Iterable[Slice], settings: Settings) -> str:
         return ""
     for each in slices:
         refusal = empty.refusal(each)
-        if refusal is not None and refusal.key != _PAUSE:
+        if refusal is not None:
             return f"{refusal.key} does not allow all of them at once"
         empty.take(each)
     return ""

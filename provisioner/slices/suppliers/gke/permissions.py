@@ -1,12 +1,7 @@
 """The IAM permissions that the provisioner needs; the roles of docs/install.md and of Terraform have exactly these."""
 
 #: On the project of the cluster.
-PROJECT_PERMISSIONS = (
-    "container.clusters.get",
-    "container.clusters.update",
-    "container.operations.get",
-    "container.operations.list",
-)
+PROJECT_PERMISSIONS = ("container.clusters.get", "container.clusters.update", "container.operations.get")
 #: On the nodes' service account.
 ACT_AS = "iam.serviceAccounts.actAs"
 #: On the project, and only for multi-host slices of tpu7x and tpu7.

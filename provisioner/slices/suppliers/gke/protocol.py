@@ -32,6 +32,8 @@ class Cluster:
     auto_provisioned_tpus: tuple[str, ...] = ()
     #: PROJECT.svc.id.goog; empty where Workload Identity is off.
     workload_pool: str = ""
+    #: Node pools whose pods have the permissions of their node all the same.
+    pools_without_identity: tuple[str, ...] = ()
 
 
 class Gke(Protocol):

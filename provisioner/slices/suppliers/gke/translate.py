@@ -62,7 +62,9 @@ CLUSTER_FIELDS = (
     "releaseChannel.channel",
     "masterAuth.clusterCaCertificate",
     "instanceGroupUrls",
+    "nodePools.name",
     "nodePools.instanceGroupUrls",
+    "nodePools.config.workloadMetadataConfig.mode",
     "autopilot.enabled",
     "autoscaling.enableNodeAutoprovisioning",
     "autoscaling.resourceLimits",
@@ -81,6 +83,7 @@ _EFFECTS = {
     "PreferNoSchedule": container_v1.NodeTaint.Effect.PREFER_NO_SCHEDULE,
     "NoExecute": container_v1.NodeTaint.Effect.NO_EXECUTE,
 }
+_GKE_METADATA = int(container_v1.WorkloadMetadataConfig.Mode.GKE_METADATA)
 _EFFECT_NAMES = {int(number): name for name, number in _EFFECTS.items()}
 _POOL_STATUSES = {
     number: PoolStatus[name]
@@ -215,6 +218,9 @@ def cluster_from_message(message: Any) -> Cluster:
         autopilot=message.autopilot.enabled,
         auto_provisioned_tpus=_auto_provisioned_tpus(message.autoscaling),
         workload_pool=message.workload_identity_config.workload_pool,
+        pools_without_identity=tuple(
+            pool.name for pool in message.node_pools if pool.config.workload_metadata_config.mode != _GKE_METADATA
+        ),
     )
 
 

@@ -526,7 +526,10 @@ def test_cluster(server: RecordingServer, client: GkeClient) -> None:
             "releaseChannel": {"channel": "REGULAR"},
             "masterAuth": {"clusterCaCertificate": base64.b64encode(b"PEM").decode()},
             "instanceGroupUrls": ["g1"],
-            "nodePools": [{"instanceGroupUrls": ["g1", "g2"]}],
+            "nodePools": [
+                {"name": "old", "instanceGroupUrls": ["g1", "g2"], "config": {"machineType": "e2-standard-4"}},
+                {"name": "new", "config": {"workloadMetadataConfig": {"mode": "GKE_METADATA"}}},
+            ],
             "autopilot": {"enabled": True},
             "autoscaling": {
                 "enableNodeAutoprovisioning": True,
@@ -548,6 +551,7 @@ def test_cluster(server: RecordingServer, client: GkeClient) -> None:
         autopilot=True,
         auto_provisioned_tpus=("tpu-v6e-slice",),
         workload_pool="p.svc.id.goog",
+        pools_without_identity=("old",),
     )
     mask = server.requests[0].headers["x-goog-fieldmask"].split(",")
     assert {"autopilot.enabled", "autoscaling.resourceLimits", "workloadIdentityConfig.workloadPool"} < set(mask)

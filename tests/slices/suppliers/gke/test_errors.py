@@ -696,6 +696,14 @@ def test_missing_credentials_say_what_to_run() -> None:
     assert str(error).startswith("start: ")
 
 
+def test_an_api_of_tokens_that_is_off_is_named() -> None:
+    """Whoever acts as a Google service account learns which API to enable."""
+    refused = "IAM Service Account Credentials API has not been used in project 1 before or it is disabled."
+    error = to_gke_error(auth.RefreshError("Unable to acquire impersonated credentials", refused), "x", call=Call.READ)
+    assert error.failure.kind is FailureKind.PERMISSION
+    assert "gcloud services enable iamcredentials.googleapis.com" in str(error)
+
+
 def _tree(base: type[Exception]) -> list[type[Exception]]:
     return [base, *(sub for child in base.__subclasses__() for sub in _tree(child))]
 
