@@ -10,8 +10,7 @@ import pytest
 import structlog
 
 from provisioner import constants
-from provisioner.kube.event_queue import WRITE_BURST, WRITES_PER_SECOND
-from provisioner.kube.events import EventRecorder
+from provisioner.kube.events import WRITE_BURST, WRITES_PER_SECOND, EventRecorder
 from provisioner.model.workloads import ObjectRef
 from provisioner.slices.metrics import Metrics
 from provisioner.slices.planning.memory.state import Memory
