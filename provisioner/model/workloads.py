@@ -166,6 +166,8 @@ class PodGroup:
     numbered: bool = True
     #: Whether the lowest index that is left leads, and not 0 alone: pods come at once, and end and return one by one.
     lowest_leads: bool = False
+    #: Whether all of them have succeeded, and only a restart of the workload makes pods again.
+    complete: bool = False
     #: Pods of a group.
     parallelism: int
     template: Requirements

@@ -105,6 +105,8 @@ def parse_jobset(raw: object) -> Workload:
     reader = BoundedReader("a JobSet", most_characters=bounds.JOBSET)
     labels = reader.labels("labels", metadata.get("labels"), keep=_KEPT_LABELS)
     annotations = reader.annotations(metadata.get("annotations"), keep=constants.READ_ANNOTATIONS)
+    statuses = fields.mappings(fields.mapping(fields.mapping(raw).get("status")).get("replicatedJobsStatus"))
+    succeeded = {fields.name(each.get("name")): fields.count(each.get("succeeded"), default=0) for each in statuses}
     groups = []
     entries = fields.mappings(spec.get("replicatedJobs"))
     if len(entries) > bounds.REPLICATED_JOBS:
@@ -113,10 +115,13 @@ def parse_jobset(raw: object) -> Workload:
         job_spec = fields.mapping(fields.mapping(entry.get("template")).get("spec"))
         template = fields.mapping(job_spec.get("template"))
         template_reader = podspec.reader_of_pod(within=reader)
+        group_name = template_reader.text("the name of a replicated job", entry.get("name"), most=bounds.OBJECT_NAME)
+        replicas = fields.count(entry.get("replicas"), default=1)
         groups.append(
             PodGroup(
-                name=template_reader.text("the name of a replicated job", entry.get("name"), most=bounds.OBJECT_NAME),
-                replicas=fields.count(entry.get("replicas"), default=1),
+                name=group_name,
+                replicas=replicas,
+                complete=0 < replicas <= succeeded.get(group_name, 0),
                 parallelism=fields.count(job_spec.get("parallelism"), default=1),
                 template=podspec.requirements(
                     what,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,12 @@ import yaml
 
 import provisioner as package
 from provisioner import constants
+from provisioner.localcluster import RUN_FOR
 from provisioner.rehearsal import ProvisionerProcess, Rehearsal
 from provisioner.simulators.gke.faults import Fault, FaultKind
 from provisioner.simulators.gke.records import PoolStatus
 from tests.e2e.conftest import Shared, own_ground
-from tests.e2e.kit import Ground, metrics, ready
+from tests.e2e.kit import Ground, jobset, metrics, ready
 
 pytestmark = pytest.mark.e2e
 
@@ -187,3 +189,20 @@ def test_a_restart_keeps_the_pool(ground: Ground, provisioner: ProvisionerProces
 def _jobset_name(file: Path) -> str:
     (name,) = (document["metadata"]["name"] for document in yaml.safe_load_all(file.read_text(encoding="utf-8")))
     return str(name)
+
+
+def test_the_pool_of_a_child_job_that_is_complete(ground: Ground, provisioner: ProvisionerProcess) -> None:
+    """It goes after the delay, although another child Job of the JobSet still runs."""
+    body = jobset("steps", ground.namespace, run_for="1s")
+    (first,) = body["spec"]["replicatedJobs"]
+    second = copy.deepcopy(first)
+    second["name"] = "long"
+    template = second["template"]["spec"]["template"]
+    template["metadata"]["annotations"][RUN_FOR] = "1h"
+    body["spec"]["replicatedJobs"] = [first, second]
+    ground.post(body)
+    ground.wait(lambda: len(ground.pools("steps-")) == 2, "both have a pool")
+    ground.wait(lambda: len(ground.living("steps-")) == 1, "the pool of the first is deleted")
+    assert ground.phases("steps")["Running"] == 1
+    ground.delete("steps")
+    ground.await_gone("steps-")

@@ -113,6 +113,21 @@ def test_a_quota_of_operations(alone: Ground) -> None:
     assert len(logged(process, "node_pool.create_failed")) <= 24
 
 
+def test_operations_of_others_that_hang(alone: Ground) -> None:
+    """Two pools of somebody else are created without end and take two of three operations: ours share the third."""
+    alone.gke.set(operations_quota=3)
+    alone.gke.inject(Fault(kind=FaultKind.CREATE_NEVER_ENDS, pool="theirs-.*"))
+    for name in ("theirs-1", "theirs-2"):
+        alone.make_pool({"name": name, "initialNodeCount": 1, "config": {"machineType": "e2-standard-4"}})
+    process = alone.provisioner()
+    names = [f"third-{index}" for index in range(4)]
+    for name in names:
+        alone.apply(name, run_for="1s")
+    alone.await_completed(*names, seconds=150)
+    alone.await_gone("third-", seconds=150)
+    assert any(each["kind"] == "too_many_operations" for each in logged(process, "node_pool.create_failed"))
+
+
 def test_a_refused_delete(ground: Ground, provisioner: ProvisionerProcess) -> None:
     """A delete that GKE refuses once is sent again, and told."""
     ground.gke.inject(

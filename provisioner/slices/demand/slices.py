@@ -62,6 +62,8 @@ class Slice:
     #: All unfinished pods of the group, oldest incarnation included.
     pods: tuple[Pod, ...]
     parallelism: int
+    #: Its child Job has succeeded: it wants no pool any more.
+    ended: bool = False
     #: Slices of its workload, itself included.
     siblings: int = 1
     wishes: Wishes = Wishes()
@@ -242,6 +244,7 @@ def _slice(workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: i
         leader=leader,
         pods=tuple(pods),
         parallelism=(leader.group_size if leader is not None else 0) or group.parallelism,
+        ended=group.complete and not pods,
         siblings=siblings,
         wishes=read_wishes(requirements.annotations, workload.annotations),
         # One that exceeds a bound is told once, on the workload (`rejected`), and not for each slice.

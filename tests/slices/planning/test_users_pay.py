@@ -172,6 +172,18 @@ def test_the_pool_of_a_finished_child_job_goes_although_its_jobset_runs() -> Non
     assert world.bound(workload) == 1
 
 
+def test_the_pool_of_child_jobs_that_are_complete_goes_after_the_delay() -> None:
+    """Their JobSet, which still runs, says so; a restart finds no pool."""
+    workload = make_jobset("two", replicas=2)
+    world = running(workload)
+    group = workload.groups[0]
+    world.workloads[workload.uid] = replace(workload, groups=(replace(group, complete=True),))
+    world.end_pods(workload, 0)
+    world.run(4, seconds=15)
+    assert len(world.deleted) == 1
+    assert world.bound(workload) == 1
+
+
 @pytest.mark.parametrize("limits", [{"max_chips": 8}, {"max_pools_per_jobset": 1}], ids=str)
 def test_the_next_step_of_a_jobset_starts_when_the_one_before_is_over(limits: dict[str, Any]) -> None:
     """With dependsOn: Complete, and a limit that has room for one of them."""

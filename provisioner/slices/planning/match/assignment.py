@@ -173,7 +173,9 @@ def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()
 
 
 def _expired(slice_: Slice, round_: Round) -> bool:
-    """Whether a slice has counted on a pool for too long that none of its pods was bound to."""
+    """Whether a slice has ended, or has counted on a pool for too long that none of its pods was bound to."""
+    if slice_.ended:
+        return True
     claim = round_.memory.claims.get(slice_.id)
     if claim is None or claim.since is None or claim.has_pods is not bool(slice_.pods):
         return False
