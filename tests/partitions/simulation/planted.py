@@ -13,6 +13,7 @@ from provisioner.partitions.planning import (
     backoff,
     ground,
     idling,
+    making,
     placing,
     queue,
     round,  # noqa: A004 - the module's own name
@@ -51,6 +52,13 @@ def _broken_is_on_its_way(original: Any) -> Any:
         return Phase.CREATING if phase is Phase.BROKEN else phase
 
     return phase_of
+
+
+def _where_gated(original: Any) -> Any:
+    def make_anew(each: Any, pod: Any, round_: Any, notice: Any) -> Any:
+        return original(each, replace(pod, begun=not pod.gated), round_, notice)
+
+    return make_anew
 
 
 def _whatever_the_last_failure(_original: Any) -> Any:
@@ -102,6 +110,8 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="lost-writes-are-awaited", at=(writes, "LOST_SECONDS"), mutate=lambda _: 1e9, search_from=2),
     Bug(name="failures-are-latched", at=(backoff, "_after"), mutate=_latched),
     Bug(name="broken-partitions-are-awaited", at=(standing, "_phase_of"), mutate=_broken_is_on_its_way, search_from=25),
+    Bug(name="pods-wait-for-a-server-that-is-down", at=(standing, "_is_away"), mutate=always(value=False)),
+    Bug(name="init-containers-wait-for-what-is-broken", at=(making, "_make_anew"), mutate=_where_gated),
     Bug(name="pods-without-a-node-keep-ipus", at=(idling, "steps"), mutate=always(())),
     Bug(
         name="pods-stay-where-they-may-not-run",
