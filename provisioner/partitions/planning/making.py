@@ -58,8 +58,9 @@ def _create(standing: Standing, pod: Pod, round_: Round) -> Step:
         if known.backoff.until > round_.now:
             return Step(notices=notices, moments=(known.backoff.until,))
     call = CreatePartition(server=entry.server, request=request_of(entry))
-    # The oldest pod has its turn first.
-    return Step(calls=(Wanted(call=call, urgency=Urgency.CREATE, due_at=pod.created_at),), notices=notices)
+    # The oldest pod has its turn first; who has failed comes after those that had none yet.
+    due_at = known.backoff.until if known.backoff is not None else pod.created_at
+    return Step(calls=(Wanted(call=call, urgency=Urgency.CHANGE, due_at=due_at),), notices=notices)
 
 
 def request_of(entry: Entry) -> PartitionRequest:
@@ -104,4 +105,5 @@ def _make_anew(standing: Standing, pod: Pod, round_: Round, notice: Notice) -> S
         return Step(notices=(notice,), moments=(known.removing.until,))
     proof = (entry.namespace, entry.pod, entry.pod_uid)
     call = RemovePartition(server=entry.server, id=entry.id, pod=proof, unused=True)
-    return Step(calls=(Wanted(call=call, urgency=Urgency.REMOVE, due_at=known.since),), notices=(notice,))
+    due_at = known.removing.until if known.removing is not None else known.since
+    return Step(calls=(Wanted(call=call, urgency=Urgency.CHANGE, due_at=due_at),), notices=(notice,))

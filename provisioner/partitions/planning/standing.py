@@ -77,8 +77,10 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
     reading = round_.reading(entry.server)
     if reading is None:
         phase = Phase.CREATING if wanted else Phase.RELEASING
-        if _is_away(entry, known, round_):
+        if entry.server not in round_.servers:
             phase = _phase_without_server(pod, wanted=wanted)
+        elif wanted and pod is not None and pod.gated and _is_away(entry, known, round_):
+            phase = Phase.WITHDRAWN
         return Standing(entry=entry, pod=pod, phase=phase, known=known, certain=False)
     partition = round_.listed[entry.server].get(entry.id)
     # Nothing was changed after this was asked for.
@@ -119,14 +121,9 @@ def _is_misplaced(entry: Entry, pod: Pod) -> bool:
 
 
 def _is_away(entry: Entry, known: PartitionMemory, round_: Round) -> bool:
-    """Whether no setting names a server any more, or it could not be read for long."""
-    view = round_.servers.get(entry.server)
-    if view is None:
-        return True
-    seen_at = known.changed_at or known.since
-    if view.reading is not None:
-        seen_at = max(seen_at, view.reading.asked_at)
-    return _is_long_ago(seen_at, round_)
+    """Whether a server could not be read for long."""
+    reading, began_at = round_.servers[entry.server].reading, known.changed_at or known.since
+    return _is_long_ago(max(began_at, reading.asked_at) if reading is not None else began_at, round_)
 
 
 def _is_in_vain(entry: Entry, known: PartitionMemory, round_: Round) -> bool:
@@ -139,10 +136,9 @@ def _is_long_ago(moment: datetime, round_: Round) -> bool:
 
 
 def _phase_without_server(pod: Pod | None, *, wanted: bool) -> Phase:
-    """Say how far an entry is whose server is away.
+    """Say how far an entry is whose server no setting names any more.
 
-    What is left there is an orphan as soon as it is back. A pod that was told of it has it there, as far as anybody
-    knows.
+    What is left there is an orphan as soon as one does. A pod that was told of it has it there, for all anybody knows.
     """
     if not wanted:
         return Phase.GONE

@@ -350,3 +350,20 @@ def test_it_can_be_switched_off() -> None:
     story.settings = replace(story.settings, unscheduled_seconds=0.0)
     story.settle(rounds=30, seconds=100)
     assert list(story.at()) == [id_of(pod)]
+
+
+@pytest.mark.parametrize("hanging", [CreatePartition, RemovePartition])
+def test_a_partition_is_made_beside_calls_that_hang(hanging: type[Any]) -> None:
+    """A server works on four changes at once; some of its IPUs may be out of order for hours."""
+    others = [make_pod(f"other-{number}", size=1, age_seconds=99) for number in range(12)]
+    new = make_pod("new", size=1)
+    story = Story(pods=[new, *(others if hanging is CreatePartition else ())])
+    story.record(*map(make_entry, (*others, new)))
+    if hanging is RemovePartition:
+        story.put(*map(make_partition, others))
+    for _ in range(12):
+        for call in story.decide().calls:
+            fails = isinstance(call, hanging) and id_of(new) not in call.key
+            story.answer(call, FailureKind.UNKNOWN_OUTCOME if fails else None)
+        story.pass_time(70)
+    assert id_of(new) in story.at()

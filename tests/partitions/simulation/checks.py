@@ -164,9 +164,9 @@ class Checks:
         """Only who was told a server has a place on one that is down for long, counted from `since` at the earliest."""
         for entry in self.kube.read_ledger().entries:
             server, pod = self.servers[entry.server], self.kube.pods.get(entry.pod_uid)
-            down = self.stage.agenda.now - max(since, server.down_at, self.kube.ended.get(entry.pod_uid, 0.0))
-            told = pod is not None and not pod.gated and self.kube.needs(pod)
-            if server.is_down and not told and down > self.settings.stuck_seconds + _NOTICED_SECONDS:
+            down = self.stage.agenda.now - max(since, server.down_at)
+            waits = pod is not None and pod.gated and self.kube.needs(pod)
+            if server.is_down and waits and down > self.settings.stuck_seconds + _NOTICED_SECONDS:
                 self.stage.violate(f"{entry.pod} has a place on {entry.server}, which is down for {down:.0f} s")
 
     def nothing_left(self) -> None:

@@ -169,8 +169,9 @@ class Run:
 
     def _can_be_served_now(self, pod: Pod) -> bool:
         up = {address: each for address, each in self.servers.items() if not each.is_down}
-        if self.settings.namespace_limits and len(up) < len(self.servers):
-            # Those that were told a server that is down have their share.
+        told = [each for each in self.kube.pods.values() if each.told_server and each.told_server not in up]
+        if self.settings.namespace_limits and any(each.namespace == pod.namespace for each in told):
+            # It may wait for their share of the limit.
             return False
         return pod.uid not in self.kube.homeless and self._can_be_served(pod, up)
 
