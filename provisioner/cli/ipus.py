@@ -85,7 +85,8 @@ def explain(document: Document, name: str, namespace: str) -> Iterator[str]:
         since = for_how_long(each.since, document.served_at)
         whose = f"of pod {each.pod}" if each.pod else "of nobody"
         meaning = _MEANINGS.get(each.phase, each.phase)
-        yield plain(f"partition {each.id} {whose}, {each.ipus} IPUs, {meaning} ({since})")
+        why = f": {each.why}" if each.why else ""
+        yield plain(f"partition {each.id} {whose}, {each.ipus} IPUs, {meaning} ({since}){why}")
         where = [("  server", each.server), ("  allocation", each.allocation or "not told")]
         yield from tables.aligned([*where, ("  since", moment(each.since))])
 
@@ -135,4 +136,4 @@ def _rows(
     for each in held:
         namespace, _, pod = each.pod.partition("/")
         since = for_how_long(each.since, now)
-        yield (namespace or "-", pod or "-", str(each.ipus), each.phase, since, each.id, each.server, "")
+        yield (namespace or "-", pod or "-", str(each.ipus), each.phase, since, each.id, each.server, each.why)

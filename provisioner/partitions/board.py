@@ -82,6 +82,8 @@ class PartitionLine:
     pod: str
     phase: str
     since: datetime
+    #: What is in its way; empty: nothing is.
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +208,7 @@ def _with(document: Document, published: _Published) -> Document:
                 pod=each.pod,
                 phase=each.phase,
                 since=each.since,
+                why=each.why,
             )
             for each in holdings
         ),

@@ -6,20 +6,22 @@ it will never get anything. The library of HTTP is imported when it asks: the pr
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from provisioner.partitions import handover
 
-#: Longer than the API takes for any answer.
-_TIMEOUT_SECONDS = 40.0
+#: Longer than the API takes for any answer; and nobody gives up before one can be there.
+_TIMEOUT_SECONDS, _SHORTEST_SECONDS = 40.0, 1.0
 _LONGEST_ANSWER = 1024 * 1024
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 30.0
 #: Answers say when to ask again; no server keeps a pod for longer than this.
@@ -66,8 +68,8 @@ class Reply:
 class Send(Protocol):
     """Posts a body with a token; raises Unreachable."""
 
-    def __call__(self, token: str, body: bytes) -> Reply:
-        """Return the answer."""
+    def __call__(self, token: str, body: bytes, seconds: float) -> Reply:
+        """Return the answer, if all of it is there in so many seconds."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,12 +95,13 @@ class Client:
 
     def fetch(self) -> str:
         """Return the IPUoF configuration; raise NotServed or GaveUp."""
-        until = None if self.patience_seconds is None else self.monotonic() + self.patience_seconds
+        patience = inf if self.patience_seconds is None else max(self.patience_seconds, _SHORTEST_SECONDS)
+        until = self.monotonic() + patience
         body = json.dumps(self.asked).encode()
         while True:
             why, wait_seconds = "", 0.0
             try:
-                reply = self.send(self.token(), body)
+                reply = self.send(self.token(), body, min(_TIMEOUT_SECONDS, until - self.monotonic()))
             except (Unreachable, OSError) as error:
                 why, wait_seconds = str(error), self._back_off()
             else:
@@ -107,7 +110,7 @@ class Client:
                     return found
                 why, wait_seconds = found
             self._tell(why)
-            if until is not None and self.monotonic() + wait_seconds > until:
+            if self.monotonic() + wait_seconds >= until:
                 raise GaveUp(f"there is no partition after {self.patience_seconds:g} s: {why}")
             self.sleep(wait_seconds)
 
@@ -159,23 +162,24 @@ def sender(server: str, ca_file: str | None = None) -> Send:
     the machine trusts. Nothing is sent before.
     """
     import http.client  # noqa: PLC0415 - see the module's docstring
+    import socket  # noqa: PLC0415
     import ssl  # noqa: PLC0415
+    import threading  # noqa: PLC0415
 
     parts = urlsplit(server)
     host, port = parts.hostname or "", parts.port
 
-    def connect() -> http.client.HTTPConnection:
+    def connect(seconds: float) -> http.client.HTTPConnection:
         if parts.scheme != "https":
-            return http.client.HTTPConnection(host, port, timeout=_TIMEOUT_SECONDS)
+            return http.client.HTTPConnection(host, port, timeout=seconds)
         try:
             # Read each time: the kubelet replaces the file when the authority changes.
             context = ssl.create_default_context(cafile=ca_file)
         except OSError as error:
             raise Unreachable(f"the authorities in {ca_file} cannot be read: {error}") from error
-        return http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_SECONDS, context=context)
+        return http.client.HTTPSConnection(host, port, timeout=seconds, context=context)
 
-    def send(token: str, body: bytes) -> Reply:
-        connection = connect()
+    def exchange(connection: http.client.HTTPConnection, token: str, body: bytes) -> Reply:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "Connection": "close"}
         try:
             connection.request("POST", handover.ROOT, body, headers)
@@ -192,6 +196,28 @@ def sender(server: str, ca_file: str | None = None) -> Send:
             raise Unreachable(f"{server} does not answer: {str(error) or type(error).__name__}") from error
         finally:
             connection.close()
+
+    def send(token: str, body: bytes, seconds: float) -> Reply:
+        connection = connect(seconds)
+        found: list[Reply | Exception] = []
+
+        def run() -> None:
+            try:
+                found.append(exchange(connection, token, body))
+            except Exception as error:  # noqa: BLE001 - it is raised below
+                found.append(error)
+
+        # Neither the look-up of a name nor an answer that comes byte by byte ends in time otherwise.
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(seconds)
+        if not found:
+            with contextlib.suppress(OSError, AttributeError):
+                connection.sock.shutdown(socket.SHUT_RDWR)
+            raise Unreachable(f"{server} has not answered in {seconds:g} s")
+        if isinstance(found[0], Exception):
+            raise found[0]
+        return found[0]
 
     return send
 

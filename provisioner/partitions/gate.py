@@ -54,8 +54,8 @@ class Gate:
         if pod.told_server != call.server and pod.told_server in self.servers:
             # Its partition is there.
             return
-        if call.gated and pod.gated:
-            # It was told of none yet.
+        if call.unused and not pod.begun:
+            # Its init container waits for it.
             return
         if pod.deletion_deadline is not None and pod.deletion_deadline == call.past_deletion:
             # It has had its grace, as this process counts time.

@@ -54,6 +54,7 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
         started_at=parse_timestamp(status.get("startTime")),
         # They are written when the gate is opened; before that they are not ours.
         told_server="" if gated else _told_server_of(annotations),
+        begun=not gated and _has_begun(status),
         servers=_allowed_of(spec, servers),
     )
 
@@ -90,6 +91,16 @@ def _told_server_of(annotations: dict[str, Any]) -> str:
     host, port = (fields.name(annotations.get(key)) for key in (names.PARTITION_HOST, names.PARTITION_PORT))
     number = fields.index(port)
     return Server(host=host, port=number).address if host and number is not None else ""
+
+
+def _has_begun(status: dict[str, Any]) -> bool:
+    if status.get("phase") not in (None, "Pending"):
+        return True
+    for each in fields.mappings(status.get("initContainerStatuses")):
+        if each.get("name") == handover.INIT_CONTAINER:
+            ended = fields.mapping(fields.mapping(each.get("state")).get("terminated"))
+            return ended.get("exitCode") == 0
+    return False
 
 
 def _allowed_of(spec: dict[str, Any], servers: Sequence[Server]) -> frozenset[str] | None:

@@ -92,8 +92,8 @@ OPTIONS: tuple[Option, ...] = (
         default="off",
         description="What pods with the annotation graphcore.ai/ipus get: compatible: an init container that waits for "
         "their partition and hands over its configuration, the node's network and all privileges, as from Graphcore's "
-        "plugin; least-privilege: the capability IPC_LOCK, RDMA devices and variables that name the partition; off: "
-        "nothing. See partitions.md.",
+        "plugin; least-privilege: variables that name the partition, and IPU_RDMA_RESOURCE; off: nothing. See "
+        "partitions.md.",
     ),
     served_namespaces(
         Group.WEBHOOK,
@@ -143,8 +143,8 @@ OPTIONS: tuple[Option, ...] = (
         read=forms.matching(forms.RESOURCE, "the name of an extended resource"),
         default="",
         description="In the mode least-privilege each container requests one of this resource, by which a device "
-        "plugin gives it RDMA devices, such as rdma/hca. Empty: the node's /dev/infiniband is mounted, to which the "
-        "container runtime has to give access.",
+        "plugin gives it RDMA devices, such as rdma/hca, and gets the capability IPC_LOCK. Empty: neither, so that Pod "
+        "Security admits pods at the level baseline.",
     ),
     Option(
         variable="IPU_VIPU_TIMEOUT_SECONDS",

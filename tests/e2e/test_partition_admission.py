@@ -167,6 +167,40 @@ def test_what_is_injected_is_a_valid_pod(rehearsal: Rehearsal, forwarder: Forwar
                 assert again["spec"] == made["spec"], name
 
 
+_UNPRIVILEGED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+@pytest.mark.usefixtures("registered")
+def test_which_level_of_pod_security_each_mode_needs(rehearsal: Rehearsal, forwarder: Forwarder) -> None:
+    """Of pods that ask for nothing themselves; it looks at them after the webhook."""
+    levels = ("privileged", "baseline", "restricted")
+    for level in levels:
+        labels = {"pod-security.kubernetes.io/enforce": level}
+        rehearsal.create_namespace(f"{_NAMESPACE}-{level}", labels=labels)
+    found = {}
+    for mode, settings in {"compatible": COMPATIBLE, "with a plugin": WITH_PLUGIN, "least privilege": LEAST}.items():
+        with serving(rehearsal, forwarder, settings):
+            found[mode] = [level for level in levels if _is_admitted(rehearsal, f"{_NAMESPACE}-{level}")]
+    for level in levels:
+        rehearsal.kubectl("delete", "namespace", f"{_NAMESPACE}-{level}", "--wait=false")
+    assert found == {"compatible": ["privileged"], "with a plugin": ["privileged"], "least privilege": [*levels]}
+
+
+def _is_admitted(rehearsal: Rehearsal, namespace: str) -> bool:
+    # The other modes give no privilege to who refuses it.
+    container = {"securityContext": _UNPRIVILEGED} if namespace.endswith("restricted") else None
+    try:
+        rehearsal.api.post(f"{collection_path('pods', namespace=namespace)}?dryRun=All", pod(container=container))
+    except kube.Forbidden as error:
+        return "violates PodSecurity" not in str(error)
+    return True
+
+
 def _kept(made: Json) -> Json:
     return {key: made["metadata"][key] for key in ("annotations", "labels")}
 

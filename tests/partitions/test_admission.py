@@ -18,7 +18,6 @@ from provisioner.admission.review import Answer, Request
 from provisioner.partitions import names
 from provisioner.partitions.admission.injection import (
     CONFIG_VOLUME,
-    DEVICES_VOLUME,
     INIT_CONTAINER,
     TOKEN_VOLUME,
     Mode,
@@ -108,13 +107,12 @@ def test_in_compatible_mode_a_pod_gets_what_the_plugin_gave_and_our_gate() -> No
     ]
 
 
-def test_in_least_privilege_mode_it_gets_a_capability_devices_and_variables() -> None:
+def test_in_least_privilege_mode_it_gets_variables_and_no_privilege() -> None:
     after = injected(raw_pod(), LEAST)
     spec, main = after["spec"], main_of(after)
     assert "hostNetwork" not in spec
     assert "dnsPolicy" not in spec
-    assert main["securityContext"] == {"capabilities": {"add": ["IPC_LOCK"]}}
-    assert main["volumeMounts"] == [{"name": DEVICES_VOLUME, "mountPath": "/dev/infiniband"}]
+    assert main.keys() == {"name", "image", "env"}
     values = {each["name"]: each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"] for each in main["env"]}
     prefix = "metadata.annotations['tpu-provisioner.cloud.google.com/partition"
     assert values == {
@@ -127,11 +125,12 @@ def test_in_least_privilege_mode_it_gets_a_capability_devices_and_variables() ->
     # The init container proves that the partition is active, and writes nothing.
     (init,) = spec["initContainers"]
     assert not any(each.startswith("--file") for each in init["command"])
-    assert [each["name"] for each in spec["volumes"]] == [TOKEN_VOLUME, DEVICES_VOLUME]
+    assert [each["name"] for each in spec["volumes"]] == [TOKEN_VOLUME]
 
 
-def test_with_a_device_plugin_nothing_of_the_node_is_mounted() -> None:
+def test_with_a_device_plugin_it_gets_a_device_and_may_lock_memory() -> None:
     after = injected(raw_pod(), WITH_PLUGIN)
+    assert main_of(after)["securityContext"] == {"capabilities": {"add": ["IPC_LOCK"]}}
     assert main_of(after)["resources"] == {"limits": {"rdma/hca": "1"}, "requests": {"rdma/hca": "1"}}
     assert [each["name"] for each in after["spec"]["volumes"]] == [TOKEN_VOLUME]
     assert "volumeMounts" not in main_of(after)
@@ -232,7 +231,7 @@ def test_who_makes_a_pod_whose_init_container_may_find_nobody_is_warned(policy: 
 def test_a_capability_that_is_there_is_not_added_again(capability: str) -> None:
     security = {"capabilities": {"add": [capability]}}
     pod = raw_pod(containers=[{"name": "main", "securityContext": security}])
-    assert main_of(injected(pod, LEAST))["securityContext"] == security
+    assert main_of(injected(pod, WITH_PLUGIN))["securityContext"] == security
 
 
 def test_other_gates_and_volumes_stay() -> None:

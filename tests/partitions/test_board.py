@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -237,3 +238,14 @@ def test_what_is_left_out_is_told(crowd: Document) -> None:
     assert list(ipus.left_out(crowd)) == [words]
     (told,) = ipus.explain(crowd, "train-999", "research")
     assert "at place 1000 of 3000" in told
+
+
+def test_what_is_in_the_way_of_a_partition_is_shown() -> None:
+    why = "V-IPU server a cannot be read."
+    board = Board(release="test", identity="test", now=lambda: NOW)
+    view = View(holdings=(replace(holding(1, "creating"), why=why),))
+    board.publish(Plan(memory=Memory(), view=view), Snapshot(cluster_uid=""), NOW)
+    document = msgspec.json.decode(board.json(), type=Document)
+    assert [each.why for each in document.partitions] == [why]
+    assert any(why in line for line in ipus.page(document))
+    assert any(why in line for line in ipus.explain(document, "train-1", "research"))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,7 @@ class Play:
         self.waited: list[float] = []
         self.said: list[str] = []
         self.tokens: list[str] = []
+        self.given: list[float] = []
         self._script = iter(script)
         self.client = Client(
             asked={"namespace": "ml", "pod": "train", "uid": "u", "size": 4},
@@ -46,7 +50,8 @@ class Play:
             patience_seconds=patience_seconds,
         )
 
-    def _send(self, token: str, body: bytes) -> Reply:
+    def _send(self, token: str, body: bytes, seconds: float) -> Reply:
+        self.given.append(seconds)
         assert json.loads(body) == {"namespace": "ml", "pod": "train", "uid": "u", "size": 4}
         self.tokens.append(token)
         answer = next(self._script)
@@ -123,6 +128,8 @@ def test_it_gives_up_in_time_and_says_why() -> None:
     with pytest.raises(GaveUp, match=r"after 12 s: the pod waits for IPUs"):
         play.client.fetch()
     assert play.waited == [5.0, 5.0]
+    # A server that hangs ends no later.
+    assert play.given == [12.0, 7.0, 2.0]
 
 
 def test_what_it_waits_for_is_said_again_each_minute() -> None:
@@ -242,7 +249,21 @@ def test_the_command_ends_with(
 
 def test_a_server_that_is_away_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unreachable, match="does not answer"):
-        client.sender("http://127.0.0.1:1")("token", b"{}")
+        client.sender("http://127.0.0.1:1")("token", b"{}", 9.0)
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\n"], ids=["before the first line", "after it"])
+def test_a_server_that_does_not_end_its_answer_is_left_in_time(said: bytes) -> None:
+    """Also where bytes come one by one: the time is that of the whole answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
+        asked = thread.submit(client.sender(f"http://127.0.0.1:{server.getsockname()[1]}"), "token", b"{}", 0.3)
+        talking, _ = server.accept()
+        with talking, contextlib.suppress(OSError):
+            talking.sendall(said)
+            while not wait([asked], 0.01).done:
+                talking.sendall(b"X")
+        with pytest.raises(Unreachable, match=r"has not answered in 0\.3 s"):
+            asked.result()
 
 
 def test_a_signal_ends_it_also_as_process_1(tmp_path: Path) -> None:

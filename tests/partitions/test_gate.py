@@ -62,8 +62,9 @@ _AT = datetime(2026, 11, 23, 2, tzinfo=UTC)
         pytest.param(_pod(told="vipu-2"), {}, True, id="nor one that has it on another server"),
         pytest.param(_pod(told="vipu-old"), {}, False, id="another name may be one of this server"),
         pytest.param(_pod(gated=True), {}, False, id="one that waits keeps it"),
-        pytest.param(_pod(gated=True), {"gated": True}, True, id="but for what is made anew"),
-        pytest.param(_pod(), {"gated": True}, False, id="which nobody else is told of meanwhile"),
+        pytest.param(_pod(gated=True), {"unused": True}, True, id="but for what is made anew"),
+        pytest.param(_pod(phase="Pending"), {"unused": True}, True, id="also where its init container waits"),
+        pytest.param(_pod(), {"unused": True}, False, id="and its others do not run meanwhile"),
         pytest.param(_pod(deletionTimestamp=_DELETED), {}, False, id="one that is being deleted has its grace"),
         pytest.param(_pod(deletionTimestamp=_DELETED), {"past_deletion": _AT}, True, id="until that has run out"),
         pytest.param(

@@ -91,7 +91,28 @@ def test_everything_that_counts_is_read() -> None:
         grace_seconds=5.0,
         started_at=datetime(2026, 11, 23, 1, 3, tzinfo=UTC),
         told_server="[fd00::1]:8090",
+        begun=True,
     )
+
+
+def _ended(code: int, name: str = "graphcore-partition") -> dict[str, Any]:
+    return {"initContainerStatuses": [{"name": name, "state": {"terminated": {"exitCode": code}}}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "gated", "want"),
+    [
+        pytest.param({}, False, False, id="no kubelet has said anything"),
+        pytest.param({"phase": "Pending", **_ended(0)}, False, True, id="its init container has ended well"),
+        pytest.param({"phase": "Pending", **_ended(3)}, False, False, id="or not, and is started again"),
+        pytest.param({"phase": "Pending", **_ended(0, "other")}, False, False, id="another one has ended"),
+        pytest.param({"phase": "Running"}, False, True, id="it runs"),
+        pytest.param({"phase": "Running", **_ended(0)}, True, False, id="somebody says so of one that waits"),
+    ],
+)
+def test_whether_a_pod_may_use_its_partition(status: dict[str, Any], gated: bool, want: bool) -> None:
+    spec = {"schedulingGates": [{"name": names.SCHEDULING_GATE}]} if gated else {}
+    assert parse_pod(_raw(spec=spec, status=status)).begun is want
 
 
 def test_what_is_asked_for_wrongly_is_a_problem_and_not_an_error() -> None:
@@ -220,7 +241,7 @@ _ANNOTATIONS = (names.IPUS, names.IPU, names.PARTITION_PORT, names.STATUS)
         {}, optional={**dict.fromkeys(_NUMBERS, _JSON), "schedulingGates": _JSON, "affinity": _JSON.map(_affinity)}
     ),
     st.fixed_dictionaries({}, optional=dict.fromkeys(_ANNOTATIONS, _JSON)),
-    st.fixed_dictionaries({}, optional={"phase": _JSON, "startTime": _JSON}),
+    st.fixed_dictionaries({}, optional={"phase": _JSON, "startTime": _JSON, "initContainerStatuses": _JSON}),
 )
 def test_whatever_json_comes_a_pod_comes_out(spec: Any, annotations: Any, status: Any) -> None:
     pod = parse_pod(_raw(annotations=annotations, spec=spec, status=status), servers=(_ONE, _TWO))

@@ -61,7 +61,7 @@ class Place:
             self.ground.place(pod)
         asked = {"namespace": "ml", "pod": "train", "uid": pod.uid, "size": 4}
         send = sender(f"{scheme}://{host}:{port}", str(self.authority) if scheme == "https" else None)
-        reply = send(self.ground.token(pod), json.dumps(asked).encode())
+        reply = send(self.ground.token(pod), json.dumps(asked).encode(), 20.0)
         assert reply.status == 200, reply
         return json.dumps(reply.json()["config"])
 

@@ -19,11 +19,9 @@ from provisioner.partitions import handover, names
 INIT_CONTAINER = handover.INIT_CONTAINER
 CONFIG_VOLUME = "graphcore-ipuof"
 TOKEN_VOLUME = "graphcore-token"  # noqa: S105 - a name
-DEVICES_VOLUME = "graphcore-devices"
 #: Annotations that the controller writes when the pod has its partition, or that ask it to take the partition back.
 OF_THE_CONTROLLER = (names.PARTITION_ID, names.PARTITION_HOST, names.PARTITION_PORT, names.RELEASE)
 
-_DEVICES = "/dev/infiniband"
 _HOST_DNS, _CLUSTER_DNS = "ClusterFirstWithHostNet", "ClusterFirst"
 _IPC_LOCK = "IPC_LOCK"
 #: Where the API server mounts the pod's own token in each container.
@@ -41,7 +39,7 @@ class Mode(StrEnum):
     OFF = "off"
     #: As Graphcore's plugin: the node's network, and all privileges.
     COMPATIBLE = "compatible"
-    #: A capability and RDMA devices.
+    #: Variables alone; with RDMA also a capability and a resource.
     LEAST_PRIVILEGE = "least-privilege"
 
 
@@ -60,7 +58,7 @@ class Settings:
     api_url: str = ""
     #: The ConfigMap of the pod's namespace with the authority of that URL's certificate; empty: the image knows it.
     api_ca_config_map: str = ""
-    #: Of the mode `least-privilege`: the extended resource that gives containers RDMA devices; empty: a host path.
+    #: Of the mode `least-privilege`: the extended resource that gives containers RDMA devices; empty: they get none.
     rdma_resource: str = ""
     #: IPUOF_VIPU_API_TIMEOUT.
     vipu_timeout_seconds: int = 120
@@ -100,7 +98,8 @@ class _Share:
 
     privileged: bool
     variables: tuple[dict[str, Any], ...]
-    mounts: tuple[dict[str, Any], ...]
+    mounts: tuple[dict[str, Any], ...] = ()
+    #: With them goes the capability to lock memory for RDMA.
     resources: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -118,9 +117,8 @@ class _Share:
             _variable("IPUOF_VIPU_API_GCD_ID", "0"),
             _variable("IPUOF_VIPU_API_TIMEOUT", str(settings.vipu_timeout_seconds)),
         )
-        if settings.rdma_resource:
-            return cls(privileged=False, variables=variables, mounts=(), resources={settings.rdma_resource: "1"})
-        return cls(privileged=False, variables=variables, mounts=({"name": DEVICES_VOLUME, "mountPath": _DEVICES},))
+        resources = {settings.rdma_resource: "1"} if settings.rdma_resource else {}
+        return cls(privileged=False, variables=variables, resources=resources)
 
 
 def mounts_of(settings: Settings) -> tuple[tuple[str, str], ...]:
@@ -136,14 +134,15 @@ def _given(container: dict[str, Any], at: tuple[str | int, ...], share: _Share) 
     yield from _field(container, at, "env", [*new, *env]) if new else ()
     yield from _at_paths(container, at, share.mounts)
     security = fields.mapping(container.get("securityContext"))
-    if not share.privileged:
+    if share.resources:
         capabilities = fields.mapping(security.get("capabilities"))
         added = fields.sequence(capabilities.get("add"))
         if not {_IPC_LOCK, f"CAP_{_IPC_LOCK}", "ALL"}.intersection(each for each in added if isinstance(each, str)):
             capabilities = {**capabilities, "add": [*added, _IPC_LOCK]}
             yield from _field(container, at, "securityContext", {**security, "capabilities": capabilities})
     # Whoever says that a container is to have no privileges is taken at their word: a sidecar needs none.
-    elif security.get("privileged") is None and security.get("allowPrivilegeEscalation") is not False:
+    refused = security.get("privileged") is not None or security.get("allowPrivilegeEscalation") is False
+    if share.privileged and not refused:
         yield from _field(container, at, "securityContext", {**security, "privileged": True})
     if share.resources:
         resources = fields.mapping(container.get("resources"))
@@ -178,8 +177,6 @@ def _volumes(settings: Settings) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [{"name": TOKEN_VOLUME, "projected": {"sources": sources, "defaultMode": 0o644}}]
     if settings.mode is Mode.COMPATIBLE:
         found.append({"name": CONFIG_VOLUME, "emptyDir": {}})
-    elif not settings.rdma_resource:
-        found.append({"name": DEVICES_VOLUME, "hostPath": {"path": _DEVICES, "type": "Directory"}})
     return found
 
 

@@ -60,8 +60,8 @@ function render(document_) {
       ...document_.rejected.map((each) => ["-", each.namespace, each.pod, "-", "-", [`Rejected: ${each.why}`, "lost"]])],
     [[document_.left_out.waiting, "pods that wait"], [document_.left_out.rejected, "rejected pods"]]);
   show("partitions", "This cluster has no partitions.",
-    [["Pod", "name"], ["IPUs", "number"], ["Phase", ""], ["For", "number"], ["Partition", "name"], ["Server", "name"], ["Allocation", "name"]],
-    document_.partitions.map((each) => [each.pod || "none", `${each.ipus}`, [each.phase, each.phase], since(each.since), each.id, each.server, each.allocation || "-"]),
+    [["Pod", "name"], ["IPUs", "number"], ["Phase", ""], ["For", "number"], ["Partition", "name"], ["Server", "name"], ["Allocation", "name"], ["Why", ""]],
+    document_.partitions.map((each) => [each.pod || "none", `${each.ipus}`, [each.phase, each.phase], since(each.since), each.id, each.server, each.allocation || "-", each.why]),
     [[document_.left_out.partitions, "partitions"]]);
 }
 

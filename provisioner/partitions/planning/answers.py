@@ -107,7 +107,7 @@ def _removed(memory: Memory, call: RemovePartition, answer: CallAnswer) -> Memor
         wait = backoff.kept(known.removing, answer.kept, call.key, answer.at)
         return _with_partition(memory, call.id, replace(known, kept=answer.kept, removing=wait))
     if gone:
-        if call.gated:
+        if call.unused:
             known = replace(known, refused=True, backoff=backoff.failed(None, _WAS_BROKEN, call.key, answer.at))
         wait = backoff.failed(known.removing, _STILL_LISTED, call.key, answer.at)
         return _with_partition(memory, call.id, replace(known, kept="", removing=wait, changed_at=answer.at))

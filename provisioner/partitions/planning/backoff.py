@@ -36,6 +36,8 @@ DELAYS: Mapping[FailureKind, Delay] = {
     FailureKind.PERMISSION: Delay(30, 600),
     FailureKind.NOT_FOUND: Delay(10, 600),
 }
+#: Elsewhere there may be a server that makes it.
+_IN_VAIN = Delay(300, 600)
 #: A remove that was kept from being sent, because its pod is there.
 _KEPT = Delay(2, 30)
 
@@ -43,6 +45,11 @@ _KEPT = Delay(2, 30)
 def failed(before: Backoff | None, failure: Failure, key: str, now: datetime) -> Backoff:
     """Return the back-off after one more failure."""
     return _after(before, failure, DELAYS[failure.kind], key, now)
+
+
+def in_vain(before: Backoff | None, failure: Failure, key: str, now: datetime) -> Backoff:
+    """Return the back-off of a place in which creates have failed for long."""
+    return _after(before, failure, _IN_VAIN, key, now)
 
 
 def kept(before: Backoff | None, why: str, key: str, now: datetime) -> Backoff:

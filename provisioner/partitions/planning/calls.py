@@ -51,13 +51,13 @@ class RemovePartition:
 
     - one that is being deleted has had its grace, if its deletionTimestamp is `past_deletion`;
     - one that was told another server (`Pod.told_server`) has its partition there;
-    - with `gated`, one that has our gate still was never told of it: the partition is broken, and made anew.
+    - with `unused`, one whose init container has not ended does not use it: it is broken, and made anew.
     """
 
     server: str
     id: str
     pod: tuple[str, str, str] | None
-    gated: bool = False
+    unused: bool = False
     past_deletion: datetime | None = None
 
     @property

@@ -77,5 +77,7 @@ def refusals_of(standings: Iterable[Standing], memory: Memory, round_: Round) ->
         before = found.get(entry.pod_uid, {})
         last = before.get(site)
         if last is None or last.at < wait.at:
-            found[entry.pod_uid] = {**before, site: backoff.failed(last, wait.failure, entry.id, wait.at)}
+            again = backoff.failed if standing.known.refused else backoff.in_vain
+            at = wait.at if standing.known.refused else round_.now
+            found[entry.pod_uid] = {**before, site: again(last, wait.failure, entry.id, at)}
     return found

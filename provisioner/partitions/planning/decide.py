@@ -159,6 +159,8 @@ def _remembered(picture: Picture, round_: Round, calls: Iterable[Call], writes: 
 def _known(standing: Standing, now: datetime) -> PartitionMemory:
     """Return what stays in mind of an entry: a partition that is listed ends what was tried in vain."""
     known = replace(standing.known, unscheduled_since=idling.unscheduled_since(standing, now))
+    if standing.phase is Phase.ACTIVE:
+        known = replace(known, active_at=now)
     if standing.partition is None or standing.outdated or standing.phase not in (Phase.CREATING, Phase.ACTIVE):
         return known
     return replace(known, refused=False, backoff=None) if known.refused or known.backoff is not None else known

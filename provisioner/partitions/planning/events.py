@@ -60,7 +60,7 @@ def failed(pod: Pod, entry: Entry, failure: Failure) -> Notice:
 def broken(pod: Pod, entry: Entry, partition: Partition | None) -> Notice:
     """Say that a pod's partition is there and good for nothing."""
     state = bounds.cut(partition.state_text, bounds.QUOTED) if partition is not None else ""
-    what = "It is removed and made anew." if pod.gated else "The pod may be using it, so it stays."
+    what = "The pod may be using it, so it stays." if pod.begun else "It is removed and made anew."
     message = f"Partition {entry.id} on {entry.server} is not usable (state {state or 'unknown'}). {what}"
     return _notice("broken", pod, FAILED, message, warning=True)
 
@@ -84,6 +84,17 @@ def unnamed(pod: Pod, entry: Entry) -> Notice:
     """Say that nobody can ask for a pod's partition."""
     message = f"Partition {entry.id} is on {entry.server}, which no setting names any more: nobody knows how it is."
     return _notice("unnamed", pod, FAILED, message, warning=True)
+
+
+def unreadable(pod: Pod, entry: Entry, failure: Failure, most_seconds: float) -> Notice:
+    """Say that nobody can ask for a partition that a pod waits for."""
+    if pod.gated:
+        what = f"After {most_seconds / 60:g} minutes without an answer the pod waits for IPUs of other servers, too."
+    else:
+        what = "The pod waits for it on its node; delete it, and make it again, to have IPUs of another server."
+    words = bounds.cut(failure.message, bounds.HINTED_WORDS)
+    message = f"Partition {entry.id} is for {entry.server}, which cannot be read ({words}). {what}"
+    return _notice("unreadable", pod, FAILED, message, warning=True)
 
 
 def released(pod: Pod, entry: Entry) -> Notice:

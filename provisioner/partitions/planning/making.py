@@ -18,9 +18,7 @@ def step_of(standing: Standing, round_: Round) -> Step:
     """Say what is to be done for a pod that needs its partition."""
     pod = standing.pod
     if pod is None or not standing.certain:
-        if pod is not None and standing.phase is Phase.CREATING and standing.entry.server not in round_.servers:
-            return Step(notices=(events.unnamed(pod, standing.entry),))
-        return NOTHING
+        return _without_server(standing, pod, round_) if pod is not None else NOTHING
     match standing.phase:
         case Phase.WANTED:
             return _create(standing, pod, round_)
@@ -41,6 +39,17 @@ def step_of(standing: Standing, round_: Round) -> Step:
     return NOTHING
 
 
+def _without_server(standing: Standing, pod: Pod, round_: Round) -> Step:
+    entry, view = standing.entry, round_.servers.get(standing.entry.server)
+    if standing.phase is not Phase.CREATING:
+        return NOTHING
+    if view is None:
+        return Step(notices=(events.unnamed(pod, entry),))
+    if view.failure is None or pod.begun:
+        return NOTHING
+    return Step(notices=(events.unreadable(pod, entry, view.failure, round_.settings.stuck_seconds),))
+
+
 def _create(standing: Standing, pod: Pod, round_: Round) -> Step:
     entry, known = standing.entry, standing.known
     notices: tuple[Notice, ...] = ()
@@ -49,8 +58,9 @@ def _create(standing: Standing, pod: Pod, round_: Round) -> Step:
         if known.backoff.until > round_.now:
             return Step(notices=notices, moments=(known.backoff.until,))
     call = CreatePartition(server=entry.server, request=request_of(entry))
-    # The oldest pod has its turn first.
-    return Step(calls=(Wanted(call=call, urgency=Urgency.CREATE, due_at=pod.created_at),), notices=notices)
+    # The oldest pod has its turn first; who has failed comes after those that had none yet.
+    due_at = known.backoff.until if known.backoff is not None else pod.created_at
+    return Step(calls=(Wanted(call=call, urgency=Urgency.CHANGE, due_at=due_at),), notices=notices)
 
 
 def request_of(entry: Entry) -> PartitionRequest:
@@ -87,12 +97,13 @@ def _is_being_told(standing: Standing, pod: Pod, round_: Round) -> bool:
 
 
 def _make_anew(standing: Standing, pod: Pod, round_: Round, notice: Notice) -> Step:
-    """Remove what is of no use, as long as the pod was told nothing of it."""
+    """Remove what is of no use, as long as nothing of the pod but its init container has run."""
     entry, known = standing.entry, standing.known
-    if not pod.gated or _is_being_told(standing, pod, round_):
+    if pod.begun or _is_being_told(standing, pod, round_):
         return Step(notices=(notice,))
     if known.removing is not None and known.removing.until > round_.now:
         return Step(notices=(notice,), moments=(known.removing.until,))
     proof = (entry.namespace, entry.pod, entry.pod_uid)
-    call = RemovePartition(server=entry.server, id=entry.id, pod=proof, gated=True)
-    return Step(calls=(Wanted(call=call, urgency=Urgency.REMOVE, due_at=known.since),), notices=(notice,))
+    call = RemovePartition(server=entry.server, id=entry.id, pod=proof, unused=True)
+    due_at = known.removing.until if known.removing is not None else known.since
+    return Step(calls=(Wanted(call=call, urgency=Urgency.CHANGE, due_at=due_at),), notices=(notice,))

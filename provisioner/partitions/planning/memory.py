@@ -39,6 +39,8 @@ class PartitionMemory:
     since: datetime
     #: When a call of ours that changes it was last answered: a reading asked for before says nothing of it.
     changed_at: datetime | None = None
+    #: When it was last seen active.
+    active_at: datetime | None = None
     #: A create was refused here, and the server is to show that there is no partition.
     refused: bool = False
     #: Of creates, until the partition is listed.

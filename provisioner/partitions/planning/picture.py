@@ -67,7 +67,8 @@ def look(round_: Round, guard: Guard) -> tuple[Picture, Round]:
     crowded = crowding.still_minded(crowding.noted(supply, round_), queue, supply)
     used: Counter[str] = Counter()
     for standing in standings.values():
-        if standing.phase not in OVER:
+        # On a server that cannot be read what nobody needs any more may stay for long.
+        if standing.phase not in OVER and (standing.certain or standing.phase is not Phase.RELEASING):
             used[standing.entry.namespace] += standing.entry.size
     for entry in restored.values():
         if entry.id not in standings:

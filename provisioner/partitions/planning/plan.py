@@ -53,6 +53,8 @@ class Holding:
     #: wanted, creating, active, broken, misplaced, lost, withdrawn, releasing, gone or orphan.
     phase: str
     since: datetime
+    #: What is in its way, as a sentence; empty: nothing is.
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,4 +29,4 @@ def step_of(standing: Standing, round_: Round) -> Step:
         past_deletion=round_.past_deletion(pod),
     )
     due_at = known.removing.until if known.removing is not None else known.since
-    return Step(calls=(Wanted(call=call, urgency=Urgency.REMOVE, due_at=due_at),))
+    return Step(calls=(Wanted(call=call, urgency=Urgency.CHANGE, due_at=due_at),))

@@ -32,7 +32,8 @@ class PlanningSettings:
     #: What a pod may take, at most, besides its activeDeadlineSeconds and its grace: until it runs, and until its
     #: partition is removed. A younger pod passes an older one only where it is gone in time even so.
     backfill_allowance_seconds: float = 120.0
-    #: A partition that no pod was told of yet, and that is not active after so long, is made anew.
+    #: A partition that no pod uses yet, and that is not active after so long, is made anew; one that is not there by
+    #: then, as while its server is down, is given up, and its pod waits again.
     stuck_seconds: float = 900.0
     #: Partitions made and removed at once on one server.
     most_changes_per_server: int = 4

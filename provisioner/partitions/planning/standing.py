@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 
 from provisioner.partitions.demand import Pod
@@ -26,7 +27,7 @@ class Phase(Enum):
     MISPLACED = "misplaced"
     #: Its pod was told of it, and it is not there any more.
     LOST = "lost"
-    #: Its server had no place for it, and it is not there: its pod waits again.
+    #: Its server had no place for it, or fails for long, and it is not there: its pod waits again.
     WITHDRAWN = "withdrawn"
     #: Nobody needs it any more.
     RELEASING = "releasing"
@@ -74,12 +75,13 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
     pod = round_.pods.get(entry.pod_uid)
     wanted = pod is not None and round_.wants(pod)
     reading = round_.reading(entry.server)
-    if pod is None or reading is None:
+    if reading is None:
         phase = Phase.CREATING if wanted else Phase.RELEASING
         if entry.server not in round_.servers:
             phase = _phase_without_server(pod, wanted=wanted)
-        if reading is None:
-            return Standing(entry=entry, pod=pod, phase=phase, known=known, certain=False)
+        elif wanted and pod is not None and pod.gated and _is_away(entry, known, round_):
+            phase = Phase.WITHDRAWN
+        return Standing(entry=entry, pod=pod, phase=phase, known=known, certain=False)
     partition = round_.listed[entry.server].get(entry.id)
     # Nothing was changed after this was asked for.
     shows_changes = known.changed_at is None or reading.asked_at >= known.changed_at
@@ -95,7 +97,7 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
         phase = Phase.MISPLACED if there else Phase.WITHDRAWN
     elif partition is not None:
         phase = _phase_of(entry, partition, known, round_)
-    elif known.refused and pod.gated:
+    elif pod.gated and (known.refused or _is_in_vain(entry, known, round_)):
         phase = Phase.WITHDRAWN
     elif pod.told_server and not round_.told_elsewhere(pod, entry.server):
         phase = Phase.LOST if shows_all else Phase.CREATING
@@ -116,6 +118,21 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
 def _is_misplaced(entry: Entry, pod: Pod) -> bool:
     """Whether a pod that has its gate may not use the nodes of its server: selectors can be added to it until then."""
     return pod.gated and pod.servers is not None and entry.server not in pod.servers
+
+
+def _is_away(entry: Entry, known: PartitionMemory, round_: Round) -> bool:
+    """Whether a server could not be read for long."""
+    reading, began_at = round_.servers[entry.server].reading, known.changed_at or known.since
+    return _is_long_ago(max(began_at, reading.asked_at) if reading is not None else began_at, round_)
+
+
+def _is_in_vain(entry: Entry, known: PartitionMemory, round_: Round) -> bool:
+    """Whether creates of a partition have failed for long."""
+    return known.backoff is not None and _is_long_ago(known.since, round_) and not round_.is_being_changed(entry)
+
+
+def _is_long_ago(moment: datetime, round_: Round) -> bool:
+    return (round_.now - moment).total_seconds() >= round_.settings.stuck_seconds
 
 
 def _phase_without_server(pod: Pod | None, *, wanted: bool) -> Phase:
@@ -140,5 +157,5 @@ def _phase_of(entry: Entry, partition: Partition, known: PartitionMemory, round_
         return Phase.BROKEN
     if partition.state is PartitionState.ACTIVE:
         return Phase.ACTIVE
-    age = (round_.now - (known.changed_at or known.since)).total_seconds()
-    return Phase.BROKEN if age >= round_.settings.stuck_seconds else Phase.CREATING
+    began_at = max(known.changed_at or known.since, known.active_at or known.since)
+    return Phase.BROKEN if _is_long_ago(began_at, round_) else Phase.CREATING

@@ -15,8 +15,8 @@ class Urgency(IntEnum):
     """What is called first."""
 
     READ = 0
-    REMOVE = 1
-    CREATE = 2
+    #: Creates and removals by turns: neither kind, where it hangs, keeps the other waiting.
+    CHANGE = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,7 +97,7 @@ def step_of(stray: Stray, round_: Round) -> Step:
         pod=_proof_of(stray),
         past_deletion=round_.past_deletion(stray.pod),
     )
-    return Step(calls=(Wanted(call=call, urgency=Urgency.REMOVE, due_at=due_at),))
+    return Step(calls=(Wanted(call=call, urgency=Urgency.CHANGE, due_at=due_at),))
 
 
 def _may_be_in_use(stray: Stray, round_: Round) -> bool:

@@ -8,7 +8,7 @@ from provisioner.partitions.planning.picture import Picture
 from provisioner.partitions.planning.placing import Schedule
 from provisioner.partitions.planning.plan import Holding, Supply, View, Waiting
 from provisioner.partitions.planning.queue import Candidate
-from provisioner.partitions.planning.standing import Standing
+from provisioner.partitions.planning.standing import Phase, Standing
 
 _ORPHAN = "orphan"
 
@@ -57,7 +57,19 @@ def _holding(standing: Standing) -> Holding:
         pod=f"{entry.namespace}/{entry.pod}",
         phase=standing.phase.value,
         since=standing.known.since,
+        why=_in_the_way(standing),
     )
+
+
+def _in_the_way(standing: Standing) -> str:
+    known, entry = standing.known, standing.entry
+    if not standing.certain:
+        return f"V-IPU server {entry.server} cannot be read."
+    if standing.phase in (Phase.RELEASING, Phase.BROKEN, Phase.MISPLACED):
+        return known.kept or (known.removing.failure.message if known.removing is not None else "")
+    if standing.phase in (Phase.WANTED, Phase.LOST) and known.backoff is not None:
+        return known.backoff.failure.message
+    return ""
 
 
 def _why(candidate: Candidate, schedule: Schedule) -> str:

@@ -1,8 +1,9 @@
 """The tables that the `vipu` command prints, read with the mistrust that an unpublished format deserves. Pure.
 
 Columns are found by the names in the header, wherever they stand and whatever others there are. The header comes
-before all rows, and after them comes a line of dashes, as in every public example; without it the table may be cut
-off. **Whatever cannot be read is an error of the whole table**: a list with a hole would be taken for the truth.
+before all rows, with a line of dashes after it, and another one comes at the end, as in every public example; a table
+without it, or without rows and with one line alone, may be cut off. **Whatever cannot be read is an error of the whole
+table**: a list with a hole would be taken for the truth.
 """
 
 from __future__ import annotations
@@ -215,18 +216,20 @@ class _Table:
 
     def rows(self) -> Iterator[_Row]:
         """Return what is between the header and the closing line."""
-        ended = False
+        # One line follows the header where there are no rows, too.
+        lines_missing = 2
         for number, line in self._rest:
             if not line:
                 continue
-            ended = _is_rule(line)
-            if ended:
+            if _is_rule(line):
+                lines_missing -= 1
                 continue
             row = self._row(number, line)
             if len(row.cells) != len(self._names):
                 raise row.error(f"has {len(row.cells)} cells, and the header {len(self._names)}")
             yield row
-        if not ended:
+            lines_missing = 1
+        if lines_missing > 0:
             raise TableError("the table has no line at its end: it may be cut off")
 
     def _find_header(self) -> int:

@@ -239,15 +239,37 @@ def test_a_broken_partition_is_made_anew_as_long_as_its_pod_was_told_nothing() -
     story.read()
     story.decide()
     (remove,) = story.calls(RemovePartition)
-    assert remove.gated
+    assert remove.unused
     story.answer(remove)
     assert "PartitionCreated" in reasons(story.settle(seconds=5))
     assert story.pods[0].gated is False
 
 
-def test_a_broken_partition_that_its_pod_was_told_of_is_left_to_it() -> None:
-    """It may be in use, and people are told."""
+def test_a_broken_partition_that_an_init_container_waits_for_is_made_anew() -> None:
+    """Its gate is open, and nothing else of the pod has run: it would wait for ever."""
+    pod = make_pod("a", gated=False, told_server=SERVER.address, node="host-1")
+    story = Story(pods=[pod])
+    story.record(make_entry(pod))
+    story.put(make_partition(pod, PartitionState.ERROR))
+    assert reasons(story.settle())[:2] == ["PartitionFailed", "PartitionLost"]
+    assert story.at()[id_of(pod)].state is PartitionState.ACTIVE
+
+
+def test_a_partition_that_was_active_has_its_time_again_to_become_so() -> None:
+    """As when a program resets it: nobody knows all words for that."""
     pod = make_pod("a", gated=False, told_server=SERVER.address)
+    story = Story(pods=[pod])
+    story.record(make_entry(pod))
+    story.put(make_partition(pod))
+    story.settle(rounds=3, seconds=story.settings.stuck_seconds)
+    story.put(make_partition(pod, PartitionState.OTHER))
+    assert reasons(story.settle(rounds=10, seconds=60)) == []
+    assert reasons(story.settle(rounds=10, seconds=60))[:2] == ["PartitionFailed", "PartitionLost"]
+
+
+def test_a_broken_partition_that_its_pod_may_use_is_left_to_it() -> None:
+    """And people are told."""
+    pod = make_pod("a", gated=False, told_server=SERVER.address, begun=True)
     story = Story(pods=[pod])
     story.record(make_entry(pod))
     story.put(make_partition(pod, PartitionState.ERROR))

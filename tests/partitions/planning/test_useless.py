@@ -12,6 +12,7 @@ from provisioner.model.writes import WriteFailure
 from provisioner.partitions.demand import Pod, Server
 from provisioner.partitions.planning.calls import CreatePartition, OpenGate, RemovePartition, TakeBack
 from provisioner.partitions.planning.ledger import MOST_CHARACTERS
+from provisioner.partitions.planning.plan import Plan
 from provisioner.partitions.planning.settings import PlanningSettings
 from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
 from tests.partitions.planning.stories import SERVER, Story, id_of, make_entry, make_partition, make_pod, reasons
@@ -88,7 +89,92 @@ def test_no_gate_is_opened_to_nodes_that_the_pod_may_not_use() -> None:
     story.read()
     story.decide()
     assert story.calls(OpenGate) == []
-    assert [(call.id, call.gated) for call in story.calls(RemovePartition)] == [(id_of(pod), True)]
+    assert [(call.id, call.unused) for call in story.calls(RemovePartition)] == [(id_of(pod), True)]
+
+
+def _away(**fields: Any) -> tuple[Story, Pod]:
+    """Return a story in which a pod has a place on a server that goes down."""
+    pod = make_pod("train", **fields)
+    story = Story(pods=[pod], servers=_BOTH)
+    story.record(make_entry(pod))
+    story.read()
+    return story, pod
+
+
+def _settle_without_server(story: Story, minutes: int) -> list[Plan]:
+    """Let minutes pass in which nobody reaches the first server."""
+    plans = []
+    for _ in range(minutes):
+        for _ in range(3):
+            plans.append(story.decide())
+            for write in plans[-1].writes:
+                story.write(write)
+            for call in plans[-1].calls:
+                story.answer(call, FailureKind.UNAVAILABLE if call.server == SERVER.address else None)
+        story.pass_time(60)
+    return plans
+
+
+def test_a_pod_does_not_wait_for_ever_for_a_server_that_is_down() -> None:
+    """Others have room: after a quarter of an hour it goes there, and its people know why it waited."""
+    story, pod = _away()
+    plans = _settle_without_server(story, 15)
+    assert story.entries()["train"].server == SERVER.address
+    told = [event for plan in plans for event in plan.events][-1]
+    assert (told.reason, told.warning, "After 15 minutes" in told.message) == ("PartitionFailed", True, True)
+    assert [each.why for each in plans[-1].view.holdings] == [f"V-IPU server {SERVER.address} cannot be read."]
+    _settle_without_server(story, 4)
+    assert story.entries()["train"].server == _OTHER.address
+    assert story.pods[0].told_server == _OTHER.address
+    # What was made there all the same goes when the server is back.
+    story.put(make_partition(pod, allocation="b"))
+    story.servers[SERVER] = (Allocation(name="b", ipus=64),)
+    story.settle(rounds=10, seconds=60)
+    assert list(story.at()) == []
+
+
+def test_a_pod_that_only_a_server_can_serve_that_is_down_waits_for_it() -> None:
+    """It does not use its namespace's limit meanwhile, and has what was made for it when the server is back."""
+    story, pod = _away(servers=frozenset({SERVER.address}), size=16)
+    story.pods.append(make_pod("next", size=16))
+    story.settings = PlanningSettings(namespace_limits={"*": 16})
+    plans = _settle_without_server(story, 18)
+    assert story.entries().keys() == {"next"}
+    assert [(each.pod.name, "cannot be read" in each.why) for each in plans[-1].view.waiting] == [("train", True)]
+    story.put(make_partition(pod))
+    story.settle()
+    assert story.pods[0].told_server == SERVER.address
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        pytest.param({"begun": True}, True, id="one that runs keeps them"),
+        pytest.param({}, True, id="one that was told of them, too"),
+        pytest.param({"begun": True, "finished": True}, False, id="one that has ended does not count any more"),
+    ],
+)
+def test_whose_ipus_on_a_server_that_is_down_count(fields: dict[str, Any], kept: bool) -> None:
+    story, pod = _away(size=16, gated=False, told_server=SERVER.address, node="host-1", **fields)
+    story.put(make_partition(pod))
+    story.pods.append(make_pod("next", size=16))
+    story.settings = PlanningSettings(namespace_limits={"*": 16})
+    _settle_without_server(story, 18)
+    assert ("train" in story.entries(), "next" in story.entries()) == (kept, not kept)
+
+
+def test_a_pod_moves_on_where_its_partition_cannot_be_made_for_long() -> None:
+    """Its server can be read, and creates end in nothing that tells why."""
+    story, _ = _away()
+    for _ in range(400):
+        plan = story.decide()
+        for write in plan.writes:
+            story.write(write)
+        for call in plan.calls:
+            fails = isinstance(call, CreatePartition) and call.server == SERVER.address
+            story.answer(call, FailureKind.UNKNOWN_OUTCOME if fails else None)
+        story.pass_time(3)
+    assert story.pods[0].told_server == _OTHER.address
 
 
 def test_whoever_needs_ipus_of_others_holds_up_nobody() -> None:
@@ -264,3 +350,20 @@ def test_it_can_be_switched_off() -> None:
     story.settings = replace(story.settings, unscheduled_seconds=0.0)
     story.settle(rounds=30, seconds=100)
     assert list(story.at()) == [id_of(pod)]
+
+
+@pytest.mark.parametrize("hanging", [CreatePartition, RemovePartition])
+def test_a_partition_is_made_beside_calls_that_hang(hanging: type[Any]) -> None:
+    """A server works on four changes at once; some of its IPUs may be out of order for hours."""
+    others = [make_pod(f"other-{number}", size=1, age_seconds=99) for number in range(12)]
+    new = make_pod("new", size=1)
+    story = Story(pods=[new, *(others if hanging is CreatePartition else ())])
+    story.record(*map(make_entry, (*others, new)))
+    if hanging is RemovePartition:
+        story.put(*map(make_partition, others))
+    for _ in range(12):
+        for call in story.decide().calls:
+            fails = isinstance(call, hanging) and id_of(new) not in call.key
+            story.answer(call, FailureKind.UNKNOWN_OUTCOME if fails else None)
+        story.pass_time(70)
+    assert id_of(new) in story.at()

@@ -26,6 +26,8 @@ from tests.support.simulations.stage import Stage
 _SEEN_SECONDS = 150.0
 #: The stated bound: so long after its pod, and after the last fault, a partition is gone.
 OUTLIVES_SECONDS = 600.0
+#: A server that is down is looked for once a minute, by rounds that may be half a minute apart.
+_NOTICED_SECONDS = 120.0
 #: A partition is asked for so often at most, over all servers; controllers that begin anew try anew.
 MOST_TRIES_A_MINUTE = 40
 
@@ -45,7 +47,7 @@ class Checks:
         #: When each was tried, by id.
         self.tries: dict[str, list[float]] = {}
         kube.on_open, kube.on_start, kube.on_save = self._open, self._start, self._save
-        kube.on_take_back = self._take_back
+        kube.on_take_back, kube.is_served = self._take_back, self._is_served
         for server in servers.values():
             server.on_change = lambda call, server=server: self._change(server, call)
 
@@ -71,6 +73,13 @@ class Checks:
         """Only a pod that cannot have started loses its partition."""
         if pod.node or pod.gated:
             self.stage.violate(f"the partition of pod {pod.name} is taken back, and it is on {pod.node or 'its way'}")
+
+    def _is_served(self, pod: Pod) -> bool:
+        """As the REST API says; pods that came around the gate do not ask."""
+        if not pod.told_server:
+            return True
+        server = self.servers[pod.told_server]
+        return not server.is_down and server.is_active(names.partition_id(CLUSTER, pod.uid))
 
     def _start(self, pod: Pod) -> None:
         # Of one that found no node for long a fault may have taken it long ago: its init container waits for that.
@@ -103,7 +112,7 @@ class Checks:
         pod = self.kube.by_partition(call.id)
         if pod is None or not self.kube.needs(pod) or pod.told_server != address:
             return
-        if not call.gated:
+        if not call.unused:
             self.stage.violate(f"partition {call.id} is removed under pod {pod.name}")
         # A late one: it was sent when nobody had been told, and hits what was made since under the same id.
         server.robbed[call.id] = self.stage.agenda.now
@@ -143,13 +152,22 @@ class Checks:
                 if not own(partition_id):
                     continue
                 pod = self.kube.by_partition(partition_id)
-                if pod is not None and self.kube.needs(pod):
+                if server.is_down or (pod is not None and self.kube.needs(pod)):
                     continue
                 uid = next((u for u in self.kube.runs if names.partition_id(CLUSTER, u) == partition_id), "")
-                age = now - max(since, self.kube.ended.get(uid, 0.0) + 30.0)
+                age = now - max(since, server.back_at, self.kube.ended.get(uid, 0.0) + 30.0)
                 self.longest_outlived = max(self.longest_outlived, age)
                 if age > OUTLIVES_SECONDS:
                     self.stage.violate(f"partition {partition_id} has outlived its pod by {age:.0f} s")
+
+    def none_waits_for_a_server(self, since: float) -> None:
+        """Only who was told a server has a place on one that is down for long, counted from `since` at the earliest."""
+        for entry in self.kube.read_ledger().entries:
+            server, pod = self.servers[entry.server], self.kube.pods.get(entry.pod_uid)
+            down = self.stage.agenda.now - max(since, server.down_at)
+            waits = pod is not None and pod.gated and self.kube.needs(pod)
+            if server.is_down and waits and down > self.settings.stuck_seconds + _NOTICED_SECONDS:
+                self.stage.violate(f"{entry.pod} has a place on {entry.server}, which is down for {down:.0f} s")
 
     def nothing_left(self) -> None:
         """Nothing of ours is left anywhere."""

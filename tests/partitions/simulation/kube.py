@@ -15,6 +15,8 @@ from provisioner.partitions.planning.ledger import Entry, Ledger, encode, ledger
 from tests.simulation.agenda import seconds_of
 from tests.support.simulations.stage import Stage
 
+#: An init container asks so often for its partition.
+_ASK_SECONDS = 5.0
 CLUSTER = "5f0a3a52-0000-4000-8000-000000000001"
 
 
@@ -58,6 +60,8 @@ class Kube:
         self.on_open: Callable[[Pod, OpenGate], None] = lambda _pod, _gate: None
         self.on_take_back: Callable[[Pod], None] = lambda _pod: None
         self.on_start: Callable[[Pod], None] = lambda _pod: None
+        #: Whether the init container of a pod is told that its partition is active.
+        self.is_served: Callable[[Pod], bool] = lambda _pod: True
         self.on_save: Callable[[Ledger], None] = lambda _ledger: None
         self._count = 0
 
@@ -180,8 +184,20 @@ class Kube:
         started = self.change(uid, started_at=self.stage.wall())
         if started is not None:
             self.on_start(started)
-        seconds = min(self.runs[uid], pod.active_deadline_seconds or float("inf"))
-        self.stage.after(seconds, lambda: self.finish(uid))
+        if pod.active_deadline_seconds is not None:
+            self.stage.after(pod.active_deadline_seconds, lambda: self.finish(uid))
+        self._begin(uid)
+
+    def _begin(self, uid: str) -> None:
+        """Let the init container ask for the partition until it is active."""
+        pod = self.pods.get(uid)
+        if pod is None or pod.finished or pod.deletion_deadline is not None:
+            return
+        if not self.is_served(pod):
+            self.stage.after(_ASK_SECONDS, lambda: self._begin(uid))
+            return
+        self.change(uid, begun=True)
+        self.stage.after(self.runs[uid], lambda: self.finish(uid))
 
     # --- writes
 

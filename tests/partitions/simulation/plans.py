@@ -104,7 +104,7 @@ class _Placement:
         limits = self.settings.namespace_limits
         for namespace in {entry.namespace for entry in placed} if limits else ():
             limit = limits.get(namespace, limits["*"])
-            used = sum(entry.size for entry in self.save.entries if entry.namespace == namespace)
+            used = sum(each.size for each in self.save.entries if each.namespace == namespace and self._counts(each))
             if used > limit:
                 yield f"namespace {namespace} has {used} IPUs, and may have {limit}"
 
@@ -240,6 +240,11 @@ class _Placement:
         return at if free >= head.size else inf
 
     # --- who has IPUs, and how long
+
+    def _counts(self, entry: Entry) -> bool:
+        """Whether an entry counts against its namespace: what nobody needs does where it can be removed."""
+        pod = self.pods.get(entry.pod_uid)
+        return (pod is not None and self._needs(pod)) or entry.server in {each.server.address for each in self.views}
 
     def _entries_at(self, site: Site) -> list[Entry]:
         return [each for each in self.save.entries if (each.server, each.allocation) == site]

@@ -13,6 +13,7 @@ from provisioner.partitions.planning import (
     backoff,
     ground,
     idling,
+    making,
     placing,
     queue,
     round,  # noqa: A004 - the module's own name
@@ -53,6 +54,13 @@ def _broken_is_on_its_way(original: Any) -> Any:
     return phase_of
 
 
+def _where_gated(original: Any) -> Any:
+    def make_anew(each: Any, pod: Any, round_: Any, notice: Any) -> Any:
+        return original(each, replace(pod, begun=not pod.gated), round_, notice)
+
+    return make_anew
+
+
 def _whatever_the_last_failure(_original: Any) -> Any:
     def reading(self: Any, server: str) -> Any:
         view = self.servers.get(server)
@@ -85,7 +93,7 @@ BUGS: tuple[Bug, ...] = (
         name="pods-without-a-node-fill-limits",
         at=(idling, "_waits_for_its_limit"),
         mutate=always(value=False),
-        search_from=1350,
+        search_from=2021,
     ),
     Bug(
         name="only-active-ones-count",
@@ -102,15 +110,22 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="lost-writes-are-awaited", at=(writes, "LOST_SECONDS"), mutate=lambda _: 1e9, search_from=2),
     Bug(name="failures-are-latched", at=(backoff, "_after"), mutate=_latched),
     Bug(name="broken-partitions-are-awaited", at=(standing, "_phase_of"), mutate=_broken_is_on_its_way, search_from=25),
+    Bug(
+        name="pods-wait-for-a-server-that-is-down",
+        at=(standing, "_is_away"),
+        mutate=always(value=False),
+        search_from=10,
+    ),
+    Bug(name="init-containers-wait-for-what-is-broken", at=(making, "_make_anew"), mutate=_where_gated, search_from=31),
     Bug(name="pods-without-a-node-keep-ipus", at=(idling, "steps"), mutate=always(())),
     Bug(
         name="pods-stay-where-they-may-not-run",
         at=(standing, "_is_misplaced"),
         mutate=always(value=False),
-        search_from=88,
+        search_from=90,
     ),
     Bug(name="ids-collide", at=(names, "_POD_DIGITS"), mutate=lambda _: 1),
-    Bug(name="neighbours-take-nothing", at=(supply, "_may_be_in"), mutate=always(value=False), search_from=30),
+    Bug(name="neighbours-take-nothing", at=(supply, "_may_be_in"), mutate=always(value=False), search_from=44),
     Bug(name="limits-are-not-kept", at=(placing._Limits, "claim"), mutate=always(value=True), search_from=3),
     Bug(
         name="unread-servers-are-trusted",

@@ -237,7 +237,7 @@ class Process:
             return ""
         if pod.deletion_deadline is not None and pod.deletion_deadline == call.past_deletion:
             return ""
-        if call.gated and pod.gated:
+        if call.unused and not pod.begun:
             return ""
         if pod.told_server not in ("", call.server):
             return ""

@@ -42,10 +42,17 @@ class VipuServer:
         self.on_change: Callable[[Call], None] = lambda _call: None
         #: Partitions that a fault has taken from their pods, and when.
         self.robbed: dict[str, float] = {}
+        #: When it was last restarted, and until when it is out of reach.
+        self.down_at = self.back_at = 0.0
 
     def partitions(self) -> dict[str, PartitionView]:
         """Return what there is."""
         return {view.id: view for view in self.world.all_partitions()}
+
+    @property
+    def is_down(self) -> bool:
+        """Whether it is out of reach."""
+        return self.stage.agenda.now < self.back_at
 
     def is_active(self, partition_id: str) -> bool:
         """Whether a partition is there and good."""
@@ -116,6 +123,9 @@ class VipuServer:
         if not keeps_partitions:
             self._rob(*self.partitions())
         self._rob(*(view.id for view in self.partitions().values() if view.phase is not Phase.ACTIVE))
+        if not self.is_down:
+            self.down_at = self.stage.agenda.now
+        self.back_at = self.stage.agenda.now + down_seconds
         self.world.restart(keeps_partitions=keeps_partitions, down_seconds=down_seconds)
 
     def vanish(self, partition_id: str) -> None:

@@ -110,8 +110,8 @@ def test_a_program_that_is_stuck_while_it_starts_keeps_nobody_from_the_end(
 ) -> None:
     """As where it lies on a network file system that hangs."""
     runner = Runner()
-    threading.Thread(target=lambda: _run(runner, tmp_path, "touch here; sleep 3600"), daemon=True).start()
-    wait_for((tmp_path / "here").exists, what="the program")
+    threading.Thread(target=lambda: _run(runner, tmp_path, "sleep 3600"), daemon=True).start()
+    (running,) = wait_for(lambda: tuple(runner._running), what="the program")
     stuck, starting = threading.Event(), threading.Event()
 
     def hang(*_arguments: object, **_options: object) -> None:
@@ -119,7 +119,6 @@ def test_a_program_that_is_stuck_while_it_starts_keeps_nobody_from_the_end(
         stuck.wait(20)
         raise FileNotFoundError(2, "gone")
 
-    (running,) = runner._running
     monkeypatch.setattr("provisioner.partitions.vipu.process.subprocess.Popen", hang)
 
     def fail_to_start() -> None:
