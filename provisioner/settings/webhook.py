@@ -46,7 +46,8 @@ OPTIONS: tuple[Option, ...] = (
         read=forms.choice("off", "warn", "deny"),
         default="warn",
         description="What is done about workloads that can get no TPU slice as they are: warn: whoever creates or "
-        "changes them is warned; deny: they are rejected; off: nothing. A namespace says otherwise by the label "
+        "changes them is warned; deny: they are rejected where Google sells no such slice or they contradict "
+        "themselves; off: nothing. A namespace says otherwise by the label "
         "tpu-provisioner.cloud.google.com/validation. The settings of the provisioner, such as MAX_CHIPS and "
         "ALLOWED_RESERVATIONS, count where they are set for the webhook server too.",
     ),

@@ -55,7 +55,7 @@ def shape_problems(document: Document, kind: str, namespace: str) -> Iterator[Fi
         else:
             words, path = _misfit(pods, shape), pods.template.pods_path
         if words:
-            yield Finding(document, path, words, Severity.ERROR, subject)
+            yield Finding(document, path, words, Severity.ERROR, subject, impossible=True)
 
 
 def templates(raw: dict[str, Any], kind: str) -> list[Template]:
@@ -76,10 +76,13 @@ def asked_at(raw: dict[str, Any], template: Path) -> Asked:
 
 
 def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
-    if kind in _KINDS:
+    if kind == WorkloadKind.LEADER_WORKER_SET.value:
         # A group's leader may ask for nothing, or for something else.
-        counted = kind != WorkloadKind.LEADER_WORKER_SET.value
-        return [_Pods(each, each.pods if counted else None) for each in templates_of(_KINDS[kind], raw)]
+        base: Path = ("spec", "leaderWorkerTemplate")
+        parts = ((*base, part) for part in ("leaderTemplate", "workerTemplate"))
+        return [_Pods(_template(path=each, pods_path=(*base, "size"))) for each in parts if value_at(raw, each)]
+    if kind in _KINDS:
+        return [_Pods(each, each.pods) for each in templates_of(_KINDS[kind], raw)]
     if kind == POD:
         return [_Pods(_template(path=(), pods_path=("spec",)))]
     replicas = fields.count(fields.mapping(raw.get("spec")).get("replicas"), default=1)

@@ -1,7 +1,8 @@
 """What is wrong with a workload, said when it is created or changed and not by an Event after it.
 
 Only what its owner can mend by changing it is said: what stockouts, a pause or other workloads are in the way of is
-left to Events, and that pods are not served is no mistake where somebody else makes their nodes.
+left to Events. Rejected is only what nobody's nodes can serve: somebody else may make those that this provisioner does
+not.
 """
 
 from __future__ import annotations
@@ -63,6 +64,9 @@ def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
         # What was there before must not keep an object from being suspended or labelled.
         before = {(each.reason, each.message) for each in _findings(request, request.old_object, by)}
         found = [each for each in found if (each.reason, each.message) not in before]
+    if _changes_suspension(request):
+        # Kueue suspends and resumes, with selectors of its own: rejected, it would try for ever and keep the quota.
+        return Answer(warnings=tuple(str(each) for each in found if _is_mistake(each)))
     denies = mode is Mode.DENY and not (request.operation == "UPDATE" and _only_shrinks(request))
     denied = [str(each) for each in found if denies and _is_mistake(each)]
     return Answer(denied="\n".join(denied), warnings=tuple(each for each in map(str, found) if each not in denied))
@@ -77,9 +81,8 @@ def _findings(request: Request, raw: Mapping[str, Any], by: Judge) -> list[Findi
     if request.kind in (STATEFUL_SET, POD):
         return list(shape_problems(document, request.kind, namespace))
     judged = judge(document.raw, _lasting(by.settings_of(document), document.raw), by.rules, namespace=namespace)
-    said = [each for each in judged if _is_said(each)]
-    is_served = not any(each.severity is Severity.NOT_SERVED for each in judged)
-    if is_served or any(map(_is_mistake, said)):
+    said = [_as_said(each) for each in judged if _is_said(each)]
+    if any(map(_is_mistake, said)):
         return said
     return [*said, *shape_problems(document, request.kind, namespace)]
 
@@ -91,14 +94,22 @@ def _is_said(finding: Finding) -> bool:
     return bool(finding.subject) and finding.severity is not Severity.NOTE
 
 
-def _is_mistake(finding: Finding) -> bool:
-    """Whether a finding is reason enough to reject an object.
+def _as_said(finding: Finding) -> Finding:
+    """Leave out the Event's reason where the request is invalid for this provisioner alone."""
+    valid = finding.reason == constants.INVALID_REQUEST and not finding.impossible
+    return finding._replace(reason="") if valid else finding
 
-    A controller of Slice resources may serve what this one does not; of what is only doubtful nobody is sure.
-    """
-    if finding.severity is Severity.ERROR:
-        return finding.reason != constants.SLICES_NOT_SERVED
-    return finding.reason == constants.UNDERUSED
+
+def _is_mistake(finding: Finding) -> bool:
+    """Whether a finding is reason enough to reject an object: a slice whose hosts are not all used never starts."""
+    return finding.impossible or finding.reason == constants.UNDERUSED
+
+
+def _changes_suspension(request: Request) -> bool:
+    now, before = (
+        fields.mapping(raw.get("spec")).get("suspend") is True for raw in (request.object, request.old_object)
+    )
+    return request.operation == "UPDATE" and now != before
 
 
 def _is_to_be_completed(raw: dict[str, Any], kind: str) -> bool:

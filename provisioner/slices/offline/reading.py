@@ -68,10 +68,17 @@ class Reading:
         self.problems.append(Finding(document, path, message, Severity.ERROR))
 
     def remark(
-        self, document: Document, path: Path, subject: str, message: str, severity: Severity = Severity.ERROR
+        self,
+        document: Document,
+        path: Path,
+        subject: str,
+        message: str,
+        severity: Severity = Severity.ERROR,
+        *,
+        impossible: bool = False,
     ) -> None:
         """Say something that no Event says."""
-        self.remarks.append(Finding(document, path, message, severity, subject))
+        self.remarks.append(Finding(document, path, message, severity, subject, impossible=impossible))
 
 
 def read_document(reading: Reading, document: Document, number: int) -> None:
@@ -156,7 +163,7 @@ def _read_workload(
             _expand(reading, subject, kind, raw, template)
     except fields.MalformedObject as error:
         only = templates[0] if len(templates) == 1 else None
-        reading.remark(document, path_of(str(error), document.raw, only), named, str(error))
+        reading.remark(document, path_of(str(error), document.raw, only), named, str(error), impossible=True)
         return
     if fields.mapping(document.raw.get("spec")).get("suspend") is True:
         message = "is suspended; this is what it gets when it is resumed"

@@ -36,6 +36,7 @@ class _Unmeetable:
     """What was found out to be impossible, and why."""
 
     why: str
+    kind: type[UnmeetableError]
 
 
 class Candidates:
@@ -93,8 +94,8 @@ def _once(known: dict[_K, _T | _Unmeetable], key: _K, find: Callable[[], _T]) ->
         try:
             found = find()
         except UnmeetableError as error:
-            found = _Unmeetable(str(error))
+            found = _Unmeetable(str(error), type(error))
         known[key] = found
     if isinstance(found, _Unmeetable):
-        raise UnmeetableError(found.why)
+        raise found.kind(found.why)
     return found

@@ -16,7 +16,7 @@ from provisioner.settings import Settings, region_of
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch import allowlists
 from provisioner.slices.planning.launch.wishes import capacity_of, selected_zone, zones_of
-from provisioner.slices.supplier import UnmeetableError
+from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 
 _ON_DEMAND = CapacityChoice(kind=CapacityKind.ON_DEMAND)
 #: Selectors that pin the terms, and their values.
@@ -58,7 +58,9 @@ def choices_of(slice_: Slice, settings: Settings) -> Choices:
             possible.append(choice)
     zoned = tuple(dict.fromkeys(_in_zones(possible, slice_, settings)))
     if not zoned:
-        raise UnmeetableError("; ".join(left_out) or _elsewhere(listed, slice_))
+        # A reservation may be one that a setting does not allow here.
+        impossible = own and not any(each.reservation for each in listed)
+        raise (ImpossibleError if impossible else UnmeetableError)("; ".join(left_out) or _elsewhere(listed, slice_))
     return Choices(open=zoned, left_out=tuple(left_out))
 
 
@@ -68,7 +70,7 @@ def _pinned(selector: Mapping[str, str], settings: Settings) -> CapacityChoice |
     if reservation:
         kinds[CapacityKind.RESERVATION] = f"{constants.RESERVATION_NAME}={selector[constants.RESERVATION_NAME]}"
     if len(kinds) > 1:
-        raise UnmeetableError(
+        raise ImpossibleError(
             f"the pod selects {' and '.join(sorted(kinds.values()))}; no capacity is both: remove all but one"
         )
     return next((CapacityChoice(kind=kind, reservation=reservation) for kind in kinds), None)
@@ -78,7 +80,7 @@ def _reservation(selector: Mapping[str, str], settings: Settings) -> str:
     name, block = selector.get(constants.RESERVATION_NAME, ""), selector.get(constants.RESERVATION_BLOCK, "")
     sub_block = selector.get(constants.RESERVATION_SUB_BLOCK, "")
     if (block and not name) or (sub_block and not block):
-        raise UnmeetableError(
+        raise ImpossibleError(
             f"the pod selects {constants.RESERVATION_SUB_BLOCK if sub_block else constants.RESERVATION_BLOCK} without "
             f"{constants.RESERVATION_BLOCK if sub_block else constants.RESERVATION_NAME}; add it"
         )
@@ -111,7 +113,7 @@ def _in_zones(listed: Sequence[CapacityChoice], slice_: Slice, settings: Setting
         )
     for zone in zones:
         if region_of(zone) != region:
-            raise UnmeetableError(f"zone {zone} is not in {region}, the region of the cluster")
+            raise ImpossibleError(f"zone {zone} is not in {region}, the region of the cluster")
     for choice in listed:
         if not choice.zone:
             yield from (replace(choice, zone=zone) for zone in zones)

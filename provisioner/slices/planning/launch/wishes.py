@@ -8,7 +8,7 @@ from provisioner.model.capacity import Zone
 from provisioner.model.choices import CapacityChoice
 from provisioner.settings import Settings, forms
 from provisioner.slices.demand import Slice
-from provisioner.slices.supplier import UnmeetableError
+from provisioner.slices.supplier import ImpossibleError
 
 
 def capacity_of(slice_: Slice, settings: Settings) -> tuple[CapacityChoice, ...]:
@@ -53,21 +53,21 @@ def max_run_seconds_of(slice_: Slice, settings: Settings) -> int:
     if selected is not None:
         if not (selected.isascii() and selected.isdigit() and len(selected) <= bounds.LABEL_VALUE):
             text = bounds.quoted(selected)
-            raise UnmeetableError(f"nodeSelector {constants.MAX_RUN_SECONDS}={text} is not a number of seconds")
+            raise ImpossibleError(f"nodeSelector {constants.MAX_RUN_SECONDS}={text} is not a number of seconds")
         seconds = float(selected)
     else:
         _refuse_unreadable(slice_, constants.MAX_RUN_DURATION)
         wish = slice_.wishes.max_run_seconds
         seconds = settings.max_run_seconds if wish is None else wish
     if seconds and not forms.SHORTEST_RUN_SECONDS <= seconds <= forms.LONGEST_RUN_SECONDS:
-        raise UnmeetableError(
+        raise ImpossibleError(
             f"a max run duration of {seconds:.0f} s is not from 10 minutes to 7 days; set one within these limits"
         )
     return int(seconds)
 
 
 def check(slice_: Slice, settings: Settings) -> None:
-    """Raise UnmeetableError where an annotation cannot be read."""
+    """Raise ImpossibleError where an annotation cannot be read."""
     _refuse_unreadable(slice_, constants.SAME_ZONE)
     _refuse_unreadable(slice_, constants.ALL_OR_NOTHING)
     max_run_seconds_of(slice_, settings)
@@ -76,4 +76,4 @@ def check(slice_: Slice, settings: Settings) -> None:
 def _refuse_unreadable(slice_: Slice, key: str) -> None:
     problem = slice_.wishes.problem_of(key) if slice_.wishes.problems else ""
     if problem:
-        raise UnmeetableError(problem)
+        raise ImpossibleError(problem)
