@@ -20,10 +20,16 @@ from provisioner.workloads.owners import STATEFUL_SET
 #: The first port of processes: libtpu's on GKE, and the one that LeaderWorkerSet uses.
 PROCESS_PORT = 8471
 _LWS_PROCESS_PORT = 8476
+#: Its pods are numbered by the webhook of KubeRay's TPU add-on.
+_RAY_CLUSTER = "RayCluster"
 
 
 class NumberingError(ValueError):
     """Nothing tells which worker a pod is, or how the others are reached; the text says what to do."""
+
+
+class NumberedElsewhereError(NumberingError):
+    """The controller of the pods, or its webhook, numbers them itself."""
 
 
 class OwnerKey(NamedTuple):
@@ -99,7 +105,8 @@ def numbering_of(pod: TpuPod, owner: Mapping[str, Any]) -> Numbering:
         return _of_leader_worker_set(pod)
     key = owner_to_read(pod)
     if key is None:
-        raise NumberingError(
+        error = NumberedElsewhereError if pod.owner.kind == _RAY_CLUSTER else NumberingError
+        raise error(
             f"it is owned by a {fields.shown(pod.owner.kind)}, whose pods are not numbered; use a StatefulSet, a Job, "
             f"a JobSet or a LeaderWorkerSet, or set TPU_WORKER_ID and TPU_WORKER_HOSTNAMES"
         )
@@ -189,7 +196,7 @@ def _of_leader_worker_set(pod: TpuPod) -> Numbering:
     if worker is None or group is None or size is None:
         raise NumberingError(f"LeaderWorkerSet {pod.namespace}/{name}: its group, number or size is missing")
     if marks.get(constants.LWS_SUBGROUP_SIZE):
-        raise NumberingError("its group has sub-groups, which LeaderWorkerSet numbers itself")
+        raise NumberedElsewhereError("its group has sub-groups, which LeaderWorkerSet numbers itself")
     # Where the leader has no chips the workers alone are the slice.
     with_leader = worker == 0 or constants.LWS_LEADER_REQUESTS_TPUS in marks
     subdomain = _subdomain(pod)

@@ -13,6 +13,7 @@ from provisioner.environment.inject import (
     Wrong,
     host_names_to_write,
     inject,
+    is_complete,
     needs_owner,
     owner_is_asked,
     wanted,
@@ -50,6 +51,8 @@ class Rest:
 
     def without(self, why: str) -> Answer:
         """Answer although it could not be read."""
+        if is_complete(self.pod):
+            return Answer()
         title = self.key.title if self.key is not None else ""
         told = f"{self.pod.title}: {title} could not be read ({why}), so that its TPU variables cannot be told"
         return _told(told, self.settings)

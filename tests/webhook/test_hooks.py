@@ -89,7 +89,7 @@ def test_a_jobset_that_gets_its_slices_is_admitted() -> None:
 
 
 def test_the_provisioners_settings_count_where_they_are_set() -> None:
-    assert answered("/validate/deny", jobset(), "denied", MAX_CHIPS="4") == denied(TOO_MUCH)
+    assert answered("/validate/deny", jobset(), "warned", MAX_CHIPS="4") == {**ADMITTED, "warnings": [TOO_MUCH]}
 
 
 def test_settings_that_the_provisioner_rejects_are_rejected() -> None:
