@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -567,6 +568,27 @@ def test_applied_again(rehearsal: Rehearsal, served: Served) -> None:
     for way in (["--server-side"], [], [], ["--server-side"]):
         rehearsal.kubectl("apply", *way, "-f", "-", stdin=text)
         assert (rehearsal.api.get(_SECRET)["data"], rehearsal.api.get(_CONFIGURATION)["webhooks"]) == before
+
+
+def test_certificates_are_replaced_as_documented(rehearsal: Rehearsal, served: Served) -> None:
+    """The server needs no other right for it; what it serves stays trusted meanwhile."""
+    page = (DEPLOY.parent / "docs/webhook.md").read_text(encoding="utf-8")
+    command = only_line(page, f"kubectl --namespace={NAMESPACE} patch secret {_CERTIFICATES}")
+    before = rehearsal.api.get(_SECRET)["data"]
+    rehearsal.kubectl(*shlex.split(command)[1:])
+
+    def stored() -> Json:
+        return rehearsal.api.get(_SECRET).get("data", {})
+
+    wait_for(lambda: stored().get("next-tls.crt"), "the next certificate is there", PATIENCE_SECONDS)
+    assert stored()["tls.crt"] == before["tls.crt"]
+    assert stored()["next-tls.crt"] != before["tls.crt"]
+
+
+def only_line(page: str, start: str) -> str:
+    """Return the line of a page that starts so."""
+    (line,) = [each for each in page.splitlines() if each.startswith(start)]
+    return line
 
 
 _FORBIDDEN = (
