@@ -17,7 +17,7 @@ from provisioner.environment.numbering import (
     numbering_of,
     owner_to_read,
 )
-from provisioner.environment.pods import MULTISLICE, Container, TpuPod, wish_of
+from provisioner.environment.pods import Container, TpuPod, wish_of
 from provisioner.environment.variables import (
     TOGETHER,
     WORKER_HOSTNAMES,
@@ -232,7 +232,7 @@ def _layout(pod: TpuPod) -> Layout | None:
 
 def _slices_together(pod: TpuPod) -> bool:
     """Whether slices of one VM may work together: those of a JobSet, and where the pod says so."""
-    return pod.marks.get(MULTISLICE) == "true" or constants.JOBSET_NAME in pod.marks
+    return pod.marks.get(constants.MULTISLICE) == "true" or constants.JOBSET_NAME in pod.marks
 
 
 def _stateful(pod: TpuPod) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from provisioner import constants
 from provisioner.environment.layout import Layout
 from provisioner.environment.numbering import PROCESS_PORT, Numbering, NumberingError
-from provisioner.environment.pods import MULTISLICE, Container, TpuPod
+from provisioner.environment.pods import Container, TpuPod
 from provisioner.model import bounds
 from provisioner.tpu.environment import topology_variables
 
@@ -110,7 +111,7 @@ def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[
 
 
 def _together(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> bool:
-    said = pod.marks.get(MULTISLICE, "")
+    said = pod.marks.get(constants.MULTISLICE, "")
     if said in ("true", "false"):
         return said == "true"
     # Replicas of one VM each serve, one for itself.

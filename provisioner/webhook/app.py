@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import ssl
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -14,13 +15,15 @@ from typing import Protocol
 import structlog
 
 import provisioner
+from provisioner import constants
 from provisioner.admission.files import CertificateFiles
 from provisioner.admission.hooks import Hook, endpoint_of
 from provisioner.admission.keeper import Keeper, Registration
-from provisioner.admission.review import Answer, Deferred, Request
+from provisioner.admission.review import Answer, Deferred, Notice, Request
 from provisioner.environment import Injection, Wrong
 from provisioner.environment import Settings as EnvironmentSettings
 from provisioner.environment.review import judge_pod
+from provisioner.kube import EventRecorder
 from provisioner.kube.protocol import Api
 from provisioner.kube.reader import Reader, reader_of
 from provisioner.partitions import handover
@@ -30,6 +33,7 @@ from provisioner.runtime import garbage, signals
 from provisioner.runtime.connections import Limits
 from provisioner.runtime.endpoints import make_endpoint_server
 from provisioner.runtime.http import HttpServer, ServerError, parse_address
+from provisioner.runtime.repeats import Repeats
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.slices.admission.jobs import JobChanges, review_job
@@ -95,12 +99,14 @@ class WebhookServer:
     server: HttpServer
     status: HttpServer
     metrics: Metrics
+    recorder: EventRecorder
     stopping: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Serve; raise ServerError where an address cannot be served."""
         self.status.start()
+        self.recorder.start()
         # Without a certificate nobody can be answered, and /readyz says so.
         self._look()
         self.server.start()
@@ -123,6 +129,7 @@ class WebhookServer:
         self.server.drain()
         drain(_DRAIN_SECONDS)
         self.server.stop()
+        self.recorder.stop()
         self.status.stop()
 
     def _look(self) -> None:
@@ -159,7 +166,8 @@ def build(
     if address is None:
         raise ServerError("the address of the webhooks cannot be disabled")
     reader = reader_of(api)
-    hooks = make_hooks(settings, reader, variables or {})
+    recorder = EventRecorder(api, instance=platform.node())
+    hooks = make_hooks(settings, reader, variables or {}, partial(_tell, recorder, Repeats()))
     for each in hooks:
         metrics.know(each.name)
     server = make_endpoint_server(
@@ -182,12 +190,31 @@ def build(
         ),
     )
     webhook = WebhookServer(
-        certificates=_certificates(settings, api, files, context, now), server=server, status=status, metrics=metrics
+        certificates=_certificates(settings, api, files, context, now),
+        server=server,
+        status=status,
+        metrics=metrics,
+        recorder=recorder,
     )
     return webhook
 
 
-def make_hooks(settings: WebhookSettings, reader: Reader, variables: Mapping[str, str]) -> list[Hook]:
+def _tell(recorder: EventRecorder, repeats: Repeats, notice: Notice) -> None:
+    """Say what is to be known of an object, as an Event on it and in the log."""
+    about = notice.about
+    recorder.emit(about, kind="Warning", reason=constants.ENVIRONMENT_PROBLEM, message=notice.message)
+    left_out = repeats.left_out(notice)
+    if left_out is not None:
+        owner = f"{about.kind} {about.namespace}/{about.name}"
+        _log.warning("environment.problem", owner=owner, problem=notice.message, left_out=left_out)
+
+
+def make_hooks(
+    settings: WebhookSettings,
+    reader: Reader,
+    variables: Mapping[str, str],
+    tell: Callable[[Notice], None] = lambda _: None,
+) -> list[Hook]:
     """Return the webhooks of all products. Raises SettingsError where the provisioner's settings are invalid."""
     environment = EnvironmentSettings(
         injection=Injection(settings.injection), topology=settings.topology, wrong=Wrong(settings.wrong)
@@ -212,6 +239,7 @@ def make_hooks(settings: WebhookSettings, reader: Reader, variables: Mapping[str
             answer=environment_of,
             strict=environment.wrong is Wrong.DENY,
             quick=True,
+            tell=tell,
         ),
         Hook(name="jobs", path="/mutate/jobs", answer=partial(review_job, changes=changes), quick=True),
         # Strict: without it a pod would run, and have no IPUs.

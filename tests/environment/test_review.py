@@ -82,6 +82,24 @@ def test_an_owner_that_cannot_be_read(wrong: Wrong) -> None:
         assert not answer.patch
 
 
+def test_the_owner_is_told_what_its_pods_are_not_and_equally_for_all() -> None:
+    def noted(wrong: Wrong, **metadata: Any) -> Any:
+        raw = pod()
+        raw["metadata"] |= metadata
+        settings = Settings(injection=Injection.ALL, wrong=wrong)
+        return review_pod(request(raw), lambda _: {"metadata": {"uid": "u"}}, settings).notice
+
+    found = noted(Wrong.WARN)
+    assert (found.about.kind, found.about.namespace, found.about.name, found.about.uid) == (
+        *("StatefulSet", "ml", "train", "u"),
+    )
+    assert found.message.startswith("A pod is created without TPU variables: StatefulSet ml/train has no spec.service")
+    assert noted(Wrong.WARN, name="train-2") == found
+    assert noted(Wrong.DENY).message.startswith("A pod is rejected: ")
+    # Whoever creates such a pod reads what it is answered.
+    assert noted(Wrong.WARN, ownerReferences=[]) is None
+
+
 @pytest.mark.parametrize("lacks", ["", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"])
 def test_a_pod_that_has_all_is_never_rejected(lacks: str) -> None:
     """Not even where its owner cannot be read, or its slice is not whole."""
