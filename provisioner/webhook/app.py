@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -22,6 +22,7 @@ from provisioner.admission.keeper import Keeper, Registration
 from provisioner.admission.review import Answer, Deferred, Notice, Request
 from provisioner.environment import Injection, Wrong
 from provisioner.environment import Settings as EnvironmentSettings
+from provisioner.environment.manifest import pods_of_manifests
 from provisioner.environment.review import judge_pod
 from provisioner.kube import EventRecorder
 from provisioner.kube.protocol import Api
@@ -230,7 +231,14 @@ def make_hooks(
         location_hint=settings.location_hint,
         on_demand=settings.force_on_demand,
     )
-    judge = Judge(settings_of=settings_by_object(variables), rules=rules_of(variables.get("PROVIDER", "")))
+
+    def doubts(raw: Mapping[str, Any], namespace: str) -> Sequence[str]:
+        # The first pod stands for all: what differs from pod to pod is no mistake.
+        return pods_of_manifests([raw], environment, namespace, most=1)[0].problems
+
+    judge = Judge(
+        settings_of=settings_by_object(variables), rules=rules_of(variables.get("PROVIDER", "")), doubts=doubts
+    )
     return [
         Hook(
             name="environment",

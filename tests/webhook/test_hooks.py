@@ -92,6 +92,44 @@ def test_the_provisioners_settings_count_where_they_are_set() -> None:
     assert answered("/validate/deny", jobset(), "warned", MAX_CHIPS="4") == {**ADMITTED, "warnings": [TOO_MUCH]}
 
 
+ASKING = {"labels": {"tpu-provisioner.cloud.google.com/inject": "enabled"}}
+NO_SERVICE = "Pod ml/serve-0: StatefulSet ml/serve has no spec.serviceName, so that its pods have no host names"
+NO_INDEX = (
+    "Pod ml/of Job sweep: Job ml/sweep has no completionMode Indexed, so that nothing tells which worker a pod is"
+)
+
+
+def stateful_set(**metadata: Any) -> Json:
+    spec = {"replicas": 2, "template": {"spec": pod_spec()}}
+    return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "serve", **metadata}, "spec": spec}
+
+
+def job(**parts: Any) -> Json:
+    bare = pod_spec(nodeSelector={})
+    spec = {"completionMode": "NonIndexed"}
+    return raw_job(namespace="ml", uid="", parallelism=4, pod=bare, spec=spec, metadata={"annotations": {}}, **parts)
+
+
+@pytest.mark.parametrize(
+    ("raw", "variables", "words"),
+    [
+        pytest.param(stateful_set(**ASKING), {}, NO_SERVICE, id="a StatefulSet without a Service"),
+        pytest.param(stateful_set(), {}, "", id="one that does not ask"),
+        pytest.param(stateful_set(), {"INJECT": "all"}, NO_SERVICE, id="one that need not ask"),
+        pytest.param(stateful_set(**ASKING), {"INJECT": "off"}, "", id="one that asks in vain"),
+        pytest.param(job(pod_metadata=ASKING), {}, NO_INDEX, id="a Job without indexes"),
+        pytest.param(job(), {}, "", id="such a Job that does not ask"),
+        pytest.param(jobset(pod_metadata=ASKING), {}, "", id="a JobSet"),
+    ],
+)
+def test_what_pods_will_not_be_told_is_said_when_their_owner_is_created(
+    raw: Json, variables: dict[str, str], words: str
+) -> None:
+    found = answered("/validate/deny", raw, "warned" if words else "admitted", **variables)
+    assert found["allowed"]
+    assert [each[: len(words)] for each in found.get("warnings", [])] == ([words] if words else [])
+
+
 def test_settings_that_the_provisioner_rejects_are_rejected() -> None:
     with pytest.raises(SettingsError, match="MAX_CHIPS='many'"):
         make_hooks(read_webhook_settings({}), Reads(FakeKube()), {"MAX_CHIPS": "many"})

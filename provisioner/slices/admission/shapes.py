@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 from provisioner import constants, tpu
@@ -13,6 +14,7 @@ from provisioner.slices.offline.expand import Template, templates_of
 from provisioner.slices.offline.findings import Finding, Severity
 from provisioner.slices.offline.places import path_of
 from provisioner.slices.offline.reading import title
+from provisioner.slices.offline.schema import MOST_PROBLEMS, unread_keys
 
 STATEFUL_SET, POD = "StatefulSet", "Pod"
 _KINDS = {each.value: each for each in WorkloadKind}
@@ -54,8 +56,13 @@ def shape_problems(document: Document, kind: str, namespace: str) -> Iterator[Fi
             words, path = str(error), path_of(str(error), document.raw, pods.template)
         else:
             words, path = _misfit(pods, shape), pods.template.pods_path
+            doubt = _doubt(document.raw, kind, pods, shape)
+            if doubt and not words:
+                yield Finding(document, path, doubt, Severity.WARNING, subject)
         if words:
             yield Finding(document, path, words, Severity.ERROR, subject, impossible=True)
+    for path, words in islice(unread_keys(document.value), MOST_PROBLEMS) if kind in (STATEFUL_SET, POD) else ():
+        yield Finding(document, path, words, Severity.WARNING, subject)
 
 
 def templates(raw: dict[str, Any], kind: str) -> list[Template]:
@@ -103,6 +110,27 @@ def _is_left_alone(metadata: dict[str, Any]) -> bool:
     return "true" in (labels.get(constants.DISABLE), annotations.get(constants.DISABLE)) or (
         constants.SLICE_TOPOLOGY in annotations
     )
+
+
+def _doubt(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str:
+    """Say why the pods of a Job are probably no slice, although they are as many as it has hosts."""
+    if kind not in (WorkloadKind.JOB.value, WorkloadKind.JOBSET.value) or not shape.multi_host:
+        return ""
+    spec = fields.mapping(value_at(raw, pods.template.pods_path[:-1]))
+    parallelism = fields.count(spec.get("parallelism"), default=1)
+    completions = fields.count(spec.get("completions"), default=parallelism)
+    if completions != parallelism:
+        return (
+            f"completions is {completions} and parallelism {parallelism}, but all pods of a slice run at the same "
+            f"time, each once; make both {shape.nodes(1)}"
+        )
+    serves = fields.mapping(fields.mapping(raw.get("metadata")).get("annotations")).get(constants.SERVE) == "true"
+    if kind == WorkloadKind.JOB.value and not pods.template.indexed and not serves:
+        return (
+            f"its completionMode is not Indexed, so that nothing tells which of the {shape.nodes(1)} workers of the "
+            f"slice a pod is; set completionMode: Indexed"
+        )
+    return ""
 
 
 def _misfit(pods: _Pods, shape: tpu.Shape) -> str:

@@ -7,7 +7,7 @@ not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -47,6 +47,8 @@ class Judge:
 
     settings_of: Callable[[Document], Settings]
     rules: PoolRules
+    #: What another product of the server will say of the pods of an object in a namespace.
+    doubts: Callable[[Mapping[str, Any], str], Sequence[str]] = lambda _raw, _namespace: ()
 
 
 def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
@@ -78,13 +80,20 @@ def _findings(request: Request, raw: Mapping[str, Any], by: Judge) -> list[Findi
     namespace = request.namespace or namespace_of(document, "default")
     if _is_to_be_completed(document.raw, request.kind):
         return []
-    if request.kind in (STATEFUL_SET, POD):
-        return list(shape_problems(document, request.kind, namespace))
+    found = _of_slices(request.kind, document, namespace, by)
+    if found or request.kind == POD or _is_suspended(document.raw):
+        return found
+    return [Finding(document, (), words, Severity.WARNING) for words in by.doubts(document.raw, namespace)]
+
+
+def _of_slices(kind: str, document: Document, namespace: str, by: Judge) -> list[Finding]:
+    if kind in (STATEFUL_SET, POD):
+        return list(shape_problems(document, kind, namespace))
     judged = judge(document.raw, _lasting(by.settings_of(document), document.raw), by.rules, namespace=namespace)
     said = [_as_said(each) for each in judged if _is_said(each)]
     if any(map(_is_mistake, said)):
         return said
-    return [*said, *shape_problems(document, request.kind, namespace)]
+    return [*said, *shape_problems(document, kind, namespace)]
 
 
 def _is_said(finding: Finding) -> bool:
@@ -106,15 +115,16 @@ def _is_mistake(finding: Finding) -> bool:
 
 
 def _changes_suspension(request: Request) -> bool:
-    now, before = (
-        fields.mapping(raw.get("spec")).get("suspend") is True for raw in (request.object, request.old_object)
-    )
-    return request.operation == "UPDATE" and now != before
+    return request.operation == "UPDATE" and _is_suspended(request.object) != _is_suspended(request.old_object)
+
+
+def _is_suspended(raw: Mapping[str, Any]) -> bool:
+    return fields.mapping(raw.get("spec")).get("suspend") is True
 
 
 def _is_to_be_completed(raw: dict[str, Any], kind: str) -> bool:
     """Whether a suspended workload lacks what Kueue adds to its selectors when it admits it."""
-    if fields.mapping(raw.get("spec")).get("suspend") is not True:
+    if not _is_suspended(raw):
         return False
     for each in templates(raw, kind):
         try:

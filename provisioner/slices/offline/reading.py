@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 from provisioner import constants, workloads
@@ -117,6 +118,7 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
         message = f"{title(kind, metadata)} is there twice, first in {there}; only the first is planned"
         reading.reject(document, message)
         return
+    _tell_of_keys(reading, document, title(kind, metadata))
     if kind == _NAMESPACE:
         reading.others += 1
         labels = fields.mapping(metadata.get("labels"))
@@ -293,6 +295,12 @@ def _tell_of_others(reading: Reading, document: Document, kind: str) -> None:
         f"its pods request chips, but a {bounds.cut(kind)} is not served; use a JobSet, a LeaderWorkerSet or a Job"
     )
     reading.remark(document, path, named, message, Severity.NOT_SERVED)
+    _tell_of_keys(reading, document, named)
+
+
+def _tell_of_keys(reading: Reading, document: Document, named: str) -> None:
+    for path, message in islice(schema.unread_keys(document.value), schema.MOST_PROBLEMS):
+        reading.remark(document, path, named, message, Severity.WARNING)
 
 
 _BARE = Template(

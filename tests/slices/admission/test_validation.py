@@ -48,6 +48,13 @@ def bare_pod(pod: Json | None = None, **metadata: Any) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "try", **metadata}, "spec": pod or pod_spec()}
 
 
+def jobset_of(job: Json) -> Json:
+    """Return a JobSet whose child Jobs have more fields."""
+    raw = raw_jobset()
+    raw["spec"]["replicatedJobs"][0]["template"]["spec"] |= job
+    return raw
+
+
 def plain_job(**parts: Any) -> Json:
     """Return a Job that nobody is asked to serve."""
     return raw_job(metadata={"annotations": {}}, **parts)
@@ -188,6 +195,8 @@ def test_mistakes_are_warned_of_or_rejected(raw: Json, field: str, words: str) -
             stateful_set(replicas=3, ownerReferences=[job_reference("serve-0", kind="Pod")]),
             id="a StatefulSet of workers of a group",
         ),
+        pytest.param(plain_job(pod=pod_spec(topology="2x2x1"), spec={"completions": 9}), id="a Job that takes turns"),
+        pytest.param(bare_pod(labels={constants.INJECT: "x"}, annotations={constants.MULTISLICE: "x"}), id="our keys"),
         pytest.param({"kind": "Deployment", "spec": {"template": {"spec": WRONG}}}, id="a kind that is not judged"),
         pytest.param(raw_jobset(spec={"replicatedJobs": "none"}), id="what the API server rejects itself"),
     ],
@@ -264,6 +273,19 @@ def test_a_resumed_jobset_is_told_what_is_wrong_with_what_kueue_added() -> None:
             ),
             id="a label that nodes may not have",
         ),
+        pytest.param(plain_job(spec={"completionMode": "NonIndexed"}), id="a Job of a slice without indexes"),
+        pytest.param(raw_job(spec={"completionMode": "NonIndexed"}), id="such a Job that is served"),
+        pytest.param(plain_job(spec={"completions": 4}), id="a Job that fills its slice twice"),
+        pytest.param(jobset_of({"completions": 4}), id="a child Job that does"),
+        pytest.param(
+            raw_jobset(metadata={"annotations": {"tpu-provisioner.cloud.google.com/capcity": "spot"}}),
+            id="a misspelled key",
+        ),
+        pytest.param(
+            raw_jobset(pod_metadata={"labels": {constants.ZONES: "us-central2-b"}}), id="a label that is an annotation"
+        ),
+        pytest.param(stateful_set(annotations={f"{constants.INJECT}ed": "enabled"}), id="such a key of a StatefulSet"),
+        pytest.param(bare_pod(labels={f"{constants.INJECT}s": "enabled"}), id="such a key of a pod"),
     ],
 )
 def test_what_is_only_doubtful_is_not_rejected(raw: Json) -> None:
