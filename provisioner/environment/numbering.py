@@ -80,6 +80,11 @@ class Numbering:
         return f"{self.prefix}{self.first + index}{self.suffix}"
 
 
+def stateful_set_key(namespace: str, name: str, uid: str = "") -> OwnerKey:
+    """Return where a StatefulSet is."""
+    return OwnerKey("StatefulSet", "/apis/apps/v1", "statefulsets", namespace, name, uid)
+
+
 def owner_to_read(pod: TpuPod) -> OwnerKey | None:
     """Return the object that tells the numbers of a pod; None where the pod itself does, or nothing can."""
     owner = pod.owner
@@ -88,7 +93,7 @@ def owner_to_read(pod: TpuPod) -> OwnerKey | None:
     if jobset := pod.marks.get(constants.JOBSET_NAME):
         return OwnerKey("JobSet", JOBSET.root, JOBSET.resource, pod.namespace, jobset, "")
     if owner.type == STATEFUL_SET:
-        return OwnerKey("StatefulSet", "/apis/apps/v1", "statefulsets", pod.namespace, owner.name, owner.uid)
+        return stateful_set_key(pod.namespace, owner.name, owner.uid)
     if owner.type == JOB:
         return OwnerKey("Job", PLAIN_JOB.root, PLAIN_JOB.resource, pod.namespace, owner.name, owner.uid)
     return None

@@ -20,7 +20,7 @@ from provisioner.admission.files import CertificateFiles
 from provisioner.admission.hooks import Hook, endpoint_of
 from provisioner.admission.keeper import Keeper, Registration
 from provisioner.admission.review import Answer, Deferred, Notice, Request
-from provisioner.environment import Injection, Wrong
+from provisioner.environment import Injection, OwnerKey, Wrong, stateful_set_key
 from provisioner.environment import Settings as EnvironmentSettings
 from provisioner.environment.manifest import pods_of_manifests
 from provisioner.environment.review import judge_pod
@@ -38,7 +38,7 @@ from provisioner.runtime.repeats import Repeats
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.slices.admission.jobs import JobChanges, review_job
-from provisioner.slices.admission.validation import Judge, Mode, review_workload
+from provisioner.slices.admission.validation import Judge, Mode, review_scale, review_workload
 from provisioner.slices.offline.assumed import settings_by_object
 from provisioner.slices.suppliers.rules import rules_of
 from provisioner.webhook.metrics import Metrics
@@ -200,6 +200,30 @@ def build(
     return webhook
 
 
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """The scale of a StatefulSet, which has to be read: its scale says nothing of its pods."""
+
+    request: Request
+    by: Judge
+    mode: Mode
+
+    @property
+    def key(self) -> OwnerKey:
+        """Implement `Pending`, as the others do."""
+        return stateful_set_key(self.request.namespace, self.request.name)
+
+    def judge(self, owner: Mapping[str, Any] | None) -> Answer:
+        return review_scale(self.request, owner, self.by, self.mode) if owner is not None else Answer()
+
+    def without(self, _why: str) -> Answer:
+        # As where the server does not answer.
+        return Answer()
+
+    def is_long(self, _owner: Mapping[str, Any] | None) -> bool:
+        return True
+
+
 def _tell(recorder: EventRecorder, repeats: Repeats, notice: Notice) -> None:
     """Say what is to be known of an object, as an Event on it and in the log."""
     about = notice.about
@@ -239,6 +263,12 @@ def make_hooks(
     judge = Judge(
         settings_of=settings_by_object(variables), rules=rules_of(variables.get("PROVIDER", "")), doubts=doubts
     )
+
+    def validation_of(request: Request, mode: Mode) -> Answer | Deferred:
+        if (request.kind, request.subresource) != ("Scale", "scale") or mode is Mode.OFF:
+            return review_workload(request, judge, mode)
+        return partial(owners.finish, _Scale(request, judge, mode))
+
     return [
         Hook(
             name="environment",
@@ -261,7 +291,7 @@ def make_hooks(
         # Namespaces choose a path by their label, so that the server need not read them. None is strict: a failure of
         # the server is no mistake of the workload.
         *(
-            Hook(name=name, path=path, answer=partial(review_workload, by=judge, mode=mode))
+            Hook(name=name, path=path, answer=partial(validation_of, mode=mode))
             for name, path, mode in (
                 ("validation", "/validate", Mode(settings.validation)),
                 ("validation-warn", "/validate/warn", Mode.WARN),

@@ -21,6 +21,7 @@ from deploy import chart, overlay
 from provisioner import kube
 from provisioner.cli import webhook as webhook_command
 from provisioner.kube.protocol import collection_path, object_path
+from provisioner.kube.rights import Right
 from provisioner.localcluster.ports import HOST, free_ports
 from provisioner.localcluster.processes import Process
 from provisioner.rehearsal import Rehearsal, RehearsalError
@@ -35,7 +36,6 @@ from tests.deploy.kit import (
     NAMESPACE,
     VALUES,
     Recorder,
-    Right,
     container_of,
     enable_component,
     environment_of,
@@ -159,7 +159,7 @@ def test_validation_looks_at_the_kinds_that_are_judged_and_at_each_namespace_onc
     named = {}
     for hook in configuration["webhooks"]:
         resources = {name for rule in hook["rules"] for name in rule["resources"]}
-        assert resources == {f"{each.lower()}s" for each in validation.KINDS}
+        assert resources == {*(f"{each.lower()}s" for each in validation.KINDS), "statefulsets/scale"}
         (label,) = [each for each in hook["namespaceSelector"]["matchExpressions"] if "tpu" in each["key"]]
         named[hook["clientConfig"]["service"]["path"]] = (label["operator"], label["values"])
     assert named == {
@@ -175,6 +175,8 @@ def test_cert_manager_takes_the_place_of_own_certificates(with_cert_manager: _Do
         ("statefulsets", "get"),
         ("jobs", "get"),
         ("jobsets", "get"),
+        ("events", "create"),
+        ("events", "patch"),
     }
     assert "Secret" not in {each["kind"] for each in with_cert_manager}
     (mount,) = container_of(with_cert_manager, _NAME)["volumeMounts"]
@@ -508,6 +510,20 @@ def _kubectl(rehearsal: Rehearsal, *arguments: str, stdin: Json | None = None) -
     return done.returncode, done.stderr
 
 
+def _stateful_set(namespace: str) -> Json:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "serve", "namespace": namespace},
+        "spec": {
+            "replicas": 2,
+            "serviceName": "serve",
+            "selector": {"matchLabels": {"app": "serve"}},
+            "template": {"metadata": {"labels": {"app": "serve"}}, "spec": pod_spec()},
+        },
+    }
+
+
 def test_kubectl_says_what_is_wrong(rehearsal: Rehearsal, served: Served, ground: Ground) -> None:
     """A warning at first, a rejection where the namespace asks for it; what was there before can still be changed."""
     namespace = ground.namespace
@@ -532,6 +548,21 @@ def test_kubectl_says_what_is_wrong(rehearsal: Rehearsal, served: Served, ground
         # The API server learns of labels a moment later.
         wait_for(lambda: asked("new", "denied the request: spec.replicated"), "it is rejected", PATIENCE_SECONDS)
         assert apply("good", parallelism=2) == (0, "")
+        code, said = _kubectl(rehearsal, "apply", "-f", "-", stdin=_stateful_set(namespace))
+        assert (code, said) == (0, "")
+        for replicas, expected in ((4, 0), (5, 1)):
+            scale = ["scale", "statefulset/serve", f"--replicas={replicas}"]
+            code, said = _kubectl(rehearsal, *scale, f"--namespace={namespace}")
+            assert (code, "make it a multiple of 2" in said) == (expected, bool(expected)), said
+        # As Kueue does.
+        assert apply("queued", parallelism=2, spec={"suspend": True}) == (0, "")
+        at = "/spec/replicatedJobs/0/template/spec/template/spec/nodeSelector/cloud.google.com~1gke-nodepool"
+        admitted = [
+            {"op": "replace", "path": "/spec/suspend", "value": False},
+            {"op": "add", "path": at, "value": "tpu-a"},
+        ]
+        resume = ["patch", "jobset/queued", "--type=json", f"--patch={json.dumps(admitted)}"]
+        assert _kubectl(rehearsal, *resume, f"--namespace={namespace}") == (0, "")
         for change in (["label", "jobset/old", "team=a"], ["delete", "jobset/old", "--cascade=foreground"]):
             code, said = _kubectl(rehearsal, *change, f"--namespace={namespace}")
             assert code == 0, said

@@ -42,12 +42,14 @@ class Observed:
         self.outcomes.append((hook, outcome))
 
 
-def answered(path: str, raw: Json, outcome: str, **variables: str) -> Json:
-    """Post a review of an object that is created; return the response."""
+def answered(path: str, raw: Json, outcome: str, kube: FakeKube | None = None, **variables: str) -> Json:
+    """Post a review of an object that is created, or of a scale that changes; return the response."""
     settings = read_webhook_settings(variables)
-    (hook,) = [each for each in make_hooks(settings, Reads(FakeKube()), variables) if each.path == path]
+    (hook,) = [each for each in make_hooks(settings, Reads(kube or FakeKube()), variables) if each.path == path]
     seen = Observed()
     request = {"uid": "7", "kind": {"kind": raw["kind"]}, "operation": "CREATE", "namespace": "ml", "object": raw}
+    if raw["kind"] == "Scale":
+        request |= {"operation": "UPDATE", "subResource": "scale", "name": raw["metadata"]["name"]}
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
     content = answer_of(endpoint_of(hook, seen), json.dumps(review).encode())
     assert seen.outcomes == [(hook.name, outcome)]
@@ -128,6 +130,28 @@ def test_what_pods_will_not_be_told_is_said_when_their_owner_is_created(
     found = answered("/validate/deny", raw, "warned" if words else "admitted", **variables)
     assert found["allowed"]
     assert [each[: len(words)] for each in found.get("warnings", [])] == ([words] if words else [])
+
+
+@pytest.mark.parametrize(
+    ("replicas", "outcome", "path"),
+    [
+        pytest.param(6, "admitted", "/validate/deny", id="to whole slices"),
+        pytest.param(5, "denied", "/validate/deny", id="to half a slice"),
+        pytest.param(3, "warned", "/validate/deny", id="to less"),
+        pytest.param(5, "warned", "/validate", id="where mistakes are warned of"),
+        pytest.param(5, "admitted", "", id="of a StatefulSet that is not there"),
+    ],
+)
+def test_the_scale_of_a_stateful_set_is_judged_by_its_pods(replicas: int, outcome: str, path: str) -> None:
+    kube = FakeKube()
+    raw = stateful_set()
+    raw["spec"] |= {"replicas": 4, "serviceName": "serve"}
+    if path:
+        kube.put_object("/apis/apps/v1/namespaces/ml/statefulsets/serve", raw)
+    scale = {"kind": "Scale", "metadata": {"name": "serve"}, "spec": {"replicas": replicas}}
+    found = answered(path or "/validate/deny", scale, outcome, kube)
+    said = "".join((found.get("status", {}).get("message", ""), *found.get("warnings", [])))
+    assert ("make it a multiple of 2" in said) == (outcome != "admitted")
 
 
 def test_settings_that_the_provisioner_rejects_are_rejected() -> None:

@@ -51,6 +51,16 @@ class Judge:
     doubts: Callable[[Mapping[str, Any], str], Sequence[str]] = lambda _raw, _namespace: ()
 
 
+def review_scale(request: Request, scaled: Mapping[str, Any], by: Judge, mode: Mode) -> Answer:
+    """Answer the review of the scale of a StatefulSet, which is as it was read."""
+    spec = fields.mapping(scaled.get("spec"))
+    replicas = fields.mapping(request.object.get("spec")).get("replicas")
+    after = {**scaled, "spec": {**spec, "replicas": replicas}}
+    return review_workload(
+        replace(request, kind=STATEFUL_SET, subresource="", object=after, old_object=scaled), by, mode
+    )
+
+
 def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
     """Answer the review of an object: admitted as it is, with warnings, or rejected."""
     if mode is Mode.OFF or request.kind not in KINDS or request.subresource:
