@@ -142,8 +142,8 @@ def unread_keys(raw: object) -> Iterator[tuple[Path, str]]:
         elif isinstance(found, dict):
             todo += (((*path, key), found[key]) for key in _WITH_METADATA if key in found)
             for marks, read in (("labels", _LABELS), ("annotations", _ANNOTATIONS)):
-                for key in fields.mapping(fields.mapping(found.get("metadata")).get(marks)):
-                    ours = isinstance(key, str) and key.startswith(_PREFIX) and not key.startswith(_OF_PARTITIONS)
+                for key in map(str, fields.mapping(fields.mapping(found.get("metadata")).get(marks))):
+                    ours = key.startswith(_PREFIX) and not key.startswith(_OF_PARTITIONS)
                     if ours and key not in read:
                         words = f"the {marks[:-1]} {bounds.cut(key)} is not read; {_mended(key)}"
                         yield (*path, "metadata", marks, key), words
