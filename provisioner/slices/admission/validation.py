@@ -90,16 +90,19 @@ def _findings(request: Request, raw: Mapping[str, Any], by: Judge) -> list[Findi
     namespace = request.namespace or namespace_of(document, "default")
     if _is_to_be_completed(document.raw, request.kind):
         return []
-    found = _of_slices(request.kind, document, namespace, by)
+    settings = by.settings_of(document)
+    found = _of_slices(request.kind, document, namespace, settings, by.rules)
+    # It may be any key, and is read by none of them.
+    found = [each for each in found if each.path[-1:] != (settings.opt_in_label or ())[:1] or not each.path]
     if found or request.kind == POD or _is_suspended(document.raw):
         return found
     return [Finding(document, (), words, Severity.WARNING) for words in by.doubts(document.raw, namespace)]
 
 
-def _of_slices(kind: str, document: Document, namespace: str, by: Judge) -> list[Finding]:
+def _of_slices(kind: str, document: Document, namespace: str, settings: Settings, rules: PoolRules) -> list[Finding]:
     if kind in (STATEFUL_SET, POD):
         return list(shape_problems(document, kind, namespace))
-    judged = judge(document.raw, _lasting(by.settings_of(document), document.raw), by.rules, namespace=namespace)
+    judged = judge(document.raw, _lasting(settings, document.raw), rules, namespace=namespace)
     said = [_as_said(each) for each in judged if _is_said(each)]
     if any(map(_is_mistake, said)):
         return said

@@ -118,12 +118,13 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
         message = f"{title(kind, metadata)} is there twice, first in {there}; only the first is planned"
         reading.reject(document, message)
         return
-    _tell_of_keys(reading, document, title(kind, metadata))
     if kind == _NAMESPACE:
         reading.others += 1
         labels = fields.mapping(metadata.get("labels"))
         reading.namespace_labels[metadata["name"]] = {key: str(value) for key, value in labels.items()}
-    elif kind == _POD:
+        return
+    _tell_of_keys(reading, document, title(kind, metadata))
+    if kind == _POD:
         _read_pod(reading, document, meant)
     else:
         _read_workload(reading, document, _KINDS[kind], meant, accepted=not wrong)
@@ -299,8 +300,10 @@ def _tell_of_others(reading: Reading, document: Document, kind: str) -> None:
 
 
 def _tell_of_keys(reading: Reading, document: Document, named: str) -> None:
+    opts_in = (reading.settings.opt_in_label or ())[:1]
     for path, message in islice(schema.unread_keys(document.value), schema.MOST_PROBLEMS):
-        reading.remark(document, path, named, message, Severity.WARNING)
+        if path[-1:] != opts_in:
+            reading.remark(document, path, named, message, Severity.WARNING)
 
 
 _BARE = Template(

@@ -249,6 +249,15 @@ def test_kueue_may_resume_with_and_suspend_without(
         assert not [each for each in found.warnings if constants.NODE_POOL in each or constants.QUEUED in each]
 
 
+@pytest.mark.parametrize("build", [raw_jobset, plain_job], ids=["JobSet", "Job"])
+def test_the_label_by_which_pods_opt_in_may_have_any_key(build: Callable[..., Json]) -> None:
+    key = "tpu-provisioner.cloud.google.com/mine"
+    raw = build(pod_metadata={"labels": {key: "yes"}})
+    (warning,) = created(raw).warnings
+    assert warning.endswith(f"the label {key} is not read; remove it")
+    assert created(raw, by=judge_by(opt_in_label=(key, "yes"))) == Answer()
+
+
 def test_a_resumed_jobset_is_told_what_is_wrong_with_what_kueue_added() -> None:
     suspended = raw_jobset(pod=NO_ACCELERATOR, spec={"suspend": True})
     assert updated(suspended, raw_jobset()) == Answer()
