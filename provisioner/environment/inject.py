@@ -19,6 +19,7 @@ from provisioner.environment.numbering import (
 )
 from provisioner.environment.pods import Container, TpuPod, wish_of
 from provisioner.environment.variables import (
+    NUM_SLICES,
     TOGETHER,
     WORKER_HOSTNAMES,
     WORKER_ID,
@@ -119,8 +120,12 @@ def is_complete(pod: TpuPod) -> bool:
     """Whether a pod has all that tells its workers who they are, so that nothing is wrong if more cannot be told."""
     layout = _layout(pod)
     local = {WORKER_HOSTNAMES: "localhost"} if layout is None or layout.one_host else {}
-    names = (WORKER_ID, WORKER_HOSTNAMES, *(TOGETHER[1] if _slices_together(pod) else ()))
-    return not any(is_absent(name, each, local) for each in pod.containers for name in names)
+    for each in pod.containers:
+        alone = not _slices_together(pod) or (NUM_SLICES in each.given and each.given[NUM_SLICES].value == "")
+        names = (WORKER_ID, WORKER_HOSTNAMES, *(() if alone else TOGETHER[1]))
+        if any(is_absent(name, each, local) for name in names):
+            return False
+    return True
 
 
 def inject(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Injected:
@@ -194,10 +199,11 @@ def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> Ite
         missing = [each for each in names if each in variables and is_absent(each, container, variables)]
         there = [each for each in names if not is_absent(each, container, variables)]
         given = [each for each in there if container.given[each].value != variables.get(each)]
-        if given and missing:
+        for each in missing if given else ():
+            del variables[each]
+        # An empty value is there to turn them off.
+        if missing and given and all(container.given[each].value != "" for each in given):
             yield f"a container has {' and '.join(given)} and lacks {' and '.join(missing)}; set all of them or none"
-            for each in missing:
-                del variables[each]
 
 
 def _operations(container: Container, variables: Mapping[str, str | FieldRef]) -> Iterable[Operation]:

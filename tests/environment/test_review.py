@@ -127,3 +127,5 @@ def test_a_slice_of_several_has_to_know_the_others() -> None:
     raw["spec"]["containers"][0] = {**raw["spec"]["containers"][0], "env": env}
     settings = Settings(injection=Injection.ALL, wrong=Wrong.DENY)
     assert "does not exist" in review_pod(request(raw), lambda _: None, settings).denied
+    raw["spec"]["containers"][0]["env"].append({"name": "MEGASCALE_NUM_SLICES", "value": ""})
+    assert review_pod(request(raw), lambda _: None, settings) == Answer()

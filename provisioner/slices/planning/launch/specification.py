@@ -139,7 +139,10 @@ def check_shape(slice_: Slice) -> tpu.Shape:
     """Return the slice's shape; raise UnmeetableError where it has none that its pods fit."""
     shape = slice_.shape
     if shape is None:
-        raise ImpossibleError(slice_.shape_problem)
+        # Without an accelerator somebody else's nodes may have the topology.
+        asked = slice_.requirements
+        known = constants.TPU_ACCELERATOR in asked.node_selector and not asked.problem
+        raise (ImpossibleError if known else UnmeetableError)(slice_.shape_problem)
     if shape.multi_host and slice_.parallelism > slice_.nodes:
         raise ImpossibleError(
             f"{slice_.title} has {slice_.pods_field} {slice_.parallelism}, but a slice of topology {shape.topology} "
