@@ -47,6 +47,7 @@ def shape_problems(document: Document, kind: str, namespace: str) -> Iterator[Fi
     for pods in _pods_of(document.raw, kind):
         if _is_left_alone(metadata) or _is_left_alone(_metadata_at(document.raw, pods.template.path)):
             continue
+        impossible = True
         try:
             asked = asked_at(document.raw, pods.template.path)
             if not (asked.chips and asked.accelerator and asked.topology):
@@ -56,11 +57,14 @@ def shape_problems(document: Document, kind: str, namespace: str) -> Iterator[Fi
             words, path = str(error), path_of(str(error), document.raw, pods.template)
         else:
             words, path = _misfit(pods, shape), pods.template.pods_path
+            # Of fewer, others may have the other hosts.
+            impossible = (pods.number or 0) > shape.nodes(1)
             doubt = _doubt(document.raw, kind, pods, shape)
             if doubt and not words:
                 yield Finding(document, path, doubt, Severity.WARNING, subject)
         if words:
-            yield Finding(document, path, words, Severity.ERROR, subject, impossible=True)
+            severity = Severity.ERROR if impossible else Severity.WARNING
+            yield Finding(document, path, words, severity, subject, impossible=impossible)
     for path, words in islice(unread_keys(document.value), MOST_PROBLEMS) if kind in (STATEFUL_SET, POD) else ():
         yield Finding(document, path, words, Severity.WARNING, subject)
 

@@ -78,9 +78,9 @@ def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
         found = [each for each in found if (each.reason, each.message) not in before]
     if _changes_suspension(request):
         # Kueue suspends and resumes, with selectors of its own: rejected, it would try for ever and keep the quota.
-        return Answer(warnings=tuple(str(each) for each in found if _is_mistake(each)))
+        return Answer(warnings=tuple(str(each) for each in found if each.impossible))
     denies = mode is Mode.DENY and not (request.operation == "UPDATE" and _only_shrinks(request))
-    denied = [str(each) for each in found if denies and _is_mistake(each)]
+    denied = [str(each) for each in found if denies and each.impossible]
     return Answer(denied="\n".join(denied), warnings=tuple(each for each in map(str, found) if each not in denied))
 
 
@@ -104,7 +104,7 @@ def _of_slices(kind: str, document: Document, namespace: str, settings: Settings
         return list(shape_problems(document, kind, namespace))
     judged = judge(document.raw, _lasting(settings, document.raw), rules, namespace=namespace)
     said = [_as_said(each) for each in judged if _is_said(each)]
-    if any(map(_is_mistake, said)):
+    if any(each.impossible or each.reason == constants.UNDERUSED for each in said):
         return said
     return [*said, *shape_problems(document, kind, namespace)]
 
@@ -120,11 +120,6 @@ def _as_said(finding: Finding) -> Finding:
     """Leave out the Event's reason where the request is invalid for this provisioner alone."""
     valid = finding.reason == constants.INVALID_REQUEST and not finding.impossible
     return finding._replace(reason="") if valid else finding
-
-
-def _is_mistake(finding: Finding) -> bool:
-    """Whether a finding is reason enough to reject an object: a slice whose hosts are not all used never starts."""
-    return finding.impossible or finding.reason == constants.UNDERUSED
 
 
 def _changes_suspension(request: Request) -> bool:

@@ -100,12 +100,6 @@ def updated(old: Json, new: Json, mode: Mode = Mode.DENY, by: Judge = USUAL, **r
             id="a JobSet of more pods than hosts",
         ),
         pytest.param(
-            raw_jobset(parallelism=1),
-            "spec.replicatedJobs[0].template.spec.parallelism",
-            "1 of them are paid for but not used",
-            id="a JobSet of fewer pods than hosts",
-        ),
-        pytest.param(
             raw_jobset(metadata={"annotations": {constants.CAPACITY: "sopt"}}),
             "metadata.annotations[tpu-provisioner.cloud.google.com/capacity]",
             "'sopt'",
@@ -282,6 +276,10 @@ def test_a_resumed_jobset_is_told_what_is_wrong_with_what_kueue_added() -> None:
             ),
             id="a label that nodes may not have",
         ),
+        pytest.param(raw_jobset(parallelism=1), id="a JobSet of fewer pods than hosts"),
+        pytest.param(raw_jobset(replicas=2, parallelism=1), id="one whose child Jobs may share a slice"),
+        pytest.param(plain_job(parallelism=1), id="a Job of fewer pods"),
+        pytest.param(stateful_set(1), id="a StatefulSet of fewer pods"),
         pytest.param(plain_job(spec={"completionMode": "NonIndexed"}), id="a Job of a slice without indexes"),
         pytest.param(raw_job(spec={"completionMode": "NonIndexed"}), id="such a Job that is served"),
         pytest.param(plain_job(spec={"completions": 4}), id="a Job that fills its slice twice"),
