@@ -14,6 +14,7 @@ from provisioner.environment.numbering import (
     NumberedElsewhereError,
     Numbering,
     NumberingError,
+    UnnumberedError,
     numbering_of,
     owner_to_read,
 )
@@ -147,10 +148,12 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Inje
         try:
             numbering = numbering_of(pod, owner)
             check_size(pod, layout, numbering)
-        except NumberedElsewhereError as error:
-            return Injected(problems=(str(error),) if pod.wish == "enabled" else ())
         except NumberingError as error:
-            return Injected(problems=(str(error),))
+            # Of a pod that has not asked, somebody else may know more: its own controller, or GKE where it is one VM.
+            others = isinstance(error, NumberedElsewhereError) or (
+                layout is None and isinstance(error, UnnumberedError)
+            )
+            return Injected(problems=() if others and pod.wish != "enabled" else (str(error),))
         problems += _misfits(pod, layout, numbering)
     workers = workers_of(pod, layout, None if layout is not None and layout.one_host else numbering)
     try:

@@ -32,6 +32,10 @@ class NumberedElsewhereError(NumberingError):
     """The controller of the pods, or its webhook, numbers them itself."""
 
 
+class UnnumberedError(NumberingError):
+    """Nothing numbers the pods, as is usual for those that are a slice each."""
+
+
 class OwnerKey(NamedTuple):
     """An object that has to be read."""
 
@@ -102,7 +106,7 @@ def owner_to_read(pod: TpuPod) -> OwnerKey | None:
 def numbering_of(pod: TpuPod, owner: Mapping[str, Any]) -> Numbering:
     """Return the numbers of a pod; `owner` is what `owner_to_read` names, empty for nothing."""
     if pod.owner is None:
-        raise NumberingError(
+        raise UnnumberedError(
             "no controller owns it, so that nothing tells which worker it is; create it by a StatefulSet, a Job, a "
             "JobSet or a LeaderWorkerSet, or set TPU_WORKER_ID and TPU_WORKER_HOSTNAMES"
         )
@@ -110,7 +114,7 @@ def numbering_of(pod: TpuPod, owner: Mapping[str, Any]) -> Numbering:
         return _of_leader_worker_set(pod)
     key = owner_to_read(pod)
     if key is None:
-        error = NumberedElsewhereError if pod.owner.kind == _RAY_CLUSTER else NumberingError
+        error = NumberedElsewhereError if pod.owner.kind == _RAY_CLUSTER else UnnumberedError
         raise error(
             f"it is owned by a {fields.shown(pod.owner.kind)}, whose pods are not numbered; use a StatefulSet, a Job, "
             f"a JobSet or a LeaderWorkerSet, or set TPU_WORKER_ID and TPU_WORKER_HOSTNAMES"

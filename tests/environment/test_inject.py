@@ -371,6 +371,17 @@ def test_nothing_is_wrong_with_a_pod_that_has_all(owner: dict[str, Any], selecto
     assert injected(lacking, owner)[1].problems
 
 
+@pytest.mark.parametrize("owned", [False, True], ids=["nobody's", "a Deployment's"])
+def test_a_pod_that_may_be_a_slice_alone_is_left_alone_unless_it_asks(*, owned: bool):
+    def problems(selector: dict[str, str], **labels: str) -> int:
+        pod = pod_of({**stateful_set(), "kind": "ReplicaSet"}, "a", selector=selector, metadata={"labels": labels})
+        if not owned:
+            del pod["metadata"]["ownerReferences"]
+        return len(injected(pod, {})[1].problems)
+
+    assert (problems({}), problems(V5E_4X4), problems({}, **{OLD_KEY: "enabled"})) == (0, 1, 1)
+
+
 def test_localhost_is_all_that_a_pod_of_one_host_needs():
     """GKE's webhook gives it to pods of no Job; nothing tells that others are in its slice."""
     local = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
