@@ -234,6 +234,6 @@ UNKNOWN_SELECTOR = "SelectorNotKnown"
 #: The provisioner can decide nothing for anybody: GKE is away, or the cluster is not proven.
 NOT_READY = "ProvisionerNotReady"
 #: A pod of the object gets no TPU environment, or not all of it.
-ENVIRONMENT_PROBLEM = "TPUEnvironmentProblem"
+INCOMPLETE_ENVIRONMENT = "IncompleteTPUEnvironment"
 #: Slices start together, and pods of other JobSets fit their nodes.
 NOT_SEPARATE = "JobSetNotSeparate"

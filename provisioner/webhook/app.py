@@ -227,7 +227,7 @@ class _Scale:
 def _tell(recorder: EventRecorder, repeats: Repeats, notice: Notice) -> None:
     """Say what is to be known of an object, as an Event on it and in the log."""
     about = notice.about
-    recorder.emit(about, kind="Warning", reason=constants.ENVIRONMENT_PROBLEM, message=notice.message)
+    recorder.emit(about, kind="Warning", reason=constants.INCOMPLETE_ENVIRONMENT, message=notice.message)
     left_out = repeats.left_out(notice)
     if left_out is not None:
         owner = f"{about.kind} {about.namespace}/{about.name}"

@@ -482,7 +482,7 @@ def test_pods_get_their_variables(rehearsal: Rehearsal, served: Served, ground: 
         ground.wait(lambda: len(ground.pods()) == 16, "all pods are created")
         got = sorted(tuple(_variables(pod).values()) for pod in ground.pods())
         rehearsal.api.post(path["Job"], lost)
-        selector = "reason=TPUEnvironmentProblem,involvedObject.name=lost"
+        selector = "reason=IncompleteTPUEnvironment,involvedObject.name=lost"
         ground.wait(lambda: bool(rehearsal.objects(events, fieldSelector=selector)), "the Job is told")
     finally:
         rehearsal.kubectl("delete", "namespace", namespace, "--wait")

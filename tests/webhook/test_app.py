@@ -124,7 +124,7 @@ def test_an_event_tells_the_owner_of_pods_without_variables(webhook: WebhookServ
             post(webhook, bundle(kube), body)
     assert webhook.recorder.flush(timeout_seconds=10)
     [event] = kube.objects("/api/v1/namespaces/ml/events")
-    assert event["reason"] == "TPUEnvironmentProblem"
+    assert event["reason"] == "IncompleteTPUEnvironment"
     assert event["involvedObject"]["uid"] == "u"
     assert "has no spec.serviceName" in event["message"]
     [line] = [each for each in lines if each["event"] == "environment.problem"]

@@ -279,8 +279,11 @@ class _Verdicts:
         told = next((each for each in found if first.message.endswith(f": {each}")), "")
         impossible = found.pop(told, False)
         self._say(subject, slice_, first, shown, Severity.ERROR, impossible=impossible)
+        name = self.rules.pool_name(slice_.workload.name, slice_.id, 0)
         for problem, each in found.items():
-            message = f"{_NO_POOL}{problem}"
+            message = (
+                f"{_NO_POOL}{problem.replace(name, shown_name(name)) if is_made_up(slice_.workload.uid) else problem}"
+            )
             self._say(subject, slice_, replace(first, message=message), message, Severity.ERROR, impossible=each)
 
     def _say_why_not(self, slice_: Slice) -> None:

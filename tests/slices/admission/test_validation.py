@@ -277,6 +277,10 @@ def test_a_resumed_jobset_is_told_what_is_wrong_with_what_kueue_added() -> None:
             id="a label that nodes may not have",
         ),
         pytest.param(raw_jobset(parallelism=1), id="a JobSet of fewer pods than hosts"),
+        pytest.param(
+            raw_jobset(pod=pod_spec(nodeSelector={**pod_spec()["nodeSelector"], constants.MAX_RUN_SECONDS: "60"})),
+            id="nodes that end sooner than ours can",
+        ),
         pytest.param(raw_jobset(replicas=2, parallelism=1), id="one whose child Jobs may share a slice"),
         pytest.param(plain_job(parallelism=1), id="a Job of fewer pods"),
         pytest.param(stateful_set(1), id="a StatefulSet of fewer pods"),

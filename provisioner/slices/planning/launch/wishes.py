@@ -8,7 +8,7 @@ from provisioner.model.capacity import Zone
 from provisioner.model.choices import CapacityChoice
 from provisioner.settings import Settings, forms
 from provisioner.slices.demand import Slice
-from provisioner.slices.supplier import ImpossibleError
+from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 
 
 def capacity_of(slice_: Slice, settings: Settings) -> tuple[CapacityChoice, ...]:
@@ -60,14 +60,15 @@ def max_run_seconds_of(slice_: Slice, settings: Settings) -> int:
         wish = slice_.wishes.max_run_seconds
         seconds = settings.max_run_seconds if wish is None else wish
     if seconds and not forms.SHORTEST_RUN_SECONDS <= seconds <= forms.LONGEST_RUN_SECONDS:
-        raise ImpossibleError(
+        # Of other nodes than ours it may be longer.
+        raise UnmeetableError(
             f"a max run duration of {seconds:.0f} s is not from 10 minutes to 7 days; set one within these limits"
         )
     return int(seconds)
 
 
 def check(slice_: Slice, settings: Settings) -> None:
-    """Raise ImpossibleError where an annotation cannot be read."""
+    """Raise UnmeetableError where an annotation cannot be read."""
     _refuse_unreadable(slice_, constants.SAME_ZONE)
     _refuse_unreadable(slice_, constants.ALL_OR_NOTHING)
     max_run_seconds_of(slice_, settings)
