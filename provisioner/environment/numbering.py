@@ -89,13 +89,18 @@ def stateful_set_key(namespace: str, name: str, uid: str = "") -> OwnerKey:
     return OwnerKey("StatefulSet", "/apis/apps/v1", "statefulsets", namespace, name, uid)
 
 
+def jobset_key(namespace: str, name: str) -> OwnerKey:
+    """Return where a JobSet is."""
+    return OwnerKey("JobSet", JOBSET.root, JOBSET.resource, namespace, name, "")
+
+
 def owner_to_read(pod: TpuPod) -> OwnerKey | None:
     """Return the object that tells the numbers of a pod; None where the pod itself does, or nothing can."""
     owner = pod.owner
     if owner is None or pod.marks.get(constants.LWS_NAME):
         return None
     if jobset := pod.marks.get(constants.JOBSET_NAME):
-        return OwnerKey("JobSet", JOBSET.root, JOBSET.resource, pod.namespace, jobset, "")
+        return jobset_key(pod.namespace, jobset)
     if owner.type == STATEFUL_SET:
         return stateful_set_key(pod.namespace, owner.name, owner.uid)
     if owner.type == JOB:

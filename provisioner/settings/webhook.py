@@ -57,7 +57,7 @@ OPTIONS: tuple[Option, ...] = (
         group=Group.WEBHOOK,
         read=forms.go_bool,
         default="false",
-        description="Child Jobs of JobSets that request chips get the nodeSelector job-key, whose value no other job "
+        description="Child Jobs of JobSets that get node pools get the nodeSelector job-key, whose value no other job "
         "has.",
     ),
     Option(
@@ -66,7 +66,7 @@ OPTIONS: tuple[Option, ...] = (
         group=Group.WEBHOOK,
         read=forms.matching(forms.LABEL_VALUE, "the value of a label"),
         default="",
-        description="Jobs that request chips get the nodeSelector cloud.google.com/gke-location-hint with this value. "
+        description="Jobs that get node pools get the nodeSelector cloud.google.com/gke-location-hint with this value. "
         "Empty: none.",
     ),
     Option(
@@ -75,7 +75,7 @@ OPTIONS: tuple[Option, ...] = (
         group=Group.WEBHOOK,
         read=forms.go_bool,
         default="false",
-        description="The nodeSelectors of reservations and of spot capacity are removed from Jobs that request chips.",
+        description="The nodeSelectors of reservations and of spot capacity are removed from Jobs that get node pools.",
     ),
     Option(
         variable="ALWAYS_HINT_TIME",

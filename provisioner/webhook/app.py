@@ -20,7 +20,7 @@ from provisioner.admission.files import CertificateFiles
 from provisioner.admission.hooks import Hook, endpoint_of
 from provisioner.admission.keeper import Keeper, Registration
 from provisioner.admission.review import Answer, Deferred, Notice, Request
-from provisioner.environment import Injection, OwnerKey, Wrong, stateful_set_key
+from provisioner.environment import Injection, OwnerKey, Wrong, jobset_key, stateful_set_key
 from provisioner.environment import Settings as EnvironmentSettings
 from provisioner.environment.manifest import pods_of_manifests
 from provisioner.environment.review import judge_pod
@@ -37,9 +37,10 @@ from provisioner.runtime.http import HttpServer, ServerError, parse_address
 from provisioner.runtime.repeats import Repeats
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from provisioner.settings.webhook import WebhookSettings
-from provisioner.slices.admission.jobs import JobChanges, review_job
+from provisioner.slices.admission.jobs import JobChanges, jobset_to_read, review_job
 from provisioner.slices.admission.validation import Judge, Mode, review_scale, review_workload
 from provisioner.slices.offline.assumed import settings_by_object
+from provisioner.slices.offline.documents import Document
 from provisioner.slices.suppliers.rules import rules_of
 from provisioner.webhook.metrics import Metrics
 from provisioner.webhook.owners import Owners
@@ -200,28 +201,19 @@ def build(
     return webhook
 
 
-@dataclass(frozen=True, slots=True)
-class _Scale:
-    """The scale of a StatefulSet, which has to be read: its scale says nothing of its pods."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pending:
+    """Implements `owners.Pending`: what is admitted as it is where nothing can be read."""
 
-    request: Request
-    by: Judge
-    mode: Mode
+    key: OwnerKey
+    judge: Callable[[Mapping[str, Any] | None], Answer]
+    long: bool = False
 
-    @property
-    def key(self) -> OwnerKey:
-        """Implement `Pending`, as the others do."""
-        return stateful_set_key(self.request.namespace, self.request.name)
-
-    def judge(self, owner: Mapping[str, Any] | None) -> Answer:
-        return review_scale(self.request, owner, self.by, self.mode) if owner is not None else Answer()
-
-    def without(self, _why: str) -> Answer:
-        # As where the server does not answer.
-        return Answer()
+    def without(self, why: str) -> Answer:
+        return Answer(warnings=(f"{self.key.title} could not be read ({why}), so that this is admitted as it is",))
 
     def is_long(self, _owner: Mapping[str, Any] | None) -> bool:
-        return True
+        return self.long
 
 
 def _tell(recorder: EventRecorder, repeats: Repeats, notice: Notice) -> None:
@@ -250,24 +242,36 @@ def make_hooks(
         found = judge_pod(request, environment)
         return found if isinstance(found, Answer) else partial(owners.finish, found)
 
+    settings_of = settings_by_object(variables)
     changes = JobChanges(
         job_key=settings.job_key_selector,
         location_hint=settings.location_hint,
         on_demand=settings.force_on_demand,
+        namespaces=frozenset(settings_of(Document({})).namespaces),
     )
 
     def doubts(raw: Mapping[str, Any], namespace: str) -> Sequence[str]:
         # The first pod stands for all: what differs from pod to pod is no mistake.
         return pods_of_manifests([raw], environment, namespace, most=1)[0].problems
 
-    judge = Judge(
-        settings_of=settings_by_object(variables), rules=rules_of(variables.get("PROVIDER", "")), doubts=doubts
-    )
+    judge = Judge(settings_of=settings_of, rules=rules_of(variables.get("PROVIDER", "")), doubts=doubts)
 
     def validation_of(request: Request, mode: Mode) -> Answer | Deferred:
         if (request.kind, request.subresource) != ("Scale", "scale") or mode is Mode.OFF:
             return review_workload(request, judge, mode)
-        return partial(owners.finish, _Scale(request, judge, mode))
+
+        def judged(scaled: Mapping[str, Any] | None) -> Answer:
+            return Answer() if scaled is None else review_scale(request, scaled, judge, mode)
+
+        key = stateful_set_key(request.namespace, request.name)
+        return partial(owners.finish, _Pending(key=key, judge=judged, long=True))
+
+    def jobs_of(request: Request) -> Answer | Deferred:
+        jobset = jobset_to_read(request, changes)
+        if not jobset:
+            return review_job(request, changes)
+        key = jobset_key(request.namespace, jobset)
+        return partial(owners.finish, _Pending(key=key, judge=partial(review_job, request, changes)))
 
     return [
         Hook(
@@ -279,7 +283,7 @@ def make_hooks(
             quick=True,
             tell=tell,
         ),
-        Hook(name="jobs", path="/mutate/jobs", answer=partial(review_job, changes=changes), quick=True),
+        Hook(name="jobs", path="/mutate/jobs", answer=jobs_of, quick=True),
         # Strict: without it a pod would run, and have no IPUs.
         Hook(
             name="partitions",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from provisioner.admission.hooks import endpoint_of
+from provisioner.kube import errors
 from provisioner.settings import SettingsError
 from provisioner.settings.webhook import read_webhook_settings
 from provisioner.webhook.app import make_hooks
@@ -159,15 +160,23 @@ def test_settings_that_the_provisioner_rejects_are_rejected() -> None:
         make_hooks(read_webhook_settings({}), Reads(FakeKube()), {"MAX_CHIPS": "many"})
 
 
-def test_a_child_job_gets_its_selectors() -> None:
-    """With the environment of the Go provisioner's admission_controller."""
-    job = raw_job(
+JOBSET = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/ml/jobsets/train"
+
+
+def child_job() -> Json:
+    return raw_job(
         "train-slice-0",
         metadata={"ownerReferences": [job_reference("train", kind="JobSet")]},
         pod=pod_spec(nodeSelector={**pod_spec()["nodeSelector"], "cloud.google.com/gke-spot": "true"}),
     )
+
+
+def test_a_child_job_gets_its_selectors() -> None:
+    """With the environment of the Go provisioner's admission_controller."""
+    kube = FakeKube()
+    kube.put_object(JOBSET, jobset())
     variables = {"RESERVATION_LOCATION_HINT": "rack-7", "FORCE_ON_DEMAND": "true", "ALWAYS_HINT_TIME": "true"}
-    response = answered("/mutate/jobs", job, "patched", JOB_KEY_SELECTOR="true", **variables)
+    response = answered("/mutate/jobs", child_job(), "patched", kube, JOB_KEY_SELECTOR="true", **variables)
     assert json.loads(base64.b64decode(response.pop("patch"))) == [
         {
             "op": "add",
@@ -182,6 +191,20 @@ def test_a_child_job_gets_its_selectors() -> None:
         {"op": "remove", "path": f"{AT}/cloud.google.com~1gke-spot"},
     ]
     assert response == {**ADMITTED, "patchType": "JSONPatch"}
+
+
+def test_a_child_job_of_a_jobset_that_opts_out_does_not() -> None:
+    kube = FakeKube()
+    marks = {"tpu-provisioner.cloud.google.com/disable-autoprovisioning": "true"}
+    kube.put_object(JOBSET, jobset(metadata={"annotations": marks}))
+    assert answered("/mutate/jobs", child_job(), "admitted", kube, JOB_KEY_SELECTOR="true") == ADMITTED
+
+
+def test_a_child_job_whose_jobset_cannot_be_read_stays_with_a_warning() -> None:
+    kube = FakeKube()
+    kube.fail("GET", JOBSET, errors.Unavailable("away"))
+    found = answered("/mutate/jobs", child_job(), "warned", kube, JOB_KEY_SELECTOR="true")
+    assert found["warnings"] == ["JobSet ml/train could not be read (away), so that this is admitted as it is"]
 
 
 def test_without_settings_no_job_changes() -> None:

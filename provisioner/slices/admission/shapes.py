@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -45,7 +45,7 @@ def shape_problems(document: Document, kind: str, namespace: str) -> Iterator[Fi
     name = fields.text(metadata.get("name")) or f"{fields.text(metadata.get('generateName'))}xxxxx"
     subject = title(kind, {"namespace": namespace, "name": name})
     for pods in _pods_of(document.raw, kind):
-        if _is_left_alone(metadata) or _is_left_alone(_metadata_at(document.raw, pods.template.path)):
+        if is_left_alone(metadata) or is_left_alone(_metadata_at(document.raw, pods.template.path)):
             continue
         impossible = True
         try:
@@ -108,11 +108,14 @@ def _metadata_at(raw: dict[str, Any], template: Path) -> dict[str, Any]:
     return fields.mapping(value_at(raw, (*template, "metadata")))
 
 
-def _is_left_alone(metadata: dict[str, Any]) -> bool:
-    """Whether it opts out, or another controller makes its slices."""
+def is_left_alone(metadata: Mapping[str, Any]) -> bool:
+    """Whether an object or a template opts out, or another controller makes its slices."""
     labels, annotations = (fields.mapping(metadata.get(each)) for each in ("labels", "annotations"))
-    return "true" in (labels.get(constants.DISABLE), annotations.get(constants.DISABLE)) or (
-        constants.SLICE_TOPOLOGY in annotations
+    return (
+        "true" in (labels.get(constants.DISABLE), annotations.get(constants.DISABLE))
+        or constants.SLICE_TOPOLOGY in annotations
+        or labels.get(constants.SLICE_AUTOPROVISIONING) in ("sync", "async")
+        or annotations.get(constants.SLICE_AUTOPROVISIONING) == "true"
     )
 
 
