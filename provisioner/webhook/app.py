@@ -243,11 +243,13 @@ def make_hooks(
         return found if isinstance(found, Answer) else partial(owners.finish, found)
 
     settings_of = settings_by_object(variables)
+    provisioner_settings = settings_of(Document({}))
     changes = JobChanges(
         job_key=settings.job_key_selector,
         location_hint=settings.location_hint,
         on_demand=settings.force_on_demand,
-        namespaces=frozenset(settings_of(Document({})).namespaces),
+        namespaces=frozenset(provisioner_settings.namespaces),
+        serve_jobs=provisioner_settings.serve_jobs,
     )
 
     def doubts(raw: Mapping[str, Any], namespace: str) -> Sequence[str]:

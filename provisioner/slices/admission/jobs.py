@@ -44,6 +44,8 @@ class JobChanges:
     on_demand: bool = False
     #: Those that are served; empty: all.
     namespaces: frozenset[str] = frozenset()
+    #: Plain Jobs that ask for it are served.
+    serve_jobs: bool = True
 
     @property
     def any(self) -> bool:
@@ -83,7 +85,7 @@ def _is_served(
     if _jobset_of(request):
         asks = jobset is not None
     else:
-        asks = fields.mapping(metadata.get("annotations")).get(constants.SERVE) == "true"
+        asks = changes.serve_jobs and fields.mapping(metadata.get("annotations")).get(constants.SERVE) == "true"
     marked = (metadata, fields.mapping(template.get("metadata")), fields.mapping((jobset or {}).get("metadata")))
     selector = fields.mapping(fields.mapping(template.get("spec")).get("nodeSelector"))
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -72,6 +73,12 @@ HINT = {constants.LOCATION_HINT: "rack-7"}
         pytest.param(job(), JobChanges(location_hint="rack-7"), {**OWN, **HINT}, id="the hint"),
         pytest.param(job(RESERVED, owner=""), ALL, RESERVED, id="nothing for a Job that is not served"),
         pytest.param(job(RESERVED, owner="", annotations={constants.SERVE: "true"}), ALL, {**OWN, **HINT}, id="served"),
+        pytest.param(
+            job(RESERVED, owner="", annotations={constants.SERVE: "true"}),
+            replace(ALL, serve_jobs=False),
+            RESERVED,
+            id="nor for one that asks in vain",
+        ),
         pytest.param(job(RESERVED, labels=OPTS_OUT), ALL, RESERVED, id="nor for a child Job that opts out"),
         pytest.param(job(RESERVED, pod_marks={"annotations": OPTS_OUT}), ALL, RESERVED, id="nor for one whose pods do"),
         pytest.param(
