@@ -149,6 +149,10 @@ NODEPOOL_HASH = "google.com/tpu-provisioner-nodepool-hash"
 LEGACY_POOL_ID = "provisioner-nodepool-id"
 
 # --- Ours alone -----------------------------------------------------------------------------------------------------
+#: As label or annotation of pods and StatefulSets, "enabled" or "disabled": whether pods get their TPU environment.
+INJECT = "tpu-provisioner.cloud.google.com/inject"
+#: As label or annotation, "true" or "false": whether several slices of a StatefulSet work together.
+MULTISLICE = "tpu-provisioner.cloud.google.com/multislice"
 #: On plain Jobs, "true": serve this one.
 SERVE = "tpu-provisioner.cloud.google.com/serve"
 POOL_JOBSET_UID = "google.com/tpu-provisioner-jobset-uid"
@@ -231,5 +235,7 @@ HELD_FOR_OTHERS = "SliceHeldForOthers"
 UNKNOWN_SELECTOR = "SelectorNotKnown"
 #: The provisioner can decide nothing for anybody: GKE is away, or the cluster is not proven.
 NOT_READY = "ProvisionerNotReady"
+#: A pod of the object gets no TPU environment, or not all of it.
+INCOMPLETE_ENVIRONMENT = "IncompleteTPUEnvironment"
 #: Slices start together, and pods of other JobSets fit their nodes.
 NOT_SEPARATE = "JobSetNotSeparate"

@@ -15,6 +15,7 @@ from provisioner.admission.review import (
     Deferred,
     Judgement,
     NotAReview,
+    Notice,
     Request,
     encode_answer,
     encode_rejection,
@@ -46,6 +47,8 @@ class Hook:
     strict: bool = False
     #: As of `Endpoint`: it takes no longer than reading the review does.
     quick: bool = False
+    #: Says to people what an answer notes, unless the review is of a trial.
+    tell: Callable[[Notice], None] = lambda _: None
 
 
 def endpoint_of(hook: Hook, observer: Observer, *, clock: Callable[[], float] = time.perf_counter) -> Endpoint:
@@ -65,6 +68,8 @@ def endpoint_of(hook: Hook, observer: Observer, *, clock: Callable[[], float] = 
             try:
                 outcome, given = _judged(judge(), head)
                 encoded = encode_answer(head, given)
+                if given.notice is not None and not head.dry_run:
+                    hook.tell(given.notice)
             except Exception as error:  # noqa: BLE001 - the edge of the process: the API server gets an answer
                 outcome, encoded = "failed", encode_answer(head, _failed(hook, head, error, repeats))
             observer.reviewed(hook.name, outcome, clock() - since)

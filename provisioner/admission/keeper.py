@@ -171,7 +171,12 @@ class Keeper:
                 "type": "Opaque",
                 "data": data,
             }
-            self.api.post(collection_path("secrets", namespace=self.namespace), body, timeouts=_TIMEOUTS)
+            try:
+                self.api.post(collection_path("secrets", namespace=self.namespace), body, timeouts=_TIMEOUTS)
+            except errors.Forbidden as error:
+                # It is part of the manifests, so that no right to create Secrets of any name is needed.
+                title = f"Secret {self.namespace}/{self.secret}"
+                raise errors.NotFound(f"{title} does not exist; apply the server's manifests again") from error
             return
         path = object_path("secrets", self.secret, namespace=self.namespace)
         self.api.put(path, {**stored, "data": {**fields.mapping(stored.get("data")), **data}}, timeouts=_TIMEOUTS)

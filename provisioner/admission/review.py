@@ -17,6 +17,7 @@ import msgspec
 from provisioner.admission.patch import Operation
 from provisioner.kube import fields
 from provisioner.model import bounds
+from provisioner.model.workloads import ObjectRef
 
 _GROUP = "admission.k8s.io"
 _VERSIONS = (f"{_GROUP}/v1", f"{_GROUP}/v1beta1")
@@ -60,6 +61,14 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """What is to be known of the controller that sent the object: people do not see what it is answered."""
+
+    about: ObjectRef
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What is done with the object."""
 
@@ -69,6 +78,7 @@ class Answer:
     warnings: tuple[str, ...] = ()
     #: RFC 6902.
     patch: tuple[Operation, ...] = ()
+    notice: Notice | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

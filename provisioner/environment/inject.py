@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from provisioner import constants, tpu
 from provisioner.admission.patch import Operation
 from provisioner.environment.layout import Layout, LayoutError, layout_of
-from provisioner.environment.numbering import Numbering, NumberingError, numbering_of, owner_to_read
-from provisioner.environment.pods import MULTISLICE, Container, TpuPod, wish_of
+from provisioner.environment.numbering import (
+    NumberedElsewhereError,
+    Numbering,
+    NumberingError,
+    UnnumberedError,
+    numbering_of,
+    owner_to_read,
+)
+from provisioner.environment.pods import Container, TpuPod, wish_of
 from provisioner.environment.variables import (
+    NUM_SLICES,
+    TOGETHER,
+    WORKER_HOSTNAMES,
+    WORKER_ID,
     check_lengths,
     check_size,
-    counts_as_absent,
     grid_of,
+    is_absent,
     slice_pods,
     slices_of,
     workers_of,
@@ -106,8 +117,25 @@ def host_names_to_write(pod: TpuPod, owner: Mapping[str, Any]) -> int:
     return pods * len(pod.containers) ** 2
 
 
+def is_complete(pod: TpuPod) -> bool:
+    """Whether a pod has all that tells its workers who they are, so that nothing is wrong if more cannot be told."""
+    layout = _layout(pod)
+    local = {WORKER_HOSTNAMES: "localhost"} if layout is None or layout.one_host else {}
+    for each in pod.containers:
+        alone = not _slices_together(pod) or (NUM_SLICES in each.given and each.given[NUM_SLICES].value == "")
+        names = (WORKER_ID, WORKER_HOSTNAMES, *(() if alone else TOGETHER[1]))
+        if any(is_absent(name, each, local) for name in names):
+            return False
+    return True
+
+
 def inject(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Injected:
     """Return the patch that gives a pod its variables; `owner` is the raw object that `owner_to_read` names."""
+    found = _injected(pod, owner, settings)
+    return replace(found, problems=()) if found.problems and is_complete(pod) else found
+
+
+def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Injected:
     problems: list[str] = []
     layout: Layout | None = None
     try:
@@ -121,7 +149,11 @@ def inject(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Injecte
             numbering = numbering_of(pod, owner)
             check_size(pod, layout, numbering)
         except NumberingError as error:
-            return Injected(problems=(str(error),))
+            # Of a pod that has not asked, somebody else may know more: its own controller, or GKE where it is one VM.
+            others = isinstance(error, NumberedElsewhereError) or (
+                layout is None and isinstance(error, UnnumberedError)
+            )
+            return Injected(problems=() if others and pod.wish != "enabled" else (str(error),))
         problems += _misfits(pod, layout, numbering)
     workers = workers_of(pod, layout, None if layout is not None and layout.one_host else numbering)
     try:
@@ -133,24 +165,19 @@ def inject(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Injecte
     found = []
     for container, own in zip(pod.containers, workers, strict=True):
         variables = {**own, **beside}
+        problems += _leave_what_is_begun(container, variables)
         if settings.topology and layout is not None:
             variables |= grid_of(pod, container, layout)
         found.append(variables)
     if settings.topology and layout is None:
         problems.append("it selects no accelerator and topology, so that the variables of the topology cannot be told")
-    return Injected(patch=patch_of(pod, found), problems=tuple(problems), variables=tuple(found))
+    return Injected(patch=patch_of(pod, found), problems=tuple(dict.fromkeys(problems)), variables=tuple(found))
 
 
 def patch_of(pod: TpuPod, variables: Iterable[Mapping[str, str | FieldRef]]) -> tuple[Operation, ...]:
     """Return the patch that gives the containers of a pod, or of a template, those variables that they lack."""
     each = zip(pod.containers, variables, strict=True)
     return tuple(operation for container, own in each for operation in _operations(container, own))
-
-
-def is_set(container: Container, name: str, value: str) -> bool:
-    """Whether a container has a variable already, in a form that stays."""
-    given = container.given.get(name)
-    return given is not None and not counts_as_absent(name, container, given.value, value)
 
 
 def _misfits(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> Iterable[str]:
@@ -169,6 +196,19 @@ def _misfits(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> Iterab
         )
 
 
+def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> Iterable[str]:
+    """Take those variables out that would complete what the container has a part of, as others say it, and say so."""
+    for names in TOGETHER:
+        missing = [each for each in names if each in variables and is_absent(each, container, variables)]
+        there = [each for each in names if not is_absent(each, container, variables)]
+        given = [each for each in there if container.given[each].value != variables.get(each)]
+        for each in missing if given else ():
+            del variables[each]
+        # An empty value is there to turn them off.
+        if missing and given and all(container.given[each].value != "" for each in given):
+            yield f"a container has {' and '.join(given)} and lacks {' and '.join(missing)}; set all of them or none"
+
+
 def _operations(container: Container, variables: Mapping[str, str | FieldRef]) -> Iterable[Operation]:
     """Put what is absent before all that is there: variables may refer to those before them."""
     new = []
@@ -176,7 +216,7 @@ def _operations(container: Container, variables: Mapping[str, str | FieldRef]) -
         given = container.given.get(name)
         if given is None:
             new.append(_variable(name, value))
-        elif counts_as_absent(name, container, given.value, value):
+        elif is_absent(name, container, variables):
             where = f"{container.pointer}/env/{given.place}"
             yield Operation(op="replace", path=where, value=_variable(name, value))
     if new and not container.has_list:
@@ -201,7 +241,7 @@ def _layout(pod: TpuPod) -> Layout | None:
 
 def _slices_together(pod: TpuPod) -> bool:
     """Whether slices of one VM may work together: those of a JobSet, and where the pod says so."""
-    return pod.marks.get(MULTISLICE) == "true" or constants.JOBSET_NAME in pod.marks
+    return pod.marks.get(constants.MULTISLICE) == "true" or constants.JOBSET_NAME in pod.marks
 
 
 def _stateful(pod: TpuPod) -> bool:

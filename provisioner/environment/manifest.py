@@ -21,7 +21,6 @@ from provisioner.environment.inject import (
     Settings,
     Wrong,
     inject,
-    is_set,
     needs_owner,
     patch_of,
     wanted,
@@ -30,7 +29,7 @@ from provisioner.environment.layout import LayoutError, layout_of
 from provisioner.environment.numbering import OwnerKey
 from provisioner.environment.pods import Container, TpuPod, read_pod
 from provisioner.environment.review import OwnerError, review_pod
-from provisioner.environment.variables import PROCESS_ADDRESSES, PROCESS_PORTS, WORKER_HOSTNAMES, WORKER_ID
+from provisioner.environment.variables import OF_WORKERS, WORKER_HOSTNAMES, WORKER_ID, is_absent
 from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
 
@@ -45,7 +44,6 @@ _NUMBERS = (
     ("labels", constants.JOB_INDEX),
 )
 _JOB_NAME = ("labels", constants.JOB_NAME)
-_OF_WORKERS = (WORKER_ID, WORKER_HOSTNAMES, PROCESS_ADDRESSES, PROCESS_PORTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,9 +226,9 @@ class _Looked:
         for name in dict.fromkeys(name for each in by_pod for name in each):
             values = [each.get(name) for each in by_pod]
             told = [each for each in values if each is not None]
-            if all(is_set(container, name, each) for each in told):
+            if not any(name in each and is_absent(name, container, each) for each in by_pod):
                 continue
-            if self.template.numbered_by_controller and name in _OF_WORKERS:
+            if self.template.numbered_by_controller and name in OF_WORKERS:
                 continue
             said = self._in_template(name, told) if len(told) == len(values) else None
             if said is None:

@@ -20,10 +20,20 @@ from provisioner.workloads.owners import STATEFUL_SET
 #: The first port of processes: libtpu's on GKE, and the one that LeaderWorkerSet uses.
 PROCESS_PORT = 8471
 _LWS_PROCESS_PORT = 8476
+#: Its pods are numbered by the webhook of KubeRay's TPU add-on.
+_RAY_CLUSTER = "RayCluster"
 
 
 class NumberingError(ValueError):
     """Nothing tells which worker a pod is, or how the others are reached; the text says what to do."""
+
+
+class NumberedElsewhereError(NumberingError):
+    """The controller of the pods, or its webhook, numbers them itself."""
+
+
+class UnnumberedError(NumberingError):
+    """Nothing numbers the pods, as is usual for those that are a slice each."""
 
 
 class OwnerKey(NamedTuple):
@@ -74,15 +84,25 @@ class Numbering:
         return f"{self.prefix}{self.first + index}{self.suffix}"
 
 
+def stateful_set_key(namespace: str, name: str, uid: str = "") -> OwnerKey:
+    """Return where a StatefulSet is."""
+    return OwnerKey("StatefulSet", "/apis/apps/v1", "statefulsets", namespace, name, uid)
+
+
+def jobset_key(namespace: str, name: str) -> OwnerKey:
+    """Return where a JobSet is."""
+    return OwnerKey("JobSet", JOBSET.root, JOBSET.resource, namespace, name, "")
+
+
 def owner_to_read(pod: TpuPod) -> OwnerKey | None:
     """Return the object that tells the numbers of a pod; None where the pod itself does, or nothing can."""
     owner = pod.owner
     if owner is None or pod.marks.get(constants.LWS_NAME):
         return None
     if jobset := pod.marks.get(constants.JOBSET_NAME):
-        return OwnerKey("JobSet", JOBSET.root, JOBSET.resource, pod.namespace, jobset, "")
+        return jobset_key(pod.namespace, jobset)
     if owner.type == STATEFUL_SET:
-        return OwnerKey("StatefulSet", "/apis/apps/v1", "statefulsets", pod.namespace, owner.name, owner.uid)
+        return stateful_set_key(pod.namespace, owner.name, owner.uid)
     if owner.type == JOB:
         return OwnerKey("Job", PLAIN_JOB.root, PLAIN_JOB.resource, pod.namespace, owner.name, owner.uid)
     return None
@@ -91,7 +111,7 @@ def owner_to_read(pod: TpuPod) -> OwnerKey | None:
 def numbering_of(pod: TpuPod, owner: Mapping[str, Any]) -> Numbering:
     """Return the numbers of a pod; `owner` is what `owner_to_read` names, empty for nothing."""
     if pod.owner is None:
-        raise NumberingError(
+        raise UnnumberedError(
             "no controller owns it, so that nothing tells which worker it is; create it by a StatefulSet, a Job, a "
             "JobSet or a LeaderWorkerSet, or set TPU_WORKER_ID and TPU_WORKER_HOSTNAMES"
         )
@@ -99,7 +119,8 @@ def numbering_of(pod: TpuPod, owner: Mapping[str, Any]) -> Numbering:
         return _of_leader_worker_set(pod)
     key = owner_to_read(pod)
     if key is None:
-        raise NumberingError(
+        error = NumberedElsewhereError if pod.owner.kind == _RAY_CLUSTER else UnnumberedError
+        raise error(
             f"it is owned by a {fields.shown(pod.owner.kind)}, whose pods are not numbered; use a StatefulSet, a Job, "
             f"a JobSet or a LeaderWorkerSet, or set TPU_WORKER_ID and TPU_WORKER_HOSTNAMES"
         )
@@ -189,7 +210,7 @@ def _of_leader_worker_set(pod: TpuPod) -> Numbering:
     if worker is None or group is None or size is None:
         raise NumberingError(f"LeaderWorkerSet {pod.namespace}/{name}: its group, number or size is missing")
     if marks.get(constants.LWS_SUBGROUP_SIZE):
-        raise NumberingError("its group has sub-groups, which LeaderWorkerSet numbers itself")
+        raise NumberedElsewhereError("its group has sub-groups, which LeaderWorkerSet numbers itself")
     # Where the leader has no chips the workers alone are the slice.
     with_leader = worker == 0 or constants.LWS_LEADER_REQUESTS_TPUS in marks
     subdomain = _subdomain(pod)

@@ -17,12 +17,10 @@ from provisioner.model import bounds
 from provisioner.workloads.owners import Owner, controller_of, marks
 
 #: As label or annotation, "enabled" or "disabled": the key of gke-tpu-env-injector, and ours.
-INJECT_KEYS = ("tpu-provisioner.cloud.google.com/inject", "gke-tpu-env-injector.aaronbatilo.dev/inject")
-#: As label or annotation, "true" or "false": whether several slices of a StatefulSet work together.
-MULTISLICE = "tpu-provisioner.cloud.google.com/multislice"
+INJECT_KEYS = (constants.INJECT, "gke-tpu-env-injector.aaronbatilo.dev/inject")
 #: Labels or annotations of a pod that are read.
 _MARKS = (
-    MULTISLICE,
+    constants.MULTISLICE,
     constants.POD_INDEX,
     constants.COMPLETION_INDEX,
     constants.JOBSET_NAME,

@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from provisioner.admission.review import Answer, Request
+from provisioner.admission.patch import Operation
+from provisioner.admission.review import Answer, Notice, Request
 from provisioner.environment.inject import (
     Injection,
     Settings,
     Wrong,
     host_names_to_write,
     inject,
+    is_complete,
     needs_owner,
     owner_is_asked,
     wanted,
@@ -21,6 +23,7 @@ from provisioner.environment.numbering import OwnerKey, owner_to_read
 from provisioner.environment.pods import TpuPod, read_pod, wish_of
 from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
+from provisioner.model.workloads import ObjectRef
 
 #: So many are written in a fraction of a millisecond.
 _MANY_HOST_NAMES = 1000
@@ -50,9 +53,11 @@ class Rest:
 
     def without(self, why: str) -> Answer:
         """Answer although it could not be read."""
+        if is_complete(self.pod):
+            return Answer()
         title = self.key.title if self.key is not None else ""
-        told = f"{self.pod.title}: {title} could not be read ({why}), so that its TPU variables cannot be told"
-        return _told(told, self.settings)
+        told = f"{title} could not be read ({why}), so that its TPU variables cannot be told"
+        return _told(self.pod, (told,), self.settings)
 
     def is_long(self, owner: Mapping[str, Any] | None) -> bool:
         """Whether the answer has so many host names that it takes its time."""
@@ -78,7 +83,8 @@ def judge_pod(request: Request, settings: Settings) -> Answer | Rest:
         pod = read_pod(request.object, request.namespace)
     except MalformedObject as error:
         if wish_of(fields.mapping(request.object.get("metadata"))) == "enabled":
-            return _told(f"Pod {request.namespace}/{request.name}: {error}", settings)
+            told = f"Pod {request.namespace}/{request.name}: {error}"
+            return Answer(denied=told) if settings.wrong is Wrong.DENY else Answer(warnings=(told,))
         # It is somebody else's to say.
         return Answer()
     if pod is None:
@@ -94,11 +100,25 @@ def _judged(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Answer
     if not wanted(pod, owner, settings):
         return Answer()
     injected = inject(pod, owner, settings)
-    problems = tuple(f"{pod.title}: {each}" for each in injected.problems)
-    if problems and settings.wrong is Wrong.DENY:
-        return Answer(denied=" ".join(problems))
-    return Answer(patch=injected.patch, warnings=problems)
+    return _told(pod, injected.problems, settings, injected.patch)
 
 
-def _told(problem: str, settings: Settings) -> Answer:
-    return Answer(denied=problem) if settings.wrong is Wrong.DENY else Answer(warnings=(problem,))
+def _told(pod: TpuPod, problems: tuple[str, ...], settings: Settings, patch: tuple[Operation, ...] = ()) -> Answer:
+    told = tuple(f"{pod.title}: {each}" for each in problems)
+    if not told:
+        return Answer(patch=patch)
+    if settings.wrong is Wrong.DENY:
+        return Answer(denied=" ".join(told), notice=_notice(pod, "A pod is rejected", problems))
+    became = "A pod is created" if patch else "A pod is created without TPU variables"
+    return Answer(patch=patch, warnings=told, notice=_notice(pod, became, problems))
+
+
+def _notice(pod: TpuPod, became: str, problems: tuple[str, ...]) -> Notice | None:
+    """Note for the owner of a pod what it is not answered; equal for all its pods."""
+    owner = pod.owner
+    if owner is None:
+        return None
+    about = ObjectRef(
+        kind=owner.kind, api_version=owner.api_version, namespace=pod.namespace, name=owner.name, uid=owner.uid
+    )
+    return Notice(about=about, message=f"{became}: {' '.join(problems)}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from provisioner import constants
 from provisioner.environment.layout import Layout
 from provisioner.environment.numbering import PROCESS_PORT, Numbering, NumberingError
-from provisioner.environment.pods import MULTISLICE, Container, TpuPod
+from provisioner.environment.pods import Container, TpuPod
 from provisioner.model import bounds
 from provisioner.tpu.environment import topology_variables
 
@@ -14,6 +15,12 @@ WORKER_ID = "TPU_WORKER_ID"
 WORKER_HOSTNAMES = "TPU_WORKER_HOSTNAMES"
 PROCESS_ADDRESSES = "TPU_PROCESS_ADDRESSES"
 PROCESS_PORTS = "TPU_PROCESS_PORT"
+NUM_SLICES = "MEGASCALE_NUM_SLICES"
+SLICE_ID = "MEGASCALE_SLICE_ID"
+COORDINATOR = "MEGASCALE_COORDINATOR_ADDRESS"
+OF_WORKERS = (WORKER_ID, WORKER_HOSTNAMES, PROCESS_ADDRESSES, PROCESS_PORTS)
+#: Variables that make sense together alone, so that all or none of them are set.
+TOGETHER = ((PROCESS_ADDRESSES, PROCESS_PORTS), (NUM_SLICES, SLICE_ID, COORDINATOR))
 #: Generations whose libtpu wants the addresses of all processes.
 _WITH_ADDRESSES = ("tpu7x", "tpu7")
 _LOCAL = "localhost"
@@ -97,14 +104,14 @@ def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[
     if count <= 1 or not _together(pod, layout, numbering):
         return {}
     return {
-        "MEGASCALE_NUM_SLICES": str(count),
-        "MEGASCALE_SLICE_ID": str(own),
-        "MEGASCALE_COORDINATOR_ADDRESS": numbering.coordinator or numbering.host(0),
+        NUM_SLICES: str(count),
+        SLICE_ID: str(own),
+        COORDINATOR: numbering.coordinator or numbering.host(0),
     }
 
 
 def _together(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> bool:
-    said = pod.marks.get(MULTISLICE, "")
+    said = pod.marks.get(constants.MULTISLICE, "")
     if said in ("true", "false"):
         return said == "true"
     # Replicas of one VM each serve, one for itself.
@@ -122,24 +129,22 @@ def grid_of(pod: TpuPod, container: Container, layout: Layout) -> Mapping[str, s
     )
 
 
-def counts_as_absent(name: str, container: Container, value: str | None, new: object) -> bool:
-    """Whether a value is what GKE's webhook gives pods of which it knows nothing: one host, itself.
+def is_absent(name: str, container: Container, variables: Mapping[str, object]) -> bool:
+    """Whether a container lacks a variable, or has what GKE's webhook gives pods of which it knows nothing: localhost.
 
-    It would break a slice of several hosts. The number 0 alone may be somebody's; with `localhost` it is not.
+    `variables` is what the container is to have. That value would break a slice of several hosts.
     """
-    if value is None or value == new or not _of_one_host(container):
+    given = container.given.get(name)
+    if given is None:
+        return True
+    if name not in OF_WORKERS or given.value in (None, variables.get(name)):
         return False
-    return name in (WORKER_ID, WORKER_HOSTNAMES, PROCESS_ADDRESSES)
+    hosts, ours = list(_hosts_given(container)), str(variables.get(WORKER_HOSTNAMES)).split(",")
+    return bool(hosts) and all(set(each) == {_LOCAL} and each != ours for each in hosts)
 
 
-def _of_one_host(container: Container) -> bool:
-    return all(host == _LOCAL for host in _hosts_given(container)) and any(_hosts_given(container))
-
-
-def _hosts_given(container: Container) -> Iterator[str]:
-    given = container.given.get(WORKER_HOSTNAMES)
-    if given is not None and given.value is not None:
-        yield from given.value.split(",")
-    addresses = container.given.get(PROCESS_ADDRESSES)
-    if addresses is not None and addresses.value is not None:
-        yield from (each.rpartition(":")[0] for each in addresses.value.split(","))
+def _hosts_given(container: Container) -> Iterator[list[str]]:
+    for name in (WORKER_HOSTNAMES, PROCESS_ADDRESSES):
+        given = container.given.get(name)
+        if given is not None and given.value is not None:
+            yield [each.partition(":")[0] for each in given.value.split(",")]

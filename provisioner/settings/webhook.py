@@ -46,7 +46,8 @@ OPTIONS: tuple[Option, ...] = (
         read=forms.choice("off", "warn", "deny"),
         default="warn",
         description="What is done about workloads that can get no TPU slice as they are: warn: whoever creates or "
-        "changes them is warned; deny: they are rejected; off: nothing. A namespace says otherwise by the label "
+        "changes them is warned; deny: they are rejected where Google sells no such slice or they contradict "
+        "themselves; off: nothing. A namespace says otherwise by the label "
         "tpu-provisioner.cloud.google.com/validation. The settings of the provisioner, such as MAX_CHIPS and "
         "ALLOWED_RESERVATIONS, count where they are set for the webhook server too.",
     ),
@@ -56,7 +57,7 @@ OPTIONS: tuple[Option, ...] = (
         group=Group.WEBHOOK,
         read=forms.go_bool,
         default="false",
-        description="Child Jobs of JobSets that request chips get the nodeSelector job-key, whose value no other job "
+        description="Child Jobs of JobSets that get node pools get the nodeSelector job-key, whose value no other job "
         "has.",
     ),
     Option(
@@ -65,7 +66,7 @@ OPTIONS: tuple[Option, ...] = (
         group=Group.WEBHOOK,
         read=forms.matching(forms.LABEL_VALUE, "the value of a label"),
         default="",
-        description="Jobs that request chips get the nodeSelector cloud.google.com/gke-location-hint with this value. "
+        description="Jobs that get node pools get the nodeSelector cloud.google.com/gke-location-hint with this value. "
         "Empty: none.",
     ),
     Option(
@@ -74,7 +75,7 @@ OPTIONS: tuple[Option, ...] = (
         group=Group.WEBHOOK,
         read=forms.go_bool,
         default="false",
-        description="The nodeSelectors of reservations and of spot capacity are removed from Jobs that request chips.",
+        description="The nodeSelectors of reservations and of spot capacity are removed from Jobs that get node pools.",
     ),
     Option(
         variable="ALWAYS_HINT_TIME",

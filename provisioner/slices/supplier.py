@@ -51,6 +51,10 @@ class UnmeetableError(ValueError):
     """No node pool can serve the slice as it is; the message says why and what to change."""
 
 
+class ImpossibleError(UnmeetableError):
+    """No nodes can serve it, whoever makes them: Google sells none like that, or the request contradicts itself."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polling:
     """How often the pools are listed."""

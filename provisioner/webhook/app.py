@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import ssl
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -9,18 +10,21 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
 import provisioner
+from provisioner import constants
 from provisioner.admission.files import CertificateFiles
 from provisioner.admission.hooks import Hook, endpoint_of
 from provisioner.admission.keeper import Keeper, Registration
-from provisioner.admission.review import Answer, Deferred, Request
-from provisioner.environment import Injection, Wrong
+from provisioner.admission.review import Answer, Deferred, Notice, Request
+from provisioner.environment import Injection, OwnerKey, Wrong, jobset_key, stateful_set_key
 from provisioner.environment import Settings as EnvironmentSettings
+from provisioner.environment.manifest import pods_of_manifests
 from provisioner.environment.review import judge_pod
+from provisioner.kube import EventRecorder
 from provisioner.kube.protocol import Api
 from provisioner.kube.reader import Reader, reader_of
 from provisioner.partitions import handover
@@ -30,11 +34,13 @@ from provisioner.runtime import garbage, signals
 from provisioner.runtime.connections import Limits
 from provisioner.runtime.endpoints import make_endpoint_server
 from provisioner.runtime.http import HttpServer, ServerError, parse_address
+from provisioner.runtime.repeats import Repeats
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from provisioner.settings.webhook import WebhookSettings
-from provisioner.slices.admission.jobs import JobChanges, review_job
-from provisioner.slices.admission.validation import Judge, Mode, review_workload
+from provisioner.slices.admission.jobs import JobChanges, jobset_to_read, review_job
+from provisioner.slices.admission.validation import Judge, Mode, review_scale, review_workload
 from provisioner.slices.offline.assumed import settings_by_object
+from provisioner.slices.offline.documents import Document
 from provisioner.slices.suppliers.rules import rules_of
 from provisioner.webhook.metrics import Metrics
 from provisioner.webhook.owners import Owners
@@ -95,12 +101,14 @@ class WebhookServer:
     server: HttpServer
     status: HttpServer
     metrics: Metrics
+    recorder: EventRecorder
     stopping: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Serve; raise ServerError where an address cannot be served."""
         self.status.start()
+        self.recorder.start()
         # Without a certificate nobody can be answered, and /readyz says so.
         self._look()
         self.server.start()
@@ -123,6 +131,7 @@ class WebhookServer:
         self.server.drain()
         drain(_DRAIN_SECONDS)
         self.server.stop()
+        self.recorder.stop()
         self.status.stop()
 
     def _look(self) -> None:
@@ -159,7 +168,8 @@ def build(
     if address is None:
         raise ServerError("the address of the webhooks cannot be disabled")
     reader = reader_of(api)
-    hooks = make_hooks(settings, reader, variables or {})
+    recorder = EventRecorder(api, instance=platform.node())
+    hooks = make_hooks(settings, reader, variables or {}, partial(_tell, recorder, Repeats()))
     for each in hooks:
         metrics.know(each.name)
     server = make_endpoint_server(
@@ -182,12 +192,46 @@ def build(
         ),
     )
     webhook = WebhookServer(
-        certificates=_certificates(settings, api, files, context, now), server=server, status=status, metrics=metrics
+        certificates=_certificates(settings, api, files, context, now),
+        server=server,
+        status=status,
+        metrics=metrics,
+        recorder=recorder,
     )
     return webhook
 
 
-def make_hooks(settings: WebhookSettings, reader: Reader, variables: Mapping[str, str]) -> list[Hook]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pending:
+    """Implements `owners.Pending`: what is admitted as it is where nothing can be read."""
+
+    key: OwnerKey
+    judge: Callable[[Mapping[str, Any] | None], Answer]
+    long: bool = False
+
+    def without(self, why: str) -> Answer:
+        return Answer(warnings=(f"{self.key.title} could not be read ({why}), so that this is admitted as it is",))
+
+    def is_long(self, _owner: Mapping[str, Any] | None) -> bool:
+        return self.long
+
+
+def _tell(recorder: EventRecorder, repeats: Repeats, notice: Notice) -> None:
+    """Say what is to be known of an object, as an Event on it and in the log."""
+    about = notice.about
+    recorder.emit(about, kind="Warning", reason=constants.INCOMPLETE_ENVIRONMENT, message=notice.message)
+    left_out = repeats.left_out(notice)
+    if left_out is not None:
+        owner = f"{about.kind} {about.namespace}/{about.name}"
+        _log.warning("environment.problem", owner=owner, problem=notice.message, left_out=left_out)
+
+
+def make_hooks(
+    settings: WebhookSettings,
+    reader: Reader,
+    variables: Mapping[str, str],
+    tell: Callable[[Notice], None] = lambda _: None,
+) -> list[Hook]:
     """Return the webhooks of all products. Raises SettingsError where the provisioner's settings are invalid."""
     environment = EnvironmentSettings(
         injection=Injection(settings.injection), topology=settings.topology, wrong=Wrong(settings.wrong)
@@ -198,12 +242,39 @@ def make_hooks(settings: WebhookSettings, reader: Reader, variables: Mapping[str
         found = judge_pod(request, environment)
         return found if isinstance(found, Answer) else partial(owners.finish, found)
 
+    settings_of = settings_by_object(variables)
+    provisioner_settings = settings_of(Document({}))
     changes = JobChanges(
         job_key=settings.job_key_selector,
         location_hint=settings.location_hint,
         on_demand=settings.force_on_demand,
+        namespaces=frozenset(provisioner_settings.namespaces),
+        serve_jobs=provisioner_settings.serve_jobs,
     )
-    judge = Judge(settings_of=settings_by_object(variables), rules=rules_of(variables.get("PROVIDER", "")))
+
+    def doubts(raw: Mapping[str, Any], namespace: str) -> Sequence[str]:
+        # The first pod stands for all: what differs from pod to pod is no mistake.
+        return pods_of_manifests([raw], environment, namespace, most=1)[0].problems
+
+    judge = Judge(settings_of=settings_of, rules=rules_of(variables.get("PROVIDER", "")), doubts=doubts)
+
+    def validation_of(request: Request, mode: Mode) -> Answer | Deferred:
+        if (request.kind, request.subresource) != ("Scale", "scale") or mode is Mode.OFF:
+            return review_workload(request, judge, mode)
+
+        def judged(scaled: Mapping[str, Any] | None) -> Answer:
+            return Answer() if scaled is None else review_scale(request, scaled, judge, mode)
+
+        key = stateful_set_key(request.namespace, request.name)
+        return partial(owners.finish, _Pending(key=key, judge=judged, long=True))
+
+    def jobs_of(request: Request) -> Answer | Deferred:
+        jobset = jobset_to_read(request, changes)
+        if not jobset:
+            return review_job(request, changes)
+        key = jobset_key(request.namespace, jobset)
+        return partial(owners.finish, _Pending(key=key, judge=partial(review_job, request, changes)))
+
     return [
         Hook(
             name="environment",
@@ -212,8 +283,9 @@ def make_hooks(settings: WebhookSettings, reader: Reader, variables: Mapping[str
             answer=environment_of,
             strict=environment.wrong is Wrong.DENY,
             quick=True,
+            tell=tell,
         ),
-        Hook(name="jobs", path="/mutate/jobs", answer=partial(review_job, changes=changes), quick=True),
+        Hook(name="jobs", path="/mutate/jobs", answer=jobs_of, quick=True),
         # Strict: without it a pod would run, and have no IPUs.
         Hook(
             name="partitions",
@@ -225,7 +297,7 @@ def make_hooks(settings: WebhookSettings, reader: Reader, variables: Mapping[str
         # Namespaces choose a path by their label, so that the server need not read them. None is strict: a failure of
         # the server is no mistake of the workload.
         *(
-            Hook(name=name, path=path, answer=partial(review_workload, by=judge, mode=mode))
+            Hook(name=name, path=path, answer=partial(validation_of, mode=mode))
             for name, path, mode in (
                 ("validation", "/validate", Mode(settings.validation)),
                 ("validation-warn", "/validate/warn", Mode.WARN),

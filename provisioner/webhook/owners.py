@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from provisioner.admission.review import Answer, Judgement
 from provisioner.environment import OwnerKey
-from provisioner.environment.review import OwnerError, Rest
+from provisioner.environment.review import OwnerError
 from provisioner.kube import errors
 from provisioner.kube.protocol import Timeouts, object_path
 from provisioner.kube.reader import Read, Reader
@@ -19,6 +21,23 @@ _PATIENCE_SECONDS = 3.5
 _Found = Read | Exception | None
 
 
+class Pending(Protocol):
+    """What there is still to do for an object, as `environment.review.Rest` for a pod."""
+
+    @property
+    def key(self) -> OwnerKey | None:
+        """What has to be read before; None: nothing."""
+
+    def judge(self, owner: Mapping[str, Any] | None) -> Answer:
+        """Answer with what was read; None where there is nothing of that name."""
+
+    def without(self, why: str) -> Answer:
+        """Answer although it could not be read."""
+
+    def is_long(self, owner: Mapping[str, Any] | None) -> bool:
+        """Whether the answer takes its time."""
+
+
 class Owners:
     """Reads objects for one event loop; nobody is given what was read before they asked, for it may have changed."""
 
@@ -29,8 +48,8 @@ class Owners:
         self._following: dict[OwnerKey, asyncio.Future[_Found]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def finish(self, rest: Rest) -> Judgement:
-        """Return what there is to do for a pod, once its owner was read where it has to be."""
+    async def finish(self, rest: Pending) -> Judgement:
+        """Return what there is to do for an object, once another one was read where it has to be."""
         if rest.key is None:
             return Judgement(judge=lambda: rest.judge({}), quick=not rest.is_long({}))
         try:
@@ -95,7 +114,7 @@ class Owners:
             return error
 
 
-def _loaded(rest: Rest, read: Read) -> Answer:
+def _loaded(rest: Pending, read: Read) -> Answer:
     try:
         return rest.judge(read.load())
     except errors.ClusterError as error:

@@ -157,12 +157,13 @@ def _several_slices(found: LeaderWorkerSet) -> str:
     if found.leader.chips != found.worker.chips:
         return (
             f"its leader template requests {found.leader.chips} chips and its worker template {found.worker.chips}; "
-            f"all pods of a group are the hosts of one slice, and must request the same number of chips"
+            f"they are created only for groups whose pods are the hosts of one slice, and request the same number of "
+            f"chips"
         )
     if 0 < found.subgroup_size < found.size:
         return (
-            f"its groups of {found.size} pods have subgroups of {found.subgroup_size}; each group must be one slice: "
-            f"remove subGroupPolicy, or make each subgroup a group of its own"
+            f"its groups of {found.size} pods have subgroups of {found.subgroup_size}; they are created "
+            f"only for groups that are one slice: remove subGroupPolicy, or make each subgroup a group of its own"
         )
     return ""
 

@@ -230,6 +230,23 @@ def test_a_secret_that_is_deleted_costs_no_review(kube: FakeKube):
     assert served.authority_pem in bundles(kube)[0]
 
 
+def test_a_secret_that_may_not_be_created_is_missed_by_name(kube: FakeKube):
+    """And what is served goes on."""
+    only = keeper(kube, Clock())
+    only.step()
+    kube.remove_object(SECRET)
+    kube.fail("POST", ".*secrets", errors.Forbidden("cannot create resource"), times=2)
+    late = keeper(kube, Clock())
+    for each in (only, late):
+        each.step()
+        assert "Secret system/webhook does not exist; apply the server's manifests" in each.problem
+    assert (only.serving, late.serving) == (True, False)
+    kube.put_object(SECRET, {"metadata": {"name": "webhook"}})
+    for each in (only, late):
+        each.step()
+        assert (each.problem, each.serving) == ("", True)
+
+
 def test_keys_are_trusted_before_they_are_served(kube: FakeKube):
     only = keeper(kube, Clock())
     seen: list[Any] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from deploy import chart, overlay
 from provisioner import kube
 from provisioner.cli import webhook as webhook_command
 from provisioner.kube.protocol import collection_path, object_path
+from provisioner.kube.rights import Right
 from provisioner.localcluster.ports import HOST, free_ports
 from provisioner.localcluster.processes import Process
 from provisioner.rehearsal import Rehearsal, RehearsalError
@@ -160,7 +162,7 @@ def test_validation_looks_at_the_kinds_that_are_judged_and_at_each_namespace_onc
     named = {}
     for hook in configuration["webhooks"]:
         resources = {name for rule in hook["rules"] for name in rule["resources"]}
-        assert resources == {f"{each.lower()}s" for each in validation.KINDS}
+        assert resources == {*(f"{each.lower()}s" for each in validation.KINDS), "statefulsets/scale"}
         (label,) = [each for each in hook["namespaceSelector"]["matchExpressions"] if "tpu" in each["key"]]
         named[hook["clientConfig"]["service"]["path"]] = (label["operator"], label["values"])
     assert named == {
@@ -176,6 +178,8 @@ def test_cert_manager_takes_the_place_of_own_certificates(with_cert_manager: _Do
         ("statefulsets", "get"),
         ("jobs", "get"),
         ("jobsets", "get"),
+        ("events", "create"),
+        ("events", "patch"),
     }
     assert "Secret" not in {each["kind"] for each in with_cert_manager}
     (mount,) = container_of(with_cert_manager, _NAME)["volumeMounts"]
@@ -471,11 +475,18 @@ def test_pods_get_their_variables(rehearsal: Rehearsal, served: Served, ground: 
         "Job": collection_path("jobs", namespace=namespace, root="/apis/batch/v1"),
         "JobSet": collection_path("jobsets", namespace=namespace, root=JOBSET.root),
     }
+    events = collection_path("events", namespace=namespace)
+    # Its pods have no number.
+    lost = raw_job("lost", namespace=namespace, uid="", parallelism=1, pod=template["spec"],
+                   pod_metadata={"labels": _ASKING}, spec={"completionMode": "NonIndexed"})  # fmt: skip
     try:
         for body in (stateful_set, job, jobset):
             rehearsal.api.post(path[body["kind"]], body)
         ground.wait(lambda: len(ground.pods()) == 16, "all pods are created")
         got = sorted(tuple(_variables(pod).values()) for pod in ground.pods())
+        rehearsal.api.post(path["Job"], lost)
+        selector = "reason=IncompleteTPUEnvironment,involvedObject.name=lost"
+        ground.wait(lambda: bool(rehearsal.objects(events, fieldSelector=selector)), "the Job is told")
     finally:
         rehearsal.kubectl("delete", "namespace", namespace, "--wait")
     hosts = {name: ",".join(f"{name}-{index}.{domain}" for index in range(4)) for name, domain in (
@@ -485,7 +496,9 @@ def test_pods_get_their_variables(rehearsal: Rehearsal, served: Served, ground: 
         [(str(index), hosts[name]) for name in ("serve", "job") for index in range(4)]
         + [(str(index), hosts[f"set-w-{part}"], *together, str(part)) for part in range(2) for index in range(4)]
     )
-    assert used_rights(served.recorder, served.documents) == rights(served.documents)
+    # An Event is patched when it has repeated for five minutes: tests/deploy/test_rights.py tries that.
+    used = used_rights(served.recorder, served.documents) | {Right("", "events", "patch")}
+    assert used == rights(served.documents)
 
 
 def _kubectl(rehearsal: Rehearsal, *arguments: str, stdin: Json | None = None) -> tuple[int, str]:
@@ -498,6 +511,20 @@ def _kubectl(rehearsal: Rehearsal, *arguments: str, stdin: Json | None = None) -
         check=False,
     )
     return done.returncode, done.stderr
+
+
+def _stateful_set(namespace: str) -> Json:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "serve", "namespace": namespace},
+        "spec": {
+            "replicas": 2,
+            "serviceName": "serve",
+            "selector": {"matchLabels": {"app": "serve"}},
+            "template": {"metadata": {"labels": {"app": "serve"}}, "spec": pod_spec()},
+        },
+    }
 
 
 def test_kubectl_says_what_is_wrong(rehearsal: Rehearsal, served: Served, ground: Ground) -> None:
@@ -524,6 +551,21 @@ def test_kubectl_says_what_is_wrong(rehearsal: Rehearsal, served: Served, ground
         # The API server learns of labels a moment later.
         wait_for(lambda: asked("new", "denied the request: spec.replicated"), "it is rejected", PATIENCE_SECONDS)
         assert apply("good", parallelism=2) == (0, "")
+        code, said = _kubectl(rehearsal, "apply", "-f", "-", stdin=_stateful_set(namespace))
+        assert (code, said) == (0, "")
+        for replicas, expected in ((4, 0), (5, 1)):
+            scale = ["scale", "statefulset/serve", f"--replicas={replicas}"]
+            code, said = _kubectl(rehearsal, *scale, f"--namespace={namespace}")
+            assert (code, "make it a multiple of 2" in said) == (expected, bool(expected)), said
+        # As Kueue does.
+        assert apply("queued", parallelism=2, spec={"suspend": True}) == (0, "")
+        at = "/spec/replicatedJobs/0/template/spec/template/spec/nodeSelector/cloud.google.com~1gke-nodepool"
+        admitted = [
+            {"op": "replace", "path": "/spec/suspend", "value": False},
+            {"op": "add", "path": at, "value": "tpu-a"},
+        ]
+        resume = ["patch", "jobset/queued", "--type=json", f"--patch={json.dumps(admitted)}"]
+        assert _kubectl(rehearsal, *resume, f"--namespace={namespace}") == (0, "")
         for change in (["label", "jobset/old", "team=a"], ["delete", "jobset/old", "--cascade=foreground"]):
             code, said = _kubectl(rehearsal, *change, f"--namespace={namespace}")
             assert code == 0, said
@@ -570,6 +612,27 @@ def test_applied_again(rehearsal: Rehearsal, served: Served) -> None:
     for way in (["--server-side"], [], [], ["--server-side"]):
         rehearsal.kubectl("apply", *way, "-f", "-", stdin=text)
         assert (rehearsal.api.get(_SECRET)["data"], rehearsal.api.get(_CONFIGURATION)["webhooks"]) == before
+
+
+def test_certificates_are_replaced_as_documented(rehearsal: Rehearsal, served: Served) -> None:
+    """The server needs no other right for it; what it serves stays trusted meanwhile."""
+    page = (DEPLOY.parent / "docs/webhook.md").read_text(encoding="utf-8")
+    command = only_line(page, f"kubectl --namespace={NAMESPACE} patch secret {_CERTIFICATES}")
+    before = rehearsal.api.get(_SECRET)["data"]
+    rehearsal.kubectl(*shlex.split(command)[1:])
+
+    def stored() -> Json:
+        return rehearsal.api.get(_SECRET).get("data", {})
+
+    wait_for(lambda: stored().get("next-tls.crt"), "the next certificate is there", PATIENCE_SECONDS)
+    assert stored()["tls.crt"] == before["tls.crt"]
+    assert stored()["next-tls.crt"] != before["tls.crt"]
+
+
+def only_line(page: str, start: str) -> str:
+    """Return the line of a page that starts so."""
+    (line,) = [each for each in page.splitlines() if each.startswith(start)]
+    return line
 
 
 _FORBIDDEN = (

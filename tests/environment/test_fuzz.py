@@ -147,13 +147,13 @@ def test_any_pod_and_owner_get_an_answer(number: int) -> None:
             assert {**is_, "env": None} == {**was, "env": None}
     again = answer(after, owner, settings_)
     assert again.patch == ()
-    assert again.warnings == first.warnings
+    assert set(again.warnings) <= set(first.warnings)
 
 
 @settings(max_examples=150)
 @given(number=_NUMBERS)
 def test_any_manifest_is_printed(number: int) -> None:
-    """Printing it again changes nothing, and tells the same."""
+    """Printing it again changes nothing, and tells nothing else."""
     chance = random.Random(number)
     workload = chance.choice(_WORKLOADS)
     # Its kind stays, or nothing would be read of it.
@@ -162,7 +162,8 @@ def test_any_manifest_is_printed(number: int) -> None:
     settings_ = some_settings(chance)
     [first] = inject_manifests([raw], settings_, "ml")
     [again] = inject_manifests(first.objects, settings_, "ml")
-    assert again == first
+    assert again.objects == first.objects
+    assert set(again.problems) <= set(first.problems)
     [pods] = pods_of_manifests([raw], settings_, "ml", 3)
     assert len(pods.objects) <= 3
 

@@ -345,6 +345,91 @@ def test_what_gke_gives_pods_that_it_knows_nothing_of_counts_as_absent():
     assert found["TPU_PROCESS_ADDRESSES"] == "train-0.workers:8471,train-1.workers:8471"
 
 
+WORKER = {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "a,b"}
+WHOLE = {"TPU_PROCESS_ADDRESSES": "a:1,b:1", "TPU_PROCESS_PORT": "1"}
+SLICES = {"MEGASCALE_NUM_SLICES": "9", "MEGASCALE_SLICE_ID": "8", "MEGASCALE_COORDINATOR_ADDRESS": "c"}
+
+
+def with_env(given: dict[str, str]) -> dict[str, Any]:
+    return container(env=[{"name": name, "value": value} for name, value in given.items()])
+
+
+@pytest.mark.parametrize(
+    ("owner", "selector"),
+    [
+        pytest.param(stateful_set(service=""), V5E_4X4, id="no host names"),
+        pytest.param(stateful_set(replicas=3), V5E_4X4, id="pods that fill no slice"),
+        pytest.param(stateful_set(), {**V5E_4X4, "cloud.google.com/gke-tpu-topology": "4x5"}, id="no such topology"),
+        pytest.param({**stateful_set(), "kind": "ReplicaSet"}, V5E_4X4, id="no number"),
+    ],
+)
+def test_nothing_is_wrong_with_a_pod_that_has_all(owner: dict[str, Any], selector: dict[str, str]):
+    pod = pod_of(owner, "train-1", selector=selector, containers=[with_env(WORKER)])
+    [found], said = injected(pod, owner)
+    assert (found, said.problems) == (WORKER, ())
+    lacking = pod_of(owner, "train-1", selector=selector, containers=[with_env(WORKER), container()])
+    assert injected(lacking, owner)[1].problems
+
+
+@pytest.mark.parametrize("owned", [False, True], ids=["nobody's", "a Deployment's"])
+def test_a_pod_that_may_be_a_slice_alone_is_left_alone_unless_it_asks(*, owned: bool):
+    def problems(selector: dict[str, str], **labels: str) -> int:
+        pod = pod_of({**stateful_set(), "kind": "ReplicaSet"}, "a", selector=selector, metadata={"labels": labels})
+        if not owned:
+            del pod["metadata"]["ownerReferences"]
+        return len(injected(pod, {})[1].problems)
+
+    assert (problems({}), problems(V5E_4X4), problems({}, **{OLD_KEY: "enabled"})) == (0, 1, 1)
+
+
+def test_localhost_is_all_that_a_pod_of_one_host_needs():
+    """GKE's webhook gives it to pods of no Job; nothing tells that others are in its slice."""
+    local = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
+    owner = {**stateful_set(), "kind": "ReplicaSet"}
+    pods = [pod_of(owner, "a", selector=each, containers=[with_env(local)]) for each in ({}, V5E_4X4)]
+    assert [bool(injected(each, owner)[1].problems) for each in pods] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        pytest.param({"TPU_PROCESS_PORT": "9000"}, {"TPU_PROCESS_PORT": "9000"}, id="another port"),
+        pytest.param({"TPU_PROCESS_ADDRESSES": "a:1,b:1"}, {"TPU_PROCESS_ADDRESSES": "a:1,b:1"}, id="other addresses"),
+        pytest.param({"MEGASCALE_NUM_SLICES": ""}, {"MEGASCALE_NUM_SLICES": ""}, id="no slices"),
+        pytest.param({"MEGASCALE_COORDINATOR_ADDRESS": "c"}, {"MEGASCALE_COORDINATOR_ADDRESS": "c"}, id="another one"),
+        pytest.param(WHOLE, WHOLE, id="all of the processes"),
+        pytest.param(SLICES, SLICES, id="all of the slices"),
+    ],
+)
+def test_variables_that_belong_together_are_set_together_or_not_at_all(given: dict[str, str], found: dict[str, str]):
+    owner = stateful_set(replicas=4)
+    pod = pod_of(owner, "train-3", selector=TPU7X_2X2X2, containers=[with_env(given)])
+    [after], said = injected(pod, owner)
+    begun = ("TPU_PROCESS_", "MEGASCALE_")["MEGASCALE_NUM_SLICES" in found or "MEGASCALE_COORDINATOR_ADDRESS" in found]
+    assert {name: value for name, value in after.items() if name.startswith(begun)} == found
+    assert {"TPU_PROCESS_PORT", "MEGASCALE_NUM_SLICES"} - given.keys() & after.keys()
+    assert [" and lacks " in each for each in said.problems] == [True] * (len(given) == 1 and "" not in given.values())
+
+
+def test_what_agrees_is_completed():
+    owner = stateful_set(replicas=4)
+    given = {"TPU_PROCESS_PORT": "8471", "MEGASCALE_NUM_SLICES": "2"}
+    pod = pod_of(owner, "train-3", selector=TPU7X_2X2X2, containers=[with_env(given)])
+    [after], said = injected(pod, owner)
+    assert after["TPU_PROCESS_ADDRESSES"] == "train-2.workers:8471,train-3.workers:8471"
+    assert after["MEGASCALE_SLICE_ID"] == "1"
+    assert not said.problems
+
+
+def test_a_port_of_ones_own_stays_on_one_host():
+    given = {"TPU_PROCESS_ADDRESSES": "localhost:9000", "TPU_PROCESS_PORT": "9000"}
+    owner = stateful_set(replicas=1)
+    selector = {**TPU7X_2X2X2, "cloud.google.com/gke-tpu-topology": "2x2x1"}
+    [after], said = injected(pod_of(owner, "train-0", selector=selector, containers=[with_env(given)]), owner)
+    assert {name: after[name] for name in given} == given
+    assert not said.problems
+
+
 def test_doing_it_again_changes_nothing():
     owner = stateful_set(replicas=8)
     pod = pod_of(owner, "train-5", containers=[container(2, "a", env=[{"name": "A", "value": "b"}]), container(2, "b")])
@@ -454,6 +539,17 @@ def test_a_group_of_a_leader_worker_set_is_a_slice_and_its_labels_tell_all():
     assert leader == {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": hosts}
 
 
+@pytest.mark.parametrize("given", [{}, {"TPU_PROCESS_ADDRESSES": "localhost:8471", "TPU_PROCESS_PORT": "8471"}])
+def test_the_port_of_a_leader_worker_set_is_that_of_its_addresses(given: dict[str, str]):
+    """Whatever GKE gave the pod before."""
+    pod = pod_of_group(1, size="2")
+    pod["spec"] |= {"nodeSelector": TPU7X_2X2X2, "containers": [with_env(given)]}
+    [after], said = injected(pod, {})
+    assert after["TPU_PROCESS_ADDRESSES"] == "serve-1.serve:8476,serve-1-1.serve:8476"
+    assert after["TPU_PROCESS_PORT"] == "8476"
+    assert not said.problems
+
+
 def test_a_leader_without_chips_is_no_worker():
     pod = pod_of_group(1, leader_has_chips=False, size="5")
     [found], said = injected(pod, {})
@@ -462,10 +558,19 @@ def test_a_leader_without_chips_is_no_worker():
     assert not said.problems
 
 
-def test_sub_groups_are_left_to_the_leader_worker_set():
-    [found], said = injected(pod_of_group(1, subgroup_size="2"), {})
+def ray_pod(**labels: str) -> dict[str, Any]:
+    cluster = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "ray", "uid": "uid-r"}}
+    return pod_of(cluster, "", metadata={"name": None, "labels": {"ray.io/cluster": "ray", **labels}})
+
+
+@pytest.mark.parametrize("pod", [pod_of_group(1, subgroup_size="2"), ray_pod()], ids=["sub-groups", "Ray"])
+def test_what_others_number_is_left_to_them(pod: dict[str, Any]):
+    """Their webhooks may come after this one."""
+    [found], said = injected(pod, {})
     assert found == {}
-    assert "sub-groups" in said.problems[0]
+    assert not said.problems
+    pod["metadata"]["labels"][OLD_KEY] = "enabled"
+    assert "number" in injected(pod, {})[1].problems[0]
 
 
 # --- topology variables

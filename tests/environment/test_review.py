@@ -80,3 +80,52 @@ def test_an_owner_that_cannot_be_read(wrong: Wrong) -> None:
             f"Pod ml/train-3: StatefulSet ml/train could not be read ({why}), so that its TPU variables cannot be told"
         )
         assert not answer.patch
+
+
+def test_the_owner_is_told_what_its_pods_are_not_and_equally_for_all() -> None:
+    def noted(wrong: Wrong, **metadata: Any) -> Any:
+        raw = pod()
+        raw["metadata"] |= metadata
+        settings = Settings(injection=Injection.ALL, wrong=wrong)
+        return review_pod(request(raw), lambda _: {"metadata": {"uid": "u"}}, settings).notice
+
+    found = noted(Wrong.WARN)
+    assert (found.about.kind, found.about.namespace, found.about.name, found.about.uid) == (
+        *("StatefulSet", "ml", "train", "u"),
+    )
+    assert found.message.startswith("A pod is created without TPU variables: StatefulSet ml/train has no spec.service")
+    assert noted(Wrong.WARN, name="train-2") == found
+    assert noted(Wrong.DENY).message.startswith("A pod is rejected: ")
+    # Whoever creates such a pod reads what it is answered.
+    assert noted(Wrong.WARN, ownerReferences=[]) is None
+
+
+@pytest.mark.parametrize("lacks", ["", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"])
+def test_a_pod_that_has_all_is_never_rejected(lacks: str) -> None:
+    """Not even where its owner cannot be read, or its slice is not whole."""
+    raw = pod(selector=V5E_4X4)
+    env = [{"name": name, "value": "x"} for name in ("TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES") if name != lacks]
+    raw["spec"]["containers"][0] = {**raw["spec"]["containers"][0], "env": env}
+    settings = Settings(injection=Injection.ALL, wrong=Wrong.DENY)
+    odd = {"metadata": {"uid": "u"}, "spec": {"replicas": 5, "serviceName": "s"}}
+
+    def unreadable(_: object) -> dict[str, Any]:
+        raise OwnerError("it is away")
+
+    for read in (unreadable, lambda _: None, lambda _: odd):
+        assert bool(review_pod(request(raw), read, settings).denied) == bool(lacks)
+
+
+def test_a_slice_of_several_has_to_know_the_others() -> None:
+    """A JobSet's pods have the rest by GKE's webhook."""
+    raw = pod(selector=V5E_4X4)
+    raw["metadata"] |= {
+        "labels": {"jobset.sigs.k8s.io/jobset-name": "js"},
+        "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}],
+    }
+    env = [{"name": name, "value": "x"} for name in ("TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES")]
+    raw["spec"]["containers"][0] = {**raw["spec"]["containers"][0], "env": env}
+    settings = Settings(injection=Injection.ALL, wrong=Wrong.DENY)
+    assert "does not exist" in review_pod(request(raw), lambda _: None, settings).denied
+    raw["spec"]["containers"][0]["env"].append({"name": "MEGASCALE_NUM_SLICES", "value": ""})
+    assert review_pod(request(raw), lambda _: None, settings) == Answer()

@@ -114,6 +114,23 @@ def test_a_pod_that_does_not_ask_is_left_alone(webhook: WebhookServer, kube: Fak
     assert json.loads(body)["response"] == {"uid": "1", "allowed": True}
 
 
+def test_an_event_tells_the_owner_of_pods_without_variables(webhook: WebhookServer, kube: FakeKube):
+    """But not of pods that are created for trial."""
+    kube.put_object(STATEFUL_SET, {"metadata": {"name": "train", "uid": "u"}, "spec": {"replicas": 4}})
+    trial = json.loads(review(**ASKING))
+    trial["request"]["dryRun"] = True
+    with structlog.testing.capture_logs() as lines:
+        for body in (json.dumps(trial).encode(), review(**ASKING), review(**{**ASKING, "name": "train-3"})):
+            post(webhook, bundle(kube), body)
+    assert webhook.recorder.flush(timeout_seconds=10)
+    [event] = kube.objects("/api/v1/namespaces/ml/events")
+    assert event["reason"] == "IncompleteTPUEnvironment"
+    assert event["involvedObject"]["uid"] == "u"
+    assert "has no spec.serviceName" in event["message"]
+    [line] = [each for each in lines if each["event"] == "environment.problem"]
+    assert line["owner"] == "StatefulSet ml/train"
+
+
 def test_probes_and_metrics(webhook: WebhookServer, kube: FakeKube):
     post(webhook, bundle(kube), review(**ASKING))
     post(webhook, bundle(kube), b"[]")

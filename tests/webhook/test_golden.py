@@ -56,7 +56,8 @@ def test_a_review_is_answered(path: Path, version: str):
     # What an API server shows may be sent again: to a second webhook, or after another has changed the pod.
     again = answer_to(case, {**review, "request": {**review["request"], "object": after}})
     assert "patch" not in again["response"]
-    assert again["response"].get("warnings") == response.get("warnings")
+    # Of a pod that is complete nothing is wrong.
+    assert again["response"].get("warnings") in (None, response.get("warnings"))
 
 
 def test_there_is_a_case_for_each_point():

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from provisioner.admission.hooks import endpoint_of
+from provisioner.kube import errors
 from provisioner.settings import SettingsError
 from provisioner.settings.webhook import read_webhook_settings
 from provisioner.webhook.app import make_hooks
@@ -42,12 +43,14 @@ class Observed:
         self.outcomes.append((hook, outcome))
 
 
-def answered(path: str, raw: Json, outcome: str, **variables: str) -> Json:
-    """Post a review of an object that is created; return the response."""
+def answered(path: str, raw: Json, outcome: str, kube: FakeKube | None = None, **variables: str) -> Json:
+    """Post a review of an object that is created, or of a scale that changes; return the response."""
     settings = read_webhook_settings(variables)
-    (hook,) = [each for each in make_hooks(settings, Reads(FakeKube()), variables) if each.path == path]
+    (hook,) = [each for each in make_hooks(settings, Reads(kube or FakeKube()), variables) if each.path == path]
     seen = Observed()
     request = {"uid": "7", "kind": {"kind": raw["kind"]}, "operation": "CREATE", "namespace": "ml", "object": raw}
+    if raw["kind"] == "Scale":
+        request |= {"operation": "UPDATE", "subResource": "scale", "name": raw["metadata"]["name"]}
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
     content = answer_of(endpoint_of(hook, seen), json.dumps(review).encode())
     assert seen.outcomes == [(hook.name, outcome)]
@@ -89,7 +92,67 @@ def test_a_jobset_that_gets_its_slices_is_admitted() -> None:
 
 
 def test_the_provisioners_settings_count_where_they_are_set() -> None:
-    assert answered("/validate/deny", jobset(), "denied", MAX_CHIPS="4") == denied(TOO_MUCH)
+    assert answered("/validate/deny", jobset(), "warned", MAX_CHIPS="4") == {**ADMITTED, "warnings": [TOO_MUCH]}
+
+
+ASKING = {"labels": {"tpu-provisioner.cloud.google.com/inject": "enabled"}}
+NO_SERVICE = "Pod ml/serve-0: StatefulSet ml/serve has no spec.serviceName, so that its pods have no host names"
+NO_INDEX = (
+    "Pod ml/of Job sweep: Job ml/sweep has no completionMode Indexed, so that nothing tells which worker a pod is"
+)
+
+
+def stateful_set(**metadata: Any) -> Json:
+    spec = {"replicas": 2, "template": {"spec": pod_spec()}}
+    return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "serve", **metadata}, "spec": spec}
+
+
+def job(**parts: Any) -> Json:
+    bare = pod_spec(nodeSelector={})
+    spec = {"completionMode": "NonIndexed"}
+    return raw_job(namespace="ml", uid="", parallelism=4, pod=bare, spec=spec, metadata={"annotations": {}}, **parts)
+
+
+@pytest.mark.parametrize(
+    ("raw", "variables", "words"),
+    [
+        pytest.param(stateful_set(**ASKING), {}, NO_SERVICE, id="a StatefulSet without a Service"),
+        pytest.param(stateful_set(), {}, "", id="one that does not ask"),
+        pytest.param(stateful_set(), {"INJECT": "all"}, NO_SERVICE, id="one that need not ask"),
+        pytest.param(stateful_set(**ASKING), {"INJECT": "off"}, "", id="one that asks in vain"),
+        pytest.param(job(pod_metadata=ASKING), {}, NO_INDEX, id="a Job without indexes"),
+        pytest.param(job(), {}, "", id="such a Job that does not ask"),
+        pytest.param(jobset(pod_metadata=ASKING), {}, "", id="a JobSet"),
+    ],
+)
+def test_what_pods_will_not_be_told_is_said_when_their_owner_is_created(
+    raw: Json, variables: dict[str, str], words: str
+) -> None:
+    found = answered("/validate/deny", raw, "warned" if words else "admitted", **variables)
+    assert found["allowed"]
+    assert [each[: len(words)] for each in found.get("warnings", [])] == ([words] if words else [])
+
+
+@pytest.mark.parametrize(
+    ("replicas", "outcome", "path"),
+    [
+        pytest.param(6, "admitted", "/validate/deny", id="to whole slices"),
+        pytest.param(5, "denied", "/validate/deny", id="to half a slice"),
+        pytest.param(3, "warned", "/validate/deny", id="to less"),
+        pytest.param(5, "warned", "/validate", id="where mistakes are warned of"),
+        pytest.param(5, "admitted", "", id="of a StatefulSet that is not there"),
+    ],
+)
+def test_the_scale_of_a_stateful_set_is_judged_by_its_pods(replicas: int, outcome: str, path: str) -> None:
+    kube = FakeKube()
+    raw = stateful_set()
+    raw["spec"] |= {"replicas": 4, "serviceName": "serve"}
+    if path:
+        kube.put_object("/apis/apps/v1/namespaces/ml/statefulsets/serve", raw)
+    scale = {"kind": "Scale", "metadata": {"name": "serve"}, "spec": {"replicas": replicas}}
+    found = answered(path or "/validate/deny", scale, outcome, kube)
+    said = "".join((found.get("status", {}).get("message", ""), *found.get("warnings", [])))
+    assert ("make it a multiple of 2" in said) == (outcome != "admitted")
 
 
 def test_settings_that_the_provisioner_rejects_are_rejected() -> None:
@@ -97,15 +160,23 @@ def test_settings_that_the_provisioner_rejects_are_rejected() -> None:
         make_hooks(read_webhook_settings({}), Reads(FakeKube()), {"MAX_CHIPS": "many"})
 
 
-def test_a_child_job_gets_its_selectors() -> None:
-    """With the environment of the Go provisioner's admission_controller."""
-    job = raw_job(
+JOBSET = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/ml/jobsets/train"
+
+
+def child_job() -> Json:
+    return raw_job(
         "train-slice-0",
         metadata={"ownerReferences": [job_reference("train", kind="JobSet")]},
         pod=pod_spec(nodeSelector={**pod_spec()["nodeSelector"], "cloud.google.com/gke-spot": "true"}),
     )
+
+
+def test_a_child_job_gets_its_selectors() -> None:
+    """With the environment of the Go provisioner's admission_controller."""
+    kube = FakeKube()
+    kube.put_object(JOBSET, jobset())
     variables = {"RESERVATION_LOCATION_HINT": "rack-7", "FORCE_ON_DEMAND": "true", "ALWAYS_HINT_TIME": "true"}
-    response = answered("/mutate/jobs", job, "patched", JOB_KEY_SELECTOR="true", **variables)
+    response = answered("/mutate/jobs", child_job(), "patched", kube, JOB_KEY_SELECTOR="true", **variables)
     assert json.loads(base64.b64decode(response.pop("patch"))) == [
         {
             "op": "add",
@@ -120,6 +191,20 @@ def test_a_child_job_gets_its_selectors() -> None:
         {"op": "remove", "path": f"{AT}/cloud.google.com~1gke-spot"},
     ]
     assert response == {**ADMITTED, "patchType": "JSONPatch"}
+
+
+def test_a_child_job_of_a_jobset_that_opts_out_does_not() -> None:
+    kube = FakeKube()
+    marks = {"tpu-provisioner.cloud.google.com/disable-autoprovisioning": "true"}
+    kube.put_object(JOBSET, jobset(metadata={"annotations": marks}))
+    assert answered("/mutate/jobs", child_job(), "admitted", kube, JOB_KEY_SELECTOR="true") == ADMITTED
+
+
+def test_a_child_job_whose_jobset_cannot_be_read_stays_with_a_warning() -> None:
+    kube = FakeKube()
+    kube.fail("GET", JOBSET, errors.Unavailable("away"))
+    found = answered("/mutate/jobs", child_job(), "warned", kube, JOB_KEY_SELECTOR="true")
+    assert found["warnings"] == ["JobSet ml/train could not be read (away), so that this is admitted as it is"]
 
 
 def test_without_settings_no_job_changes() -> None:

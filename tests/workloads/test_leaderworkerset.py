@@ -271,8 +271,8 @@ def test_a_set_becomes_a_workload_whose_groups_are_slices() -> None:
     ("chips", "subgroup_size", "want"),
     [
         pytest.param((4, 4), 0, "", id="all pods are hosts of one slice"),
-        pytest.param((0, 4), 0, "must request the same number of chips", id="a leader without chips"),
-        pytest.param((4, 8), 0, "must request the same number of chips", id="workers with other machines"),
+        pytest.param((0, 4), 0, "request the same number of chips", id="a leader without chips"),
+        pytest.param((4, 8), 0, "request the same number of chips", id="workers with other machines"),
         pytest.param((4, 4), 1, "subgroups of 1", id="several slices in a group"),
         pytest.param((4, 4), 2, "", id="one subgroup"),
         pytest.param((0, 0), 1, "", id="no chips at all"),

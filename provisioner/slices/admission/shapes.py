@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 from provisioner import constants, tpu
@@ -13,6 +14,7 @@ from provisioner.slices.offline.expand import Template, templates_of
 from provisioner.slices.offline.findings import Finding, Severity
 from provisioner.slices.offline.places import path_of
 from provisioner.slices.offline.reading import title
+from provisioner.slices.offline.schema import MOST_PROBLEMS, unread_keys
 
 STATEFUL_SET, POD = "StatefulSet", "Pod"
 _KINDS = {each.value: each for each in WorkloadKind}
@@ -43,8 +45,9 @@ def shape_problems(document: Document, kind: str, namespace: str) -> Iterator[Fi
     name = fields.text(metadata.get("name")) or f"{fields.text(metadata.get('generateName'))}xxxxx"
     subject = title(kind, {"namespace": namespace, "name": name})
     for pods in _pods_of(document.raw, kind):
-        if _is_left_alone(metadata) or _is_left_alone(_metadata_at(document.raw, pods.template.path)):
+        if is_left_alone(metadata) or is_left_alone(_metadata_at(document.raw, pods.template.path)):
             continue
+        impossible = True
         try:
             asked = asked_at(document.raw, pods.template.path)
             if not (asked.chips and asked.accelerator and asked.topology):
@@ -54,8 +57,16 @@ def shape_problems(document: Document, kind: str, namespace: str) -> Iterator[Fi
             words, path = str(error), path_of(str(error), document.raw, pods.template)
         else:
             words, path = _misfit(pods, shape), pods.template.pods_path
+            # Of fewer, others may have the other hosts.
+            impossible = (pods.number or 0) > shape.nodes(1)
+            doubt = _doubt(document.raw, kind, pods, shape)
+            if doubt and not words:
+                yield Finding(document, path, doubt, Severity.WARNING, subject)
         if words:
-            yield Finding(document, path, words, Severity.ERROR, subject)
+            severity = Severity.ERROR if impossible else Severity.WARNING
+            yield Finding(document, path, words, severity, subject, impossible=impossible)
+    for path, words in islice(unread_keys(document.value), MOST_PROBLEMS) if kind in (STATEFUL_SET, POD) else ():
+        yield Finding(document, path, words, Severity.WARNING, subject)
 
 
 def templates(raw: dict[str, Any], kind: str) -> list[Template]:
@@ -76,10 +87,13 @@ def asked_at(raw: dict[str, Any], template: Path) -> Asked:
 
 
 def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
-    if kind in _KINDS:
+    if kind == WorkloadKind.LEADER_WORKER_SET.value:
         # A group's leader may ask for nothing, or for something else.
-        counted = kind != WorkloadKind.LEADER_WORKER_SET.value
-        return [_Pods(each, each.pods if counted else None) for each in templates_of(_KINDS[kind], raw)]
+        base: Path = ("spec", "leaderWorkerTemplate")
+        parts = ((*base, part) for part in ("leaderTemplate", "workerTemplate"))
+        return [_Pods(_template(path=each, pods_path=(*base, "size"))) for each in parts if value_at(raw, each)]
+    if kind in _KINDS:
+        return [_Pods(each, each.pods) for each in templates_of(_KINDS[kind], raw)]
     if kind == POD:
         return [_Pods(_template(path=(), pods_path=("spec",)))]
     replicas = fields.count(fields.mapping(raw.get("spec")).get("replicas"), default=1)
@@ -94,12 +108,36 @@ def _metadata_at(raw: dict[str, Any], template: Path) -> dict[str, Any]:
     return fields.mapping(value_at(raw, (*template, "metadata")))
 
 
-def _is_left_alone(metadata: dict[str, Any]) -> bool:
-    """Whether it opts out, or another controller makes its slices."""
+def is_left_alone(metadata: Mapping[str, Any]) -> bool:
+    """Whether an object or a template opts out, or another controller makes its slices."""
     labels, annotations = (fields.mapping(metadata.get(each)) for each in ("labels", "annotations"))
-    return "true" in (labels.get(constants.DISABLE), annotations.get(constants.DISABLE)) or (
-        constants.SLICE_TOPOLOGY in annotations
+    return (
+        "true" in (labels.get(constants.DISABLE), annotations.get(constants.DISABLE))
+        or constants.SLICE_TOPOLOGY in annotations
+        or labels.get(constants.SLICE_AUTOPROVISIONING) in ("sync", "async")
+        or annotations.get(constants.SLICE_AUTOPROVISIONING) == "true"
     )
+
+
+def _doubt(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str:
+    """Say why the pods of a Job are probably no slice, although they are as many as it has hosts."""
+    if kind not in (WorkloadKind.JOB.value, WorkloadKind.JOBSET.value) or not shape.multi_host:
+        return ""
+    spec = fields.mapping(value_at(raw, pods.template.pods_path[:-1]))
+    parallelism = fields.count(spec.get("parallelism"), default=1)
+    completions = fields.count(spec.get("completions"), default=parallelism)
+    if completions != parallelism:
+        return (
+            f"completions is {completions} and parallelism {parallelism}, but all pods of a slice run at the same "
+            f"time, each once; make both {shape.nodes(1)}"
+        )
+    serves = fields.mapping(fields.mapping(raw.get("metadata")).get("annotations")).get(constants.SERVE) == "true"
+    if kind == WorkloadKind.JOB.value and not pods.template.indexed and not serves:
+        return (
+            f"its completionMode is not Indexed, so that nothing tells which of the {shape.nodes(1)} workers of the "
+            f"slice a pod is; set completionMode: Indexed"
+        )
+    return ""
 
 
 def _misfit(pods: _Pods, shape: tpu.Shape) -> str:

@@ -1,12 +1,13 @@
 """What is wrong with a workload, said when it is created or changed and not by an Event after it.
 
 Only what its owner can mend by changing it is said: what stockouts, a pause or other workloads are in the way of is
-left to Events, and that pods are not served is no mistake where somebody else makes their nodes.
+left to Events. Rejected is only what nobody's nodes can serve: somebody else may make those that this provisioner does
+not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -46,6 +47,18 @@ class Judge:
 
     settings_of: Callable[[Document], Settings]
     rules: PoolRules
+    #: What another product of the server will say of the pods of an object in a namespace.
+    doubts: Callable[[Mapping[str, Any], str], Sequence[str]] = lambda _raw, _namespace: ()
+
+
+def review_scale(request: Request, scaled: Mapping[str, Any], by: Judge, mode: Mode) -> Answer:
+    """Answer the review of the scale of a StatefulSet, which is as it was read."""
+    spec = fields.mapping(scaled.get("spec"))
+    replicas = fields.mapping(request.object.get("spec")).get("replicas")
+    after = {**scaled, "spec": {**spec, "replicas": replicas}}
+    return review_workload(
+        replace(request, kind=STATEFUL_SET, subresource="", object=after, old_object=scaled), by, mode
+    )
 
 
 def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
@@ -63,8 +76,11 @@ def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
         # What was there before must not keep an object from being suspended or labelled.
         before = {(each.reason, each.message) for each in _findings(request, request.old_object, by)}
         found = [each for each in found if (each.reason, each.message) not in before]
+    if _changes_suspension(request):
+        # Kueue suspends and resumes, with selectors of its own: rejected, it would try for ever and keep the quota.
+        return Answer(warnings=tuple(str(each) for each in found if each.impossible))
     denies = mode is Mode.DENY and not (request.operation == "UPDATE" and _only_shrinks(request))
-    denied = [str(each) for each in found if denies and _is_mistake(each)]
+    denied = [str(each) for each in found if denies and each.impossible]
     return Answer(denied="\n".join(denied), warnings=tuple(each for each in map(str, found) if each not in denied))
 
 
@@ -74,14 +90,23 @@ def _findings(request: Request, raw: Mapping[str, Any], by: Judge) -> list[Findi
     namespace = request.namespace or namespace_of(document, "default")
     if _is_to_be_completed(document.raw, request.kind):
         return []
-    if request.kind in (STATEFUL_SET, POD):
-        return list(shape_problems(document, request.kind, namespace))
-    judged = judge(document.raw, _lasting(by.settings_of(document), document.raw), by.rules, namespace=namespace)
-    said = [each for each in judged if _is_said(each)]
-    is_served = not any(each.severity is Severity.NOT_SERVED for each in judged)
-    if is_served or any(map(_is_mistake, said)):
+    settings = by.settings_of(document)
+    found = _of_slices(request.kind, document, namespace, settings, by.rules)
+    # It may be any key, and is read by none of them.
+    found = [each for each in found if each.path[-1:] != (settings.opt_in_label or ())[:1] or not each.path]
+    if found or request.kind == POD or _is_suspended(document.raw):
+        return found
+    return [Finding(document, (), words, Severity.WARNING) for words in by.doubts(document.raw, namespace)]
+
+
+def _of_slices(kind: str, document: Document, namespace: str, settings: Settings, rules: PoolRules) -> list[Finding]:
+    if kind in (STATEFUL_SET, POD):
+        return list(shape_problems(document, kind, namespace))
+    judged = judge(document.raw, _lasting(settings, document.raw), rules, namespace=namespace)
+    said = [_as_said(each) for each in judged if _is_said(each)]
+    if any(each.impossible or each.reason == constants.UNDERUSED for each in said):
         return said
-    return [*said, *shape_problems(document, request.kind, namespace)]
+    return [*said, *shape_problems(document, kind, namespace)]
 
 
 def _is_said(finding: Finding) -> bool:
@@ -91,19 +116,23 @@ def _is_said(finding: Finding) -> bool:
     return bool(finding.subject) and finding.severity is not Severity.NOTE
 
 
-def _is_mistake(finding: Finding) -> bool:
-    """Whether a finding is reason enough to reject an object.
+def _as_said(finding: Finding) -> Finding:
+    """Leave out the Event's reason where the request is invalid for this provisioner alone."""
+    valid = finding.reason == constants.INVALID_REQUEST and not finding.impossible
+    return finding._replace(reason="") if valid else finding
 
-    A controller of Slice resources may serve what this one does not; of what is only doubtful nobody is sure.
-    """
-    if finding.severity is Severity.ERROR:
-        return finding.reason != constants.SLICES_NOT_SERVED
-    return finding.reason == constants.UNDERUSED
+
+def _changes_suspension(request: Request) -> bool:
+    return request.operation == "UPDATE" and _is_suspended(request.object) != _is_suspended(request.old_object)
+
+
+def _is_suspended(raw: Mapping[str, Any]) -> bool:
+    return fields.mapping(raw.get("spec")).get("suspend") is True
 
 
 def _is_to_be_completed(raw: dict[str, Any], kind: str) -> bool:
     """Whether a suspended workload lacks what Kueue adds to its selectors when it admits it."""
-    if fields.mapping(raw.get("spec")).get("suspend") is not True:
+    if not _is_suspended(raw):
         return False
     for each in templates(raw, kind):
         try:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from provisioner import constants
+from provisioner.kube import fields
 from provisioner.settings import Settings, read_settings, region_of
 from provisioner.slices.offline.documents import Document, mappings_in
 
@@ -13,6 +14,7 @@ _PROJECT, _CLUSTER, _LOCATION, _ZONE = "GCP_PROJECT_ID", "GCP_CLUSTER", "GCP_CLU
 #: A region and one more part.
 _NAMED_ZONE = re.compile(r"\b[a-z]{1,20}-[a-z]{1,20}[0-9]{1,3}-[a-z0-9]{1,10}\b")
 _ZONE_FIELDS = (*constants.ZONE_LABELS, constants.ZONES, constants.CAPACITY)
+_REGION_FIELDS = (constants.REGION, constants.BETA_REGION)
 _ZONE_SETTINGS = (_ZONE, "ZONES", "CAPACITY")
 _SOMEWHERE = "your-region1"
 _MOST_OF_A_FIELD = 4096
@@ -56,10 +58,13 @@ def _assumed(variables: Mapping[str, str], documents: Iterable[Document]) -> Ite
 
 
 def _zones_of(documents: Iterable[Document]) -> Iterator[str]:
-    """Yield the zones that manifests name, by selector or annotation."""
+    """Yield the zones that manifests name, by selector, node affinity or annotation; of a region the first one."""
     for document in documents:
         for _, found in mappings_in(document.value):
-            for key in _ZONE_FIELDS:
-                text = found.get(key)
-                if isinstance(text, str):
-                    yield from _NAMED_ZONE.findall(text[:_MOST_OF_A_FIELD])
+            for key in (*_ZONE_FIELDS, *_REGION_FIELDS):
+                affinity = fields.sequence(found.get("values"))[:1]
+                selects = found.get("key") == key and found.get("operator") == "In"
+                for text in affinity if selects else [found.get(key)]:
+                    if isinstance(text, str):
+                        zone = f"{text}-a" if key in _REGION_FIELDS else text
+                        yield from _NAMED_ZONE.findall(zone[:_MOST_OF_A_FIELD])

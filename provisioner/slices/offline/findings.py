@@ -42,6 +42,8 @@ class Finding(NamedTuple):
     group_name: str = ""
     #: How many slices it is about.
     slices: int = 1
+    #: Nobody's nodes serve it: Google sells none like that, or the object contradicts itself.
+    impossible: bool = False
 
     @property
     def line(self) -> int:

@@ -228,10 +228,13 @@ class _Verdicts:
             message, name = notice.message, pool_names.get(slice_.id, "")
             if name and is_made_up(uid):
                 message = message.replace(name, shown_name(name))
-            there = Severity.WARNING if notice.warning else Severity.NOTE
-            self._say(subject, slice_, notice, message, there if slice_.id in created else Severity.ERROR)
-            if notice.reason == constants.INVALID_REQUEST and slice_.id not in created:
-                self._say_all(subject, slice_, notice)
+            if slice_.id in created:
+                there = Severity.WARNING if notice.warning else Severity.NOTE
+                self._say(subject, slice_, notice, message, there)
+            elif notice.reason == constants.INVALID_REQUEST:
+                self._say_all(subject, slice_, notice, message)
+            else:
+                self._say(subject, slice_, notice, message, Severity.ERROR)
         for slice_ in self.slices.values():
             if slice_.leader is not None and slice_.id not in created | told and slice_.workload.uid not in rejected:
                 self._say_why_not(slice_)
@@ -242,7 +245,16 @@ class _Verdicts:
             elif subject.workload.problem and subject.workload.uid not in rejected:
                 self._say_why_not_rejected(subject)
 
-    def _say(self, subject: Subject, slice_: Slice | None, notice: Notice, message: str, severity: Severity) -> None:
+    def _say(
+        self,
+        subject: Subject,
+        slice_: Slice | None,
+        notice: Notice,
+        message: str,
+        severity: Severity,
+        *,
+        impossible: bool = False,
+    ) -> None:
         template = template_of(subject, slice_.group_name) if slice_ is not None else _named(subject, notice.message)
         self.reading.remarks.append(
             Finding(
@@ -253,20 +265,26 @@ class _Verdicts:
                 message=message,
                 severity=severity,
                 group_name=slice_.group_name if slice_ is not None else "",
+                impossible=impossible,
             )
         )
 
-    def _say_all(self, subject: Subject, slice_: Slice, first: Notice) -> None:
-        """Say what else is wrong with the slices of a template; the decision tells the first thing."""
+    def _say_all(self, subject: Subject, slice_: Slice, first: Notice, shown: str) -> None:
+        """Say all that is wrong with the slices of a template; the decision tells the first thing, of each slice."""
         template = template_of(subject, slice_.group_name)
         key = (subject.workload.uid, template.name if template is not None else "")
-        if key in self._searched:
-            return
+        searched = key in self._searched
         self._searched.add(key)
-        for problem in problems_of(slice_, self.reading.settings, self.rules):
-            if not first.message.endswith(f": {problem}"):
-                message = f"{_NO_POOL}{problem}"
-                self._say(subject, slice_, replace(first, message=message), message, Severity.ERROR)
+        found = {} if searched else problems_of(slice_, self.reading.settings, self.rules)
+        told = next((each for each in found if first.message.endswith(f": {each}")), "")
+        impossible = found.pop(told, False)
+        self._say(subject, slice_, first, shown, Severity.ERROR, impossible=impossible)
+        name = self.rules.pool_name(slice_.workload.name, slice_.id, 0)
+        for problem, each in found.items():
+            message = (
+                f"{_NO_POOL}{problem.replace(name, shown_name(name)) if is_made_up(slice_.workload.uid) else problem}"
+            )
+            self._say(subject, slice_, replace(first, message=message), message, Severity.ERROR, impossible=each)
 
     def _say_why_not(self, slice_: Slice) -> None:
         """Say why a slice is not served, of which no Event tells."""

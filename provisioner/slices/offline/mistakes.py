@@ -12,7 +12,7 @@ from provisioner.settings import Settings
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch import allowlists
 from provisioner.slices.planning.launch.specification import Candidates
-from provisioner.slices.supplier import PoolRules, UnmeetableError
+from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 
 #: More than a manifest has of what can be wrong.
 _MOST = 24
@@ -21,38 +21,38 @@ _NEEDED = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
 _SHORTEST = 4
 
 
-def problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> list[str]:
-    """List what is wrong, each as the Event has it after "No TPU node pool is created:"."""
-    found = dict.fromkeys(words for _, words in slice_.wishes.problems)
+def problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[str, bool]:
+    """Return what is wrong, as the Event has it after "No TPU node pool is created:", and whether it is impossible."""
+    found = {words: True for _, words in slice_.wishes.problems}
     namespace = allowlists.namespace_problem(slice_.workload.namespace, settings)
     if namespace:
-        found[namespace] = None
+        found[namespace] = False
     settings = replace(settings, allowed_namespaces=None)
     mended: Slice | None = replace(slice_, wishes=replace(slice_.wishes, problems=()))
     for _ in range(_MOST):
-        problem = _problem(mended, settings, rules) if mended is not None else ""
+        problem, impossible = _problem(mended, settings, rules) if mended is not None else ("", False)
         if mended is None or not problem:
             break
-        found[problem] = None
+        found.setdefault(problem, impossible)
         mended = _without(mended, problem)
-    return list(found)
+    return found
 
 
-def _problem(slice_: Slice, settings: Settings, rules: PoolRules) -> str:
-    """Say why there is no node pool for a slice; empty where there is one."""
+def _problem(slice_: Slice, settings: Settings, rules: PoolRules) -> tuple[str, bool]:
+    """Say why there is no node pool for a slice, empty where there is one, and whether there can be none."""
     candidates = Candidates(settings, rules)
-    problems: dict[str, None] = {}
+    problems: dict[str, bool] = {}
     try:
         for choice in candidates.choices(slice_).open:
             try:
                 candidates.specification(slice_, choice)
             except UnmeetableError as error:
-                problems[str(error)] = None
+                problems[str(error)] = isinstance(error, ImpossibleError)
             else:
-                return ""
+                return "", False
     except UnmeetableError as error:
-        return str(error)
-    return "; ".join(problems)
+        return str(error), isinstance(error, ImpossibleError)
+    return "; ".join(problems), all(problems.values())
 
 
 def _without(slice_: Slice, problem: str) -> Slice | None:

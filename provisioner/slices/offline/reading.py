@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 from provisioner import constants, workloads
@@ -68,10 +69,17 @@ class Reading:
         self.problems.append(Finding(document, path, message, Severity.ERROR))
 
     def remark(
-        self, document: Document, path: Path, subject: str, message: str, severity: Severity = Severity.ERROR
+        self,
+        document: Document,
+        path: Path,
+        subject: str,
+        message: str,
+        severity: Severity = Severity.ERROR,
+        *,
+        impossible: bool = False,
     ) -> None:
         """Say something that no Event says."""
-        self.remarks.append(Finding(document, path, message, severity, subject))
+        self.remarks.append(Finding(document, path, message, severity, subject, impossible=impossible))
 
 
 def read_document(reading: Reading, document: Document, number: int) -> None:
@@ -114,7 +122,9 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
         reading.others += 1
         labels = fields.mapping(metadata.get("labels"))
         reading.namespace_labels[metadata["name"]] = {key: str(value) for key, value in labels.items()}
-    elif kind == _POD:
+        return
+    _tell_of_keys(reading, document, title(kind, metadata))
+    if kind == _POD:
         _read_pod(reading, document, meant)
     else:
         _read_workload(reading, document, _KINDS[kind], meant, accepted=not wrong)
@@ -156,7 +166,7 @@ def _read_workload(
             _expand(reading, subject, kind, raw, template)
     except fields.MalformedObject as error:
         only = templates[0] if len(templates) == 1 else None
-        reading.remark(document, path_of(str(error), document.raw, only), named, str(error))
+        reading.remark(document, path_of(str(error), document.raw, only), named, str(error), impossible=True)
         return
     if fields.mapping(document.raw.get("spec")).get("suspend") is True:
         message = "is suspended; this is what it gets when it is resumed"
@@ -286,6 +296,14 @@ def _tell_of_others(reading: Reading, document: Document, kind: str) -> None:
         f"its pods request chips, but a {bounds.cut(kind)} is not served; use a JobSet, a LeaderWorkerSet or a Job"
     )
     reading.remark(document, path, named, message, Severity.NOT_SERVED)
+    _tell_of_keys(reading, document, named)
+
+
+def _tell_of_keys(reading: Reading, document: Document, named: str) -> None:
+    opts_in = (reading.settings.opt_in_label or ())[:1]
+    for path, message in islice(schema.unread_keys(document.value), schema.MOST_PROBLEMS):
+        if path[-1:] != opts_in:
+            reading.remark(document, path, named, message, Severity.WARNING)
 
 
 _BARE = Template(

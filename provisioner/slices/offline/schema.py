@@ -1,15 +1,19 @@
-"""Fields of a wrong type, and fields that do not exist but look like ones that are read.
+"""Fields of a wrong type, fields that do not exist but look like ones that are read, and keys that nobody reads.
 
-The API server rejects both. The decision itself counts a field of a wrong type as absent, so that it would say nothing.
+The API server rejects the first two. The decision itself counts a field of a wrong type as absent, so that it would say
+nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from provisioner import constants
 from provisioner.kube import fields
+from provisioner.model import bounds
 from provisioner.slices.offline.documents import Path, dotted
 
 #: How like a known field an unknown one is that was meant to be it.
@@ -117,6 +121,43 @@ SCHEMAS: dict[str, _Shape] = {
     "Pod": {"metadata": _METADATA, "spec": _POD_SPEC},
     "Namespace": {"metadata": _METADATA},
 }
+
+
+_PREFIX = "tpu-provisioner.cloud.google.com/"
+#: Of pods with IPUs, which other rules are for.
+_OF_PARTITIONS = f"{_PREFIX}partition"
+#: What leads from a workload to its templates.
+_WITH_METADATA = ("spec", "template", "replicatedJobs", "leaderWorkerTemplate", "leaderTemplate", "workerTemplate")
+_LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING, constants.INJECT, constants.MULTISLICE)
+_ANNOTATIONS = (*_LABELS, *constants.READ_ANNOTATIONS, constants.SERVE)
+
+
+def unread_keys(raw: object) -> Iterator[tuple[Path, str]]:
+    """Yield labels and annotations of an object and its templates that look like ours, and that nobody reads."""
+    todo: list[tuple[Path, Any]] = [((), raw)]
+    while todo:
+        path, found = todo.pop()
+        if isinstance(found, list):
+            todo += (((*path, place), each) for place, each in enumerate(found[: bounds.REPLICATED_JOBS]))
+        elif isinstance(found, dict):
+            todo += (((*path, key), found[key]) for key in _WITH_METADATA if key in found)
+            for marks, read in (("labels", _LABELS), ("annotations", _ANNOTATIONS)):
+                for key in map(str, fields.mapping(fields.mapping(found.get("metadata")).get(marks))):
+                    ours = key.startswith(_PREFIX) and not key.startswith(_OF_PARTITIONS)
+                    if ours and key not in read:
+                        words = f"the {marks[:-1]} {bounds.cut(key)} is not read; {_mended(key)}"
+                        yield (*path, "metadata", marks, key), words
+
+
+def _mended(key: str) -> str:
+    if key in _ANNOTATIONS:
+        return "make it an annotation"
+    own = key.removeprefix(_PREFIX)
+    if len(own) <= _MOST_CHARACTERS:
+        for near in _ANNOTATIONS:
+            if _are_alike(own, near.removeprefix(_PREFIX)):
+                return f"did you mean {near}?"
+    return "remove it"
 
 
 def checked(kind: str, raw: object) -> tuple[Any, list[tuple[Path, str]]]:

@@ -8,7 +8,7 @@ from provisioner.model.capacity import Taint
 from provisioner.settings import Settings, forms
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch import allowlists
-from provisioner.slices.supplier import UnmeetableError
+from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 
 #: Pods that do not tolerate it get no capacity that Google may take back.
 SPOT_TAINT = Taint(key=constants.SPOT, value="true")
@@ -36,7 +36,7 @@ def service_account(slice_: Slice, settings: Settings) -> str:
     if not account:
         return settings.node_service_account
     if account != settings.node_service_account and not forms.SERVICE_ACCOUNT.fullmatch(account):
-        raise UnmeetableError(
+        raise ImpossibleError(
             f"annotation {constants.NODE_SERVICE_ACCOUNT}={bounds.quoted(account)} is not the e-mail address of a "
             f"Google service account, such as NAME@PROJECT.iam.gserviceaccount.com"
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from provisioner import constants
 from provisioner.admission.patch import Operation, apply_patch
 from provisioner.admission.review import Answer, Request
-from provisioner.slices.admission.jobs import JobChanges, review_job
+from provisioner.slices.admission.jobs import JobChanges, jobset_to_read, review_job
 from provisioner.slices.offline.documents import Document
 from provisioner.slices.offline.forecast import forecast
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
@@ -28,18 +30,21 @@ OWN = pod_spec()["nodeSelector"]
 ALL = JobChanges(job_key=True, location_hint="rack-7", on_demand=True)
 
 
-def job(selector: Any = OWN, *, owner: str = "JobSet", chips: int = 4) -> Json:
-    """Return a Job as its controller creates it."""
+def job(
+    selector: Any = OWN, *, owner: str = "JobSet", chips: int = 4, pod_marks: Json | None = None, **marks: Any
+) -> Json:
+    """Return a Job as its controller creates it, without an annotation that asks to be served."""
     references = [job_reference("train", kind=owner)] if owner else []
     pod = pod_spec(chips=chips, nodeSelector=selector)
     if selector is None:
         del pod["nodeSelector"]
-    return raw_job("train-slice-0", namespace="ml", pod=pod, metadata={"ownerReferences": references})
+    metadata = {"ownerReferences": references, "annotations": {}, **marks}
+    return raw_job("train-slice-0", namespace="ml", pod=pod, pod_metadata=pod_marks, metadata=metadata)
 
 
-def reviewed(raw: Json, changes: JobChanges, **request: Any) -> Answer:
+def reviewed(raw: Json, changes: JobChanges, jobset: Any = MappingProxyType({}), **request: Any) -> Answer:
     asked = {"operation": "CREATE", "kind": "Job", "namespace": "ml", "object": raw, **request}
-    return review_job(Request(**asked), changes)
+    return review_job(Request(**asked), changes, jobset)
 
 
 def selector_after(raw: Json, changes: JobChanges) -> Any:
@@ -47,6 +52,7 @@ def selector_after(raw: Json, changes: JobChanges) -> Any:
     return after["spec"]["template"]["spec"].get("nodeSelector")
 
 
+OPTS_OUT = {constants.DISABLE: "true"}
 RESERVED = {**OWN, constants.RESERVATION_NAME: "r", constants.RESERVATION_PROJECT: "p", constants.SPOT: "true"}
 HINT = {constants.LOCATION_HINT: "rack-7"}
 
@@ -57,17 +63,39 @@ HINT = {constants.LOCATION_HINT: "rack-7"}
         pytest.param(job(), JobChanges(job_key=True), {**OWN, "job-key": KEY}, id="a child Job gets its key"),
         pytest.param(job(owner=""), JobChanges(job_key=True), OWN, id="a Job of nobody gets no key"),
         pytest.param(job(owner="CronJob"), JobChanges(job_key=True), OWN, id="nor does one of a CronJob"),
-        pytest.param(job(None), JobChanges(job_key=True), {"job-key": KEY}, id="selectors are made where none are"),
+        pytest.param(job(None), ALL, None, id="no pool is made without a topology"),
         pytest.param(
             job({**OWN, "job-key": "mine"}),
             JobChanges(job_key=True),
             {**OWN, "job-key": "mine"},
             id="what the Job selects itself stays",
         ),
-        pytest.param(job(owner=""), JobChanges(location_hint="rack-7"), {**OWN, **HINT}, id="any Job gets the hint"),
+        pytest.param(job(), JobChanges(location_hint="rack-7"), {**OWN, **HINT}, id="the hint"),
+        pytest.param(job(RESERVED, owner=""), ALL, RESERVED, id="nothing for a Job that is not served"),
+        pytest.param(job(RESERVED, owner="", annotations={constants.SERVE: "true"}), ALL, {**OWN, **HINT}, id="served"),
+        pytest.param(
+            job(RESERVED, owner="", annotations={constants.SERVE: "true"}),
+            replace(ALL, serve_jobs=False),
+            RESERVED,
+            id="nor for one that asks in vain",
+        ),
+        pytest.param(job(RESERVED, labels=OPTS_OUT), ALL, RESERVED, id="nor for a child Job that opts out"),
+        pytest.param(job(RESERVED, pod_marks={"annotations": OPTS_OUT}), ALL, RESERVED, id="nor for one whose pods do"),
+        pytest.param(
+            job(RESERVED, pod_marks={"annotations": {constants.SLICE_TOPOLOGY: "2x2x2"}}),
+            ALL,
+            RESERVED,
+            id="nor for dynamic slicing",
+        ),
+        pytest.param(job(), JobChanges(job_key=True, namespaces=frozenset({"prod"})), OWN, id="nor elsewhere"),
+        pytest.param(
+            job(),
+            JobChanges(job_key=True, namespaces=frozenset({"ml"})),
+            {**OWN, "job-key": KEY},
+            id="but where served",
+        ),
         pytest.param(job(RESERVED), JobChanges(on_demand=True), OWN, id="reservation and spot are removed"),
-        pytest.param(job(None), JobChanges(on_demand=True), None, id="nothing is removed where nothing is"),
-        pytest.param(job({}), JobChanges(on_demand=True), {}, id="nor of no selectors"),
+        pytest.param(job({}), JobChanges(on_demand=True), {}, id="nothing is removed of no selectors"),
         pytest.param(job(RESERVED), ALL, {**OWN, **HINT, "job-key": KEY}, id="all at once"),
         pytest.param(job(RESERVED), JobChanges(), RESERVED, id="nothing without settings"),
         pytest.param(job(RESERVED, chips=0), ALL, RESERVED, id="nothing without chips"),
@@ -78,6 +106,30 @@ def test_single_selectors_change(raw: Json, changes: JobChanges, want: Any) -> N
     assert selector_after(raw, changes) == want
     after = apply_patch(raw, reviewed(raw, changes).patch)
     assert reviewed(after, changes) == Answer()
+
+
+@pytest.mark.parametrize(
+    "jobset",
+    [
+        pytest.param(raw_jobset(metadata={"labels": OPTS_OUT}), id="opts out by a label"),
+        pytest.param(raw_jobset(metadata={"annotations": OPTS_OUT}), id="opts out by an annotation"),
+        pytest.param(raw_jobset(metadata={"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}}), id="wants slices"),
+        pytest.param(None, id="is gone"),
+    ],
+)
+def test_a_child_job_stays_as_it_is_where_its_jobset(jobset: Json | None) -> None:
+    """Its marks are on no Job."""
+    assert reviewed(job(RESERVED), ALL, jobset) == Answer()
+
+
+def test_a_jobset_is_read_where_it_decides() -> None:
+    def read(raw: Json, changes: JobChanges = ALL, **request: Any) -> str:
+        asked = {"operation": "CREATE", "kind": "Job", "namespace": "ml", "object": raw, **request}
+        return jobset_to_read(Request(**asked), changes)
+
+    assert read(job()) == "train"
+    assert {read(job(), JobChanges()), read(job(owner="")), read(job(chips=0)), read(job(labels=OPTS_OUT))} == {""}
+    assert read(job(), operation="UPDATE") == ""
 
 
 def test_the_patch_names_single_keys() -> None:
@@ -119,6 +171,7 @@ TEXTS = st.text("a~/", max_size=3)
     st.booleans(),
 )
 def test_all_other_selectors_stay(selector: dict[str, str], job_key: bool, on_demand: bool) -> None:
+    selector |= OWN
     after = selector_after(job(selector), JobChanges(job_key=job_key, location_hint="rack-7", on_demand=on_demand))
     ours = {"job-key", *HINT, *RESERVED} - set(OWN)
     assert {key: value for key, value in after.items() if key not in ours} == {

@@ -233,6 +233,18 @@ def test_all_mistakes_of_all_documents_are_found_in_one_run() -> None:
     assert found.pools == ()
 
 
+def test_a_key_that_nobody_reads_is_told_but_for_those_of_namespaces() -> None:
+    namespace = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": "default", "labels": {"tpu-provisioner.cloud.google.com/validation": "deny"}},
+    }
+    found = plan(namespace, asking("tpu-provisioner.cloud.google.com/zone", "us-central2-b"))
+    assert found.all_served
+    [remark] = found.remarks
+    assert remark.message.endswith("is not read; did you mean tpu-provisioner.cloud.google.com/zones?")
+
+
 def test_all_mistakes_of_one_object_are_found_in_one_run() -> None:
     """Where the Events tell one after the other."""
     raw = raw_lws(

@@ -15,7 +15,7 @@ from provisioner.model.choices import QUEUED_NOT_SERVED, CapacityChoice, reserva
 from provisioner.settings import Settings, forms, region_of
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch import allowlists
-from provisioner.slices.supplier import UnmeetableError
+from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 
 _ON_DEMAND = CapacityChoice(kind=CapacityKind.ON_DEMAND)
 #: Selectors that pin the terms, and their values.
@@ -57,7 +57,9 @@ def choices_of(slice_: Slice, settings: Settings) -> Choices:
             possible.append(choice)
     zoned = tuple(dict.fromkeys(_in_zones(possible, slice_, settings)))
     if not zoned:
-        raise UnmeetableError("; ".join(left_out) or _elsewhere(listed, slice_))
+        # A reservation may be one that a setting does not allow here.
+        impossible = own and not any(each.reservation for each in listed)
+        raise (ImpossibleError if impossible else UnmeetableError)("; ".join(left_out) or _elsewhere(listed, slice_))
     return Choices(open=zoned, left_out=tuple(left_out))
 
 
@@ -67,7 +69,7 @@ def _pinned(selector: Mapping[str, str], settings: Settings) -> CapacityChoice |
     if reservation:
         kinds[CapacityKind.RESERVATION] = f"{constants.RESERVATION_NAME}={selector[constants.RESERVATION_NAME]}"
     if len(kinds) > 1:
-        raise UnmeetableError(
+        raise ImpossibleError(
             f"the pod selects {' and '.join(sorted(kinds.values()))}; no capacity is both: remove all but one"
         )
     return next((CapacityChoice(kind=kind, reservation=reservation) for kind in kinds), None)
@@ -77,7 +79,7 @@ def _reservation(selector: Mapping[str, str], settings: Settings) -> str:
     name, block = selector.get(constants.RESERVATION_NAME, ""), selector.get(constants.RESERVATION_BLOCK, "")
     sub_block = selector.get(constants.RESERVATION_SUB_BLOCK, "")
     if (block and not name) or (sub_block and not block):
-        raise UnmeetableError(
+        raise ImpossibleError(
             f"the pod selects {constants.RESERVATION_SUB_BLOCK if sub_block else constants.RESERVATION_BLOCK} without "
             f"{constants.RESERVATION_BLOCK if sub_block else constants.RESERVATION_NAME}; add it"
         )
@@ -110,7 +112,7 @@ def _in_zones(listed: Sequence[CapacityChoice], slice_: Slice, settings: Setting
         )
     for zone in zones:
         if region_of(zone) != region:
-            raise UnmeetableError(f"zone {zone} is not in {region}, the region of the cluster")
+            raise ImpossibleError(f"zone {zone} is not in {region}, the region of the cluster")
     for choice in listed:
         if not choice.zone:
             yield from (replace(choice, zone=zone) for zone in zones)
@@ -166,13 +168,14 @@ def max_run_seconds_of(slice_: Slice, settings: Settings) -> int:
     if selected is not None:
         if not (selected.isascii() and selected.isdigit() and len(selected) <= bounds.LABEL_VALUE):
             text = bounds.quoted(selected)
-            raise UnmeetableError(f"nodeSelector {constants.MAX_RUN_SECONDS}={text} is not a number of seconds")
+            raise ImpossibleError(f"nodeSelector {constants.MAX_RUN_SECONDS}={text} is not a number of seconds")
         seconds = float(selected)
     else:
         _refuse_unreadable(slice_, constants.MAX_RUN_DURATION)
         wish = slice_.wishes.max_run_seconds
         seconds = settings.max_run_seconds if wish is None else wish
     if seconds and not forms.SHORTEST_RUN_SECONDS <= seconds <= forms.LONGEST_RUN_SECONDS:
+        # Of other nodes than ours it may be longer.
         raise UnmeetableError(
             f"a max run duration of {seconds:.0f} s is not from 10 minutes to 7 days; set one within these limits"
         )
@@ -189,4 +192,4 @@ def check(slice_: Slice, settings: Settings) -> None:
 def _refuse_unreadable(slice_: Slice, key: str) -> None:
     problem = slice_.wishes.problem_of(key) if slice_.wishes.problems else ""
     if problem:
-        raise UnmeetableError(problem)
+        raise ImpossibleError(problem)

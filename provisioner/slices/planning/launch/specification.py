@@ -11,14 +11,14 @@ from provisioner import constants, tpu
 from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, NodePoolRequest, PoolName, Taint, Zone, expected_pool
 from provisioner.model.choices import CapacityChoice, capacity_key, comma_items
-from provisioner.model.fit import demand_key, misfit
+from provisioner.model.fit import demand_key, misfit, room_misfit
 from provisioner.model.labels import is_system
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch import allowlists, capacity
 from provisioner.slices.planning.launch.capacity import Choices, choices_of
 from provisioner.slices.planning.ownership import owner_labels
-from provisioner.slices.supplier import PoolRules, UnmeetableError
+from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 
 #: Nodes carry one until the other slices of their workload are ready; then the provisioner takes it off.
 HELD_TAINT = Taint(key=constants.HELD, value="true")
@@ -122,10 +122,13 @@ def specify(slice_: Slice, plan: Blueprint, rules: PoolRules) -> Specification:
 
 def check_fit(slice_: Slice, request: NodePoolRequest, settings: Settings, rules: PoolRules) -> None:
     """Raise UnmeetableError where no node of the pool would take the slice's pods: what can't be used is not bought."""
-    reason = misfit(slice_.requirements, rules.expected_node(expected_pool(request)))
+    view = rules.expected_node(expected_pool(request))
+    # Somebody else's nodes may have other labels and taints, and are the same machines.
+    no_room = room_misfit(slice_.requirements, view)
+    reason = no_room or misfit(slice_.requirements, view)
     if reason:
         hint = " (GCP_FORCE_ON_DEMAND is set)" if settings.force_on_demand else ""
-        raise UnmeetableError(f"no node of a pool in {request.zone} would fit the pod: {reason}{hint}")
+        raise (ImpossibleError if no_room else UnmeetableError)(f"no node of a pool would fit the pod: {reason}{hint}")
 
 
 def is_held(request: NodePoolRequest) -> bool:
@@ -137,9 +140,12 @@ def check_shape(slice_: Slice) -> tpu.Shape:
     """Return the slice's shape; raise UnmeetableError where it has none that its pods fit."""
     shape = slice_.shape
     if shape is None:
-        raise UnmeetableError(slice_.shape_problem)
+        # Without an accelerator somebody else's nodes may have the topology.
+        asked = slice_.requirements
+        known = constants.TPU_ACCELERATOR in asked.node_selector and not asked.problem
+        raise (ImpossibleError if known else UnmeetableError)(slice_.shape_problem)
     if shape.multi_host and slice_.parallelism > slice_.nodes:
-        raise UnmeetableError(
+        raise ImpossibleError(
             f"{slice_.title} has {slice_.pods_field} {slice_.parallelism}, but a slice of topology {shape.topology} "
             f"has {slice_.nodes} hosts with one pod each; set {slice_.pods_field} to {slice_.nodes} or choose a larger "
             f"topology"
@@ -211,7 +217,7 @@ def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules, choice: C
     copied.update(rules.labels_of_choice(slice_, choice))
     forbidden = sorted(copied.keys() & constants.OWNER_LABELS) if copied else ()
     if forbidden:
-        raise UnmeetableError(
+        raise ImpossibleError(
             f"label {forbidden[0]} identifies the owner of the pool and cannot be copied from a pod; remove it from "
             f"the annotation {constants.COPY_LABELS} and from GCP_POD_TO_NODE_LABELS"
         )
@@ -240,7 +246,7 @@ def _asked_labels(slice_: Slice) -> set[str]:
     try:
         named = comma_items(annotation, what="labels", most=bounds.COPIED_LABELS)
     except ValueError as error:
-        raise UnmeetableError(f"annotation {constants.COPY_LABELS} {error}") from error
+        raise ImpossibleError(f"annotation {constants.COPY_LABELS} {error}") from error
     return slice_.requirements.labels.keys() & set(named)
 
 
@@ -267,6 +273,7 @@ class _Unmeetable:
     """What was found out to be impossible, and why."""
 
     why: str
+    kind: type[UnmeetableError]
 
 
 class Candidates:
@@ -324,8 +331,8 @@ def _once(known: dict[_K, _T | _Unmeetable], key: _K, find: Callable[[], _T]) ->
         try:
             found = find()
         except UnmeetableError as error:
-            found = _Unmeetable(str(error))
+            found = _Unmeetable(str(error), type(error))
         known[key] = found
     if isinstance(found, _Unmeetable):
-        raise UnmeetableError(found.why)
+        raise found.kind(found.why)
     return found

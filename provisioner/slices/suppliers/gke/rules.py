@@ -12,7 +12,7 @@ from provisioner.model.fit import NodeView
 from provisioner.settings import Settings, parse_networks
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch import allowlists
-from provisioner.slices.supplier import LabelRules, Polling, PoolRules, UnmeetableError
+from provisioner.slices.supplier import ImpossibleError, LabelRules, Polling, PoolRules, UnmeetableError
 from provisioner.slices.suppliers import names, nodes
 from provisioner.slices.suppliers.gke import node_labels
 
@@ -118,7 +118,7 @@ def _networks(slice_: Slice, settings: Settings) -> tuple[Network, ...]:
     try:
         networks = parse_networks(annotation)
     except ValueError as error:
-        raise UnmeetableError(f"annotation {constants.ADDITIONAL_NODE_NETWORKS} {error}") from error
+        raise ImpossibleError(f"annotation {constants.ADDITIONAL_NODE_NETWORKS} {error}") from error
     problem = allowlists.network_problem(networks, settings)
     if problem:
         raise UnmeetableError(problem)
