@@ -17,9 +17,10 @@ from provisioner.model.capacity import Taint
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names, write
 from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta
-from provisioner.nodegroups.bootstrap import drawing, tokens
+from provisioner.nodegroups.bootstrap import approval, drawing, tokens
 from provisioner.nodegroups.planning.writes import (
     ApplyDevicePlugin,
+    ApproveRequest,
     CreateChild,
     CreateToken,
     DeleteChild,
@@ -75,6 +76,9 @@ class Writer:
                 self._create_token(what)
             case DeleteToken():
                 self._delete(object_path("secrets", what.name, namespace=tokens.NAMESPACE), what.uid)
+            case ApproveRequest():
+                path = object_path("certificatesigningrequests", what.name, root=approval.API_ROOT)
+                self._patch(f"{path}/approval", approval.approval_patch(what.uid, what.resource_version))
             case ApplyDevicePlugin():
                 self._apply_device_plugin(what)
             case DeleteDevicePlugin():

@@ -22,13 +22,14 @@ from provisioner.nodegroups import app, device_plugin
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.parse import parse_group, parse_manager, parse_policy, parse_template
 from provisioner.nodegroups.api.types import GROUP, Kind, ObjectMeta, ResourceStatus, TpuNodeGroupStatus
-from provisioner.nodegroups.bootstrap import tokens
+from provisioner.nodegroups.bootstrap import approval, tokens
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.observe import ClusterReader, make_watches
 from provisioner.nodegroups.planning.calls import Proof
 from provisioner.nodegroups.planning.nodes import TPU_TAINT
 from provisioner.nodegroups.planning.writes import (
     ApplyDevicePlugin,
+    ApproveRequest,
     CreateChild,
     CreateToken,
     DeleteChild,
@@ -45,6 +46,7 @@ from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT, taint_of
 from provisioner.nodegroups.writing import Writer
 from provisioner.rehearsal import Rehearsal
 from provisioner.rehearsal.world import wait_for
+from provisioner.simulators.compute.guests import identity
 from tests.deploy.kit import DEPLOY, NAMESPACE, Right, kubeconfig_of_service_account, request_as, rights, role_without
 from tests.deploy.tries import SERVED_SECONDS, Try, try_events, try_watch
 from tests.support.nodegroups import SPECS
@@ -125,6 +127,13 @@ def _token(rehearsal: Rehearsal) -> Write:
     return CreateToken(namespace="default", name="rights", machine=machine, machine_id="1", expires_at=later)
 
 
+def _approval(api: KubeApi, rehearsal: Rehearsal) -> str:
+    path = collection_path("certificatesigningrequests", root=approval.API_ROOT)
+    made = rehearsal.api.post(path, identity.request_body(identity.new_key("rights").request_pem))["metadata"]
+    approve = ApproveRequest(name=made["name"], uid=made["uid"], resource_version=made["resourceVersion"])
+    return _write(lambda _: approve)(api, rehearsal)
+
+
 def _new_plugin(rehearsal: Rehearsal) -> Write:
     _forget(rehearsal, _PLUGIN_PATH)
     return ApplyDevicePlugin(version=device_plugin.version_of(_PLUGIN))
@@ -189,11 +198,13 @@ def _forget(rehearsal: Rehearsal, path: str) -> None:
         return
 
 
+_CERTIFICATES = "certificates.k8s.io"
 _WATCHED = {
     **{kind.plural: Right(GROUP, kind.plural, "") for kind in Kind},
     "nodes": Right("", "nodes", ""),
     "pods": Right("", "pods", ""),
     "secrets": Right("", "secrets", "", tokens.NAMESPACE),
+    "certificatesigningrequests": Right(_CERTIFICATES, "certificatesigningrequests", ""),
     "daemonsets": Right("apps", "daemonsets", "", device_plugin.NAMESPACE, device_plugin.NAME),
 }
 
@@ -228,6 +239,8 @@ _TRIES: dict[Right, Try] = {
     Right("", "configmaps", "get", "kube-public", "cluster-info"): _read_cluster,
     Right("", "secrets", "create", "kube-system"): _write(_token),
     Right("", "secrets", "delete", "kube-system"): _write(lambda _: DeleteToken(name="absent", uid="absent")),
+    Right(_CERTIFICATES, "certificatesigningrequests/approval", "patch"): _approval,
+    Right(_CERTIFICATES, "signers", "approve", "", approval.SIGNER): _approval,
     Right("apps", "daemonsets", "create", "kube-system", device_plugin.NAME): _write(_new_plugin),
     Right("apps", "daemonsets", "patch", "kube-system", device_plugin.NAME): _write(_new_plugin),
     Right("apps", "daemonsets", "delete", "kube-system", device_plugin.NAME): _write(_no_plugin),
@@ -248,7 +261,7 @@ def roles() -> list[dict[str, Any]]:
         each
         for path in sorted(folder.glob("*.yaml"))
         for each in yaml.safe_load_all(path.read_text(encoding="utf-8"))
-        if each["kind"] in ("ClusterRole", "Role")
+        if each["kind"] in ("ClusterRole", "Role") and path.name != "machines.yaml"
     ]
     assert {each["metadata"]["name"] for each in documents} == {app.LEASE_NAME}
     return documents
@@ -438,6 +451,7 @@ _FORBIDDEN = (
     ("GET", "/api/v1/namespaces/kube-system/configmaps/kubeadm-config", "no other ConfigMap is read"),
     ("PUT", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler", "no other lease"),
     ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", "no right is granted"),
+    ("POST", "/apis/certificates.k8s.io/v1/certificatesigningrequests", "no certificate is asked for"),
 )
 
 

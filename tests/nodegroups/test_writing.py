@@ -24,10 +24,12 @@ from provisioner.nodegroups.api.types import (
     WorkloadPolicy,
     WorkloadPolicySpec,
 )
+from provisioner.nodegroups.bootstrap import approval
 from provisioner.nodegroups.bootstrap.tokens import parse_secret
 from provisioner.nodegroups.device_plugin import Images, manifest, version_of
 from provisioner.nodegroups.planning.writes import (
     ApplyDevicePlugin,
+    ApproveRequest,
     CreateChild,
     CreateToken,
     DeleteChild,
@@ -52,6 +54,7 @@ from tests.support.nodegroup_world import (
     raw_kind,
     raw_machine_node,
     raw_pod_on,
+    raw_request,
 )
 
 GROUP_KIND, POLICY = Kind.TPU_NODE_GROUP, Kind.WORKLOAD_POLICY
@@ -268,6 +271,19 @@ def test_a_token_that_somebody_else_has_is_not_handed_out(api: FakeKube) -> None
     assert [raw["stringData"]["token-secret"] for raw in secrets] == ["a" * 16, "c" * 16]
     with pytest.raises(kube.Conflict):
         writer(api, draw_token=lambda: "aaaaaa.dddddddddddddddd").write(TOKEN)
+
+
+def test_a_request_is_approved_as_it_was_seen(api: FakeKube) -> None:
+    """By the subresource that nothing but a decision can be written to."""
+    path = object_path("certificatesigningrequests", "csr-1", root=approval.API_ROOT)
+    raw = api.put_object(path, raw_request("m-0"))
+    version = api.put_object(f"{path}/approval", raw)["metadata"]["resourceVersion"]
+    writer(api).write(ApproveRequest(name="csr-1", uid="uid-of-csr-1", resource_version=version))
+    call = api.calls[-1]
+    assert (call.method, call.path) == ("PATCH", f"{path}/approval")
+    assert call.body is not None
+    assert call.body["metadata"] == {"uid": "uid-of-csr-1", "resourceVersion": version}
+    assert [each["type"] for each in call.body["status"]["conditions"]] == ["Approved"]
 
 
 def test_the_device_plugin_is_applied_under_one_name(api: FakeKube) -> None:

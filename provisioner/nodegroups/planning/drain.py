@@ -104,21 +104,20 @@ def _labels(manager: ManagedInstanceGroup, round_: Round) -> dict[str, str]:
 def _nodes(manager: ManagedInstanceGroup, fleet: Fleet, labels: dict[str, str], round_: Round) -> tuple[Node, ...]:
     """Return the nodes of all machines that may run: those of listed ones, and those that say so themselves.
 
-    A labelled node whose machine is not listed may be one that joined since; not one of another zone, whatever it says.
+    A labelled node whose machine is not listed may be one that joined since; not one of another name, whatever it says.
     """
     found = {node.name: node for node in fleet.nodes}
     stopped = {member.machine.provider_id for member in fleet.members if not member.runs}
     key = (labels.get(names.GROUP_NAMESPACE, ""), labels.get(names.GROUP_NAME, ""))
     for node in round_.labelled.get(key, ()):
-        here = not node.provider_id or node.provider_id.startswith(_place(manager))
-        if here and node.provider_id not in stopped and node.ready:
+        if node.provider_id.startswith(_place(manager)) and node.provider_id not in stopped and node.ready:
             found.setdefault(node.name, node)
     return tuple(found[name] for name in sorted(found))
 
 
 def _place(manager: ManagedInstanceGroup) -> str:
     """Return what the provider ids of all its machines begin with."""
-    return f"gce://{manager.spec.project}/{manager.spec.location}/"
+    return f"gce://{manager.spec.project}/{manager.spec.location}/{manager.meta.name}-"
 
 
 def _deadline(manager: ManagedInstanceGroup, round_: Round) -> datetime:

@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from provisioner.model import waits
+from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, TpuNodeGroup
-from provisioner.nodegroups.bootstrap import cluster, metadata, tokens
+from provisioner.nodegroups.bootstrap import approval, cluster, metadata, tokens
 from provisioner.nodegroups.bootstrap.tokens import JoiningMachine, Token
 from provisioner.nodegroups.compute.records import STARTING_OR_RUNNING, Instance, ManagedInstance, Scope
 from provisioner.nodegroups.planning.calls import ReadMachines, SetMetadata, Target
@@ -27,7 +28,7 @@ from provisioner.nodegroups.planning.fleet import Fleet, Member
 from provisioner.nodegroups.planning.memory import LONG_AGO, MachineMemory
 from provisioner.nodegroups.planning.nodes import is_marked, labels_of, provider_id
 from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step, Wanted, merged
-from provisioner.nodegroups.planning.writes import CreateToken, DeleteToken
+from provisioner.nodegroups.planning.writes import ApproveRequest, CreateToken, DeleteToken
 
 #: A machine that has got its metadata and has not joined is looked at again after this: somebody may have changed it.
 _CHECK_SECONDS = 300.0
@@ -128,6 +129,33 @@ def join_machines(
             if current is not None or not bootstrapped:
                 needs.append(_equip(joining, member, current))
     return step + merged(need.step for need in needs) + _read(joining, members, needs)
+
+
+def approvals(round_: Round) -> Step:
+    """Approve what machines without a node ask for with their own tokens, one request of each at a time."""
+    if not round_.snapshot.requests:
+        return NOTHING
+    found = {token.name: token for token in round_.snapshot.tokens}
+    groups = {(group.meta.namespace, group.meta.name): group for group in round_.groups.values()}
+    chosen: dict[str, approval.Request] = {}
+    for request in sorted(round_.snapshot.requests, key=lambda each: each.name):
+        token = found.get(request.token)
+        group = groups.get((token.group_namespace, token.group_name)) if token is not None else None
+        if token is None or group is None or not approval.is_own(request, token, round_.now):
+            continue
+        # Whoever may make machines in the project could give one the name of any node.
+        named = token.machine.startswith(f"{names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP)}-")
+        if named and round_.nodes.get(provider_id(group, token.machine)) is None:
+            chosen.setdefault(token.machine, request)
+    return Step(
+        writes=tuple(
+            Proposed(
+                write=ApproveRequest(name=each.name, uid=each.uid, resource_version=each.resource_version),
+                seen=each.resource_version,
+            )
+            for each in chosen.values()
+        )
+    )
 
 
 def _machine(member: Member) -> JoiningMachine:

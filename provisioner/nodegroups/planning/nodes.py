@@ -8,7 +8,7 @@ from provisioner.constants import TPU_RESOURCE
 from provisioner.model.capacity import Taint
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
-from provisioner.nodegroups.api.types import TpuNodeGroup
+from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.planning.fleet import Fleet, is_of_earlier
 from provisioner.nodegroups.planning.round import Proposed, Round, Step
 from provisioner.nodegroups.planning.snapshot import Node
@@ -113,7 +113,7 @@ def left_over(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> tuple[
     `fleet` None stands for a group without a managed instance group: all its machines are gone. Else a node that is
     ready may be that of a machine which is not listed yet.
     """
-    place = provider_id(group, "")
+    place = provider_id(group, f"{names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP)}-")
     known = {} if fleet is None else {member.machine.provider_id: member.machine for member in fleet.members}
     key = (group.meta.namespace, group.meta.name)
     found = {node.name: node for node in round_.labelled.get(key, ())}

@@ -89,7 +89,7 @@ class Round:
     groups: Mapping[str, TpuNodeGroup]
     #: By kind, namespace and name.
     children: Mapping[tuple[Kind, str, str], Child]
-    #: By provider id; of several nodes with one, that which has the machine's name, else one that is ready.
+    #: By provider id: the node that has the machine's name, not any that only says that it is the machine.
     nodes: Mapping[str, Node]
     #: Those that carry the labels of a group.
     labelled: Mapping[GroupKey, Sequence[Node]]
@@ -139,11 +139,12 @@ class Round:
 def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Round:
     """Sort what there is by what it belongs to."""
     nodes: dict[str, Node] = {}
-    for node in sorted(snapshot.nodes, key=lambda each: (_has_name_of_machine(each), each.ready, each.name)):
-        if node.provider_id:
-            nodes[node.provider_id] = node
+    named = [node for node in snapshot.nodes if node.is_named_as_its_machine]
+    # Of several the shortest: no domain follows it.
+    for node in sorted(named, key=lambda each: (-len(each.name), each.ready, each.name)):
+        nodes[node.provider_id] = node
     labelled: defaultdict[GroupKey, list[Node]] = defaultdict(list)
-    for node in sorted(snapshot.nodes, key=lambda each: each.name):
+    for node in sorted(named, key=lambda each: each.name):
         key = (node.labels.get(names.GROUP_NAMESPACE, ""), node.labels.get(names.GROUP_NAME, ""))
         if all(key):
             labelled[key].append(node)
@@ -169,12 +170,6 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
         tokens=tokens,
         calls=calls,
     )
-
-
-def _has_name_of_machine(node: Node) -> bool:
-    """Whether a node has the name of its machine, short or with a domain: a kubelet may give any provider id."""
-    machine = node.provider_id.rpartition("/")[2]
-    return node.name == machine or node.name.startswith(f"{machine}.")
 
 
 def all_children(snapshot: Snapshot) -> Iterable[tuple[Kind, Child]]:

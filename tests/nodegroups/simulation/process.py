@@ -194,6 +194,7 @@ class Process:
             node
             for node in self.kube.all("Node")
             if node.provider_id not in proof.stopped
+            and node.provider_id.endswith(f"/{node.name}")
             and (
                 node.provider_id in proof.provider_ids
                 or (
