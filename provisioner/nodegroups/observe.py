@@ -31,8 +31,8 @@ from provisioner.nodegroups.api.types import (
     TpuNodeGroup,
     WorkloadPolicy,
 )
-from provisioner.nodegroups.bootstrap import cluster as bootstrap_cluster
 from provisioner.nodegroups.bootstrap import approval, tokens
+from provisioner.nodegroups.bootstrap import cluster as bootstrap_cluster
 from provisioner.nodegroups.planning.snapshot import Cluster, DevicePlugin, Node, Pod, Request, Snapshot, Token
 from provisioner.nodegroups.reading import (
     API_ROOT,

@@ -48,7 +48,7 @@ _SETTINGS = {
     "GCP_PROJECT_ID": PROJECT,
     "GCP_ZONE": ZONE,
     "GCP_CLUSTER_LOCATION": "us-east5",
-    "NODE_GROUP_IMAGES": "*=projects/i/global/images/u",
+    "NODE_GROUP_IMAGES": f"*=projects/{PROJECT}/global/images/u",
     "NODE_GROUP_CAPACITY_WAIT": "3s",
 }
 _CHIPS = {"key": constants.TPU_RESOURCE, "operator": "Exists"}

@@ -64,7 +64,7 @@ SPEC: Json = {
     "project": PROJECT,
     "nodeLocation": ZONE,
     "topology": "4x4",
-    "instanceConfig": {"machineType": "ct6e-standard-4t", "image": "projects/i/global/images/u"},
+    "instanceConfig": {"machineType": "ct6e-standard-4t", "image": f"projects/{PROJECT}/global/images/u"},
     "bootstrapKubernetes": {},
 }
 _SETTLE_SECONDS = 10.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta, TpuNodeGroup
@@ -17,6 +17,7 @@ from provisioner.nodegroups.planning.settings import PlanningSettings
 from provisioner.nodegroups.planning.snapshot import Node, Pod, Snapshot
 from provisioner.nodegroups.planning.writes import Write
 
+_LATE = datetime.max.replace(tzinfo=UTC)
 #: Namespace and name of a group.
 GroupKey = tuple[str, str]
 
@@ -96,6 +97,8 @@ class Round:
     #: By the name of their node.
     pods: Mapping[str, Sequence[Pod]]
     tokens: Mapping[GroupKey, Sequence[Token]]
+    #: By the UID of a managed instance group: how many machines of its namespace have their turn before its own.
+    machines_before: Mapping[str, int] = field(default_factory=dict)
     #: By the UID of the object: calls that are not answered.
     calls: Mapping[str, Sequence[Call]] = field(default_factory=dict)
 
@@ -168,8 +171,22 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
         labelled=labelled,
         pods=pods,
         tokens=tokens,
+        machines_before=_machines_before(snapshot) if settings.machines_per_namespace else {},
         calls=calls,
     )
+
+
+def _machines_before(snapshot: Snapshot) -> dict[str, int]:
+    """Count the machines in each namespace, those that are made first, then by the age of their objects."""
+    counts: defaultdict[str, int] = defaultdict(int)
+    before = {}
+    turns = sorted(
+        snapshot.managers, key=lambda each: (not each.status.url, each.meta.created_at or _LATE, each.meta.uid)
+    )
+    for each in turns:
+        before[each.meta.uid] = counts[each.meta.namespace]
+        counts[each.meta.namespace] += each.spec.target_size
+    return before
 
 
 def all_children(snapshot: Snapshot) -> Iterable[tuple[Kind, Child]]:

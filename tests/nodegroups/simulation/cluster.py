@@ -285,7 +285,8 @@ class Kube:
     def _create_child(self, write: CreateChild) -> None:
         key = (write.kind, write.child.meta.namespace, write.child.meta.name)
         if key not in self.objects:
-            meta = replace(write.child.meta, uid=f"uid-{next(self._numbers)}", generation=1)
+            uid, created_at = f"uid-{next(self._numbers)}", self.stage.wall()
+            meta = replace(write.child.meta, uid=uid, generation=1, created_at=created_at)
             self._put(key, replace(write.child, meta=meta))
 
     def _patch_node(self, write: PatchNode) -> None:
