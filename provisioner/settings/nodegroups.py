@@ -58,9 +58,9 @@ OPTIONS: tuple[Option, ...] = (
         read=forms.list_of(choices.PROJECT, "a Google Cloud project id"),
         default="",
         description="The projects in which resources may be created, separated by commas: anybody who may create a "
-        "TPUNodeGroup or one of its children spends there. Image, subnetwork, reservation, disk type and service account "
-        "must be of these projects too; Google's public images may always be used. Empty: the project that the "
-        "provisioner runs in alone.",
+        "TPUNodeGroup or one of its children spends there. Images, subnetworks, reservations, disk types and service "
+        "accounts must be of these projects, too; Google's public images may always be used. Empty: the project that "
+        "the provisioner runs in alone.",
     ),
     served_namespaces(
         Group.NODE_GROUPS,

@@ -167,10 +167,13 @@ def _rights(rehearsal: Rehearsal, directory: Path) -> Iterator[Path]:
     rehearsal.kubectl("apply", "--server-side", "-k", str(crds.FOLDER))
     manifests = _with_component(rehearsal.kubectl, directory)
     rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=manifests)
+    machines = str(DEPLOY / "nodegroups" / "rbac" / "machines.yaml")
+    rehearsal.kubectl("apply", "--server-side", "-f", machines)
     try:
         yield kubeconfig_of_service_account(rehearsal, directory / "provisioner", name=SERVICE_ACCOUNT)
     finally:
         rehearsal.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=manifests)
+        rehearsal.kubectl("delete", "-f", machines)
         rehearsal.kubectl("delete", "serviceaccount", _PLUGIN_ACCOUNT, "--namespace=kube-system")
         remove_node_group_kinds(rehearsal)
         # The device plugin goes with the last group, unless the test failed before.

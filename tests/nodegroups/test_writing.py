@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from provisioner import constants, kube
 from provisioner.kube.protocol import object_path
+from provisioner.kube.quantities import format_time
 from provisioner.model.capacity import Taint
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names
@@ -25,7 +26,7 @@ from provisioner.nodegroups.api.types import (
     WorkloadPolicySpec,
 )
 from provisioner.nodegroups.bootstrap import approval
-from provisioner.nodegroups.bootstrap.tokens import parse_secret
+from provisioner.nodegroups.bootstrap.tokens import LIFE, parse_secret
 from provisioner.nodegroups.device_plugin import Images, manifest, version_of
 from provisioner.nodegroups.planning.writes import (
     ApplyDevicePlugin,
@@ -259,6 +260,26 @@ def test_a_token_is_drawn_for_one_machine(api: FakeKube) -> None:
     assert token is not None
     assert (token.group_namespace, token.group_name, token.machine, token.machine_id) == (NAMESPACE, GROUP, "m-0", "17")
     assert (token.expires_at, len(token.value)) == (EXPIRES, 23)
+
+
+@pytest.mark.parametrize(("minutes", "kept"), [(-60, True), (0, True), (14, True), (16, False), (40, False)])
+def test_a_token_that_the_api_server_holds_for_over_is_told_and_deleted(
+    api: FakeKube, monkeypatch: pytest.MonkeyPatch, *, minutes: int, kept: bool
+) -> None:
+    """It goes by its own clock: with one that is far behind, machines would get one dead token after the other."""
+    now = EXPIRES - LIFE + timedelta(minutes=minutes)
+    post = api.post
+
+    def stamped(path: str, body: dict[str, Any], **options: Any) -> dict[str, Any]:
+        return post(path, {**body, "metadata": {**body["metadata"], "creationTimestamp": format_time(now)}}, **options)
+
+    monkeypatch.setattr(api, "post", stamped)
+    if kept:
+        writer(api).write(TOKEN)
+    else:
+        with pytest.raises(kube.Invalid, match=f"the clock of this controller is {minutes} minutes behind"):
+            writer(api).write(TOKEN)
+    assert len(api.objects("/api/v1/namespaces/kube-system/secrets")) == kept
 
 
 def test_a_token_that_somebody_else_has_is_not_handed_out(api: FakeKube) -> None:

@@ -30,7 +30,7 @@ _LIST_SECONDS = 30.0
 
 def drain(manager: ManagedInstanceGroup, known: ResourceMemory, target: Target, round_: Round) -> Hold:
     """Say what the delete of a managed instance group waits for, and do what ends the wait."""
-    if _forced(manager, round_):
+    if round_.is_set(names.FORCE, manager.meta, Kind.MANAGED_INSTANCE_GROUP):
         return Hold()
     fleet = fleet_of(manager, round_)
     listing = ListMachines(target=target)
@@ -87,12 +87,6 @@ def _cordon(node: Node, labels: dict[str, str]) -> Proposed:
 def _evict(pod: Pod) -> Proposed:
     # Evicted means that somebody deletes it, which shows.
     return Proposed(write=EvictPod(namespace=pod.namespace, name=pod.name, uid=pod.uid), seen="")
-
-
-def _forced(manager: ManagedInstanceGroup, round_: Round) -> bool:
-    group = round_.parent_of(manager.meta, Kind.MANAGED_INSTANCE_GROUP)
-    metas = (manager.meta,) if group is None else (manager.meta, group.meta)
-    return any(meta.annotations.get(names.FORCE) == "true" for meta in metas)
 
 
 def _labels(manager: ManagedInstanceGroup, round_: Round) -> dict[str, str]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from provisioner.model import waits
+from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, TpuNodeGroup
@@ -82,6 +83,15 @@ def problem_of(group: TpuNodeGroup, round_: Round) -> str:
         if not known
     ]
     return f"machines cannot join yet: {' and '.join(missing)} is not known" if missing else ""
+
+
+def refused_token(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> str:
+    """Say why a machine gets no token; empty where none is refused."""
+    for member in fleet.members if fleet is not None and group.spec.bootstrap_kubernetes is not None else ():
+        write = round_.memory.writes.get(_token_for(group, _machine(member), round_).key)
+        if member.node is None and write is not None and write.failure is WriteFailure.REFUSED:
+            return f"machines cannot join yet: {write.message}"
+    return ""
 
 
 def join_machines(
@@ -176,14 +186,18 @@ def _join(group: TpuNodeGroup, round_: Round, token: str = "") -> metadata.Join:
     )
 
 
-def _create_token(group: TpuNodeGroup, machine: JoiningMachine, found: Sequence[Token], round_: Round) -> Step:
-    write = CreateToken(
+def _token_for(group: TpuNodeGroup, machine: JoiningMachine, round_: Round) -> CreateToken:
+    return CreateToken(
         namespace=group.meta.namespace,
         name=group.meta.name,
         machine=machine.name,
         machine_id=machine.id,
         expires_at=waits.after(round_.now, tokens.LIFE.total_seconds()),
     )
+
+
+def _create_token(group: TpuNodeGroup, machine: JoiningMachine, found: Sequence[Token], round_: Round) -> Step:
+    write = _token_for(group, machine, round_)
     # A new one shows by its name.
     own = ",".join(token.name for token in found if (token.machine, token.machine_id) == (machine.name, machine.id))
     return Step(writes=(Proposed(write=write, seen=own),))

@@ -52,8 +52,8 @@ def names_others(child: Child, addresses: Mapping[str, str], round_: Round) -> R
         for project in _NAMED_PROJECT.findall(address):
             if project not in round_.projects and not (field == "image" and project in _PUBLIC_IMAGES):
                 message = (
-                    f"{field} {bounds.quoted(address)} is of project {bounds.quoted(project)}, which is not among those "
-                    "that may be used; see the setting ALLOWED_PROJECTS"
+                    f"{field} {bounds.quoted(address)} is of project {bounds.quoted(project)}, which is not among "
+                    "those that may be used; see the setting ALLOWED_PROJECTS"
                 )
                 return Refusal(reason=Reason.NOT_ALLOWED, message=message)
     return None

@@ -121,6 +121,12 @@ class Round:
         group = self.group_of(child)
         return group if group is not None and child.name == names.child_name(group.meta, kind) else None
 
+    def is_set(self, annotation: str, child: ObjectMeta, kind: Kind) -> bool:
+        """Whether a child, or the group that it is of, has an annotation that is "true"."""
+        group = self.parent_of(child, kind)
+        metas = (child,) if group is None else (child, group.meta)
+        return any(meta.annotations.get(annotation) == "true" for meta in metas)
+
     def child_of(self, group: TpuNodeGroup, kind: Kind) -> Child | None:
         """Return the object that has the name of a group's child, whoever made it; None where there is none."""
         return self.children.get((kind, group.meta.namespace, names.child_name(group.meta, kind)))

@@ -71,6 +71,9 @@ def _delete_child(group: TpuNodeGroup, kind: Kind, reason: Reason, round_: Round
 
 def _delete_nodes(group: TpuNodeGroup, round_: Round) -> Step | None:
     left = nodes.left_over(group, None, round_)
+    if group.meta.annotations.get(names.ABANDON) == "true":
+        # Machines that run stay nodes.
+        left = tuple(node for node in left if not node.ready)
     tokens = round_.tokens.get((group.meta.namespace, group.meta.name), ())
     if not left and not tokens:
         return None

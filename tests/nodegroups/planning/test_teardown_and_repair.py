@@ -12,6 +12,7 @@ from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.planning import desired
 from provisioner.nodegroups.planning.writes import SetFinalizers
+from provisioner.simulators.compute.permissions import PERMISSIONS
 from provisioner.simulators.compute.records import Loss
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 
@@ -221,3 +222,30 @@ def test_a_template_that_names_its_subnetwork_without_a_path_stays() -> None:
         config = replace(wanted.spec.config, subnetwork=subnetwork)
         found = replace(wanted, spec=replace(wanted.spec, config=config))
         assert desired.differs(found, wanted) is differs
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["machines run", "the project is gone"])
+def test_what_is_abandoned_stays_and_its_objects_go(*, gone: bool) -> None:
+    """Where Compute Engine answers nothing but 403, because the project was deleted, nothing else ends it."""
+    world = World()
+    world.kube.create_group(make_group("train", topology="2x4"))
+    world.wait_until(lambda: world.is_ready("train"))
+    world.wait(60.0)
+    machines = world.machines("train")
+    if gone:
+        for machine in machines:
+            world.cloud.lose(machine, Loss.DELETED)
+        world.cloud.world.change_settings(
+            {"denied_permissions": sorted({each for of in PERMISSIONS.values() for each in of})}
+        )
+    else:
+        world.kube.protected.update(world.run_pods("train"))
+    world.delete_group("train")
+    world.wait(600.0)
+    assert world.kube.group("train") is not None
+    world.kube.annotate("train", names.ABANDON, "true")
+    world.wait_until(lambda: world.kube.group("train") is None)
+    assert not world.kube.all(Kind.MANAGED_INSTANCE_GROUP)
+    assert not world.kube.all("Secret")
+    assert len(world.cloud.resources()) == 3
+    assert len(world.kube.all("Node")) == len(world.kube.all("Pod")) == (0 if gone else len(machines))

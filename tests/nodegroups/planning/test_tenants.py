@@ -255,9 +255,7 @@ def test_what_is_of_google_or_of_the_project_itself_may_be_used(config: dict[str
     world = World()
     group = make_group("train")
     assert group.spec.instance_config is not None
-    group = replace(
-        group, spec=replace(group.spec, instance_config=replace(group.spec.instance_config, **config))
-    )
+    group = replace(group, spec=replace(group.spec, instance_config=replace(group.spec.instance_config, **config)))
     world.kube.create_group(group)
     world.wait_until(lambda: world.is_ready("train"))
 
