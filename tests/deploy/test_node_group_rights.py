@@ -366,7 +366,7 @@ def _make_node(rehearsal: Rehearsal, **labels: str) -> None:
 
 _TPU_TAINT = {"key": TPU_TAINT.key, "value": TPU_TAINT.value, "effect": TPU_TAINT.effect}
 _CHANGES: tuple[tuple[str, dict[str, Any], bool], ...] = (
-    ("labels of groups", {"metadata": {"labels": {names.GROUP_NAME: "a", names.WORKER_INDEX: "1"}}}, True),
+    ("labels of groups", {"metadata": {"labels": {names.GROUP_NAME: "a", names.TRUSTED_NAMESPACE: "b"}}}, True),
     ("another label", {"metadata": {"labels": {"node-role.kubernetes.io/worker": ""}}}, False),
     ("a label taken away", {"metadata": {"labels": {"kept": None}}}, False),
     ("an annotation", {"metadata": {"annotations": {"kept": "no"}}}, False),

@@ -87,12 +87,12 @@ _VERBS = {
 _ON_OBJECTS = ("get", "describe", "delete", "scale", "wait", "label", "annotate", "patch", "rollout", "taint", "top")
 #: Kinds that are in any cluster, and those that this one has or uses: singular or plural, short names left out.
 _KINDS = frozenset(
-    {"all", "clusterrole", "clusterrolebinding", "configmap", "customresourcedefinition", "deployment", "event",
-     "instancetemplate", "job", "jobset", "leaderworkerset", "lease", "managedinstancegroup",
+    {"all", "certificatesigningrequest", "clusterrole", "clusterrolebinding", "configmap", "customresourcedefinition",
+     "deployment", "event", "instancetemplate", "job", "jobset", "leaderworkerset", "lease", "managedinstancegroup",
      "mutatingwebhookconfiguration", "namespace", "node", "pod", "podmonitor", "podmonitoring", "priorityclass",
-     "replicaset", "resourcequota", "role", "rolebinding", "secret", "service", "serviceaccount", "statefulset",
-     "tpu", "tpunodegroup", "validatingadmissionpolicy", "validatingadmissionpolicybinding",
-     "validatingwebhookconfiguration", "workloadpolicy", "workloads.kueue.x-k8s.io"}
+     "replicaset", "resourcequota", "role", "rolebinding", "secret", "service", "serviceaccount", "statefulset", "tpu",
+     "tpunodegroup", "validatingadmissionpolicy", "validatingadmissionpolicybinding", "validatingwebhookconfiguration",
+     "workloadpolicy", "workloads.kueue.x-k8s.io"}
 )  # fmt: skip
 
 

@@ -151,7 +151,7 @@ def approvals(round_: Round) -> Step:
     for request in sorted(round_.snapshot.requests, key=lambda each: each.name):
         token = found.get(request.token)
         group = groups.get((token.group_namespace, token.group_name)) if token is not None else None
-        if token is None or group is None or not approval.is_own(request, token, round_.now):
+        if token is None or group is None or group.meta.deleting or not approval.is_own(request, token, round_.now):
             continue
         # Whoever may make machines in the project could give one the name of any node.
         named = token.machine.startswith(f"{names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP)}-")

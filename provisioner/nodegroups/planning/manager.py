@@ -55,9 +55,12 @@ class ManagerRules(Rules[ManagedInstanceGroup]):
         problem = names.resource_name_problem(child.meta.name)
         if not problem and not ZONE.fullmatch(child.spec.location):
             problem = f"location {bounds.quoted(child.spec.location)} is not a zone such as us-east5-b"
-        refusal = invalid(problem) if problem else not_allowed(child.meta, child.spec.project, round_)
+        return invalid(problem) if problem else not_allowed(child.meta, child.spec.project, round_)
+
+    def not_to_be_made(self, child: ManagedInstanceGroup, round_: Round) -> Refusal | None:
+        """Say whose it would use, or of what there is no room."""
         addresses = {"instanceTemplate": child.spec.instance_template, "workloadPolicy": child.spec.workload_policy}
-        return refusal or names_others(child, addresses, round_) or _too_many(child, round_)
+        return names_others(addresses, round_) or _too_many(child, round_)
 
     def body(self, child: ManagedInstanceGroup, mark: str) -> Resource:
         """Return what Compute Engine is asked for."""
@@ -151,7 +154,7 @@ class ManagerRules(Rules[ManagedInstanceGroup]):
 def _too_many(child: ManagedInstanceGroup, round_: Round) -> Refusal | None:
     """Say why there is no room for its machines among those of its namespace; None where there is."""
     limit, others = round_.settings.machines_per_namespace, round_.machines_before.get(child.meta.uid, 0)
-    if not limit or others + child.spec.target_size <= limit or child.status.url or child.meta.deleting:
+    if not limit or others + child.spec.target_size <= limit:
         return None
     message = (
         f"{child.spec.target_size} machines are more than the setting MAX_MACHINES_PER_NAMESPACE leaves: namespace "

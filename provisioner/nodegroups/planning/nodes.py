@@ -45,7 +45,7 @@ def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet) -> tuple[
         node = member.node
         if node is None:
             continue
-        wanted = dict(shared)
+        wanted = {**shared, names.TRUSTED_NAMESPACE: group.meta.namespace}
         if group.spec.bootstrap_kubernetes is not None and member.machine.id:
             # Other images may join again by themselves, as the node that is there.
             wanted[names.MACHINE_ID] = member.machine.id

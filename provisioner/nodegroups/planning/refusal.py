@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from provisioner.model import bounds
 from provisioner.model.choices import PROJECT
 from provisioner.nodegroups.api.conditions import Reason
-from provisioner.nodegroups.api.types import Child, ObjectMeta
+from provisioner.nodegroups.api.types import ObjectMeta
 from provisioner.nodegroups.planning.round import Round
 
 #: Google's images for everybody.
@@ -44,10 +44,8 @@ def not_allowed(meta: ObjectMeta, project: str, round_: Round) -> Refusal | None
     return None
 
 
-def names_others(child: Child, addresses: Mapping[str, str], round_: Round) -> Refusal | None:
-    """Say which address is of a project that may not be used; None for none, and for what is made or is to go."""
-    if child.status.url or child.meta.deleting:
-        return None
+def names_others(addresses: Mapping[str, str], round_: Round) -> Refusal | None:
+    """Say which address, by its field, is of a project that may not be used; None for none."""
     for field, address in addresses.items():
         for project in _NAMED_PROJECT.findall(address):
             if project not in round_.projects and not (field == "image" and project in _PUBLIC_IMAGES):

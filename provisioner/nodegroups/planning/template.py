@@ -46,8 +46,11 @@ class TemplateRules(Rules[InstanceTemplate]):
     def refusal(self, child: InstanceTemplate, round_: Round) -> Refusal | None:
         """Say why it is not served."""
         problem = names.resource_name_problem(child.meta.name)
-        refusal = invalid(problem) if problem else not_allowed(child.meta, child.spec.project, round_)
-        return refusal or names_others(child, _addresses(child.spec.config), round_)
+        return invalid(problem) if problem else not_allowed(child.meta, child.spec.project, round_)
+
+    def not_to_be_made(self, child: InstanceTemplate, round_: Round) -> Refusal | None:
+        """Say whose it would use."""
+        return names_others(_addresses(child.spec.config), round_)
 
     def body(self, child: InstanceTemplate, mark: str) -> Resource:
         """Return what Compute Engine is asked for."""

@@ -225,7 +225,7 @@ def test_a_template_that_names_its_subnetwork_without_a_path_stays() -> None:
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["machines run", "the project is gone"])
-def test_what_is_abandoned_stays_and_its_objects_go(*, gone: bool) -> None:
+def test_what_compute_engine_refuses_to_delete_can_be_abandoned(*, gone: bool) -> None:
     """Where Compute Engine answers nothing but 403, because the project was deleted, nothing else ends it."""
     world = World()
     world.kube.create_group(make_group("train", topology="2x4"))
@@ -244,8 +244,10 @@ def test_what_is_abandoned_stays_and_its_objects_go(*, gone: bool) -> None:
     world.wait(600.0)
     assert world.kube.group("train") is not None
     world.kube.annotate("train", names.ABANDON, "true")
-    world.wait_until(lambda: world.kube.group("train") is None)
-    assert not world.kube.all(Kind.MANAGED_INSTANCE_GROUP)
-    assert not world.kube.all("Secret")
+    world.wait(600.0)
     assert len(world.cloud.resources()) == 3
-    assert len(world.kube.all("Node")) == len(world.kube.all("Pod")) == (0 if gone else len(machines))
+    if gone:
+        assert [key for key in world.kube.objects if key[0] != "DaemonSet"] == []
+    else:
+        # Somebody would pay for them, beyond the limit of the namespace.
+        assert world.kube.group("train") is not None

@@ -18,6 +18,7 @@ from provisioner.nodegroups.api.types import (
     ManagedInstanceGroupSpec,
     ObjectMeta,
     Owner,
+    ResourceStatus,
     ServiceAccount,
     TpuNodeGroup,
     WorkloadPolicy,
@@ -275,6 +276,22 @@ def test_machines_of_a_namespace_are_limited_and_come_when_there_is_room() -> No
     world.restart()
     world.wait(300.0)
     assert world.is_ready("second")
+
+
+def test_a_status_that_says_that_it_is_made_goes_round_no_limit() -> None:
+    """Who may write an object may also write what it says of its resource."""
+    world = World(settings=replace(SETTINGS, machines_per_namespace=5))
+    spec = ManagedInstanceGroupSpec(project="project-1", location=ZONE, instance_template="t", target_size=6)
+    meta = ObjectMeta(namespace="evil", name="large", uid="evil")
+    key = _put(world, _MIG, ManagedInstanceGroup(meta=meta, spec=spec, status=ResourceStatus(url="https://here")))
+    world.wait(60.0)
+    assert _ready(world, key).reason == Reason.NOT_ALLOWED
+    spec = replace(spec, target_size=1, instance_template="projects/secret/global/instanceTemplates/t")
+    meta = ObjectMeta(namespace="evil", name="foreign", uid="foreign")
+    key = _put(world, _MIG, ManagedInstanceGroup(meta=meta, spec=spec, status=ResourceStatus(url="https://here")))
+    world.wait(60.0)
+    assert _ready(world, key).reason == Reason.NOT_ALLOWED
+    assert not world.cloud.resources()
 
 
 def test_a_status_makes_no_node_of_another_group_ones_own() -> None:
