@@ -148,7 +148,7 @@ class GroupStory(WorkloadStory):
 
 def _state(raw: Mapping[str, Any]) -> str:
     conditions = raw.get("status", {}).get("conditions", [])
-    ready = next((each for each in conditions if each["type"] == "Ready"), {})
+    ready: Mapping[str, Any] = next((each for each in conditions if each["type"] == "Ready"), {})
     reason = str(ready.get("reason", ""))
     # How long a delete takes depends on what it waits for.
     return f"{reason}: {ready['message']}" if reason.startswith("Deleting") and ready.get("message") else reason

@@ -7,7 +7,6 @@ writes a machine's startup script could become any node.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -72,7 +71,7 @@ def is_own(request: Request, token: Token, now: datetime) -> bool:
     return bool(counts) and (request.token, request.node) == (token.name, token.machine)
 
 
-def approval_patch(uid: str, resource_version: str) -> Mapping[str, Any]:
+def approval_patch(uid: str, resource_version: str) -> dict[str, Any]:
     """Return the patch that approves a request, with UID and resource version as preconditions."""
     condition = {
         "type": "Approved",

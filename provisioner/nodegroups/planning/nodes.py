@@ -136,12 +136,15 @@ def _is_of_another(group: TpuNodeGroup, node: Node) -> bool:
     return names.GROUP_NAME in node.labels and not is_marked(group, node)
 
 
-def remove(nodes: tuple[Node, ...]) -> Step:
-    """Propose to delete those that are not ready any more: what still reports runs, whatever the caches have of it."""
+def remove(nodes: tuple[Node, ...], *, forced: bool = False) -> Step:
+    """Propose to delete those that are not ready any more: what still reports runs, whatever the caches have of it.
+
+    Unless that is forced: whoever has copied a kubelet's certificate could report for a machine that is gone.
+    """
     return Step(
         writes=tuple(
             Proposed(write=DeleteNode(name=node.name, uid=node.uid), seen=node.resource_version)
             for node in nodes
-            if not node.ready
+            if forced or not node.ready
         )
     )

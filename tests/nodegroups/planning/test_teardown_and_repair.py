@@ -251,3 +251,16 @@ def test_what_compute_engine_refuses_to_delete_can_be_abandoned(*, gone: bool) -
     else:
         # Somebody would pay for them, beyond the limit of the namespace.
         assert world.kube.group("train") is not None
+
+
+def test_a_token_that_is_refused_is_told() -> None:
+    """As where the clock of the controller is far behind: the group says so while its machines cannot join."""
+    world = World()
+    world.kube.refused_tokens = "the clock of this controller is 40 minutes behind"
+    world.kube.create_group(make_group("train", topology="2x4"))
+    world.wait_until(lambda: world.kube.refused_tokens in world.message("train"), within_seconds=300.0)
+    asked = world.process.writes["CreateToken"]
+    world.wait(600.0)
+    assert world.process.writes["CreateToken"] - asked <= 2 * 10
+    world.kube.refused_tokens = ""
+    world.wait_until(lambda: world.is_ready("train"))

@@ -360,3 +360,17 @@ def test_the_tokens_of_all_groups_leave_room_in_the_configmap_that_is_signed_for
     each = len("jws-kubeconfig-abcdef") + len(header) + len("..") + len(signature)
     assert each == 106
     assert tokens.MOST * each < 2**20 / 2
+
+
+def test_a_node_that_reports_without_its_machine_goes_by_force() -> None:
+    """Whoever has copied its kubelet's certificate can report for it from anywhere."""
+    world = _ready_world()
+    name = min(machine.name for machine in world.machines("train"))
+    world.cloud.on_stopped = lambda _machine: None
+    world.delete_group("train")
+    world.wait(600.0)
+    assert world.reason("train") == Reason.DELETING_NODES
+    assert f"node {name} still reports" in world.message("train")
+    world.kube.annotate("train", names.FORCE, "true")
+    world.wait_until(lambda: world.kube.group("train") is None, within_seconds=60.0)
+    world.check_nothing_left()

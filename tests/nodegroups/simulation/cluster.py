@@ -47,8 +47,8 @@ Key = tuple[str, str, str]
 class Declined(Exception):  # noqa: N818 - what an answer says
     """A write that the API server declines."""
 
-    def __init__(self, failure: WriteFailure) -> None:
-        super().__init__(failure.value)
+    def __init__(self, failure: WriteFailure, words: str = "not today") -> None:
+        super().__init__(words)
         self.failure = failure
 
 
@@ -70,6 +70,8 @@ class Kube:
     protected: set[str] = field(default_factory=set)
     #: Whether somebody forbids all changes of nodes.
     refused_nodes: bool = False
+    #: Why no token is made; empty: they are.
+    refused_tokens: str = ""
     #: Names of objects of ours whose spec the controller cannot make anything of.
     poisoned: set[str] = field(default_factory=set)
     #: How often each object was written.
@@ -341,6 +343,8 @@ class Kube:
             self._drop(key)
 
     def _create_token(self, write: CreateToken) -> None:
+        if self.refused_tokens:
+            raise Declined(WriteFailure.REFUSED, self.refused_tokens)
         number = next(self._numbers)
         name = f"bootstrap-token-{number:06d}"
         token = Token(

@@ -94,7 +94,7 @@ BUGS = (
         mutate=lambda _: lambda memory, *_args: memory,
         search_from=6,
     ),
-    Bug(name="any-certificate-is-approved", at=(approval, "is_own"), mutate=always(True)),
+    Bug(name="any-certificate-is-approved", at=(approval, "is_own"), mutate=always(True), search_from=10),
     Bug(
         name="nodes-are-what-they-say",
         at=(snapshot.Node, "is_named_as_its_machine"),
