@@ -17,7 +17,7 @@ from provisioner.cli.rehearsing import Demo, calls_table, example, left_behind, 
 from provisioner.nodegroups.api.types import Kind
 from provisioner.rehearsal.group_story import GroupStory, GroupTimes
 from provisioner.rehearsal.groups import GroupRehearsal
-from provisioner.rehearsal.world import ControllerProcess, RehearsalError
+from provisioner.rehearsal.world import PROJECT, ControllerProcess, RehearsalError
 from provisioner.runtime import logs
 from provisioner.simulators.compute.settings import ComputeSettings
 from provisioner.simulators.http.settings import SettingsError
@@ -25,6 +25,15 @@ from provisioner.simulators.http.settings import SettingsError
 _EXAMPLES = ("nodegroups/slice.yaml", "nodegroups/jobset-on-slice.yaml")
 #: VMs that every reservation has room for.
 _RESERVED = 10_000
+#: What makes groups for JobSets that come without one.
+_PROVISIONER = {
+    "PROVIDER": "gce",
+    "GCP_PROJECT_ID": PROJECT,
+    "GCP_ZONE": "us-east5-b",
+    "NODE_GROUP_IMAGES": f"*=projects/{PROJECT}/global/images/tpu",
+    "NODEPOOL_DELETION_DELAY": "5s",
+    "NODE_MIN_LIFESPAN": "0s",
+}
 _STEPS = (
     ("made", "wanted", "made"),
     ("running", "made", "running"),
@@ -40,6 +49,7 @@ _STEPS = (
     examples=(
         "{prog} demo-gce",
         "{prog} demo-gce my-group.yaml my-jobset.yaml --boot-seconds=30",
+        "{prog} demo-gce examples/v6e-4x4-spot/jobset.yaml      # PROVIDER=gce",
         "KEEP=1 {prog} demo-gce      # look around afterwards",
     ),
 )
@@ -50,8 +60,9 @@ _STEPS = (
 def command(files: tuple[Path, ...], *, create_seconds: float, boot_seconds: float, keep: bool) -> int:
     """Run a JobSet on a TPUNodeGroup, on a local control plane with a simulated Compute Engine.
 
-    FILE is a manifest to apply (default: the example of a slice, and a JobSet on it). The machines join the
-    control plane with bootstrap tokens, as by kubeadm. When every JobSet has completed, the groups are deleted.
+    FILE is a manifest to apply (default: the example of a slice, and a JobSet on it). With JobSets alone the
+    provisioner runs as well, with PROVIDER=gce, and creates their groups. The machines join the control plane
+    with bootstrap tokens, as by kubeadm. When every JobSet has completed, the groups are deleted.
     The first run builds the control plane, which takes about ten minutes. Exit code 0 when everything came and
     went as it should.
     """
@@ -72,16 +83,20 @@ def command(files: tuple[Path, ...], *, create_seconds: float, boot_seconds: flo
     logs.configure("warning")
     demo = Demo(keep=keep)
     with demo, GroupRehearsal(settings=simulated, progress=demo.tell) as rehearsal:
-        process = rehearsal.controller(projects=sorted({group["spec"]["project"] for group in groups}))
+        process = rehearsal.controller(projects=sorted({group["spec"]["project"] for group in groups}) or [PROJECT])
         process.start()
         url = rehearsal.compute.url
         demo.tell(f"the controller of node groups runs; Compute Engine is simulated at {url}")
+        if not groups:
+            rehearsal.process("run", environment=_PROVISIONER).start()
+            demo.tell("the provisioner runs with PROVIDER=gce: it creates and deletes TPUNodeGroups")
         for file in files:
             rehearsal.kubectl("apply", "--server-side", "-f", str(file))
         story = GroupStory(rehearsal, process)
         picture = partial(_picture, rehearsal, story, process)
         if demo.watch(rehearsal, story, ended=partial(_used, story), picture=picture):
-            rehearsal.kubectl("delete", "tpunodegroups", "--all", "--all-namespaces", "--wait=false")
+            if groups:
+                rehearsal.kubectl("delete", "tpunodegroups", "--all", "--all-namespaces", "--wait=false")
             demo.watch(rehearsal, story, ended=partial(_gone, rehearsal, story), picture=picture)
         click.echo("\n".join(summary(story.groups.values(), rehearsal.compute.call_counts(), rehearsal.left())))
         places = {
@@ -161,10 +176,10 @@ def problem_with(manifests: Manifests) -> str:
     if manifests.problems:
         return "\n".join(output.plain(str(each)) for each in manifests.problems)
     groups = _groups(manifests)
-    if not groups:
+    if not groups and not any(each.raw.get("kind") == "JobSet" for each in manifests.documents):
         kinds = sorted({str(each.raw.get("kind", "?")) for each in manifests.documents})
         there = f" (only {output.plain(', '.join(kinds))})" if kinds else ""
-        return f"there is no {Kind.TPU_NODE_GROUP} in these files{there}, and the demo shows nothing but their life"
+        return f"there is neither a {Kind.TPU_NODE_GROUP} nor a JobSet in these files{there}"
     for group in groups:
         spec = group["spec"]
         if not isinstance(spec.get("project"), str) or not isinstance(spec.get("nodeLocation"), str):

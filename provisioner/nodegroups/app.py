@@ -133,6 +133,7 @@ def planning_settings(settings: NodeGroupSettings, plugin: dict[str, object] | N
         startup_script=startup_script(settings.packages),
         projects=frozenset(settings.projects),
         namespaces=frozenset(settings.namespaces),
+        machines_per_namespace=settings.machines_per_namespace,
         device_plugin_version=version_of(plugin) if plugin is not None else "",
         repair_after_seconds=settings.repair_after_seconds,
         repairs_per_day=settings.repairs_per_day,

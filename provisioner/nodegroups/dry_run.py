@@ -27,6 +27,7 @@ from provisioner.nodegroups.planning.plan import Answer, Plan
 from provisioner.nodegroups.planning.snapshot import DevicePlugin, Node, Snapshot
 from provisioner.nodegroups.planning.writes import (
     ApplyDevicePlugin,
+    ApproveRequest,
     CreateChild,
     CreateToken,
     DeleteChild,
@@ -296,6 +297,8 @@ def words_of_write(write: Write) -> str:
             return f"create a token for machine {write.machine} of {write.namespace}/{write.name}"
         case DeleteToken():
             return f"delete Secret {write.name}"
+        case ApproveRequest():
+            return f"approve CertificateSigningRequest {write.name}"
         case ApplyDevicePlugin():
             return f"apply the device plugin in version {write.version}"
         case DeleteDevicePlugin():

@@ -124,8 +124,10 @@ class Gate:
 
 def _counts(node: Node, proof: Proof) -> bool:
     """Whether a node that was selected is one of the group's on which something may be running."""
+    if not node.is_named_as_its_machine:
+        return False
     if node.provider_id in proof.provider_ids:
         return True
     labelled = bool(proof.group_labels) and proof.group_labels.items() <= node.labels.items()
-    here = not node.provider_id or node.provider_id.startswith(proof.place)
+    here = node.provider_id.startswith(proof.place)
     return labelled and here and node.ready and node.provider_id not in proof.stopped

@@ -31,9 +31,9 @@ from provisioner.nodegroups.api.types import (
     TpuNodeGroup,
     WorkloadPolicy,
 )
+from provisioner.nodegroups.bootstrap import approval, tokens
 from provisioner.nodegroups.bootstrap import cluster as bootstrap_cluster
-from provisioner.nodegroups.bootstrap import tokens
-from provisioner.nodegroups.planning.snapshot import Cluster, DevicePlugin, Node, Pod, Snapshot, Token
+from provisioner.nodegroups.planning.snapshot import Cluster, DevicePlugin, Node, Pod, Request, Snapshot, Token
 from provisioner.nodegroups.reading import (
     API_ROOT,
     APPS_ROOT,
@@ -68,6 +68,7 @@ class Watches:
     nodes: kube.Watch[Node]
     pods: kube.Watch[Pod]
     tokens: kube.Watch[Token]
+    requests: kube.Watch[Request]
     device_plugin: kube.Watch[DevicePlugin]
 
     def named(self) -> dict[str, kube.Watch[object]]:
@@ -80,6 +81,7 @@ class Watches:
             "nodes": self.nodes,
             "pods": self.pods,
             "secrets": self.tokens,
+            "certificatesigningrequests": self.requests,
             "daemonsets": self.device_plugin,
         }
 
@@ -138,6 +140,18 @@ def make_watches(
                 },
             ),
             parse=tokens.parse_secret,
+            on_change=on_change,
+            options=options,
+        ),
+        requests=kube.ListWatch(
+            api,
+            kube.Collection(
+                name="certificatesigningrequests",
+                resource="certificatesigningrequests",
+                root=approval.API_ROOT,
+                query={"fieldSelector": f"spec.signerName={approval.SIGNER}"},
+            ),
+            parse=approval.parse_request,
             on_change=on_change,
             options=options,
         ),
@@ -281,6 +295,7 @@ def take_snapshot(watches: Watches, cluster: ClusterReader, live: frozenset[str]
         nodes=tuple(watches.nodes.records().values()),
         pods=tuple(watches.pods.records().values()),
         tokens=tuple(watches.tokens.records().values()),
+        requests=tuple(watches.requests.records().values()),
         device_plugin=next(iter(watches.device_plugin.records().values()), None),
         live=live,
         not_synced=tuple(filter(None, (*not_synced(watches), cluster.doubt()))),

@@ -27,6 +27,7 @@ _READ_LABELS = frozenset(
         names.GROUP_NAMESPACE,
         names.GROUP_NAME,
         names.GROUP,
+        names.TRUSTED_NAMESPACE,
         names.ACCELERATOR,
         names.CHIP_COUNT,
         names.TOPOLOGY,

@@ -13,13 +13,15 @@ from typing import Any
 from provisioner import constants, kube
 from provisioner.kube import fields
 from provisioner.kube.protocol import Api, Timeouts, collection_path, object_path
+from provisioner.kube.quantities import parse_timestamp
 from provisioner.model.capacity import Taint
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names, write
 from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta
-from provisioner.nodegroups.bootstrap import drawing, tokens
+from provisioner.nodegroups.bootstrap import approval, drawing, tokens
 from provisioner.nodegroups.planning.writes import (
     ApplyDevicePlugin,
+    ApproveRequest,
     CreateChild,
     CreateToken,
     DeleteChild,
@@ -75,6 +77,9 @@ class Writer:
                 self._create_token(what)
             case DeleteToken():
                 self._delete(object_path("secrets", what.name, namespace=tokens.NAMESPACE), what.uid)
+            case ApproveRequest():
+                path = object_path("certificatesigningrequests", what.name, root=approval.API_ROOT)
+                self._patch(f"{path}/approval", approval.approval_patch(what.uid, what.resource_version))
             case ApplyDevicePlugin():
                 self._apply_device_plugin(what)
             case DeleteDevicePlugin():
@@ -131,13 +136,28 @@ class Writer:
                 expires_at=what.expires_at,
             )
             try:
-                self.api.post(path, secret, timeouts=_TIMEOUTS)
+                made = self.api.post(path, secret, timeouts=_SHORT_TIMEOUTS)
             except kube.Conflict:
                 # The token of another machine, or of somebody else: not ours to hand out.
                 if draw == _DRAWS:
                     raise
             else:
+                self._keep_if_it_lasts(what, fields.mapping(made.get("metadata")))
                 return
+
+    def _keep_if_it_lasts(self, what: CreateToken, made: Mapping[str, Any]) -> None:
+        """Delete a token that ends too early by the clock of the API server, which alone counts."""
+        now = parse_timestamp(made.get("creationTimestamp"))
+        if now is None or what.expires_at - now >= tokens.LIFE / 2:
+            return
+        path = object_path("secrets", fields.name(made.get("name")), namespace=tokens.NAMESPACE)
+        self.api.delete(path, uid=fields.name(made.get("uid")), timeouts=_SHORT_TIMEOUTS)
+        behind = (now - what.expires_at + tokens.LIFE).total_seconds() / 60
+        raise kube.Invalid(
+            f"the token of machine {what.machine} would be over too early: the clock of this controller is "
+            f"{behind:.0f} minutes behind that of the API server; set the clock of its machine",
+            status=0,
+        )
 
     def _apply_device_plugin(self, what: ApplyDevicePlugin) -> None:
         manifest = self.device_plugin

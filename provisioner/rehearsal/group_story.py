@@ -103,14 +103,14 @@ class GroupStory(WorkloadStory):
             "shown": sum(each["ready"] for each in machines),
         }
         times.machines = max(times.machines, wanted)
+        if wanted and len(machines) == wanted:
+            self._enter(times, "made")
         for step, count in counts.items():
             if count > self._counts.get((times.name, step), 0):
                 yield f"TPUNodeGroup {times.name}: {count} of {wanted} {_COUNTED[step]}"
             self._counts[times.name, step] = count
             if wanted and count == wanted:
                 self._enter(times, step)
-        if conditions.get("ManagedInstanceGroupReady") == "True":
-            self._enter(times, "made")
         if conditions.get("Ready") == "True":
             self._enter(times, "ready")
 
@@ -148,4 +148,7 @@ class GroupStory(WorkloadStory):
 
 def _state(raw: Mapping[str, Any]) -> str:
     conditions = raw.get("status", {}).get("conditions", [])
-    return next((each["reason"] for each in conditions if each["type"] == "Ready"), "")
+    ready: Mapping[str, Any] = next((each for each in conditions if each["type"] == "Ready"), {})
+    reason = str(ready.get("reason", ""))
+    # How long a delete takes depends on what it waits for.
+    return f"{reason}: {ready['message']}" if reason.startswith("Deleting") and ready.get("message") else reason

@@ -15,6 +15,7 @@ from provisioner.kube.protocol import collection_path
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.crds import crd
 from provisioner.nodegroups.api.types import GROUP, VERSION, Kind
+from provisioner.nodegroups.bootstrap import tokens
 from provisioner.rehearsal.world import ControllerProcess, RehearsedCluster
 from provisioner.simulators.compute import ComputeSettings, ComputeSimulator
 
@@ -25,6 +26,17 @@ _PLUGIN_ACCOUNT = {
     "kind": "ServiceAccount",
     "metadata": {"name": "tpu-device-plugin-sa", "namespace": "kube-system"},
 }
+#: What machines may do with their tokens, with roles that are there.
+_MACHINES = [
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": f"machines-{role.rpartition(':')[2]}"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": tokens.GROUP}],
+    }
+    for role in ("system:node-bootstrapper", "kubeadm:get-nodes")
+]
 
 
 class GroupRehearsal(RehearsedCluster):
@@ -47,7 +59,8 @@ class GroupRehearsal(RehearsedCluster):
         self.kubectl("apply", "--server-side", "--filename=-", stdin=json.dumps(definitions))
         named = [f"customresourcedefinition/{kind.plural}.{GROUP}" for kind in Kind]
         self.kubectl("wait", "--for=condition=Established", "--timeout=60s", *named)
-        self.kubectl("apply", "--server-side", "--filename=-", stdin=json.dumps(_PLUGIN_ACCOUNT))
+        for each in (_PLUGIN_ACCOUNT, *_MACHINES):
+            self.kubectl("apply", "--server-side", "--filename=-", stdin=json.dumps(each))
         self.create_namespace(constants.DEFAULT_NAMESPACE)
         self.compute.start()
 

@@ -58,12 +58,22 @@ OPTIONS: tuple[Option, ...] = (
         read=forms.list_of(choices.PROJECT, "a Google Cloud project id"),
         default="",
         description="The projects in which resources may be created, separated by commas: anybody who may create a "
-        "TPUNodeGroup or one of its children spends there. Empty: the project that the provisioner runs in "
-        "alone.",
+        "TPUNodeGroup or one of its children spends there. Images, subnetworks, reservations, disk types and service "
+        "accounts must be of these projects, too; Google's public images may always be used. Empty: the project that "
+        "the provisioner runs in alone.",
     ),
     served_namespaces(
         Group.NODE_GROUPS,
         "Namespaces whose objects are served, separated by commas; the others are told that they are not. Empty: all.",
+    ),
+    Option(
+        variable="MAX_MACHINES_PER_NAMESPACE",
+        field="machines_per_namespace",
+        group=Group.NODE_GROUPS,
+        read=forms.whole_number(0, 1_000_000),
+        default="0",
+        description="How many machines the TPUNodeGroups and ManagedInstanceGroups of one namespace may have together. "
+        "More wait until others are deleted. 0: any number.",
     ),
     Option(
         variable="REPAIR_AFTER",
@@ -202,6 +212,7 @@ class NodeGroupSettings:
     project_id: str
     projects: tuple[str, ...] = ()
     namespaces: tuple[str, ...] = ()
+    machines_per_namespace: int = 0
     repair_after_seconds: float = 300.0
     repairs_per_day: int = 3
     join_seconds: float = 1800.0

@@ -63,7 +63,7 @@ def test_what_is_left_is_named() -> None:
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        pytest.param([raw_jobset()], "there is no TPUNodeGroup in these files (only JobSet)", id="no group"),
+        pytest.param([{"kind": "Pod"}], "neither a TPUNodeGroup nor a JobSet in these files (only Pod)", id="a pod"),
         pytest.param([group(bootstrapKubernetes=None)], "slice has no bootstrapKubernetes", id="one that joins itself"),
         pytest.param([group(project=None)], "slice has no project or no nodeLocation", id="one without a project"),
         pytest.param([group() | {"spec": []}], "slice has no project", id="one without a spec"),
@@ -75,7 +75,8 @@ def test_manifests_with_which_nothing_would_happen_are_refused(raw: list[Any], w
 
 
 def test_a_group_and_a_jobset_are_enough() -> None:
-    """So is a group alone."""
+    """So is each alone: the provisioner makes the groups of JobSets."""
+    assert problem_with(manifests(raw_jobset())) == ""
     assert problem_with(manifests(group(), raw_jobset())) == ""
     assert problem_with(manifests(group())) == ""
 

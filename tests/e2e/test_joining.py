@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 import requests
@@ -14,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from provisioner import constants
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.nodegroups.bootstrap import cluster, drawing, metadata, tokens
+from provisioner.nodegroups.bootstrap import approval, cluster, drawing, metadata, tokens
 from provisioner.nodegroups.bootstrap.script import startup_script
 from provisioner.rehearsal import Rehearsal
 from provisioner.simulators.compute import ComputeSimulator
@@ -26,6 +27,7 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.e2e
 
 GROUP = {"cloud.google.com/tpu-node-group-namespace": "ns", "cloud.google.com/tpu-node-group-name": "g"}
+_MACHINES = Path(__file__).parents[2] / "deploy" / "nodegroups" / "rbac" / "machines.yaml"
 SECRETS = collection_path("secrets", namespace=tokens.NAMESPACE)
 
 
@@ -75,8 +77,8 @@ def test_a_machine_with_our_token_is_one_that_may_join(kube: Kube, rehearsal: Re
 
     user = answer.json()["status"]["userInfo"]
     assert user["username"] == f"system:bootstrap:{token[:6]}"
-    # The group that kubeadm's roles are bound to: to ask for a certificate, and to have it approved.
-    assert "system:bootstrappers:kubeadm:default-node-token" in user["groups"]
+    # Of kubeadm's group, for which Kubernetes approves any certificate, it is not.
+    assert sorted(user["groups"]) == ["system:authenticated", "system:bootstrappers", tokens.GROUP]
     found = tokens.parse_secret(kube.get(path))
     assert found is not None
     assert (found.value, found.expires_at, found.machine) == (token, now + tokens.LIFE, "g-mig-x1b2")
@@ -116,8 +118,9 @@ def test_the_address_comes_from_what_kubeadm_publishes(kube: Kube) -> None:
     assert f"https://{cluster.api_server_of(kube.get(path))}" == kube.url
 
 
-def test_a_simulated_machine_joins_with_what_we_write_and_nothing_else(kube: Kube) -> None:
-    """It is let in by the token alone: the cluster signs, approves and issues as one of kubeadm's does."""
+def test_a_simulated_machine_joins_with_what_we_write_and_nothing_else(kube: Kube, rehearsal: Rehearsal) -> None:
+    """It is let in by the token, with the rights that the manifests give it, once its certificate is approved."""
+    rehearsal.kubectl("apply", "--server-side", "-f", str(_MACHINES))
     root_ca = kube.get(object_path("configmaps", cluster.ROOT_CA[1], namespace=cluster.ROOT_CA[0]))
     token, expired = drawing.draw_token(), drawing.draw_token()
     now = datetime.now(UTC)
@@ -149,6 +152,7 @@ def test_a_simulated_machine_joins_with_what_we_write_and_nothing_else(kube: Kub
         changed = {"fingerprint": known["metadata"]["fingerprint"], "items": items}
         assert engine("POST", f"{INSTANCES}/{machine.name}/setMetadata", changed)[0] == 200
 
+        wait_for(lambda: _approve(kube, machine.name), what="the certificate is asked for and approved")
         wait_for(lambda: _ready(kube, node) == "True", what="the node is ready")
         found = kube.get(node)
         assert found["spec"]["providerID"] == f"gce://proj/us-east5-a/{machine.name}"
@@ -159,6 +163,18 @@ def test_a_simulated_machine_joins_with_what_we_write_and_nothing_else(kube: Kub
         engine.close()
     for path in [*paths, node]:
         kube.call("DELETE", path)
+    rehearsal.kubectl("delete", "-f", str(_MACHINES))
+
+
+def _approve(kube: Kube, node: str) -> bool:
+    path = collection_path("certificatesigningrequests", root=approval.API_ROOT)
+    for request in filter(None, map(approval.parse_request, kube.get(path)["items"])):
+        if request.node == node:
+            kube.merge(
+                f"{path}/{request.name}/approval", approval.approval_patch(request.uid, request.resource_version)
+            )
+            return True
+    return False
 
 
 def _ready(kube: Kube, node: str) -> str:

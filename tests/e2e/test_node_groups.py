@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -19,15 +20,18 @@ from provisioner import constants, kube
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.nodegroups import app
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.types import Kind
-from provisioner.nodegroups.bootstrap import tokens
+from provisioner.nodegroups.api.types import API_VERSION, GROUP, Kind
+from provisioner.nodegroups.bootstrap import approval, tokens
+from provisioner.nodegroups.bootstrap.tokens import Token
 from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.nodegroups.device_plugin import VERSION
 from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT
 from provisioner.rehearsal import Rehearsal
 from provisioner.settings.nodegroups import NodeGroupSettings
 from provisioner.simulators.compute import ComputeSimulator
-from tests.deploy.kit import Recorder, kubeconfig_of_service_account, rights
+from provisioner.simulators.compute.guests import identity
+from provisioner.simulators.compute.guests.client import Access, HttpsClient
+from tests.deploy.kit import Recorder, Right, kubeconfig_of_service_account, rights
 from tests.deploy.mainjob import used_rights
 from tests.deploy.tries import try_events
 from tests.e2e.kit import remove_node_group_kinds
@@ -198,5 +202,69 @@ def test_from_nothing_to_nothing_left(world: World) -> None:
     assert {"Provisioned", "Cleanup"} <= reasons
     # What a run of seconds does not come to: the repeat of an Event.
     assert try_events(repeated=True)(kube.connect(str(world.kubeconfig)), world.rehearsal) == ""
-    documents = list(yaml.safe_load_all(world.rehearsal.kubectl("kustomize", str(_RIGHTS))))
-    assert used_rights(world.recorder, documents) == rights(documents)
+    everything = yaml.safe_load_all(world.rehearsal.kubectl("kustomize", str(_RIGHTS)))
+    documents = [each for each in everything if each["metadata"]["name"] == app.LEASE_NAME]
+    # The API server asks for this one itself, when a request is approved.
+    approve = Right("certificates.k8s.io", "signers", "approve", "", approval.SIGNER)
+    assert used_rights(world.recorder, documents) == rights(documents) - {approve}
+
+
+class Intruder:
+    """Whoever writes the startup script of a machine: it has the machine's token, and wants more than that node."""
+
+    def __init__(self, world: World, token: Token) -> None:
+        self.world, self.token = world, token
+        address = urlsplit(world.admin.url)
+        authority = world.rehearsal.cluster.ca_certificate_pem.decode()
+        self.access = Access(host=str(address.hostname), port=int(address.port or 0), authority_pem=authority)
+        self.key = identity.new_key(token.machine)
+
+    def ask(self, key: identity.NewKey) -> str:
+        """Ask for a certificate; return the address of the request."""
+        client = HttpsClient(replace(self.access, token=self.token.value))
+        made = client.call("POST", identity.REQUESTS, identity.request_body(key.request_pem))
+        client.close()
+        return f"{identity.REQUESTS}/{made['metadata']['name']}"
+
+    def register(self, body: dict[str, Any]) -> None:
+        """Register a node with the certificate of the machine's own."""
+        path = self.ask(self.key)
+        issued = wait_for(lambda: identity.certificate_of(self.world.admin.get(path)), what="the certificate is issued")
+        client = HttpsClient(replace(self.access, certificate_pem=issued, key_pem=self.key.key_pem))
+        client.call("POST", "/api/v1/nodes", body)
+        client.close()
+
+
+@pytest.mark.timeout(300)
+def test_a_machines_token_makes_it_its_own_node_and_no_other(world: World) -> None:
+    """Neither by a certificate of another, nor by saying that it is another machine."""
+    world.rehearsal.kubectl("apply", "--server-side", "-k", str(crds.FOLDER))
+    definitions = [f"customresourcedefinitions/{kind.plural}.{GROUP}" for kind in Kind]
+    world.rehearsal.kubectl("wait", "--for=condition=Established", "--timeout=30s", *definitions)
+    world.compute.world.change_settings({"boot_seconds": 3600.0})
+    world.start()
+    body = {"apiVersion": API_VERSION, "kind": "TPUNodeGroup", "metadata": {"name": _GROUP}, "spec": SPEC}
+    world.admin.create(collection_path("tpunodegroups", namespace=_NAMESPACE, root=API_ROOT), body)
+    secrets = wait_for(
+        lambda: len(found := world.admin.get(_SECRETS)["items"]) == 4 and found, what="each machine has a token"
+    )
+    own, other, *_ = filter(None, map(tokens.parse_secret, secrets))
+    intruder = Intruder(world, own)
+    refused = [intruder.ask(identity.new_key(name)) for name in ("control-plane-1", other.machine)]
+    place = f"gce://{PROJECT}/{SPEC['nodeLocation']}/{other.machine}"
+    intruder.register(
+        {
+            "metadata": {"name": own.machine, "labels": {names.GROUP_NAMESPACE: _NAMESPACE, names.GROUP_NAME: _GROUP}},
+            "spec": {"providerID": place},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+        }
+    )
+    # Those came before the one that was approved.
+    assert [world.admin.get(path).get("status", {}) for path in refused] == [{}, {}]
+
+    world.compute.world.change_settings({"boot_seconds": 0.2})
+    group = object_path("tpunodegroups", _GROUP, namespace=_NAMESPACE, root=API_ROOT)
+    assert world.admin.call("DELETE", group).status_code == 200
+    wait_for(lambda: world.left() == [own.machine], what="the group is gone", seconds=_PATIENCE_SECONDS)
+    assert names.WORKER_INDEX not in world.nodes()[0]["metadata"]["labels"]
+    world.admin.call("DELETE", object_path("nodes", own.machine))

@@ -48,7 +48,7 @@ _SETTINGS = {
     "GCP_PROJECT_ID": PROJECT,
     "GCP_ZONE": ZONE,
     "GCP_CLUSTER_LOCATION": "us-east5",
-    "NODE_GROUP_IMAGES": "*=projects/i/global/images/u",
+    "NODE_GROUP_IMAGES": f"*=projects/{PROJECT}/global/images/u",
     "NODE_GROUP_CAPACITY_WAIT": "3s",
 }
 _CHIPS = {"key": constants.TPU_RESOURCE, "operator": "Exists"}
@@ -167,10 +167,13 @@ def _rights(rehearsal: Rehearsal, directory: Path) -> Iterator[Path]:
     rehearsal.kubectl("apply", "--server-side", "-k", str(crds.FOLDER))
     manifests = _with_component(rehearsal.kubectl, directory)
     rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=manifests)
+    machines = str(DEPLOY / "nodegroups" / "rbac" / "machines.yaml")
+    rehearsal.kubectl("apply", "--server-side", "-f", machines)
     try:
         yield kubeconfig_of_service_account(rehearsal, directory / "provisioner", name=SERVICE_ACCOUNT)
     finally:
         rehearsal.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=manifests)
+        rehearsal.kubectl("delete", "-f", machines)
         rehearsal.kubectl("delete", "serviceaccount", _PLUGIN_ACCOUNT, "--namespace=kube-system")
         remove_node_group_kinds(rehearsal)
         # The device plugin goes with the last group, unless the test failed before.

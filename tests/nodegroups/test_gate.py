@@ -135,6 +135,11 @@ def _nothing(_: World) -> None: ...
             {"place": provider_id("")},
             id="a node of another place that says it is of the group",
         ),
+        pytest.param(
+            lambda world: world.put_node("n", unschedulable=False, spec={"providerID": provider_id("m-1")}),
+            {},
+            id="a node of another name that says it is a machine of the group",
+        ),
         pytest.param(lambda world: world.kube.remove_object("/api/v1/nodes/m-1"), {}, id="a machine without a node"),
         pytest.param(
             lambda world: world.put_node(
@@ -209,14 +214,6 @@ def test_what_keeps_no_group(world: World, change: Callable[[World], None], proo
             {},
             "m-1 is not cordoned",
             id="an open node that does not know its machine",
-        ),
-        pytest.param(
-            lambda world: world.put_node(
-                "n", unschedulable=False, labels=TPU_ALONE, spec={"providerID": provider_id("m-1")}
-            ),
-            {"group_labels": {}},
-            "n is not cordoned",
-            id="an open node of another name, of no group",
         ),
     ],
 )

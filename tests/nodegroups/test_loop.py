@@ -47,6 +47,7 @@ def test_a_group_becomes_ready(ready: World) -> None:
         labels = raw["metadata"]["labels"]
         assert (labels[names.GROUP_NAMESPACE], labels[names.GROUP_NAME]) == (NAMESPACE, "slice")
         assert labels[names.GROUP] == f"{NAMESPACE}-slice"
+        assert labels["node-restriction.kubernetes.io/tpu-node-group-namespace"] == NAMESPACE
         assert raw["spec"]["taints"] == [{"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}]
     indexes = [raw["metadata"]["labels"][names.WORKER_INDEX] for raw in ready.nodes()]
     assert sorted(indexes) == ["0", "1", "2", "3"]

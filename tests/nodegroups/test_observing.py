@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from provisioner import kube
-from provisioner.kube.protocol import object_path
+from provisioner.kube.protocol import collection_path, object_path
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind
-from provisioner.nodegroups.bootstrap import tokens
+from provisioner.nodegroups.bootstrap import approval, tokens
 from provisioner.nodegroups.device_plugin import Images, manifest
 from provisioner.nodegroups.observe import ClusterReader, Watches, make_watches, not_synced, take_snapshot
 from provisioner.nodegroups.planning.snapshot import Cluster, Snapshot
@@ -28,6 +28,7 @@ from tests.support.nodegroup_world import (
     raw_kind,
     raw_machine_node,
     raw_pod_on,
+    raw_request,
 )
 
 TOLERATION = {"key": "google.com/tpu", "operator": "Exists"}
@@ -116,6 +117,20 @@ def test_everything_of_a_group_is_seen(world: World) -> None:
     assert [token.value for token in seen.tokens] == ["abcdef.0123456789abcdef"]
     assert seen.device_plugin is not None
     assert (seen.cluster.uid, seen.live) == ("cluster-uid", {"a call"})
+
+
+def test_open_requests_of_kubelets_with_our_tokens_are_seen(world: World) -> None:
+    """Others are not even asked for, or dropped: there is one for each rotation of each node's certificate."""
+    path = collection_path("certificatesigningrequests", root=approval.API_ROOT)
+    world.kube.put_object(f"{path}/mine", raw_request("m-0", name="mine"))
+    world.kube.put_object(f"{path}/approved", raw_request("m-0", name="approved", status={"conditions": [{}]}))
+    world.step()
+    world.reader.read()
+    assert [(each.name, each.token, each.node) for each in world.snapshot().requests] == [
+        ("mine", "bootstrap-token-abcdef", "m-0")
+    ]
+    (asked,) = [call for call in world.kube.calls if call.path == path and call.method == "GET"]
+    assert asked.query["fieldSelector"] == "spec.signerName=kubernetes.io/kube-apiserver-client-kubelet"
 
 
 def test_an_empty_cluster_is_seen_as_empty(world: World) -> None:
@@ -274,8 +289,8 @@ def test_an_object_that_cannot_be_read_costs_no_other_its_turn(world: World) -> 
 
 def test_nothing_is_decided_before_all_is_listed(world: World) -> None:
     """Each kind says so by itself."""
-    assert len(not_synced(world.watches)) == 8
-    world.step("nodes", "pods", "secrets", "daemonsets")
+    assert len(not_synced(world.watches)) == 9
+    world.step("nodes", "pods", "secrets", "certificatesigningrequests", "daemonsets")
     assert not_synced(world.watches) == tuple(f"the {kind.plural} are not listed yet" for kind in Kind)
 
 

@@ -41,6 +41,7 @@ from provisioner.nodegroups.planning.plan import Crashed, Event, Plan
 from provisioner.nodegroups.planning.snapshot import Cluster, Snapshot
 from provisioner.nodegroups.planning.writes import (
     ApplyDevicePlugin,
+    ApproveRequest,
     CreateChild,
     CreateToken,
     DeleteChild,
@@ -299,6 +300,7 @@ NODE = PatchNode(name="m-0", uid="u", resource_version="7", labels={})
             "create a token for machine m-0 of n/g",
         ),
         (DeleteToken(name="s", uid="u"), "delete Secret s"),
+        (ApproveRequest(name="r", uid="u", resource_version="1"), "approve CertificateSigningRequest r"),
         (ApplyDevicePlugin(version="v"), "apply the device plugin in version v"),
         (DeleteDevicePlugin(uid="u"), "delete the device plugin"),
     ],

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from provisioner import constants, kube
 from provisioner.kube.protocol import object_path
+from provisioner.kube.quantities import format_time
 from provisioner.model.capacity import Taint
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names
@@ -24,10 +25,12 @@ from provisioner.nodegroups.api.types import (
     WorkloadPolicy,
     WorkloadPolicySpec,
 )
-from provisioner.nodegroups.bootstrap.tokens import parse_secret
+from provisioner.nodegroups.bootstrap import approval
+from provisioner.nodegroups.bootstrap.tokens import LIFE, parse_secret
 from provisioner.nodegroups.device_plugin import Images, manifest, version_of
 from provisioner.nodegroups.planning.writes import (
     ApplyDevicePlugin,
+    ApproveRequest,
     CreateChild,
     CreateToken,
     DeleteChild,
@@ -52,6 +55,7 @@ from tests.support.nodegroup_world import (
     raw_kind,
     raw_machine_node,
     raw_pod_on,
+    raw_request,
 )
 
 GROUP_KIND, POLICY = Kind.TPU_NODE_GROUP, Kind.WORKLOAD_POLICY
@@ -258,6 +262,26 @@ def test_a_token_is_drawn_for_one_machine(api: FakeKube) -> None:
     assert (token.expires_at, len(token.value)) == (EXPIRES, 23)
 
 
+@pytest.mark.parametrize(("minutes", "kept"), [(-60, True), (0, True), (14, True), (16, False), (40, False)])
+def test_a_token_that_the_api_server_holds_for_over_is_told_and_deleted(
+    api: FakeKube, monkeypatch: pytest.MonkeyPatch, *, minutes: int, kept: bool
+) -> None:
+    """It goes by its own clock: with one that is far behind, machines would get one dead token after the other."""
+    now = EXPIRES - LIFE + timedelta(minutes=minutes)
+    post = api.post
+
+    def stamped(path: str, body: dict[str, Any], **options: Any) -> dict[str, Any]:
+        return post(path, {**body, "metadata": {**body["metadata"], "creationTimestamp": format_time(now)}}, **options)
+
+    monkeypatch.setattr(api, "post", stamped)
+    if kept:
+        writer(api).write(TOKEN)
+    else:
+        with pytest.raises(kube.Invalid, match=f"the clock of this controller is {minutes} minutes behind"):
+            writer(api).write(TOKEN)
+    assert len(api.objects("/api/v1/namespaces/kube-system/secrets")) == kept
+
+
 def test_a_token_that_somebody_else_has_is_not_handed_out(api: FakeKube) -> None:
     """Another one is drawn; a source that draws the same again and again ends in a conflict."""
     drawn = iter(["aaaaaa.aaaaaaaaaaaaaaaa", "aaaaaa.bbbbbbbbbbbbbbbb", "cccccc.cccccccccccccccc"])
@@ -268,6 +292,19 @@ def test_a_token_that_somebody_else_has_is_not_handed_out(api: FakeKube) -> None
     assert [raw["stringData"]["token-secret"] for raw in secrets] == ["a" * 16, "c" * 16]
     with pytest.raises(kube.Conflict):
         writer(api, draw_token=lambda: "aaaaaa.dddddddddddddddd").write(TOKEN)
+
+
+def test_a_request_is_approved_as_it_was_seen(api: FakeKube) -> None:
+    """By the subresource that nothing but a decision can be written to."""
+    path = object_path("certificatesigningrequests", "csr-1", root=approval.API_ROOT)
+    raw = api.put_object(path, raw_request("m-0"))
+    version = api.put_object(f"{path}/approval", raw)["metadata"]["resourceVersion"]
+    writer(api).write(ApproveRequest(name="csr-1", uid="uid-of-csr-1", resource_version=version))
+    call = api.calls[-1]
+    assert (call.method, call.path) == ("PATCH", f"{path}/approval")
+    assert call.body is not None
+    assert call.body["metadata"] == {"uid": "uid-of-csr-1", "resourceVersion": version}
+    assert [each["type"] for each in call.body["status"]["conditions"]] == ["Approved"]
 
 
 def test_the_device_plugin_is_applied_under_one_name(api: FakeKube) -> None:

@@ -52,7 +52,8 @@ class Stage:
     def show(self, *machines: tuple[str, bool], ready: str = "False", **metadata: str) -> None:
         """Show a group of two machines; of each its node, and whether that is ready."""
         listed = [{"name": f"m-{at}", "node": node, "ready": shown} for at, (node, shown) in enumerate(machines)]
-        made = {"type": "ManagedInstanceGroupReady", "status": "True" if machines else "False", "reason": "x"}
+        # Compute Engine says so once they all run.
+        made = {"type": "ManagedInstanceGroupReady", "status": ready, "reason": "x"}
         reason = "Ready" if ready == "True" else "AwaitingNodeJoin"
         conditions = [made, {"type": "Ready", "status": ready, "reason": reason}]
         status = {"nodeCount": 2, "machines": listed, "conditions": conditions}

@@ -27,7 +27,7 @@ from provisioner.nodegroups.act import Actor
 from provisioner.nodegroups.api.conditions import ConditionType, condition_of
 from provisioner.nodegroups.api.parse import parse
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
-from provisioner.nodegroups.bootstrap import tokens
+from provisioner.nodegroups.bootstrap import approval, tokens
 from provisioner.nodegroups.bootstrap.script import startup_script
 from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.nodegroups.device_plugin import Images, manifest, version_of
@@ -64,12 +64,13 @@ SPEC: Json = {
     "project": PROJECT,
     "nodeLocation": ZONE,
     "topology": "4x4",
-    "instanceConfig": {"machineType": "ct6e-standard-4t", "image": "projects/i/global/images/u"},
+    "instanceConfig": {"machineType": "ct6e-standard-4t", "image": f"projects/{PROJECT}/global/images/u"},
     "bootstrapKubernetes": {},
 }
 _SETTLE_SECONDS = 10.0
 _PLUGIN = manifest(Images(plugin="plugin"))
 _SECRETS = collection_path("secrets", namespace=tokens.NAMESPACE)
+_REQUESTS = collection_path("certificatesigningrequests", root=approval.API_ROOT)
 
 
 class Wire(BaseAdapter):
@@ -397,6 +398,7 @@ class World:
             ),
             pods=FakeWatch(lambda: self._read(collection_path("pods"), parse_pod)),
             tokens=FakeWatch(lambda: self._read(_SECRETS, tokens.parse_secret)),
+            requests=FakeWatch(lambda: self._read(_REQUESTS, approval.parse_request)),
             device_plugin=FakeWatch(lambda: self._read(plugins, parse_device_plugin)),
         )
 

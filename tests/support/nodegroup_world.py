@@ -12,6 +12,7 @@ from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import Failure, FailureKind, OperationName
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind, ObjectMeta
+from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.compute.protocol import ComputeError
 from provisioner.nodegroups.compute.records import (
     Instance,
@@ -25,6 +26,7 @@ from provisioner.nodegroups.compute.records import (
 )
 from provisioner.nodegroups.planning.calls import Proof, Target
 from provisioner.nodegroups.reading import API_ROOT
+from provisioner.simulators.compute.guests import identity
 from tests.support.nodegroups import SPECS, raw_object
 
 Json = dict[str, Any]
@@ -47,6 +49,14 @@ def raw_kind(kind: Kind, name: str = GROUP, **metadata: Any) -> Json:
     return raw_object(
         kind, dict(SPECS[kind]), name=name, metadata={"resourceVersion": "7", "generation": 1, **metadata}
     )
+
+
+def raw_request(node: str, name: str = "csr-1", **parts: Any) -> Json:
+    """Return what a kubelet asks for its certificate with, as the API server gives it; `spec` adds to its spec."""
+    body = identity.request_body(identity.new_key(node).request_pem)
+    who = {"username": "system:bootstrap:abcdef", "groups": ["system:bootstrappers", tokens.GROUP]}
+    metadata = {"name": name, "uid": f"uid-of-{name}", "resourceVersion": "7", **parts.pop("metadata", {})}
+    return {**body, "metadata": metadata, "spec": {**body["spec"], **who, **parts.pop("spec", {})}, **parts}
 
 
 def kind_path(kind: Kind, name: str = GROUP) -> str:

@@ -49,6 +49,8 @@ GROUP_NAMESPACE = "cloud.google.com/tpu-node-group-namespace"
 GROUP_NAME = "cloud.google.com/tpu-node-group-name"
 #: Of nodes alone, as gke-labs/tpu-operator's README has pods select them: NAMESPACE-NAME.
 GROUP = "cloud.google.com/tpu-node-group"
+#: Of nodes alone: the group's namespace, by a label that no kubelet may set (admission plugin NodeRestriction).
+TRUSTED_NAMESPACE = "node-restriction.kubernetes.io/tpu-node-group-namespace"
 ACCELERATOR = constants.TPU_ACCELERATOR
 CHIP_COUNT = constants.ACCELERATOR_COUNT
 TOPOLOGY = constants.TPU_TOPOLOGY
@@ -58,13 +60,15 @@ WORKER_INDEX = "tpu-provisioner.cloud.google.com/worker-index"
 MACHINE_ID = "tpu-provisioner.cloud.google.com/machine-id"
 
 # --- annotations, "true" but for the last ---
+#: On any of the kinds, while it is deleted and Compute Engine refuses the calls: let it go without its resource.
+ABANDON = "tpu-provisioner.cloud.google.com/abandon"
 #: On any of the kinds: take a resource of this name that carries no mark for one's own, as gke-labs/tpu-operator's.
 ADOPT = "tpu-provisioner.cloud.google.com/adopt"
 #: On a group that is being deleted: wait neither for pods to leave nor for nodes to be free.
 FORCE = "tpu-provisioner.cloud.google.com/force"
 #: On a group, an RFC 3339 time: slices made anew before it do not count against the limit.
 RECREATIONS_RESET = "tpu-provisioner.cloud.google.com/recreations-reset"
-READ_ANNOTATIONS = (ADOPT, FORCE, RECREATIONS_RESET)
+READ_ANNOTATIONS = (ABANDON, ADOPT, FORCE, RECREATIONS_RESET)
 
 # --- ownership marks ---
 #: What the API server takes for the name of a namespace or an object, and the UIDs that it gives.

@@ -29,9 +29,10 @@ LEAST_LEFT = timedelta(minutes=10)
 MOST = 4096
 
 SECRET_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type
-_NAME_PREFIX = "bootstrap-token-"
-#: The group that kubeadm's roles for joining nodes are bound to.
-_EXTRA_GROUP = "system:bootstrappers:kubeadm:default-node-token"
+NAME_PREFIX = "bootstrap-token-"
+#: What tokens make their bearers: deploy/nodegroups/rbac/bootstrap.yaml says what these may do. Kubernetes approves the
+#: certificates of kubeadm's group, whatever node they name; those of this one are approved here (`approval`).
+GROUP = "system:bootstrappers:tpu-provisioner:node-groups"
 #: A label of the Secret beside those of its group and the machine's number: its name.
 MACHINE = "tpu-provisioner.cloud.google.com/machine"
 
@@ -109,7 +110,7 @@ def secret_of(
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {
-            "name": f"{_NAME_PREFIX}{token_id}",
+            "name": f"{NAME_PREFIX}{token_id}",
             "namespace": NAMESPACE,
             "labels": {**group, MACHINE: machine, names.MACHINE_ID: machine_id},
         },
@@ -120,7 +121,7 @@ def secret_of(
             "expiration": format_time(expires_at.astimezone(UTC)),
             "usage-bootstrap-authentication": "true",
             "usage-bootstrap-signing": "true",
-            "auth-extra-groups": _EXTRA_GROUP,
+            "auth-extra-groups": GROUP,
             "description": f"Lets the machine {machine} join the cluster. Made by tpu-provisioner.",
         },
     }
@@ -134,7 +135,7 @@ def parse_secret(raw: object) -> Token | None:
     name, uid = fields.name(metadata.get("name")), fields.name(metadata.get("uid"))
     group_namespace, group_name = (fields.name(labels.get(key)) for key in (names.GROUP_NAMESPACE, names.GROUP_NAME))
     ours = group_namespace and group_name and body.get("type") == SECRET_TYPE
-    if not (ours and name.startswith(_NAME_PREFIX) and uid and metadata.get("namespace") == NAMESPACE):
+    if not (ours and name.startswith(NAME_PREFIX) and uid and metadata.get("namespace") == NAMESPACE):
         return None
     data = fields.mapping(body.get("data"))
     value = f"{_decoded(data.get('token-id'))}.{_decoded(data.get('token-secret'))}"

@@ -109,6 +109,8 @@ def manager_body(manager: Manager) -> dict[str, Any]:
         "targetSize": manager.target_size,
         **_body(
             name=manager.name,
+            # What its machines are known by; a longer one is refused.
+            baseInstanceName=manager.name[:58].rstrip("-"),
             description=manager.description,
             instanceTemplate=manager.template,
             targetSizePolicy=_body(mode=manager.mode),

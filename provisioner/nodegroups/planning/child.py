@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
+from provisioner.kube.quantities import format_time
 from provisioner.kube.watches import MAX_SILENCE_SECONDS
 from provisioner.model import bounds, waits
 from provisioner.model.capacity import FailureKind, OperationName
@@ -101,6 +102,10 @@ class Rules(ABC, Generic[C]):
     def refusal(self, child: C, round_: Round) -> Refusal | None:
         """Say why it is not served; None where it is."""
 
+    def not_to_be_made(self, child: C, round_: Round) -> Refusal | None:  # noqa: ARG002 - as below
+        """Say why its resource must not be made; what is there already stays and is served."""
+        return None
+
     @abstractmethod
     def body(self, child: C, mark: str) -> Resource:
         """Return what Compute Engine is asked for."""
@@ -172,7 +177,11 @@ def step_of(rules: Rules[C], child: C, round_: Round) -> tuple[ResourceMemory, S
         return known, NOTHING
     refusal = invalid(child.problem) if child.problem else rules.refusal(child, round_)
     refusal = refusal or squats(rules.kind, child, round_)
-    if refusal is not None:
+    denied = any(wait.failure.kind is FailureKind.PERMISSION for wait in known.backoffs.values())
+    if meta.deleting and denied and round_.is_set(names.ABANDON, meta, rules.kind):
+        # Where Compute Engine obeys, machines would go on costing, and count for nobody.
+        outcome = Outcome(known=known, done=True)
+    elif refusal is not None:
         outcome = _refused(child, known, refusal)
     elif finalizer not in meta.finalizers:
         finalizers = (*meta.finalizers, finalizer)
@@ -276,7 +285,12 @@ def _absent(rules: Rules[C], child: C, known: ResourceMemory, round_: Round) -> 
         sure_at = _nothing_arrives_after(child, known, round_)
         if known.reading is not None and known.reading.asked_at >= sure_at:
             return Outcome(known=known, done=True)
-        return Outcome(known=known, step=want(known, answers.READ, Read(target=target), sure_at, round_))
+        words = f"the {rules.what} is gone; a create of an earlier process may arrive until {format_time(sure_at)}"
+        step = want(known, answers.READ, Read(target=target), sure_at, round_)
+        return Outcome(known=known, step=step, condition=not_ready(Reason.PROVISIONING, words))
+    refusal = rules.not_to_be_made(child, round_)
+    if refusal is not None:
+        return Outcome(known=known, condition=not_ready(refusal.reason, refusal.message), url="")
     attempt = known.attempts + 1
     mark = names.mark_of(child.meta, rules.kind, round_.snapshot.cluster.uid)
     call = Insert(

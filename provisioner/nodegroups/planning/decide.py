@@ -12,7 +12,7 @@ from datetime import datetime
 
 from provisioner.model.writes import OpenWrite, blocked_until, still_open
 from provisioner.nodegroups.bootstrap import tokens
-from provisioner.nodegroups.planning import answers, apart, pacing, plugin
+from provisioner.nodegroups.planning import answers, apart, joining, pacing, plugin
 from provisioner.nodegroups.planning.memory import MachineMemory, Memory, ResourceMemory
 from provisioner.nodegroups.planning.plan import Plan
 from provisioner.nodegroups.planning.round import Proposed, all_children, begin_round, merged
@@ -44,7 +44,7 @@ def decide(
     attempts = {unit.key: apart.attempt(unit, before.get(unit.key), round_) for unit in units_of(round_)}
     concluded = {key: each.concluded for key, each in attempts.items()}
     resources = {uid: known for each in concluded.values() for uid, known in each.resources.items()}
-    step = merged((plugin.step_of(round_), *(each.step for each in concluded.values())))
+    step = merged((plugin.step_of(round_), joining.approvals(round_), *(each.step for each in concluded.values())))
     proposed, later = _choose(step.writes, snapshot, memory, now)
     memory = replace(
         memory,

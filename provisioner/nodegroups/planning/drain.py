@@ -30,7 +30,7 @@ _LIST_SECONDS = 30.0
 
 def drain(manager: ManagedInstanceGroup, known: ResourceMemory, target: Target, round_: Round) -> Hold:
     """Say what the delete of a managed instance group waits for, and do what ends the wait."""
-    if _forced(manager, round_):
+    if round_.is_set(names.FORCE, manager.meta, Kind.MANAGED_INSTANCE_GROUP):
         return Hold()
     fleet = fleet_of(manager, round_)
     listing = ListMachines(target=target)
@@ -89,12 +89,6 @@ def _evict(pod: Pod) -> Proposed:
     return Proposed(write=EvictPod(namespace=pod.namespace, name=pod.name, uid=pod.uid), seen="")
 
 
-def _forced(manager: ManagedInstanceGroup, round_: Round) -> bool:
-    group = round_.parent_of(manager.meta, Kind.MANAGED_INSTANCE_GROUP)
-    metas = (manager.meta,) if group is None else (manager.meta, group.meta)
-    return any(meta.annotations.get(names.FORCE) == "true" for meta in metas)
-
-
 def _labels(manager: ManagedInstanceGroup, round_: Round) -> dict[str, str]:
     """Return the labels of its nodes; none for a managed instance group that is not a group's own."""
     group = round_.parent_of(manager.meta, Kind.MANAGED_INSTANCE_GROUP)
@@ -104,21 +98,20 @@ def _labels(manager: ManagedInstanceGroup, round_: Round) -> dict[str, str]:
 def _nodes(manager: ManagedInstanceGroup, fleet: Fleet, labels: dict[str, str], round_: Round) -> tuple[Node, ...]:
     """Return the nodes of all machines that may run: those of listed ones, and those that say so themselves.
 
-    A labelled node whose machine is not listed may be one that joined since; not one of another zone, whatever it says.
+    A labelled node whose machine is not listed may be one that joined since; not one of another name, whatever it says.
     """
     found = {node.name: node for node in fleet.nodes}
     stopped = {member.machine.provider_id for member in fleet.members if not member.runs}
     key = (labels.get(names.GROUP_NAMESPACE, ""), labels.get(names.GROUP_NAME, ""))
     for node in round_.labelled.get(key, ()):
-        here = not node.provider_id or node.provider_id.startswith(_place(manager))
-        if here and node.provider_id not in stopped and node.ready:
+        if node.provider_id.startswith(_place(manager)) and node.provider_id not in stopped and node.ready:
             found.setdefault(node.name, node)
     return tuple(found[name] for name in sorted(found))
 
 
 def _place(manager: ManagedInstanceGroup) -> str:
     """Return what the provider ids of all its machines begin with."""
-    return f"gce://{manager.spec.project}/{manager.spec.location}/"
+    return f"gce://{manager.spec.project}/{manager.spec.location}/{manager.meta.name}-"
 
 
 def _deadline(manager: ManagedInstanceGroup, round_: Round) -> datetime:

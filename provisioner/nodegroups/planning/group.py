@@ -122,7 +122,17 @@ def _with_shape(group: TpuNodeGroup, machines: _Machines, resolved: GroupShape, 
         external_url=machines.external_url,
         problem_of_template=machines.external_problem,
         problem=children.problem,
-        notes=tuple(filter(None, (*children.notes, joining.problem_of(group, round_), _of_users_script(group)))),
+        notes=tuple(
+            filter(
+                None,
+                (
+                    *children.notes,
+                    joining.problem_of(group, round_),
+                    joining.refused_token(group, fleet, round_),
+                    _of_users_script(group),
+                ),
+            )
+        ),
         fleet=fleet,
         loss=loss,
     )

@@ -17,9 +17,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from provisioner.model import waits
+from provisioner.model.writes import WriteFailure
+from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, TpuNodeGroup
-from provisioner.nodegroups.bootstrap import cluster, metadata, tokens
+from provisioner.nodegroups.bootstrap import approval, cluster, metadata, tokens
 from provisioner.nodegroups.bootstrap.tokens import JoiningMachine, Token
 from provisioner.nodegroups.compute.records import STARTING_OR_RUNNING, Instance, ManagedInstance, Scope
 from provisioner.nodegroups.planning.calls import ReadMachines, SetMetadata, Target
@@ -27,7 +29,7 @@ from provisioner.nodegroups.planning.fleet import Fleet, Member
 from provisioner.nodegroups.planning.memory import LONG_AGO, MachineMemory
 from provisioner.nodegroups.planning.nodes import is_marked, labels_of, provider_id
 from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step, Wanted, merged
-from provisioner.nodegroups.planning.writes import CreateToken, DeleteToken
+from provisioner.nodegroups.planning.writes import ApproveRequest, CreateToken, DeleteToken
 
 #: A machine that has got its metadata and has not joined is looked at again after this: somebody may have changed it.
 _CHECK_SECONDS = 300.0
@@ -83,6 +85,15 @@ def problem_of(group: TpuNodeGroup, round_: Round) -> str:
     return f"machines cannot join yet: {' and '.join(missing)} is not known" if missing else ""
 
 
+def refused_token(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> str:
+    """Say why a machine gets no token; empty where none is refused."""
+    for member in fleet.members if fleet is not None and group.spec.bootstrap_kubernetes is not None else ():
+        write = round_.memory.writes.get(_token_for(group, _machine(member), round_).key)
+        if member.node is None and write is not None and write.failure is WriteFailure.REFUSED:
+            return f"machines cannot join yet: {write.message}"
+    return ""
+
+
 def join_machines(
     group: TpuNodeGroup, manager: ManagedInstanceGroup, shape: GroupShape, fleet: Fleet, round_: Round
 ) -> Step:
@@ -130,6 +141,33 @@ def join_machines(
     return step + merged(need.step for need in needs) + _read(joining, members, needs)
 
 
+def approvals(round_: Round) -> Step:
+    """Approve what machines without a node ask for with their own tokens, one request of each at a time."""
+    if not round_.snapshot.requests:
+        return NOTHING
+    found = {token.name: token for token in round_.snapshot.tokens}
+    groups = {(group.meta.namespace, group.meta.name): group for group in round_.groups.values()}
+    chosen: dict[str, approval.Request] = {}
+    for request in sorted(round_.snapshot.requests, key=lambda each: each.name):
+        token = found.get(request.token)
+        group = groups.get((token.group_namespace, token.group_name)) if token is not None else None
+        if token is None or group is None or group.meta.deleting or not approval.is_own(request, token, round_.now):
+            continue
+        # Whoever may make machines in the project could give one the name of any node.
+        named = token.machine.startswith(f"{names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP)}-")
+        if named and round_.nodes.get(provider_id(group, token.machine)) is None:
+            chosen.setdefault(token.machine, request)
+    return Step(
+        writes=tuple(
+            Proposed(
+                write=ApproveRequest(name=each.name, uid=each.uid, resource_version=each.resource_version),
+                seen=each.resource_version,
+            )
+            for each in chosen.values()
+        )
+    )
+
+
 def _machine(member: Member) -> JoiningMachine:
     return JoiningMachine(name=member.machine.name, id=member.machine.id, joined=member.node is not None)
 
@@ -148,14 +186,18 @@ def _join(group: TpuNodeGroup, round_: Round, token: str = "") -> metadata.Join:
     )
 
 
-def _create_token(group: TpuNodeGroup, machine: JoiningMachine, found: Sequence[Token], round_: Round) -> Step:
-    write = CreateToken(
+def _token_for(group: TpuNodeGroup, machine: JoiningMachine, round_: Round) -> CreateToken:
+    return CreateToken(
         namespace=group.meta.namespace,
         name=group.meta.name,
         machine=machine.name,
         machine_id=machine.id,
         expires_at=waits.after(round_.now, tokens.LIFE.total_seconds()),
     )
+
+
+def _create_token(group: TpuNodeGroup, machine: JoiningMachine, found: Sequence[Token], round_: Round) -> Step:
+    write = _token_for(group, machine, round_)
     # A new one shows by its name.
     own = ",".join(token.name for token in found if (token.machine, token.machine_id) == (machine.name, machine.id))
     return Step(writes=(Proposed(write=write, seen=own),))

@@ -22,7 +22,7 @@ from provisioner.nodegroups.planning.calls import ListMachines, Resource, Target
 from provisioner.nodegroups.planning.child import Case, Hold, Rules, Sight, created, later, not_ready, want
 from provisioner.nodegroups.planning.drain import drain
 from provisioner.nodegroups.planning.fleet import Fleet, fleet_of
-from provisioner.nodegroups.planning.refusal import Refusal, invalid, not_allowed
+from provisioner.nodegroups.planning.refusal import Refusal, invalid, names_others, not_allowed
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step
 
 #: Machines that are being made, or whose nodes are awaited, are looked at again after a part of their group's age.
@@ -56,6 +56,11 @@ class ManagerRules(Rules[ManagedInstanceGroup]):
         if not problem and not ZONE.fullmatch(child.spec.location):
             problem = f"location {bounds.quoted(child.spec.location)} is not a zone such as us-east5-b"
         return invalid(problem) if problem else not_allowed(child.meta, child.spec.project, round_)
+
+    def not_to_be_made(self, child: ManagedInstanceGroup, round_: Round) -> Refusal | None:
+        """Say whose it would use, or of what there is no room."""
+        addresses = {"instanceTemplate": child.spec.instance_template, "workloadPolicy": child.spec.workload_policy}
+        return names_others(addresses, round_) or _too_many(child, round_)
 
     def body(self, child: ManagedInstanceGroup, mark: str) -> Resource:
         """Return what Compute Engine is asked for."""
@@ -144,6 +149,18 @@ class ManagerRules(Rules[ManagedInstanceGroup]):
             since = _since(resource.created_at)
             return not_ready(Reason.UNSTABLE, f"Compute Engine is making {resource.target_size} machines{since}")
         return created(self.difference(child, resource))
+
+
+def _too_many(child: ManagedInstanceGroup, round_: Round) -> Refusal | None:
+    """Say why there is no room for its machines among those of its namespace; None where there is."""
+    limit, others = round_.settings.machines_per_namespace, round_.machines_before.get(child.meta.uid, 0)
+    if not limit or others + child.spec.target_size <= limit:
+        return None
+    message = (
+        f"{child.spec.target_size} machines are more than the setting MAX_MACHINES_PER_NAMESPACE leaves: namespace "
+        f"{child.meta.namespace} may have {limit}, and {others} are taken. They are made when there is room"
+    )
+    return Refusal(reason=Reason.NOT_ALLOWED, message=message)
 
 
 def _again_seconds(settled_seconds: float, resource: Manager, fleet: Fleet | None, now: datetime) -> float:

@@ -8,7 +8,7 @@ from provisioner.constants import TPU_RESOURCE
 from provisioner.model.capacity import Taint
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
-from provisioner.nodegroups.api.types import TpuNodeGroup
+from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.planning.fleet import Fleet, is_of_earlier
 from provisioner.nodegroups.planning.round import Proposed, Round, Step
 from provisioner.nodegroups.planning.snapshot import Node
@@ -45,7 +45,7 @@ def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet) -> tuple[
         node = member.node
         if node is None:
             continue
-        wanted = dict(shared)
+        wanted = {**shared, names.TRUSTED_NAMESPACE: group.meta.namespace}
         if group.spec.bootstrap_kubernetes is not None and member.machine.id:
             # Other images may join again by themselves, as the node that is there.
             wanted[names.MACHINE_ID] = member.machine.id
@@ -113,7 +113,7 @@ def left_over(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> tuple[
     `fleet` None stands for a group without a managed instance group: all its machines are gone. Else a node that is
     ready may be that of a machine which is not listed yet.
     """
-    place = provider_id(group, "")
+    place = provider_id(group, f"{names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP)}-")
     known = {} if fleet is None else {member.machine.provider_id: member.machine for member in fleet.members}
     key = (group.meta.namespace, group.meta.name)
     found = {node.name: node for node in round_.labelled.get(key, ())}
@@ -136,12 +136,15 @@ def _is_of_another(group: TpuNodeGroup, node: Node) -> bool:
     return names.GROUP_NAME in node.labels and not is_marked(group, node)
 
 
-def remove(nodes: tuple[Node, ...]) -> Step:
-    """Propose to delete those that are not ready any more: what still reports runs, whatever the caches have of it."""
+def remove(nodes: tuple[Node, ...], *, forced: bool = False) -> Step:
+    """Propose to delete those that are not ready any more: what still reports runs, whatever the caches have of it.
+
+    Unless that is forced: whoever has copied a kubelet's certificate could report for a machine that is gone.
+    """
     return Step(
         writes=tuple(
             Proposed(write=DeleteNode(name=node.name, uid=node.uid), seen=node.resource_version)
             for node in nodes
-            if not node.ready
+            if forced or not node.ready
         )
     )

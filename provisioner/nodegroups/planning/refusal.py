@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from provisioner.model import bounds
@@ -9,6 +11,12 @@ from provisioner.model.choices import PROJECT
 from provisioner.nodegroups.api.conditions import Reason
 from provisioner.nodegroups.api.types import ObjectMeta
 from provisioner.nodegroups.planning.round import Round
+
+#: Google's images for everybody.
+_PUBLIC_IMAGES = frozenset(
+    {"cos-cloud", "debian-cloud", "deeplearning-platform-release", "ubuntu-os-accelerator-images", "ubuntu-os-cloud"}
+)
+_NAMED_PROJECT = re.compile(r"projects/([^/]*)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +41,19 @@ def not_allowed(meta: ObjectMeta, project: str, round_: Round) -> Refusal | None
             "see the setting ALLOWED_PROJECTS"
         )
         return Refusal(reason=Reason.NOT_ALLOWED, message=message)
+    return None
+
+
+def names_others(addresses: Mapping[str, str], round_: Round) -> Refusal | None:
+    """Say which address, by its field, is of a project that may not be used; None for none."""
+    for field, address in addresses.items():
+        for project in _NAMED_PROJECT.findall(address):
+            if project not in round_.projects and not (field == "image" and project in _PUBLIC_IMAGES):
+                message = (
+                    f"{field} {bounds.quoted(address)} is of project {bounds.quoted(project)}, which is not among "
+                    "those that may be used; see the setting ALLOWED_PROJECTS"
+                )
+                return Refusal(reason=Reason.NOT_ALLOWED, message=message)
     return None
 
 

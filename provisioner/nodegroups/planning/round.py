@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta, TpuNodeGroup
@@ -17,6 +17,7 @@ from provisioner.nodegroups.planning.settings import PlanningSettings
 from provisioner.nodegroups.planning.snapshot import Node, Pod, Snapshot
 from provisioner.nodegroups.planning.writes import Write
 
+_LATE = datetime.max.replace(tzinfo=UTC)
 #: Namespace and name of a group.
 GroupKey = tuple[str, str]
 
@@ -89,13 +90,15 @@ class Round:
     groups: Mapping[str, TpuNodeGroup]
     #: By kind, namespace and name.
     children: Mapping[tuple[Kind, str, str], Child]
-    #: By provider id; of several nodes with one, that which has the machine's name, else one that is ready.
+    #: By provider id: the node that has the machine's name, not any that only says that it is the machine.
     nodes: Mapping[str, Node]
     #: Those that carry the labels of a group.
     labelled: Mapping[GroupKey, Sequence[Node]]
     #: By the name of their node.
     pods: Mapping[str, Sequence[Pod]]
     tokens: Mapping[GroupKey, Sequence[Token]]
+    #: By the UID of a managed instance group: how many machines of its namespace have their turn before its own.
+    machines_before: Mapping[str, int] = field(default_factory=dict)
     #: By the UID of the object: calls that are not answered.
     calls: Mapping[str, Sequence[Call]] = field(default_factory=dict)
 
@@ -118,6 +121,12 @@ class Round:
         group = self.group_of(child)
         return group if group is not None and child.name == names.child_name(group.meta, kind) else None
 
+    def is_set(self, annotation: str, child: ObjectMeta, kind: Kind) -> bool:
+        """Whether a child, or the group that it is of, has an annotation that is "true"."""
+        group = self.parent_of(child, kind)
+        metas = (child,) if group is None else (child, group.meta)
+        return any(meta.annotations.get(annotation) == "true" for meta in metas)
+
     def child_of(self, group: TpuNodeGroup, kind: Kind) -> Child | None:
         """Return the object that has the name of a group's child, whoever made it; None where there is none."""
         return self.children.get((kind, group.meta.namespace, names.child_name(group.meta, kind)))
@@ -139,11 +148,12 @@ class Round:
 def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Round:
     """Sort what there is by what it belongs to."""
     nodes: dict[str, Node] = {}
-    for node in sorted(snapshot.nodes, key=lambda each: (_has_name_of_machine(each), each.ready, each.name)):
-        if node.provider_id:
-            nodes[node.provider_id] = node
+    named = [node for node in snapshot.nodes if node.is_named_as_its_machine]
+    # Of several the shortest: no domain follows it.
+    for node in sorted(named, key=lambda each: (-len(each.name), each.ready, each.name)):
+        nodes[node.provider_id] = node
     labelled: defaultdict[GroupKey, list[Node]] = defaultdict(list)
-    for node in sorted(snapshot.nodes, key=lambda each: each.name):
+    for node in sorted(named, key=lambda each: each.name):
         key = (node.labels.get(names.GROUP_NAMESPACE, ""), node.labels.get(names.GROUP_NAME, ""))
         if all(key):
             labelled[key].append(node)
@@ -167,14 +177,22 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
         labelled=labelled,
         pods=pods,
         tokens=tokens,
+        machines_before=_machines_before(snapshot) if settings.machines_per_namespace else {},
         calls=calls,
     )
 
 
-def _has_name_of_machine(node: Node) -> bool:
-    """Whether a node has the name of its machine, short or with a domain: a kubelet may give any provider id."""
-    machine = node.provider_id.rpartition("/")[2]
-    return node.name == machine or node.name.startswith(f"{machine}.")
+def _machines_before(snapshot: Snapshot) -> dict[str, int]:
+    """Count the machines in each namespace, those that are made first, then by the age of their objects."""
+    counts: defaultdict[str, int] = defaultdict(int)
+    before = {}
+    turns = sorted(
+        snapshot.managers, key=lambda each: (not each.status.url, each.meta.created_at or _LATE, each.meta.uid)
+    )
+    for each in turns:
+        before[each.meta.uid] = counts[each.meta.namespace]
+        counts[each.meta.namespace] += each.spec.target_size
+    return before
 
 
 def all_children(snapshot: Snapshot) -> Iterable[tuple[Kind, Child]]:

@@ -15,6 +15,8 @@ class PlanningSettings:
     projects: frozenset[str] = frozenset()
     #: Namespaces whose objects are served; none: all.
     namespaces: frozenset[str] = frozenset()
+    #: Machines that the objects of one namespace may have together; 0: any number.
+    machines_per_namespace: int = 0
     #: Hash of the manifest that the device plugin is to be applied from; empty: it is not our job.
     device_plugin_version: str = ""
     #: A slice is made anew when a machine of it has been lost for so long, and so often within a day.

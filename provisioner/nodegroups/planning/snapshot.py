@@ -8,7 +8,7 @@ from datetime import datetime
 
 from provisioner.model.capacity import Taint
 from provisioner.nodegroups.api.types import InstanceTemplate, ManagedInstanceGroup, TpuNodeGroup, WorkloadPolicy
-from provisioner.nodegroups.bootstrap import tokens
+from provisioner.nodegroups.bootstrap import approval, tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,12 @@ class Node:
     capacity_chips: int = 0
     allocatable_chips: int = 0
 
+    @property
+    def is_named_as_its_machine(self) -> bool:
+        """Whether it has its machine's name, short or with a domain: a kubelet may give any provider id."""
+        machine = self.provider_id.rpartition("/")[2]
+        return self.name == machine or self.name.startswith(f"{machine}.")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
@@ -50,6 +56,7 @@ class Pod:
 
 #: As the bootstrap makes and reads them.
 Token = tokens.Token
+Request = approval.Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +98,8 @@ class Snapshot:
     pods: tuple[Pod, ...] = ()
     #: All Secrets that carry the labels of a group.
     tokens: tuple[Token, ...] = ()
+    #: Open requests of kubelets that came with one of these.
+    requests: tuple[Request, ...] = ()
     #: None: there is no such DaemonSet.
     device_plugin: DevicePlugin | None = None
     #: Keys of calls and writes that are being sent, or have been answered and the answer not read (`Call.key`).

@@ -71,17 +71,24 @@ def _delete_child(group: TpuNodeGroup, kind: Kind, reason: Reason, round_: Round
 
 def _delete_nodes(group: TpuNodeGroup, round_: Round) -> Step | None:
     left = nodes.left_over(group, None, round_)
+    if group.meta.annotations.get(names.ABANDON) == "true":
+        # Machines that run stay nodes.
+        left = tuple(node for node in left if not node.ready)
     tokens = round_.tokens.get((group.meta.namespace, group.meta.name), ())
     if not left and not tokens:
         return None
     ready = [node.name for node in left if node.ready]
+    forced = group.meta.annotations.get(names.FORCE) == "true"
     message = "nodes and tokens are being deleted"
-    if ready:
-        message = f"node {ready[0]} still reports; it is deleted when it does not, or loses the labels of the group"
+    if ready and not forced:
+        message = (
+            f"node {ready[0]} still reports; it is deleted when it does not, or loses the labels of the group. The "
+            f'annotation {names.FORCE}: "true" deletes it at once'
+        )
     deletes = tuple(Proposed(write=DeleteToken(name=token.name, uid=token.uid), seen=token.uid) for token in tokens)
     told = conditions.deleting(group, Reason.DELETING_NODES, message, round_.now)
     # Tokens tell of nodes that have no labels.
-    return (nodes.remove(left) if left else Step(writes=deletes)) + told
+    return (nodes.remove(left, forced=forced) if left else Step(writes=deletes)) + told
 
 
 def _delete_device_plugin(group: TpuNodeGroup, round_: Round) -> Step | None:

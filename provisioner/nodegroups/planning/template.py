@@ -19,7 +19,7 @@ from provisioner.nodegroups.compute.records import (
 )
 from provisioner.nodegroups.planning.calls import Resource, Target
 from provisioner.nodegroups.planning.child import Case, Hold, Rules
-from provisioner.nodegroups.planning.refusal import Refusal, invalid, not_allowed
+from provisioner.nodegroups.planning.refusal import Refusal, invalid, names_others, not_allowed
 from provisioner.nodegroups.planning.round import Round
 from provisioner.nodegroups.planning.users import in_use
 
@@ -47,6 +47,10 @@ class TemplateRules(Rules[InstanceTemplate]):
         """Say why it is not served."""
         problem = names.resource_name_problem(child.meta.name)
         return invalid(problem) if problem else not_allowed(child.meta, child.spec.project, round_)
+
+    def not_to_be_made(self, child: InstanceTemplate, round_: Round) -> Refusal | None:
+        """Say whose it would use."""
+        return names_others(_addresses(child.spec.config), round_)
 
     def body(self, child: InstanceTemplate, mark: str) -> Resource:
         """Return what Compute Engine is asked for."""
@@ -134,6 +138,23 @@ def external_problem(template: Template) -> str:
             f"{model.value} it has to be {action}"
         )
     return ""
+
+
+def _addresses(config: InstanceConfig) -> dict[str, str]:
+    """Return what may be of another project, by its field; accounts as an address of their project."""
+    addresses = {
+        "image": config.image,
+        "diskType": config.disk_type,
+        "subnetwork": config.subnetwork,
+        "reservation": config.reservation,
+    }
+    for account in config.service_accounts:
+        if account.email != "default":
+            # That of another form tells no project that could be allowed.
+            host = account.email.rpartition("@")[2]
+            project = host.removesuffix(".iam.gserviceaccount.com")
+            addresses["serviceAccounts"] = f"projects/{project}/serviceAccounts/{account.email}"
+    return addresses
 
 
 def _boot_disk(config: InstanceConfig) -> BootDisk | None:

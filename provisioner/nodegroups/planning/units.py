@@ -154,6 +154,8 @@ def _inputs(unit: Unit, round_: Round) -> tuple[object, ...] | None:
         inputs += (round_.snapshot.device_plugin, others)
     known = [memory.resources.get(each.meta.uid) for each in (own, *unit.children)]
     inputs += known
+    if round_.settings.machines_per_namespace:
+        inputs += [round_.machines_before.get(each.meta.uid) for each in unit.children]
     for each in (own, *unit.children):
         inputs += round_.calls.get(each.meta.uid, ())
     key = (own.meta.namespace, own.meta.name)

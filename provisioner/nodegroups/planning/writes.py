@@ -148,6 +148,20 @@ class DeleteToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApproveRequest:
+    """Approve the certificate of a machine's kubelet, with UID and resource version as preconditions."""
+
+    name: str
+    uid: str
+    resource_version: str
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        return f"CertificateSigningRequest {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyDevicePlugin:
     """Apply the DaemonSet of the device plugin on the server's side, marked with its version."""
 
@@ -181,6 +195,7 @@ Write = (
     | EvictPod
     | CreateToken
     | DeleteToken
+    | ApproveRequest
     | ApplyDevicePlugin
     | DeleteDevicePlugin
 )

@@ -189,7 +189,7 @@ def test_the_secret_is_what_kubernetes_takes_for_a_token() -> None:
             "expiration": "2026-11-23T10:30:00Z",
             "usage-bootstrap-authentication": "true",
             "usage-bootstrap-signing": "true",
-            "auth-extra-groups": "system:bootstrappers:kubeadm:default-node-token",
+            "auth-extra-groups": tokens.GROUP,
             "description": "Lets the machine g-mig-x1b2 join the cluster. Made by tpu-provisioner.",
         },
     }

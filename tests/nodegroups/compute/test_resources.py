@@ -128,6 +128,7 @@ def test_a_flex_start_template_is_asked_for_by_its_model_and_duration() -> None:
 def test_the_body_of_a_manager_names_template_policy_mode_and_action() -> None:
     assert resources.manager_body(MANAGER) == {
         "name": "g-mig",
+        "baseInstanceName": "g-mig",
         "description": MARK,
         "instanceTemplate": MANAGER.template,
         "targetSize": 4,
@@ -138,9 +139,10 @@ def test_the_body_of_a_manager_names_template_policy_mode_and_action() -> None:
 
 
 def test_the_body_of_a_manager_without_machines_says_so() -> None:
-    body = resources.manager_body(Manager(name="m", template="t", target_size=0))
+    name = "m" * 57 + "-12345"
+    body = resources.manager_body(Manager(name=name, template="t", target_size=0))
 
-    assert body == {"name": "m", "instanceTemplate": "t", "targetSize": 0}
+    assert body == {"name": name, "baseInstanceName": "m" * 57, "instanceTemplate": "t", "targetSize": 0}
 
 
 def test_items_are_sent_in_one_order_with_the_fingerprint() -> None:

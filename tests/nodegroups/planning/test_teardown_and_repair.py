@@ -12,6 +12,7 @@ from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.planning import desired
 from provisioner.nodegroups.planning.writes import SetFinalizers
+from provisioner.simulators.compute.permissions import PERMISSIONS
 from provisioner.simulators.compute.records import Loss
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 
@@ -221,3 +222,45 @@ def test_a_template_that_names_its_subnetwork_without_a_path_stays() -> None:
         config = replace(wanted.spec.config, subnetwork=subnetwork)
         found = replace(wanted, spec=replace(wanted.spec, config=config))
         assert desired.differs(found, wanted) is differs
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["machines run", "the project is gone"])
+def test_what_compute_engine_refuses_to_delete_can_be_abandoned(*, gone: bool) -> None:
+    """Where Compute Engine answers nothing but 403, because the project was deleted, nothing else ends it."""
+    world = World()
+    world.kube.create_group(make_group("train", topology="2x4"))
+    world.wait_until(lambda: world.is_ready("train"))
+    world.wait(60.0)
+    machines = world.machines("train")
+    if gone:
+        for machine in machines:
+            world.cloud.lose(machine, Loss.DELETED)
+        world.cloud.world.change_settings(
+            {"denied_permissions": sorted({each for of in PERMISSIONS.values() for each in of})}
+        )
+    else:
+        world.kube.protected.update(world.run_pods("train"))
+    world.delete_group("train")
+    world.wait(600.0)
+    assert world.kube.group("train") is not None
+    world.kube.annotate("train", names.ABANDON, "true")
+    world.wait(600.0)
+    assert len(world.cloud.resources()) == 3
+    if gone:
+        assert [key for key in world.kube.objects if key[0] != "DaemonSet"] == []
+    else:
+        # Somebody would pay for them, beyond the limit of the namespace.
+        assert world.kube.group("train") is not None
+
+
+def test_a_token_that_is_refused_is_told() -> None:
+    """As where the clock of the controller is far behind: the group says so while its machines cannot join."""
+    world = World()
+    world.kube.refused_tokens = "the clock of this controller is 40 minutes behind"
+    world.kube.create_group(make_group("train", topology="2x4"))
+    world.wait_until(lambda: world.kube.refused_tokens in world.message("train"), within_seconds=300.0)
+    asked = world.process.writes["CreateToken"]
+    world.wait(600.0)
+    assert world.process.writes["CreateToken"] - asked <= 2 * 10
+    world.kube.refused_tokens = ""
+    world.wait_until(lambda: world.is_ready("train"))

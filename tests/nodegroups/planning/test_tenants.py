@@ -18,6 +18,8 @@ from provisioner.nodegroups.api.types import (
     ManagedInstanceGroupSpec,
     ObjectMeta,
     Owner,
+    ResourceStatus,
+    ServiceAccount,
     TpuNodeGroup,
     WorkloadPolicy,
     WorkloadPolicySpec,
@@ -25,9 +27,10 @@ from provisioner.nodegroups.api.types import (
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.compute.records import Scope
 from provisioner.nodegroups.planning.calls import Target
+from provisioner.nodegroups.planning.joining import approvals
 from provisioner.nodegroups.planning.nodes import left_over
 from provisioner.nodegroups.planning.round import begin_round
-from provisioner.nodegroups.planning.snapshot import Node
+from provisioner.nodegroups.planning.snapshot import Node, Pod, Request, Token
 from tests.nodegroups.simulation.cloud import ZONE
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 
@@ -147,16 +150,148 @@ def test_a_node_with_the_provider_id_of_anothers_machine_gets_nothing_of_it() ->
     assert not world.kube.objects["Node", "", "zzz"].labels
 
 
-@pytest.mark.parametrize("provider_id", ["gce://project-1/us-east5-a/zzz", "gce://project-2/us-central1-b/zzz"])
+def test_a_node_of_another_name_takes_no_machines_place() -> None:
+    """Also where the machine's own node has not registered: the slice waits for that one, and goes without it."""
+    world = _ready_world()
+    genuine = world.kube.all("Node")[0]
+    world.kube.drop_node(genuine.name)
+    forged = replace(genuine, name="zzz", uid="zzz")
+    world.kube._put(("Node", "", "zzz"), forged)
+    world.kube.add_pod(Pod(namespace="evil", name="zzz", uid="zzz", node="zzz", chips=4))
+    world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST, within_seconds=60.0)
+    world.delete_group("train")
+    world.wait_until(lambda: world.kube.group("train") is None, within_seconds=600.0)
+    assert [node.name for node in world.kube.all("Node")] == ["zzz"]
+    assert not world.kube.objects["Node", "", "zzz"].unschedulable
+
+
+@pytest.mark.parametrize(
+    "provider_id",
+    [
+        "",
+        "gce://project-1/us-east5-a/zzz",
+        "gce://project-2/us-central1-b/zzz",
+        f"gce://project-1/{ZONE}/zzz",
+        f"gce://project-1/{ZONE}/MACHINE",
+    ],
+)
 def test_a_node_with_the_labels_of_a_group_elsewhere_does_not_keep_it(provider_id: str) -> None:
     """A kubelet may set them on itself, and undo what is done to its node."""
     world = _ready_world()
     labels = names.group_labels(_group(world).meta)
     key = ("Node", "", "zzz")
+    provider_id = provider_id.replace("MACHINE", world.machines("train")[0].name)
     world.kube._put(key, Node(name="zzz", uid="zzz", provider_id=provider_id, labels=labels, ready=True))
     world.delete_group("train")
     world.wait_until(lambda: world.kube.group("train") is None, within_seconds=600.0)
     assert not world.kube.objects[key].unschedulable
+
+
+def _approved(world: World, own: Token, **changes: Any) -> int:
+    request = Request(**{"name": "csr-1", "uid": "u", "token": own.name, "node": own.machine, **changes})
+    snapshot = replace(world.kube.snapshot(frozenset()), requests=(request,))
+    return len(approvals(begin_round(snapshot, world.process.memory, SETTINGS, world.stage.wall())).writes)
+
+
+def test_a_machines_token_is_good_for_the_certificate_of_its_own_node_alone() -> None:
+    """Until its node is there: pods on it may read the token then."""
+    world = World()
+    world.kube.create_group(make_group("train", topology="2x4"))
+    world.wait_until(lambda: len(world.kube.all("Secret")) == 2, step_seconds=0.1)
+    own, other = world.kube.all("Secret")
+    assert _approved(world, own) == 1
+    assert _approved(world, own, node=other.machine) == 0
+    assert _approved(world, own, node="control-plane-1") == 0
+    assert _approved(world, own, token="bootstrap-token-of-others") == 0
+    # Somebody with rights in the project has made a machine of this name in the managed instance group.
+    named = replace(own, machine="control-plane-1")
+    world.kube._put(("Secret", "kube-system", own.name), named)
+    world.kube.recache()
+    assert _approved(world, named) == 0
+    world.kube._put(("Secret", "kube-system", own.name), own)
+    node = Node(name=own.machine, uid="u", provider_id=f"gce://project-1/{ZONE}/{own.machine}")
+    world.kube._put(("Node", "", own.machine), node)
+    world.kube.recache()
+    assert _approved(world, own) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"image": "projects/secret/global/images/x"}, "image"),
+        ({"image": "https://www.googleapis.com/compute/v1/projects/secret/global/images/x"}, "image"),
+        ({"image": "projects/project-1/../../projects/secret/global/images/x"}, "image"),
+        ({"subnetwork": "projects/ubuntu-os-cloud/regions/us-central1/subnetworks/x"}, "subnetwork"),
+        ({"reservation": "projects/secret/reservations/x"}, "reservation"),
+        ({"disk_type": "projects/secret/zones/us-central1-b/diskTypes/x"}, "diskType"),
+        ({"service_accounts": (ServiceAccount(email="root@secret.iam.gserviceaccount.com"),)}, "serviceAccounts"),
+        ({"service_accounts": (ServiceAccount(email="12-compute@developer.gserviceaccount.com"),)}, "serviceAccounts"),
+    ],
+)
+def test_what_is_of_a_project_that_is_not_allowed_is_not_used(changes: dict[str, Any], words: str) -> None:
+    """The controller may use more than whoever writes the object."""
+    world = World()
+    group = make_group("train")
+    assert group.spec.instance_config is not None
+    config = replace(group.spec.instance_config, **changes)
+    world.kube.create_group(replace(group, spec=replace(group.spec, instance_config=config)))
+    world.wait(60.0)
+    assert world.reason("train") == Reason.NOT_ALLOWED
+    assert f"{words} " in world.message("train")
+    assert not [each for each in world.cloud.resources() if "template" in each.name]
+    world.delete_group("train")
+    world.wait_until(lambda: world.kube.group("train") is None)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"image": "projects/ubuntu-os-accelerator-images/global/images/x"},
+        {"image": "global/images/x"},
+        {"service_accounts": (ServiceAccount(email="default"),)},
+        {"service_accounts": (ServiceAccount(email="nodes@project-1.iam.gserviceaccount.com"),)},
+    ],
+)
+def test_what_is_of_google_or_of_the_project_itself_may_be_used(config: dict[str, Any]) -> None:
+    world = World()
+    group = make_group("train")
+    assert group.spec.instance_config is not None
+    group = replace(group, spec=replace(group.spec, instance_config=replace(group.spec.instance_config, **config)))
+    world.kube.create_group(group)
+    world.wait_until(lambda: world.is_ready("train"))
+
+
+def test_machines_of_a_namespace_are_limited_and_come_when_there_is_room() -> None:
+    """Also those of objects by hand; what is made stays, whatever the setting becomes."""
+    world = World(settings=replace(SETTINGS, machines_per_namespace=5))
+    world.kube.create_group(make_group("first", topology="4x4"))
+    world.wait_until(lambda: world.is_ready("first"))
+    world.kube.create_group(make_group("second", topology="4x4"))
+    world.wait(60.0)
+    assert world.reason("second") == Reason.NOT_ALLOWED
+    assert "namespace default may have 5, and 4 are taken" in world.message("second")
+    world.delete_group("first")
+    world.wait_until(lambda: world.is_ready("second"))
+    world.settings = replace(world.settings, machines_per_namespace=1)
+    world.restart()
+    world.wait(300.0)
+    assert world.is_ready("second")
+
+
+def test_a_status_that_says_that_it_is_made_goes_round_no_limit() -> None:
+    """Who may write an object may also write what it says of its resource."""
+    world = World(settings=replace(SETTINGS, machines_per_namespace=5))
+    spec = ManagedInstanceGroupSpec(project="project-1", location=ZONE, instance_template="t", target_size=6)
+    meta = ObjectMeta(namespace="evil", name="large", uid="evil")
+    key = _put(world, _MIG, ManagedInstanceGroup(meta=meta, spec=spec, status=ResourceStatus(url="https://here")))
+    world.wait(60.0)
+    assert _ready(world, key).reason == Reason.NOT_ALLOWED
+    spec = replace(spec, target_size=1, instance_template="projects/secret/global/instanceTemplates/t")
+    meta = ObjectMeta(namespace="evil", name="foreign", uid="foreign")
+    key = _put(world, _MIG, ManagedInstanceGroup(meta=meta, spec=spec, status=ResourceStatus(url="https://here")))
+    world.wait(60.0)
+    assert _ready(world, key).reason == Reason.NOT_ALLOWED
+    assert not world.cloud.resources()
 
 
 def test_a_status_makes_no_node_of_another_group_ones_own() -> None:
@@ -225,3 +360,17 @@ def test_the_tokens_of_all_groups_leave_room_in_the_configmap_that_is_signed_for
     each = len("jws-kubeconfig-abcdef") + len(header) + len("..") + len(signature)
     assert each == 106
     assert tokens.MOST * each < 2**20 / 2
+
+
+def test_a_node_that_reports_without_its_machine_goes_by_force() -> None:
+    """Whoever has copied its kubelet's certificate can report for it from anywhere."""
+    world = _ready_world()
+    name = min(machine.name for machine in world.machines("train"))
+    world.cloud.on_stopped = lambda _machine: None
+    world.delete_group("train")
+    world.wait(600.0)
+    assert world.reason("train") == Reason.DELETING_NODES
+    assert f"node {name} still reports" in world.message("train")
+    world.kube.annotate("train", names.FORCE, "true")
+    world.wait_until(lambda: world.kube.group("train") is None, within_seconds=60.0)
+    world.check_nothing_left()

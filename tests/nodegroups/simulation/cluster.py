@@ -13,9 +13,10 @@ from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.bootstrap.tokens import Token
-from provisioner.nodegroups.planning.snapshot import Cluster, DevicePlugin, Node, Pod, Snapshot
+from provisioner.nodegroups.planning.snapshot import Cluster, DevicePlugin, Node, Pod, Request, Snapshot
 from provisioner.nodegroups.planning.writes import (
     ApplyDevicePlugin,
+    ApproveRequest,
     CreateChild,
     CreateToken,
     DeleteChild,
@@ -46,8 +47,8 @@ Key = tuple[str, str, str]
 class Declined(Exception):  # noqa: N818 - what an answer says
     """A write that the API server declines."""
 
-    def __init__(self, failure: WriteFailure) -> None:
-        super().__init__(failure.value)
+    def __init__(self, failure: WriteFailure, words: str = "not today") -> None:
+        super().__init__(words)
         self.failure = failure
 
 
@@ -69,11 +70,15 @@ class Kube:
     protected: set[str] = field(default_factory=set)
     #: Whether somebody forbids all changes of nodes.
     refused_nodes: bool = False
+    #: Why no token is made; empty: they are.
+    refused_tokens: str = ""
     #: Names of objects of ours whose spec the controller cannot make anything of.
     poisoned: set[str] = field(default_factory=set)
     #: How often each object was written.
     writes: int = 0
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
+    #: What was approved: the token's name, the node's, and the number of its machine.
+    approved: set[tuple[str, str, int]] = field(default_factory=set)
     #: The number of the machine that registered each node.
     _joined_as: dict[str, int] = field(default_factory=dict)
 
@@ -99,6 +104,7 @@ class Kube:
             nodes=of("Node"),
             pods=of("Pod"),
             tokens=of("Secret"),
+            requests=of("Request"),
             device_plugin=plugin[0] if plugin else None,
             live=live,
         )
@@ -169,11 +175,35 @@ class Kube:
         if not good or metadata.ADDRESS not in machine.metadata or key in self.objects:
             self.stage.after(5.0, lambda: self.join(name))
             return
+        if (token.name, name, machine.number) not in self.approved:
+            self.ask(token, name)
+            self.stage.after(2.0, lambda: self.join(name))
+            return
         self.stage.note("node", "%s joins", name)
         self._joined_as[name] = machine.number
         provider_id = f"gce://{machine.scope.project}/{machine.scope.location}/{name}"
         self._put(key, Node(name=name, uid=f"uid-{next(self._numbers)}", provider_id=provider_id))
         self.stage.after(self.stage.rng.uniform(1.0, 10.0), lambda: self._ready(key))
+
+    def ask(self, token: Token, node: str) -> None:
+        """Ask for the certificate of a node with a token, unless that is asked already."""
+        key = ("Request", "", f"{token.name}-{node}")
+        if key not in self.objects:
+            uid = f"uid-{next(self._numbers)}"
+            self._put(key, Request(name=key[2], uid=uid, resource_version="1", token=token.name, node=node))
+
+    def _approve(self, write: ApproveRequest) -> None:
+        key = ("Request", "", write.name)
+        asked = self.objects.get(key)
+        if asked is None or asked.uid != write.uid:
+            raise Declined(WriteFailure.CONFLICT)
+        token = self.objects.get(("Secret", "kube-system", asked.token))
+        if token is None or token.machine != asked.node:
+            self.stage.violate(f"{asked.token} is not of {asked.node}, whose certificate is approved")
+        machine = self.machine(asked.node)
+        if machine is not None:
+            self.approved.add((asked.token, asked.node, machine.number))
+        self._drop(key)
 
     def stop(self, name: str) -> None:
         """Notice after a while that a machine does not run any more."""
@@ -189,6 +219,14 @@ class Kube:
         key = ("Node", "", name)
         if key in self.objects:
             self._put(key, replace(self.objects[key], **changes))
+
+    def forge_node(self, name: str, machine: MachineView) -> None:
+        """Let a kubelet say that its node is somebody's machine, with the labels of its group and work on it."""
+        place = f"gce://{machine.scope.project}/{machine.scope.location}/{machine.name}"
+        true = self.objects.get(("Node", "", machine.name))
+        node = Node(name=name, uid=f"uid-{name}", provider_id=place, ready=True, capacity_chips=4, allocatable_chips=4)
+        self._put(("Node", "", name), replace(node, labels=true.labels if true is not None else {}))
+        self.add_pod(Pod(namespace="evil", name=name, uid=name, node=name, chips=4))
 
     def drop_node(self, name: str) -> None:
         """Let somebody delete a node."""
@@ -232,6 +270,8 @@ class Kube:
                 self._create_token(write)
             case DeleteToken():
                 self._delete_if(("Secret", "kube-system", write.name), write.uid)
+            case ApproveRequest():
+                self._approve(write)
             case ApplyDevicePlugin():
                 self._put(("DaemonSet", "", "plugin"), DevicePlugin(uid="plugin", version=write.version))
             case DeleteDevicePlugin():
@@ -247,7 +287,8 @@ class Kube:
     def _create_child(self, write: CreateChild) -> None:
         key = (write.kind, write.child.meta.namespace, write.child.meta.name)
         if key not in self.objects:
-            meta = replace(write.child.meta, uid=f"uid-{next(self._numbers)}", generation=1)
+            uid, created_at = f"uid-{next(self._numbers)}", self.stage.wall()
+            meta = replace(write.child.meta, uid=uid, generation=1, created_at=created_at)
             self._put(key, replace(write.child, meta=meta))
 
     def _patch_node(self, write: PatchNode) -> None:
@@ -255,6 +296,7 @@ class Kube:
             raise Declined(WriteFailure.REFUSED)
         key = ("Node", "", write.name)
         node = self.objects.get(key)
+        self._check_own(node)
         if node is None or (node.uid, node.resource_version) != (write.uid, write.resource_version):
             raise Declined(WriteFailure.CONFLICT)
         self._put(
@@ -271,11 +313,17 @@ class Kube:
         found = self.objects.get(key)
         if found is not None and found.uid != uid:
             raise Declined(WriteFailure.CONFLICT)
+        if key[0] == "Node":
+            self._check_own(found)
         self._drop(key)
         if key[0] == "Node":
             for pod in self.all("Pod"):
                 if pod.node == key[2]:
                     self._drop(("Pod", pod.namespace, pod.name))
+
+    def _check_own(self, node: Node | None) -> None:
+        if node is not None and not node.provider_id.endswith(f"/{node.name}"):
+            self.stage.violate(f"node {node.name} is not {node.provider_id}, whatever it says, and is written")
 
     def _evict(self, write: EvictPod) -> None:
         key = ("Pod", write.namespace, write.name)
@@ -295,6 +343,8 @@ class Kube:
             self._drop(key)
 
     def _create_token(self, write: CreateToken) -> None:
+        if self.refused_tokens:
+            raise Declined(WriteFailure.REFUSED, self.refused_tokens)
         number = next(self._numbers)
         name = f"bootstrap-token-{number:06d}"
         token = Token(

@@ -11,6 +11,7 @@ from typing import Any
 
 from provisioner.model import writes
 from provisioner.nodegroups.api import conditions, names
+from provisioner.nodegroups.bootstrap import approval
 from provisioner.nodegroups.planning import (
     answers,
     backoff,
@@ -19,6 +20,7 @@ from provisioner.nodegroups.planning import (
     joining,
     nodes,
     repair,
+    snapshot,
     teardown,
 )
 from provisioner.nodegroups.planning.manager import ManagerRules
@@ -91,6 +93,12 @@ BUGS = (
         at=(answers, "give_up_lost_calls"),
         mutate=lambda _: lambda memory, *_args: memory,
         search_from=6,
+    ),
+    Bug(name="any-certificate-is-approved", at=(approval, "is_own"), mutate=always(True), search_from=10),
+    Bug(
+        name="nodes-are-what-they-say",
+        at=(snapshot.Node, "is_named_as_its_machine"),
+        mutate=lambda _: property(lambda _node: True),
     ),
     Bug(name="nodes-are-left", at=(nodes, "left_over"), mutate=always(())),
     Bug(name="tokens-are-left", at=(teardown, "_delete_nodes"), mutate=always(None)),

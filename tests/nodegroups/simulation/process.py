@@ -194,6 +194,7 @@ class Process:
             node
             for node in self.kube.all("Node")
             if node.provider_id not in proof.stopped
+            and node.provider_id.endswith(f"/{node.name}")
             and (
                 node.provider_id in proof.provider_ids
                 or (
@@ -222,15 +223,15 @@ class Process:
         if self.stage.stormy and self.stage.chance(self.fault_chance):
             fate = self.stage.rng.choice(("before", "after"))
         self.writes[type(write).__name__] += 1
-        failure = None
+        failure, words = None, "not today"
         if fate == "before":
             failure = WriteFailure.UNAVAILABLE
         else:
             try:
                 self.kube.write(write)
             except Declined as declined:
-                failure = declined.failure
+                failure, words = declined.failure, str(declined)
             if fate == "after":
                 failure = WriteFailure.UNAVAILABLE
-        answer = WriteAnswer(write=write, at=self.stage.wall(), failure=failure, message="not today")
+        answer = WriteAnswer(write=write, at=self.stage.wall(), failure=failure, message=words)
         self.stage.after(self._latency(), lambda: self._answer(answer))

@@ -62,7 +62,8 @@ class Run:
         world.cloud.limit(None)
         world.kube.protected.clear()
         for pod in world.kube.all("Pod"):
-            world.kube.finish_pod(pod.name)
+            if not pod.node.startswith("forged-"):
+                world.kube.finish_pod(pod.name)
         for name in self.wanted:
             world.kube.annotate(name, names.RECREATIONS_RESET, world.stage.wall().isoformat().replace("+00:00", "Z"))
         began = stage.agenda.now
@@ -80,6 +81,9 @@ class Run:
             lambda: not world.kube.all(Kind.TPU_NODE_GROUP), within_seconds=GONE_WITHIN_SECONDS, step_seconds=10.0
         )
         world.wait(300.0)
+        for node in world.kube.all("Node"):
+            if node.name.startswith("forged-"):
+                world.kube.drop_node(node.name)
         world.check_nothing_left(foreign=1)
         return {"ready": took}
 
@@ -139,7 +143,7 @@ class Run:
         vms = [vm for vm in world.cloud.machines() if vm.status == "RUNNING"]
         nodes = [node.name for node in world.kube.all("Node")]
         pods = world.kube.all("Pod")
-        chosen = rng.randrange(10)
+        chosen = rng.randrange(12)
         if chosen == 0 and vms:
             world.cloud.lose(rng.choice(vms), Loss.PREEMPTED)
         elif chosen == 1 and vms:
@@ -173,6 +177,15 @@ class Run:
             world.kube.finish_pod(pod.name)
         elif chosen == 9 and pods:
             world.kube.protected.add(rng.choice(pods).name)
+        elif chosen == 10 and world.kube.all("Secret"):
+            token = rng.choice(world.kube.all("Secret"))
+            name = rng.choice([vm.name for vm in vms if vm.name != token.machine] or ["control-plane-1"])
+            self.stage.fault("certificate of another", f"{token.name} asks for {name}")
+            world.kube.ask(token, name)
+        elif chosen == 11 and vms:
+            vm, name = rng.choice(vms), f"forged-{len(nodes)}"
+            self.stage.fault("forged node", f"{name} says that it is {vm.name}")
+            world.kube.forge_node(name, vm)
 
     def _recover(self, name: str) -> None:
         if self.world.kube.runs(name):

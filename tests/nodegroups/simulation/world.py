@@ -36,7 +36,7 @@ def make_group(name: str, *, topology: str = "4x4", machine_type: str = "ct6e-st
             project="project-1",
             node_location=ZONE,
             topology=topology,
-            instance_config=InstanceConfig(machine_type=machine_type, image="projects/p/global/images/tpu"),
+            instance_config=InstanceConfig(machine_type=machine_type, image="projects/project-1/global/images/tpu"),
             bootstrap_kubernetes=BootstrapConfig(),
         ),
     )

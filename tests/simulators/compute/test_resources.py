@@ -108,6 +108,11 @@ def test_a_regional_template_is_another_one(compute: Compute) -> None:
         pytest.param({"disks": []}, "Exactly one boot disk", id="no disk"),
         pytest.param({"disks": [{"boot": True}]}, "must have a source image", id="an empty disk"),
         pytest.param({"networkInterfaces": []}, "At least one network interface", id="no network"),
+        pytest.param(
+            {"networkInterfaces": [{"subnetwork": "default"}]},
+            "networkInterfaces[0].subnetwork': 'default'. The URL is malformed",
+            id="a bare subnetwork",
+        ),
         pytest.param({"tags": {"items": ["A b"]}}, "properties.tags.items", id="a bad tag"),
         pytest.param({"labels": {"A": "b"}}, "Not a label", id="a bad label"),
         pytest.param({"labels": {"a": "B"}}, "Not a label", id="a bad value of a label"),

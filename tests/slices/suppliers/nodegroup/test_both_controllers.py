@@ -38,7 +38,7 @@ class Cluster(World):
             zone=ZONE,
             cluster_location="us-east5",
             node_group_namespace=nodegroup_controller.NAMESPACE,
-            node_images=(("*", "projects/i/global/images/u"),),
+            node_images=(("*", f"projects/{PROJECT}/global/images/u"),),
             deletion_delay_seconds=2.0,
         )
 

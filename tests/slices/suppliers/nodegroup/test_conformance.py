@@ -19,7 +19,7 @@ from tests.slices.suppliers.conformance import SupplierContract
 from tests.support.nodegroup_controller import NAMESPACE, PROJECT, SPEC, ZONE, World
 
 _WAIT_SECONDS = 600.0
-_PLACE = Place(namespace=NAMESPACE, project=PROJECT, images=(("*", "projects/i/global/images/u"),))
+_PLACE = Place(namespace=NAMESPACE, project=PROJECT, images=(("*", f"projects/{PROJECT}/global/images/u"),))
 _GROUPS = collection_path(Kind.TPU_NODE_GROUP.plural, namespace=NAMESPACE, root=API_ROOT)
 #: A slice of four machines, and a machine that is a slice.
 SLICE = NodePoolRequest(

@@ -1,0 +1,126 @@
+"""Which certificates of kubelets are approved: a machine's own, with its own token, while that counts."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.nodegroups.bootstrap import approval
+from provisioner.nodegroups.bootstrap.approval import Request, parse_request
+from provisioner.nodegroups.bootstrap.tokens import Token
+from provisioner.simulators.compute.guests.identity import new_key
+from tests.support.nodegroup_world import raw_request
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+REQUEST = Request(name="csr-1", uid="uid-of-csr-1", resource_version="7", token="bootstrap-token-abcdef", node="m-0")
+TOKEN = Token(
+    name="bootstrap-token-abcdef",
+    uid="u",
+    group_namespace="research",
+    group_name="slice",
+    machine="m-0",
+    machine_id="17",
+    value="abcdef.0123456789abcdef",
+    expires_at=NOW + timedelta(seconds=1),
+)
+
+
+def test_a_request_as_a_kubelet_makes_it_is_read() -> None:
+    """By the API server's word on who made it."""
+    assert parse_request(raw_request("m-0")) == REQUEST
+
+
+def _csr(*names: tuple[x509.ObjectIdentifier, str], extension: x509.ExtensionType | None = None) -> bytes:
+    subject = x509.Name([x509.NameAttribute(oid, value) for oid, value in names])
+    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    if extension is not None:
+        builder = builder.add_extension(extension, critical=False)
+    signed = builder.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
+    return signed.public_bytes(serialization.Encoding.PEM)
+
+
+_O, _CN = NameOID.ORGANIZATION_NAME, NameOID.COMMON_NAME
+_OTHERS = x509.SubjectAlternativeName([x509.DNSName("kubernetes.default.svc")])
+_NODE = (_CN, "system:node:m-0")
+
+
+@pytest.mark.parametrize(
+    "pem",
+    [
+        pytest.param(_csr((_O, "system:masters"), _NODE), id="administrators"),
+        pytest.param(_csr((_O, "system:nodes"), (_O, "system:masters"), _NODE), id="administrators beside nodes"),
+        pytest.param(_csr((_O, "system:nodes"), _NODE, (_CN, "system:node:other")), id="two names"),
+        pytest.param(_csr((_O, "system:nodes"), (_CN, "system:kube-scheduler")), id="no node"),
+        pytest.param(_csr((_O, "system:nodes"), (_CN, "system:node:")), id="a node without a name"),
+        pytest.param(_csr(_NODE), id="no organization"),
+        pytest.param(_csr((_O, "system:nodes"), _NODE, (NameOID.LOCALITY_NAME, "x")), id="more in the subject"),
+        pytest.param(_csr((_O, "system:nodes"), _NODE, extension=_OTHERS), id="other names"),
+        pytest.param(new_key("m-0").request_pem + new_key("other").request_pem, id="a second request"),
+        pytest.param(
+            new_key("m-0").request_pem.replace(b"REQUEST-----\n", b"REQUEST-----\na: b\n\n", 1), id="PEM with headers"
+        ),
+        pytest.param(b"no request", id="no request"),
+        pytest.param(b"", id="nothing"),
+    ],
+)
+def test_what_no_kubelet_asks_for_is_never_approved(pem: bytes) -> None:
+    """Kubernetes' signer would refuse some of these, too."""
+    assert parse_request(raw_request("m-0", spec={"request": base64.b64encode(pem).decode()})) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"status": {"conditions": [{"type": "Denied", "status": "True"}]}},
+        {"status": {"certificate": "eA=="}},
+        {"spec": {"signerName": "kubernetes.io/kube-apiserver-client"}},
+        {"spec": {"signerName": "kubernetes.io/kubelet-serving"}},
+        {"spec": {"usages": ["digital signature", "client auth", "server auth"]}},
+        {"spec": {"usages": None}},
+        {"spec": {"username": "system:node:m-0"}},
+        {"spec": {"groups": ["system:bootstrappers:kubeadm:default-node-token"]}},
+        {"spec": {"groups": None}},
+        {"metadata": {"uid": ""}},
+    ],
+    ids=str,
+)
+def test_a_request_of_another_sort_is_left_to_others(changes: dict[str, Any]) -> None:
+    """Decided on, of another signer, for another use, by somebody else."""
+    assert parse_request(raw_request("m-0", **changes)) is None
+
+
+@given(raw=st.recursive(st.none() | st.text() | st.integers(), lambda inner: st.dictionaries(st.text(), inner)))
+def test_anything_else_is_no_request(raw: object) -> None:
+    """Reading never fails."""
+    assert parse_request(raw) is None
+    assert parse_request({**raw_request("m-0"), "spec": raw}) is None
+    assert parse_request(raw_request("m-0", spec={"request": raw})) is None
+
+
+def test_the_request_of_a_machine_with_its_own_token_is_its_own() -> None:
+    assert approval.is_own(REQUEST, TOKEN, NOW)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"machine": "m-1"},
+        {"name": "bootstrap-token-ghijkl"},
+        {"value": ""},
+        {"expires_at": NOW},
+        {"expires_at": None},
+    ],
+    ids=["of another machine", "another token", "cannot be used", "expired", "never counts"],
+)
+def test_a_token_approves_nothing_else(changes: dict[str, Any]) -> None:
+    assert not approval.is_own(REQUEST, replace(TOKEN, **changes), NOW)
