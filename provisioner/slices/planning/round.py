@@ -194,6 +194,11 @@ class Supply:
         return not (self.leaving or self.broken) and self.pool.status in _SUPPLY
 
     @property
+    def going(self) -> bool:
+        """Whether it is being deleted."""
+        return self.leaving or self.pool.status is PoolStatus.STOPPING
+
+    @property
     def lendable(self) -> bool:
         """Whether a slice that it was not made for may take it."""
         if self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready:

@@ -610,3 +610,23 @@ def test_who_waits_now_and_then_does_not_close_the_pools_of_others_each_time() -
         changes += len(plan.cordons) + len(plan.uncordons)
         world.plans = world.plans[-2:]
     assert changes <= 2 * 10 * 2
+
+
+def test_nobody_tries_capacity_that_is_out_of_stock_while_a_pool_of_it_is_being_deleted() -> None:
+    """A turn would be lost, again and again where others take what is free by then."""
+    world = World(settings_=settings())
+    stocked(world, {"ct4p": 1})
+    first, second = (gang(name, name, 1, annotations={}) for name in ("first", "second"))
+    world.add(first)
+    world.live(4, seconds=10)
+    world.add(second)
+    world.step()
+    world.finish(first)
+    world.run(5, seconds=10)
+    assert [pool.status for pool in world.pools.values()] == [PoolStatus.STOPPING]
+    sent = len([create for plan in world.plans for create in plan.creates])
+    world.run(30, seconds=20)
+    assert len([create for plan in world.plans for create in plan.creates]) == sent
+    world.finish_deletes()
+    world.run(2, seconds=10)
+    assert len(world.pools) == 1

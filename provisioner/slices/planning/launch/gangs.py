@@ -59,8 +59,6 @@ class Turns:
     sidelined: Mapping[WorkloadUid, str]
     #: Those that gave back what they had, and that can never have all: they take nothing, and keep nobody waiting.
     unsatisfiable: frozenset[WorkloadUid]
-    #: Those whose turn it is.
-    holders: frozenset[WorkloadUid]
     #: Those that are sidelined after they gave back what they had.
     giving_back: frozenset[WorkloadUid]
     #: When the next turn or pause begins.
@@ -92,7 +90,6 @@ def take_turns(round_: Round) -> Turns:
     nodes = {node.name for each in round_.supply.values() for node in each.nodes} if queued else set[str]()
     turns: dict[str, Turn] = {}
     sidelined: dict[WorkloadUid, str] = {}
-    holders: set[WorkloadUid] = set()
     for accelerator, uids in sorted(_by_accelerator(members).items()):
         # Who has no turn at one accelerator waits for none at the next.
         queue = (uids & queued) - unsatisfiable - sidelined.keys()
@@ -124,7 +121,6 @@ def take_turns(round_: Round) -> Turns:
             why = f"its slices were given back, next try after {clock(turn.until, now)}"
             sidelined |= dict.fromkeys(queue, why)
             continue
-        holders.add(turn.holder.workload_uid)
         order = in_order(resource, {unit: at for unit, at in waiting.items() if unit != turn.holder}, memory.last_turns)
         for place, unit in enumerate(order, start=1):
             sidelined[unit.workload_uid] = (
@@ -135,7 +131,6 @@ def take_turns(round_: Round) -> Turns:
         members=members,
         turns=turns,
         sidelined=sidelined,
-        holders=frozenset(holders - sidelined.keys()),
         unsatisfiable=unsatisfiable,
         giving_back=frozenset(queued & sidelined.keys()) | unsatisfiable,
         wake_at=tuple(turn.until for turn in turns.values() if turn.until > now),

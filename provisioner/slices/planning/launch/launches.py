@@ -87,7 +87,7 @@ def launch(round_: Round, matching: Matching, turns: Turns, budget: Budget, slot
         unsatisfiable=_find_unsatisfiable(round_, matching.unserved, turns, matching.zones, budget),
         slots=slots,
         names=_taken_names(round_),
-        making=_in_the_making(round_),
+        making=_not_yet_known(round_),
         zones=dict(matching.zones),
         budget=budget,
         unserved=matching.unserved,
@@ -95,7 +95,7 @@ def launch(round_: Round, matching: Matching, turns: Turns, budget: Budget, slot
     )
     found = (launcher.look_at(each) for each in matching.unserved)
     wishes = {unit_of(wish.slice_): wish for wish in found if wish is not None}
-    launcher.queues = _queues(round_, wishes.values(), turns)
+    launcher.queues = _queues(round_, wishes.values())
     since = {unit: waits_since(wish.slice_, round_.now) for unit, wish in wishes.items()}
     for unit in in_order(CREATES, since, round_.memory.last_turns):
         launcher.serve(wishes[unit])
@@ -154,24 +154,25 @@ def _taken_names(round_: Round) -> set[PoolName]:
     return {*listed, *round_.memory.creates, *round_.memory.deletes, *with_nodes}
 
 
-def _in_the_making(round_: Round) -> set[str]:
-    """List the capacities that were out of stock and of which a pool is being created, in the turn of its slice.
+def _not_yet_known(round_: Round) -> set[str]:
+    """List the capacities that were out of stock and of which a pool is being created, or is about to be free.
 
     Until one comes up, one slice at a time tries: a create that runs into a stockout takes one of the cluster's few
-    operations for half an hour.
+    operations for half an hour. None tries while what it may get is being deleted: its turn would be lost.
     """
     memory, found = round_.memory, set()
     requests = {name: call.request for name, call in (*memory.in_making.items(), *memory.creates.items())}
     for name, each in round_.supply.items() if memory.backoffs else ():
         entry = memory.phases.get(name)
         in_turn = entry is None or entry.phase.before_create or round_.now - entry.since < TURN
-        if each.pool.status is PoolStatus.PROVISIONING and in_turn:
+        freed = each.going and name not in memory.failed
+        if in_turn and (freed or each.pool.status is PoolStatus.PROVISIONING):
             found.add(capacity_key(requests.get(name, each.pool)))
     return found
 
 
-def _queues(round_: Round, wishes: Iterable[_Wish], turns: Turns) -> dict[str, dict[Unit, int]]:
-    """Number by turn those that wait for capacity that was out of stock, workloads that have their turn first."""
+def _queues(round_: Round, wishes: Iterable[_Wish]) -> dict[str, dict[Unit, int]]:
+    """Number by turn those that wait for capacity that was out of stock."""
     waiting: dict[str, dict[Unit, datetime]] = defaultdict(dict)
     for wish in wishes:
         for _, offer in wish.prospects.offers:
@@ -180,7 +181,6 @@ def _queues(round_: Round, wishes: Iterable[_Wish], turns: Turns) -> dict[str, d
     queues: dict[str, dict[Unit, int]] = {}
     for capacity, units in waiting.items():
         order = in_order(capacity, units, round_.memory.last_turns)
-        order.sort(key=lambda unit: unit.workload_uid not in turns.holders)
         queues[capacity] = {unit: place for place, unit in enumerate(order, start=1)}
     return queues
 
@@ -194,7 +194,7 @@ class _Launcher:
     unsatisfiable: Mapping[WorkloadUid, _Unsatisfiable]
     slots: int
     names: set[PoolName]
-    #: Capacities that were out of stock and that a slice tries now.
+    #: Capacities that were out of stock, and of which it will be known soon whether they are.
     making: set[str]
     #: The zone of workloads whose pools are all to be in one zone.
     zones: dict[WorkloadUid, Zone]

@@ -141,8 +141,7 @@ def _going(scope: str, round_: Round, matching: Matching, budget: Budget) -> int
     return sum(
         each.chips
         for each in round_.supply.values()
-        if budget.counts_in(scope, each)
-        and (each.leaving or each.pool.status is PoolStatus.STOPPING or _is_idle(each, matching))
+        if budget.counts_in(scope, each) and (each.going or _is_idle(each, matching))
     )
 
 
@@ -181,7 +180,7 @@ def _for_stock(round_: Round, matching: Matching, budget: Budget, unbound: list[
     out = {key for key in backoffs if backoff.probing(backoffs, key) is not None}
     if not (out and unbound):
         return frozenset()
-    out -= {capacity_key(each.pool) for each in pools if each.leaving or each.pool.status is PoolStatus.STOPPING}
+    out -= {capacity_key(each.pool) for each in pools if each.going}
     wanted: dict[tuple[str, str], set[WorkloadUid]] = defaultdict(set)
     for slice_ in matching.unserved:
         # Who may have none, or failed for a reason of its own, would not use it.
@@ -213,7 +212,7 @@ def _for_limits(
             together[uid if uid in turns.members else slice_.id].append(slice_)
     room = budget.copy()
     for each in round_.supply.values():
-        if each.leaving or each.pool.status is PoolStatus.STOPPING:
+        if each.going:
             room.give_back(each)
     holders = {each.unit for each in budget.reserved.values()}
     chosen: set[PoolName] = set()

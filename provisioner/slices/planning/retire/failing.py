@@ -302,7 +302,7 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
         slice_backoffs=_fresh_backoffs(memory.slice_backoffs, now),
         tallies=tallies,
         in_making=in_making,
-        failed=frozenset(broken),
+        failed=frozenset(broken | {name for name in memory.failed & supply.keys() if supply[name].going}),
         given_up=give_up(round_, matching),
         unready_since={name: each.unready_since for name, each in supply.items() if each.unready_since is not None},
         late_since={name: each.late_since for name, each in supply.items() if each.late_since is not None},
