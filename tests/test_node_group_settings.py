@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import pytest
 
 from provisioner.settings import SettingsError
-from provisioner.settings.nodegroups import OPTIONS, NodeGroupSettings, read_node_group_settings
+from provisioner.settings.nodegroups import NodeGroupSettings, read_node_group_settings
 
 PROJECT = {"GCP_PROJECT_ID": "research-project"}
 
@@ -27,11 +25,6 @@ def test_the_defaults() -> None:
         device_plugin_agent_image=images[1],
         device_plugin_log_image=images[2],
     )
-
-
-def test_every_field_has_its_option() -> None:
-    """And no option is read for nothing."""
-    assert {option.field for option in OPTIONS} == {each.name for each in fields(NodeGroupSettings)}
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ def test_defaults_are_pinned() -> None:
         "zone": "us-central2-b",
         "cluster": "a-cluster",
         "node_service_account": "",
+        "pod_resource_type": "google.com/tpu",
         "node_tags": (),
         "pod_to_node_labels": (),
         "node_secondary_disk": "",

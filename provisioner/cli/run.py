@@ -9,7 +9,7 @@ import argparse
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -150,13 +150,13 @@ def _two_dashes(argument: str) -> str:
 
 
 def _readable(effective: settings.Settings) -> dict[str, object]:
-    defaults = {field.name: field.default for field in fields(effective)}
-    values = ((each.variable, each.field, getattr(effective, each.field)) for each in settings.OPTIONS if each.field)
+    defaults = {each.field: each.default for each in settings.OPTIONS}
+    values = ((each.variable, each.field, getattr(effective, each.field)) for each in settings.OPTIONS)
     return {
         variable: _plain_value(field, value)
         for variable, field, value in values
         # An empty list that is no default ("none") says much.
-        if value not in ("", None) and not (value == () and defaults[field] == ())
+        if value not in ("", None) and not (value == () and defaults[field] == "")
     }
 
 

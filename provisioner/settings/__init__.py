@@ -1,10 +1,9 @@
 """Every option of the controller, and the effective settings. Pure: the environment is handed in."""
 
-from provisioner.settings.effective import Settings
 from provisioner.settings.environment import given, warnings_about_environment
 from provisioner.settings.forms import go_bool, go_duration_seconds, is_loopback, parse_networks, region_of
 from provisioner.settings.option import Group, Option
-from provisioner.settings.options import OPTIONS
+from provisioner.settings.options import OPTIONS, Settings
 from provisioner.settings.prices import Prices, parse_prices
 from provisioner.settings.reading import SettingsError, read_settings, warnings_about
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from provisioner.settings.effective import Settings
 from provisioner.settings.forms import is_more_than
 from provisioner.settings.option import MOST_CONCURRENCY
-from provisioner.settings.options import OPTIONS
+from provisioner.settings.options import OPTIONS, Settings
 
 _NAMES = tuple(option.variable for option in OPTIONS)
 #: Shorter names are near too much.

@@ -5,12 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
-from provisioner import constants
 from provisioner.model.choices import comma_items
 from provisioner.settings import forms
-from provisioner.settings.option import Group, Option, log_level, pod_name, pod_namespace, served_namespaces
+from provisioner.settings.option import (
+    Group,
+    log_level,
+    option,
+    options_of,
+    pod_name,
+    pod_namespace,
+    required,
+    served_namespaces,
+)
 from provisioner.settings.reading import SettingsError, read_options
 
 DEFAULT_PORT = 8090
@@ -50,107 +59,75 @@ def _servers(text: str) -> tuple[VipuServer, ...]:
     return tuple(found.values())
 
 
-OPTIONS: tuple[Option, ...] = (
-    Option(
-        variable="VIPU_SERVERS",
-        field="servers",
-        group=Group.PARTITIONS,
-        read=_servers,
-        default=None,
-        description="The V-IPU servers, separated by commas, each as HOST:PORT, or HOST:PORT:LABEL=VALUE where only "
-        "nodes with that label reach its IPUs. Without a port: 8090.",
-    ),
-    Option(
-        variable="VIPU_COMMAND",
-        field="command",
-        group=Group.PARTITIONS,
-        read=str,
-        default="vipu",
-        description="The vipu command line: a name in PATH, or a path.",
-    ),
-    Option(
-        variable="VIPU_CREDENTIALS",
-        field="credentials",
-        group=Group.PARTITIONS,
-        read=str,
-        default="",
-        description="The folder of a mounted Secret for servers in secure mode: with vipu-cli.hcl, or with user-id and "
-        "access-key. Those in a folder HOST_PORT below it are for that server alone. Empty: no authentication.",
-    ),
-    Option(
-        variable="VIPU_CREATE_TIMEOUT",
-        field="create_seconds",
-        group=Group.PARTITIONS,
-        read=forms.duration_from(10, "is less than 10s, in which no partition is made"),
-        default="5m",
-        description="The longest that the creation of a partition may take. At least 10s.",
-    ),
-    Option(
-        variable="LARGEST_PARTITION",
-        field="largest_size",
-        group=Group.PARTITIONS,
-        read=forms.power_of_two(LARGEST_SIZE),
-        default="64",
-        description="Pods that ask for more IPUs are not served. A power of two.",
-    ),
-    Option(
-        variable="RECONFIGURABLE_PARTITIONS",
-        field="reconfigurable",
-        group=Group.PARTITIONS,
-        read=forms.go_bool,
-        default="true",
-        description="Partitions are reconfigurable: a program may use their IPUs one by one and in groups.",
-    ),
-    Option(
-        variable="NAMESPACE_IPU_LIMITS",
-        field="namespace_limits",
-        group=Group.PARTITIONS,
-        read=forms.amounts(forms.NAMESPACE, "a namespace name"),
-        default="",
-        description='IPUs that the pods of a namespace may have at once, such as "research=32, *=16"; `*` is for those '
-        "that are not named. Empty: no limits.",
-    ),
-    served_namespaces(Group.PARTITIONS, "Namespaces whose pods get partitions, separated by commas. Empty: all."),
-    Option(
-        variable="ORPHAN_REMOVAL_DELAY",
-        field="orphan_seconds",
-        group=Group.PARTITIONS,
-        read=forms.go_duration_seconds,
-        default="2m",
-        description="A partition that this cluster made, and that no pod has, is removed after so long.",
-    ),
-    Option(
-        variable="UNSCHEDULED_TIMEOUT",
-        field="unscheduled_seconds",
-        group=Group.PARTITIONS,
-        read=forms.go_duration_seconds,
-        default="15m",
-        description="A pod that has its partition, and that the scheduler finds no node for, gives it back after so "
-        "long, where other pods wait for its IPUs, or for those that its namespace may have. 0s: never.",
-    ),
-    pod_namespace(Group.PARTITIONS, "The namespace of the controller's Lease and of its ledger."),
-    pod_name(Group.PARTITIONS, "controller"),
-    log_level(Group.PARTITIONS),
-)
+_option = partial(option, Group.PARTITIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSettings:
-    """The effective settings of the controller of partitions; each field is described by its entry in OPTIONS."""
+    """The effective settings of the controller of partitions."""
 
-    servers: tuple[VipuServer, ...]
-    command: str = "vipu"
-    credentials: str = ""
-    create_seconds: float = 300.0
-    largest_size: int = 64
-    reconfigurable: bool = True
-    namespace_limits: tuple[tuple[str, int], ...] = ()
-    namespaces: tuple[str, ...] = ()
-    orphan_seconds: float = 120.0
-    unscheduled_seconds: float = 900.0
-    own_namespace: str = constants.DEFAULT_NAMESPACE
-    own_name: str = ""
-    log_level: str = "info"
+    servers: tuple[VipuServer, ...] = required(
+        Group.PARTITIONS,
+        "VIPU_SERVERS",
+        _servers,
+        "The V-IPU servers, separated by commas, each as HOST:PORT, or HOST:PORT:LABEL=VALUE where only "
+        "nodes with that label reach its IPUs. Without a port: 8090.",
+    )
+    command: str = _option("VIPU_COMMAND", str, "vipu", "The vipu command line: a name in PATH, or a path.")
+    credentials: str = _option(
+        "VIPU_CREDENTIALS",
+        str,
+        "",
+        "The folder of a mounted Secret for servers in secure mode: with vipu-cli.hcl, or with user-id and "
+        "access-key. Those in a folder HOST_PORT below it are for that server alone. Empty: no authentication.",
+    )
+    create_seconds: float = _option(
+        "VIPU_CREATE_TIMEOUT",
+        forms.duration_from(10, "is less than 10s, in which no partition is made"),
+        "5m",
+        "The longest that the creation of a partition may take. At least 10s.",
+    )
+    largest_size: int = _option(
+        "LARGEST_PARTITION",
+        forms.power_of_two(LARGEST_SIZE),
+        "64",
+        "Pods that ask for more IPUs are not served. A power of two.",
+    )
+    reconfigurable: bool = _option(
+        "RECONFIGURABLE_PARTITIONS",
+        forms.go_bool,
+        "true",
+        "Partitions are reconfigurable: a program may use their IPUs one by one and in groups.",
+    )
+    namespace_limits: tuple[tuple[str, int], ...] = _option(
+        "NAMESPACE_IPU_LIMITS",
+        forms.amounts(forms.NAMESPACE, "a namespace name"),
+        (),
+        'IPUs that the pods of a namespace may have at once, such as "research=32, *=16"; `*` is for those '
+        "that are not named. Empty: no limits.",
+    )
+    namespaces: tuple[str, ...] = served_namespaces(
+        Group.PARTITIONS, "Namespaces whose pods get partitions, separated by commas. Empty: all."
+    )
+    orphan_seconds: float = _option(
+        "ORPHAN_REMOVAL_DELAY",
+        forms.go_duration_seconds,
+        "2m",
+        "A partition that this cluster made, and that no pod has, is removed after so long.",
+    )
+    unscheduled_seconds: float = _option(
+        "UNSCHEDULED_TIMEOUT",
+        forms.go_duration_seconds,
+        "15m",
+        "A pod that has its partition, and that the scheduler finds no node for, gives it back after so "
+        "long, where other pods wait for its IPUs, or for those that its namespace may have. 0s: never.",
+    )
+    own_namespace: str = pod_namespace(Group.PARTITIONS, "The namespace of the controller's Lease and of its ledger.")
+    own_name: str = pod_name(Group.PARTITIONS, "controller")
+    log_level: str = log_level(Group.PARTITIONS)
+
+
+OPTIONS = options_of(PartitionSettings)
 
 
 def read_partition_settings(environment: Mapping[str, str]) -> PartitionSettings:

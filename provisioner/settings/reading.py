@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from provisioner.settings.effective import Settings
 from provisioner.settings.forms import (
     GCE,
     GKE,
@@ -15,7 +14,7 @@ from provisioner.settings.forms import (
     region_of,
 )
 from provisioner.settings.option import Option
-from provisioner.settings.options import OPTIONS
+from provisioner.settings.options import OPTIONS, Settings
 
 #: Of these OAuth scopes a node needs one to pull private images.
 _PULLING_SCOPES = ("/cloud-platform", "/devstorage.read_only", "/devstorage.read_write", "/devstorage.full_control")
@@ -66,8 +65,7 @@ def read_options(
         except ValueError as error:
             problems.append(f"{option.variable}={text!r} {error}. {option.description}")
             continue
-        if option.field:
-            values[option.field] = value
+        values[option.field] = value
     return values, problems
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import pytest
 
 from provisioner.partitions.app import planning_settings, servers_of
 from provisioner.settings import SettingsError
-from provisioner.settings.partitions import OPTIONS, PartitionSettings, VipuServer, read_partition_settings
+from provisioner.settings.partitions import PartitionSettings, VipuServer, read_partition_settings
 from provisioner.settings.webhook import read_webhook_settings
 
 SERVER = {"VIPU_SERVERS": "vipu.example.com"}
@@ -18,11 +16,6 @@ def test_the_defaults() -> None:
     """Whoever changes one changes what installations do."""
     effective = read_partition_settings(SERVER)
     assert effective == PartitionSettings(servers=(VipuServer("vipu.example.com", 8090, None),))
-
-
-def test_every_field_has_its_option() -> None:
-    """And no option is read for nothing."""
-    assert {option.field for option in OPTIONS} == {each.name for each in fields(PartitionSettings)}
 
 
 @pytest.mark.parametrize(
