@@ -60,8 +60,6 @@ class Limits:
     #: more waits for a moment, so that whoever asks all the time leaves the processor to others.
     answers_per_second: float | None = None
     answers_at_once: int = 200
-    #: Paths whose answers have no end: their time starts anew whenever the client has taken what it was sent.
-    streams: frozenset[str] = frozenset()
 
 
 class Config(uvicorn.Config):
@@ -330,18 +328,15 @@ class Connection(HttpToolsProtocol):
         self._parse()
 
     def resume_writing(self) -> None:
-        """Start the time of the next request once the client has received the answer; of a stream with each piece."""
+        """Start the time of the next request once the client has received the answer."""
         super().resume_writing()
         if not self._answering:
             self._rest()
-        elif self._streaming:
-            self._begin()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """Keep answering a client that has closed its sending half; uvicorn would drop the answer."""
         encrypted = self.config.tls is not None
-        if encrypted or not self._answering or self.cycle.more_body or self._streaming:
-            # A stream has no end: whoever closes has gone.
+        if encrypted or not self._answering or self.cycle.more_body:
             return None
         self.cycle.keep_alive = False
         return True
@@ -364,19 +359,10 @@ class Connection(HttpToolsProtocol):
         self.transport.write(b"\r\n".join(lines) + _HEAD_END + text.encode())
         self.transport.close()
 
-    def look_at_stream(self) -> None:
-        """Start the time anew for a stream whose client has taken all that it was sent."""
-        if self._streaming and self.cycle.response_started and not self.transport.get_write_buffer_size():
-            self._begin()
-
     @property
     def _answering(self) -> bool:
         cycle = cast(RequestResponseCycle | None, self.cycle)
         return cycle is not None and not cycle.response_complete
-
-    @property
-    def _streaming(self) -> bool:
-        return self._answering and self.cycle.scope["path"] in self.config.limits.streams
 
     def _begin(self) -> None:
         self.deadline = self.config.monotonic() + self.config.limits.request_seconds

@@ -155,7 +155,6 @@ class HttpServer:
             await asyncio.sleep(_LOOK_SECONDS)
             now = self._monotonic()
             for connection in self._connections():
-                connection.look_at_stream()
                 if connection.deadline <= now:
                     connection.cut()
 
@@ -176,8 +175,7 @@ def _listen(address: Address, limits: Limits) -> socket.socket:
     # Connections inherit these. An answer is written in two pieces; the second must not wait for an acknowledgement.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # A client whose machine is gone acknowledges nothing. The kernel would go on for a quarter of an hour, and take
-        # the little that a stream sends.
+        # A client whose machine is gone acknowledges nothing. The kernel would go on for a quarter of an hour.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limits.request_seconds * 1000))
     return listening
 

@@ -1,6 +1,6 @@
 """HTTP pages for scrapers and probes: /metrics on one address, /healthz and /readyz on another, or all on one.
 
-A product adds pages and streams of its own to those of the probes.
+A product adds pages of its own to those of the probes.
 
 Addresses are in Go's form, as the Go provisioner's flags have them. There is neither TLS nor authentication; what is
 served is no secret, network policies decide who may ask, and web pages of others may not (`hosts.py`). Probes are
@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
@@ -27,10 +27,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from provisioner.runtime import gzipped
 from provisioner.runtime.background import Worker, in_thread
 from provisioner.runtime.connections import Limits
-from provisioner.runtime.event_streams import route_of_stream
 from provisioner.runtime.hosts import KnownHosts
 from provisioner.runtime.http import Address, HttpServer, parse_address
-from provisioner.runtime.pages import Content, Page, Stream
+from provisioner.runtime.pages import Content, Page
 
 #: Returns the status and the body of an answer.
 _Probe = Callable[[], tuple[int, bytes]]
@@ -68,7 +67,6 @@ class Probes:
     stopped: str = "the loop has stopped making rounds"
     #: What a product adds.
     pages: Sequence[Page] = ()
-    streams: Sequence[Stream] = ()
 
 
 def make_status_server(
@@ -80,7 +78,6 @@ def make_status_server(
     monotonic: Callable[[], float] = time.monotonic,
 ) -> HttpServer:
     """Return the server of metrics, health and readiness; raise ServerError for an invalid address."""
-    limits = replace(limits, streams=frozenset(each.path for each in probes.streams))
     routes: dict[Address, list[Route]] = {}
     answers: dict[Address, Mapping[str, _Probe]] = {}
     if (address := parse_address(scrapes.address)) is not None:
@@ -101,10 +98,7 @@ def _answers(probes: Probes) -> Mapping[str, _Probe]:
 
 def _routes_of_product(probes: Probes) -> list[Route]:
     worker, packer = Worker(), gzipped.Packer()
-    return [
-        *(_page(each, worker, packer) for each in probes.pages),
-        *(route_of_stream(each, worker, packer) for each in probes.streams),
-    ]
+    return [_page(each, worker, packer) for each in probes.pages]
 
 
 def _text(problems: Sequence[str]) -> tuple[int, bytes]:

@@ -110,7 +110,7 @@ def test_an_answer_is_sent_without_delay(serve: Serve) -> None:
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux alone has the option")
 def test_a_client_whose_machine_is_gone_is_given_up_by_the_kernel(serve: Serve) -> None:
-    """It would hold its stream for a quarter of an hour: what a stream says fits the buffers of the system."""
+    """It would hold its answer for a quarter of an hour."""
     server = serve(hello, request_seconds=7.0)
     with socket.create_connection(("127.0.0.1", server.ports[0]), _PATIENCE_SECONDS) as client:
         client.sendall(_ASK)
