@@ -39,7 +39,7 @@ DISABLED = "0"
 #: Answers under way when the server stops get a second; the thread gets longer, in case an app blocks the event loop.
 _GRACE_SECONDS, _STOP_SECONDS = 1, 5.0
 #: Connections that wait in the kernel to be accepted.
-_BACKLOG = 128
+_BACKLOG = 1024
 #: So long a request waits when all clients together have asked too much, and accepting when the system is out of files.
 _PAUSE_SECONDS = 0.25
 #: A request of so much is not worth counting.
@@ -106,6 +106,7 @@ class _Connection(H11Protocol):
         self._begin()
 
     def _begin(self) -> None:
+        self._end()
         self.since = self.loop.time()
         self._timer = self.loop.call_later(self._server.limits.request_seconds, self.cut)
 
