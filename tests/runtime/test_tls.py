@@ -283,7 +283,7 @@ def test_whoever_sends_the_most_loses_it_where_all_together_sent_too_much(contex
         server.stop()
 
 
-@pytest.mark.timeout(120)  # A process, and 4,000 connections.
+@pytest.mark.timeout(60)  # A process, and 4,000 connections.
 def test_handshakes_that_never_begin_take_little_memory_and_keep_nobody_out(tmp_path: Path):
     """Eight times five hundred silent connections; each held 300 KiB, most of which never came back."""
     kubeconfig = tmp_path / "kubeconfig"
