@@ -65,7 +65,7 @@ async def _measure(say: Say, title: str, requests: list[bytes], hook: str, **var
     api = await loop.create_server(_Api, "127.0.0.1", 0)
     with tempfile.TemporaryDirectory() as name:
         kubeconfig = Path(name) / "kubeconfig"
-        _write_kubeconfig(kubeconfig, api.sockets[0].getsockname()[1])
+        write_kubeconfig(kubeconfig, api.sockets[0].getsockname()[1])
         with webhook_server(Path(name), kubeconfig, hook=hook, **variables) as server:
             # An API server keeps its connections, too.
             clients = await _connect(server)
@@ -165,7 +165,8 @@ class _Api(asyncio.Protocol):
         self._transport.write(head.encode() + body)
 
 
-def _write_kubeconfig(path: Path, port: int) -> None:
+def write_kubeconfig(path: Path, port: int) -> None:
+    """Write one that leads to a port of this machine."""
     cluster = {"name": "x", "cluster": {"server": f"http://127.0.0.1:{port}"}}
     named = {
         "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],

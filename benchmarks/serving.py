@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable
 
 from provisioner.runtime import logs
-from provisioner.runtime.connections import Limits
-from provisioner.runtime.http import HttpServer
+from provisioner.runtime.http import HttpServer, Limits
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from provisioner.slices.metrics import Metrics
 

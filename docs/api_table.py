@@ -30,17 +30,16 @@ curl --silent http://127.0.0.1:8081/api/v1/slices
 - Count durations up to `served_at`, the time of day at the process.
 - A view is built at most twice a second, however many ask. While nothing can be decided, the last view stays, and
   `problems` says why. `stalled` says that the last decision, at the moment `at` of the view, is more than a minute ago.
-- `/api/v1/events` is a stream of server-sent events: first an event `board` with everything, then an event `change`
-  for each change. Whoever applies
-  the changes has what `/api/v1/board` answers. `gone` names what is there no more, entries of the activity by number.
-  At most 16 clients follow at a time; others get 503, and may poll.
-- Large answers, and events, are compressed for clients that send `Accept-Encoding: gzip`.
+- Poll for changes: answers have an `ETag`, which names the process and the document's version, and a request with
+  `If-None-Match` is answered 304 while nothing has changed. The moments `served_at` and `at` alone are no change. There
+  is no stream of events.
+- Large answers are compressed for clients that send `Accept-Encoding: gzip`.
 - All clients together get 100 answers a second, and 200 more at once; then each waits for a quarter of a second.
 - There is no authentication: [security.md](security.md) says who reaches the port.
 """
 #: In the order of the page.
 _TYPES = (
-    (board, ("Document", "About", "Change", "Summary", "Changed", "Gone")),
+    (board, ("Document", "About")),
     (
         types,
         (

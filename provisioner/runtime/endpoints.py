@@ -17,13 +17,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from provisioner.runtime.connections import Limits
-from provisioner.runtime.http import Address, HttpServer
+from provisioner.runtime.http import Address, HttpServer, Limits
 from provisioner.runtime.pages import Content
+from provisioner.runtime.resources import body_of
 
 _T = TypeVar("_T")
 
@@ -125,7 +124,7 @@ class _App:
         if isinstance(found, Response):
             await found(scope, receive, send)
             return
-        body = await _body_of(receive)
+        body = await body_of(receive)
         try:
             content = await self._answer(found, body, time.perf_counter())
         except _Busy:
@@ -176,17 +175,6 @@ class _App:
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-
-async def _body_of(receive: Receive) -> bytes:
-    pieces = []
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        pieces.append(message.get("body", b""))
-        if not message.get("more_body", False):
-            return b"".join(pieces)
 
 
 def _is_quick(body: bytes) -> bool:

@@ -1,36 +1,52 @@
-"""An HTTP server for ASGI apps: a thread with an event loop of its own, on one address or several.
+"""An HTTP server for ASGI apps: uvicorn in a thread with an event loop of its own, on one address or several.
 
-uvicorn speaks HTTP, within the bounds of `connections`. When there are too many connections, the oldest one of the
-client that has the most is closed, so slow clients never keep others from their answers. Apps must not block the event
-loop. With TLS, a certificate that is loaded into the context again is used from the next connection on.
+uvicorn speaks HTTP. What it lacks is here: bounds on the time of a TLS handshake and of a request, on the number of
+connections, and on what all requests together hold. When there are too many connections, the oldest one of the client
+that has the most is closed, so slow clients never keep others from their answers. Apps must not block the event loop.
+With TLS, a certificate that is loaded into the context again is used from the next connection on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import asyncio.sslproto
 import errno
+import logging
 import re
 import socket
 import ssl
 import threading
-import time
+import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple, cast
 
+import h11
 import structlog
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
+from starlette.requests import ClientDisconnect
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from provisioner.runtime.connections import BACKLOG, GRACE_SECONDS, Config, Connection, Limits
+from provisioner.runtime.repeats import Repeats, place_of
 
 _log = structlog.get_logger(__name__)
 #: controller-runtime's word for "do not serve".
 DISABLED = "0"
-_LIMITS = Limits()
-#: How often overdue connections are looked for.
-_LOOK_SECONDS = 0.1
-#: The thread gets this much longer, in case an app blocks the event loop.
-_STOP_SECONDS = 5.0
+#: Answers under way when the server stops get a second; the thread gets longer, in case an app blocks the event loop.
+_GRACE_SECONDS, _STOP_SECONDS = 1, 5.0
+#: Connections that wait in the kernel to be accepted.
+_BACKLOG = 1024
+#: So long a request waits when all clients together have asked too much, and accepting when the system is out of files.
+_PAUSE_SECONDS = 0.25
+#: A request of so much is not worth counting.
+_SMALL_BYTES = 65536
+
+# Each TLS connection has a buffer of this size, 256 KiB by default: five hundred silent clients would take 128 MiB.
+asyncio.sslproto.SSLProtocol.max_size = 16 * 1024
 
 
 class ServerError(Exception):
@@ -54,6 +70,185 @@ def parse_address(text: str) -> Address | None:
     return Address(host=match["v6"] or match["host"] or "", port=int(match["port"]))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one address spends on its clients."""
+
+    connections: int = 32
+    #: From the connection, or the first byte of a later request, to the end of the answer.
+    request_seconds: float = 10.0
+    #: How long a connection may stay without a request after an answer.
+    idle_seconds: int = 10
+    #: Request line and headers together.
+    header_bytes: int = 16384
+    body_bytes: int = 65536
+    #: All connections together hold so much of requests that are not answered; beyond it the client that has sent the
+    #: most loses its largest.
+    held_bytes: int = 48 * 1024 * 1024
+    #: All clients together are answered so often, and so many times more at once; None: as often as they ask. Who asks
+    #: more waits for a moment, so that whoever asks all the time leaves the processor to others.
+    answers_per_second: float | None = None
+    answers_at_once: int = 200
+
+
+class _Connection(H11Protocol):
+    """One client's connection, from its first packet on, and the time that its current request has left."""
+
+    handshake: asyncio.Task[None] | None = None
+    #: What was received of a request that is not answered.
+    held = 0
+    _timer: asyncio.TimerHandle | None = None
+
+    def __init__(self, server: _Server, host: str) -> None:
+        super().__init__(server.config, server.server_state, {})
+        self._server = server
+        self.host = host
+        self._begin()
+
+    def _begin(self) -> None:
+        self._end()
+        self.since = self.loop.time()
+        self._timer = self.loop.call_later(self._server.limits.request_seconds, self.cut)
+
+    def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def data_received(self, data: bytes) -> None:
+        """Take what a client sends."""
+        if self._timer is None:
+            self._begin()
+        self.held += len(data)
+        if self.held > _SMALL_BYTES:
+            self._server.make_room_for_bodies()
+        if not self.transport.is_closing():
+            super().data_received(data)
+
+    def on_response_complete(self) -> None:
+        """Let uvicorn's time without a request begin, or that of a request which is there already."""
+        self.held = 0
+        if self.conn.their_state is h11.SEND_BODY:
+            # Nobody reads the rest of the body.
+            self.transport.close()
+        if not self.transport.is_closing():
+            # Otherwise it is for reading the answer.
+            self._end()
+        super().on_response_complete()
+        if not self.cycle.response_complete:
+            self._begin()
+
+    def send_400_response(self, msg: str) -> None:
+        """End a connection that speaks no HTTP, without a word where an answer has begun."""
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:
+            self.cut()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """End without waiting until the client has read its answer."""
+        self.cut()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget a client that has gone."""
+        self.cut()
+        super().connection_lost(exc)
+
+    def cut(self) -> None:
+        """Close it now; what is not yet read or written is lost."""
+        self._end()
+        self._server.open.discard(self)
+        if (transport := cast(asyncio.Transport | None, self.transport)) is not None:
+            transport.abort()
+        elif self.handshake is not None:
+            self.handshake.cancel()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn on one address; connections are counted from their first packet on, before TLS."""
+
+    def __init__(self, app: ASGIApp, name: str, limits: Limits, tls: ssl.SSLContext | None) -> None:
+        self.limits = limits
+        self.open: set[_Connection] = set()
+        self._tls = tls
+        config = uvicorn.Config(
+            app,
+            loop="none",
+            http="h11",
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            # uvicorn logs nothing; failures of an app are logged here.
+            log_config=None,
+            log_level=logging.CRITICAL,
+            access_log=False,
+            # Set explicitly, otherwise uvicorn reads them from the environment.
+            workers=1,
+            proxy_headers=False,
+            headers=[("Server", name)],
+            timeout_keep_alive=limits.idle_seconds,
+            timeout_graceful_shutdown=_GRACE_SECONDS,
+            h11_max_incomplete_event_size=limits.header_bytes,
+        )
+        super().__init__(config)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept."""
+        self.servers = []
+        [listening] = sockets or []
+        self._accepting = asyncio.create_task(self._accept(listening))
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, let answers under way end, and close the rest."""
+        self._accepting.cancel()
+        await asyncio.wait([self._accepting])
+        await super().shutdown(sockets)
+        if cancelled := {*self.server_state.tasks}:
+            # Each answers 500.
+            await asyncio.wait(cancelled, timeout=_GRACE_SECONDS)
+        for each in [*self.open]:
+            each.cut()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, (host, *_) = await loop.sock_accept(listening)
+            except OSError:
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            if len(self.open) >= self.limits.connections:
+                by_client = Counter(each.host for each in self.open)
+                max(self.open, key=lambda each: (by_client[each.host], -each.since)).cut()
+            connection = _Connection(self, host)
+            self.open.add(connection)
+            connection.handshake = loop.create_task(self._connect(connection, accepted))
+            # Those that are open get their turn, however many come.
+            await asyncio.sleep(0)
+
+    async def _connect(self, connection: _Connection, accepted: socket.socket) -> None:
+        try:
+            # The connection's own time is over earlier.
+            seconds = 2 * self.limits.request_seconds if self._tls is not None else None
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection, accepted, ssl=self._tls, ssl_handshake_timeout=seconds
+            )
+        except (OSError, asyncio.CancelledError) as error:
+            _log.debug("connection.failed", client=connection.host, error=str(error))
+            connection.cut()
+            # asyncio's refer to themselves: the memory of the connection would wait for a look for garbage.
+            traceback.clear_frames(error.__traceback__)
+
+    def make_room_for_bodies(self) -> None:
+        """Cut connections until all together hold no more than they may."""
+        while sum(each.held for each in self.open) > self.limits.held_bytes:
+            by_client: Counter[str] = Counter()
+            for each in self.open:
+                by_client[each.host] += each.held
+            max(self.open, key=lambda each: (by_client[each.host], each.held)).cut()
+
+
 class HttpServer:
     """Serves an app on each address; start and stop once each."""
 
@@ -62,9 +257,8 @@ class HttpServer:
         apps: Mapping[Address, ASGIApp],
         *,
         name: str,
-        limits: Limits = _LIMITS,
+        limits: Limits = Limits(),
         tls: ssl.SSLContext | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
         at_end: Callable[[], None] = lambda: None,
     ) -> None:
         """`name` is sent in the Server header; without `tls` connections are not encrypted.
@@ -75,10 +269,9 @@ class HttpServer:
         self._name = name
         self._limits = limits
         self._tls = tls
-        self._monotonic = monotonic
         self._at_end = at_end
         self._sockets: list[socket.socket] = []
-        self._servers: list[uvicorn.Server] = []
+        self._servers: list[_Server] = []
         self._thread: threading.Thread | None = None
         self._draining = threading.Event()
         #: The ports that are served; with port 0 the system chooses one.
@@ -87,14 +280,17 @@ class HttpServer:
     def start(self) -> None:
         """Listen and serve in the background; raise ServerError, and serve nothing, if an address is not free."""
         try:
-            self._sockets.extend(_listen(each, self._limits) for each in self._apps)
+            self._sockets.extend(map(_listen, self._apps))
         except ServerError:
             self._close()
             raise
         if not self._sockets:
             return
         self.ports = tuple(each.getsockname()[1] for each in self._sockets)
-        self._servers = [uvicorn.Server(self._config(app)) for app in self._apps.values()]
+        self._servers = [
+            _Server(_guarded(app, self._limits, self._draining.is_set), self._name, self._limits, self._tls)
+            for app in self._apps.values()
+        ]
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
         self._thread.start()
         _log.debug("http_server.started", ports=self.ports)
@@ -108,20 +304,10 @@ class HttpServer:
         for server in self._servers:
             server.should_exit = True
         if self._thread is not None:
-            self._thread.join(GRACE_SECONDS + _STOP_SECONDS)
+            self._thread.join(_GRACE_SECONDS + _STOP_SECONDS)
         self._close()
         self._servers.clear()
         self._thread, self.ports = None, ()
-
-    def _config(self, app: ASGIApp) -> Config:
-        return Config(
-            app,
-            name=self._name,
-            limits=self._limits,
-            monotonic=self._monotonic,
-            tls=self._tls,
-            draining=self._draining.is_set,
-        )
 
     def _close(self) -> None:
         for each in self._sockets:
@@ -137,33 +323,73 @@ class HttpServer:
             self._close()
 
     async def _serve(self) -> None:
-        looking = asyncio.create_task(self._cut_overdue())
         try:
             await asyncio.gather(
                 *(each.serve(sockets=[sock]) for each, sock in zip(self._servers, self._sockets, strict=True))
             )
         finally:
-            looking.cancel()
-            for connection in self._connections():
-                connection.cut()
             self._at_end()
             # Connections are closed in the next turn of the loop.
             await asyncio.sleep(0)
 
-    async def _cut_overdue(self) -> None:
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            now = self._monotonic()
-            for connection in self._connections():
-                connection.look_at_stream()
-                if connection.deadline <= now:
-                    connection.cut()
 
-    def _connections(self) -> list[Connection]:
-        return [cast(Connection, each) for server in self._servers for each in server.server_state.connections]
+def _guarded(app: ASGIApp, limits: Limits, draining: Callable[[], bool]) -> ASGIApp:
+    """Limit what an app is sent and how often it is asked; if it fails, answer 500 and log it.
+
+    While `draining`, each answer is the last of its connection.
+    """
+    limited = RequestBodyLimitMiddleware(app, max_body_size=limits.body_bytes)
+    repeats, pace = Repeats(), _Pace(limits)
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                if draining():
+                    message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+            await send(message)
+
+        if pace.is_exceeded():
+            await asyncio.sleep(_PAUSE_SECONDS)
+        try:
+            await limited(scope, receive, send_and_note)
+        except ClientDisconnect:
+            # The app was reading the body.
+            return
+        except Exception as error:  # noqa: BLE001
+            # The edge of the process: whatever fails in an app, the client gets an answer.
+            left_out = repeats.left_out(place_of(error))
+            if left_out is not None:
+                about = {"method": scope["method"], "path": scope["path"]}
+                _log.error("http_request.failed", **about, left_out=left_out, exc_info=error)
+            if not started:
+                await PlainTextResponse("internal error; see the log\n", 500)(scope, receive, send_and_note)
+
+    return guarded
 
 
-def _listen(address: Address, limits: Limits) -> socket.socket:
+class _Pace:
+    """How often clients are answered."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._per_second, self._most = limits.answers_per_second, limits.answers_at_once
+        self._left, self._counted_at = float(limits.answers_at_once), 0.0
+
+    def is_exceeded(self) -> bool:
+        """Count one answer; return whether it was one too many."""
+        if self._per_second is None:
+            return False
+        now = asyncio.get_running_loop().time()
+        passed, self._counted_at = now - self._counted_at, now
+        left = min(self._most, self._left + passed * self._per_second) - 1
+        self._left = max(0.0, left)
+        return left < 0
+
+
+def _listen(address: Address) -> socket.socket:
     where = f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
     try:
         listening = _listen_on(address)
@@ -173,12 +399,9 @@ def _listen(address: Address, limits: Limits) -> socket.socket:
         raise ServerError(f"address {where!r} cannot be served: {error}") from error
     except UnicodeError as error:
         raise ServerError(f"address {where!r} cannot be served: the host is not a name") from error
-    # Connections inherit these. An answer is written in two pieces; the second must not wait for an acknowledgement.
+    # Connections inherit it. An answer is written in two pieces; the second must not wait for an acknowledgement.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # A client whose machine is gone acknowledges nothing. The kernel would go on for a quarter of an hour, and take
-        # the little that a stream sends.
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limits.request_seconds * 1000))
+    listening.setblocking(False)
     return listening
 
 
@@ -189,15 +412,15 @@ def _listen_on(address: Address) -> socket.socket:
     family, _, _, _, target = found[0]
     # Every interface means both families, whatever the system's default.
     both = target[0] == "::" and socket.has_dualstack_ipv6()
-    return socket.create_server((str(target[0]), address.port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
+    return socket.create_server((str(target[0]), address.port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
 
 
 def _listen_everywhere(port: int) -> socket.socket:
     if socket.has_dualstack_ipv6():
         try:
-            return socket.create_server(("::", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+            return socket.create_server(("::", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)
         except OSError as error:
             if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                 raise
     # A kernel with the code for IPv6 and no address of it.
-    return socket.create_server(("0.0.0.0", port), backlog=BACKLOG)
+    return socket.create_server(("0.0.0.0", port), backlog=_BACKLOG)

@@ -14,8 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from provisioner.runtime.connections import Limits
-from provisioner.runtime.http import Address, HttpServer
+from provisioner.runtime.http import Address, HttpServer, Limits
 from provisioner.runtime.pages import Content
 
 _JSON = "application/json"
@@ -65,7 +64,7 @@ class _App:
         call = Call(
             names=names,
             headers=_headers(scope["headers"]),
-            body=await _body_of(receive),
+            body=await body_of(receive),
             client=client[0] if client else "",
         )
         content = await resource.answer(call)
@@ -119,7 +118,8 @@ def _is_json(raw: Iterable[tuple[bytes, bytes]]) -> bool:
     return _headers(raw).get("content-type", "").partition(";")[0].strip().lower() == _JSON
 
 
-async def _body_of(receive: Receive) -> bytes:
+async def body_of(receive: Receive) -> bytes:
+    """Return the body of a request; raise ClientDisconnect where it does not come to its end."""
     pieces = []
     while True:
         message = await receive()

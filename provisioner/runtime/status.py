@@ -1,6 +1,6 @@
 """HTTP pages for scrapers and probes: /metrics on one address, /healthz and /readyz on another, or all on one.
 
-A product adds pages and streams of its own to those of the probes.
+A product adds pages of its own to those of the probes.
 
 Addresses are in Go's form, as the Go provisioner's flags have them. There is neither TLS nor authentication; what is
 served is no secret, network policies decide who may ask, and web pages of others may not (`hosts.py`). Probes are
@@ -11,10 +11,10 @@ interpreter, and whoever asks all the time must not slow down the controller's l
 
 from __future__ import annotations
 
+import gzip
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
@@ -22,23 +22,17 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from provisioner.runtime import gzipped
 from provisioner.runtime.background import Worker, in_thread
-from provisioner.runtime.connections import Limits
-from provisioner.runtime.event_streams import route_of_stream
 from provisioner.runtime.hosts import KnownHosts
-from provisioner.runtime.http import Address, HttpServer, parse_address
-from provisioner.runtime.pages import Content, Page, Stream
-
-#: Returns the status and the body of an answer.
-_Probe = Callable[[], tuple[int, bytes]]
+from provisioner.runtime.http import Address, HttpServer, Limits, parse_address
+from provisioner.runtime.pages import Content, Page
 
 #: Probes, scrapers and people ask far less often.
 _LIMITS = Limits(answers_per_second=100.0)
-#: Pages that are smaller are not compressed.
-_GZIP_BYTES = 16384
+#: Pages that are smaller are not compressed. Higher levels take twice as long and more for a tenth less.
+_GZIP_BYTES, _GZIP_LEVEL = 16384, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,51 +62,27 @@ class Probes:
     stopped: str = "the loop has stopped making rounds"
     #: What a product adds.
     pages: Sequence[Page] = ()
-    streams: Sequence[Stream] = ()
 
 
-def make_status_server(
-    name: str,
-    scrapes: Scrapes,
-    probes: Probes,
-    *,
-    limits: Limits = _LIMITS,
-    monotonic: Callable[[], float] = time.monotonic,
-) -> HttpServer:
+def make_status_server(name: str, scrapes: Scrapes, probes: Probes, *, limits: Limits = _LIMITS) -> HttpServer:
     """Return the server of metrics, health and readiness; raise ServerError for an invalid address."""
-    limits = replace(limits, streams=frozenset(each.path for each in probes.streams))
     routes: dict[Address, list[Route]] = {}
-    answers: dict[Address, Mapping[str, _Probe]] = {}
     if (address := parse_address(scrapes.address)) is not None:
         routes[address] = [_metrics(scrapes)]
     if (address := parse_address(probes.address)) is not None:
-        routes.setdefault(address, []).extend(_routes_of_product(probes))
-        answers[address] = _answers(probes)
-    apps = {address: _app(served, answers.get(address, {})) for address, served in routes.items()}
-    return HttpServer(apps, name=name, limits=limits, monotonic=monotonic)
+        worker = Worker()
+        routes.setdefault(address, []).extend(
+            (
+                _probe("/healthz", lambda: () if probes.alive() else (probes.stopped,)),
+                _probe("/readyz", probes.problems),
+                *(_page(each, worker) for each in probes.pages),
+            )
+        )
+    return HttpServer({address: _app(served) for address, served in routes.items()}, name=name, limits=limits)
 
 
-def _answers(probes: Probes) -> Mapping[str, _Probe]:
-    return {
-        "/healthz": lambda: _text([] if probes.alive() else [probes.stopped]),
-        "/readyz": lambda: _text(probes.problems()),
-    }
-
-
-def _routes_of_product(probes: Probes) -> list[Route]:
-    worker, packer = Worker(), gzipped.Packer()
-    return [
-        *(_page(each, worker, packer) for each in probes.pages),
-        *(route_of_stream(each, worker, packer) for each in probes.streams),
-    ]
-
-
-def _text(problems: Sequence[str]) -> tuple[int, bytes]:
-    return (503, "\n".join((*problems, "")).encode()) if problems else (200, b"ok\n")
-
-
-def _app(routes: Sequence[Route], probes: Mapping[str, _Probe]) -> ASGIApp:
-    paths = " ".join(sorted((*probes, *(each.path for each in routes))))
+def _app(routes: Sequence[Route]) -> ASGIApp:
+    paths = " ".join(sorted(each.path for each in routes))
 
     async def reject(request: Request, _error: Exception) -> Response:
         if request.method not in ("GET", "HEAD"):
@@ -126,25 +96,15 @@ def _app(routes: Sequence[Route], probes: Mapping[str, _Probe]) -> ASGIApp:
 
     app = Starlette(routes=routes, exception_handlers={HTTPException: reject, Exception: fail})
     app.router.redirect_slashes = False
-    return KnownHosts(_Probed(app, probes))
+    return KnownHosts(app)
 
 
-class _Probed:
-    """Answers probes before anything else is looked at: whoever asks all the time costs as little as can be."""
+def _probe(path: str, problems: Callable[[], Sequence[str]]) -> Route:
+    async def endpoint(_request: Request) -> Response:
+        found = problems()
+        return PlainTextResponse("\n".join((*found, "")) if found else "ok\n", 503 if found else 200)
 
-    def __init__(self, app: ASGIApp, probes: Mapping[str, _Probe]) -> None:
-        self._app = app
-        self._probes = probes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        probe = self._probes.get(scope["path"])
-        if probe is None or scope["method"] not in ("GET", "HEAD"):
-            await self._app(scope, receive, send)
-            return
-        status, body = probe()
-        headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+    return Route(path, endpoint)
 
 
 def _metrics(scrapes: Scrapes) -> Route:
@@ -159,21 +119,21 @@ def _metrics(scrapes: Scrapes) -> Route:
     return Route("/metrics", endpoint)
 
 
-def _page(page: Page, worker: Worker, packer: gzipped.Packer) -> Route:
+def _page(page: Page, worker: Worker) -> Route:
     room = threading.BoundedSemaphore(page.at_once)
 
     async def endpoint(request: Request) -> Response:
         if not room.acquire(blocking=False):
             return PlainTextResponse("too many requests at once\n", 503)
         try:
-            return await worker.do(lambda: _response(page.make(), request.headers, packer))
+            return await worker.do(lambda: _response(page.make(), request.headers))
         finally:
             room.release()
 
     return Route(page.path, endpoint)
 
 
-def _response(content: Content, asked: Mapping[str, str], packer: gzipped.Packer) -> Response:
+def _response(content: Content, asked: Mapping[str, str]) -> Response:
     """Return a page as a client asks for it: not at all where it has the same one, compressed where it takes that."""
     headers = dict(content.headers)
     if "ETag" in headers and _tags(headers["ETag"]) & _tags(asked.get("if-none-match", "")):
@@ -181,9 +141,9 @@ def _response(content: Content, asked: Mapping[str, str], packer: gzipped.Packer
     body = content.body
     if len(body) >= _GZIP_BYTES:
         headers["Vary"] = "Accept-Encoding"
-        if gzipped.takes_gzip(asked.get("accept-encoding", "")):
+        if "gzip" in asked.get("accept-encoding", "").lower():
             headers["Content-Encoding"] = "gzip"
-            body = packer.whole(body)
+            body = gzip.compress(body, _GZIP_LEVEL)
     return Response(body, content.status, headers, content.media_type)
 
 

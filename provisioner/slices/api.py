@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import functools
 import json
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from provisioner.runtime.pages import Content, Feed, Page, Stream
+from provisioner.runtime.pages import Content, Page
 from provisioner.slices import page
-from provisioner.slices.board import About, Board, Change, Document
+from provisioner.slices.board import About, Board, Document
 from provisioner.slices.view import CapacityView, PoolView, SliceView, WorkloadView
 from provisioner.slices.view.timeline import Track
 from provisioner.slices.view.types import Entry
@@ -23,8 +22,6 @@ from provisioner.slices.view.types import Entry
 ROOT: Final = "/api/v1"
 _JSON = "application/json"
 _NO_STORE = {"Cache-Control": "no-store"}
-#: Problems change without a round, too.
-_LOOK_SECONDS = 2.0
 _ENCODER = msgspec.json.Encoder()
 #: Lists, their types, and how they are found in a document.
 _LISTS: Mapping[str, tuple[type, str, Callable[[Document], Any]]] = {
@@ -42,64 +39,35 @@ def pages(board: Board) -> tuple[Page, ...]:
         *page.pages(),
         Page(path=ROOT, make=lambda: _json(_paths())),
         Page(path=f"{ROOT}/openapi.json", make=lambda: _json(_described())),
-        Page(path=f"{ROOT}/board", make=lambda: _json(board.json())),
-        Page(path=f"{ROOT}/about", make=lambda: _json(_ENCODER.encode(_about(board.document())))),
-        Page(path=f"{ROOT}/capacity", make=lambda: _json(_ENCODER.encode(_capacity(board.document())))),
+        Page(path=f"{ROOT}/board", make=lambda: _versioned(*board.everything())),
+        Page(path=f"{ROOT}/about", make=_part(board, _about)),
+        Page(path=f"{ROOT}/capacity", make=_part(board, _capacity)),
         Page(path=f"{ROOT}/settings", make=lambda: _json(_ENCODER.encode({"settings": board.settings()}))),
-        *(Page(path=f"{ROOT}/{name}", make=_list(board, name)) for name in _LISTS),
+        *(Page(path=f"{ROOT}/{name}", make=_part(board, functools.partial(_list, name))) for name in _LISTS),
     )
-
-
-def streams(board: Board) -> tuple[Stream, ...]:
-    """Return the streams of the board."""
-    return (Stream(path=f"{ROOT}/events", open=lambda: BoardFeed(board)),)
-
-
-class BoardFeed(Feed):
-    """First an event `board` with everything, then an event `change` for each change."""
-
-    def __init__(self, board: Board, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._board = board
-        self._monotonic = monotonic
-        self._version: int | None = None
-        self._mark: tuple[int, int] | None = None
-        self._read_at = float("-inf")
-
-    def pending(self) -> bool:
-        """Whether there was a round or a decision since the last look, or that look is long ago."""
-        return self._mark != self._board.mark or self._monotonic() - self._read_at >= _LOOK_SECONDS
-
-    def read(self) -> tuple[bytes, ...]:
-        """Return what the client does not have yet."""
-        self._read_at = self._monotonic()
-        changes = self._board.changes_since(self._version) if self._version is not None else None
-        if changes is None:
-            self._version, body = self._board.everything()
-            parts = _event(b"board", self._version, body)
-        else:
-            parts = tuple(part for version, body in changes for part in _event(b"change", version, body))
-            self._version = changes[-1][0] if changes else self._version
-        self._mark = self._board.built_mark
-        return parts
-
-
-def _event(name: bytes, number: int, body: bytes) -> tuple[bytes, ...]:
-    # JSON has no line breaks of its own.
-    return b"event: %s\nid: %d\ndata: " % (name, number), body, b"\n\n"
 
 
 def _json(body: bytes) -> Content:
     return Content(body=body, media_type=_JSON, headers=_NO_STORE)
 
 
-def _list(board: Board, name: str) -> Callable[[], Content]:
-    find = _LISTS[name][2]
+def _versioned(document: Document, body: bytes) -> Content:
+    """Return a part of a document. Its tag names the process, too: each counts versions anew."""
+    about = document.about
+    tag = f'W/"{about.identity}.{about.started_at.timestamp():.6f}.{document.version}"'
+    return Content(body=body, media_type=_JSON, headers={**_NO_STORE, "ETag": tag})
 
+
+def _part(board: Board, find: Callable[[Document], dict[str, Any]]) -> Callable[[], Content]:
     def make() -> Content:
         document = board.document()
-        return _json(_ENCODER.encode({"version": document.version, "items": find(document)}))
+        return _versioned(document, _ENCODER.encode(find(document)))
 
     return make
+
+
+def _list(name: str, document: Document) -> dict[str, Any]:
+    return {"version": document.version, "items": _LISTS[name][2](document)}
 
 
 def _about(document: Document) -> dict[str, Any]:
@@ -130,7 +98,7 @@ def _described() -> bytes:
 
 def description() -> dict[str, Any]:
     """Describe the API in OpenAPI's form, from the types that are served."""
-    types = [About, CapacityView, Document, Change, *(each[0] for each in _LISTS.values())]
+    types = [About, CapacityView, Document, *(each[0] for each in _LISTS.values())]
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     by_type = dict(zip((each.__name__ for each in types), schemas, strict=True))
     number = {"type": "integer", "description": "Counts the changes since the process started."}
@@ -161,19 +129,6 @@ def description() -> dict[str, Any]:
                 "The settings in effect, by variable", {"type": "object", "properties": {"settings": variables}}
             ),
             **{f"{ROOT}/{name}": _path(each[1], listed(name)) for name, each in _LISTS.items()},
-            f"{ROOT}/events": {
-                "get": {
-                    "summary": "An event `board` with everything, then an event `change` for each change",
-                    "responses": {
-                        "200": {
-                            "description": "Server-sent events. The data of `board` is a Document, that of `change` a "
-                            "Change.",
-                            "content": {"text/event-stream": {"schema": {"type": "string"}}},
-                        },
-                        "503": {"description": "Too many clients; poll /api/v1/board, or try again later."},
-                    },
-                }
-            },
         },
         "components": {"schemas": components},
     }
@@ -183,6 +138,9 @@ def _path(summary: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "get": {
             "summary": summary,
-            "responses": {"200": {"description": "OK", "content": {_JSON: {"schema": schema}}}},
+            "responses": {
+                "200": {"description": "OK", "content": {_JSON: {"schema": schema}}},
+                "304": {"description": "The version that If-None-Match names is the latest."},
+            },
         }
     }

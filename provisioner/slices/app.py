@@ -117,7 +117,6 @@ def build(
             alive=loop.alive,
             problems=loop.problems,
             pages=board_api.pages(board),
-            streams=board_api.streams(board),
         ),
     )
     return Controller(

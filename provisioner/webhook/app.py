@@ -31,9 +31,8 @@ from provisioner.partitions import handover
 from provisioner.partitions.admission import injection as ipus
 from provisioner.partitions.admission.review import review_pod as review_pod_with_ipus
 from provisioner.runtime import garbage, signals
-from provisioner.runtime.connections import Limits
 from provisioner.runtime.endpoints import make_endpoint_server
-from provisioner.runtime.http import HttpServer, ServerError, parse_address
+from provisioner.runtime.http import HttpServer, Limits, ServerError, parse_address
 from provisioner.runtime.repeats import Repeats
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from provisioner.settings.webhook import WebhookSettings
@@ -55,7 +54,7 @@ _DRAIN_SECONDS = 8.0
 #: A review holds an object of up to 3 MiB, twice where it is changed. The limit for connections is far above what API
 #: servers open; they keep those that are idle for 90 s.
 _LIMITS = Limits(
-    connections=512, request_seconds=15.0, idle_seconds=120.0, body_bytes=8 * 1024 * 1024, held_bytes=48 * 1024 * 1024
+    connections=512, request_seconds=15.0, idle_seconds=120, body_bytes=8 * 1024 * 1024, held_bytes=48 * 1024 * 1024
 )
 _STOPPED = "the thread that keeps the certificates has ended"
 _DATED = "the certificate may not be trusted any more: it was not looked at for long, or it ended"

@@ -40,5 +40,5 @@ def url(browser: webdriver.Chrome, board: HandMadeBoard) -> Iterator[str]:
     """Return the address of the page."""
     with served(board) as address:
         yield address
-        # A server waits for its streams to end.
+        # It would ask a server that is gone.
         browser.get("about:blank")

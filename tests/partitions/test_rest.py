@@ -18,7 +18,7 @@ from provisioner.partitions import handover, names
 from provisioner.partitions.rest import access, servers
 from provisioner.partitions.rest.identity import ACCESS_REVIEWS, TOKEN_REVIEWS
 from provisioner.partitions.vipu.records import PartitionState
-from provisioner.runtime.connections import Limits
+from provisioner.runtime.http import Limits
 from tests.support.partitions_api import SERVER, FakeVipu, Ground, id_of, jwt
 from tests.support.waiting import wait_for
 

@@ -271,7 +271,6 @@ def serve(demo: Demo, *, address: str, speed: float, seconds: float | None = Non
             alive=lambda: True,
             problems=tuple,
             pages=api.pages(board),
-            streams=api.streams(board),
         ),
     )
     with logs.told_to(demo.stage):

@@ -1,9 +1,10 @@
-"""What is served: everything, and what changed since."""
+"""What is served: everything, and whether it has changed."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,15 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.slices import api
-from provisioner.slices.api import BoardFeed
-from provisioner.slices.board import Board, Change, Document
+from provisioner.slices.board import Board, Document
 from provisioner.slices.view import View, build_view
 from tests.support.board import make_board
 from tests.support.clock import NOW
 from tests.support.models import make_jobset
 from tests.support.world import World
-
-_LISTS = {"workloads": "id", "slices": "id", "pools": "name"}
 
 
 class Stage:
@@ -69,51 +67,6 @@ class Stage:
         self.seconds += 1.0
 
 
-def events(parts: Sequence[bytes]) -> list[tuple[str, Any]]:
-    """Take server-sent events apart."""
-    found = []
-    for block in filter(None, b"".join(parts).decode().split("\n\n")):
-        fields = dict(line.split(": ", 1) for line in block.split("\n"))
-        found.append((fields["event"], json.loads(fields["data"])))
-    return found
-
-
-def applied(document: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """Apply a change as the page does."""
-    new = dict(document)
-    for name in ("version", "served_at", "leading", "leader", "problems", "stalled"):
-        new[name] = change[name]
-    left = [each for each in document["activity"] if each["number"] not in change["gone"]["activity"]]
-    new["activity"] = [*left, *change["activity"]]
-    before = document["view"] or {}
-    if change["summary"] is None:
-        new["view"] = None
-    else:
-        lists = {name: _merged(before.get(name, []), key, name, change) for name, key in _LISTS.items()}
-        new["view"] = change["summary"] | lists
-    tracks = _merged(document["tracks"], "pool", "tracks", change)
-    new["tracks"] = sorted(tracks, key=lambda each: (each["segments"][0]["since"], each["pool"]))
-    return new
-
-
-def _merged(items: list[Any], key: str, name: str, change: dict[str, Any]) -> list[Any]:
-    by_key = {each[key]: each for each in items} | change["changed"].get(name, {})
-    for each in change["gone"].get(name, ()):
-        by_key.pop(each, None)
-    return sorted(by_key.values(), key=lambda each: str(each[key]))
-
-
-def canonical(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document without what a change need not tell: the moments of a round without news, and of serving it."""
-    view = document["view"]
-    if view is not None:
-        view = {**view, "at": None} | {
-            name: sorted(view[name], key=lambda each, key=key: str(each[key])) for name, key in _LISTS.items()
-        }
-    tracks = sorted(document["tracks"], key=lambda each: (each["segments"][0]["since"], each["pool"]))
-    return {**document, "served_at": None, "view": view, "tracks": tracks}
-
-
 def test_a_quiet_cluster_does_not_stop_the_clock_of_what_is_served() -> None:
     """Commands count from the moment of the view how long a slice has waited: an hour without a change is an hour."""
     stage = Stage()
@@ -131,8 +84,7 @@ def test_a_quiet_cluster_does_not_stop_the_clock_of_what_is_served() -> None:
     after = stage.board.document()
     assert after.view is not None
     assert after.view.at == stage.world.now
-    assert stage.board.changes_since(after.version) == []
-    assert before.version <= after.version
+    assert before.version == after.version
 
 
 def test_the_moment_of_serving_is_told_and_is_no_change() -> None:
@@ -148,12 +100,6 @@ def test_the_moment_of_serving_is_told_and_is_no_change() -> None:
     assert later.view is not None
     assert (later.view.at, later.served_at) == (decided_at, decided_at + timedelta(seconds=40))
     assert later.version == first.version
-    stage.board.journal.write(stage.world.now, "notice", "something")
-    stage.world.pass_time(5)
-    stage.later()
-    stage.board.document()
-    ((_, change),) = stage.board.changes_since(first.version) or ()
-    assert datetime.fromisoformat(json.loads(change)["served_at"]) == decided_at + timedelta(seconds=45)
 
 
 def test_a_last_decision_that_is_long_ago_is_a_change_that_is_told_once() -> None:
@@ -176,94 +122,29 @@ def test_a_last_decision_that_is_long_ago_is_a_change_that_is_told_once() -> Non
 
 
 @pytest.mark.timeout(120)  # A hundred worlds of up to 25 rounds each.
-@given(steps=st.lists(st.tuples(st.integers(0, 26), st.booleans()), max_size=25))
-def test_changes_lead_from_any_document_to_the_next(steps: list[tuple[int, bool]]) -> None:
-    """Whatever happens, and whenever the client looks: what it has put together is what it would be sent anew."""
+@given(steps=st.lists(st.integers(0, 26), max_size=25))
+def test_the_version_counts_what_has_changed(steps: list[int]) -> None:
+    """Whatever happens: a client that has this version has what it would be sent anew, but for moments."""
     stage = Stage()
-    feed = BoardFeed(stage.board, lambda: stage.seconds)
-    document: dict[str, Any] = {}
-    for number, looks in steps:
+    last: dict[str, Any] = {}
+    for number in steps:
         stage.act(number)
         stage.later()
-        for kind, data in events(feed.read()) if looks else ():
-            document = data if kind == "board" else applied(document, data)
-    stage.later()
-    for kind, data in events(feed.read()):
-        document = data if kind == "board" else applied(document, data)
-    assert canonical(document) == canonical(json.loads(stage.board.json()))
+        document = json.loads(stage.board.json())
+        version = document.pop("version")
+        view = document["view"]
+        document |= {"served_at": None, "view": {**view, "at": None} if view is not None else None}
+        assert version == (last["version"] + (document != last["document"]) if last else 1)
+        last = {"version": version, "document": document}
 
 
 def test_everything_fits_the_description() -> None:
     """The types that describe the API read what it serves."""
     stage = Stage()
-    feed = BoardFeed(stage.board, lambda: stage.seconds)
     for number in (0, 1, 7, 7, 10, 3, 15, 22, 25):
         stage.act(number)
         stage.later()
-        for kind, data in events(feed.read()):
-            msgspec.convert(data, Document if kind == "board" else Change, strict=False)
-
-
-def test_nothing_is_sent_while_nothing_changes() -> None:
-    """A round alone is no news."""
-    stage = Stage()
-    feed = BoardFeed(stage.board, lambda: stage.seconds)
-    stage.act(0)
-    stage.later()
-    assert events(feed.read())[0][0] == "board"
-    for _ in range(5):
-        stage.world.pass_time(1)
-    stage.publish()
-    stage.later()
-    feed.read()
-    for _ in range(3):
-        stage.publish()
-        stage.later()
-        assert feed.pending()
-        assert feed.read() == ()
-        assert not feed.pending()
-
-
-def test_a_client_that_is_far_behind_gets_everything_again() -> None:
-    """Only so many changes are kept."""
-    stage = Stage()
-    feed = BoardFeed(stage.board, lambda: stage.seconds)
-    stage.act(0)
-    stage.later()
-    feed.read()
-    for _ in range(30):
-        stage.board.journal.write(stage.world.now, "notice", "something")
-        stage.later()
-        stage.board.document()
-    (event,) = events(feed.read())
-    assert event[0] == "board"
-    assert len(event[1]["activity"]) >= 30
-
-
-def test_large_changes_are_kept_as_far_as_there_is_room() -> None:
-    """Twenty of them would hold a hundred megabytes; who is behind by more than a few gets everything anew."""
-    stage = Stage()
-    stage.act(0)
-    stage.later()
-    first = stage.board.document().version
-    for number in range(10):
-        stage.board.journal.write(stage.world.now, "notice", f"{number}" * 1_000_000)
-        stage.later()
-        stage.board.document()
-    assert stage.board.changes_since(first) is None
-    assert stage.board.changes_since(first + 5) is None
-    kept = stage.board.changes_since(first + 7)
-    assert kept is not None
-    assert [version - first for version, _ in kept] == [8, 9, 10]
-    stage.board.journal.write(stage.world.now, "notice", "x" * 5_000_000)
-    stage.later()
-    stage.board.document()
-    assert stage.board.changes_since(first + 10) is None
-    stage.board.journal.write(stage.world.now, "notice", "small")
-    stage.later()
-    kept = stage.board.changes_since(first + 11)
-    assert kept is not None
-    assert len(kept) == 1
+        msgspec.convert(json.loads(stage.board.json()), Document, strict=False)
 
 
 def test_a_view_is_built_twice_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,9 +202,7 @@ def test_a_follower_shows_no_view() -> None:
     assert page_of(stage.board, "/api/v1/about")()["leader"] == "pod-b"
     stage.board.leader = lambda: "pod-c"
     stage.later()
-    stage.board.document()
-    ((_, change),) = stage.board.changes_since(document.version) or ()
-    assert json.loads(change)["leader"] == "pod-c"
+    assert stage.board.document().version == document.version + 1
 
 
 def test_problems_show_without_a_round() -> None:
@@ -356,7 +235,7 @@ def test_the_description_names_every_path_that_is_served() -> None:
     """Generated from the types; each path is there, and nothing else."""
     board = Stage().board
     described = page_of(board, "/api/v1/openapi.json")()
-    served = {each.path for each in (*api.pages(board), *api.streams(board)) if each.path.startswith("/api/v1/")}
+    served = {each.path for each in api.pages(board) if each.path.startswith("/api/v1/")}
     assert set(described["paths"]) == served - {"/api/v1/openapi.json"}
     assert set(page_of(board, "/api/v1")()["paths"]) == set(described["paths"])
     text = json.dumps(described)
@@ -374,3 +253,22 @@ def test_about_and_capacity() -> None:
     assert page_of(stage.board, "/api/v1/capacity")()["capacity"]["chips"]["waiting"] == 8
     about = page_of(stage.board, "/api/v1/about")()
     assert (about["about"]["cluster"], about["leading"]) == ("my-cluster", True)
+
+
+@pytest.mark.parametrize("name", ["board", "about", "capacity", "workloads", "slices", "pools", "timeline", "activity"])
+def test_a_tag_names_process_and_version(name: str) -> None:
+    """A round without news keeps it; another process counts its versions anew."""
+
+    def tag(stage: Stage) -> str:
+        stage.later()
+        return next(each for each in api.pages(stage.board) if each.path.endswith(f"/{name}")).make().headers["ETag"]
+
+    stage, other = Stage(), Stage()
+    other.board.about = replace(other.board.about, started_at=NOW + timedelta(seconds=1))
+    first = tag(stage)
+    stage.publish()
+    second = tag(stage)
+    stage.world.pass_time(1)
+    stage.publish()
+    assert tag(stage) == second
+    assert len({first, second, tag(other)}) == 3

@@ -202,19 +202,14 @@ class HandMadeBoard(Board):
     def show(self, **changes: Any) -> None:
         """Show something else from now on."""
         self.shown = replace(self.shown, **changes)
-        self._rounds += 1
 
     def _build(self, version: int) -> Document:
         return replace(self.shown, version=version)
 
 
 @contextmanager
-def served(board: Board, port: int = 0, *, prefix: str = "", streams_at_once: int | None = None) -> Iterator[str]:
+def served(board: Board, port: int = 0, *, prefix: str = "") -> Iterator[str]:
     """Serve a board as the provisioner does, and return the address; under a prefix, as a proxy has it."""
-    streams = [
-        replace(each, path=prefix + each.path, **({} if streams_at_once is None else {"at_once": streams_at_once}))
-        for each in api.streams(board)
-    ]
     server = make_status_server(
         "a-controller",
         Scrapes(address="0", exposition=bytes),
@@ -223,7 +218,6 @@ def served(board: Board, port: int = 0, *, prefix: str = "", streams_at_once: in
             alive=lambda: True,
             problems=tuple,
             pages=[replace(each, path=prefix + each.path) for each in api.pages(board)],
-            streams=streams,
         ),
     )
     server.start()

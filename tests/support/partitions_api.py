@@ -20,8 +20,7 @@ from provisioner.partitions.rest.api import LIMITS, Sources, make_rest_server
 from provisioner.partitions.rest.identity import ACCESS_REVIEWS, TOKEN_REVIEWS
 from provisioner.partitions.vipu.protocol import VipuError
 from provisioner.partitions.vipu.records import Allocation, Partition, PartitionRequest, PartitionState
-from provisioner.runtime.connections import Limits
-from provisioner.runtime.http import Address
+from provisioner.runtime.http import Address, Limits
 from tests.support.clock import NOW
 from tests.support.kube import FakeKube
 

@@ -28,8 +28,7 @@ from provisioner.partitions.rest.servers import Servers, Slow
 from provisioner.partitions.rest.wire import Refused
 from provisioner.partitions.vipu.protocol import Vipu, VipuError
 from provisioner.partitions.vipu.records import PartitionState
-from provisioner.runtime.connections import Limits
-from provisioner.runtime.http import Address, HttpServer
+from provisioner.runtime.http import Address, HttpServer, Limits
 from provisioner.runtime.pages import Content
 from provisioner.runtime.repeats import Repeats
 from provisioner.runtime.resources import NAME, Call, Resource, make_resource_server
@@ -38,7 +37,7 @@ _log = structlog.get_logger(__name__)
 
 NAME_OF_SERVER = "tpu-provisioner-partitions"
 #: A body has some 300 bytes, a token 1,500. What a V-IPU server takes long for is answered 503 in time.
-LIMITS = Limits(connections=256, request_seconds=30.0, idle_seconds=60.0, body_bytes=4096, answers_per_second=200.0)
+LIMITS = Limits(connections=256, request_seconds=30.0, idle_seconds=60, body_bytes=4096, answers_per_second=200.0)
 #: When to ask again: while IPUs are waited for, while a partition is made, when something cannot be known.
 _WAITING_SECONDS, _MAKING_SECONDS, _UNKNOWN_SECONDS, _BUSY_SECONDS = 5, 2, 5, 1
 _ID = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")

@@ -6,7 +6,7 @@ from provisioner.runtime.files import file_pages
 from provisioner.runtime.pages import Page
 
 _SCRIPTS = (
-    "activity", "app", "board", "capacity", "dom", "query", "states", "store", "stream", "theme", "timeline", "times"
+    "activity", "app", "board", "capacity", "dom", "poll", "query", "states", "store", "theme", "timeline", "times"
 )  # fmt: skip
 _FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),

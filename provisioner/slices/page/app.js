@@ -4,10 +4,10 @@ import { makeActivity } from "./activity.js";
 import { makeBoard } from "./board.js";
 import { makeCapacity } from "./capacity.js";
 import { Keyed, icon, make, setAttribute, setClass, setText, setTitled, showTexts } from "./dom.js";
+import { Connection } from "./poll.js";
 import { NO_FILTERS, VIEWS, address, isFiltered, matcher, namespaceOf, readQuery, states } from "./query.js";
 import { STATES, STATE_HELP } from "./states.js";
 import { Store } from "./store.js";
-import { Connection } from "./stream.js";
 import { makeTimeline } from "./timeline.js";
 import { clockTime, timeOfDay } from "./times.js";
 
@@ -63,7 +63,7 @@ function renderHead() {
   setTitled(byId("cluster"), cluster);
   setText(byId("release"), about.release);
   byId("release").title = `Process ${about.identity}, started ${about.started_at}`;
-  const word = { live: "Live", polling: "Polling", lost: "Not connected", connecting: "Connecting" }[connection.kind];
+  const word = { live: "Live", lost: "Not connected", connecting: "Connecting" }[connection.kind];
   setText(byId("live-word"), word);
   setClass(byId("live"), `live ${connection.kind}`);
   setText(byId("role"), store.leading ? "Leader" : "Standby");
@@ -76,9 +76,6 @@ function renderBanners() {
   if (connection.kind === "lost") {
     const since = clockTime(connection.since);
     banners.push(["lost", `Connection lost since ${since}, trying again.`, store.loaded ? "What is shown is from then." : ""]);
-  }
-  if (connection.kind === "polling") {
-    banners.push(["info", "Live updates are not to be had at the moment.", "The page asks for changes every few seconds."]);
   }
   if (store.loaded) {
     if (!store.leading) {
@@ -101,7 +98,7 @@ function renderBanners() {
     const node = make("div", { className: `banner ${kind}` }, icon(kind === "info" ? "info" : "warning"), words);
     if (kind === "lost") {
       const button = make("button", { type: "button" }, "Try now");
-      button.addEventListener("click", () => stream.retry());
+      button.addEventListener("click", () => poll.ask());
       node.append(button);
     }
     return node;
@@ -259,9 +256,9 @@ function setTheme(theme, isChosen) {
 
 listen();
 setTheme(document.documentElement.dataset.theme ?? "", false);
-const stream = new Connection(store, schedule, (state) => {
+const poll = new Connection(store, schedule, (state) => {
   connection = state;
   schedule();
 });
 render();
-stream.start();
+poll.ask();

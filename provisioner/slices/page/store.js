@@ -1,12 +1,10 @@
-// The latest document of the API, kept up to date by its changes.
+// The latest document of the API, and which of its items have changed.
 
 import { noteServerTime } from "./times.js";
 
 const LISTS = { workloads: "id", slices: "id", pools: "name", tracks: "pool" };
 
-/** What changed since the last look: null for everything, else the ids by list. */
 export class Store {
-  version = 0;
   about = null;
   leading = true;
   /** The pod that leads; empty where none is known to. */
@@ -21,48 +19,35 @@ export class Store {
   pools = new Map();
   tracks = new Map();
   activity = [];
+  /** What changed since the last look: null for everything, else the ids by list. */
   #changed = null;
 
   get loaded() {
     return this.about !== null;
   }
 
-  /** Take over everything. */
+  /** Take over a document. */
   load(document) {
     const { view } = document;
-    this.version = document.version;
-    this.about = document.about;
-    this.#head(document, view);
     const lists = { workloads: view?.workloads, slices: view?.slices, pools: view?.pools, tracks: document.tracks };
     for (const [name, key] of Object.entries(LISTS)) {
+      const before = this[name];
       this[name] = new Map((lists[name] ?? []).map((item) => [item[key], item]));
+      if (this.#changed === null) continue;
+      for (const [id, item] of this[name]) {
+        if (before.has(id) && JSON.stringify(before.get(id)) === JSON.stringify(item)) continue;
+        this.#changed[name].add(id);
+      }
+      for (const id of before.keys()) if (!this[name].has(id)) this.#changed[name].add(id);
     }
+    this.about = document.about;
+    this.leading = document.leading;
+    this.leader = document.leader;
+    this.problems = document.problems;
+    this.stalled = document.stalled;
+    this.summary = view ? { at: view.at, alerts: view.alerts, capacity: view.capacity } : null;
     this.activity = document.activity;
-    this.#changed = null;
-    noteServerTime(document.served_at, { fresh: true });
-  }
-
-  /** Take over one change. Returns whether it continues what is here. */
-  apply(change) {
-    if (!this.loaded || change.version !== this.version + 1) return false;
-    this.version = change.version;
-    this.#head(change, change.summary);
-    for (const name of Object.keys(LISTS)) {
-      for (const [key, item] of Object.entries(change.changed[name] ?? {})) {
-        this[name].set(key, item);
-        this.#changed?.[name].add(key);
-      }
-      for (const key of change.gone[name] ?? []) {
-        this[name].delete(key);
-        this.#changed?.[name].add(key);
-      }
-    }
-    const forgotten = new Set(change.gone.activity);
-    if (forgotten.size || change.activity.length) {
-      this.activity = [...this.activity.filter((entry) => !forgotten.has(entry.number)), ...change.activity];
-    }
-    noteServerTime(change.served_at);
-    return true;
+    noteServerTime(document.served_at);
   }
 
   /** Return what changed since the last call; null for everything. */
@@ -70,16 +55,6 @@ export class Store {
     const changed = this.#changed;
     this.#changed = Object.fromEntries(Object.keys(LISTS).map((name) => [name, new Set()]));
     return changed;
-  }
-
-  #head(source, summary) {
-    this.leading = source.leading;
-    this.leader = source.leader;
-    this.problems = source.problems;
-    this.stalled = source.stalled;
-    this.summary = summary
-      ? { at: summary.at, alerts: summary.alerts, capacity: summary.capacity }
-      : null;
   }
 
   /** Node pools that serve no slice, or not as the one that their slice counts on. */

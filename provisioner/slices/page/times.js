@@ -7,16 +7,15 @@ const DAY = 24 * HOUR;
 /** Ages are shown to the minute; a countdown is looked at each second. */
 const AGE_TICK = 10 * SECOND;
 
-let offset = null;
+let offset = 0;
 
-/** Take note of the server's clock. What was said earliest after it was made is the best guess. */
-export function noteServerTime(text, { fresh = false } = {}) {
-  const found = Date.parse(text) - Date.now();
-  if (fresh || offset === null || found > offset) offset = found;
+/** Take note of the server's clock. */
+export function noteServerTime(text) {
+  offset = Date.parse(text) - Date.now();
 }
 
 export function serverNow() {
-  return Date.now() + (offset ?? 0);
+  return Date.now() + offset;
 }
 
 const two = (number) => String(number).padStart(2, "0");
