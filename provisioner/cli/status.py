@@ -16,8 +16,8 @@ from provisioner.cli.formats import FORMATS, format_option, write
 from provisioner.cli.frame import Command
 from provisioner.cli.output import plain
 from provisioner.cli.remote import Remote, RemoteError, remote_options, view_problem
+from provisioner.model.moments import clock
 from provisioner.slices.board import Document
-from provisioner.slices.planning.moments import clock
 from provisioner.slices.view import PoolView, SliceView, State, View
 from provisioner.slices.view.explain import for_how_long
 from provisioner.slices.view.types import RUNS

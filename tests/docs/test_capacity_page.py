@@ -12,7 +12,7 @@ from provisioner import constants
 from provisioner.model.capacity import FailureKind, Network
 from provisioner.model.choices import parse_choices
 from provisioner.settings import OPTIONS
-from provisioner.slices.planning.launch import allowlists
+from provisioner.slices.demand import allowlists
 from provisioner.slices.planning.memory.backoff import DELAYS
 from provisioner.slices.planning.turns import TURN
 from tests.support.models import make_jobset

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from provisioner import constants
 from provisioner.settings import Settings
-from provisioner.slices.demand import Slice
-from provisioner.slices.planning.launch import allowlists
+from provisioner.slices.demand import Slice, allowlists
 from provisioner.slices.planning.launch.specification import Candidates
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 

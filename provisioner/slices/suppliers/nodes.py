@@ -6,8 +6,7 @@ from provisioner import constants, tpu
 from provisioner.model import bounds
 from provisioner.model.capacity import Taint
 from provisioner.settings import Settings, forms
-from provisioner.slices.demand import Slice
-from provisioner.slices.planning.launch import allowlists
+from provisioner.slices.demand import Slice, allowlists
 from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 
 #: Pods that do not tolerate it get no capacity that Google may take back.

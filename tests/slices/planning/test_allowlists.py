@@ -11,8 +11,7 @@ from provisioner import constants
 from provisioner.model.capacity import Network
 from provisioner.model.choices import parse_choices
 from provisioner.settings import Settings, read_settings
-from provisioner.slices.demand import Slice
-from provisioner.slices.planning.launch import allowlists
+from provisioner.slices.demand import Slice, allowlists
 from provisioner.slices.supplier import UnmeetableError
 from tests.support.models import make_jobset, make_requirements, make_slice, pool_request
 from tests.support.settings import settings

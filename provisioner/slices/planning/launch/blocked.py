@@ -10,6 +10,7 @@ from typing import NamedTuple
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, PoolName, Zone
 from provisioner.model.choices import CapacityChoice
+from provisioner.model.moments import clock
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch import limits
@@ -17,7 +18,6 @@ from provisioner.slices.planning.launch.capacity import Choices
 from provisioner.slices.planning.launch.specification import Specification
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Backoff
-from provisioner.slices.planning.moments import clock
 from provisioner.slices.planning.plan import Blocked
 from provisioner.slices.planning.round import Round
 from provisioner.slices.supplier import UnmeetableError

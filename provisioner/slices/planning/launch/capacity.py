@@ -13,8 +13,7 @@ from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, Zone
 from provisioner.model.choices import QUEUED_NOT_SERVED, CapacityChoice, reservation_path
 from provisioner.settings import Settings, forms, region_of
-from provisioner.slices.demand import Slice
-from provisioner.slices.planning.launch import allowlists
+from provisioner.slices.demand import Slice, allowlists
 from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 
 _ON_DEMAND = CapacityChoice(kind=CapacityKind.ON_DEMAND)

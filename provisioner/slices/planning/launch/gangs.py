@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 
 from provisioner import constants
 from provisioner.model.capacity import PoolName, PoolStatus
+from provisioner.model.moments import clock
 from provisioner.model.workloads import WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId
@@ -23,7 +24,6 @@ from provisioner.slices.planning.launch.blocked import problem_of_all
 from provisioner.slices.planning.launch.capacity import wants_all_or_nothing
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory.state import Gang, Memory
-from provisioner.slices.planning.moments import clock
 from provisioner.slices.planning.notices import notice
 from provisioner.slices.planning.plan import Notice
 from provisioner.slices.planning.round import Round, Supply
@@ -97,12 +97,9 @@ def take_turns(round_: Round) -> Turns:
             continue
         resource = f"{_RESOURCE}{accelerator}"
         new = {uid for uid in uids - queued if any(each.pending for each in members[uid])}
+        new = {uid for uid in new if not _begun(members[uid], round_.owned, nodes)}
         # Who can never have all keeps nobody waiting.
-        new = {
-            uid
-            for uid in new
-            if not _begun(members[uid], round_.owned, nodes) and not problem_of_all(round_, members[uid])
-        }
+        new = {uid for uid in new if not problem_of_all(round_, members[uid])}
         since = {uid: min(waits_since(each, now) for each in members[uid]) for uid in queue | new}
         waiting = {
             unit_of(members[uid][0], together=True): since[uid]

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from provisioner import constants
 from provisioner.model.capacity import NodePoolRequest, PoolName, PoolStatus, Zone
 from provisioner.model.choices import capacity_key
+from provisioner.model.moments import clock
 from provisioner.model.workloads import WorkloadUid, pod_ref, workload_ref
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch.blocked import InTheWay, Prospects, combined, problem_of, prospects_of
@@ -23,7 +24,6 @@ from provisioner.slices.planning.launch.specification import Specification, is_h
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Phase, Tally
-from provisioner.slices.planning.moments import clock
 from provisioner.slices.planning.notices import not_separate, notice, underused, unknown_selectors, unlisted
 from provisioner.slices.planning.plan import Blocked, Create, Notice, PoolState
 from provisioner.slices.planning.round import Round

@@ -14,8 +14,8 @@ from provisioner.model.choices import CapacityChoice, capacity_key, comma_items
 from provisioner.model.fit import demand_key, misfit, room_misfit
 from provisioner.model.labels import is_system
 from provisioner.settings import Settings
-from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.launch import allowlists, capacity
+from provisioner.slices.demand import Slice, SliceId, allowlists
+from provisioner.slices.planning.launch import capacity
 from provisioner.slices.planning.launch.capacity import Choices, choices_of
 from provisioner.slices.planning.ownership import owner_labels
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError

@@ -13,13 +13,13 @@ from provisioner.model import bounds
 from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
 from provisioner.model.choices import capacity_key
 from provisioner.model.fit import trusted
+from provisioner.model.moments import clock
 from provisioner.model.workloads import Pod, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.answers import unexplained
 from provisioner.slices.planning.memory.state import Backoff, CallState, DeleteCall, Memory
-from provisioner.slices.planning.moments import clock
 from provisioner.slices.planning.notices import notice
 from provisioner.slices.planning.plan import Alert, Notice
 from provisioner.slices.planning.round import Round, Supply

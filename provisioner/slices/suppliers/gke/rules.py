@@ -10,8 +10,7 @@ from provisioner.model.capacity import CapacityKind, Network, NodePool, NodePool
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.fit import NodeView
 from provisioner.settings import Settings, parse_networks
-from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.launch import allowlists
+from provisioner.slices.demand import Slice, SliceId, allowlists
 from provisioner.slices.supplier import ImpossibleError, LabelRules, Polling, PoolRules, UnmeetableError
 from provisioner.slices.suppliers import names, nodes
 from provisioner.slices.suppliers.gke import node_labels
