@@ -189,7 +189,7 @@ class Reporter:
         leader = pod_ref(state.leader) if state is not None and state.leader is not None else None
         workload = workload_ref(state.workload) if state is not None and state.workload is not None else None
         made = transition.old is not None and (transition.old.planned or transition.old is Phase.PROVISIONING)
-        if made and new in (Phase.READY, Phase.IN_USE) and leader is not None and state is not None:
+        if made and new is Phase.READY and leader is not None and state is not None:
             message = f"Node pool {name} is ready: {state.nodes} x {state.machine_type}"
             self.recorder.emit(leader, kind="Normal", reason=constants.CREATION_SUCCEEDED, message=message)
         if new is Phase.FAILED:

@@ -50,7 +50,12 @@ _RIGHTS = Path(__file__).parents[2] / "deploy" / "nodegroups" / "rbac"
 _MANIFESTS = (_RIGHTS, _RIGHTS.parent / "device-plugin")
 _PATIENCE_SECONDS = 90.0
 #: The address of the API server is what the cluster publishes.
-_SETTINGS = NodeGroupSettings(project_id=PROJECT, device_plugin_image="registry.example.com/plugin:1")
+_SETTINGS = NodeGroupSettings(
+    project_id=PROJECT,
+    device_plugin_image="registry.example.com/plugin:1",
+    device_plugin_agent_image="",
+    device_plugin_log_image="",
+)
 
 
 class World:

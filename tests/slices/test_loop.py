@@ -210,6 +210,7 @@ def test_back_off_survives_a_crash(world: World) -> None:
     world.start()
     world.rounds(3, every_seconds=3)
     assert world.gke.names_of("create_node_pool") == [pool]
+    world.finish_deletes()
     world.rounds(20, every_seconds=3)
     assert len(world.gke.names_of("create_node_pool")) == 2
 

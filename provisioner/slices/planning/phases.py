@@ -136,10 +136,16 @@ def changes(
 def _steps(
     name: PoolName, before: PhaseEntry | None, phase: Phase, owner: SliceId | None, now: datetime
 ) -> Iterable[Transition]:
-    """Yield the steps to a phase; a pool that vanished, and whose name is wanted again since, is gone in between."""
+    """Yield the steps to a phase.
+
+    A pool that vanished, and whose name is wanted again since, is gone in between; one that pods are on was ready.
+    """
     old, since = (before.phase, before.since) if before is not None else (None, None)
     slice_id = owner or (before.slice_id if before is not None else None)
     if old is not None and phase.planned and not old.planned:
         yield Transition(pool=name, slice_id=slice_id, old=old, new=Phase.GONE, at=now, since=since)
         old, since = None, None
+    if phase is Phase.IN_USE and old is not None and (old.planned or old is Phase.PROVISIONING):
+        yield Transition(pool=name, slice_id=slice_id, old=old, new=Phase.READY, at=now, since=since)
+        old, since = Phase.READY, now
     yield Transition(pool=name, slice_id=slice_id, old=old, new=phase, at=now, since=since)
