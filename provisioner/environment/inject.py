@@ -207,12 +207,21 @@ def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> Ite
     for names in TOGETHER:
         missing = [each for each in names if each in variables and is_absent(each, container, variables)]
         there = [each for each in names if not is_absent(each, container, variables)]
-        given = [each for each in there if container.given[each].value != variables.get(each)]
+        given = [each for each in there if _begins(each, container, variables)]
         for each in missing if given else ():
             del variables[each]
         # An empty value is there to turn them off.
         if missing and given and all(container.given[each].value != "" for each in given):
             yield f"a container has {' and '.join(given)} and lacks {' and '.join(missing)}; set all of them or none"
+
+
+def _begins(name: str, container: Container, variables: Mapping[str, str]) -> bool:
+    """Whether a variable that is there is of a layout of the user's own."""
+    value = container.given[name].value
+    # Users list host names alone, and take the number from a label of the pod or another variable: these are completed.
+    if name == WORKER_HOSTNAMES or (name == WORKER_ID and (value is None or "$(" in value)):
+        return False
+    return value != variables.get(name)
 
 
 def _operations(container: Container, variables: Mapping[str, str | FieldRef]) -> Iterable[Operation]:

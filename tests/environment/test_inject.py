@@ -311,13 +311,36 @@ def test_a_missing_list_of_variables_is_created(absent: dict[str, Any]):
 
 def test_a_value_that_is_there_stays_and_the_rest_is_added_before_it():
     owner = stateful_set()
-    env = [{"name": "TPU_WORKER_ID", "value": "7"}, {"name": "WHO", "value": "$(TPU_WORKER_HOSTNAMES)"}]
+    env = [{"name": "TPU_WORKER_ID", "value": "0"}, {"name": "WHO", "value": "$(TPU_WORKER_HOSTNAMES)"}]
     pod = pod_of(owner, "train-0", containers=[container(env=env)])
     read = read_pod(pod, "ml")
     assert read is not None
     after = apply_patch(pod, inject(read, owner, ALL).patch)["spec"]["containers"][0]["env"]
     assert [each["name"] for each in after] == ["TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID", "WHO"]
-    assert after[1]["value"] == "7"
+    assert after[1]["value"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("given", "added", "told"),
+    [
+        pytest.param({"name": "TPU_WORKER_ID", "value": "7"}, set(), True, id="another number"),
+        pytest.param({"name": "TPU_WORKER_ID", "value": ""}, set(), False, id="no number"),
+        pytest.param({"name": "TPU_WORKER_ID", "value": "1"}, {"TPU_WORKER_HOSTNAMES"}, False, id="the same number"),
+        pytest.param(
+            {"name": "TPU_WORKER_ID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['x']"}}},
+            {"TPU_WORKER_HOSTNAMES"},
+            False,
+            id="a number from a label",
+        ),
+        pytest.param({"name": "TPU_WORKER_HOSTNAMES", "value": "a,b"}, {"TPU_WORKER_ID"}, False, id="host names alone"),
+    ],
+)
+def test_host_names_are_not_added_to_a_number_of_the_users_own(given: dict[str, Any], added: set[str], *, told: bool):
+    owner = stateful_set()
+    [found], said = injected(pod_of(owner, "train-1", containers=[container(env=[given])]), owner)
+    assert found.keys() - {given["name"]} == added
+    problem = "a container has TPU_WORKER_ID and lacks TPU_WORKER_HOSTNAMES; set all of them or none"
+    assert said.problems == ((problem,) if told else ())
 
 
 @pytest.mark.parametrize(
