@@ -66,7 +66,7 @@ def command(
         # Half of a manifest must not be applied.
         _say(wrong or ["there is no object in these files"])
         return ExitCode.ERROR
-    settings = Settings(injection=Injection.OPT_IN if opt_in else Injection.ALL, topology=topology)
+    settings = Settings(injection=Injection.OPT_IN if opt_in else Injection.ALL, topology=topology, asked=not opt_in)
     objects = [each.value for each in manifests.documents]
     if pods:
         found = pods_of_manifests(objects, settings, namespace, _MOST_PODS)

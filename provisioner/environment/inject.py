@@ -11,7 +11,6 @@ from provisioner import constants, tpu
 from provisioner.admission.patch import Operation
 from provisioner.environment.layout import Layout, LayoutError, layout_of
 from provisioner.environment.numbering import (
-    NumberedElsewhereError,
     Numbering,
     NumberingError,
     UnnumberedError,
@@ -61,6 +60,8 @@ class Settings:
     #: The variables of GKE's device plugin as well, for clusters without it.
     topology: bool = False
     wrong: Wrong = Wrong.WARN
+    #: All pods are taken to ask, as where somebody runs a command for them.
+    asked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +91,7 @@ def wanted(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> bool:
     """Whether a pod gets variables; `owner` is empty where it was not read."""
     if settings.injection is Injection.OFF:
         return False
-    wish = pod.wish or (wish_of(fields.mapping(owner.get("metadata"))) if _stateful(pod) and owner else "")
+    wish = _wish(pod, owner)
     return wish == "enabled" or (settings.injection is Injection.ALL and wish != "disabled")
 
 
@@ -98,7 +99,8 @@ def needs_owner(pod: TpuPod) -> bool:
     """Whether the variables follow from the owner, too; a slice of one VM needs to know nobody else."""
     layout = _layout(pod)
     one_host = layout is not None and layout.one_host
-    return owner_to_read(pod) is not None and not (one_host and not _slices_together(pod))
+    may_ask = not pod.wish and _stateful(pod) and any(each.has_sources for each in pod.containers)
+    return owner_to_read(pod) is not None and (may_ask or not one_host or _slices_together(pod))
 
 
 def host_names_to_write(pod: TpuPod, owner: Mapping[str, Any]) -> int:
@@ -122,6 +124,8 @@ def is_complete(pod: TpuPod) -> bool:
     layout = _layout(pod)
     local = {WORKER_HOSTNAMES: "localhost"} if layout is None or layout.one_host else {}
     for each in pod.containers:
+        if _is_left_alone(each, pod):
+            continue
         alone = not _slices_together(pod) or (NUM_SLICES in each.given and each.given[NUM_SLICES].value == "")
         names = (WORKER_ID, WORKER_HOSTNAMES, *(() if alone else TOGETHER[1]))
         if any(is_absent(name, each, local) for name in names):
@@ -131,6 +135,7 @@ def is_complete(pod: TpuPod) -> bool:
 
 def inject(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Injected:
     """Return the patch that gives a pod its variables; `owner` is the raw object that `owner_to_read` names."""
+    pod = replace(pod, wish="enabled" if settings.asked else _wish(pod, owner))
     found = _injected(pod, owner, settings)
     return replace(found, problems=()) if found.problems and is_complete(pod) else found
 
@@ -150,10 +155,8 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Inje
             check_size(pod, layout, numbering)
         except NumberingError as error:
             # Of a pod that has not asked, somebody else may know more: its own controller, or GKE where it is one VM.
-            others = isinstance(error, NumberedElsewhereError) or (
-                layout is None and isinstance(error, UnnumberedError)
-            )
-            return Injected(problems=() if others and pod.wish != "enabled" else (str(error),))
+            others = isinstance(error, UnnumberedError) and pod.wish != "enabled"
+            return Injected(problems=() if others else (str(error),))
         problems += _misfits(pod, layout, numbering)
     workers = workers_of(pod, layout, None if layout is not None and layout.one_host else numbering)
     try:
@@ -162,8 +165,11 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Inje
     except NumberingError as error:
         return Injected(problems=(str(error),))
     beside = slices_of(pod, layout, numbering) if numbering is not None else {}
-    found = []
+    found: list[dict[str, str]] = []
     for container, own in zip(pod.containers, workers, strict=True):
+        if _is_left_alone(container, pod):
+            found.append({})
+            continue
         variables = {**own, **beside}
         problems += _leave_what_is_begun(container, variables)
         if settings.topology and layout is not None:
@@ -201,12 +207,21 @@ def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> Ite
     for names in TOGETHER:
         missing = [each for each in names if each in variables and is_absent(each, container, variables)]
         there = [each for each in names if not is_absent(each, container, variables)]
-        given = [each for each in there if container.given[each].value != variables.get(each)]
+        given = [each for each in there if _begins(each, container, variables)]
         for each in missing if given else ():
             del variables[each]
         # An empty value is there to turn them off.
         if missing and given and all(container.given[each].value != "" for each in given):
             yield f"a container has {' and '.join(given)} and lacks {' and '.join(missing)}; set all of them or none"
+
+
+def _begins(name: str, container: Container, variables: Mapping[str, str]) -> bool:
+    """Whether a variable that is there is of a layout of the user's own."""
+    value = container.given[name].value
+    # Users list host names alone, and take the number from a label of the pod or another variable: these are completed.
+    if name == WORKER_HOSTNAMES or (name == WORKER_ID and (value is None or "$(" in value)):
+        return False
+    return value != variables.get(name)
 
 
 def _operations(container: Container, variables: Mapping[str, str | FieldRef]) -> Iterable[Operation]:
@@ -242,6 +257,15 @@ def _layout(pod: TpuPod) -> Layout | None:
 def _slices_together(pod: TpuPod) -> bool:
     """Whether slices of one VM may work together: those of a JobSet, and where the pod says so."""
     return pod.marks.get(constants.MULTISLICE) == "true" or constants.JOBSET_NAME in pod.marks
+
+
+def _is_left_alone(container: Container, pod: TpuPod) -> bool:
+    """Whether a container may have the variables from somewhere else, and the pod does not ask for ours."""
+    return container.has_sources and pod.wish != "enabled"
+
+
+def _wish(pod: TpuPod, owner: Mapping[str, Any]) -> str:
+    return pod.wish or (wish_of(fields.mapping(owner.get("metadata"))) if _stateful(pod) and owner else "")
 
 
 def _stateful(pod: TpuPod) -> bool:

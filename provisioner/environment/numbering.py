@@ -20,20 +20,14 @@ from provisioner.workloads.owners import STATEFUL_SET
 #: The first port of processes: libtpu's on GKE, and the one that LeaderWorkerSet uses.
 PROCESS_PORT = 8471
 _LWS_PROCESS_PORT = 8476
-#: Its pods are numbered by the webhook of KubeRay's TPU add-on.
-_RAY_CLUSTER = "RayCluster"
 
 
 class NumberingError(ValueError):
     """Nothing tells which worker a pod is, or how the others are reached; the text says what to do."""
 
 
-class NumberedElsewhereError(NumberingError):
-    """The controller of the pods, or its webhook, numbers them itself."""
-
-
 class UnnumberedError(NumberingError):
-    """Nothing numbers the pods, as is usual for those that are a slice each."""
+    """Nothing here numbers the pods: their own controller or its webhook may, or each is a slice."""
 
 
 class OwnerKey(NamedTuple):
@@ -119,8 +113,7 @@ def numbering_of(pod: TpuPod, owner: Mapping[str, Any]) -> Numbering:
         return _of_leader_worker_set(pod)
     key = owner_to_read(pod)
     if key is None:
-        error = NumberedElsewhereError if pod.owner.kind == _RAY_CLUSTER else UnnumberedError
-        raise error(
+        raise UnnumberedError(
             f"it is owned by a {fields.shown(pod.owner.kind)}, whose pods are not numbered; use a StatefulSet, a Job, "
             f"a JobSet or a LeaderWorkerSet, or set TPU_WORKER_ID and TPU_WORKER_HOSTNAMES"
         )
@@ -210,7 +203,7 @@ def _of_leader_worker_set(pod: TpuPod) -> Numbering:
     if worker is None or group is None or size is None:
         raise NumberingError(f"LeaderWorkerSet {pod.namespace}/{name}: its group, number or size is missing")
     if marks.get(constants.LWS_SUBGROUP_SIZE):
-        raise NumberedElsewhereError("its group has sub-groups, which LeaderWorkerSet numbers itself")
+        raise UnnumberedError("its group has sub-groups, which LeaderWorkerSet numbers itself")
     # Where the leader has no chips the workers alone are the slice.
     with_leader = worker == 0 or constants.LWS_LEADER_REQUESTS_TPUS in marks
     subdomain = _subdomain(pod)

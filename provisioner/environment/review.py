@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from provisioner.admission.patch import Operation
@@ -24,6 +24,7 @@ from provisioner.environment.pods import TpuPod, read_pod, wish_of
 from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
 from provisioner.model.workloads import ObjectRef
+from provisioner.workloads.owners import Owner
 
 #: So many are written in a fraction of a millisecond.
 _MANY_HOST_NAMES = 1000
@@ -53,7 +54,8 @@ class Rest:
 
     def without(self, why: str) -> Answer:
         """Answer although it could not be read."""
-        if is_complete(self.pod):
+        may_ask = self.settings.asked or owner_is_asked(self.pod, self.settings)
+        if is_complete(replace(self.pod, wish="enabled") if may_ask else self.pod):
             return Answer()
         title = self.key.title if self.key is not None else ""
         told = f"{title} could not be read ({why}), so that its TPU variables cannot be told"
@@ -115,10 +117,13 @@ def _told(pod: TpuPod, problems: tuple[str, ...], settings: Settings, patch: tup
 
 def _notice(pod: TpuPod, became: str, problems: tuple[str, ...]) -> Notice | None:
     """Note for the owner of a pod what it is not answered; equal for all its pods."""
-    owner = pod.owner
-    if owner is None:
+    if pod.owner is None:
         return None
-    about = ObjectRef(
-        kind=owner.kind, api_version=owner.api_version, namespace=pod.namespace, name=owner.name, uid=owner.uid
+    return Notice(about=object_of(pod.owner, pod.namespace), message=f"{became}: {' '.join(problems)}")
+
+
+def object_of(owner: Owner, namespace: str) -> ObjectRef:
+    """Return the object that an owner reference names."""
+    return ObjectRef(
+        kind=owner.kind, api_version=owner.api_version, namespace=namespace, name=owner.name, uid=owner.uid
     )
-    return Notice(about=about, message=f"{became}: {' '.join(problems)}")

@@ -23,10 +23,11 @@ from provisioner.admission.review import Answer, Deferred, Notice, Request
 from provisioner.environment import Injection, OwnerKey, Wrong, jobset_key, stateful_set_key
 from provisioner.environment import Settings as EnvironmentSettings
 from provisioner.environment.manifest import pods_of_manifests
-from provisioner.environment.review import judge_pod
-from provisioner.kube import EventRecorder
+from provisioner.environment.review import judge_pod, object_of
+from provisioner.kube import EventRecorder, fields
 from provisioner.kube.protocol import Api
 from provisioner.kube.reader import Reader, reader_of
+from provisioner.model.workloads import ObjectRef
 from provisioner.partitions import handover
 from provisioner.partitions.admission import injection as ipus
 from provisioner.partitions.admission.review import review_pod as review_pod_with_ipus
@@ -43,6 +44,7 @@ from provisioner.slices.offline.documents import Document
 from provisioner.slices.suppliers.rules import rules_of
 from provisioner.webhook.metrics import Metrics
 from provisioner.webhook.owners import Owners
+from provisioner.workloads.owners import controller_of
 
 _log = structlog.get_logger(__name__)
 
@@ -207,9 +209,14 @@ class _Pending:
     key: OwnerKey
     judge: Callable[[Mapping[str, Any] | None], Answer]
     long: bool = False
+    #: Its controller, which alone would be answered.
+    maker: ObjectRef | None = None
 
     def without(self, why: str) -> Answer:
-        return Answer(warnings=(f"{self.key.title} could not be read ({why}), so that this is admitted as it is",))
+        told = f"{self.key.title} could not be read ({why})"
+        message = f"A Job is created without the selectors that it was to get: {told}"
+        notice = Notice(about=self.maker, message=message) if self.maker is not None else None
+        return Answer(warnings=(f"{told}, so that this is admitted as it is",), notice=notice)
 
     def is_long(self, _owner: Mapping[str, Any] | None) -> bool:
         return self.long
@@ -272,7 +279,9 @@ def make_hooks(
         if not jobset:
             return review_job(request, changes)
         key = jobset_key(request.namespace, jobset)
-        return partial(owners.finish, _Pending(key=key, judge=partial(review_job, request, changes)))
+        owner = controller_of(fields.mapping(request.object.get("metadata")))
+        maker = object_of(owner, request.namespace) if owner is not None else None
+        return partial(owners.finish, _Pending(key=key, judge=partial(review_job, request, changes), maker=maker))
 
     return [
         Hook(
@@ -284,7 +293,7 @@ def make_hooks(
             quick=True,
             tell=tell,
         ),
-        Hook(name="jobs", path="/mutate/jobs", answer=jobs_of, quick=True),
+        Hook(name="jobs", path="/mutate/jobs", answer=jobs_of, quick=True, tell=tell),
         # Strict: without it a pod would run, and have no IPUs.
         Hook(
             name="partitions",

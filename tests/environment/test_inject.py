@@ -8,7 +8,7 @@ import pytest
 
 from provisioner.admission.patch import apply_patch
 from provisioner.environment import Injection, Settings, inject, read_pod
-from provisioner.environment.inject import wanted
+from provisioner.environment.inject import needs_owner, wanted
 from provisioner.environment.numbering import owner_to_read
 from provisioner.kube.fields import MalformedObject
 
@@ -195,7 +195,7 @@ def test_a_topology_that_google_does_not_sell_is_told_with_the_nearest():
 
 
 def test_a_pod_that_nobody_owns_is_told_so():
-    pod = pod_of(stateful_set(), "alone")
+    pod = pod_of(stateful_set(), "alone", metadata={"labels": {OLD_KEY: "enabled"}})
     del pod["metadata"]["ownerReferences"]
     [found], said = injected(pod, {})
     assert found == {}
@@ -204,7 +204,7 @@ def test_a_pod_that_nobody_owns_is_told_so():
 
 def test_pods_of_a_deployment_are_told_what_to_use():
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "web-1", "uid": "u"}, "spec": {}}
-    [_], said = injected(pod_of(owner, "web-1-x"), {})
+    [_], said = injected(pod_of(owner, "web-1-x", metadata={"labels": {OLD_KEY: "enabled"}}), {})
     assert "owned by a 'ReplicaSet'" in said.problems[0]
 
 
@@ -311,13 +311,36 @@ def test_a_missing_list_of_variables_is_created(absent: dict[str, Any]):
 
 def test_a_value_that_is_there_stays_and_the_rest_is_added_before_it():
     owner = stateful_set()
-    env = [{"name": "TPU_WORKER_ID", "value": "7"}, {"name": "WHO", "value": "$(TPU_WORKER_HOSTNAMES)"}]
+    env = [{"name": "TPU_WORKER_ID", "value": "0"}, {"name": "WHO", "value": "$(TPU_WORKER_HOSTNAMES)"}]
     pod = pod_of(owner, "train-0", containers=[container(env=env)])
     read = read_pod(pod, "ml")
     assert read is not None
     after = apply_patch(pod, inject(read, owner, ALL).patch)["spec"]["containers"][0]["env"]
     assert [each["name"] for each in after] == ["TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID", "WHO"]
-    assert after[1]["value"] == "7"
+    assert after[1]["value"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("given", "added", "told"),
+    [
+        pytest.param({"name": "TPU_WORKER_ID", "value": "7"}, set(), True, id="another number"),
+        pytest.param({"name": "TPU_WORKER_ID", "value": ""}, set(), False, id="no number"),
+        pytest.param({"name": "TPU_WORKER_ID", "value": "1"}, {"TPU_WORKER_HOSTNAMES"}, False, id="the same number"),
+        pytest.param(
+            {"name": "TPU_WORKER_ID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['x']"}}},
+            {"TPU_WORKER_HOSTNAMES"},
+            False,
+            id="a number from a label",
+        ),
+        pytest.param({"name": "TPU_WORKER_HOSTNAMES", "value": "a,b"}, {"TPU_WORKER_ID"}, False, id="host names alone"),
+    ],
+)
+def test_host_names_are_not_added_to_a_number_of_the_users_own(given: dict[str, Any], added: set[str], *, told: bool):
+    owner = stateful_set()
+    [found], said = injected(pod_of(owner, "train-1", containers=[container(env=[given])]), owner)
+    assert found.keys() - {given["name"]} == added
+    problem = "a container has TPU_WORKER_ID and lacks TPU_WORKER_HOSTNAMES; set all of them or none"
+    assert said.problems == ((problem,) if told else ())
 
 
 @pytest.mark.parametrize(
@@ -364,22 +387,49 @@ def with_env(given: dict[str, str]) -> dict[str, Any]:
     ],
 )
 def test_nothing_is_wrong_with_a_pod_that_has_all(owner: dict[str, Any], selector: dict[str, str]):
-    pod = pod_of(owner, "train-1", selector=selector, containers=[with_env(WORKER)])
+    asks = {"labels": {OLD_KEY: "enabled"}}
+    pod = pod_of(owner, "train-1", selector=selector, containers=[with_env(WORKER)], metadata=asks)
     [found], said = injected(pod, owner)
     assert (found, said.problems) == (WORKER, ())
-    lacking = pod_of(owner, "train-1", selector=selector, containers=[with_env(WORKER), container()])
+    lacking = pod_of(owner, "train-1", selector=selector, containers=[with_env(WORKER), container()], metadata=asks)
     assert injected(lacking, owner)[1].problems
 
 
 @pytest.mark.parametrize("owned", [False, True], ids=["nobody's", "a Deployment's"])
-def test_a_pod_that_may_be_a_slice_alone_is_left_alone_unless_it_asks(*, owned: bool):
+def test_a_pod_that_nothing_here_numbers_is_left_alone_unless_it_asks(*, owned: bool):
     def problems(selector: dict[str, str], **labels: str) -> int:
         pod = pod_of({**stateful_set(), "kind": "ReplicaSet"}, "a", selector=selector, metadata={"labels": labels})
         if not owned:
             del pod["metadata"]["ownerReferences"]
         return len(injected(pod, {})[1].problems)
 
-    assert (problems({}), problems(V5E_4X4), problems({}, **{OLD_KEY: "enabled"})) == (0, 1, 1)
+    for selector in ({}, V5E_4X4):
+        assert (problems(selector), problems(selector, **{OLD_KEY: "enabled"})) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("on_pod", "on_owner", "asked"),
+    [
+        pytest.param({}, {}, False, id="nobody asks"),
+        pytest.param({OLD_KEY: "enabled"}, {}, True, id="the pod asks"),
+        pytest.param({}, {OLD_KEY: "enabled"}, True, id="the StatefulSet asks"),
+    ],
+)
+def test_a_container_with_other_sources_of_variables_is_left_alone_unless_it_is_asked_for(
+    on_pod: dict[str, str], on_owner: dict[str, str], *, asked: bool
+):
+    owner = stateful_set(labels=on_owner)
+    sources = container(2, name="b", envFrom=[{"configMapRef": {"name": "tpu"}}])
+    both = [container(2, name="a"), sources]
+    pod = pod_of(owner, "train-0", selector=V6E_2X2, containers=both, metadata={"labels": on_pod})
+    read = read_pod(pod, "ml")
+    assert read is not None
+    assert needs_owner(read) != bool(on_pod)
+    [a, b], said = injected(pod, owner)
+    assert ("TPU_WORKER_ID" in a, "TPU_WORKER_ID" in b, said.problems) == (True, asked, ())
+    pod["spec"]["containers"] = [{**sources, "resources": container()["resources"]}]
+    pod["spec"]["nodeSelector"] = V5E_4X4
+    assert bool(injected(pod, {**owner, "spec": {}})[1].problems) == asked
 
 
 def test_localhost_is_all_that_a_pod_of_one_host_needs():
@@ -387,6 +437,8 @@ def test_localhost_is_all_that_a_pod_of_one_host_needs():
     local = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
     owner = {**stateful_set(), "kind": "ReplicaSet"}
     pods = [pod_of(owner, "a", selector=each, containers=[with_env(local)]) for each in ({}, V5E_4X4)]
+    for each in pods:
+        each["metadata"]["labels"][OLD_KEY] = "enabled"
     assert [bool(injected(each, owner)[1].problems) for each in pods] == [False, True]
 
 

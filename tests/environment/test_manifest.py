@@ -25,8 +25,8 @@ from provisioner.environment.manifest import (
 from provisioner.environment.review import review_pod
 from tests.support.environment import started
 
-ALL = Settings(injection=Injection.ALL)
-EVERYTHING = Settings(injection=Injection.ALL, topology=True)
+ALL = Settings(injection=Injection.ALL, asked=True)
+EVERYTHING = Settings(injection=Injection.ALL, topology=True, asked=True)
 V5E_4X4 = ("tpu-v5-lite-podslice", "4x4")
 V6E_2X2 = ("tpu-v6e-slice", "2x2")
 #: Up to so many pods all are compared; of more the first, some and the last.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from provisioner.admission.hooks import endpoint_of
+from provisioner.admission.review import Notice
 from provisioner.kube import errors
 from provisioner.settings import SettingsError
 from provisioner.settings.webhook import read_webhook_settings
@@ -43,10 +45,17 @@ class Observed:
         self.outcomes.append((hook, outcome))
 
 
-def answered(path: str, raw: Json, outcome: str, kube: FakeKube | None = None, **variables: str) -> Json:
+def answered(
+    path: str,
+    raw: Json,
+    outcome: str,
+    kube: FakeKube | None = None,
+    tell: Callable[[Notice], None] = pytest.fail,
+    **variables: str,
+) -> Json:
     """Post a review of an object that is created, or of a scale that changes; return the response."""
     settings = read_webhook_settings(variables)
-    (hook,) = [each for each in make_hooks(settings, Reads(kube or FakeKube()), variables) if each.path == path]
+    (hook,) = [each for each in make_hooks(settings, Reads(kube or FakeKube()), variables, tell) if each.path == path]
     seen = Observed()
     request = {"uid": "7", "kind": {"kind": raw["kind"]}, "operation": "CREATE", "namespace": "ml", "object": raw}
     if raw["kind"] == "Scale":
@@ -200,10 +209,15 @@ def test_a_child_job_of_a_jobset_that_opts_out_does_not() -> None:
     assert answered("/mutate/jobs", child_job(), "admitted", kube, JOB_KEY_SELECTOR="true") == ADMITTED
 
 
-def test_a_child_job_whose_jobset_cannot_be_read_stays_with_a_warning() -> None:
+def test_a_child_job_whose_jobset_cannot_be_read_stays_with_a_warning_and_the_jobset_is_told() -> None:
     kube = FakeKube()
     kube.fail("GET", JOBSET, errors.Unavailable("away"))
-    found = answered("/mutate/jobs", child_job(), "warned", kube, JOB_KEY_SELECTOR="true")
+    told: list[Notice] = []
+    found = answered("/mutate/jobs", child_job(), "warned", kube, told.append, JOB_KEY_SELECTOR="true")
+    [notice] = told
+    assert (notice.about.kind, notice.about.namespace, notice.about.name) == ("JobSet", "ml", "train")
+    assert notice.about.uid == "uid-of-train"
+    assert notice.message.endswith("without the selectors that it was to get: JobSet ml/train could not be read (away)")
     assert found["warnings"] == ["JobSet ml/train could not be read (away), so that this is admitted as it is"]
 
 
