@@ -99,8 +99,7 @@ def needs_owner(pod: TpuPod) -> bool:
     """Whether the variables follow from the owner, too; a slice of one VM needs to know nobody else."""
     layout = _layout(pod)
     one_host = layout is not None and layout.one_host
-    may_ask = not pod.wish and _stateful(pod) and any(each.has_sources for each in pod.containers)
-    return owner_to_read(pod) is not None and (may_ask or not one_host or _slices_together(pod))
+    return owner_to_read(pod) is not None and (not one_host or _slices_together(pod))
 
 
 def host_names_to_write(pod: TpuPod, owner: Mapping[str, Any]) -> int:
@@ -124,8 +123,6 @@ def is_complete(pod: TpuPod) -> bool:
     layout = _layout(pod)
     local = {WORKER_HOSTNAMES: "localhost"} if layout is None or layout.one_host else {}
     for each in pod.containers:
-        if _is_left_alone(each, pod):
-            continue
         alone = not _slices_together(pod) or (NUM_SLICES in each.given and each.given[NUM_SLICES].value == "")
         names = (WORKER_ID, WORKER_HOSTNAMES, *(() if alone else TOGETHER[1]))
         if any(is_absent(name, each, local) for name in names):
@@ -167,9 +164,6 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Inje
     beside = slices_of(pod, layout, numbering) if numbering is not None else {}
     found: list[dict[str, str]] = []
     for container, own in zip(pod.containers, workers, strict=True):
-        if _is_left_alone(container, pod):
-            found.append({})
-            continue
         variables = {**own, **beside}
         problems += _leave_what_is_begun(container, variables)
         if settings.topology and layout is not None:
@@ -257,11 +251,6 @@ def _layout(pod: TpuPod) -> Layout | None:
 def _slices_together(pod: TpuPod) -> bool:
     """Whether slices of one VM may work together: those of a JobSet, and where the pod says so."""
     return pod.marks.get(constants.MULTISLICE) == "true" or constants.JOBSET_NAME in pod.marks
-
-
-def _is_left_alone(container: Container, pod: TpuPod) -> bool:
-    """Whether a container may have the variables from somewhere else, and the pod does not ask for ours."""
-    return container.has_sources and pod.wish != "enabled"
 
 
 def _wish(pod: TpuPod, owner: Mapping[str, Any]) -> str:

@@ -56,8 +56,6 @@ class Container:
     alone: bool
     #: It has a list of variables, empty or not.
     has_list: bool
-    #: Objects that this server does not read give it variables (envFrom), and ours would go before those.
-    has_sources: bool
     #: By name; of several of one name the last, which counts.
     given: Mapping[str, Given] = field(default_factory=dict)
 
@@ -158,7 +156,6 @@ def _containers(spec: Mapping[str, Any], at: tuple[str | int, ...]) -> Iterator[
                     chips=chips,
                     alone=part == "initContainers" and container.get("restartPolicy") != "Always",
                     has_list=isinstance(env, list),
-                    has_sources=bool(fields.sequence(container.get("envFrom"))),
                     given=_given(env),
                 )
 

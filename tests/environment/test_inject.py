@@ -8,7 +8,7 @@ import pytest
 
 from provisioner.admission.patch import apply_patch
 from provisioner.environment import Injection, Settings, inject, read_pod
-from provisioner.environment.inject import needs_owner, wanted
+from provisioner.environment.inject import wanted
 from provisioner.environment.numbering import owner_to_read
 from provisioner.kube.fields import MalformedObject
 
@@ -405,31 +405,6 @@ def test_a_pod_that_nothing_here_numbers_is_left_alone_unless_it_asks(*, owned: 
 
     for selector in ({}, V5E_4X4):
         assert (problems(selector), problems(selector, **{OLD_KEY: "enabled"})) == (0, 1)
-
-
-@pytest.mark.parametrize(
-    ("on_pod", "on_owner", "asked"),
-    [
-        pytest.param({}, {}, False, id="nobody asks"),
-        pytest.param({OLD_KEY: "enabled"}, {}, True, id="the pod asks"),
-        pytest.param({}, {OLD_KEY: "enabled"}, True, id="the StatefulSet asks"),
-    ],
-)
-def test_a_container_with_other_sources_of_variables_is_left_alone_unless_it_is_asked_for(
-    on_pod: dict[str, str], on_owner: dict[str, str], *, asked: bool
-):
-    owner = stateful_set(labels=on_owner)
-    sources = container(2, name="b", envFrom=[{"configMapRef": {"name": "tpu"}}])
-    both = [container(2, name="a"), sources]
-    pod = pod_of(owner, "train-0", selector=V6E_2X2, containers=both, metadata={"labels": on_pod})
-    read = read_pod(pod, "ml")
-    assert read is not None
-    assert needs_owner(read) != bool(on_pod)
-    [a, b], said = injected(pod, owner)
-    assert ("TPU_WORKER_ID" in a, "TPU_WORKER_ID" in b, said.problems) == (True, asked, ())
-    pod["spec"]["containers"] = [{**sources, "resources": container()["resources"]}]
-    pod["spec"]["nodeSelector"] = V5E_4X4
-    assert bool(injected(pod, {**owner, "spec": {}})[1].problems) == asked
 
 
 def test_localhost_is_all_that_a_pod_of_one_host_needs():

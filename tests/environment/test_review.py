@@ -116,16 +116,6 @@ def test_a_pod_that_has_all_is_never_rejected(lacks: str) -> None:
         assert bool(review_pod(request(raw), read, settings).denied) == bool(lacks)
 
 
-@pytest.mark.parametrize(("injection", "denied"), [(Injection.ALL, False), (Injection.OPT_IN, True)])
-def test_other_sources_of_variables_are_enough_unless_the_owner_that_cannot_be_read_may_ask(
-    injection: Injection, *, denied: bool
-) -> None:
-    raw = pod(selector=V5E_4X4)
-    raw["spec"]["containers"][0] = {**raw["spec"]["containers"][0], "envFrom": [{"secretRef": {"name": "token"}}]}
-    answer = review_pod(request(raw), lambda _: None, Settings(injection=injection, wrong=Wrong.DENY))
-    assert bool(answer.denied) == denied
-
-
 def test_a_slice_of_several_has_to_know_the_others() -> None:
     """A JobSet's pods have the rest by GKE's webhook."""
     raw = pod(selector=V5E_4X4)
