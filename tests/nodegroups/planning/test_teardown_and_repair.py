@@ -253,6 +253,25 @@ def test_what_compute_engine_refuses_to_delete_can_be_abandoned(*, gone: bool) -
         assert world.kube.group("train") is not None
 
 
+@pytest.mark.parametrize("reports", [False, True])
+def test_why_a_slice_cannot_be_made_anew_is_told(*, reports: bool) -> None:
+    """Also while a node of the machines that are gone still reports."""
+    world = _ready_world()
+    world.settings = replace(world.settings, startup_script=f"{world.settings.startup_script}\n# new")
+    world.restart()
+    world.wait(60.0)
+    lost, other = world.machines("train")
+    if reports:
+        world.cloud.on_stopped = lambda machine: None if machine.name == other.name else world.kube.stop(machine.name)
+    permission = "compute.instanceTemplates.create"
+    world.cloud.world.change_settings({"denied_permissions": [permission]})
+    world.cloud.lose(lost, Loss.DELETED)
+    reason = Reason.RECREATING if reports else Reason.REQUEST_REJECTED
+    world.wait_until(
+        lambda: permission in world.message("train") and world.reason("train") == reason, within_seconds=3600.0
+    )
+
+
 def test_a_token_that_is_refused_is_told() -> None:
     """As where the clock of the controller is far behind: the group says so while its machines cannot join."""
     world = World()
