@@ -46,8 +46,8 @@ def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet) -> tuple[
         if node is None:
             continue
         wanted = {**shared, names.TRUSTED_NAMESPACE: group.meta.namespace}
-        if group.spec.bootstrap_kubernetes is not None and member.machine.id:
-            # Other images may join again by themselves, as the node that is there.
+        if group.spec.bootstrap_kubernetes is not None and member.machine.id and node.ready:
+            # One that is not ready may be that of an earlier machine. Other images may join again as the node there.
             wanted[names.MACHINE_ID] = member.machine.id
         if node.name in indices:
             wanted[names.WORKER_INDEX] = str(indices[node.name])

@@ -213,6 +213,18 @@ def test_a_machine_that_compute_engine_creates_again_joins_again(*, restarts: bo
     assert metadata.TOKEN not in machine.metadata
 
 
+def test_a_node_that_is_not_ready_is_not_taken_for_that_of_the_machine_there_is() -> None:
+    """An earlier release wrote no number of the machine: nobody knows whose it is until it reports."""
+    world = _ready_world()
+    [node, *_] = world.kube.all("Node")
+    labels = {key: value for key, value in node.labels.items() if key != names.MACHINE_ID}
+    world.kube.change_node(node.name, labels=labels, ready=False)
+    world.wait(60.0)
+    assert world.kube.objects["Node", "", node.name].labels == labels
+    world.kube.change_node(node.name, ready=True)
+    world.wait_until(lambda: world.kube.objects["Node", "", node.name].labels == node.labels, within_seconds=60.0)
+
+
 def test_a_template_that_names_its_subnetwork_without_a_path_stays() -> None:
     """tpu-operator wrote such ones; one of our own has the path, for Compute Engine takes no bare name."""
     group = make_group("train")
