@@ -265,6 +265,18 @@ def test_what_compute_engine_refuses_to_delete_can_be_abandoned(*, gone: bool) -
         assert world.kube.group("train") is not None
 
 
+def test_what_was_refused_before_the_delete_abandons_nothing() -> None:
+    """Compute Engine obeys the delete, and the machines would cost money with nobody to delete them."""
+    world = _ready_world()
+    world.kube.annotate("train", names.ABANDON, "true")
+    world.cloud.world.change_settings({"denied_permissions": ["compute.instanceGroupManagers.get"]})
+    world.wait(1000.0)
+    world.cloud.world.change_settings({"denied_permissions": []})
+    world.delete_group("train")
+    world.wait_until(lambda: _is_gone(world))
+    world.check_nothing_left()
+
+
 @pytest.mark.parametrize("reports", [False, True])
 def test_why_a_slice_cannot_be_made_anew_is_told(*, reports: bool) -> None:
     """Also while a node of the machines that are gone still reports."""
