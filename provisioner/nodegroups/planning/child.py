@@ -177,7 +177,8 @@ def step_of(rules: Rules[C], child: C, round_: Round) -> tuple[ResourceMemory, S
         return known, NOTHING
     refusal = invalid(child.problem) if child.problem else rules.refusal(child, round_)
     refusal = refusal or squats(rules.kind, child, round_)
-    if _denied(meta, known) and round_.is_set(names.ABANDON, meta, rules.kind):
+    kept_away = refusal is not None and refusal.reason is Reason.NOT_ALLOWED and meta.deleting
+    if (kept_away or _denied(meta, known)) and round_.is_set(names.ABANDON, meta, rules.kind):
         # Where Compute Engine obeys, machines would go on costing, and count for nobody.
         outcome = Outcome(known=known, done=True)
     elif refusal is not None:

@@ -265,6 +265,19 @@ def test_what_compute_engine_refuses_to_delete_can_be_abandoned(*, gone: bool) -
         assert world.kube.group("train") is not None
 
 
+def test_what_is_of_a_project_that_is_not_allowed_any_more_can_be_abandoned() -> None:
+    """Nothing is asked of Compute Engine for it, so that it refuses nothing."""
+    world = _ready_world()
+    world.settings = replace(world.settings, projects=frozenset({"another-1"}))
+    world.restart()
+    world.delete_group("train")
+    world.wait(600.0)
+    assert "see the setting ALLOWED_PROJECTS" in world.message("train")
+    world.kube.annotate("train", names.ABANDON, "true")
+    world.wait_until(lambda: _is_gone(world))
+    assert len(world.cloud.resources()) == 3
+
+
 def test_what_was_refused_before_the_delete_abandons_nothing() -> None:
     """Compute Engine obeys the delete, and the machines would cost money with nobody to delete them."""
     world = _ready_world()
