@@ -227,7 +227,10 @@ def test_a_machines_token_is_good_for_the_certificate_of_its_own_node_alone() ->
         ({"reservation": "projects/secret/reservations/x"}, "reservation"),
         ({"disk_type": "projects/secret/zones/us-central1-b/diskTypes/x"}, "diskType"),
         ({"service_accounts": (ServiceAccount(email="root@secret.iam.gserviceaccount.com"),)}, "serviceAccounts"),
-        ({"service_accounts": (ServiceAccount(email="12-compute@developer.gserviceaccount.com"),)}, "serviceAccounts"),
+        (
+            {"service_accounts": (ServiceAccount(email="12-compute@developer.gserviceaccount.com"),)},
+            'use "default" for the',
+        ),
     ],
 )
 def test_what_is_of_a_project_that_is_not_allowed_is_not_used(changes: dict[str, Any], words: str) -> None:
