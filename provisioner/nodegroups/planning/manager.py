@@ -196,10 +196,11 @@ def _is_made(child: ManagedInstanceGroup, round_: Round) -> bool:
 
 
 def _waits(child: ManagedInstanceGroup, round_: Round) -> bool:
-    """Whether it can be made, as far as it goes by itself, and is not: what is refused as a whole is never read."""
+    """Whether it is not made and can be, as far as it goes by itself."""
     known = round_.remembered(child.meta.uid)
-    absent = known is not None and known.reading is not None and known.reading.resource is None
-    return absent and not child.meta.deleting and names_others(_addresses(child), round_) is None
+    if child.meta.deleting or child.problem or (known and known.reading and known.reading.resource is not None):
+        return False
+    return (ManagerRules().refusal(child, round_) or names_others(_addresses(child), round_)) is None
 
 
 def _addresses(child: ManagedInstanceGroup) -> dict[str, str]:

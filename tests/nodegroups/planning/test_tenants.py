@@ -313,6 +313,19 @@ def test_a_slice_that_is_made_anew_keeps_its_room() -> None:
     assert world.reason("waiting") == Reason.NOT_ALLOWED
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_those_that_wait_keep_their_order_over_restarts(seed: int) -> None:
+    """A process that has just begun reads one before the other."""
+    world = World(seed, settings=replace(SETTINGS, machines_per_namespace=5))
+    for name, topology in (("first", "4x4"), ("second", "4x4"), ("small", "2x2")):
+        world.kube.create_group(make_group(name, topology=topology))
+        world.wait(120.0)
+    for _ in range(3):
+        world.restart()
+        world.wait(60.0)
+    assert [world.reason(name) for name in ("second", "small")] == [Reason.NOT_ALLOWED] * 2
+
+
 def test_what_can_never_be_made_takes_no_turn() -> None:
     """Neither what is larger than the limit nor what names another project's."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=5))
