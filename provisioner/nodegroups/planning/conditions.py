@@ -162,7 +162,7 @@ def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroup
             message = f"all machines are made anew: {loss.message}"
             return _false(Reason.RECREATING, message), replace(status, recreated_at=(*counted, at))
         return _false(Reason.NODE_LOST, loss.message), status
-    unmarked = nodes.marks_to_set(group, resolved, fleet)
+    unmarked = nodes.marks_to_set(group, resolved, fleet, round_)
     if unmarked and fleet.ready == len(fleet.members) == resolved.node_count:
         return _unmarked(unmarked, round_), status
     if fleet.ready == len(fleet.members) == resolved.node_count:

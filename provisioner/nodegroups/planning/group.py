@@ -111,7 +111,7 @@ def _with_shape(group: TpuNodeGroup, machines: _Machines, resolved: GroupShape, 
     step = machines.step + children.step
     if fleet is not None and isinstance(manager, ManagedInstanceGroup) and not manager.meta.deleting:
         loss = repair.find_loss(group, resolved, fleet, resource, round_)
-        step += nodes.mark_nodes(group, resolved, fleet)
+        step += nodes.mark_nodes(group, resolved, fleet, round_)
         step += joining.join_machines(group, manager, resolved, fleet, round_)
         step += nodes.remove(nodes.left_over(group, fleet, round_))
     sightings = Sightings(
