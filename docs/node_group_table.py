@@ -34,8 +34,8 @@ Annotations that are read:
 
 _ANNOTATIONS = {
     names.ABANDON: '`"true"`, on any of the kinds that is being deleted: where Compute Engine refuses calls, as for '
-    "a project that was deleted, the object goes without its resource. Machines that are there run on until somebody "
-    "deletes them",
+    "a project that was deleted, or the settings do not allow the project any more, the object goes without its "
+    "resource. Machines that are there run on until somebody deletes them",
     names.ADOPT: '`"true"`, on a TPUNodeGroup: resources in Compute Engine with the names of its children that carry '
     "no mark of ownership, as those that tpu-operator made, are taken for its own",
     names.FORCE: '`"true"`, on a TPUNodeGroup that is being deleted: wait neither for pods to leave nor for nodes to '

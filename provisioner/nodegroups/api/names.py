@@ -60,7 +60,7 @@ WORKER_INDEX = "tpu-provisioner.cloud.google.com/worker-index"
 MACHINE_ID = "tpu-provisioner.cloud.google.com/machine-id"
 
 # --- annotations, "true" but for the last ---
-#: On any of the kinds, while it is deleted and Compute Engine refuses the calls: let it go without its resource.
+#: On any of the kinds, while it is deleted and the calls are refused or not allowed: let it go without its resource.
 ABANDON = "tpu-provisioner.cloud.google.com/abandon"
 #: On any of the kinds: take a resource of this name that carries no mark for one's own, as gke-labs/tpu-operator's.
 ADOPT = "tpu-provisioner.cloud.google.com/adopt"

@@ -28,6 +28,15 @@ _NODES = "system:nodes"
 _NAME, _ORGANIZATION = NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME
 #: What the signer lets the key of a kubelet be used for; the third is for RSA alone.
 _USAGES = ({"digital signature", "client auth"}, {"digital signature", "client auth", "key encipherment"})
+#: What is raised where a request is not what it should be.
+_UNREADABLE = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+    x509.DuplicateExtension,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +100,7 @@ def _node_of(request: object) -> str:
         whole = len(subject) == len(asked.subject) and subject.keys() == {_NAME, _ORGANIZATION}
         # The signer must not read another request in the same text.
         plain = whole and asked.public_bytes(Encoding.PEM).strip() == pem.strip() and not list(asked.extensions)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
+    except _UNREADABLE:
         return ""
     name = fields.name(subject.get(_NAME))
     is_nodes = plain and subject.get(_ORGANIZATION) == _NODES and name.startswith(_NODE_USER)

@@ -30,7 +30,7 @@ MOST = 4096
 
 SECRET_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type
 NAME_PREFIX = "bootstrap-token-"
-#: What tokens make their bearers: deploy/nodegroups/rbac/bootstrap.yaml says what these may do. Kubernetes approves the
+#: What tokens make their bearers: deploy/nodegroups/rbac/machines.yaml says what these may do. Kubernetes approves the
 #: certificates of kubeadm's group, whatever node they name; those of this one are approved here (`approval`).
 GROUP = "system:bootstrappers:tpu-provisioner:node-groups"
 #: A label of the Secret beside those of its group and the machine's number: its name.

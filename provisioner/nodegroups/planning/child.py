@@ -25,7 +25,7 @@ from provisioner.nodegroups.api.conditions import (
     condition_of,
     with_condition,
 )
-from provisioner.nodegroups.api.types import Child, Kind, OperationType, ResourceStatus
+from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta, OperationType, ResourceStatus
 from provisioner.nodegroups.planning import answers, backoff, events
 from provisioner.nodegroups.planning.calls import Call, Delete, Insert, Poll, Proof, Read, Resource, Target
 from provisioner.nodegroups.planning.memory import LONG_AGO, Mishap, ResourceMemory, Stage
@@ -177,8 +177,8 @@ def step_of(rules: Rules[C], child: C, round_: Round) -> tuple[ResourceMemory, S
         return known, NOTHING
     refusal = invalid(child.problem) if child.problem else rules.refusal(child, round_)
     refusal = refusal or squats(rules.kind, child, round_)
-    denied = any(wait.failure.kind is FailureKind.PERMISSION for wait in known.backoffs.values())
-    if meta.deleting and denied and round_.is_set(names.ABANDON, meta, rules.kind):
+    kept_away = refusal is not None and refusal.reason is Reason.NOT_ALLOWED and meta.deleting
+    if (kept_away or _denied(meta, known)) and round_.is_set(names.ABANDON, meta, rules.kind):
         # Where Compute Engine obeys, machines would go on costing, and count for nobody.
         outcome = Outcome(known=known, done=True)
     elif refusal is not None:
@@ -193,6 +193,15 @@ def step_of(rules: Rules[C], child: C, round_: Round) -> tuple[ResourceMemory, S
         write = SetFinalizers(kind=rules.kind, meta=meta, finalizers=others)
         return outcome.known, Step(writes=(_of_object(write),))
     return outcome.known, outcome.step + _status(rules.kind, child, outcome, round_.now)
+
+
+def _denied(meta: ObjectMeta, known: ResourceMemory) -> bool:
+    """Whether Compute Engine has refused, since the object was deleted, a call without which its resource stays."""
+    waits_of = [known.backoffs[what] for what in (answers.READ, answers.POLL, answers.DELETE) if what in known.backoffs]
+    return any(
+        wait.failure.kind is FailureKind.PERMISSION and meta.deleted_at is not None and wait.at >= meta.deleted_at
+        for wait in waits_of
+    )
 
 
 def want(known: ResourceMemory, what: str, call: Call, due_at: datetime, round_: Round) -> Step:

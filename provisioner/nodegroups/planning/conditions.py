@@ -162,7 +162,7 @@ def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroup
             message = f"all machines are made anew: {loss.message}"
             return _false(Reason.RECREATING, message), replace(status, recreated_at=(*counted, at))
         return _false(Reason.NODE_LOST, loss.message), status
-    unmarked = nodes.marks_to_set(group, resolved, fleet)
+    unmarked = nodes.marks_to_set(group, resolved, fleet, round_)
     if unmarked and fleet.ready == len(fleet.members) == resolved.node_count:
         return _unmarked(unmarked, round_), status
     if fleet.ready == len(fleet.members) == resolved.node_count:
@@ -186,7 +186,8 @@ def _unmarked(changes: Sequence[PatchNode], round_: Round) -> Condition:
 
 def _recreating(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroupStatus]:
     group, manager = sightings.group, sightings.manager
-    if manager is None and not nodes.left_over(group, None, round_):
+    old = nodes.left_over(group, None, round_) if manager is None else ()
+    if manager is None and not old:
         status = replace(group.status, machines=(), node_summary=_summary(sightings.shape, None, None))
         return _false(Reason.AWAITING_NODE_JOIN, "all machines are made anew"), status
     before = condition_of(group.status.conditions, ConditionType.READY)
@@ -195,6 +196,10 @@ def _recreating(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNode
         own = condition_of(manager.status.conditions, ConditionType.READY)
         if own is not None and own.status is not ConditionStatus.TRUE and own.message:
             message = f"all machines are made anew: {own.message}"
+    elif manager is None:
+        failed = _failed(sightings)
+        words = failed.message if failed is not None else f"node {old[0].name} is still there"
+        message = f"all machines are made anew: {words}"
     return _false(Reason.RECREATING, message), group.status
 
 
@@ -202,10 +207,9 @@ def _waiting(sightings: Sightings) -> Condition:
     """Say what a group waits for that is not ready."""
     if sightings.problem_of_template:
         return _false(Reason.REQUEST_REJECTED, f"instanceTemplateURI: {sightings.problem_of_template}")
-    for kind, child in sightings.children.items():
-        own = condition_of(child.status.conditions, ConditionType.READY)
-        if own is not None and own.status is not ConditionStatus.TRUE and own.reason in _FAILURES:
-            return _false(Reason(own.reason), f"{kind} {child.meta.name}: {own.message}")
+    failed = _failed(sightings)
+    if failed is not None:
+        return failed
     for kind in sightings.needed:
         needed = sightings.children.get(kind)
         if needed is None or not needed.status.url or needed.meta.deleting:
@@ -224,6 +228,15 @@ def _waiting(sightings: Sightings) -> Condition:
     if awaited:
         words = f"{words}: {first_of(awaited, '; ')}"
     return _false(Reason.AWAITING_NODE_JOIN, ". ".join((words, *sightings.notes)))
+
+
+def _failed(sightings: Sightings) -> Condition | None:
+    """Say which child cannot be made; None where none has failed."""
+    for kind, child in sightings.children.items():
+        own = condition_of(child.status.conditions, ConditionType.READY)
+        if own is not None and own.status is not ConditionStatus.TRUE and own.reason in _FAILURES:
+            return _false(Reason(own.reason), f"{kind} {child.meta.name}: {own.message}")
+    return None
 
 
 def _awaited(member: Member) -> str:

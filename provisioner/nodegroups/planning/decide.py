@@ -13,6 +13,7 @@ from datetime import datetime
 from provisioner.model.writes import OpenWrite, blocked_until, still_open
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.planning import answers, apart, joining, pacing, plugin
+from provisioner.nodegroups.planning.manager import machines_before
 from provisioner.nodegroups.planning.memory import MachineMemory, Memory, ResourceMemory
 from provisioner.nodegroups.planning.plan import Plan
 from provisioner.nodegroups.planning.round import Proposed, all_children, begin_round, merged
@@ -40,6 +41,8 @@ def decide(
     if len(writes) != len(memory.writes):
         memory = replace(memory, writes=writes)
     round_ = begin_round(snapshot, memory, settings, now)
+    if settings.machines_per_namespace:
+        round_ = replace(round_, machines_before=machines_before(round_))
     before = last.units if last is not None else {}
     attempts = {unit.key: apart.attempt(unit, before.get(unit.key), round_) for unit in units_of(round_)}
     concluded = {key: each.concluded for key, each in attempts.items()}

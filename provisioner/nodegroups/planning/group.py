@@ -111,7 +111,7 @@ def _with_shape(group: TpuNodeGroup, machines: _Machines, resolved: GroupShape, 
     step = machines.step + children.step
     if fleet is not None and isinstance(manager, ManagedInstanceGroup) and not manager.meta.deleting:
         loss = repair.find_loss(group, resolved, fleet, resource, round_)
-        step += nodes.mark_nodes(group, resolved, fleet)
+        step += nodes.mark_nodes(group, resolved, fleet, round_)
         step += joining.join_machines(group, manager, resolved, fleet, round_)
         step += nodes.remove(nodes.left_over(group, fleet, round_))
     sightings = Sightings(
@@ -241,7 +241,9 @@ def _children(group: TpuNodeGroup, machines: _Machines, resolved: GroupShape, ro
     policy_url = _url(found.get(Kind.WORKLOAD_POLICY))
     # Without machines a child that is out of date can be made anew.
     free = Kind.MANAGED_INSTANCE_GROUP not in found
-    step = NOTHING
+    old = nodes.left_over(group, None, round_) if free else ()
+    # Their names may come again, and a node that a new machine takes over must not be deleted.
+    step = nodes.remove(old) if old else NOTHING
     for kind, child in wanted.items():
         there = found.get(kind)
         if there is None:
@@ -254,28 +256,16 @@ def _children(group: TpuNodeGroup, machines: _Machines, resolved: GroupShape, ro
     if template_url and (policy_url or policy is None) and not machines.external_problem:
         child = desired.managed_instance_group(group, resolved, machines.model, template_url, policy_url)
         manager = found.get(Kind.MANAGED_INSTANCE_GROUP)
-        if manager is None and not outdated:
-            step += _make_machines(group, child, found, round_)
+        deleting = any(each.meta.deleting for each in found.values())
+        # The status has to say otherwise first that the slice is made anew (`conditions`).
+        if manager is None and not (outdated or deleting or old or repair.recreating(group)):
+            step += _create(Kind.MANAGED_INSTANCE_GROUP, child)
         elif manager is not None and desired.differs(manager, child):
             notes.append(f"{Kind.MANAGED_INSTANCE_GROUP} {manager.meta.name} is not as it is made today")
     manager = found.get(Kind.MANAGED_INSTANCE_GROUP)
     if manager is not None and not manager.meta.deleting and repair.recreating(group):
         step += _delete(Kind.MANAGED_INSTANCE_GROUP, manager)
     return _Children(found=found, needed=needed, notes=tuple(notes), step=step)
-
-
-def _make_machines(group: TpuNodeGroup, manager: ManagedInstanceGroup, found: dict[Kind, Child], round_: Round) -> Step:
-    """Create the managed instance group, once nothing of one before it is left."""
-    if any(child.meta.deleting for child in found.values()):
-        return NOTHING
-    old = nodes.left_over(group, None, round_)
-    if old:
-        # Their names may come again, and a node that a new machine takes over must not be deleted.
-        return nodes.remove(old)
-    if repair.recreating(group):
-        # The status has to say otherwise first (`conditions`).
-        return NOTHING
-    return _create(Kind.MANAGED_INSTANCE_GROUP, manager)
 
 
 def _url(child: Child | None) -> str:

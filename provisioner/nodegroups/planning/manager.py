@@ -6,7 +6,8 @@ takes, and Compute Engine says at each check what it lacked. That is told, and i
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections import defaultdict
+from datetime import UTC, datetime
 
 from provisioner.kube.quantities import format_time
 from provisioner.model import bounds
@@ -18,10 +19,12 @@ from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup
 from provisioner.nodegroups.compute.links import same_resource
 from provisioner.nodegroups.compute.records import INDIVIDUAL, Manager, Scope
 from provisioner.nodegroups.planning import answers
-from provisioner.nodegroups.planning.calls import ListMachines, Resource, Target
+from provisioner.nodegroups.planning.calls import Insert, ListMachines, Resource, Target
 from provisioner.nodegroups.planning.child import Case, Hold, Rules, Sight, created, later, not_ready, want
 from provisioner.nodegroups.planning.drain import drain
 from provisioner.nodegroups.planning.fleet import Fleet, fleet_of
+from provisioner.nodegroups.planning.memory import ResourceMemory
+from provisioner.nodegroups.planning.ownership import is_ours
 from provisioner.nodegroups.planning.refusal import Refusal, invalid, names_others, not_allowed
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step
 
@@ -36,6 +39,7 @@ _LATEST_AFTER_LONG_SECONDS = 300.0
 _LIST_PLACEHOLDERS_SECONDS = 30.0
 #: How many of Google's words a message has.
 _MOST_FAILURES = 2
+_LATE = datetime.max.replace(tzinfo=UTC)
 
 
 class ManagerRules(Rules[ManagedInstanceGroup]):
@@ -59,8 +63,7 @@ class ManagerRules(Rules[ManagedInstanceGroup]):
 
     def not_to_be_made(self, child: ManagedInstanceGroup, round_: Round) -> Refusal | None:
         """Say whose it would use, or of what there is no room."""
-        addresses = {"instanceTemplate": child.spec.instance_template, "workloadPolicy": child.spec.workload_policy}
-        return names_others(addresses, round_) or _too_many(child, round_)
+        return names_others(_addresses(child), round_) or _too_many(child, round_)
 
     def body(self, child: ManagedInstanceGroup, mark: str) -> Resource:
         """Return what Compute Engine is asked for."""
@@ -151,15 +154,74 @@ class ManagerRules(Rules[ManagedInstanceGroup]):
         return created(self.difference(child, resource))
 
 
+def machines_before(round_: Round) -> dict[str, int]:
+    """Count, for each managed instance group by its UID, the machines of its namespace whose turn is before its own.
+
+    First are those that are made, as read of Compute Engine: people may write any status. Then those of slices that are
+    made anew, and then others, by the age of their groups. What cannot be made has no turn.
+    """
+    limit = round_.settings.machines_per_namespace
+    anew = {uid: group for uid, group in round_.groups.items() if group.status.recreated_at and not group.meta.deleting}
+    turns: list[tuple[bool, bool, datetime, str, str, int]] = []
+    for child in round_.snapshot.managers:
+        group = round_.parent_of(child.meta, Kind.MANAGED_INSTANCE_GROUP)
+        is_anew = group is not None and anew.pop(group.meta.uid, None) is not None
+        made, size = _is_made(child, round_), child.spec.target_size
+        if made or (size <= limit and (is_anew or _waits(child, round_))):
+            age = (group or child).meta.created_at or _LATE
+            turns.append((not made, not is_anew, age, child.meta.uid, child.meta.namespace, size))
+    for uid, group in anew.items():
+        size = group.status.node_count or 0
+        if 0 < size <= limit:
+            age = group.meta.created_at or _LATE
+            turns.append((True, False, age, uid, group.meta.namespace, size))
+    counts: defaultdict[str, int] = defaultdict(int)
+    before = {}
+    for _, _, _, uid, namespace, size in sorted(turns):
+        before[uid] = counts[namespace]
+        counts[namespace] += size
+    return before
+
+
+def _is_made(child: ManagedInstanceGroup, round_: Round) -> bool:
+    """Whether its machines are there, or may be until it is read again."""
+    status = child.status
+    known = round_.remembered(child.meta.uid) or ResourceMemory(operation=status.operation, attempts=status.attempts)
+    if known.operation is not None or round_.calling(child.meta.uid, Insert):
+        return True
+    if known.reading is None or known.reading.asked_at < known.changed_at:
+        return bool(status.url or known.attempts)
+    resource = known.reading.resource
+    return resource is not None and is_ours(child, Kind.MANAGED_INSTANCE_GROUP, resource, round_)
+
+
+def _waits(child: ManagedInstanceGroup, round_: Round) -> bool:
+    """Whether it is not made and can be, as far as it goes by itself."""
+    known = round_.remembered(child.meta.uid)
+    if child.meta.deleting or child.problem or (known and known.reading and known.reading.resource is not None):
+        return False
+    return (ManagerRules().refusal(child, round_) or names_others(_addresses(child), round_)) is None
+
+
+def _addresses(child: ManagedInstanceGroup) -> dict[str, str]:
+    return {"instanceTemplate": child.spec.instance_template, "workloadPolicy": child.spec.workload_policy}
+
+
 def _too_many(child: ManagedInstanceGroup, round_: Round) -> Refusal | None:
     """Say why there is no room for its machines among those of its namespace; None where there is."""
     limit, others = round_.settings.machines_per_namespace, round_.machines_before.get(child.meta.uid, 0)
-    if not limit or others + child.spec.target_size <= limit:
+    size, namespace = child.spec.target_size, child.meta.namespace
+    if not limit or others + size <= limit:
         return None
     message = (
-        f"{child.spec.target_size} machines are more than the setting MAX_MACHINES_PER_NAMESPACE leaves: namespace "
-        f"{child.meta.namespace} may have {limit}, and {others} are taken. They are made when there is room"
+        f"{size} machines are more than the setting MAX_MACHINES_PER_NAMESPACE leaves: namespace {namespace} may have "
+        f"{limit}, and {others} are taken or come before these. They are made when there is room"
     )
+    if size > limit:
+        message = (
+            f"{size} machines are more than namespace {namespace} may have by the setting MAX_MACHINES_PER_NAMESPACE: "
+            f"{limit}. Make a smaller group, or have the setting changed"
+        )
     return Refusal(reason=Reason.NOT_ALLOWED, message=message)
 
 

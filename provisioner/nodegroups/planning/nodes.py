@@ -30,25 +30,27 @@ def labels_of(group: TpuNodeGroup, shape: GroupShape) -> dict[str, str]:
     return labels | ({names.GROUP: whole} if len(whole) <= names.RESOURCE_NAME else {})
 
 
-def mark_nodes(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet) -> Step:
+def mark_nodes(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, round_: Round) -> Step:
     """Propose labels and taint for nodes that lack them."""
-    return Step(
-        writes=tuple(Proposed(write=write, seen=write.resource_version) for write in marks_to_set(group, shape, fleet))
-    )
+    changes = marks_to_set(group, shape, fleet, round_)
+    return Step(writes=tuple(Proposed(write=write, seen=write.resource_version) for write in changes))
 
 
-def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet) -> tuple[PatchNode, ...]:
+def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, round_: Round) -> tuple[PatchNode, ...]:
     """Return the changes after which all nodes carry their labels, the worker index among them, and the taint."""
     shared, indices = labels_of(group, shape), worker_indices(shape, fleet)
+    tokens = round_.tokens.get((group.meta.namespace, group.meta.name), ())
+    joining = {(token.machine, token.machine_id) for token in tokens}
     changes = []
     for member in fleet.members:
-        node = member.node
+        node, machine = member.node, member.machine
         if node is None:
             continue
         wanted = {**shared, names.TRUSTED_NAMESPACE: group.meta.namespace}
-        if group.spec.bootstrap_kubernetes is not None and member.machine.id:
-            # Other images may join again by themselves, as the node that is there.
-            wanted[names.MACHINE_ID] = member.machine.id
+        certain = node.ready or (machine.name, machine.id) in joining
+        if group.spec.bootstrap_kubernetes is not None and machine.id and certain:
+            # Another node may be that of an earlier machine. Other images may join again as the node that is there.
+            wanted[names.MACHINE_ID] = machine.id
         if node.name in indices:
             wanted[names.WORKER_INDEX] = str(indices[node.name])
         missing = {key: value for key, value in wanted.items() if node.labels.get(key) != value}

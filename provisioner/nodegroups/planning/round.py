@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta, TpuNodeGroup
@@ -17,7 +17,6 @@ from provisioner.nodegroups.planning.settings import PlanningSettings
 from provisioner.nodegroups.planning.snapshot import Node, Pod, Snapshot
 from provisioner.nodegroups.planning.writes import Write
 
-_LATE = datetime.max.replace(tzinfo=UTC)
 #: Namespace and name of a group.
 GroupKey = tuple[str, str]
 
@@ -177,22 +176,8 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
         labelled=labelled,
         pods=pods,
         tokens=tokens,
-        machines_before=_machines_before(snapshot) if settings.machines_per_namespace else {},
         calls=calls,
     )
-
-
-def _machines_before(snapshot: Snapshot) -> dict[str, int]:
-    """Count the machines in each namespace, those that are made first, then by the age of their objects."""
-    counts: defaultdict[str, int] = defaultdict(int)
-    before = {}
-    turns = sorted(
-        snapshot.managers, key=lambda each: (not each.status.url, each.meta.created_at or _LATE, each.meta.uid)
-    )
-    for each in turns:
-        before[each.meta.uid] = counts[each.meta.namespace]
-        counts[each.meta.namespace] += each.spec.target_size
-    return before
 
 
 def all_children(snapshot: Snapshot) -> Iterable[tuple[Kind, Child]]:

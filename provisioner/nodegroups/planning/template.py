@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from provisioner.model import bounds
 from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.conditions import Reason
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
 from provisioner.nodegroups.api.types import InstanceConfig, InstanceTemplate, Kind, ProvisioningModel
 from provisioner.nodegroups.compute.links import parse_link
@@ -30,6 +31,8 @@ TERMINATION_ACTIONS = {
     ProvisioningModel.SPOT: STOP,
     ProvisioningModel.STANDARD: "",
 }
+#: How the addresses of projects' default accounts of Compute Engine end.
+_DEFAULT_ACCOUNTS = "-compute@developer.gserviceaccount.com"
 
 
 class TemplateRules(Rules[InstanceTemplate]):
@@ -50,6 +53,13 @@ class TemplateRules(Rules[InstanceTemplate]):
 
     def not_to_be_made(self, child: InstanceTemplate, round_: Round) -> Refusal | None:
         """Say whose it would use."""
+        for account in child.spec.config.service_accounts:
+            if account.email.endswith(_DEFAULT_ACCOUNTS):
+                message = (
+                    f"serviceAccounts {bounds.quoted(account.email)} does not say of which project it is; "
+                    'use "default" for the account of the project of the machines'
+                )
+                return Refusal(reason=Reason.NOT_ALLOWED, message=message)
         return names_others(_addresses(child.spec.config), round_)
 
     def body(self, child: InstanceTemplate, mark: str) -> Resource:

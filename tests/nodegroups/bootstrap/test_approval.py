@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from ssl import DER_cert_to_PEM_cert
 from typing import Any
 
 import pytest
@@ -52,6 +53,19 @@ def _csr(*names: tuple[x509.ObjectIdentifier, str], extension: x509.ExtensionTyp
 _O, _CN = NameOID.ORGANIZATION_NAME, NameOID.COMMON_NAME
 _OTHERS = x509.SubjectAlternativeName([x509.DNSName("kubernetes.default.svc")])
 _NODE = (_CN, "system:node:m-0")
+_UNSUPPORTED = x509.UnrecognizedExtension(x509.ObjectIdentifier("2.5.29.17"), b"\x30\x02\xa3\x00")
+_TWO = x509.UnrecognizedExtension(x509.ObjectIdentifier("2.5.29.18"), b"\x30\x00")
+
+
+def _changed(old: bytes, new: bytes, *extensions: x509.ExtensionType) -> bytes:
+    """Return a request whose bytes were changed after it was signed: cryptography makes none such."""
+    subject = x509.Name([x509.NameAttribute(oid, value) for oid, value in ((_O, "system:nodes"), _NODE)])
+    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=False)
+    signed = builder.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
+    der = signed.public_bytes(serialization.Encoding.DER).replace(old, new, 1)
+    return DER_cert_to_PEM_cert(der).replace("CERTIFICATE", "CERTIFICATE REQUEST").encode()
 
 
 @pytest.mark.parametrize(
@@ -69,6 +83,9 @@ _NODE = (_CN, "system:node:m-0")
         pytest.param(
             new_key("m-0").request_pem.replace(b"REQUEST-----\n", b"REQUEST-----\na: b\n\n", 1), id="PEM with headers"
         ),
+        pytest.param(_changed(b"\x02\x01\x00", b"\x02\x01\x03"), id="a version that does not exist"),
+        pytest.param(_csr((_O, "system:nodes"), _NODE, extension=_UNSUPPORTED), id="a name of an unknown form"),
+        pytest.param(_changed(b"\x55\x1d\x12", b"\x55\x1d\x11", _OTHERS, _TWO), id="an extension twice"),
         pytest.param(b"no request", id="no request"),
         pytest.param(b"", id="nothing"),
     ],

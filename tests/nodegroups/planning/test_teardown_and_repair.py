@@ -213,6 +213,27 @@ def test_a_machine_that_compute_engine_creates_again_joins_again(*, restarts: bo
     assert metadata.TOKEN not in machine.metadata
 
 
+def test_a_node_that_is_not_ready_is_not_taken_for_that_of_the_machine_there_is() -> None:
+    """An earlier release wrote no number of the machine: nobody knows whose it is until it reports."""
+    world = _ready_world()
+    [node, *_] = world.kube.all("Node")
+    labels = {key: value for key, value in node.labels.items() if key != names.MACHINE_ID}
+    world.kube.change_node(node.name, labels=labels, ready=False)
+    world.wait(60.0)
+    assert world.kube.objects["Node", "", node.name].labels == labels
+    world.kube.change_node(node.name, ready=True)
+    world.wait_until(lambda: world.kube.objects["Node", "", node.name].labels == node.labels, within_seconds=60.0)
+
+
+def test_a_node_that_joins_has_the_number_of_its_machine_before_it_is_ready() -> None:
+    """By the token that it joined with: the machine may be lost before its node has ever been ready."""
+    world = World()
+    world.kube.create_group(make_group("train", topology="2x2"))
+    world.wait_until(lambda: bool(world.kube.all("Node")), step_seconds=0.1)
+    world.wait_until(lambda: names.MACHINE_ID in world.kube.all("Node")[0].labels, step_seconds=0.1)
+    assert not world.kube.all("Node")[0].ready
+
+
 def test_a_template_that_names_its_subnetwork_without_a_path_stays() -> None:
     """tpu-operator wrote such ones; one of our own has the path, for Compute Engine takes no bare name."""
     group = make_group("train")
@@ -251,6 +272,50 @@ def test_what_compute_engine_refuses_to_delete_can_be_abandoned(*, gone: bool) -
     else:
         # Somebody would pay for them, beyond the limit of the namespace.
         assert world.kube.group("train") is not None
+
+
+def test_what_is_of_a_project_that_is_not_allowed_any_more_can_be_abandoned() -> None:
+    """Nothing is asked of Compute Engine for it, so that it refuses nothing."""
+    world = _ready_world()
+    world.settings = replace(world.settings, projects=frozenset({"another-1"}))
+    world.restart()
+    world.delete_group("train")
+    world.wait(600.0)
+    assert "see the setting ALLOWED_PROJECTS" in world.message("train")
+    world.kube.annotate("train", names.ABANDON, "true")
+    world.wait_until(lambda: _is_gone(world))
+    assert len(world.cloud.resources()) == 3
+
+
+def test_what_was_refused_before_the_delete_abandons_nothing() -> None:
+    """Compute Engine obeys the delete, and the machines would cost money with nobody to delete them."""
+    world = _ready_world()
+    world.kube.annotate("train", names.ABANDON, "true")
+    world.cloud.world.change_settings({"denied_permissions": ["compute.instanceGroupManagers.get"]})
+    world.wait(1000.0)
+    world.cloud.world.change_settings({"denied_permissions": []})
+    world.delete_group("train")
+    world.wait_until(lambda: _is_gone(world))
+    world.check_nothing_left()
+
+
+@pytest.mark.parametrize("reports", [False, True])
+def test_why_a_slice_cannot_be_made_anew_is_told(*, reports: bool) -> None:
+    """Also while a node of the machines that are gone still reports."""
+    world = _ready_world()
+    world.settings = replace(world.settings, startup_script=f"{world.settings.startup_script}\n# new")
+    world.restart()
+    world.wait(60.0)
+    lost, other = world.machines("train")
+    if reports:
+        world.cloud.on_stopped = lambda machine: None if machine.name == other.name else world.kube.stop(machine.name)
+    permission = "compute.instanceTemplates.create"
+    world.cloud.world.change_settings({"denied_permissions": [permission]})
+    world.cloud.lose(lost, Loss.DELETED)
+    reason = Reason.RECREATING if reports else Reason.REQUEST_REJECTED
+    world.wait_until(
+        lambda: permission in world.message("train") and world.reason("train") == reason, within_seconds=3600.0
+    )
 
 
 def test_a_token_that_is_refused_is_told() -> None:

@@ -28,9 +28,11 @@ from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.compute.records import Scope
 from provisioner.nodegroups.planning.calls import Target
 from provisioner.nodegroups.planning.joining import approvals
+from provisioner.nodegroups.planning.memory import LONG_AGO
 from provisioner.nodegroups.planning.nodes import left_over
 from provisioner.nodegroups.planning.round import begin_round
 from provisioner.nodegroups.planning.snapshot import Node, Pod, Request, Token
+from provisioner.simulators.compute.records import Loss
 from tests.nodegroups.simulation.cloud import ZONE
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 
@@ -225,7 +227,10 @@ def test_a_machines_token_is_good_for_the_certificate_of_its_own_node_alone() ->
         ({"reservation": "projects/secret/reservations/x"}, "reservation"),
         ({"disk_type": "projects/secret/zones/us-central1-b/diskTypes/x"}, "diskType"),
         ({"service_accounts": (ServiceAccount(email="root@secret.iam.gserviceaccount.com"),)}, "serviceAccounts"),
-        ({"service_accounts": (ServiceAccount(email="12-compute@developer.gserviceaccount.com"),)}, "serviceAccounts"),
+        (
+            {"service_accounts": (ServiceAccount(email="12-compute@developer.gserviceaccount.com"),)},
+            'use "default" for the',
+        ),
     ],
 )
 def test_what_is_of_a_project_that_is_not_allowed_is_not_used(changes: dict[str, Any], words: str) -> None:
@@ -292,6 +297,66 @@ def test_a_status_that_says_that_it_is_made_goes_round_no_limit() -> None:
     world.wait(60.0)
     assert _ready(world, key).reason == Reason.NOT_ALLOWED
     assert not world.cloud.resources()
+
+
+def test_a_slice_that_is_made_anew_keeps_its_room() -> None:
+    """Its managed instance group is away meanwhile, and then younger than those that wait."""
+    world = World(settings=replace(SETTINGS, machines_per_namespace=5))
+    world.kube.create_group(make_group("running"))
+    world.wait_until(lambda: world.is_ready("running"))
+    world.wait(60.0)
+    world.kube.create_group(make_group("waiting"))
+    world.wait(60.0)
+    world.cloud.lose(world.machines("running")[0], Loss.DELETED)
+    world.wait_until(lambda: world.reason("running") == Reason.RECREATING, within_seconds=3600.0)
+    world.wait_until(lambda: world.is_ready("running"), within_seconds=3600.0)
+    assert world.reason("waiting") == Reason.NOT_ALLOWED
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_those_that_wait_keep_their_order_over_restarts(seed: int) -> None:
+    """A process that has just begun reads one before the other."""
+    world = World(seed, settings=replace(SETTINGS, machines_per_namespace=5))
+    for name, topology in (("first", "4x4"), ("second", "4x4"), ("small", "2x2")):
+        world.kube.create_group(make_group(name, topology=topology))
+        world.wait(120.0)
+    for _ in range(3):
+        world.restart()
+        world.wait(60.0)
+    assert [world.reason(name) for name in ("second", "small")] == [Reason.NOT_ALLOWED] * 2
+
+
+def test_what_can_never_be_made_takes_no_turn() -> None:
+    """Neither what is larger than the limit nor what names another project's."""
+    world = World(settings=replace(SETTINGS, machines_per_namespace=5))
+    world.kube.create_group(make_group("huge", topology="8x8"))
+    template = "projects/secret/global/instanceTemplates/t"
+    spec = ManagedInstanceGroupSpec(project="project-1", location=ZONE, instance_template=template, target_size=5)
+    meta = ObjectMeta(namespace="default", name="foreign", uid="foreign")
+    _put(world, _MIG, ManagedInstanceGroup(meta=meta, spec=spec))
+    world.wait(60.0)
+    assert "16 machines are more than namespace default may have" in world.message("huge")
+    world.kube.create_group(make_group("small", topology="2x4"))
+    world.wait_until(lambda: world.is_ready("small"))
+
+
+def test_a_status_that_says_that_it_is_made_takes_no_turn_from_what_is() -> None:
+    """Machines that are there are counted by what was read of them."""
+    world = World(settings=replace(SETTINGS, machines_per_namespace=5))
+    world.kube.create_group(make_group("train"))
+    world.wait_until(lambda: world.is_ready("train"))
+    [template] = world.kube.all(Kind.INSTANCE_TEMPLATE)
+    spec = ManagedInstanceGroupSpec(
+        project="project-1", location=ZONE, instance_template=template.status.url, target_size=5
+    )
+    meta = ObjectMeta(namespace="default", name="forged", uid="forged", created_at=LONG_AGO)
+    key = _put(world, _MIG, ManagedInstanceGroup(meta=meta, spec=spec))
+    for _ in range(150):
+        forged = world.kube.objects[key]
+        if not forged.status.url:
+            world.kube._put(key, replace(forged, status=replace(forged.status, url="https://here")))
+        world.wait(1.0)
+    assert len(world.cloud.machines()) == 4
 
 
 def test_a_status_makes_no_node_of_another_group_ones_own() -> None:

@@ -126,10 +126,9 @@ class Kube:
 
     def create_group(self, group: TpuNodeGroup) -> None:
         """Create a group."""
-        self._put(
-            (Kind.TPU_NODE_GROUP, group.meta.namespace, group.meta.name),
-            replace(group, meta=replace(group.meta, uid=f"uid-{next(self._numbers)}", generation=1)),
-        )
+        uid, created_at = f"uid-{next(self._numbers)}", self.stage.wall()
+        meta = replace(group.meta, uid=uid, generation=1, created_at=created_at)
+        self._put((Kind.TPU_NODE_GROUP, meta.namespace, meta.name), replace(group, meta=meta))
 
     def annotate(self, name: str, key: str, value: str) -> None:
         """Set an annotation of a group."""
