@@ -9,6 +9,14 @@ import pytest
 from provisioner.model.capacity import FailureKind, PoolStatus
 from tests.support.controller import World, jobset_path
 
+BOTH_WAYS = pytest.mark.parametrize(
+    "by",
+    [
+        pytest.param(timedelta(hours=-2), id="set back by two hours"),
+        pytest.param(timedelta(hours=2), id="set forward by two hours"),
+    ],
+)
+
 
 class SetClock:
     """A time of day that somebody sets, over a world's steady clock."""
@@ -19,13 +27,7 @@ class SetClock:
         world.clock.now = lambda: self._now() + self.by  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize(
-    "by",
-    [
-        pytest.param(timedelta(hours=-2), id="set back by two hours"),
-        pytest.param(timedelta(hours=2), id="set forward by two hours"),
-    ],
-)
+@BOTH_WAYS
 def test_the_deletion_delay_is_as_long_as_ever(by: timedelta) -> None:
     """A pool goes after its delay: not two hours later, and not at once."""
     world = World()
@@ -55,13 +57,7 @@ def test_a_list_of_pools_is_as_old_as_it_was() -> None:
     assert pause <= 60.0
 
 
-@pytest.mark.parametrize(
-    "by",
-    [
-        pytest.param(timedelta(hours=-2), id="set back by two hours"),
-        pytest.param(timedelta(hours=2), id="set forward by two hours"),
-    ],
-)
+@BOTH_WAYS
 def test_a_clock_that_is_set_within_a_round_is_followed_once(by: timedelta) -> None:
     """What is stamped with the new time in that very round is not moved along once more in the next."""
     world = World()
@@ -80,13 +76,7 @@ def test_a_clock_that_is_set_within_a_round_is_followed_once(by: timedelta) -> N
     assert 0.0 <= loop.pools.age_seconds(world.clock.now()) <= 60.0
 
 
-@pytest.mark.parametrize(
-    "by",
-    [
-        pytest.param(timedelta(hours=-2), id="set back by two hours"),
-        pytest.param(timedelta(hours=2), id="set forward by two hours"),
-    ],
-)
+@BOTH_WAYS
 def test_an_answer_from_before_the_change_counts_from_its_moment(by: timedelta) -> None:
     """A create that was rejected just before the clock was set waits as long as ever."""
     world = World()
