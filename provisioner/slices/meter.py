@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -90,9 +90,9 @@ class Meter:
             uses[state.name] = made
         self._uses = uses
         pools = [use for *_, use in uses.values() if use is not None]
-        costs: Counter[Account] = Counter()
+        costs: defaultdict[Account, float] = defaultdict(float)
         for use in pools if prices else ():
-            costs[use.account] += use.cost_per_hour  # type: ignore[assignment]
+            costs[use.account] += use.cost_per_hour
         self.metrics.set_cost_per_hour(costs, unpriced_chips=usage.unpriced_chips(pools) if prices else 0)
 
     def _opened(self, use: PoolUse | None) -> PoolUse | None:

@@ -4,6 +4,9 @@ A stream of small workloads could keep a large one out for as long as it lasts, 
 it leaves: by a create, by taking its pool, or by the scheduler, which binds whatever waits to the nodes of a job that
 has ended. So during a turn others make no creates and take no pools within the limit that would use what is kept, and
 the pools in use are closed for new pods, all of them until enough are free: nobody knows which one ends first.
+
+It also chooses the pools that are deleted for others that wait: the idle ones whose chips a limit needs, and those to
+which no pod has been bound for long, for a limit or for a capacity that is out of stock.
 """
 
 from __future__ import annotations
