@@ -52,17 +52,6 @@ class FollowedClock:
         return self._wall().timestamp() - self._monotonic()
 
 
-def no_later(record: _T, now: datetime) -> _T:
-    """Return a dataclass without moments that are yet to come: those were read just before the clock was set back."""
-    changes: Any = {}
-    for each in fields(record):  # type: ignore[arg-type]
-        value = getattr(record, each.name)
-        if isinstance(value, datetime) and value > now:
-            changes[each.name] = now
-    changed: _T = replace(record, **changes) if changes else record  # type: ignore[type-var]
-    return changed
-
-
 def shifted(remembered: _T, by: timedelta) -> _T:
     """Return a copy in which every moment, however deep inside mappings, tuples and dataclasses, is later by `by`.
 

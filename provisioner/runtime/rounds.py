@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
-from provisioner.runtime.clock import FollowedClock, no_later
+from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.metrics import LoopMetrics
 
 _log = structlog.get_logger(__name__)
@@ -113,8 +113,7 @@ class RoundLoop(ABC, Generic[A]):
 
         What it answers stays open, and counts a while later as something whose outcome nobody knows.
         """
-        while (taken := take()) is not None:
-            answer = no_later(taken, self.clock())
+        while (answer := take()) is not None:
             try:
                 fold(answer)
             except Exception:  # noqa: BLE001 - one answer's boundary

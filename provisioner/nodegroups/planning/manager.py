@@ -166,8 +166,12 @@ def machines_before(round_: Round) -> dict[str, int]:
     for child in round_.snapshot.managers:
         group = round_.parent_of(child.meta, Kind.MANAGED_INSTANCE_GROUP)
         is_anew = group is not None and anew.pop(group.meta.uid, None) is not None
-        made, size = _is_made(child, round_), child.spec.target_size
-        if made or (size <= limit and (is_anew or _waits(child, round_))):
+        try:
+            made, size = _is_made(child, round_), child.spec.target_size
+            has_turn = made or (size <= limit and (is_anew or _waits(child, round_)))
+        except Exception:  # noqa: BLE001 - one child must not cost the others their turn; its own unit reports it
+            has_turn = False
+        if has_turn:
             age = (group or child).meta.created_at or _LATE
             turns.append((not made, not is_anew, age, child.meta.uid, child.meta.namespace, size))
     for uid, group in anew.items():

@@ -11,14 +11,15 @@ from provisioner.nodegroups.api.types import Kind, ObjectMeta, WorkloadPolicy, W
 from provisioner.nodegroups.planning import apart
 from provisioner.nodegroups.planning.decide import decide
 from provisioner.nodegroups.planning.memory import Memory
+from provisioner.nodegroups.planning.settings import PlanningSettings
 from provisioner.simulators.compute.records import Loss
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 
 pytestmark = pytest.mark.timeout(40)
 
 
-def _world(*ready: str) -> World:
-    world = World()
+def _world(*ready: str, settings: PlanningSettings = SETTINGS) -> World:
+    world = World(settings=settings)
     for name in ready:
         world.kube.create_group(make_group(name, topology="2x4"))
     world.wait_until(lambda: all(world.is_ready(name) for name in ready))
@@ -74,6 +75,14 @@ def test_what_is_known_of_it_is_kept() -> None:
     world.kube.poisoned.clear()
     world.wait_until(lambda: world.is_ready("bad"), within_seconds=600.0)
     assert world.process.calls["Insert"] == 6
+
+
+def test_the_others_are_made_under_a_limit_of_machines() -> None:
+    """Whose turn it is depends on every managed instance group of the cluster, also on one of another namespace."""
+    world = _world("bad", settings=replace(SETTINGS, machines_per_namespace=100))
+    world.kube.poisoned |= {key[2] for key in world.kube.cached if key[0] == Kind.MANAGED_INSTANCE_GROUP}
+    world.kube.create_group(make_group("good", topology="2x4"))
+    world.wait_until(lambda: world.is_ready("good"), within_seconds=300.0)
 
 
 def test_one_that_is_deleted_goes_when_it_is_mended() -> None:
