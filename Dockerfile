@@ -1,5 +1,6 @@
 # syntax=docker/dockerfile:1
-# The controller and its locked dependencies in a virtual environment, on a slim base, as an unprivileged user.
+# The controller and its locked dependencies in a virtual environment, on a slim base, as an unprivileged user. The package
+# `rehearsal` is not copied, so the wheel that is built here does not have it.
 # This builds for linux/amd64 and linux/arm64: nothing is compiled, every dependency is a wheel with a pinned hash.
 # The digest is that of the index of all platforms. It is written here, not in an ARG, because Dependabot updates it
 # only here. To use another base: make docker-build BASE=..., which replaces this stage (docs/releasing.md).
@@ -29,6 +30,7 @@ RUN python -m venv --without-pip /opt/build \
  && python -m pip --python /opt/build install --no-compile --require-hashes --only-binary=:all: -r build-requirements.txt \
  && python -m pip --python /opt/build wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
  && python -m pip --python /opt/tpu-provisioner install --no-compile --no-deps --no-index /wheels/*.whl \
+ && rm /opt/tpu-provisioner/bin/tpu-rehearsal \
  && PYTHONPYCACHEPREFIX=/opt/tpu-provisioner/pycache python -m compileall -q --invalidation-mode unchecked-hash \
     /opt/tpu-provisioner/lib/python3.*/site-packages/provisioner \
  && /opt/tpu-provisioner/bin/tpu-provisioner --version

@@ -39,19 +39,19 @@ $(SETUP): requirements/uv.txt requirements/dev.txt pyproject.toml
 
 .PHONY: setup
 setup: $(SETUP) ## Set up the virtual environment, Go, the control plane's programs (minutes the first time, then nothing).
-	@$(BIN)/python -m provisioner.localcluster build > /dev/null
+	@$(BIN)/tpu-rehearsal build > /dev/null
 
 .PHONY: demo
 demo: setup ## Run a JobSet until nothing is left, on a local control plane. KEEP=1 keeps everything running.
-	@$(BIN)/tpu-provisioner demo
+	@$(BIN)/tpu-rehearsal demo
 
 .PHONY: demo-gce
 demo-gce: setup ## Run a JobSet on a TPUNodeGroup until nothing is left: machines join a local control plane. KEEP=1 as above.
-	@$(BIN)/tpu-provisioner demo-gce
+	@$(BIN)/tpu-rehearsal demo-gce
 
 .PHONY: demo-ipu
 demo-ipu: setup ## Run pods with IPUs from waiting to released, on a local control plane with a simulated V-IPU server. KEEP=1 as above.
-	@$(BIN)/tpu-provisioner demo-ipu
+	@$(BIN)/tpu-rehearsal demo-ipu
 
 .PHONY: demo-page
 demo-page: $(SETUP) ## Serve the status page of a simulated cluster with 200 slices, in a hurry; needs no Go.
@@ -77,14 +77,14 @@ test: setup ## Run all checks and tests, including the end-to-end tests.
 	@$(BIN)/pytest --collect-only -q > /dev/null 2>&1 & rewriting=$$!; \
 	$(MAKE) --no-print-directory lint; \
 	wait $$rewriting || true
-	@$(BIN)/python -m provisioner.localcluster build --lws > /dev/null
+	@$(BIN)/tpu-rehearsal build --lws > /dev/null
 # Five workers and their control planes share the cores here, so a test takes a multiple of its own time.
 	@$(BIN)/pytest $(WORKERS) --timeout=40
 
 # Tracing makes most tests two to three times as slow, so their time limit is longer, too.
 .PHONY: coverage
 coverage: setup ## Run all tests and measure which code they run: at least 90 percent.
-	@$(BIN)/python -m provisioner.localcluster build --lws > /dev/null
+	@$(BIN)/tpu-rehearsal build --lws > /dev/null
 	@$(BIN)/pytest $(WORKERS) --timeout=60 --cov --cov-report=term:skip-covered --cov-fail-under=90
 
 .PHONY: test-quick

@@ -35,7 +35,7 @@ from benchmarks.webhook_server import (
 )
 from provisioner import kube
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.rehearsal import Rehearsal
+from rehearsal.demos import Rehearsal
 
 Say = Callable[..., None]
 

@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from provisioner import constants, kube, localcluster
+from provisioner import constants, kube
 from provisioner.kube.protocol import collection_path
 from provisioner.model.capacity import PoolName
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.app import make_gate
 from provisioner.slices.planning.plan import Delete, DeleteReason
+from rehearsal import localcluster
 
 #: Runs by the number of hosts.
 _RUNS = {256: 5, 2048: 1}

@@ -31,10 +31,10 @@ from provisioner.partitions.planning.memory import Memory
 from provisioner.partitions.planning.settings import PlanningSettings
 from provisioner.partitions.planning.snapshot import Reading, ServerView, Snapshot
 from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
-from provisioner.simulators.vipu.errors import VipuRefusalError
-from provisioner.simulators.vipu.model import World
-from provisioner.simulators.vipu.records import Asked, Phase
-from provisioner.simulators.vipu.settings import IPUS_OF_AGENT, VipuSettings
+from rehearsal.simulators.vipu.errors import VipuRefusalError
+from rehearsal.simulators.vipu.model import World
+from rehearsal.simulators.vipu.records import Asked, Phase
+from rehearsal.simulators.vipu.settings import IPUS_OF_AGENT, VipuSettings
 
 _PODS = 500
 _IPUS = 64

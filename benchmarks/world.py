@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from provisioner import constants
-from provisioner.localcluster import RUN_FOR
-from provisioner.rehearsal.world import LOCATION, PROJECT, ProvisionerProcess, Rehearsal, wait_for
 from provisioner.workloads import JOBSET
+from rehearsal.demos.world import LOCATION, PROJECT, ProvisionerProcess, Rehearsal, wait_for
+from rehearsal.localcluster import RUN_FOR
 
 NAMESPACE = "default"
 _JOBSETS = f"{JOBSET.root}/namespaces/{NAMESPACE}/jobsets"

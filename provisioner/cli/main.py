@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import provisioner
@@ -33,14 +33,6 @@ COMMANDS = {
     "webhook": ("webhook", "serve admission webhooks: TPU variables of pods, mistakes in workloads, selectors of Jobs"),
     "nodegroups": ("nodegroups", "run the controller of TPUNodeGroups, for Compute Engine without GKE"),
     "partitions": ("partitions", "run the controller of partitions of Graphcore IPUs, for pods with an annotation"),
-    "demo": ("demo", "run a JobSet on a local control plane with a simulated GKE"),
-    "demo-gce": (
-        "demo_gce",
-        "run a JobSet on a TPUNodeGroup, with a simulated Compute Engine",
-    ),
-    "demo-ipu": ("demo_ipu", "run pods with IPUs on a local control plane with a simulated V-IPU server"),
-    "simulator": ("simulator", "run only the simulated GKE"),
-    "simulator-gce": ("simulator_gce", "run only the simulated Compute Engine, with machines that join a cluster"),
     "completion": ("completion", "print the script that completes commands in bash, zsh or fish"),
 }
 
@@ -73,7 +65,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
         gc.enable()
         return run.main(given[1:], program=shown)
-    return _choose(given, shown)
+    return choose(make_frame, given, program=shown, complete_var="_TPU_PROVISIONER_COMPLETE")
 
 
 def make_frame() -> click.Group:
@@ -95,7 +87,8 @@ def make_frame() -> click.Group:
     return click.version_option(provisioner.__version__, message=f"{_PROGRAM} %(version)s")(frame)
 
 
-def _choose(given: list[str], program: str) -> int:
+def choose(frame: Callable[[], click.Group], given: list[str], *, program: str, complete_var: str) -> int:
+    """Run the command that the words name. Raises SystemExit with code 2 where they are wrong."""
     import click  # noqa: PLC0415
 
     from provisioner.cli.exits import ExitCode  # noqa: PLC0415
@@ -103,10 +96,10 @@ def _choose(given: list[str], program: str) -> int:
 
     try:
         # Completion scripts set this variable, whatever the program is called.
-        ended = make_frame().main(
+        ended = frame().main(
             given,
             prog_name=program,
-            complete_var="_TPU_PROVISIONER_COMPLETE",
+            complete_var=complete_var,
             standalone_mode=False,
             color=wants_color(),
         )

@@ -186,7 +186,7 @@ def provider(text: str) -> str:
     """Read who supplies the capacity."""
     if text.lower() == "mock":
         raise ValueError(
-            "requests the mock provider, which is not supported any more: run `tpu-provisioner simulator` and set "
+            "requests the mock provider, which is not supported any more: run `tpu-rehearsal simulator` and set "
             "GKE_ENDPOINT=http://127.0.0.1:8085"
         )
     return choice(GKE, GCE)(text)

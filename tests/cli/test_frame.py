@@ -155,7 +155,7 @@ def test_completion(words: str, want: list[str]) -> None:
     [
         pytest.param(["to"], [f"topologies\t{COMMANDS['topologies'][1]}", ":4"], id="a command with its line"),
         pytest.param(["topologies", "tpu-v5p"], ["tpu-v5p-slice", ":4"], id="a value"),
-        pytest.param(["simulator", "--kubeconfig", "ku"], [":0"], id="a file, which the shell completes"),
+        pytest.param(["status", "--kubeconfig", "ku"], [":0"], id="a file, which the shell completes"),
     ],
 )
 def test_kubectl_completes_the_plugin(

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from deploy import overlay
-from provisioner.rehearsal import Rehearsal
 from provisioner.workloads import LEADER_WORKER_SET
+from rehearsal.demos import Rehearsal
 from tests.deploy import mainjob
 from tests.deploy.kit import DEPLOY, FOREIGN_KINDS, VALUES, kubeconfig_of_service_account
 from tests.e2e.kit import Ground, simulator_settings

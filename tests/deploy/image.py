@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from provisioner.localcluster.binaries import cache_root
+from rehearsal.localcluster.binaries import cache_root
 
 #: Paths that the Dockerfile writes below; each becomes one in the scratch folder.
 _OURS = ("/opt/tpu-provisioner", "/opt/build", "/wheels")

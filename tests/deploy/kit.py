@@ -21,10 +21,10 @@ import yaml
 from provisioner import constants, kube
 from provisioner.kube.protocol import Timeouts, object_path
 from provisioner.kube.rights import ACCESS_REVIEWS, Right
-from provisioner.localcluster.ports import HOST
-from provisioner.rehearsal import ProvisionerProcess, Rehearsal
-from provisioner.rehearsal.world import CLUSTER, LOCATION, PROJECT, ZONE
 from provisioner.workloads import KINDS
+from rehearsal.demos import ProvisionerProcess, Rehearsal
+from rehearsal.demos.world import CLUSTER, LOCATION, PROJECT, ZONE
+from rehearsal.localcluster.ports import HOST
 
 REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy"

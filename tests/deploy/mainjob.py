@@ -9,8 +9,8 @@ from typing import Any
 
 from provisioner import constants
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.rehearsal import ProvisionerProcess, Rehearsal, RehearsalError
-from provisioner.rehearsal.world import wait_for
+from rehearsal.demos import ProvisionerProcess, Rehearsal, RehearsalError
+from rehearsal.demos.world import wait_for
 from tests.deploy.kit import (
     NAMESPACE,
     SERVICE_ACCOUNT,

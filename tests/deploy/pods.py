@@ -19,7 +19,7 @@ from typing import Any
 
 from provisioner import kube
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.rehearsal import ProvisionerProcess, Rehearsal
+from rehearsal.demos import ProvisionerProcess, Rehearsal
 from tests.deploy.kit import NAMESPACE, environment_of, flags_of, kubeconfig_of_service_account
 from tests.e2e.kit import EAGER
 

@@ -18,12 +18,12 @@ import provisioner
 from deploy import chart, chart_schema
 from provisioner.nodegroups.metrics import Metrics as NodeGroupMetrics
 from provisioner.partitions.metrics import Metrics as PartitionMetrics
-from provisioner.rehearsal import Rehearsal
 from provisioner.settings import OPTIONS, Option, SettingsError, read_settings
 from provisioner.settings.nodegroups import OPTIONS as NODE_GROUP_OPTIONS
 from provisioner.slices.metrics import Metrics
 from provisioner.slices.preflight.rights import rights_used
 from provisioner.webhook.metrics import Metrics as WebhookMetrics
+from rehearsal.demos import Rehearsal
 from tests.deploy import tools
 from tests.deploy.kit import NAMESPACE, Recorder, only, rights, sources_of_scrapes
 from tests.deploy.mainjob import do_the_main_job, uninstalled, used_rights

@@ -17,8 +17,8 @@ import pytest
 import requests
 
 import provisioner
-from provisioner.localcluster.ports import HOST, free_ports
-from provisioner.rehearsal.world import wait_for
+from rehearsal.demos.world import wait_for
+from rehearsal.localcluster.ports import HOST, free_ports
 from tests.deploy.image import Stage, build, finish, read_stages
 from tests.deploy.kit import DEPLOY, REPOSITORY
 

@@ -23,10 +23,10 @@ import requests
 import yaml
 
 from provisioner.kube.protocol import collection_path
-from provisioner.localcluster import RUN_FOR
-from provisioner.rehearsal import Rehearsal
-from provisioner.simulators.gke.app import Simulator
 from provisioner.workloads import JOBSET
+from rehearsal.demos import Rehearsal
+from rehearsal.localcluster import RUN_FOR
+from rehearsal.simulators.gke.app import Simulator
 from tests.deploy import fake_gcloud, tools
 from tests.deploy.kit import NAMESPACE, REPOSITORY
 from tests.deploy.mainjob import uninstalled

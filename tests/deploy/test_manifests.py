@@ -15,9 +15,9 @@ from deploy import overlay
 from provisioner import constants
 from provisioner.cli import run as run_command
 from provisioner.kube.protocol import collection_path
-from provisioner.rehearsal import Rehearsal
-from provisioner.rehearsal.world import wait_for
 from provisioner.slices.preflight.rights import rights_used
+from rehearsal.demos import Rehearsal
+from rehearsal.demos.world import wait_for
 from tests.deploy import tools
 from tests.deploy.kit import (
     DEPLOY,

@@ -44,9 +44,9 @@ from provisioner.nodegroups.planning.writes import (
 )
 from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT, taint_of
 from provisioner.nodegroups.writing import Writer
-from provisioner.rehearsal import Rehearsal
-from provisioner.rehearsal.world import wait_for
-from provisioner.simulators.compute.guests import identity
+from rehearsal.demos import Rehearsal
+from rehearsal.demos.world import wait_for
+from rehearsal.simulators.compute.guests import identity
 from tests.deploy.kit import DEPLOY, NAMESPACE, Right, kubeconfig_of_service_account, request_as, rights, role_without
 from tests.deploy.tries import SERVED_SECONDS, Try, try_events, try_watch
 from tests.support.nodegroups import SPECS

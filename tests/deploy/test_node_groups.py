@@ -16,8 +16,8 @@ import yaml
 from deploy import chart, crds, release
 from provisioner.cli.nodegroups import command
 from provisioner.nodegroups import app, device_plugin
-from provisioner.rehearsal import Rehearsal
 from provisioner.settings.nodegroups import OPTIONS, read_node_group_settings
+from rehearsal.demos import Rehearsal
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, NAMESPACE, REPOSITORY, container_of, only, sources_of_scrapes
 from tests.deploy.mainjob import uninstalled

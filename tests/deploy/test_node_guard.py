@@ -11,7 +11,7 @@ import pytest
 
 from provisioner import constants, kube
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.rehearsal import Rehearsal
+from rehearsal.demos import Rehearsal
 
 pytestmark = pytest.mark.e2e
 

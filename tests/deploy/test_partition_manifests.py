@@ -12,12 +12,12 @@ import yaml
 
 import provisioner
 from deploy import release
-from provisioner.rehearsal import Rehearsal
 from provisioner.settings import SettingsError
 from provisioner.settings.partitions import OPTIONS as OF_PARTITIONS
 from provisioner.settings.partitions import PartitionSettings, read_partition_settings
 from provisioner.settings.webhook import OPTIONS as OF_WEBHOOK
 from provisioner.settings.webhook import read_webhook_settings
+from rehearsal.demos import Rehearsal
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, NAMESPACE, container_of, only, sources_of_scrapes
 

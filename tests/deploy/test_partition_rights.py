@@ -18,8 +18,8 @@ from provisioner.model.workloads import ObjectRef
 from provisioner.partitions import handover, names
 from provisioner.partitions.observe import make_ledger_watch, make_pod_watch
 from provisioner.partitions.report import Reporter
-from provisioner.rehearsal import Rehearsal, RehearsalError
-from provisioner.rehearsal.world import wait_for
+from rehearsal.demos import Rehearsal, RehearsalError
+from rehearsal.demos.world import wait_for
 from tests.deploy.kit import DEPLOY, NAMESPACE, granted_by, only, right_of, rights
 from tests.support.kube import Call, FakeKube
 from tests.support.partitions import SYSTEM, Controller

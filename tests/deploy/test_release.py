@@ -18,9 +18,9 @@ import provisioner
 from deploy import release
 from provisioner import constants
 from provisioner.kube.protocol import object_path
-from provisioner.rehearsal import Rehearsal
 from provisioner.settings import OPTIONS, nodegroups, partitions, webhook
 from provisioner.slices.suppliers.gke.permissions import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
+from rehearsal.demos import Rehearsal
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, REPOSITORY, only
 from tests.deploy.mainjob import uninstalled
@@ -91,10 +91,10 @@ def test_the_nightly_scan_reads_every_lock() -> None:
     assert others == named
 
 
-def test_the_wheel_installs_one_package() -> None:
-    """Whoever installs it has no other top-level name taken."""
+def test_the_wheel_installs_two_packages() -> None:
+    """Whoever installs it has no other top-level name taken than those that CHANGELOG names."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
-    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["provisioner"]
+    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["provisioner", "rehearsal"]
 
 
 # --- release.py

@@ -15,10 +15,10 @@ from provisioner import constants, kube
 from provisioner.kube import KubeApi
 from provisioner.kube.protocol import LEASES_ROOT, object_path
 from provisioner.model.workloads import WorkloadKind
-from provisioner.rehearsal import Rehearsal
-from provisioner.rehearsal.world import wait_for
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB, live
 from provisioner.workloads.watches import watch_pods, watch_workloads
+from rehearsal.demos import Rehearsal
+from rehearsal.demos.world import wait_for
 from tests.deploy.kit import (
     NAMESPACE,
     SERVICE_ACCOUNT,

@@ -23,9 +23,9 @@ import pytest
 from provisioner import constants, kube
 from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
 from provisioner.kube.quantities import format_micro_time
-from provisioner.rehearsal import Rehearsal
-from provisioner.rehearsal.world import CLUSTER, LOCATION, PROJECT, ZONE
 from provisioner.slices.demand import group_key
+from rehearsal.demos import Rehearsal
+from rehearsal.demos.world import CLUSTER, LOCATION, PROJECT, ZONE
 from tests.deploy import mainjob, tools
 from tests.deploy.kit import DEPLOY, NAMESPACE, REPOSITORY, kubeconfig_of_service_account, provisioner_as
 from tests.deploy.pages import read_blocks

@@ -22,14 +22,14 @@ from provisioner import kube
 from provisioner.cli import webhook as webhook_command
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.kube.rights import Right
-from provisioner.localcluster.ports import HOST, free_ports
-from provisioner.localcluster.processes import Process
-from provisioner.rehearsal import Rehearsal, RehearsalError
-from provisioner.rehearsal.world import wait_for
 from provisioner.settings.webhook import OPTIONS, WebhookSettings
 from provisioner.slices.admission import validation
 from provisioner.webhook.app import Addresses, make_hooks
 from provisioner.workloads import JOBSET
+from rehearsal.demos import Rehearsal, RehearsalError
+from rehearsal.demos.world import wait_for
+from rehearsal.localcluster.ports import HOST, free_ports
+from rehearsal.localcluster.processes import Process
 from tests.deploy import tools
 from tests.deploy.kit import (
     DEPLOY,

@@ -9,8 +9,8 @@ from typing import Any
 from provisioner import kube
 from provisioner.kube import KubeApi
 from provisioner.model.workloads import ObjectRef
-from provisioner.rehearsal import Rehearsal
-from provisioner.rehearsal.world import wait_for
+from rehearsal.demos import Rehearsal
+from rehearsal.demos.world import wait_for
 
 #: Tries something; returns what is seen of a refusal, nothing where all is well.
 Try = Callable[[KubeApi, Rehearsal], str]

@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy" / "charts").rglob("*.md")])
 #: Programs whose commands are checked in the running text, too.
-_INLINE = re.compile(r"(kubectl|make|tpu-provisioner|(\S+/)?bin/(tpu-provisioner|python)|python -m) \S")
+_INLINE = re.compile(r"(kubectl|make|tpu-(provisioner|rehearsal)|(\S+/)?bin/(tpu-\w+|python)|python -m) \S")
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
 _SEPARATORS = frozenset({"&&", "||", "|", ";", "&", "(", ")", "\n", ";;"})
 _KEYWORDS = frozenset({"if", "then", "else", "fi", "for", "do", "done", "while", "until", "!", "{", "}"})

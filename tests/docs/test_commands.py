@@ -17,6 +17,7 @@ import pytest
 from provisioner.cli import run
 from provisioner.cli.exits import ExitCode
 from provisioner.cli.main import main, make_frame
+from rehearsal.commands.main import make_frame as make_rehearsal_frame
 from tests.docs import shell
 
 _SHOWN = shell.shown()
@@ -97,6 +98,9 @@ _KINDS = frozenset(
 )  # fmt: skip
 
 
+_OURS = {"tpu-provisioner": make_frame, "tpu-rehearsal": make_rehearsal_frame}
+
+
 def _of(program: str) -> list[object]:
     return [
         pytest.param(words, id=f"{each.place} {' '.join(words)}"[:120])
@@ -108,7 +112,7 @@ def _of(program: str) -> list[object]:
 def test_there_are_commands_of_each_kind() -> None:
     """A pattern that finds nothing would check nothing."""
     assert len([each for each in _SHOWN if each.fenced]) >= 60
-    for program in ("tpu-provisioner", "make", "kubectl", "python"):
+    for program in (*_OURS, "make", "kubectl", "python"):
         assert _of(program), program
 
 
@@ -124,12 +128,12 @@ def test_each_block_is_shell() -> None:
 
 def test_each_program_is_known() -> None:
     """A misspelled one is not."""
-    known = _OTHER_PROGRAMS | {"tpu-provisioner", "make", "kubectl", "python", "python3"}
+    known = _OTHER_PROGRAMS | {*_OURS, "make", "kubectl", "python", "python3"}
     unknown = [(each.place, words[0]) for each, words in _EACH if PurePath(words[0]).name not in known]
     assert unknown == []
 
 
-@pytest.mark.parametrize("words", _of("tpu-provisioner"))
+@pytest.mark.parametrize("words", [words for program in _OURS for words in _of(program)])
 def test_our_own_commands_parse(words: list[str]) -> None:
     """By the parser that the program itself uses."""
     _check_ours(words)
@@ -183,6 +187,7 @@ def test_commands_of_kubectl_are_well_formed(words: list[str]) -> None:
     "line",
     [
         "tpu-provisioner drian",
+        "tpu-rehearsal demmo",
         "tpu-provisioner drain --wiat",
         "tpu-provisioner run --leader-elekt",
         "make tset",
@@ -201,7 +206,7 @@ def test_a_wrong_command_is_found(line: str) -> None:
 
 
 def _check(line: str) -> None:
-    checks = {"tpu-provisioner": _check_ours, "make": _check_make, "kubectl": _check_kubectl}
+    checks = {**dict.fromkeys(_OURS, _check_ours), "make": _check_make, "kubectl": _check_kubectl}
     for simple in shell.commands(line):
         for words in shell.programs(simple):
             checks[words[0]](words)
@@ -213,8 +218,8 @@ def _check_ours(words: list[str]) -> None:
     if arguments[:1] == ["run"]:
         run.parse_flags(arguments[1:])
         return
-    frame = make_frame()
-    with click.Context(frame, info_name="tpu-provisioner") as context, contextlib.suppress(click.exceptions.Exit):
+    frame = _OURS.get(PurePath(words[0]).name, make_frame)()
+    with click.Context(frame, info_name=words[0]) as context, contextlib.suppress(click.exceptions.Exit):
         name, command, rest = frame.resolve_command(context, arguments)
         assert command is not None
         # Its name alone only mentions a command.

@@ -21,16 +21,17 @@ import click
 import pytest
 
 from provisioner.cli import main
-from provisioner.cli.demo import summary
-from provisioner.cli.demo_gce import summary as summary_of_groups
-from provisioner.cli.demo_ipu import summary as ipus_summary
 from provisioner.cli.exits import MEANINGS
 from provisioner.cli.main import COMMANDS
 from provisioner.model.capacity import FailureKind
-from provisioner.rehearsal.group_story import GroupTimes
-from provisioner.rehearsal.partition_story import PodTimes
-from provisioner.rehearsal.story import PoolTimes
 from provisioner.settings import OPTIONS
+from rehearsal.commands.demo import summary
+from rehearsal.commands.demo_gce import summary as summary_of_groups
+from rehearsal.commands.demo_ipu import summary as ipus_summary
+from rehearsal.commands.main import COMMANDS as REHEARSAL_COMMANDS
+from rehearsal.demos.group_story import GroupTimes
+from rehearsal.demos.partition_story import PodTimes
+from rehearsal.demos.story import PoolTimes
 from tests.docs.shell import ROOT
 from tests.slices.preflight.test_command import Machine, machine
 from tests.slices.test_drain import Person, world
@@ -86,7 +87,7 @@ def controller() -> Iterator[str]:
 def started(words: list[str], **environment: str) -> subprocess.Popen[str]:
     """Start a command as a user does."""
     return subprocess.Popen(
-        [sys.executable, "-m", "provisioner", *words],
+        [sys.executable, "-m", "rehearsal" if words[0] in REHEARSAL_COMMANDS else "provisioner", *words],
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -144,7 +145,7 @@ def end_of_demo_gce() -> str:
 def printed(command: str, capsys: pytest.CaptureFixture[str], machine: Machine, person: Callable[[], str]) -> str:
     """Run an example; return what it prints."""
     program, *words = shlex.split(command)
-    assert program == "tpu-provisioner"
+    assert program == ("tpu-rehearsal" if words[0] in REHEARSAL_COMMANDS else "tpu-provisioner")
     match words[0]:
         case "status" | "explain" | "gc":
             with controller() as url:
@@ -197,10 +198,11 @@ def test_every_command_has_a_section_with_an_example() -> None:
     """In the order of `--help`."""
     text = PAGE.read_text(encoding="utf-8")
     sections = re.findall(r"(?m)^## `([a-z-]+)`$", text)
-    assert sections == list(COMMANDS)
+    assert sections == [*COMMANDS, *REHEARSAL_COMMANDS]
     for section in re.split(r"(?m)^## ", text)[1:]:
         name = re.match(r"`([a-z-]+)`", section)
-        assert name is None or f"tpu-provisioner {name[1]}" in section
+        program = "tpu-rehearsal" if name is not None and name[1] in REHEARSAL_COMMANDS else "tpu-provisioner"
+        assert name is None or f"{program} {name[1]}" in section
 
 
 def test_the_exit_codes_are_those_of_the_code() -> None:

@@ -13,8 +13,6 @@ from provisioner.nodegroups.planning import events as node_group_events
 from provisioner.partitions.planning import events as partition_events
 
 _PACKAGE = Path(__file__).parents[2] / "provisioner"
-#: What runs on a machine where people rehearse, never in a cluster.
-_REHEARSAL = ("simulators", "localcluster", "rehearsal")
 _LEVELS = frozenset({"warning", "error", "exception", "critical"})
 #: Where the lines of /readyz and /healthz are worded, and by what they get there: names that are assigned, and
 #: functions that are called with them.
@@ -53,8 +51,7 @@ READINESS_SOURCES = {
 
 @functools.cache
 def _sources() -> dict[str, str]:
-    files = [file for file in _PACKAGE.rglob("*.py") if file.relative_to(_PACKAGE).parts[0] not in _REHEARSAL]
-    return {file.relative_to(_PACKAGE).as_posix(): file.read_text("utf-8") for file in files}
+    return {file.relative_to(_PACKAGE).as_posix(): file.read_text("utf-8") for file in _PACKAGE.rglob("*.py")}
 
 
 @functools.cache

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from provisioner import constants, kube, localcluster
+from provisioner import constants, kube
 from provisioner.kube.protocol import collection_path
-from provisioner.rehearsal import ProvisionerProcess, Rehearsal
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB
+from rehearsal import localcluster
+from rehearsal.demos import ProvisionerProcess, Rehearsal
 from tests.e2e.kit import EAGER, PATIENCE_SECONDS, Ground, simulator_settings
 from tests.support.forking import Forker
 

@@ -15,16 +15,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from provisioner import constants, kube
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.localcluster import FAIL_AFTER, RUN_FOR
 from provisioner.nodegroups.api.types import GROUP, Kind
-from provisioner.rehearsal import ProvisionerProcess, Rehearsal
-from provisioner.rehearsal.world import CLUSTER, LOCATION, PROJECT, wait_for
-from provisioner.simulators.gke.faults import Fault, Target
-from provisioner.simulators.gke.model import World
-from provisioner.simulators.gke.records import Pool, PoolStatus, PoolView
-from provisioner.simulators.gke.settings import SimulatorSettings
-from provisioner.simulators.http.calls import Call
 from provisioner.workloads import JOBSET
+from rehearsal.demos import ProvisionerProcess, Rehearsal
+from rehearsal.demos.world import CLUSTER, LOCATION, PROJECT, wait_for
+from rehearsal.localcluster import FAIL_AFTER, RUN_FOR
+from rehearsal.simulators.gke.faults import Fault, Target
+from rehearsal.simulators.gke.model import World
+from rehearsal.simulators.gke.records import Pool, PoolStatus, PoolView
+from rehearsal.simulators.gke.settings import SimulatorSettings
+from rehearsal.simulators.http.calls import Call
 from tests.support.objects import pod_spec, raw_jobset
 
 #: Short, so that a test takes seconds, and long enough to act in the middle.

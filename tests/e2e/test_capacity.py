@@ -10,10 +10,10 @@ import pytest
 
 from provisioner import constants
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.rehearsal import ProvisionerProcess, Rehearsal
-from provisioner.simulators.gke.capacity import FULL_RESERVATION_TEXTS
-from provisioner.simulators.gke.faults import Fault, FaultKind
-from provisioner.simulators.gke.records import PoolStatus
+from rehearsal.demos import ProvisionerProcess, Rehearsal
+from rehearsal.simulators.gke.capacity import FULL_RESERVATION_TEXTS
+from rehearsal.simulators.gke.faults import Fault, FaultKind
+from rehearsal.simulators.gke.records import PoolStatus
 from tests.e2e.conftest import Shared, own_ground
 from tests.e2e.kit import Ground, jobset, metric, of_shapes, told
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from provisioner import kube
-from provisioner.localcluster import recipes
-from provisioner.rehearsal import ProvisionerProcess
-from provisioner.simulators.gke.faults import Fault, FaultKind
-from provisioner.simulators.gke.records import PoolStatus
+from rehearsal.demos import ProvisionerProcess
+from rehearsal.localcluster import recipes
+from rehearsal.simulators.gke.faults import Fault, FaultKind
+from rehearsal.simulators.gke.records import PoolStatus
 from tests.e2e.kit import Ground, ready
 
 pytestmark = pytest.mark.e2e

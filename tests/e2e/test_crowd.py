@@ -9,8 +9,8 @@ import pytest
 
 from provisioner import constants, kube
 from provisioner.kube.protocol import collection_path
-from provisioner.rehearsal import ProvisionerProcess
 from provisioner.workloads import JOBSET
+from rehearsal.demos import ProvisionerProcess
 from tests.e2e.kit import Ground, foreign_pod, jobset, logged, told
 
 pytestmark = pytest.mark.e2e

@@ -34,7 +34,7 @@ def demo(*arguments: str, **environment: str) -> subprocess.Popen[str]:
 def started(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     """Start a command."""
     return subprocess.Popen(
-        [sys.executable, "-m", "provisioner", *arguments],
+        [sys.executable, "-m", "rehearsal", *arguments],
         env={**os.environ, "COLUMNS": "160", "NO_COLOR": "1", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

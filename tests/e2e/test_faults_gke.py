@@ -10,8 +10,8 @@ import pytest
 
 from provisioner import constants
 from provisioner.kube.protocol import collection_path
-from provisioner.simulators.gke.faults import Fault, FaultKind
-from provisioner.simulators.gke.records import PoolStatus
+from rehearsal.simulators.gke.faults import Fault, FaultKind
+from rehearsal.simulators.gke.records import PoolStatus
 from tests.e2e.kit import Ground, foreign_pod, logged, told
 
 pytestmark = pytest.mark.e2e

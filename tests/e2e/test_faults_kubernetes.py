@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from provisioner import constants, kube, localcluster
+from provisioner import constants, kube
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.kube.watches import MAX_SILENCE_SECONDS
-from provisioner.localcluster import recipes
-from provisioner.rehearsal import ProvisionerProcess
 from provisioner.slices.observe import Watches, not_synced
 from provisioner.workloads import JOBSET
 from provisioner.workloads.watches import watch_pods, watch_workloads
+from rehearsal import localcluster
+from rehearsal.demos import ProvisionerProcess
+from rehearsal.localcluster import recipes
 from tests.e2e.kit import Ground, await_round, foreign_pod, logged, metric, metrics, moment, ready
 from tests.e2e.proxy import Proxy
 from tests.support.clock import FakeClock

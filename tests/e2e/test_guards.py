@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import constants, kube, localcluster
+from provisioner import constants, kube
 from provisioner.kube.protocol import collection_path
 from provisioner.model.workloads import group_key
-from provisioner.rehearsal import ProvisionerProcess
-from provisioner.rehearsal.world import ZONE, wait_for
-from provisioner.simulators.gke.api import Api
-from provisioner.simulators.gke.app import Simulator
-from provisioner.simulators.gke.service import GkeService
 from provisioner.workloads import JOBSET
+from rehearsal import localcluster
+from rehearsal.demos import ProvisionerProcess
+from rehearsal.demos.world import ZONE, wait_for
+from rehearsal.simulators.gke.api import Api
+from rehearsal.simulators.gke.app import Simulator
+from rehearsal.simulators.gke.service import GkeService
 from tests.e2e.kit import (
     EAGER,
     PATIENCE_SECONDS,

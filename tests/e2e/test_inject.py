@@ -18,7 +18,7 @@ from provisioner.environment import Injection, OwnerKey, Settings
 from provisioner.environment.manifest import JOB_NAME_VARIABLE
 from provisioner.environment.review import review_pod
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.rehearsal import Rehearsal
+from rehearsal.demos import Rehearsal
 from tests.e2e.kit import PATIENCE_SECONDS
 from tests.environment.test_manifest import job, jobset, pod_template, replicated, stateful_set
 from tests.support.environment import started

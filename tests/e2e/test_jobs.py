@@ -10,8 +10,8 @@ import pytest
 
 from provisioner import constants, kube
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.localcluster import RUN_FOR
 from provisioner.workloads import PLAIN_JOB
+from rehearsal.localcluster import RUN_FOR
 from tests.e2e.kit import Ground, await_round, told
 from tests.support.objects import pod_spec, raw_job
 

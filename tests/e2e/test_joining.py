@@ -17,8 +17,8 @@ from provisioner import constants
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.nodegroups.bootstrap import approval, cluster, drawing, metadata, tokens
 from provisioner.nodegroups.bootstrap.script import startup_script
-from provisioner.rehearsal import Rehearsal
-from provisioner.simulators.compute import ComputeSimulator
+from rehearsal.demos import Rehearsal
+from rehearsal.simulators.compute import ComputeSimulator
 from tests.support.compute import GROUPS, INSTANCES, QUICK_JOINS, TEMPLATES, group, template
 from tests.support.localcluster import Kube
 from tests.support.simulator import Client

@@ -11,8 +11,8 @@ import pytest
 from provisioner import constants, kube
 from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
 from provisioner.kube.quantities import format_micro_time
-from provisioner.rehearsal import ProvisionerProcess
-from provisioner.simulators.gke.faults import Fault, FaultKind
+from rehearsal.demos import ProvisionerProcess
+from rehearsal.simulators.gke.faults import Fault, FaultKind
 from tests.e2e.kit import Ground, logged, metrics, ready
 
 pytestmark = pytest.mark.e2e

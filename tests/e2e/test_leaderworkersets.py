@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from provisioner import constants, kube, localcluster
+from provisioner import constants, kube
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.localcluster import recipes
-from provisioner.rehearsal import ProvisionerProcess
 from provisioner.workloads import LEADER_WORKER_SET
+from rehearsal import localcluster
+from rehearsal.demos import ProvisionerProcess
+from rehearsal.localcluster import recipes
 from tests.e2e.kit import Ground, ready
 from tests.support.objects import pod_spec, raw_lws
 

@@ -10,10 +10,10 @@ import yaml
 
 import provisioner as package
 from provisioner import constants
-from provisioner.localcluster import RUN_FOR
-from provisioner.rehearsal import ProvisionerProcess, Rehearsal
-from provisioner.simulators.gke.faults import Fault, FaultKind
-from provisioner.simulators.gke.records import PoolStatus
+from rehearsal.demos import ProvisionerProcess, Rehearsal
+from rehearsal.localcluster import RUN_FOR
+from rehearsal.simulators.gke.faults import Fault, FaultKind
+from rehearsal.simulators.gke.records import PoolStatus
 from tests.e2e.conftest import Shared, own_ground
 from tests.e2e.kit import Ground, jobset, metrics, ready
 

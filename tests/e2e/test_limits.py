@@ -9,8 +9,8 @@ import pytest
 
 from provisioner import constants
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.simulators.gke.faults import FaultKind
-from provisioner.simulators.gke.records import Pool
+from rehearsal.simulators.gke.faults import FaultKind
+from rehearsal.simulators.gke.records import Pool
 from tests.e2e.kit import FaultWhen, Ground, told
 
 pytestmark = pytest.mark.e2e

@@ -47,7 +47,7 @@ from provisioner.nodegroups.api.types import (
     WorkloadPolicy,
     WorkloadPolicySpec,
 )
-from provisioner.rehearsal import Rehearsal
+from rehearsal.demos import Rehearsal
 from tests.e2e.kit import remove_node_group_kinds
 from tests.support.clock import NOW
 from tests.support.localcluster import Kube

@@ -26,11 +26,11 @@ from provisioner.nodegroups.bootstrap.tokens import Token
 from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.nodegroups.device_plugin import VERSION
 from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT
-from provisioner.rehearsal import Rehearsal
 from provisioner.settings.nodegroups import NodeGroupSettings
-from provisioner.simulators.compute import ComputeSimulator
-from provisioner.simulators.compute.guests import identity
-from provisioner.simulators.compute.guests.client import Access, HttpsClient
+from rehearsal.demos import Rehearsal
+from rehearsal.simulators.compute import ComputeSimulator
+from rehearsal.simulators.compute.guests import identity
+from rehearsal.simulators.compute.guests.client import Access, HttpsClient
 from tests.deploy.kit import Recorder, Right, kubeconfig_of_service_account, rights
 from tests.deploy.mainjob import used_rights
 from tests.deploy.tries import try_events

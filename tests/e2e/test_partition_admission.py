@@ -23,10 +23,10 @@ from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.partitions.reading import parse_pod
 from provisioner.partitions.rest.api import Sources, make_rest_server
 from provisioner.partitions.vipu.records import PartitionState
-from provisioner.rehearsal import Rehearsal, RehearsalError
 from provisioner.runtime.http import Address
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.webhook.app import Addresses, WebhookServer, build
+from rehearsal.demos import Rehearsal, RehearsalError
 from tests.e2e.kit import PATIENCE_SECONDS
 from tests.e2e.test_webhook import Forwarder, forwarder
 from tests.support.clock import NOW

@@ -15,16 +15,16 @@ import pytest
 from provisioner import constants
 from provisioner.admission.patch import apply_patch
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.localcluster import FAIL_AFTER, RUN_FOR
-from provisioner.localcluster.ports import free_ports
 from provisioner.partitions import names
 from provisioner.partitions.admission.injection import Mode, Settings, inject
-from provisioner.rehearsal import Rehearsal
-from provisioner.rehearsal.world import ControllerProcess
-from provisioner.simulators.vipu import command
-from provisioner.simulators.vipu.app import VipuSimulator
-from provisioner.simulators.vipu.records import Asked
-from provisioner.simulators.vipu.settings import VipuSettings
+from rehearsal.demos import Rehearsal
+from rehearsal.demos.world import ControllerProcess
+from rehearsal.localcluster import FAIL_AFTER, RUN_FOR
+from rehearsal.localcluster.ports import free_ports
+from rehearsal.simulators.vipu import command
+from rehearsal.simulators.vipu.app import VipuSimulator
+from rehearsal.simulators.vipu.records import Asked
+from rehearsal.simulators.vipu.settings import VipuSettings
 from tests.deploy.kit import kubeconfig_of_service_account
 from tests.support.waiting import wait_for
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.simulators.gke import Fault, FaultKind
+from rehearsal.simulators.gke import Fault, FaultKind
 from tests.e2e.kit import Ground
 
 pytestmark = pytest.mark.e2e

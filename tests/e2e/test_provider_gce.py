@@ -22,13 +22,13 @@ from provisioner.nodegroups import app
 from provisioner.nodegroups.api import names, registration
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.client import ComputeClient
-from provisioner.rehearsal import Rehearsal
 from provisioner.settings.nodegroups import NodeGroupSettings
-from provisioner.simulators.compute import ComputeSimulator
-from provisioner.simulators.compute.faults import SPOT, Fault, FaultKind
-from provisioner.simulators.compute.records import MachineView
 from provisioner.slices.suppliers.nodegroup.supplier import API_ROOT, groups_path
 from provisioner.workloads import LEADER_WORKER_SET
+from rehearsal.demos import Rehearsal
+from rehearsal.simulators.compute import ComputeSimulator
+from rehearsal.simulators.compute.faults import SPOT, Fault, FaultKind
+from rehearsal.simulators.compute.records import MachineView
 from tests.deploy.kit import DEPLOY, SERVICE_ACCOUNT, kubeconfig_of_service_account
 from tests.e2e.conftest import Shared, own_ground
 from tests.e2e.kit import PATIENCE_SECONDS, Ground, ready, remove_node_group_kinds, told

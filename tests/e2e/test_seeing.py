@@ -10,7 +10,7 @@ import pytest
 from provisioner import constants
 from provisioner.cli import main
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.localcluster.ports import free_ports
+from rehearsal.localcluster.ports import free_ports
 from tests.e2e.kit import Ground
 
 pytestmark = pytest.mark.e2e

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.rehearsal import Rehearsal
-from provisioner.simulators.gke.faults import Fault, FaultKind
+from rehearsal.demos import Rehearsal
+from rehearsal.simulators.gke.faults import Fault, FaultKind
 from tests.e2e.conftest import Shared, own_ground
 from tests.e2e.kit import Ground, told
 

@@ -8,8 +8,8 @@ import pytest
 
 from provisioner import constants
 from provisioner.kube.protocol import collection_path
-from provisioner.rehearsal import ProvisionerProcess
-from provisioner.simulators.gke.faults import Fault, FaultKind
+from rehearsal.demos import ProvisionerProcess
+from rehearsal.simulators.gke.faults import Fault, FaultKind
 from tests.e2e.kit import Ground, await_round, foreign_pod, logged, metrics, moment, told
 
 pytestmark = pytest.mark.e2e

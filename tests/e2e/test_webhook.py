@@ -19,9 +19,9 @@ import pytest
 from provisioner import kube
 from provisioner.admission.rotation import STEP
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.rehearsal import Rehearsal
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.webhook.app import Addresses, WebhookServer, build
+from rehearsal.demos import Rehearsal
 from tests.e2e.kit import PATIENCE_SECONDS
 from tests.support.waiting import wait_for
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import localcluster
+from rehearsal import localcluster
 from tests.support.localcluster import GoHome, Kube
 
 

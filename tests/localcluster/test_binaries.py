@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.localcluster import LocalClusterError, resolve_binaries
-from provisioner.localcluster.__main__ import main
-from provisioner.localcluster.binaries import cache_root
-from provisioner.localcluster.recipes import MODULES
+from rehearsal.commands.main import main
+from rehearsal.localcluster import LocalClusterError, resolve_binaries
+from rehearsal.localcluster.binaries import cache_root
+from rehearsal.localcluster.recipes import MODULES
 from tests.support.localcluster import GoHome, process_is_alive
 from tests.support.waiting import wait_for
 
@@ -124,7 +124,7 @@ def test_a_killed_build_leaves_nothing_that_is_trusted(go_home: GoHome) -> None:
     """The half-written program of a killed builder has no final name, and its go command ends with it."""
     go_home.install_go(build='echo half > "$output"; echo $$ > "$HOME/pid"; exec sleep 600')
     builder = subprocess.Popen(
-        [sys.executable, "-c", "from provisioner.localcluster import resolve_binaries; resolve_binaries()"],
+        [sys.executable, "-c", "from rehearsal.localcluster import resolve_binaries; resolve_binaries()"],
         env=go_home.environment,
         cwd=Path(__file__).parents[2],
         stdout=subprocess.DEVNULL,

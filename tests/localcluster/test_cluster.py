@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import localcluster
-from provisioner.localcluster import cluster
-from provisioner.localcluster.operators import JOBSET, webhook_configurations
-from provisioner.localcluster.recipes import RECIPES
+from rehearsal import localcluster
+from rehearsal.localcluster import cluster
+from rehearsal.localcluster.operators import JOBSET, webhook_configurations
+from rehearsal.localcluster.recipes import RECIPES
 
 WEBHOOKS = """
 apiVersion: admissionregistration.k8s.io/v1

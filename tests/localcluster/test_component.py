@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.localcluster import LocalClusterError
-from provisioner.localcluster.binaries import Binaries
-from provisioner.localcluster.component import Component
-from provisioner.localcluster.components import Plan, Site
-from provisioner.localcluster.credentials import Credentials
-from provisioner.localcluster.ports import HOST, free_ports
+from rehearsal.localcluster import LocalClusterError
+from rehearsal.localcluster.binaries import Binaries
+from rehearsal.localcluster.component import Component
+from rehearsal.localcluster.components import Plan, Site
+from rehearsal.localcluster.credentials import Credentials
+from rehearsal.localcluster.ports import HOST, free_ports
 
 #: These tests start processes.
 pytestmark = pytest.mark.timeout(60)

@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import NameOID
 
-from provisioner.localcluster.credentials import Credentials
+from rehearsal.localcluster.credentials import Credentials
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import requests
 
-from provisioner import localcluster
+from rehearsal import localcluster
 from tests.support.localcluster import Kube, process_is_alive
 from tests.support.objects import pod_spec, raw_jobset
 from tests.support.waiting import wait_for
@@ -329,7 +329,7 @@ def test_no_component_outlives_the_command(tmp_path: Path, signal_number: int) -
     command = [
         sys.executable,
         "-m",
-        "provisioner.localcluster",
+        "rehearsal.localcluster",
         "up",
         "--no-jobset",
         "--directory",
@@ -353,7 +353,7 @@ def test_the_command_ends_when_a_component_does(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "provisioner.localcluster",
+        "rehearsal.localcluster",
         "up",
         "--no-jobset",
         "--directory",

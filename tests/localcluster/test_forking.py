@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.localcluster.processes import Process
+from rehearsal.localcluster.processes import Process
 from tests.support.forking import Forker
 from tests.support.localcluster import process_is_alive
 from tests.support.waiting import wait_for
@@ -28,7 +28,8 @@ def forker() -> Iterator[Forker]:
 
 
 def _provisioner(forker: Forker, log: Path, *arguments: str, **environment: str) -> Process:
-    command = [sys.executable, "-m", "provisioner", *arguments]
+    package = "rehearsal" if arguments[0] == "simulator" else "provisioner"
+    command = [sys.executable, "-m", package, *arguments]
     return Process("provisioner", command, log=log, environment={**os.environ, **environment}, popen=forker.popen)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from provisioner import localcluster
+from rehearsal import localcluster
 from tests.localcluster.recording import KINDS, POOL, Recorder, histories, literal, path_of
 from tests.support.localcluster import Kube
 from tests.support.objects import pod_spec, raw_lws

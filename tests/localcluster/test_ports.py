@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.localcluster import LocalClusterError, ports
+from rehearsal.localcluster import LocalClusterError, ports
 
 
 class _Scripted(random.Random):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.localcluster import LocalClusterError
-from provisioner.localcluster.processes import Process, stop_all, wait_until
+from rehearsal.localcluster import LocalClusterError
+from rehearsal.localcluster.processes import Process, stop_all, wait_until
 from tests.support.clock import FakeClock
 from tests.support.localcluster import process_is_alive
 from tests.support.waiting import wait_for
@@ -107,7 +107,7 @@ def test_a_program_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
 def test_a_program_ends_with_a_killed_parent(tmp_path: Path) -> None:
     """SIGKILL leaves the parent no chance to do anything about it."""
     code = (
-        "import sys, time; from pathlib import Path; from provisioner.localcluster.processes import Process\n"
+        "import sys, time; from pathlib import Path; from rehearsal.localcluster.processes import Process\n"
         f"p = Process('x', {SLEEPER!r}, log=Path(sys.argv[1])); p.start(); print(p.pid, flush=True); time.sleep(600)"
     )
     with subprocess.Popen(

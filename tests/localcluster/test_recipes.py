@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.localcluster.recipes import (
+from rehearsal.localcluster.recipes import (
     MINIMUM_GO,
     MODULES,
     RECIPES,

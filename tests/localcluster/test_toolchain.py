@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.localcluster import LocalClusterError
-from provisioner.localcluster.toolchain import REQUIREMENTS, find_toolchain, go_environment
+from rehearsal.localcluster import LocalClusterError
+from rehearsal.localcluster.toolchain import REQUIREMENTS, find_toolchain, go_environment
 from tests.support.localcluster import GoHome
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.rehearsal.group_story import GroupStory
+from rehearsal.demos.group_story import GroupStory
 from tests.support.clock import FakeClock
 
 GROUPS = "/apis/tpu.google.com/v1alpha1/tpunodegroups"

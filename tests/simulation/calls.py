@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from provisioner.simulators.gke.errors import body_of, of_http_code
+from rehearsal.simulators.gke.errors import body_of, of_http_code
 from tests.simulation.stage import Stage
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from provisioner import constants
 from provisioner.kube.protocol import JsonObject, object_path
-from provisioner.simulators.gke.faults import Fault, FaultKind
-from provisioner.simulators.gke.records import PoolStatus
 from provisioner.workloads import JOBSET
+from rehearsal.simulators.gke.faults import Fault, FaultKind
+from rehearsal.simulators.gke.records import PoolStatus
 from tests.simulation.cloud import CLUSTER
 from tests.simulation.objects import NAMESPACE
 from tests.support.selectors import merged

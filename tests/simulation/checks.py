@@ -16,10 +16,10 @@ from provisioner import constants
 from provisioner.kube.protocol import JsonObject
 from provisioner.model.capacity import Node, PoolName
 from provisioner.model.workloads import ObjectRef
-from provisioner.simulators.gke.records import NodeState, Pool, PoolStatus
-from provisioner.simulators.gke.scopes import pulls_images
 from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.planning.plan import Plan
+from rehearsal.simulators.gke.records import NodeState, Pool, PoolStatus
+from rehearsal.simulators.gke.scopes import pulls_images
 from tests.simulation import arrivals, shown
 from tests.simulation.fairness import PAYS, TOLD, Fairness
 from tests.simulation.objects import PodRun, WorkloadRun

@@ -16,13 +16,13 @@ import requests
 
 from provisioner.kube.protocol import object_path
 from provisioner.kube.quantities import format_time
-from provisioner.simulators.gke import api, errors
-from provisioner.simulators.gke.model import World
-from provisioner.simulators.gke.names import ClusterName
-from provisioner.simulators.gke.nodes import node_object
-from provisioner.simulators.gke.records import NodeState, Pool, PoolStatus, SimulatedNode
-from provisioner.simulators.gke.settings import SimulatorSettings
-from provisioner.simulators.http.exchange import Request
+from rehearsal.simulators.gke import api, errors
+from rehearsal.simulators.gke.model import World
+from rehearsal.simulators.gke.names import ClusterName
+from rehearsal.simulators.gke.nodes import node_object
+from rehearsal.simulators.gke.records import NodeState, Pool, PoolStatus, SimulatedNode
+from rehearsal.simulators.gke.settings import SimulatorSettings
+from rehearsal.simulators.http.exchange import Request
 from tests.simulation.agenda import seconds_of
 from tests.simulation.stage import Stage
 from tests.support.selectors import merged

@@ -23,10 +23,10 @@ from provisioner.model.workloads import ObjectRef
 from provisioner.runtime.http import ServerError
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from provisioner.settings.prices import parse_prices
-from provisioner.simulators.gke.faults import Fault, FaultKind
 from provisioner.slices import api
 from provisioner.slices.board import Board
 from provisioner.slices.planning.plan import Plan
+from rehearsal.simulators.gke.faults import Fault, FaultKind
 from tests.simulation import logs
 from tests.simulation.checks import Checker
 from tests.simulation.cloud import ZONE

@@ -12,7 +12,7 @@ from collections.abc import Sized
 from typing import TYPE_CHECKING, Any
 
 from provisioner import constants
-from provisioner.simulators.gke.records import Pool, PoolStatus
+from rehearsal.simulators.gke.records import Pool, PoolStatus
 from tests.simulation.hostile import SLOW_CALL_SECONDS
 from tests.simulation.objects import HOSTILE_NAMESPACE, NAMESPACE, WorkloadRun
 from tests.simulation.pools import chips_in, is_ours, namespace_of, owner_of, workload_name

@@ -13,8 +13,8 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from provisioner import constants
-from provisioner.simulators.gke.faults import Fault, FaultKind
-from provisioner.simulators.gke.records import Pool, PoolStatus
+from rehearsal.simulators.gke.faults import Fault, FaultKind
+from rehearsal.simulators.gke.records import Pool, PoolStatus
 from tests.simulation.calls import Trouble, says
 from tests.simulation.cloud import CLUSTER, ZONE
 from tests.simulation.objects import HOSTILE_NAMESPACE, NAMESPACE, JobSetRun, PodRun, Shape

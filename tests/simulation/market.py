@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from provisioner.model.capacity import Zone
 from provisioner.model.choices import parse_choices
-from provisioner.simulators.gke.capacity import FULL_RESERVATION_TEXTS
-from provisioner.simulators.gke.faults import Fault, FaultKind
-from provisioner.simulators.gke.records import Pool, PoolStatus
+from rehearsal.simulators.gke.capacity import FULL_RESERVATION_TEXTS
+from rehearsal.simulators.gke.faults import Fault, FaultKind
+from rehearsal.simulators.gke.records import Pool, PoolStatus
 from tests.simulation.calls import Trouble, says
 from tests.simulation.cloud import ZONE
 from tests.simulation.pools import is_ours

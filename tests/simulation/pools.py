@@ -7,7 +7,7 @@ from typing import Any
 
 from provisioner import constants, tpu
 from provisioner.model.workloads import WorkloadKind
-from provisioner.simulators.gke.records import Pool
+from rehearsal.simulators.gke.records import Pool
 from tests.simulation.objects import Shape, WorkloadRun
 
 

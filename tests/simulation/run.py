@@ -11,9 +11,9 @@ from types import FrameType
 from provisioner.model.capacity import Zone
 from provisioner.model.workloads import WorkloadKind
 from provisioner.settings import Settings
-from provisioner.simulators.gke.settings import SimulatorSettings
 from provisioner.slices.metrics import Metrics
 from provisioner.workloads import KINDS, LEADER_WORKER_SET, PLAIN_JOB, Kind
+from rehearsal.simulators.gke.settings import SimulatorSettings
 from tests.simulation import checks, logs
 from tests.simulation.calls import Calls
 from tests.simulation.chaos import Chaos

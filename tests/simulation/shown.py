@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from provisioner.simulators.gke.records import PoolStatus
 from provisioner.slices.planning.plan import Plan
 from provisioner.slices.view import State, View, build_view
 from provisioner.slices.view.explain import explain
+from rehearsal.simulators.gke.records import PoolStatus
 from tests.simulation.pools import is_ours
 from tests.support.truths import untrue
 

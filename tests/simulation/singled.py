@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from provisioner import constants
-from provisioner.simulators.gke.faults import Fault, FaultKind
+from rehearsal.simulators.gke.faults import Fault, FaultKind
 from tests.simulation.calls import Trouble, says
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from provisioner.simulators.gke.records import Pool, PoolStatus
+from rehearsal.simulators.gke.records import Pool, PoolStatus
 from tests.simulation.objects import HOSTILE_NAMESPACE, Shape, WorkloadRun
 from tests.simulation.pools import fits, hosts, is_ours, owner_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner.simulators.machines import allocatable, find_machine
+from rehearsal.simulators.machines import allocatable, find_machine
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import json
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from provisioner.simulators.compute.api import Api, route
-from provisioner.simulators.compute.model import World
-from provisioner.simulators.compute.names import GLOBAL, REGIONS, ZONES, Scope
-from provisioner.simulators.compute.settings import ComputeSettings
-from provisioner.simulators.http.exchange import RefusalError, Request
+from rehearsal.simulators.compute.api import Api, route
+from rehearsal.simulators.compute.model import World
+from rehearsal.simulators.compute.names import GLOBAL, REGIONS, ZONES, Scope
+from rehearsal.simulators.compute.settings import ComputeSettings
+from rehearsal.simulators.http.exchange import RefusalError, Request
 from tests.support.clock import FakeClock
 
 PROJECT = "/compute/v1/projects/proj"

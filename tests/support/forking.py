@@ -78,9 +78,9 @@ class Forker:
     def popen(
         self, command: Sequence[str], *, env: Mapping[str, str], cwd: Path, stdout: IO[bytes], **_options: object
     ) -> Forked:
-        """Start `... -m provisioner ARGUMENTS`; the result stands for a `subprocess.Popen`."""
-        arguments = command[command.index("provisioner") + 1 :]
-        order = {"arguments": arguments, "environment": dict(env), "directory": str(cwd)}
+        """Start `... -m PACKAGE ARGUMENTS`; the result stands for a `subprocess.Popen`."""
+        package, *arguments = command[command.index("-m") + 1 :]
+        order = {"package": package, "arguments": arguments, "environment": dict(env), "directory": str(cwd)}
         socket.send_fds(self._socket, [json.dumps(order).encode()], [stdout.fileno()])
         return self._started.get(timeout=_START_SECONDS)
 
@@ -136,6 +136,7 @@ def main() -> int:
     """Import what a provisioner imports, and become one whenever one is ordered."""
     from provisioner.cli import main as provisioner
     from provisioner.cli import run  # noqa: F401 - main imports it when it is chosen
+    from rehearsal.commands.main import main as rehearsal
 
     server = os.getpid()
     found = _serve(socket.socket(fileno=int(sys.argv[1])))
@@ -151,8 +152,8 @@ def main() -> int:
     os.chdir(order["directory"])
     os.environ.clear()
     os.environ.update(order["environment"])
-    sys.argv = ["provisioner", *order["arguments"]]
-    return provisioner(order["arguments"])
+    sys.argv = [order["package"], *order["arguments"]]
+    return (rehearsal if order["package"] == "rehearsal" else provisioner)(order["arguments"])
 
 
 if __name__ == "__main__":

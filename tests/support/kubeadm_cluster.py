@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
 from provisioner.runtime.authority import Authority
-from provisioner.simulators.compute.guests import discovery
-from provisioner.simulators.compute.guests.client import JSON, Access
-from provisioner.simulators.compute.guests.errors import ServerError
-from provisioner.simulators.compute.guests.identity import SIGNER
+from rehearsal.simulators.compute.guests import discovery
+from rehearsal.simulators.compute.guests.client import JSON, Access
+from rehearsal.simulators.compute.guests.errors import ServerError
+from rehearsal.simulators.compute.guests.identity import SIGNER
 
 Json = dict[str, Any]
 

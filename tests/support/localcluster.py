@@ -12,8 +12,8 @@ from typing import Any
 import requests
 import yaml
 
-from provisioner import localcluster
-from provisioner.localcluster.recipes import RECIPES
+from rehearsal import localcluster
+from rehearsal.localcluster.recipes import RECIPES
 
 _FAKE_GO = """\
 #!/bin/sh

@@ -49,8 +49,8 @@ from provisioner.nodegroups.report import Reporter
 from provisioner.nodegroups.writing import Writer
 from provisioner.runtime.authority import Authority
 from provisioner.runtime.clock import FollowedClock
-from provisioner.simulators.compute.model import World as ComputeWorld
-from provisioner.simulators.compute.settings import ComputeSettings
+from rehearsal.simulators.compute.model import World as ComputeWorld
+from rehearsal.simulators.compute.settings import ComputeSettings
 from tests.support.clock import FakeClock
 from tests.support.compute import Compute
 from tests.support.controller import FakeRecorder, FakeWatch

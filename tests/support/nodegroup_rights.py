@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.simulators.compute.permissions import PERMISSIONS
+from rehearsal.simulators.compute.permissions import PERMISSIONS
 
 #: On service accounts; all others are on projects.
 ACT_AS = "iam.serviceAccounts.actAs"

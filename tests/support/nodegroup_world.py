@@ -26,7 +26,7 @@ from provisioner.nodegroups.compute.records import (
 )
 from provisioner.nodegroups.planning.calls import Proof, Target
 from provisioner.nodegroups.reading import API_ROOT
-from provisioner.simulators.compute.guests import identity
+from rehearsal.simulators.compute.guests import identity
 from tests.support.nodegroups import SPECS, raw_object
 
 Json = dict[str, Any]

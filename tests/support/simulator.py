@@ -6,7 +6,7 @@ import http.client
 import json
 from typing import Any
 
-from provisioner.simulators.gke.names import ClusterName
+from rehearsal.simulators.gke.names import ClusterName
 
 CLUSTER = ClusterName("proj", "us-east5-a", "main")
 CLUSTER_PATH = "/v1/projects/proj/locations/us-east5-a/clusters/main"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provisioner import tpu
-from provisioner.simulators.machines import Machine, PolicyRule, find_machine
+from rehearsal.simulators.machines import Machine, PolicyRule, find_machine
 
 MACHINES = [machine.name for offer in tpu.ACCELERATORS.values() for machine in offer.machine_types]
 

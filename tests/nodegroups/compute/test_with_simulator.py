@@ -29,7 +29,7 @@ from provisioner.nodegroups.compute.records import (
     ServiceAccount,
     Template,
 )
-from provisioner.simulators.compute import ComputeSettings, ComputeSimulator, Fault, FaultKind, Loss
+from rehearsal.simulators.compute import ComputeSettings, ComputeSimulator, Fault, FaultKind, Loss
 from tests.support.waiting import wait_for
 
 K = FailureKind

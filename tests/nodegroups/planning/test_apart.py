@@ -12,7 +12,7 @@ from provisioner.nodegroups.planning import apart
 from provisioner.nodegroups.planning.decide import decide
 from provisioner.nodegroups.planning.memory import Memory
 from provisioner.nodegroups.planning.settings import PlanningSettings
-from provisioner.simulators.compute.records import Loss
+from rehearsal.simulators.compute.records import Loss
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 
 pytestmark = pytest.mark.timeout(40)

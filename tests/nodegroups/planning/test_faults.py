@@ -20,7 +20,7 @@ from provisioner.nodegroups.planning.decide import decide
 from provisioner.nodegroups.planning.nodes import left_over
 from provisioner.nodegroups.planning.round import begin_round
 from provisioner.nodegroups.planning.snapshot import Cluster
-from provisioner.simulators.compute.records import Loss
+from rehearsal.simulators.compute.records import Loss
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 
 

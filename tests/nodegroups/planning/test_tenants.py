@@ -32,7 +32,7 @@ from provisioner.nodegroups.planning.memory import LONG_AGO
 from provisioner.nodegroups.planning.nodes import left_over
 from provisioner.nodegroups.planning.round import begin_round
 from provisioner.nodegroups.planning.snapshot import Node, Pod, Request, Token
-from provisioner.simulators.compute.records import Loss
+from rehearsal.simulators.compute.records import Loss
 from tests.nodegroups.simulation.cloud import ZONE
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 

@@ -31,12 +31,12 @@ from provisioner.nodegroups.planning.calls import (
     SetMetadata,
     Target,
 )
-from provisioner.simulators.compute import api, errors
-from provisioner.simulators.compute.faults import Fault, FaultKind
-from provisioner.simulators.compute.model import World
-from provisioner.simulators.compute.records import Loss, MachineView, Resource
-from provisioner.simulators.compute.settings import ComputeSettings
-from provisioner.simulators.http.exchange import Request
+from rehearsal.simulators.compute import api, errors
+from rehearsal.simulators.compute.faults import Fault, FaultKind
+from rehearsal.simulators.compute.model import World
+from rehearsal.simulators.compute.records import Loss, MachineView, Resource
+from rehearsal.simulators.compute.settings import ComputeSettings
+from rehearsal.simulators.http.exchange import Request
 from tests.simulation.agenda import seconds_of
 from tests.support.simulations.stage import Stage
 

@@ -29,7 +29,7 @@ from provisioner.nodegroups.planning.writes import (
     SetFinalizers,
     Write,
 )
-from provisioner.simulators.compute.records import MachineView
+from rehearsal.simulators.compute.records import MachineView
 from tests.support.simulations.stage import Stage
 
 FACTS = Cluster(

@@ -23,7 +23,7 @@ from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.bootstrap.script import startup_script
 from provisioner.nodegroups.planning.calls import Call
 from provisioner.nodegroups.planning.settings import PlanningSettings
-from provisioner.simulators.compute.records import MachineView
+from rehearsal.simulators.compute.records import MachineView
 from tests.nodegroups.simulation.world import World, make_group
 
 #: Of 16 machines of four chips each.

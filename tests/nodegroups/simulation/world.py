@@ -17,7 +17,7 @@ from provisioner.nodegroups.api.types import (
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.planning.settings import PlanningSettings
 from provisioner.nodegroups.planning.snapshot import Pod
-from provisioner.simulators.compute.records import MachineView, Resource
+from rehearsal.simulators.compute.records import MachineView, Resource
 from tests.nodegroups.simulation.cloud import ZONE, Cloud
 from tests.nodegroups.simulation.cluster import FACTS, Kube
 from tests.nodegroups.simulation.process import Process

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod, Server
 from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.simulators.vipu.faults import CREATE, REMOVE, Fault, FaultKind
-from provisioner.simulators.vipu.model import World
-from provisioner.simulators.vipu.records import Asked
-from provisioner.simulators.vipu.settings import FIRST, SCATTERED, VipuSettings
+from rehearsal.simulators.vipu.faults import CREATE, REMOVE, Fault, FaultKind
+from rehearsal.simulators.vipu.model import World
+from rehearsal.simulators.vipu.records import Asked
+from rehearsal.simulators.vipu.settings import FIRST, SCATTERED, VipuSettings
 from tests.partitions.simulation.checks import Checks
 from tests.partitions.simulation.kube import Kube
 from tests.partitions.simulation.planted import BUGS

@@ -9,10 +9,10 @@ from provisioner.model.capacity import Failure, FailureKind
 from provisioner.partitions.demand import Server
 from provisioner.partitions.planning.calls import Call, CreatePartition, ReadServer, RemovePartition
 from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
-from provisioner.simulators.vipu.errors import VipuRefusalError
-from provisioner.simulators.vipu.model import World
-from provisioner.simulators.vipu.records import Asked, PartitionView, Phase
-from provisioner.simulators.vipu.settings import VipuSettings
+from rehearsal.simulators.vipu.errors import VipuRefusalError
+from rehearsal.simulators.vipu.model import World
+from rehearsal.simulators.vipu.records import Asked, PartitionView, Phase
+from rehearsal.simulators.vipu.settings import VipuSettings
 from tests.support.simulations.stage import Stage
 
 _KINDS = {

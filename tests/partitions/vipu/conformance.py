@@ -16,9 +16,9 @@ import pytest
 from provisioner.model.capacity import FailureKind
 from provisioner.partitions.vipu.protocol import Vipu, VipuError
 from provisioner.partitions.vipu.records import Allocation, Partition, PartitionRequest, PartitionState
-from provisioner.simulators.vipu.faults import CREATE, GET, LIST_ALLOCATIONS, LIST_PARTITIONS, REMOVE, Fault, FaultKind
-from provisioner.simulators.vipu.model import World
-from provisioner.simulators.vipu.records import Asked, Caller, Phase
+from rehearsal.simulators.vipu.faults import CREATE, GET, LIST_ALLOCATIONS, LIST_PARTITIONS, REMOVE, Fault, FaultKind
+from rehearsal.simulators.vipu.model import World
+from rehearsal.simulators.vipu.records import Asked, Caller, Phase
 
 #: The allocations and users that the ground's server has.
 ALLOCATIONS = {

@@ -19,9 +19,9 @@ from provisioner.partitions.vipu.cli import CommandSettings, VipuCommand
 from provisioner.partitions.vipu.process import Bounds, Ended
 from provisioner.partitions.vipu.protocol import VipuError
 from provisioner.partitions.vipu.records import Allocation, PartitionRequest
-from provisioner.simulators.vipu import command
-from provisioner.simulators.vipu.app import VipuSimulator
-from provisioner.simulators.vipu.faults import (
+from rehearsal.simulators.vipu import command
+from rehearsal.simulators.vipu.app import VipuSimulator
+from rehearsal.simulators.vipu.faults import (
     CREATE,
     LIST_ALLOCATIONS,
     LIST_IPUS,
@@ -30,8 +30,8 @@ from provisioner.simulators.vipu.faults import (
     Fault,
     FaultKind,
 )
-from provisioner.simulators.vipu.model import World
-from provisioner.simulators.vipu.settings import VipuSettings
+from rehearsal.simulators.vipu.model import World
+from rehearsal.simulators.vipu.settings import VipuSettings
 from tests.partitions.vipu.conformance import ALLOCATIONS, USERS, VipuContract
 from tests.support.waiting import wait_for
 

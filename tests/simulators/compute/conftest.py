@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulators.compute.model import World
-from provisioner.simulators.compute.settings import ComputeSettings
+from rehearsal.simulators.compute.model import World
+from rehearsal.simulators.compute.settings import ComputeSettings
 from tests.support.clock import FakeClock
 from tests.support.compute import Compute
 

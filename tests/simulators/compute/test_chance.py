@@ -10,11 +10,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provisioner.simulators.compute.accounting import broken_invariants, inventory
-from provisioner.simulators.compute.faults import Fault, FaultKind
-from provisioner.simulators.compute.model import World
-from provisioner.simulators.compute.records import Loss, MachineView
-from provisioner.simulators.compute.settings import ComputeSettings
+from rehearsal.simulators.compute.accounting import broken_invariants, inventory
+from rehearsal.simulators.compute.faults import Fault, FaultKind
+from rehearsal.simulators.compute.model import World
+from rehearsal.simulators.compute.records import Loss, MachineView
+from rehearsal.simulators.compute.settings import ComputeSettings
 from tests.support.clock import FakeClock
 from tests.support.compute import GROUPS, INSTANCES, POLICIES, TEMPLATES, Compute, group, policy, template
 

@@ -18,9 +18,9 @@ from google.api_core import exceptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
 
-from provisioner.simulators.compute import ComputeSettings, ComputeSimulator, Fault, FaultKind, faults, records, schema
-from provisioner.simulators.compute.guests.crew import Crew
-from provisioner.simulators.http.timeline import system_clock
+from rehearsal.simulators.compute import ComputeSettings, ComputeSimulator, Fault, FaultKind, faults, records, schema
+from rehearsal.simulators.compute.guests.crew import Crew
+from rehearsal.simulators.http.timeline import system_clock
 from tests.support.compute import GROUPS, MARK, group, policy, template
 from tests.support.kubeadm_cluster import KubeadmCluster
 from tests.support.waiting import wait_for

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulators.compute import names
-from provisioner.simulators.compute.accounting import broken_invariants
-from provisioner.simulators.compute.faults import Fault, FaultKind
+from rehearsal.simulators.compute import names
+from rehearsal.simulators.compute.accounting import broken_invariants
+from rehearsal.simulators.compute.faults import Fault, FaultKind
 from tests.support.compute import (
     GROUPS,
     INSTANCES,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulators.compute.permissions import PERMISSIONS
-from provisioner.simulators.compute.settings import ComputeSettings
-from provisioner.simulators.http.settings import SettingsError
+from rehearsal.simulators.compute.permissions import PERMISSIONS
+from rehearsal.simulators.compute.settings import ComputeSettings
+from rehearsal.simulators.http.settings import SettingsError
 from tests.support.compute import (
     GROUPS,
     INSTANCES,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulators.compute import lists
-from provisioner.simulators.compute.errors import ApiError
+from rehearsal.simulators.compute import lists
+from rehearsal.simulators.compute.errors import ApiError
 from tests.support.compute import GROUPS, TEMPLATES, Compute, group, template
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulators.compute.errors import ApiError
-from provisioner.simulators.compute.faults import Fault, FaultKind
-from provisioner.simulators.compute.records import Loss, MachineView
+from rehearsal.simulators.compute.errors import ApiError
+from rehearsal.simulators.compute.faults import Fault, FaultKind
+from rehearsal.simulators.compute.records import Loss, MachineView
 from tests.support.compute import GROUPS, INSTANCES, MARK, ZONE, Compute, group
 
 MakeCompute = Callable[..., Compute]

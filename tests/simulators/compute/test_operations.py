@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulators.compute.accounting import touches
-from provisioner.simulators.compute.faults import Fault, FaultKind
+from rehearsal.simulators.compute.accounting import touches
+from rehearsal.simulators.compute.faults import Fault, FaultKind
 from tests.support.compute import (
     GROUPS,
     INSTANCES,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulators.compute import ComputeSettings, ComputeSimulator, Fault, FaultKind, Loss
+from rehearsal.simulators.compute import ComputeSettings, ComputeSimulator, Fault, FaultKind, Loss
 from tests.support.compute import GROUPS, INSTANCES, MARK, POLICIES, PROJECT, TEMPLATES, group, policy, template
 from tests.support.simulator import Client
 from tests.support.waiting import wait_for

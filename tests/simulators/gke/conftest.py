@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulators.gke.model import World
-from provisioner.simulators.gke.settings import SimulatorSettings
+from rehearsal.simulators.gke.model import World
+from rehearsal.simulators.gke.settings import SimulatorSettings
 from tests.support.clock import FakeClock
 
 

@@ -13,7 +13,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import container_v1
 from google.cloud.container_v1.services.cluster_manager.transports.rest import ClusterManagerRestTransport
 
-from provisioner.simulators.gke import Simulator, SimulatorSettings
+from rehearsal.simulators.gke import Simulator, SimulatorSettings
 from tests.support.waiting import wait_for
 
 #: Some of these tests start Python.
@@ -72,7 +72,7 @@ def test_the_python_client(gke: Simulator) -> None:
         assert len(client.list_operations(parent="projects/proj/locations/us-east5-a").operations) == 2
 
 
-COMMAND = (sys.executable, "-m", "provisioner", "simulator", "--port=0")
+COMMAND = (sys.executable, "-m", "rehearsal", "simulator", "--port=0")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner.simulators.gke import fieldmask, schema
-from provisioner.simulators.gke.errors import ApiError
+from rehearsal.simulators.gke import fieldmask, schema
+from rehearsal.simulators.gke.errors import ApiError
 
 LIST = schema.message("ListNodePoolsResponse")
 BODY = {

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulators.gke import Simulator, SimulatorSettings
-from provisioner.simulators.gke.faults import Fault, FaultKind
 from provisioner.tpu import ACCELERATORS
+from rehearsal.simulators.gke import Simulator, SimulatorSettings
+from rehearsal.simulators.gke.faults import Fault, FaultKind
 from tests.support.simulator import Client
 from tests.support.waiting import wait_for
 

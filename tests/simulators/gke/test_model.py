@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulators.gke.errors import ApiError
-from provisioner.simulators.gke.faults import Fault, FaultKind
-from provisioner.simulators.gke.model import World
-from provisioner.simulators.gke.names import ClusterName
-from provisioner.simulators.gke.records import NodeState, OperationStatus, Pool, PoolStatus, SimulatedNode
+from rehearsal.simulators.gke.errors import ApiError
+from rehearsal.simulators.gke.faults import Fault, FaultKind
+from rehearsal.simulators.gke.model import World
+from rehearsal.simulators.gke.names import ClusterName
+from rehearsal.simulators.gke.records import NodeState, OperationStatus, Pool, PoolStatus, SimulatedNode
 from tests.support.clock import FakeClock
 from tests.support.simulator import CLUSTER, empty_pool, reserved, slice_pool
 

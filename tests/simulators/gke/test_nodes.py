@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulators.gke import Fault, FaultKind, Simulator, SimulatorSettings
-from provisioner.simulators.gke.api import Api, route
-from provisioner.simulators.gke.errors import ClusterError
-from provisioner.simulators.gke.kube import KubeNodes
-from provisioner.simulators.gke.model import World
-from provisioner.simulators.gke.nodes import MARKER, node_object
-from provisioner.simulators.http.exchange import Request
+from rehearsal.simulators.gke import Fault, FaultKind, Simulator, SimulatorSettings
+from rehearsal.simulators.gke.api import Api, route
+from rehearsal.simulators.gke.errors import ClusterError
+from rehearsal.simulators.gke.kube import KubeNodes
+from rehearsal.simulators.gke.model import World
+from rehearsal.simulators.gke.nodes import MARKER, node_object
+from rehearsal.simulators.http.exchange import Request
 from tests.support.clock import FakeClock
 from tests.support.kubeconfig import write_kubeconfig
 from tests.support.node_server import FakeKubeNodes

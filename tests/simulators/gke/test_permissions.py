@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulators.gke import permissions
-from provisioner.simulators.gke.errors import ApiError
-from provisioner.simulators.gke.settings import SimulatorSettings
+from rehearsal.simulators.gke import permissions
+from rehearsal.simulators.gke.errors import ApiError
+from rehearsal.simulators.gke.settings import SimulatorSettings
 
 _ACT_AS = "iam.serviceAccounts.actAs"
 _ACCOUNT = "nodes@p.iam.gserviceaccount.com"

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulators.gke import Simulator, SimulatorSettings
-from provisioner.simulators.gke.errors import ApiError
-from provisioner.simulators.gke.model import World
-from provisioner.simulators.gke.policies import RegionName
-from provisioner.simulators.http.settings import SettingsError
+from rehearsal.simulators.gke import Simulator, SimulatorSettings
+from rehearsal.simulators.gke.errors import ApiError
+from rehearsal.simulators.gke.model import World
+from rehearsal.simulators.gke.policies import RegionName
+from rehearsal.simulators.http.settings import SettingsError
 from tests.support.clock import FakeClock
 from tests.support.simulator import CLUSTER, Client
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulators.gke import Fault, FaultKind, Simulator, SimulatorSettings
+from rehearsal.simulators.gke import Fault, FaultKind, Simulator, SimulatorSettings
 from tests.support.simulator import CLUSTER_PATH, POOLS_PATH, Client, empty_pool, reserved, slice_pool
 from tests.support.waiting import wait_for
 

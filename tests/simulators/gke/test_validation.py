@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulators.gke.capacity import FULL_RESERVATION_TEXTS, NOT_READY_TEXT
-from provisioner.simulators.gke.errors import ApiError
-from provisioner.simulators.gke.names import ClusterName, default_account
-from provisioner.simulators.gke.scopes import pulls_images
-from provisioner.simulators.gke.settings import ACT_AS, FULL, SimulatorSettings
-from provisioner.simulators.gke.validation import check_pool
-from provisioner.simulators.http.settings import SettingsError
+from rehearsal.simulators.gke.capacity import FULL_RESERVATION_TEXTS, NOT_READY_TEXT
+from rehearsal.simulators.gke.errors import ApiError
+from rehearsal.simulators.gke.names import ClusterName, default_account
+from rehearsal.simulators.gke.scopes import pulls_images
+from rehearsal.simulators.gke.settings import ACT_AS, FULL, SimulatorSettings
+from rehearsal.simulators.gke.validation import check_pool
+from rehearsal.simulators.http.settings import SettingsError
 from tests.support.simulator import reserved
 
 POLICIES = {"tpu-provisioner-4x4x4": "4x4x4", "small": "2x2x2", "one": "2x2x1", "v6e": "4x4", "shapeless": ""}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulators.vipu.model import World
-from provisioner.simulators.vipu.settings import VipuSettings
+from rehearsal.simulators.vipu.model import World
+from rehearsal.simulators.vipu.settings import VipuSettings
 from tests.support.clock import FakeClock
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulators.vipu import command, serving
-from provisioner.simulators.vipu.app import VipuSimulator
-from provisioner.simulators.vipu.faults import CREATE, Fault, FaultKind
-from provisioner.simulators.vipu.settings import VipuSettings
+from rehearsal.simulators.vipu import command, serving
+from rehearsal.simulators.vipu.app import VipuSimulator
+from rehearsal.simulators.vipu.faults import CREATE, Fault, FaultKind
+from rehearsal.simulators.vipu.settings import VipuSettings
 
 USERS = {"alice": {"key": "sesame", "allocations": ["alloc-1"]}}
 
@@ -268,7 +268,7 @@ def test_settings_that_are_wrong_end_the_server_at_once(
 
 @pytest.mark.timeout(30)  # Three processes start, and the machine may be busy.
 def test_server_and_command_are_programs_of_their_own(tmp_path: Path) -> None:
-    module = [sys.executable, "-m", "provisioner.simulators.vipu"]
+    module = [sys.executable, "-m", "rehearsal.simulators.vipu"]
     installed = subprocess.run(
         [*module, "install", tmp_path], check=True, capture_output=True, text=True
     ).stdout.strip()

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.simulators.vipu.errors import VipuRefusalError
-from provisioner.simulators.vipu.faults import CREATE, LIST_PARTITIONS, Fault, FaultKind
-from provisioner.simulators.vipu.model import World
-from provisioner.simulators.vipu.placement import places
-from provisioner.simulators.vipu.records import Asked, Caller, Outcome, Phase
-from provisioner.simulators.vipu.settings import VipuSettings
+from rehearsal.simulators.vipu.errors import VipuRefusalError
+from rehearsal.simulators.vipu.faults import CREATE, LIST_PARTITIONS, Fault, FaultKind
+from rehearsal.simulators.vipu.model import World
+from rehearsal.simulators.vipu.placement import places
+from rehearsal.simulators.vipu.records import Asked, Caller, Outcome, Phase
+from rehearsal.simulators.vipu.settings import VipuSettings
 from tests.support.clock import FakeClock
 
 TWO = {

@@ -17,8 +17,8 @@ from provisioner import constants
 from provisioner.cli import run as run_command
 from provisioner.kube.protocol import collection_path
 from provisioner.kube.rights import ACCESS_REVIEWS
-from provisioner.simulators.gke.app import Simulator
 from provisioner.slices.preflight import Subject
+from rehearsal.simulators.gke.app import Simulator
 from tests.support.kubeconfig import write_kubeconfig
 from tests.support.preflight import GROUP, ORIGINAL_LEASE, World
 from tests.support.wire_server import WireServer, as_json, running

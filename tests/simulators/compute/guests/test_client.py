@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from provisioner.runtime.authority import Authority
-from provisioner.simulators.compute.guests.client import MERGE, Access, HttpsClient
-from provisioner.simulators.compute.guests.errors import ServerError
+from rehearsal.simulators.compute.guests.client import MERGE, Access, HttpsClient
+from rehearsal.simulators.compute.guests.errors import ServerError
 
 
 class Server:

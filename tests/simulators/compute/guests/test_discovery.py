@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from provisioner.runtime.authority import Authority
-from provisioner.simulators.compute.guests import discovery
-from provisioner.simulators.compute.guests.errors import JoinError
-from provisioner.simulators.compute.guests.startup import Invitation
+from rehearsal.simulators.compute.guests import discovery
+from rehearsal.simulators.compute.guests.errors import JoinError
+from rehearsal.simulators.compute.guests.startup import Invitation
 from tests.support.kubeadm_cluster import HOST, PORT, TOKEN, KubeadmCluster
 
 CLUSTER = KubeadmCluster()

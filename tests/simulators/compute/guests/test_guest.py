@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from provisioner import localcluster
-from provisioner.simulators.compute.faults import Fault, FaultKind
-from provisioner.simulators.compute.guests import kubelet
-from provisioner.simulators.compute.guests.guest import Guest
-from provisioner.simulators.compute.guests.joining import CERTIFICATE_SECONDS
-from provisioner.simulators.compute.names import ZONES, Scope
-from provisioner.simulators.compute.records import MachineView
-from provisioner.simulators.compute.settings import ComputeSettings
-from provisioner.simulators.http.faults import FaultBook
+from rehearsal import localcluster
+from rehearsal.simulators.compute.faults import Fault, FaultKind
+from rehearsal.simulators.compute.guests import kubelet
+from rehearsal.simulators.compute.guests.guest import Guest
+from rehearsal.simulators.compute.guests.joining import CERTIFICATE_SECONDS
+from rehearsal.simulators.compute.names import ZONES, Scope
+from rehearsal.simulators.compute.records import MachineView
+from rehearsal.simulators.compute.settings import ComputeSettings
+from rehearsal.simulators.http.faults import FaultBook
 from tests.support.clock import FakeClock
 from tests.support.kubeadm_cluster import TOKEN, KubeadmCluster
 

@@ -9,16 +9,16 @@ import pytest
 from provisioner.nodegroups.api import registration
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.bootstrap.script import startup_script
-from provisioner.simulators.compute.guests.errors import JoinError
-from provisioner.simulators.compute.guests.startup import (
+from rehearsal.simulators.compute.guests.errors import JoinError
+from rehearsal.simulators.compute.guests.startup import (
     allowed_labels,
     allowed_taints,
     joins,
     provider_id,
     read_invitation,
 )
-from provisioner.simulators.compute.names import ZONES, Scope
-from provisioner.simulators.compute.records import MachineView
+from rehearsal.simulators.compute.names import ZONES, Scope
+from rehearsal.simulators.compute.records import MachineView
 from tests.support.kubeadm_cluster import HOST, PORT, SCRIPT, TOKEN, KubeadmCluster
 
 CLUSTER = KubeadmCluster()

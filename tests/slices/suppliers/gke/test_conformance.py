@@ -9,12 +9,12 @@ from enum import StrEnum
 import pytest
 
 from provisioner.model.capacity import Failure, FailureKind, NodePoolRequest, PoolName
-from provisioner.simulators.gke.app import Simulator
-from provisioner.simulators.gke.faults import Fault, FaultKind
-from provisioner.simulators.gke.settings import SimulatorSettings
 from provisioner.slices.supplier import SupplierError
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
+from rehearsal.simulators.gke.app import Simulator
+from rehearsal.simulators.gke.faults import Fault, FaultKind
+from rehearsal.simulators.gke.settings import SimulatorSettings
 from tests.slices.suppliers.conformance import FIRST, SupplierContract
 from tests.support.clock import FakeClock
 from tests.support.gke import CLUSTER_NAME, SLICE

@@ -22,16 +22,16 @@ from provisioner.model.capacity import (
     WorkloadPolicy,
     expected_pool,
 )
-from provisioner.simulators.gke.app import Simulator
-from provisioner.simulators.gke.capacity import FULL_RESERVATION_TEXTS
-from provisioner.simulators.gke.faults import Fault, FaultKind
-from provisioner.simulators.gke.names import ClusterName
-from provisioner.simulators.gke.nodes import node_object
-from provisioner.simulators.gke.settings import SimulatorSettings
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError, says_missing
 from provisioner.slices.suppliers.gke.node_labels import expected_node
 from provisioner.slices.suppliers.gke.permissions import ACT_AS, PROJECT_PERMISSIONS, READ_RESERVATION
+from rehearsal.simulators.gke.app import Simulator
+from rehearsal.simulators.gke.capacity import FULL_RESERVATION_TEXTS
+from rehearsal.simulators.gke.faults import Fault, FaultKind
+from rehearsal.simulators.gke.names import ClusterName
+from rehearsal.simulators.gke.nodes import node_object
+from rehearsal.simulators.gke.settings import SimulatorSettings
 from tests.support.clock import FakeClock
 from tests.support.gke import CLUSTER_NAME, SLICE
 

@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from provisioner.kube import errors
 from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
-from provisioner.simulators.compute.faults import Fault, FaultKind
 from provisioner.slices.supplier import SupplierError
+from rehearsal.simulators.compute.faults import Fault, FaultKind
 from tests.slices.suppliers.nodegroup.test_conformance import SLICE, NodeGroupGround
 
 _NAMES = st.sampled_from([PoolName("js-0000000001"), PoolName("js-0000000002"), PoolName("js-0000000003")])

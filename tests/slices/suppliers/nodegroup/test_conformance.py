@@ -12,9 +12,9 @@ from provisioner.kube import errors
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.model.capacity import CapacityKind, NodePoolRequest, PoolName, PoolStatus, Taint, Zone
 from provisioner.nodegroups.api.types import Kind
-from provisioner.simulators.compute.faults import Fault, FaultKind
 from provisioner.slices.suppliers.nodegroup.supplier import API_ROOT, NodeGroupSupplier
 from provisioner.slices.suppliers.nodegroup.translate import Place
+from rehearsal.simulators.compute.faults import Fault, FaultKind
 from tests.slices.suppliers.conformance import SupplierContract
 from tests.support.nodegroup_controller import NAMESPACE, PROJECT, SPEC, ZONE, World
 

@@ -1,5 +1,0 @@
-"""A whole world on one machine: a real control plane, a simulated GKE, and the provisioner between them."""
-
-from provisioner.rehearsal.world import ProvisionerProcess, Rehearsal, RehearsalError, wait_for
-
-__all__ = ["ProvisionerProcess", "Rehearsal", "RehearsalError", "wait_for"]

@@ -1,0 +1,1 @@
+"""Rehearsals on one machine: a real control plane, simulated clouds, and the provisioner between them."""

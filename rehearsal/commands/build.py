@@ -1,0 +1,31 @@
+"""`tpu-rehearsal build`: the programs of the local control plane."""
+
+from __future__ import annotations
+
+import click
+
+from provisioner.cli.exits import ExitCode
+from provisioner.cli.frame import Command
+from rehearsal.localcluster import LWS, LocalClusterError, resolve_binaries
+
+
+@click.command(cls=Command, examples=("{prog} build", "{prog} build --lws"))
+@click.option("--lws", is_flag=True, help="include the LeaderWorkerSet controller")
+def command(*, lws: bool) -> int:
+    """Build the programs of the local control plane where they are not yet, and print their paths.
+
+    The first build takes about ten minutes.
+    """
+    try:
+        binaries = resolve_binaries(optional=[LWS.name] if lws else [], progress=progress)
+    except LocalClusterError as error:
+        progress(f"error: {error}")
+        return ExitCode.ERROR
+    for name, path in binaries.programs.items():
+        click.echo(f"{name} {path}")
+    return ExitCode.OK
+
+
+def progress(text: str, /) -> None:
+    """Say how far it is, on standard error: standard output is for scripts."""
+    click.echo(text, err=True)

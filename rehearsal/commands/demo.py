@@ -1,0 +1,200 @@
+"""`tpu-rehearsal demo`: a JobSet from creation to nothing left, before your eyes, without a cloud."""
+
+from __future__ import annotations
+
+import os
+import webbrowser
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from provisioner import settings
+from provisioner.cli import output
+from provisioner.cli.exits import ExitCode
+from provisioner.cli.frame import Command, complete_files
+from provisioner.cli.manifests import Manifests, read_manifests
+from provisioner.constants import TPU_RESOURCE
+from provisioner.slices.offline.documents import Document
+from provisioner.slices.offline.forecast import forecast
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
+from rehearsal.commands.showing import (
+    STANDSTILL_SECONDS,
+    Demo,
+    calls_table,
+    example,
+    left_behind,
+    missing,
+    refuse,
+    steps_table,
+)
+from rehearsal.commands.simulator import simulated_gke
+from rehearsal.demos.story import PoolTimes, Story
+from rehearsal.demos.world import (
+    CLUSTER,
+    LOCATION,
+    PROJECT,
+    ZONE,
+    ProvisionerProcess,
+    Rehearsal,
+    RehearsalError,
+)
+from rehearsal.simulators.gke.settings import SimulatorSettings
+
+_EXAMPLE = "jobset.yaml"
+_KIND = "JobSet"
+_STEPS = (
+    ("decided", "wanted", "creating"),
+    ("created", "creating", "ready"),
+    ("bound", "ready", "in_use"),
+    ("used", "in_use", "idle"),
+    ("kept", "idle", "deleting"),
+    ("deleted", "deleting", "gone"),
+)
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "{prog} demo",
+        "{prog} demo my-jobset.yaml --create-seconds=60",
+        "KEEP=1 {prog} demo --watch      # open the page, and look around",
+    ),
+)
+@click.argument("files", nargs=-1, type=Path, metavar="[FILE]...", shell_complete=complete_files)
+@simulated_gke(create_seconds=12.0, delete_seconds=4.0)
+@click.option("--watch", is_flag=True, help="open the status page in a browser")
+@click.option("--keep", is_flag=True, help="keep everything running afterwards (also KEEP=1)")
+def command(
+    files: tuple[Path, ...],
+    *,
+    gke: SimulatorSettings,
+    watch: bool,
+    keep: bool,
+) -> int:
+    """Run a JobSet on a local control plane with a simulated GKE, and show what happens.
+
+    FILE is a manifest to apply (default: the example JobSet). The first run builds the control plane, which takes about
+    ten minutes. Exit code 0 when everything came and went as it should.
+    """
+    files = files or (example(_EXAMPLE),)
+    if problem := missing(files):
+        refuse(problem)
+        return ExitCode.USAGE
+    problem = problem_with(read_manifests(map(str, files)), os.environ)
+    if problem:
+        refuse(problem)
+        return ExitCode.ERROR
+    gke = replace(gke, project=PROJECT, location=LOCATION, cluster=CLUSTER)
+    demo = Demo(keep=keep)
+    with demo, Rehearsal(settings=gke, progress=demo.tell) as rehearsal:
+        delay = os.environ.get("NODEPOOL_DELETION_DELAY", "5s")
+        process = rehearsal.provisioner(environment={"NODEPOOL_DELETION_DELAY": delay})
+        process.start()
+        demo.tell(f"the provisioner runs; GKE is simulated at {rehearsal.gke.url}")
+        demo.tell(f"the status page is at {process.page_url}")
+        if watch and not webbrowser.open(process.page_url):
+            demo.tell("no browser could be started here; open that address yourself")
+        for file in files:
+            rehearsal.kubectl("apply", "--server-side", "-f", str(file))
+        story = Story(rehearsal, process)
+        demo.watch(
+            rehearsal,
+            story,
+            ended=partial(_ended, rehearsal, story),
+            picture=partial(_picture, rehearsal, story, process),
+            patience_seconds=STANDSTILL_SECONDS + gke.create_seconds,
+        )
+        click.echo("\n".join(summary(story.pools.values(), rehearsal.gke.call_counts())))
+        places = {
+            "simulated GKE": f"{rehearsal.gke.url}  (state: {rehearsal.gke.url}/simulator/v1/state)",
+            "provisioner's metrics": process.metrics_url,
+            "provisioner's readiness": process.ready_url,
+            "provisioner's log": str(process.log),
+        }
+        demo.stay(rehearsal, places)
+    return demo.exit_code
+
+
+def _ended(rehearsal: Rehearsal, story: Story) -> str:
+    """Say that all JobSets have ended and nothing is left; empty while it is not so."""
+    if story.invalid:
+        raise RehearsalError("no pool can be created:\n" + "\n".join(story.invalid))
+    if story.failed:
+        raise RehearsalError(f"JobSet {', '.join(story.failed)} failed; see its pods for the reason")
+    gone = all("gone" in times.entered for times in story.pools.values())
+    if not (story.all_ended and gone) or rehearsal.gke.pools or rehearsal.objects("/api/v1/nodes"):
+        return ""
+    return "nothing is left: no node pool, no node"
+
+
+def _picture(rehearsal: Rehearsal, story: Story, process: ProvisionerProcess) -> str:
+    return (
+        f"JobSets that have not ended: {', '.join(story.unfinished) or 'none'}\n"
+        f"node pools: {', '.join(pool.name for pool in rehearsal.gke.pools) or 'none'}\n"
+        f"the end of the provisioner's log:\n{process.tail()}"
+    )
+
+
+def summary(pools: Iterable[PoolTimes], calls: Mapping[str, Mapping[Any, int]]) -> Iterator[str]:
+    """Yield the times of each node pool, the calls to GKE, and what became of the pools."""
+    made = [times for times in pools if "creating" in times.entered]
+    if made:
+        # Before it is used, nothing tells whose it is but its name.
+        rows = (((", ".join(times.jobs), times.name), str(times.chips), times) for times in made)
+        yield from steps_table(("SLICE, NODE POOL", "CHIPS"), rows, _STEPS)
+    yield from calls_table("GKE", calls)
+    yield ""
+    if not made:
+        yield "No node pool was created."
+        return
+    left = [times for times in made if "gone" not in times.entered]
+    chips = sum(times.chips for times in made)
+    if not left:
+        yield f"{chips} chips in {_pools(len(made))}, created and deleted."
+        return
+    yield from left_behind(
+        f"{chips} chips in {_pools(len(made))}; {len(made) - len(left)} deleted, {len(left)} left:",
+        (f"{times.name}: {times.chips} chips, {_phase(times)}" for times in left),
+    )
+
+
+def _pools(count: int) -> str:
+    return f"{count} node pool{'' if count == 1 else 's'}"
+
+
+def _phase(times: PoolTimes) -> str:
+    return max(times.entered, key=lambda phase: times.entered[phase]).replace("_", " ")
+
+
+def problem_with(manifests: Manifests, environment: Mapping[str, str]) -> str:
+    """Say why nothing would ever happen with these manifests; empty where something will."""
+    if manifests.problems:
+        return "\n".join(output.plain(str(each)) for each in manifests.problems)
+    jobsets = [each for each in manifests.documents if each.raw.get("kind") == _KIND]
+    if not jobsets:
+        kinds = sorted({str(each.raw.get("kind", "?")) for each in manifests.documents})
+        there = f" (only {output.plain(', '.join(kinds))})" if kinds else ""
+        return f"there is no JobSet in these files{there}, and the demo shows nothing but the life of JobSets"
+    if all(_is_suspended(each) for each in jobsets):
+        return "every JobSet in these files is suspended, so that nothing would happen; remove spec.suspend"
+    mine = {key: value for key, value in environment.items() if not key.startswith(("GCP_", "GKE_"))}
+    place = {"GCP_PROJECT_ID": PROJECT, "GCP_CLUSTER_LOCATION": LOCATION, "GCP_ZONE": ZONE, "GCP_CLUSTER": CLUSTER}
+    try:
+        effective = settings.read_settings({**mine, **place})
+    except settings.SettingsError as error:
+        return str(error)
+    found = forecast(jobsets, effective, GKE_RULES)
+    if found.pools or any(each.reason for each in found.remarks):
+        # What Events tell is a part of what is shown.
+        return ""
+    reasons = [output.plain(str(each)) for each in (*found.problems, *found.remarks)]
+    return "\n".join(reasons) or f"no JobSet in these files requests {TPU_RESOURCE}, so that nothing would happen"
+
+
+def _is_suspended(document: Document) -> bool:
+    spec = document.raw.get("spec")
+    return isinstance(spec, dict) and spec.get("suspend") is True

@@ -1,0 +1,202 @@
+"""`tpu-rehearsal demo-gce`: a TPUNodeGroup and a JobSet on it, from nothing to nothing left, without a cloud."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from provisioner.cli import output
+from provisioner.cli.exits import ExitCode
+from provisioner.cli.frame import Command, complete_files
+from provisioner.cli.manifests import Manifests, read_manifests
+from provisioner.nodegroups.api.types import Kind
+from provisioner.runtime import logs
+from rehearsal.commands.showing import Demo, calls_table, example, left_behind, missing, refuse, steps_table
+from rehearsal.demos.group_story import GroupStory, GroupTimes
+from rehearsal.demos.groups import GroupRehearsal
+from rehearsal.demos.world import PROJECT, ControllerProcess, RehearsalError
+from rehearsal.simulators.compute.settings import ComputeSettings
+from rehearsal.simulators.http.settings import SettingsError
+
+_EXAMPLES = ("nodegroups/slice.yaml", "nodegroups/jobset-on-slice.yaml")
+#: VMs that every reservation has room for.
+_RESERVED = 10_000
+#: What makes groups for JobSets that come without one.
+_PROVISIONER = {
+    "PROVIDER": "gce",
+    "GCP_PROJECT_ID": PROJECT,
+    "GCP_ZONE": "us-east5-b",
+    "NODE_GROUP_IMAGES": f"*=projects/{PROJECT}/global/images/tpu",
+    "NODEPOOL_DELETION_DELAY": "5s",
+    "NODE_MIN_LIFESPAN": "0s",
+}
+_STEPS = (
+    ("made", "wanted", "made"),
+    ("running", "made", "running"),
+    ("joined", "running", "joined"),
+    ("ready", "joined", "ready"),
+    ("used", "ready", "deleting"),
+    ("deleted", "deleting", "gone"),
+)
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "{prog} demo-gce",
+        "{prog} demo-gce my-group.yaml my-jobset.yaml --boot-seconds=30",
+        "{prog} demo-gce examples/v6e-4x4-spot/jobset.yaml      # PROVIDER=gce",
+        "KEEP=1 {prog} demo-gce      # look around afterwards",
+    ),
+)
+@click.argument("files", nargs=-1, type=Path, metavar="[FILE]...", shell_complete=complete_files)
+@click.option("--create-seconds", type=float, default=4.0, show_default=True, help="time until a machine runs")
+@click.option("--boot-seconds", type=float, default=4.0, show_default=True, help="time until it can join")
+@click.option("--keep", is_flag=True, help="keep everything running afterwards (also KEEP=1)")
+def command(files: tuple[Path, ...], *, create_seconds: float, boot_seconds: float, keep: bool) -> int:
+    """Run a JobSet on a TPUNodeGroup, on a local control plane with a simulated Compute Engine.
+
+    FILE is a manifest to apply (default: the example of a slice, and a JobSet on it). With JobSets alone the
+    provisioner runs as well, with PROVIDER=gce, and creates their groups. The machines join the control plane
+    with bootstrap tokens, as by kubeadm. When every JobSet has completed, the groups are deleted.
+    The first run builds the control plane, which takes about ten minutes. Exit code 0 when everything came and
+    went as it should.
+    """
+    files = files or tuple(map(example, _EXAMPLES))
+    if problem := missing(files):
+        refuse(problem)
+        return ExitCode.USAGE
+    manifests = read_manifests(map(str, files))
+    if problem := problem_with(manifests):
+        refuse(problem)
+        return ExitCode.ERROR
+    groups = _groups(manifests)
+    try:
+        simulated = _simulated(groups, create_seconds=create_seconds, boot_seconds=boot_seconds)
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from error
+    # What a guest meets while it waits for its metadata is no news here.
+    logs.configure("warning")
+    demo = Demo(keep=keep)
+    with demo, GroupRehearsal(settings=simulated, progress=demo.tell) as rehearsal:
+        process = rehearsal.controller(projects=sorted({group["spec"]["project"] for group in groups}) or [PROJECT])
+        process.start()
+        url = rehearsal.compute.url
+        demo.tell(f"the controller of node groups runs; Compute Engine is simulated at {url}")
+        if not groups:
+            rehearsal.process("run", environment=_PROVISIONER).start()
+            demo.tell("the provisioner runs with PROVIDER=gce: it creates and deletes TPUNodeGroups")
+        for file in files:
+            rehearsal.kubectl("apply", "--server-side", "-f", str(file))
+        story = GroupStory(rehearsal, process)
+        picture = partial(_picture, rehearsal, story, process)
+        if demo.watch(rehearsal, story, ended=partial(_used, story), picture=picture):
+            if groups:
+                rehearsal.kubectl("delete", "tpunodegroups", "--all", "--all-namespaces", "--wait=false")
+            demo.watch(rehearsal, story, ended=partial(_gone, rehearsal, story), picture=picture)
+        click.echo("\n".join(summary(story.groups.values(), rehearsal.compute.call_counts(), rehearsal.left())))
+        places = {
+            "simulated Compute Engine": f"{url}  (state: {url}/simulator/v1/state)",
+            "controller's metrics": process.metrics_url,
+            "controller's readiness": process.ready_url,
+            "controller's log": str(process.log),
+        }
+        demo.stay(rehearsal, places)
+    return demo.exit_code
+
+
+def _used(story: GroupStory) -> str:
+    """Say that nothing needs the machines any more; empty while it is not so."""
+    if story.failed:
+        raise RehearsalError(f"JobSet {', '.join(story.failed)} failed; see its pods for the reason")
+    if not story.all_ready or story.unfinished:
+        return ""
+    return "nothing needs the machines any more: the TPUNodeGroups are deleted"
+
+
+def _gone(rehearsal: GroupRehearsal, story: GroupStory) -> str:
+    """Say that nothing is left; empty while it is not so."""
+    if not all("gone" in times.entered for times in story.groups.values()) or rehearsal.left():
+        return ""
+    return "nothing is left: no policy, template, group, machine, node or token"
+
+
+def _picture(rehearsal: GroupRehearsal, story: GroupStory, process: ControllerProcess) -> str:
+    return (
+        f"JobSets that have not ended: {', '.join(story.unfinished) or 'none'}\n"
+        f"left: {', '.join(rehearsal.left()) or 'nothing'}\n"
+        f"the end of the controller's log:\n{process.tail()}"
+    )
+
+
+def _simulated(groups: Iterable[Mapping[str, Any]], *, create_seconds: float, boot_seconds: float) -> ComputeSettings:
+    """Return a Compute Engine in a hurry, with the reservations that the groups name."""
+    reservations = {}
+    for group in groups:
+        spec = group["spec"]
+        config = spec.get("instanceConfig")
+        if isinstance(config, dict) and config.get("reservation"):
+            reservation = {"machine_type": config.get("machineType", ""), "count": _RESERVED}
+            reservations[f"{spec['project']}/{spec['nodeLocation']}/{config['reservation']}"] = reservation
+    return ComputeSettings(
+        reservations=reservations,
+        operation_seconds=0.5,
+        provisioning_seconds=create_seconds / 2,
+        staging_seconds=create_seconds / 2,
+        stopping_seconds=1,
+        machines_join=True,
+        boot_seconds=boot_seconds,
+        join_retry_seconds=0.5,
+        longest_join_retry_seconds=2,
+        heartbeat_seconds=5,
+        graceful_shutdown=True,
+    )
+
+
+def summary(groups: Iterable[GroupTimes], calls: Mapping[str, Mapping[Any, int]], left: Sequence[str]) -> Iterator[str]:
+    """Yield the times of each group, the calls to Compute Engine, and what is left."""
+    groups = list(groups)
+    rows = (((times.name,), str(times.machines), times) for times in groups)
+    yield from steps_table(("TPUNODEGROUP", "NODES"), rows, _STEPS)
+    yield from calls_table("Compute Engine", calls)
+    yield ""
+    if left:
+        yield from left_behind("Left:", left)
+        return
+    count = sum(times.machines for times in groups)
+    yield f"{count} machine{'' if count == 1 else 's'}, created, joined and deleted."
+
+
+def problem_with(manifests: Manifests) -> str:
+    """Say why nothing would ever happen with these manifests; empty where something will."""
+    if manifests.problems:
+        return "\n".join(output.plain(str(each)) for each in manifests.problems)
+    groups = _groups(manifests)
+    if not groups and not any(each.raw.get("kind") == "JobSet" for each in manifests.documents):
+        kinds = sorted({str(each.raw.get("kind", "?")) for each in manifests.documents})
+        there = f" (only {output.plain(', '.join(kinds))})" if kinds else ""
+        return f"there is neither a {Kind.TPU_NODE_GROUP} nor a JobSet in these files{there}"
+    for group in groups:
+        spec = group["spec"]
+        if not isinstance(spec.get("project"), str) or not isinstance(spec.get("nodeLocation"), str):
+            return f"{Kind.TPU_NODE_GROUP} {output.plain(_name(group))} has no project or no nodeLocation"
+        if "bootstrapKubernetes" not in spec:
+            return (
+                f"{Kind.TPU_NODE_GROUP} {output.plain(_name(group))} has no bootstrapKubernetes: its machines join by "
+                "what is in their image, which is not simulated"
+            )
+    return ""
+
+
+def _groups(manifests: Manifests) -> list[Mapping[str, Any]]:
+    found = [each.raw for each in manifests.documents if each.raw.get("kind") == Kind.TPU_NODE_GROUP]
+    return [{**raw, "spec": raw["spec"] if isinstance(raw.get("spec"), dict) else {}} for raw in found]
+
+
+def _name(raw: Mapping[str, Any]) -> str:
+    metadata = raw.get("metadata")
+    return str(metadata.get("name", "?")) if isinstance(metadata, dict) else "?"

@@ -1,0 +1,40 @@
+"""`tpu-rehearsal up`: the local control plane alone."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import click
+
+from provisioner.cli.exits import ExitCode
+from provisioner.cli.frame import Command
+from rehearsal.commands.build import progress
+from rehearsal.localcluster import LocalClusterError, start
+
+_CHECK_SECONDS = 1.0
+
+
+@click.command(cls=Command, examples=("{prog} up", "{prog} up --directory=./cluster --lws"))
+@click.option("--directory", type=Path, help="a new or empty folder for the cluster's files (default: temporary)")
+@click.option("--jobset/--no-jobset", default=True, show_default=True, help="run the JobSet controller")
+@click.option("--lws", is_flag=True, help="run the LeaderWorkerSet controller")
+def command(*, directory: Path | None, jobset: bool, lws: bool) -> int:
+    """Start a Kubernetes control plane on this machine, print its KUBECONFIG, and run it until Ctrl-C."""
+    # An end by a service manager is to be as orderly as one by Ctrl-C, at any moment of the start.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with start(directory, progress=progress, jobset=jobset, lws=lws) as cluster:
+            click.echo(f"export KUBECONFIG={cluster.kubeconfig}")
+            logs = cluster.directory / "logs"
+            progress(f"kubectl: {cluster.binaries['kubectl']}; logs: {logs}; Ctrl-C stops the cluster")
+            while True:
+                time.sleep(_CHECK_SECONDS)
+                cluster.check()
+    except KeyboardInterrupt:
+        progress("the local cluster has ended")
+        return ExitCode.OK
+    except LocalClusterError as error:
+        progress(f"error: {error}")
+        return ExitCode.ERROR

@@ -1,0 +1,191 @@
+"""Partitions of IPUs rehearsed: the local control plane, webhook server and controller, and a simulated V-IPU server.
+
+No kubelet runs init containers here: `configuration_of` does what the pod's would, with a token of the pod's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from provisioner import constants
+from provisioner.kube.protocol import collection_path, object_path
+from provisioner.partitions import handover, names
+from rehearsal import localcluster
+from rehearsal.demos.world import ControllerProcess, RehearsalError, RehearsedCluster
+from rehearsal.localcluster.ports import HOST, free_ports
+from rehearsal.simulators.vipu import command
+from rehearsal.simulators.vipu.app import VipuSimulator
+from rehearsal.simulators.vipu.settings import VipuSettings
+
+_WEBHOOK = "tpu-provisioner-webhook"
+_REGISTRATIONS = "/apis/admissionregistration.k8s.io/v1"
+#: Of the hosts that reach the IPUs.
+_LABEL, _VALUE = "ipu-pod", "one"
+_HOSTS = 2
+_GET_SECONDS = 30
+_TOKEN_SECONDS = 600
+
+
+class PartitionRehearsal(RehearsedCluster):
+    """The local cluster with two hosts that reach the IPUs of one simulated V-IPU server."""
+
+    def __init__(
+        self,
+        *,
+        directory: Path | None = None,
+        settings: VipuSettings | None = None,
+        progress: Callable[[str], None] = localcluster.log_progress,
+        popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
+    ) -> None:
+        super().__init__(directory=directory, progress=progress, popen=popen)
+        self.vipu = VipuSimulator(settings or VipuSettings())
+        self._webhook_port, self._api_port = free_ports(2)
+
+    def start_rest(self) -> None:
+        """Start the simulated V-IPU server, and create the hosts."""
+        self.vipu.start()
+        self.create_namespace(constants.DEFAULT_NAMESPACE)
+        for number in range(1, _HOSTS + 1):
+            self.api.post(collection_path("nodes"), _host(f"ipu-host-{number}"))
+
+    def stop_rest(self) -> None:
+        """Stop the simulated V-IPU server."""
+        self.vipu.stop()
+
+    def webhook(self) -> ControllerProcess:
+        """Start the webhook server and have pods with IPUs sent to it."""
+        made = self.process(
+            "webhook",
+            environment={
+                "IPU_INJECTION": "compatible",
+                "IPU_INIT_IMAGE": "tpu-provisioner",
+                "WEBHOOK_SERVICE": _WEBHOOK,
+                "WEBHOOK_CONFIGURATION": _WEBHOOK,
+            },
+            arguments=[f"--bind-address={HOST}:{self._webhook_port}"],
+        )
+        self.api.post(collection_path("services", namespace=constants.DEFAULT_NAMESPACE), _service(self._webhook_port))
+        path = collection_path("mutatingwebhookconfigurations", root=_REGISTRATIONS)
+        self.api.post(path, _registration(self._webhook_port))
+        made.start()
+        return made
+
+    def controller(self, *, environment: Mapping[str, str] | None = None) -> ControllerProcess:
+        """Make a controller, not started yet."""
+        return self.process(
+            "partitions",
+            environment={
+                "VIPU_SERVERS": f"{self.vipu.host}:{self.vipu.port}:{_LABEL}={_VALUE}",
+                "VIPU_COMMAND": str(command.install(self.cluster.directory / "bin")),
+                **(environment or {}),
+            },
+            arguments=[f"--api-bind-address={HOST}:{self._api_port}"],
+        )
+
+    def configuration_of(self, pod: Mapping[str, Any]) -> str:
+        """Ask for a pod's partition as its init container does; return the configuration. Raises RehearsalError."""
+        metadata = pod["metadata"]
+        folder = self.cluster.directory / "pods" / metadata["uid"]
+        folder.mkdir(parents=True, exist_ok=True)
+        token, file = folder / "token", folder / handover.CONFIG_FILE
+        token.write_text(self._token_of(pod), encoding="ascii")
+        done = subprocess.run(
+            [
+                sys.executable, "-m", "provisioner", "partitions", "get",
+                f"--server=http://{HOST}:{self._api_port}", f"--file={file}", f"--token-file={token}",
+                f"--timeout={_GET_SECONDS}",
+            ],
+            env={
+                **os.environ,
+                handover.NAMESPACE_VARIABLE: metadata["namespace"],
+                handover.POD_VARIABLE: metadata["name"],
+                handover.UID_VARIABLE: metadata["uid"],
+                handover.SIZE_VARIABLE: metadata["annotations"][names.IPUS],
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )  # fmt: skip
+        token.unlink()
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip()
+            raise RehearsalError(f"pod {metadata['namespace']}/{metadata['name']} got no configuration: {said}")
+        text: str = file.read_text(encoding="utf-8")
+        return text
+
+    def ledger(self) -> dict[str, Any]:
+        """Return the entries of the ledger, by the id of their partition."""
+        path = collection_path("configmaps", namespace=constants.DEFAULT_NAMESPACE)
+        found = self.objects(path, fieldSelector=f"metadata.name={names.LEDGER_CONFIGMAP_NAME}")
+        return {key: json.loads(text) for key, text in (found[0].get("data") or {}).items()} if found else {}
+
+    def _token_of(self, pod: Mapping[str, Any]) -> str:
+        """Return a token as the kubelet mounts it: of the pod's account, for the pod alone."""
+        metadata = pod["metadata"]
+        account = pod["spec"].get("serviceAccountName") or "default"
+        request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {
+                "audiences": [handover.AUDIENCE],
+                "expirationSeconds": _TOKEN_SECONDS,
+                "boundObjectRef": {
+                    "apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"],
+                },
+            },
+        }  # fmt: skip
+        path = object_path("serviceaccounts", account, namespace=metadata["namespace"])
+        return str(self.api.post(f"{path}/token", request)["status"]["token"])
+
+
+def _host(name: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {_LABEL: _VALUE}},
+        "status": {"capacity": {"cpu": "64", "memory": "256Gi", "pods": "110"}},
+    }
+
+
+def _service(port: int) -> dict[str, Any]:
+    """Return what leads the API server to this machine; certificates are made for the Service's name all the same."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": _WEBHOOK, "namespace": constants.DEFAULT_NAMESPACE},
+        "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]},
+    }
+
+
+def _registration(port: int) -> dict[str, Any]:
+    """Return the registration of the component webhook-partitions, of new pods alone."""
+    hook = {
+        "name": "partitions.tpu-provisioner.cloud.google.com",
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": {
+            "service": {
+                "name": _WEBHOOK, "namespace": constants.DEFAULT_NAMESPACE, "port": port, "path": "/mutate/partitions",
+            }
+        },
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "matchConditions": [
+            {
+                "name": "asks-for-ipus",
+                "expression": f'"{names.IPUS}" in object.metadata.?annotations.orValue({{}})',
+            }
+        ],
+    }  # fmt: skip
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": _WEBHOOK},
+        "webhooks": [hook],
+    }

@@ -1,0 +1,188 @@
+"""What happens in a rehearsal, as lines for people and as times for a table.
+
+It sees what any user could see: the API server's objects and the provisioner's log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from provisioner import constants
+from provisioner.workloads import JOBSET
+from rehearsal.demos.times import Times
+from rehearsal.demos.world import ProvisionerProcess, Rehearsal, RehearsedCluster, read_records
+
+#: What a phase means to somebody who watches. Phases that are not here are of no interest.
+_PHASE_WORDS = {
+    "creating": "requests node pool {node_pool} from GKE: {nodes} of {machine_type}, {chips} chips, for job {job}",
+    "provisioning": "node pool {node_pool}: GKE creates it",
+    "ready": "node pool {node_pool} is ready, {nodes} nodes",
+    "in_use": "job {job} runs on node pool {node_pool}",
+    "idle": "node pool {node_pool} is not needed any more",
+    "deleting": "deletes node pool {node_pool}",
+    "failed": "node pool {node_pool} failed: {note}",
+    "gone": "node pool {node_pool} is gone",
+}
+#: Where a pool is ready again between the end of its pods and that of its JobSet, nothing is to be told.
+_RETURNS = {("in_use", "ready")}
+
+
+@dataclass(slots=True, kw_only=True)
+class PoolTimes(Times):
+    """When one pool entered each phase for the first time, in seconds since the epoch."""
+
+    chips: int = 0
+    shape: str = ""
+    jobs: list[str] = field(default_factory=list)
+
+
+class WorkloadStory:
+    """Tells what has changed of JobSets and their leader pods, each time it is asked."""
+
+    def __init__(self, rehearsal: RehearsedCluster) -> None:
+        self._rehearsal = rehearsal
+        self._jobset_states: dict[str, str] = {}
+        self._pod_states: dict[str, str] = {}
+
+    @property
+    def unfinished(self) -> list[str]:
+        """The JobSets that have not ended."""
+        return [name for name, state in self._jobset_states.items() if state not in ("Completed", "Failed", "deleted")]
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether there are JobSets, and each has ended."""
+        return bool(self._jobset_states) and not self.unfinished
+
+    @property
+    def failed(self) -> list[str]:
+        """The JobSets that failed."""
+        return [name for name, state in self._jobset_states.items() if state == "Failed"]
+
+    @property
+    def completed(self) -> list[str]:
+        """The JobSets that completed."""
+        return [name for name, state in self._jobset_states.items() if state == "Completed"]
+
+    def workloads(self) -> Iterator[str]:
+        """Look again; yield a line for each thing that has changed."""
+        yield from self._jobsets()
+        yield from self._pods()
+
+    def _changes(
+        self, known: dict[str, str], now: Mapping[str, str], line: Callable[[str, str], str | None]
+    ) -> Iterator[str]:
+        for name, state in now.items():
+            if known.get(name) != state:
+                known[name] = state
+                text = line(name, state)
+                if text is not None:
+                    yield text
+        for name in known.keys() - now.keys():
+            known[name] = "deleted"
+
+    def _jobsets(self) -> Iterator[str]:
+        states = {}
+        for raw in self._rehearsal.objects(f"{JOBSET.root}/jobsets"):
+            metadata, status = raw["metadata"], raw.get("status", {})
+            state = status.get("terminalState") or ("suspended" if raw["spec"].get("suspend") else "created")
+            states[f"{metadata['namespace']}/{metadata['name']}"] = state
+        yield from self._changes(self._jobset_states, states, lambda name, state: f"JobSet {name}: {state.lower()}")
+
+    def _pods(self) -> Iterator[str]:
+        states = {}
+        for raw in self._rehearsal.objects("/api/v1/pods", labelSelector=constants.JOBSET_NAME):
+            metadata = raw["metadata"]
+            if metadata["labels"].get(constants.COMPLETION_INDEX) == "0":
+                states[f"{metadata['namespace']}/{metadata['name']}"] = _pod_state(raw)
+        yield from self._changes(self._pod_states, states, _pod_line)
+
+
+class Story(WorkloadStory):
+    """Tells what has changed of JobSets and node pools, each time it is asked."""
+
+    def __init__(self, rehearsal: Rehearsal, provisioner: ProvisionerProcess) -> None:
+        super().__init__(rehearsal)
+        self._provisioner = provisioner
+        self._offset = 0
+        self._ready_nodes: dict[str, int] = {}
+        self.pools: dict[str, PoolTimes] = {}
+        #: The provisioner's notices that nothing but the user can change.
+        self.invalid: list[str] = []
+
+    def advance(self) -> Iterator[str]:
+        """Look again; yield a line for each thing that has changed."""
+        yield from self.workloads()
+        yield from self._log()
+        yield from self._nodes()
+
+    def _nodes(self) -> Iterator[str]:
+        ready: dict[str, int] = {}
+        total: dict[str, int] = {}
+        selector = f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}"
+        for raw in self._rehearsal.objects("/api/v1/nodes", labelSelector=selector):
+            pool = raw["metadata"]["labels"].get(constants.NODE_POOL, "")
+            total[pool] = total.get(pool, 0) + 1
+            ready[pool] = ready.get(pool, 0) + is_ready(raw)
+        for pool, registered in total.items():
+            if ready[pool] > self._ready_nodes.get(pool, 0):
+                yield f"node pool {pool}: {ready[pool]} of {registered} registered nodes ready"
+        self._ready_nodes = ready
+
+    def _log(self) -> Iterator[str]:
+        records, self._offset = read_records(self._provisioner.log, self._offset)
+        for record in records:
+            if record.get("event") == "node_pool.phase_changed":
+                yield from self._phase(record)
+            elif record.get("event") == "slice.notice":
+                words = str(record["message"]).removeprefix("slice.notice: ")
+                if record.get("reason") == constants.INVALID_REQUEST:
+                    self.invalid.append(f"{record['namespace']}/{record['name']}: {words}")
+                yield f"on {record['kind']} {record['namespace']}/{record['name']}: {words}"
+            elif record.get("severity") in ("ERROR", "CRITICAL"):
+                yield f"provisioner: {record.get('event')}: {record.get('problem') or record.get('exception', '')}"
+
+    def _phase(self, record: Mapping[str, Any]) -> Iterator[str]:
+        name, new = str(record["node_pool"]), str(record["new"])
+        times = self.pools.setdefault(name, PoolTimes(name=name))
+        times.enter(new, datetime.fromisoformat(record["time"]).timestamp())
+        if record.get("chips"):
+            times.chips = record["chips"]
+            times.shape = f"{record['machine_type']} {record['topology']}"
+        if new == "in_use" and record.get("job") not in times.jobs:
+            times.jobs.append(str(record.get("job")))
+        words = _PHASE_WORDS.get(new)
+        if words is not None and (record.get("old"), new) not in _RETURNS:
+            known = {"node_pool": "", "nodes": "", "machine_type": "", "chips": "", "job": "", "note": ""}
+            details = {**known, **record}
+            details["nodes"] = str(details["nodes"]).rpartition("/")[2]
+            yield words.format(**details)
+
+
+def _pod_state(raw: Mapping[str, Any]) -> str:
+    phase = str(raw.get("status", {}).get("phase", ""))
+    if phase != "Pending":
+        return phase
+    for condition in raw["status"].get("conditions", ()):
+        if condition.get("type") == "PodScheduled" and condition.get("reason") == "Unschedulable":
+            return "unschedulable"
+    return "scheduled" if raw["spec"].get("nodeName") else "pending"
+
+
+def _pod_line(name: str, state: str) -> str | None:
+    words = {
+        "unschedulable": "cannot be scheduled",
+        "Running": "runs",
+        "Succeeded": "has succeeded",
+        "Failed": "has failed",
+    }
+    return f"leader pod {name} {words[state]}" if state in words else None
+
+
+def is_ready(raw: Mapping[str, Any]) -> bool:
+    """Tell whether an object's condition Ready is True."""
+    conditions = raw.get("status", {}).get("conditions", ())
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)

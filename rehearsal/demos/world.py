@@ -1,0 +1,379 @@
+"""Starting the local control plane, the simulated GKE and the provisioner, and talking to them.
+
+The provisioner runs as a process of its own, exactly as a user would start it, so that it can be killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from provisioner import constants, kube
+from rehearsal import localcluster
+from rehearsal.localcluster.api import answers
+from rehearsal.localcluster.ports import HOST, free_ports
+from rehearsal.localcluster.processes import Process
+from rehearsal.simulators.gke.app import Simulator
+from rehearsal.simulators.gke.settings import SimulatorSettings
+
+_POLL_SECONDS = 0.05
+#: Who has waited for long polls less often: most conditions list from the API server, for 7 ms of processor time.
+_LONGEST_POLL_SECONDS = 0.25
+_POLL_SHARE = 0.1
+_STOP_SECONDS = 35.0
+#: What the rehearsed cluster is called; the simulator serves no other.
+PROJECT, LOCATION, ZONE, CLUSTER = "rehearsal-project", "us-central2", "us-central2-b", "rehearsal"
+#: What messages call the process of a command.
+_TITLES = {
+    "run": "provisioner",
+    "nodegroups": "controller of node groups",
+    "partitions": "controller of partitions",
+    "webhook": "webhook server",
+}
+
+
+class RehearsalError(Exception):
+    """Something did not come about; the message says what, and shows what there was instead."""
+
+
+class ControllerProcess:
+    """A command of `tpu-provisioner` that runs until it is told to end, its log in a file as JSON lines."""
+
+    def __init__(
+        self,
+        command: str,
+        *,
+        kubeconfig: Path,
+        log: Path,
+        environment: Mapping[str, str],
+        arguments: Iterable[str] = (),
+        popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
+    ) -> None:
+        self.log = log
+        self.title = _TITLES[command]
+        metrics_port, self.probe_port = free_ports(2)
+        self.metrics_url = f"http://{HOST}:{metrics_port}/metrics"
+        self.page_url = f"http://{HOST}:{self.probe_port}/"
+        self.ready_url = f"{self.page_url}readyz"
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("GCP_", "GKE_", "GCE_"))}
+        self._process = Process(
+            self.title,
+            [
+                sys.executable,
+                "-m",
+                "provisioner",
+                command,
+                f"--metrics-bind-address={HOST}:{metrics_port}",
+                f"--health-probe-bind-address={HOST}:{self.probe_port}",
+                f"--kubeconfig={kubeconfig}",
+                *arguments,
+            ],
+            log=log,
+            environment={**inherited, **environment},
+            popen=popen,
+        )
+
+    def launch(self) -> None:
+        """Start it without waiting for anything: it may have good reasons not to decide."""
+        self._process.start()
+
+    def start(self, *, timeout_seconds: float = 60.0) -> None:
+        """Start it and wait until it is ready."""
+        self.launch()
+        self._await(lambda: answers(self.probe_port, "/readyz"), "is ready", timeout_seconds)
+
+    def _await(self, condition: Callable[[], bool], does: str, timeout_seconds: float) -> None:
+        def holds() -> bool:
+            self.check()
+            return condition()
+
+        wait_for(holds, f"the {self.title} {does}", timeout_seconds, self.tail)
+
+    def stop(self) -> int | None:
+        """End it in good order; return its exit code, None where it had to be killed."""
+        self._process.send(signal.SIGTERM)
+        deadline = time.monotonic() + _STOP_SECONDS
+        while self._process.running and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        code = self._process.exit_code
+        if code is None:
+            self._process.kill()
+        return code
+
+    def kill(self) -> None:
+        """End it as a crash would: kill -9."""
+        self._process.kill()
+
+    def pause(self) -> None:
+        """Freeze it."""
+        self._process.pause()
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._process.resume()
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs."""
+        return self._process.running
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended; None while it runs."""
+        return self._process.exit_code
+
+    def check(self) -> None:
+        """Raise RehearsalError where it has ended."""
+        if not self._process.running:
+            raise RehearsalError(f"the {self.title} ended with exit code {self._process.exit_code}\n{self.tail()}")
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return all log lines so far that are JSON objects."""
+        return list(read_records(self.log, 0)[0])
+
+    def tail(self, *, lines: int = 15) -> str:
+        """Return the end of its log."""
+        if not self.log.exists():
+            return "(no log)"
+        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+
+
+class ProvisionerProcess(ControllerProcess):
+    """`tpu-provisioner run` beside the simulated GKE."""
+
+    def __init__(
+        self,
+        *,
+        kubeconfig: Path,
+        gke_endpoint: str,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        arguments: Iterable[str] = (),
+        popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
+    ) -> None:
+        super().__init__(
+            "run",
+            kubeconfig=kubeconfig,
+            log=log,
+            environment={
+                "GCP_PROJECT_ID": PROJECT,
+                "GCP_CLUSTER_LOCATION": LOCATION,
+                "GCP_ZONE": ZONE,
+                "GCP_CLUSTER": CLUSTER,
+                "GKE_ENDPOINT": gke_endpoint,
+                **(environment or {}),
+            },
+            arguments=arguments,
+            popen=popen,
+        )
+
+    def start(self, *, timeout_seconds: float = 60.0) -> None:
+        """Start it and wait until it decides on synced caches."""
+        lines = len(self.records())
+        self.launch()
+        self._await(
+            lambda: any(record.get("event") == "cluster.proven" for record in self.records()[lines:]),
+            "proves its cluster",
+            timeout_seconds,
+        )
+
+
+class RehearsedCluster(ABC):
+    """The local cluster, and ways to ask and to change it; those that derive from it say what runs beside it."""
+
+    def __init__(
+        self,
+        *,
+        directory: Path | None,
+        progress: Callable[[str], None],
+        popen: Callable[..., subprocess.Popen[bytes]],
+    ) -> None:
+        self._popen = popen
+        self._directory = directory
+        self._progress = progress
+        self._controllers: list[ControllerProcess] = []
+
+    def start(self) -> None:
+        """Start everything; the first start on a machine builds the control plane, which takes minutes."""
+        self.cluster = localcluster.start(self._directory, progress=self._progress)
+        try:
+            self.api = kube.connect(str(self.cluster.kubeconfig))
+            self.start_rest()
+        except BaseException:
+            self.cluster.stop()
+            raise
+
+    @abstractmethod
+    def start_rest(self) -> None:
+        """Start what runs beside the cluster."""
+
+    @abstractmethod
+    def stop_rest(self) -> None:
+        """Stop what runs beside the cluster."""
+
+    def stop(self) -> None:
+        """Stop everything."""
+        for controller in self._controllers:
+            controller.kill()
+        self.stop_rest()
+        self.api.close()
+        self.cluster.stop()
+
+    def check(self) -> None:
+        """Raise RehearsalError or LocalClusterError where a process has ended."""
+        for controller in self._controllers:
+            controller.check()
+        self.cluster.check()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def process(
+        self, command: str, *, environment: Mapping[str, str], arguments: Iterable[str] = ()
+    ) -> ControllerProcess:
+        """Make a process that runs a command and ends with the cluster, not started yet."""
+        made = ControllerProcess(
+            command,
+            kubeconfig=self.cluster.kubeconfig,
+            log=self.cluster.directory / f"{command}-{len(self._controllers)}.log",
+            environment=environment,
+            arguments=arguments,
+            popen=self._popen,
+        )
+        self._controllers.append(made)
+        return made
+
+    def create_namespace(self, name: str, *, labels: Mapping[str, str] | None = None) -> None:
+        """Create a namespace; it may exist."""
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": dict(labels or {})}}
+        try:
+            self.api.post("/api/v1/namespaces", body)
+        except kube.Conflict:
+            return
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run the control plane's own kubectl; return what it printed. Raises RehearsalError where it failed."""
+        done = subprocess.run(
+            [str(self.cluster.binaries["kubectl"]), f"--kubeconfig={self.cluster.kubeconfig}", *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RehearsalError(f"kubectl {' '.join(arguments)} failed: {done.stderr.strip()}")
+        return done.stdout
+
+    def objects(self, path: str, **query: str) -> list[dict[str, Any]]:
+        """List a collection, all pages."""
+        found: list[dict[str, Any]] = []
+        token = ""
+        while True:
+            page = self.api.list_page(path, query, continue_token=token)
+            found += page.items
+            token = page.continue_token
+            if not token:
+                return found
+
+
+class Rehearsal(RehearsedCluster):
+    """The local cluster and the simulated GKE; provisioners are started as needed."""
+
+    def __init__(
+        self,
+        *,
+        directory: Path | None = None,
+        settings: SimulatorSettings | None = None,
+        gke_port: int = 0,
+        progress: Callable[[str], None] = localcluster.log_progress,
+        popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
+    ) -> None:
+        super().__init__(directory=directory, progress=progress, popen=popen)
+        self._settings = settings or SimulatorSettings(project=PROJECT, location=LOCATION, cluster=CLUSTER)
+        self._gke_port = gke_port
+
+    def start_rest(self) -> None:
+        """Start the simulated GKE."""
+        self.gke = Simulator(self._settings, kubeconfig=self.cluster.kubeconfig, port=self._gke_port)
+        self.gke.start()
+        self.create_namespace(constants.DEFAULT_NAMESPACE)
+
+    def stop_rest(self) -> None:
+        """Stop the simulated GKE."""
+        self.gke.stop()
+
+    def provisioner(
+        self,
+        *,
+        environment: Mapping[str, str] | None = None,
+        arguments: Iterable[str] = (),
+        name: str = "provisioner",
+        kubeconfig: Path | None = None,
+    ) -> ProvisionerProcess:
+        """Make a provisioner for this world, not started yet; another kubeconfig is another way to the cluster."""
+        made = ProvisionerProcess(
+            kubeconfig=kubeconfig or self.cluster.kubeconfig,
+            gke_endpoint=self.gke.url,
+            log=self.cluster.directory / f"{name}-{len(self._controllers)}.log",
+            environment=environment,
+            arguments=arguments,
+            popen=self._popen,
+        )
+        self._controllers.append(made)
+        return made
+
+
+def wait_for(
+    condition: Callable[[], object],
+    what: str,
+    timeout_seconds: float,
+    picture: Callable[[], str] = str,
+    *,
+    longest_poll_seconds: float = _LONGEST_POLL_SECONDS,
+) -> None:
+    """Wait until the condition holds; raise RehearsalError with a picture of what there is when the time is up.
+
+    The answer comes late by at most a tenth of the wait, or 0.05 s.
+    """
+    started = time.monotonic()
+    while not condition():
+        waited = time.monotonic() - started
+        if waited > timeout_seconds:
+            raise RehearsalError(f"timed out after {timeout_seconds:.0f} s, waiting for: {what}\n{picture()}")
+        time.sleep(min(max(waited * _POLL_SHARE, _POLL_SECONDS), longest_poll_seconds))
+
+
+def read_records(log: Path, offset: int) -> tuple[Iterator[dict[str, Any]], int]:
+    """Read the JSON lines of a log from an offset in bytes on; return them and where to go on."""
+    if not log.exists():
+        return iter(()), offset
+    with log.open("rb") as file:
+        file.seek(offset)
+        content = file.read()
+    whole = content[: content.rfind(b"\n") + 1]
+    return _parse(whole), offset + len(whole)
+
+
+def _parse(content: bytes) -> Iterator[dict[str, Any]]:
+    for line in content.splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            yield record

@@ -1,0 +1,37 @@
+"""A real Kubernetes control plane on this machine, without Docker: for rehearsals, the demo and end-to-end tests.
+
+    from rehearsal import localcluster
+
+    with localcluster.start() as cluster:
+        ...  # use cluster.kubeconfig
+
+etcd, kube-apiserver, kube-controller-manager, kube-scheduler, the JobSet controller and, where it is asked for, the
+LeaderWorkerSet controller are the real programs, built once from pinned sources. kwok plays the kubelets: every Node
+object that somebody registers becomes ready, and its pods run for as long as their annotations say. Machines join it as
+they join a cluster of kubeadm's. No container ever runs, and nothing is reachable from other machines.
+"""
+
+from rehearsal.localcluster.binaries import Binaries, resolve_binaries
+from rehearsal.localcluster.cluster import LocalCluster, start
+from rehearsal.localcluster.errors import LocalClusterError
+from rehearsal.localcluster.operators import JOBSET, LWS, Operator
+from rehearsal.localcluster.progress import Progress, log_progress
+from rehearsal.localcluster.stages import DEFAULT_RUN_SECONDS, FAIL_AFTER, KEEP_NOT_READY, OWN_KUBELET, RUN_FOR
+
+__all__ = [
+    "DEFAULT_RUN_SECONDS",
+    "FAIL_AFTER",
+    "JOBSET",
+    "KEEP_NOT_READY",
+    "LWS",
+    "OWN_KUBELET",
+    "RUN_FOR",
+    "Binaries",
+    "LocalCluster",
+    "LocalClusterError",
+    "Operator",
+    "Progress",
+    "log_progress",
+    "resolve_binaries",
+    "start",
+]

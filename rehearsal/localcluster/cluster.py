@@ -1,0 +1,296 @@
+"""A running local cluster, and how one is started.
+
+Start returns when the cluster has been seen to work. It is for rehearsals and tests: one replica of everything,
+data that need not survive, no isolation from other users of this machine.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rehearsal.localcluster import components, kubeadm, operators, readiness, recipes
+from rehearsal.localcluster.api import ApiClient, ApiError
+from rehearsal.localcluster.binaries import Binaries, resolve_binaries
+from rehearsal.localcluster.component import Component
+from rehearsal.localcluster.credentials import ADMIN, Credentials
+from rehearsal.localcluster.errors import LocalClusterError
+from rehearsal.localcluster.operators import JOBSET, LWS, Operator
+from rehearsal.localcluster.ports import HOST
+from rehearsal.localcluster.processes import stop_all, wait_until
+from rehearsal.localcluster.progress import Progress, log_progress
+
+START_TIMEOUT_SECONDS = 120.0
+"""How long each program may take to become ready; on an idle machine all take a few seconds together."""
+
+_GRACE_SECONDS = 0.7
+# The API server delays creates of a kind that it has served for less; no caller should meet that.
+_NEW_KIND_SECONDS = 2.0
+
+
+class LocalCluster:
+    """A Kubernetes control plane on this machine; made by start(), ended by stop() or as a context manager."""
+
+    def __init__(
+        self,
+        directory: Path,
+        binaries: Binaries,
+        *,
+        operators: Iterable[Operator],
+        temporary: bool,
+        timeout_seconds: float,
+    ) -> None:
+        self.directory = directory
+        self.binaries = binaries
+        self.kubeconfig = directory / "kubeconfig"
+        self._temporary = temporary
+        self._timeout_seconds = timeout_seconds
+        for part in ("logs", "configuration"):
+            (directory / part).mkdir()
+        credentials = Credentials.create(directory / "credentials")
+        self._credentials = credentials
+        self._site = components.Site(directory=directory, binaries=binaries, credentials=credentials)
+        self._operators = tuple(operators)
+        component = self._new_component
+        etcd = component(recipes.ETCD, components.etcd)
+
+        def plan_apiserver(site: components.Site) -> components.Plan:
+            return components.kube_apiserver(site, etcd_port=etcd.port)
+
+        # In the order of their start.
+        self._components = {
+            one.name: one
+            for one in (
+                etcd,
+                component(recipes.KUBE_APISERVER, plan_apiserver),
+                component(recipes.KUBE_CONTROLLER_MANAGER, components.kube_controller_manager),
+                component(recipes.KUBE_SCHEDULER, components.kube_scheduler),
+                component(recipes.KWOK, components.kwok),
+                *(self._new_operator(one) for one in self._operators),
+            )
+        }
+
+    def _new_component(self, name: str, plan: Callable[[components.Site], components.Plan]) -> Component:
+        return Component(name, self._site, plan, timeout_seconds=self._timeout_seconds)
+
+    def _new_operator(self, operator: Operator) -> Component:
+        return self._new_component(operator.name, partial(components.operator, operator=operator))
+
+    @property
+    def server_url(self) -> str:
+        """The API server's address."""
+        return f"https://{HOST}:{self._components[recipes.KUBE_APISERVER].port}"
+
+    @property
+    def ca_certificate_pem(self) -> bytes:
+        """The certificate of the authority that the kubeconfig trusts."""
+        return self._credentials.authority_pem
+
+    @property
+    def component_names(self) -> tuple[str, ...]:
+        """The names that restart(), pause(), resume() and logs() take."""
+        return tuple(self._components)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End all programs, within 3 seconds; remove the directory if start() made it. May be called again."""
+        atexit.unregister(self.stop)
+        started = {name: one.process for name, one in self._components.items() if one.started}
+        # Clients before servers, so that nobody's last act is to wait for one that is gone.
+        servers = [started.pop(name) for name in (recipes.KUBE_APISERVER, recipes.ETCD) if name in started]
+        stop_all(list(started.values()), grace_seconds=_GRACE_SECONDS)
+        for server in servers:
+            stop_all([server], grace_seconds=_GRACE_SECONDS)
+        if self._temporary:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def restart(self, name: str, *, down_seconds: float = 0) -> None:
+        """Kill a program, as a crash would, and start it again on the same ports and data; wait until it is ready."""
+        component = self._component(name)
+        component.process.kill()
+        time.sleep(down_seconds)
+        component.start_again()
+
+    def pause(self, name: str) -> None:
+        """Freeze a program: it keeps its connections and answers nothing."""
+        self._component(name).process.pause()
+
+    def resume(self, name: str) -> None:
+        """Let a frozen program go on."""
+        self._component(name).process.resume()
+
+    def logs(self, name: str, *, last_lines: int = 50) -> str:
+        """Return the end of a program's log, over all its starts."""
+        return "\n".join(self._component(name).process.tail(last_lines))
+
+    def check(self) -> None:
+        """Raise LocalClusterError if a program has ended by itself."""
+        for component in self._components.values():
+            if component.process.exit_code is not None:
+                raise LocalClusterError(
+                    f"{component.name} ended with exit code {component.process.exit_code}.",
+                    output=component.process.tail(20),
+                    advice="The cluster cannot be used any more: stop it and start another.",
+                )
+
+    def add(self, operator: Operator, *, progress: Progress = log_progress) -> None:
+        """Install one more operator in the running cluster and wait until it works; do nothing where it is there.
+
+        It is built on first use. Kubernetes' garbage collector takes up to half a minute to notice the new kinds.
+        """
+        if operator.name in self._components:
+            return
+        self.binaries = resolve_binaries(optional={operator.name, *self.binaries.programs}, progress=progress)
+        self._site = replace(self._site, binaries=self.binaries)
+        started = time.monotonic()
+        api = self._api()
+        self._install_crds(api, operator)
+        served_since = time.monotonic()
+        component = self._components[operator.name] = self._new_operator(operator)
+        component.start()
+        component.await_ready()
+        self._install_webhooks(api, operator)
+        for what, condition in readiness.operator_conditions(api, operator):
+            self._wait(what, condition)
+        time.sleep(max(0.0, served_since + _NEW_KIND_SECONDS - time.monotonic()))
+        progress(f"{operator.title} works after {time.monotonic() - started:.1f} s")
+
+    def _component(self, name: str) -> Component:
+        try:
+            return self._components[name]
+        except KeyError:
+            known = ", ".join(self._components)
+            raise LocalClusterError(f"This cluster has no component {name!r}.", advice=f"It has: {known}.") from None
+
+    def _start(self, progress: Progress) -> None:
+        started = time.monotonic()
+        etcd, apiserver = self._components[recipes.ETCD], self._components[recipes.KUBE_APISERVER]
+        etcd.start()
+        etcd.await_ready()
+        apiserver.start()
+        apiserver.await_serving()
+        trust = self._credentials
+        for client in trust.clients:
+            path = self.kubeconfig if client == ADMIN else trust.directory / f"{client}.kubeconfig"
+            trust.write_kubeconfig(path, client=client, server_url=self.server_url)
+        api = self._api()
+        for operator in self._operators:
+            # First of all, because JobSet looks for its CRD once, and if it isn't there only ten seconds later again,
+            # and because the API server delays the first creates of a new kind.
+            self._install_crds(api, operator)
+        served_since = time.monotonic()
+        apiserver.await_ready()
+        progress(f"the API server answers at {self.server_url} after {time.monotonic() - started:.1f} s")
+        self._wait(
+            "the API server to take what machines join by",
+            partial(kubeadm.install, api, server_url=self.server_url, authority_pem=trust.authority_pem),
+        )
+        others = [one for one in self._components.values() if one not in {etcd, apiserver}]
+        for component in others:
+            component.start()
+        for component in others:
+            component.await_ready()
+        for operator in self._operators:
+            self._install_webhooks(api, operator)
+        for what, condition in readiness.conditions(api):
+            self._wait(what, condition)
+        for operator in self._operators:
+            for what, condition in readiness.operator_conditions(api, operator):
+                self._wait(what, condition)
+        if self._operators:
+            time.sleep(max(0.0, served_since + _NEW_KIND_SECONDS - time.monotonic()))
+        progress(f"the local cluster works after {time.monotonic() - started:.1f} s")
+
+    def _api(self) -> ApiClient:
+        trust = self._credentials
+        return ApiClient(
+            self._components[recipes.KUBE_APISERVER].port,
+            authority=trust.authority,
+            certificate=trust.admin_certificate,
+            key=trust.admin_key,
+        )
+
+    def _install_crds(self, api: ApiClient, operator: Operator) -> None:
+        manifests = self.binaries.manifests[operator.name]
+        self._wait(
+            f"the API server to take the CRDs of {operator.title}",
+            partial(operators.install_crds, api, operator, manifests),
+        )
+        self._wait(f"the CRDs of {operator.title} to be established", partial(operators.established, api, operator))
+
+    def _install_webhooks(self, api: ApiClient, operator: Operator) -> None:
+        operators.install_webhooks(
+            api,
+            operator,
+            self.binaries.manifests[operator.name],
+            port=self._components[operator.name].port,
+            authority_pem=self._credentials.authority_pem,
+        )
+
+    def _wait(self, what: str, condition: Callable[[], bool]) -> None:
+        processes = [one.process for one in self._components.values() if one.started]
+        try:
+            wait_until(condition, what=what, timeout_seconds=self._timeout_seconds, processes=processes)
+        except (ApiError, OSError) as error:
+            raise LocalClusterError(
+                f"Waiting for {what} failed: {error}.",
+                output=self._components[recipes.KUBE_APISERVER].process.tail(20),
+                advice="Start the cluster again; if this persists, the programs and the manifests may be incompatible.",
+            ) from error
+
+
+def start(
+    directory: Path | None = None,
+    *,
+    progress: Progress = log_progress,
+    jobset: bool = True,
+    lws: bool = False,
+    timeout_seconds: float = START_TIMEOUT_SECONDS,
+) -> LocalCluster:
+    """Start a cluster and wait until it works.
+
+    The directory must be new or empty and is kept; without one, a temporary directory is made and removed by stop().
+    Programs are built on first use, which takes minutes. Raises LocalClusterError.
+    """
+    chosen = tuple(operator for operator, wanted in ((JOBSET, jobset), (LWS, lws)) if wanted)
+    binaries = resolve_binaries(optional=[operator.name for operator in chosen], progress=progress)
+    home = _home(directory)
+    cluster = LocalCluster(
+        home, binaries, operators=chosen, temporary=directory is None, timeout_seconds=timeout_seconds
+    )
+    # For callers that forget stop() where children do not die with their parent.
+    atexit.register(cluster.stop)
+    try:
+        cluster._start(progress)  # noqa: SLF001 - start() is the constructor's second half
+    except BaseException:
+        cluster.stop()
+        raise
+    return cluster
+
+
+def _home(directory: Path | None) -> Path:
+    if directory is None:
+        return Path(tempfile.mkdtemp(prefix="tpu-provisioner-"))
+    home = directory.absolute()
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if any(home.iterdir()):
+        raise LocalClusterError(
+            f"The directory {home} is not empty.",
+            advice="Specify one that is new or empty: a cluster can't be started again from its files.",
+        )
+    return home

@@ -1,0 +1,282 @@
+"""The command line of every program of the cluster, and when each is ready to be used by the next.
+
+Listeners are on 127.0.0.1 alone and ask for certificates, but for the operators' health checks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rehearsal.localcluster import recipes
+from rehearsal.localcluster.api import answers
+from rehearsal.localcluster.binaries import Binaries
+from rehearsal.localcluster.credentials import SERVICE_NETWORK, Credentials
+from rehearsal.localcluster.operators import Operator
+from rehearsal.localcluster.ports import HOST, free_ports
+from rehearsal.localcluster.stages import kwok_configuration
+
+# Those that can matter to workloads, to programs that run in the cluster and to machines that join it; leaving the
+# others out saves start time and about 100 MB. No nodes are made and no volumes bound here.
+_CONTROLLERS = (
+    # It signs what machines read before they trust the cluster.
+    "bootstrap-signer-controller",
+    "certificatesigningrequest-approving-controller",
+    "certificatesigningrequest-signing-controller",
+    "clusterrole-aggregation-controller",
+    "cronjob-controller",
+    "daemonset-controller",
+    "deployment-controller",
+    "disruption-controller",
+    "endpoints-controller",
+    "endpointslice-controller",
+    "garbage-collector-controller",
+    "job-controller",
+    "namespace-controller",
+    "node-lifecycle-controller",
+    "pod-garbage-collector-controller",
+    "replicaset-controller",
+    "resourcequota-controller",
+    "root-ca-certificate-publisher-controller",
+    "serviceaccount-controller",
+    "serviceaccount-token-controller",
+    "statefulset-controller",
+    "taint-eviction-controller",
+    # It deletes bootstrap tokens that have expired.
+    "token-cleaner-controller",
+    "ttl-after-finished-controller",
+)
+# Hundreds of JobSets at once should wait for the controllers' work, not for limits in their clients.
+_CLIENT_QPS = 1000
+_CLIENT_BURST = 2000
+# GOGC: less time for more memory.
+_PASSED_ON = ("PATH", "TMPDIR", "TZ", "SSL_CERT_FILE", "GOGC")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where the programs of one cluster run."""
+
+    directory: Path
+    binaries: Binaries
+    credentials: Credentials
+
+    def kubeconfig(self, client: str) -> str:
+        """Return the path of a component's kubeconfig."""
+        return str(self.credentials.directory / f"{client}.kubeconfig")
+
+    def log(self, name: str) -> Path:
+        """Return the path of a component's log."""
+        return self.directory / "logs" / f"{name}.log"
+
+    def write_configuration(self, name: str, *documents: dict[str, Any]) -> str:
+        """Write a component's configuration file; return its path."""
+        path = self.directory / "configuration" / f"{name}.yaml"
+        path.write_text(yaml.safe_dump_all(documents, sort_keys=False), encoding="utf-8")
+        return str(path)
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of every component: nothing of the user's settings or other clusters gets in."""
+        kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        return kept | {"HOME": str(self.directory)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One try at running a program, on ports that were free a moment ago."""
+
+    command: tuple[str, ...]
+    ready: Callable[[], bool]
+    serving: Callable[[], bool] | None = None
+    """An earlier sign, where there is one: it has its port and answers there, if only with refusals."""
+
+    port: int = 0
+    """The port that others reach it at; 0 where nobody does."""
+
+
+def etcd(site: Site) -> Plan:
+    """Plan etcd; its data need not survive this machine, so it does not wait for the disk."""
+    client, peer = free_ports(2)
+    url = f"https://{HOST}:{client}"
+    peer_url = f"https://{HOST}:{peer}"
+    trust = site.credentials
+    # Its port may be another cluster's by now; certificates make sure that nobody talks to the wrong etcd.
+    tls = [
+        flag
+        for prefix in ("", "peer-")
+        for flag in (
+            f"--{prefix}cert-file={trust.etcd_certificate}",
+            f"--{prefix}key-file={trust.etcd_key}",
+            f"--{prefix}client-cert-auth",
+            f"--{prefix}trusted-ca-file={trust.authority}",
+        )
+    ]
+    return Plan(
+        command=(
+            str(site.binaries[recipes.ETCD]),
+            "--name=local",
+            f"--data-dir={site.directory / 'etcd'}",
+            f"--listen-client-urls={url}",
+            f"--advertise-client-urls={url}",
+            f"--listen-peer-urls={peer_url}",
+            f"--initial-advertise-peer-urls={peer_url}",
+            f"--initial-cluster=local={peer_url}",
+            *tls,
+            "--unsafe-no-fsync",
+            "--log-level=warn",
+        ),
+        ready=partial(answers, client, "/health", context=trust.etcd_context()),
+        port=client,
+    )
+
+
+def kube_apiserver(site: Site, *, etcd_port: int) -> Plan:
+    """Plan the API server: RBAC, kubelets that may write what is theirs, and a toleration.
+
+    GKE's API server adds the same one for google.com/tpu.
+    """
+    (port,) = free_ports(1)
+    trust = site.credentials
+    return Plan(
+        command=(
+            str(site.binaries[recipes.KUBE_APISERVER]),
+            f"--etcd-servers=https://{HOST}:{etcd_port}",
+            f"--etcd-cafile={trust.authority}",
+            f"--etcd-certfile={trust.etcd_certificate}",
+            f"--etcd-keyfile={trust.etcd_key}",
+            f"--bind-address={HOST}",
+            f"--advertise-address={HOST}",
+            f"--secure-port={port}",
+            f"--tls-cert-file={trust.server_certificate}",
+            f"--tls-private-key-file={trust.server_key}",
+            f"--client-ca-file={trust.client_authorities}",
+            # As kubeadm does, up to the plugin: machines join with tokens, and each writes its own node alone.
+            "--authorization-mode=Node,RBAC",
+            "--enable-bootstrap-token-auth=true",
+            # As GKE does: TPU examples run privileged.
+            "--allow-privileged=true",
+            "--enable-admission-plugins=ExtendedResourceToleration,NodeRestriction",
+            "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+            f"--service-account-key-file={trust.service_account_public_key}",
+            f"--service-account-signing-key-file={trust.service_account_key}",
+            f"--service-cluster-ip-range={SERVICE_NETWORK}",
+            # There is one API server, on an address that no Endpoints object may hold.
+            "--endpoint-reconciler-type=none",
+            "--max-requests-inflight=1000",
+            "--max-mutating-requests-inflight=500",
+            "--profiling=false",
+        ),
+        ready=partial(answers, port, "/readyz", context=trust.tls_context()),
+        serving=partial(answers, port, "/readyz", context=trust.tls_context(), with_any_status=True),
+        port=port,
+    )
+
+
+def kube_controller_manager(site: Site) -> Plan:
+    """Plan the controller manager."""
+    (port,) = free_ports(1)
+    trust = site.credentials
+    return Plan(
+        command=(
+            str(site.binaries[recipes.KUBE_CONTROLLER_MANAGER]),
+            f"--kubeconfig={site.kubeconfig('kube-controller-manager')}",
+            f"--bind-address={HOST}",
+            f"--secure-port={port}",
+            f"--tls-cert-file={trust.server_certificate}",
+            f"--tls-private-key-file={trust.server_key}",
+            f"--root-ca-file={trust.authority}",
+            f"--service-account-private-key-file={trust.service_account_key}",
+            f"--cluster-signing-kubelet-client-cert-file={trust.kubelet_authority}",
+            f"--cluster-signing-kubelet-client-key-file={trust.kubelet_authority_key}",
+            # Each controller gets its own, narrow role, as on a real cluster.
+            "--use-service-account-credentials=true",
+            f"--controllers={','.join(_CONTROLLERS)}",
+            "--leader-elect=false",
+            f"--kube-api-qps={_CLIENT_QPS}",
+            f"--kube-api-burst={_CLIENT_BURST}",
+            "--concurrent-job-syncs=20",
+            "--node-monitor-period=1s",
+            "--profiling=false",
+        ),
+        ready=partial(answers, port, "/healthz", context=trust.tls_context()),
+        port=port,
+    )
+
+
+def kube_scheduler(site: Site) -> Plan:
+    """Plan the scheduler; its back-off stays at the defaults, which users' clusters have."""
+    (port,) = free_ports(1)
+    trust = site.credentials
+    configuration = site.write_configuration(
+        recipes.KUBE_SCHEDULER,
+        {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": {
+                "kubeconfig": site.kubeconfig("kube-scheduler"),
+                "qps": _CLIENT_QPS,
+                "burst": _CLIENT_BURST,
+            },
+            "leaderElection": {"leaderElect": False},
+            "enableProfiling": False,
+        },
+    )
+    return Plan(
+        command=(
+            str(site.binaries[recipes.KUBE_SCHEDULER]),
+            f"--config={configuration}",
+            f"--bind-address={HOST}",
+            f"--secure-port={port}",
+            f"--tls-cert-file={trust.server_certificate}",
+            f"--tls-private-key-file={trust.server_key}",
+        ),
+        ready=partial(answers, port, "/readyz", context=trust.tls_context()),
+        port=port,
+    )
+
+
+def kwok(site: Site) -> Plan:
+    """Plan kwok; it listens on no port, so that only a node that becomes ready tells that it works."""
+    configuration = site.write_configuration(recipes.KWOK, *kwok_configuration())
+    return Plan(
+        command=(
+            str(site.binaries[recipes.KWOK]),
+            f"--kubeconfig={site.kubeconfig('kwok')}",
+            f"--config={configuration}",
+        ),
+        ready=lambda: True,
+    )
+
+
+def operator(site: Site, *, operator: Operator) -> Plan:
+    """Plan a controller of custom resources; Plan.port is that of its webhooks."""
+    webhooks, health = free_ports(2)
+    configuration = site.write_configuration(
+        operator.name,
+        {
+            "apiVersion": operator.configuration,
+            "kind": "Configuration",
+            "webhook": {"host": HOST, "port": webhooks, "certDir": str(site.credentials.webhook_directory)},
+            "metrics": {"bindAddress": "0"},
+            "health": {"healthProbeBindAddress": f"{HOST}:{health}"},
+            "leaderElection": {"leaderElect": False},
+            "internalCertManagement": {"enable": False},
+            "clientConnection": {"qps": _CLIENT_QPS, "burst": _CLIENT_BURST},
+        },
+    )
+    return Plan(
+        command=(
+            str(site.binaries[operator.name]),
+            f"--kubeconfig={site.kubeconfig(operator.name)}",
+            f"--config={configuration}",
+            "--zap-devel=false",
+        ),
+        ready=partial(answers, health, "/readyz"),
+        port=webhooks,
+    )

@@ -1,0 +1,157 @@
+"""The files in a cluster's directory by which its programs and its users trust each other.
+
+They are made anew for every cluster and live as long as it, so they are valid for a year, never rotated and never
+revoked. One authority signs for servers and clients alike. The controller manager has the key of another one, which
+signs for the kubelets of machines that join.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from cryptography.hazmat.primitives import serialization
+
+from provisioner.runtime.authority import Authority, KeyPair, new_key, private_pem, write_private
+from rehearsal.localcluster.ports import HOST
+
+_VALID = dt.timedelta(days=365)
+SERVICE_NETWORK = "10.0.0.0/16"
+_SERVICE_ADDRESS = "10.0.0.1"  # the API server's own Service gets the first of the network
+_SERVER_NAMES = (
+    "localhost",
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+)
+
+ADMIN = "admin"
+# Administrators in groups of their own would need bindings; system:masters needs none and passes RBAC.
+_CLIENTS = {
+    ADMIN: ("kubernetes-admin", ("system:masters",)),
+    "kube-controller-manager": ("system:kube-controller-manager", ()),
+    "kube-scheduler": ("system:kube-scheduler", ()),
+    "kwok": ("kwok", ("system:masters",)),
+    "jobset": ("jobset-controller", ("system:masters",)),
+    "lws": ("lws-controller", ("system:masters",)),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """Everything made by create(); the paths point into its directory."""
+
+    directory: Path
+    authority_pem: bytes
+    authority: Path
+    client_authorities: Path
+    kubelet_authority: Path
+    kubelet_authority_key: Path
+    server_certificate: Path
+    server_key: Path
+    etcd_certificate: Path
+    etcd_key: Path
+    webhook_directory: Path
+    service_account_key: Path
+    service_account_public_key: Path
+    admin_certificate: Path
+    admin_key: Path
+    clients: dict[str, KeyPair]
+
+    @classmethod
+    def create(cls, directory: Path) -> Credentials:
+        """Make and write the certificates and keys of a new cluster."""
+        directory.mkdir(mode=0o700)
+        authority = Authority("tpu-provisioner local cluster", now=dt.datetime.now(dt.UTC), valid=_VALID)
+        authority_path = directory / "ca.crt"
+        authority_path.write_bytes(authority.certificate_pem)
+        kubelets = Authority("tpu-provisioner local kubelets", now=dt.datetime.now(dt.UTC), valid=_VALID).pair()
+        kubelet_authority = kubelets.write(directory, "kubelets")
+        client_authorities = directory / "clients.crt"
+        client_authorities.write_bytes(authority.certificate_pem + kubelets.certificate_pem)
+        server = authority.server(
+            "kube-apiserver", names=_SERVER_NAMES, addresses=(HOST, "::1", _SERVICE_ADDRESS)
+        ).write(directory, "server")
+        # Only who has this key gets at etcd's data, and etcd itself is known by it.
+        etcd = authority.server("etcd", names=("localhost",), addresses=(HOST,), also_client=True).write(
+            directory, "etcd"
+        )
+        webhooks = directory / "webhooks"
+        webhooks.mkdir()
+        authority.server("webhooks", names=("localhost",), addresses=(HOST,)).write(webhooks, "tls")
+        private, public = _service_account_keys()
+        write_private(directory / "service-accounts.key", private)
+        (directory / "service-accounts.pub").write_bytes(public)
+        clients = {name: authority.client(user, groups=groups) for name, (user, groups) in _CLIENTS.items()}
+        admin = clients[ADMIN].write(directory, ADMIN)
+        return cls(
+            directory=directory,
+            authority_pem=authority.certificate_pem,
+            authority=authority_path,
+            client_authorities=client_authorities,
+            kubelet_authority=kubelet_authority[0],
+            kubelet_authority_key=kubelet_authority[1],
+            server_certificate=server[0],
+            server_key=server[1],
+            etcd_certificate=etcd[0],
+            etcd_key=etcd[1],
+            webhook_directory=webhooks,
+            service_account_key=directory / "service-accounts.key",
+            service_account_public_key=directory / "service-accounts.pub",
+            admin_certificate=admin[0],
+            admin_key=admin[1],
+            clients=clients,
+        )
+
+    def write_kubeconfig(self, path: Path, *, client: str, server_url: str) -> None:
+        """Write a kubeconfig that needs no other file."""
+        pair = self.clients[client]
+        name = "local"
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [
+                {
+                    "name": name,
+                    "cluster": {"server": server_url, "certificate-authority-data": _base64(self.authority_pem)},
+                }
+            ],
+            "users": [
+                {
+                    "name": client,
+                    "user": {
+                        "client-certificate-data": _base64(pair.certificate_pem),
+                        "client-key-data": _base64(pair.key_pem),
+                    },
+                }
+            ],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": client}}],
+            "current-context": name,
+        }
+        write_private(path, yaml.safe_dump(content, sort_keys=False).encode())
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Return what a caller without a user needs: trust in the cluster's servers."""
+        return ssl.create_default_context(cafile=str(self.authority))
+
+    def etcd_context(self) -> ssl.SSLContext:
+        """Return what a caller of etcd needs."""
+        context = self.tls_context()
+        context.load_cert_chain(self.etcd_certificate, self.etcd_key)
+        return context
+
+
+def _service_account_keys() -> tuple[bytes, bytes]:
+    """Return the private and the public key, as PEM, that sign and check service account tokens."""
+    key = new_key()
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return private_pem(key), public
+
+
+def _base64(pem: bytes) -> str:
+    return base64.b64encode(pem).decode("ascii")

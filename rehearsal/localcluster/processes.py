@@ -1,0 +1,232 @@
+"""Child processes that end with their parent, and waiting until they work.
+
+On Linux a child dies with this process however this process ends. Elsewhere a child outlives a parent that was
+killed: only an orderly stop ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+from rehearsal.localcluster.errors import LocalClusterError
+
+_POLL_SECONDS = 0.02
+_TAIL_BYTES = 64 * 1024
+
+# prctl in a small program of its own instead of a preexec_fn: code between fork and exec can deadlock in a process
+# with threads. The parent may be gone before prctl was called, hence the look at the parent's id after it.
+_BIND_TO_PARENT = """
+import ctypes, os, signal, sys
+if ctypes.CDLL(None, use_errno=True).prctl(1, int(signal.SIGKILL), 0, 0, 0) != 0:
+    sys.exit("prctl(PR_SET_PDEATHSIG) failed: " + os.strerror(ctypes.get_errno()))
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+try:
+    os.execv(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.exit(f"{sys.argv[2]} can't be run: {error}")
+"""
+
+
+def bound_to_parent(command: Sequence[str]) -> list[str]:
+    """Return the command such that the program is killed when the thread that starts it ends."""
+    if sys.platform != "linux":
+        return list(command)
+    return [sys.executable, "-I", "-S", "-c", _BIND_TO_PARENT, str(os.getpid()), *command]
+
+
+class _Spawner:
+    """Starts processes from one thread that lives as long as this process.
+
+    The kernel sends the signal of PR_SET_PDEATHSIG when the *thread* that started the child ends. A cluster started
+    from a short-lived thread would die with it.
+    """
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]]]
+        self._calls = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def spawn(self, call: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        with self._lock:
+            # A forked child of this process has no such thread any more.
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="localcluster-spawner", daemon=True)
+                self._thread.start()
+        future: Future[subprocess.Popen[bytes]] = Future()
+        self._calls.put((call, future))
+        return future.result()
+
+    def _run(self) -> None:
+        while True:
+            call, future = self._calls.get()
+            try:
+                future.set_result(call())
+            except (OSError, ValueError) as error:
+                future.set_exception(error)
+
+
+_spawner = _Spawner()
+
+
+class Process:
+    """One program that can be started again with the same command, its output in one log file."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
+    ) -> None:
+        self.name = name
+        self.command = tuple(command)
+        self.log = log
+        self._environment = dict(os.environ if environment is None else environment)
+        self._new = popen
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._paused = False
+
+    @property
+    def pid(self) -> int | None:
+        """The process id; None before the first start."""
+        return None if self._popen is None else self._popen.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the program is started and has not ended; a paused one runs."""
+        return self._popen is not None and self._popen.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """How the program ended; minus the signal's number if one ended it; None if it did not end."""
+        return None if self._popen is None else self._popen.poll()
+
+    def start(self) -> None:
+        """Start the program; its output goes to the end of the log."""
+        if self.running:
+            raise LocalClusterError(f"{self.name} is already running.", advice="Stop it first.")
+        with self.log.open("ab") as log:
+            try:
+                self._popen = _spawner.spawn(
+                    lambda: self._new(
+                        bound_to_parent(self.command),
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        env=self._environment,
+                        cwd=self.log.parent,
+                        # Ctrl-C in a terminal is for the parent, which then stops its children in order.
+                        start_new_session=True,
+                    )
+                )
+            except OSError as error:
+                raise LocalClusterError(
+                    f"{self.name} could not be started: {error}.",
+                    advice=f"Check that {self.command[0]} is a program for this machine.",
+                ) from error
+        self._paused = False
+
+    def send(self, signal_number: int) -> None:
+        """Send a signal; nothing happens if the program has ended."""
+        if self._popen is not None:
+            self._popen.send_signal(signal_number)
+
+    def pause(self) -> None:
+        """Stop the program's clock: it keeps its connections and answers nothing."""
+        self.send(signal.SIGSTOP)
+        self._paused = True
+
+    def resume(self) -> None:
+        """Let a paused program go on."""
+        self.send(signal.SIGCONT)
+        self._paused = False
+
+    def terminate(self) -> None:
+        """Ask the program to end."""
+        self.send(signal.SIGTERM)
+        if self._paused:
+            self.resume()
+
+    def wait_ended(self, *, timeout_seconds: float) -> None:
+        """Wait until the program has ended; kill it when the time is over."""
+        if self._popen is None:
+            return
+        try:
+            self._popen.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End the program at once."""
+        if self._popen is not None:
+            self._popen.kill()
+            self._popen.wait()
+            self._paused = False
+
+    def tail(self, last_lines: int) -> list[str]:
+        """Return the last lines of the log."""
+        try:
+            with self.log.open("rb") as log:
+                size = log.seek(0, os.SEEK_END)
+                log.seek(max(0, size - _TAIL_BYTES))
+                text = log.read().decode(errors="replace")
+        except FileNotFoundError:
+            return []
+        return text.splitlines()[-last_lines:] if last_lines > 0 else []
+
+
+def stop_all(processes: Sequence[Process], *, grace_seconds: float) -> None:
+    """End programs that do not depend on each other: ask all, then wait for each, then kill."""
+    for process in processes:
+        process.terminate()
+    deadline = time.monotonic() + grace_seconds
+    for process in processes:
+        process.wait_ended(timeout_seconds=max(0.0, deadline - time.monotonic()))
+
+
+def wait_until(
+    condition: Callable[[], bool],
+    *,
+    what: str,
+    timeout_seconds: float,
+    processes: Sequence[Process] = (),
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Wait until the condition holds.
+
+    Raises LocalClusterError when one of the processes ends before, or when the time is over; the error carries the
+    last lines of their logs.
+    """
+    deadline = clock() + timeout_seconds
+    while True:
+        # First of all, because a program that found its port taken has ended, and it is another one that answers.
+        for process in processes:
+            if process.exit_code is not None:
+                raise LocalClusterError(
+                    f"{process.name} ended with exit code {process.exit_code} while waiting for {what}.",
+                    output=process.tail(20),
+                    advice=f"Its complete log is {process.log}, as long as the cluster's directory exists.",
+                )
+        if condition():
+            return
+        if clock() > deadline:
+            raise LocalClusterError(
+                f"{what} did not happen within {timeout_seconds:g} s.",
+                output=[line for process in processes for line in process.tail(20)],
+                advice="Check whether this machine is very busy or low on memory. The local cluster needs about 1 GB.",
+            )
+        sleep(_POLL_SECONDS)

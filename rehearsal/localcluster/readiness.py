@@ -1,0 +1,163 @@
+"""Proof that the cluster works as a whole, beyond each program's word for itself.
+
+A node, and an object of each operator that makes no pods, are made, seen to be handled, and removed again. Their Events
+stay. Objects are made by server-side apply: the API server holds back other creates of a kind that it has not served
+for two seconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rehearsal.localcluster.api import ApiClient
+from rehearsal.localcluster.operators import JOBSET, LWS, Operator
+
+_NAMESPACE = "kube-system"
+_NAME = "localcluster-probe"
+_NODES = "/api/v1/nodes"
+_TEMPLATE = {"spec": {"containers": [{"name": "probe", "image": "none"}]}}
+
+_NODE: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {"name": _NAME},
+    "spec": {"unschedulable": True},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Probe:
+    """An object by which an operator is seen to work."""
+
+    path: str
+    manifest: Mapping[str, Any]
+
+    defaulted: Callable[[Mapping[str, Any]], bool]
+    """Whether a spec has what only the mutating webhook fills in."""
+
+    wrong: Mapping[str, Any]
+    """A spec that only the validating webhook rejects."""
+
+    refusal: str
+    """In its words."""
+
+    child: str
+    """The path of what the operator makes of the object."""
+
+    handled: Callable[[Mapping[str, Any]], bool]
+    """Whether the child's status says that the controller manager has seen it."""
+
+    left: tuple[str, ...] = ()
+    """Paths of what else the operator makes."""
+
+
+def _namespaced(group: str, resource: str, name: str = _NAME) -> str:
+    return f"/{'apis/' if '/' in group else 'api/'}{group}/namespaces/{_NAMESPACE}/{resource}/{name}"
+
+
+def _object(api_version: str, kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": _NAME}, "spec": spec}
+
+
+_JOBSET_SPEC: dict[str, Any] = {
+    "suspend": True,
+    "replicatedJobs": [{"name": "probe", "template": {"spec": {"template": _TEMPLATE}}}],
+}
+_LWS_SPEC: dict[str, Any] = {"replicas": 0, "leaderWorkerTemplate": {"workerTemplate": _TEMPLATE}}
+
+_PROBES = {
+    JOBSET.name: _Probe(
+        path=_namespaced("jobset.x-k8s.io/v1alpha2", "jobsets"),
+        manifest=_object("jobset.x-k8s.io/v1alpha2", "JobSet", _JOBSET_SPEC),
+        defaulted=lambda spec: "completionMode" in spec["replicatedJobs"][0]["template"]["spec"],
+        wrong={"successPolicy": {"operator": "All", "targetReplicatedJobs": ["no-such-job"]}},
+        refusal="no-such-job",
+        child=_namespaced("batch/v1", "jobs", f"{_NAME}-probe-0"),
+        # The job controller says Suspended of it.
+        handled=lambda status: bool(status.get("conditions")),
+    ),
+    LWS.name: _Probe(
+        path=_namespaced("leaderworkerset.x-k8s.io/v1", "leaderworkersets"),
+        manifest=_object("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", _LWS_SPEC),
+        defaulted=lambda spec: "networkConfig" in spec,
+        wrong={"leaderWorkerTemplate": {"size": 0, "workerTemplate": _TEMPLATE}},
+        refusal="size must be equal or greater than 1",
+        child=_namespaced("apps/v1", "statefulsets"),
+        handled=lambda status: "observedGeneration" in status,
+        left=(_namespaced("v1", "services"),),
+    ),
+}
+
+Condition = tuple[str, Callable[[], bool]]
+
+
+def conditions(api: ApiClient) -> list[Condition]:
+    """Return what has to become true of the cluster, in this order, each with words for it."""
+    return [
+        ("the controller manager to make the default service account", lambda: _service_account_exists(api)),
+        ("kwok to make a node ready", lambda: _node_becomes_ready(api)),
+        ("the probe's node to be gone", lambda: _removed(api, [f"{_NODES}/{_NAME}"])),
+    ]
+
+
+def operator_conditions(api: ApiClient, operator: Operator) -> list[Condition]:
+    """Return what has to become true of an operator, in this order, each with words for it."""
+    probe = _PROBES[operator.name]
+    return [
+        (f"{operator.title}'s mutating webhooks to be called", partial(_is_defaulted, api, probe)),
+        (f"{operator.title}'s validating webhooks to be called", partial(_wrong_is_rejected, api, probe)),
+        (f"{operator.title}'s controller to work on one of its objects", partial(_gets_child, api, probe)),
+        (
+            f"the probe's objects of {operator.title} to be gone",
+            partial(_removed, api, [probe.path, probe.child, *probe.left]),
+        ),
+    ]
+
+
+def _service_account_exists(api: ApiClient) -> bool:
+    return api.call("GET", "/api/v1/namespaces/default/serviceaccounts/default").status == 200
+
+
+def _node_becomes_ready(api: ApiClient) -> bool:
+    path = f"{_NODES}/{_NAME}"
+    node = api.call("GET", path)
+    if node.status == 404:
+        api.apply(path, _bytes(_NODE))
+        return False
+    found = node.body.get("status", {}).get("conditions") or []
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in found)
+
+
+def _is_defaulted(api: ApiClient, probe: _Probe) -> bool:
+    answer = api.try_apply(probe.path, _bytes(probe.manifest), dry_run=True)
+    return answer.status < 300 and probe.defaulted(answer.body["spec"])
+
+
+def _wrong_is_rejected(api: ApiClient, probe: _Probe) -> bool:
+    wrong = {**probe.manifest, "spec": {**probe.manifest["spec"], **probe.wrong}}
+    answer = api.try_apply(probe.path, _bytes(wrong), dry_run=True)
+    return answer.status >= 400 and probe.refusal in answer.body.get("message", "")
+
+
+def _gets_child(api: ApiClient, probe: _Probe) -> bool:
+    if api.call("GET", probe.path).status == 404:
+        api.apply(probe.path, _bytes(probe.manifest))
+        return False
+    child = api.call("GET", probe.child)
+    # Its own controller has seen it: so that one works as well.
+    return child.status == 200 and probe.handled(child.body.get("status", {}))
+
+
+def _removed(api: ApiClient, paths: Iterable[str]) -> bool:
+    found = [path for path in paths if api.call("GET", path).status != 404]
+    for path in found:
+        api.call("DELETE", f"{path}?propagationPolicy=Background")
+    return not found
+
+
+def _bytes(manifest: Mapping[str, Any]) -> bytes:
+    return json.dumps(manifest).encode()

@@ -1,0 +1,184 @@
+"""Who gets VMs: stockouts, reservations and their counts, quotas of chips, organisation policies.
+
+Codes: "View or cancel bulk creation" names ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS and QUOTA_EXCEEDED for groups in
+bulk mode; single VMs were seen with and without _WITH_DETAILS (sample-platform 1165, fontbakery-dashboard 81), with
+errorDetails (sample-platform 901). So both codes are given out here. What is said of a reservation without room has no
+code on record but that of a stockout.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from rehearsal.simulators.compute import errors, names
+from rehearsal.simulators.compute.errors import Failure
+from rehearsal.simulators.compute.faults import CAPACITY_FAULTS, Fault, FaultKind, Target
+from rehearsal.simulators.compute.names import Scope
+from rehearsal.simulators.compute.records import RESERVATIONS, Group, Machine, Reservation
+from rehearsal.simulators.compute.settings import ComputeSettings
+from rehearsal.simulators.http.faults import FaultBook
+from rehearsal.simulators.machines import find_machine
+
+_HELP = "https://cloud.google.com/compute/docs/resource-error"
+
+
+class Market:
+    """Decides who gets VMs. Not thread-safe: the model locks."""
+
+    def __init__(
+        self,
+        *,
+        settings: Callable[[], ComputeSettings],
+        faults: FaultBook[Fault],
+        machines: Callable[[], Iterable[Machine]],
+    ) -> None:
+        self._settings = settings
+        self._faults = faults
+        self._machines = machines
+
+    def refusal(self, group: Group, count: int) -> Failure | None:
+        """Return why a group gets no VMs now, for so many at once; None where it gets them."""
+        terms, zone = group.template.terms, group.scope.location
+        if find_machine(terms.machine_type) is None:
+            path = group.scope.resource("machineTypes", terms.machine_type)
+            return Failure(code="RESOURCE_NOT_FOUND", message=f"The resource '{path}' was not found", http_code=404)
+        constraint = self._settings().violated_constraints.get("instances.insert")
+        if constraint is not None:
+            text = errors.constraint_violated(constraint, group.scope.project)
+            return Failure(code="CONDITION_NOT_MET", message=text, http_code=412)
+        fault = self._faults.take(
+            CAPACITY_FAULTS,
+            Target(
+                name=group.name,
+                location=zone,
+                machine_type=terms.machine_type,
+                model=terms.model,
+                reservation=terms.reservation.partition("/")[2],
+            ),
+        )
+        if fault is not None and fault.kind is FaultKind.QUOTA_EXCEEDED:
+            return _quota_failure(group.scope, _metric(group), 0.0)
+        if fault is not None:
+            return stockout(group.scope, terms.machine_type, salt=group.name, message=fault.message)
+        if terms.reservation:
+            return self._reservation_refusal(group, count)
+        return self._quota_refusal(group, count) or self._room_refusal(group, count)
+
+    def _reservation_refusal(self, group: Group, count: int) -> Failure | None:
+        terms = group.template.terms
+        project, name = terms.reservation.split("/")
+        found = find_reservation(self._settings(), Scope(project, names.ZONES, group.scope.location), name)
+        if found is None:
+            path = f"projects/{project}/zones/{group.scope.location}/reservations/{name}"
+            return Failure(code="RESOURCE_NOT_FOUND", message=f"The resource '{path}' was not found", http_code=404)
+        if found["machine_type"] != terms.machine_type:
+            text = f"Specified reservation '{name}' does not match the machine type {terms.machine_type}."
+            return Failure(code="INVALID_USAGE", message=text)
+        if found.get("status", "READY") != "READY":
+            text = "The operation requires reservation to be in READY state"
+            return Failure(code="RESOURCE_NOT_READY", message=text)
+        if self.in_use(group.scope.location, terms.reservation) + count > int(found["count"]):
+            text = f"Specified reservation '{name}' does not have available resources for the request."
+            return stockout(group.scope, terms.machine_type, salt=group.name, message=text)
+        return None
+
+    def in_use(self, zone: str, reservation: str) -> int:
+        """Return how many VMs a reservation serves; it is given as PROJECT/NAME."""
+        return sum(
+            machine.holds_capacity
+            and machine.scope.location == zone
+            and machine.template.terms.reservation == reservation
+            for machine in self._machines()
+        )
+
+    def _quota_refusal(self, group: Group, count: int) -> Failure | None:
+        metric, terms = _metric(group), group.template.terms
+        limit = self._settings().quotas.get(metric)
+        if limit is None or not terms.chips:
+            return None
+        used = sum(
+            machine.template.terms.chips
+            for machine in self._machines()
+            if machine.holds_capacity
+            and machine.scope.regional == group.scope.regional
+            and not machine.template.terms.reservation
+            and _metric(machine.group) == metric
+        )
+        return _quota_failure(group.scope, metric, limit) if used + count * terms.chips > limit else None
+
+    def _room_refusal(self, group: Group, count: int) -> Failure | None:
+        terms, zone = group.template.terms, group.scope.location
+        room = self._settings().capacity.get(f"{zone}/{terms.machine_type}")
+        if room is None:
+            return None
+        taken = sum(
+            machine.holds_capacity
+            and machine.scope.location == zone
+            and machine.template.terms.machine_type == terms.machine_type
+            and not machine.template.terms.reservation
+            for machine in self._machines()
+        )
+        return stockout(group.scope, terms.machine_type, salt=group.name) if taken + count > room else None
+
+    def reservation(self, scope: Scope, name: str) -> Reservation:
+        """Return a reservation as it is now."""
+        found = find_reservation(self._settings(), scope, name)
+        if found is None:
+            raise errors.not_found(scope.resource(RESERVATIONS, name))
+        return Reservation(
+            scope=scope,
+            name=name,
+            machine_type=str(found["machine_type"]),
+            count=int(found["count"]),
+            in_use=self.in_use(scope.location, f"{scope.project}/{name}"),
+            status=str(found.get("status", "READY")),
+        )
+
+    def reservations(self, scope: Scope) -> list[Reservation]:
+        """Return the reservations of a zone."""
+        places = {f"{scope.project}/{scope.location}", scope.location}
+        keys = (key.rpartition("/") for key in self._settings().reservations)
+        return [self.reservation(scope, name) for name in sorted({name for place, _, name in keys if place in places})]
+
+
+def find_reservation(settings: ComputeSettings, scope: Scope, name: str) -> dict[str, Any] | None:
+    """Return what the settings say of a reservation; None where there is none."""
+    places = settings.reservations
+    found = places.get(f"{scope.project}/{scope.location}/{name}") or places.get(f"{scope.location}/{name}")
+    return dict(found) if found is not None else None
+
+
+def stockout(scope: Scope, machine_type: str, *, salt: str, message: str | None = None) -> Failure:
+    """Return what is said of a zone without room; by `salt` with one or the other code that was seen."""
+    has_details = zlib.crc32(salt.encode()) % 2 == 0
+    zone = f"projects/{scope.project}/zones/{scope.location}"
+    text = f"The zone '{zone}' does not have enough resources available to fulfill the request."
+    info = {
+        "reason": "resource_availability",
+        "domain": "compute.googleapis.com",
+        "metadatas": {"zone": scope.location, "vmType": machine_type, "attachment": "", "zonesAvailable": ""},
+    }
+    links = {"links": [{"description": "Troubleshooting documentation", "url": _HELP}]}
+    return Failure(
+        code=f"ZONE_RESOURCE_POOL_EXHAUSTED{'_WITH_DETAILS' if has_details else ''}",
+        message=message or f"{text}  " + ("'(resource type:compute)'." if has_details else "Try a different zone."),
+        http_code=503,
+        details=({"help": links}, {"errorInfo": info}),
+    )
+
+
+def _metric(group: Group) -> str:
+    return "PREEMPTIBLE_TPUS" if group.template.terms.is_preemptible else "TPUS"
+
+
+def _quota_failure(scope: Scope, metric: str, limit: float) -> Failure:
+    info = {
+        "metricName": f"compute.googleapis.com/{metric.lower()}",
+        "limitName": metric,
+        "dimensions": {"region": scope.region},
+        "limit": limit,
+    }
+    text = errors.quota_text(metric, limit, f"in region {scope.region}")
+    return Failure(code="QUOTA_EXCEEDED", message=text, http_code=403, details=({"quotaInfo": info},))

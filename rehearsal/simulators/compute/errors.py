@@ -1,0 +1,177 @@
+"""Refusals, and errors of operations, in the forms that Compute Engine gives them.
+
+A refusal is an `ApiError`: HTTP status, `error.errors[]` with a reason, and details where Google adds some. What goes
+wrong later, in an operation or in the attempt to create a VM, is a `Failure`: a code in capitals. Reasons and texts are
+those of public reports: alreadyExists (409), notFound (404), invalid and required (400), forbidden (403),
+resourceNotReady and resourceInUseByAnotherResource (400, terraform-provider-google 6277, terraform-google-vm 45),
+conditionNotMet (412: of fingerprints by the reference of Metadata, of organisation policies by
+fortigate-terraform-deploy 34), quotaExceeded (403), rateLimitExceeded (403, terraform-provider-google 8360).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from rehearsal.simulators.http.exchange import RefusalError
+
+_ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
+_REASONS = {
+    400: "badRequest",
+    401: "authError",
+    403: "forbidden",
+    404: "notFound",
+    409: "conflict",
+    412: "conditionNotMet",
+    429: "rateLimitExceeded",
+    501: "notImplemented",
+}
+_STATUSES = {
+    400: "INVALID_ARGUMENT",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED",
+    503: "UNAVAILABLE",
+}
+
+
+@dataclass(eq=False)
+class ApiError(RefusalError):
+    """A refusal; `details` is in the form of google.rpc, and comes with a canonical status."""
+
+    http_code: int
+    reason: str
+    message: str
+    domain: str = field(default="global", kw_only=True)
+    details: tuple[Mapping[str, Any], ...] = field(default=(), kw_only=True)
+
+    def __str__(self) -> str:
+        return f"{self.http_code} {self.reason}: {self.message}"
+
+    @property
+    def code(self) -> int:
+        """The HTTP status."""
+        return self.http_code
+
+    def body(self, *, request_id: str) -> dict[str, Any]:  # noqa: ARG002 - Compute Engine does not tell it
+        """Return the JSON body."""
+        entry = {"message": self.message, "domain": self.domain, "reason": self.reason}
+        error: dict[str, Any] = {"code": self.http_code, "message": self.message, "errors": [entry]}
+        if self.details:
+            error["status"] = _STATUSES.get(self.http_code, "UNKNOWN")
+            error["details"] = [dict(item) for item in self.details]
+        return {"error": error}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """How an operation, or the attempt to create a VM, fails."""
+
+    code: str
+    message: str
+    http_code: int = 400
+    details: tuple[Mapping[str, Any], ...] = ()
+
+    def entry(self) -> dict[str, Any]:
+        """Return it as an item of `errors`."""
+        entry: dict[str, Any] = {"code": self.code, "message": self.message}
+        if self.details:
+            entry["errorDetails"] = [dict(item) for item in self.details]
+        return entry
+
+    @property
+    def http_message(self) -> str:
+        """The words of its HTTP status."""
+        try:
+            return HTTPStatus(self.http_code).phrase.upper()
+        except ValueError:
+            return "ERROR"
+
+
+def of_http_code(code: int, message: str) -> ApiError:
+    """Return the refusal that goes with an HTTP status."""
+    return ApiError(code, _REASONS.get(code, "backendError"), message)
+
+
+def not_found(path: str) -> ApiError:
+    """Refuse what is not there."""
+    return ApiError(404, "notFound", f"The resource '{path}' was not found")
+
+
+def already_exists(path: str) -> ApiError:
+    """Refuse a name that is taken."""
+    return ApiError(409, "alreadyExists", f"The resource '{path}' already exists")
+
+
+def not_ready(path: str) -> ApiError:
+    """Refuse the use of a resource that is being made or deleted."""
+    return ApiError(400, "resourceNotReady", f"The resource '{path}' is not ready")
+
+
+def in_use(kind: str, path: str, user: str) -> ApiError:
+    """Refuse to delete what another resource needs; `kind` is such as instance_template."""
+    text = f"The {kind} resource '{path}' is already being used by '{user}'"
+    return ApiError(400, "resourceInUseByAnotherResource", text)
+
+
+def invalid(name: str, value: object, rule: str) -> ApiError:
+    """Refuse the value of a field; `name` is such as resource.targetSize."""
+    return ApiError(400, "invalid", f"Invalid value for field '{name}': '{value}'. {rule}")
+
+
+def required(name: str) -> ApiError:
+    """Refuse a request without a field."""
+    return ApiError(400, "required", f"Required field '{name}' not specified")
+
+
+def malformed(message: str) -> ApiError:
+    """Refuse what is no request."""
+    return ApiError(400, "badRequest", message)
+
+
+def not_played(what: str) -> ApiError:
+    """Refuse what Compute Engine has and the simulator has not."""
+    return ApiError(501, "notImplemented", f"The simulator does not play {what}.")
+
+
+def forbidden(permission: str, path: str) -> ApiError:
+    """Refuse a caller without a permission."""
+    return ApiError(403, "forbidden", f"Required '{permission}' permission for '{path}'")
+
+
+def condition_not_met(message: str) -> ApiError:
+    """Refuse a change of what has changed meanwhile, or what a policy of the organisation forbids."""
+    return ApiError(412, "conditionNotMet", message)
+
+
+def constraint_violated(constraint: str, project: str) -> str:
+    """Return what is said of a policy of the organisation that forbids something."""
+    return f"Constraint {constraint} violated for project projects/{project}."
+
+
+def quota_exceeded(metric: str, limit: float, where: str) -> ApiError:
+    """Refuse one resource more than a quota allows; `where` is such as "globally" or "in region us-east5"."""
+    return ApiError(403, "quotaExceeded", quota_text(metric, limit, where))
+
+
+def quota_text(metric: str, limit: float, where: str) -> str:
+    """Return what is said of a quota that is used up."""
+    return f"Quota '{metric}' exceeded.  Limit: {limit:.1f} {where}."
+
+
+def rate_limited(code: int, group: str, number: str) -> ApiError:
+    """Refuse one call more than a minute's limit; `number` is the project's."""
+    metric = f"{group} requests"
+    text = (
+        f"Quota exceeded for quota metric '{metric}' and limit '{metric} per minute' of service "
+        f"'compute.googleapis.com' for consumer 'project_number:{number}'."
+    )
+    info = {
+        "@type": _ERROR_INFO,
+        "reason": "RATE_LIMIT_EXCEEDED",
+        "domain": "googleapis.com",
+        "metadata": {"service": "compute.googleapis.com", "consumer": f"projects/{number}", "quota_limit": metric},
+    }
+    return ApiError(code, "rateLimitExceeded", text, domain="usageLimits", details=(info,))

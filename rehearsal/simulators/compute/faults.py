@@ -1,0 +1,106 @@
+"""Failures of Compute Engine on demand: what to break, for which calls, operations and machines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar
+
+from rehearsal.simulators.http import faults
+
+#: Scheduling.provisioningModel.
+STANDARD = "STANDARD"
+SPOT = "SPOT"
+RESERVATION_BOUND = "RESERVATION_BOUND"
+FLEX_START = "FLEX_START"
+PROVISIONING_MODELS = (STANDARD, SPOT, RESERVATION_BOUND, FLEX_START)
+
+
+class FaultKind(StrEnum):
+    """Everything that can be made to go wrong."""
+
+    STOCKOUT = "stockout"
+    """Asking for VMs meets ZONE_RESOURCE_POOL_EXHAUSTED; groups ask again and again."""
+
+    QUOTA_EXCEEDED = "quota_exceeded"
+    """Asking for VMs meets QUOTA_EXCEEDED; groups ask again and again."""
+
+    MACHINE_STUCK = "machine_stuck"
+    """A VM stays PROVISIONING until the fault is cleared."""
+
+    JOIN_FAILS = "join_fails"
+    """A VM's try to join its cluster fails."""
+
+    KUBELET_SILENT = "kubelet_silent"
+    """The kubelet of a VM that has joined, or joins, tells nothing until the fault is cleared."""
+
+    CHIPS_MISSING = "chips_missing"
+    """The device plugin of a VM finds no chips until the fault is cleared."""
+
+    OPERATION_ERROR = "operation_error"
+    """An operation ends with the given error code and message, and without effect."""
+
+    OPERATION_NEVER_ENDS = "operation_never_ends"
+    """An operation stays RUNNING, and without effect, until the fault is cleared."""
+
+    HTTP_ERROR = faults.HTTP_ERROR
+    """A call is answered with the given HTTP code, or not at all with code 0."""
+
+    HANG = faults.HANG
+    """A call is answered only after `seconds`."""
+
+
+CAPACITY_FAULTS = (FaultKind.STOCKOUT, FaultKind.QUOTA_EXCEEDED)
+OPERATION_FAULTS = (FaultKind.OPERATION_ERROR, FaultKind.OPERATION_NEVER_ENDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a fault may strike; None and empty where it isn't known.
+
+    `name` is that of the resource that a call is about, of the group whose VMs are to come, or of the VM whose guest is
+    concerned.
+    """
+
+    method: str | None = None
+    name: str | None = None
+    location: str | None = None
+    machine_type: str | None = None
+    model: str | None = None
+    reservation: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault(faults.BaseFault):
+    """One thing to break; what is None matches everything.
+
+    `method` is also for operations: instanceGroupManagers.insert. `location` is a zone or region, `name` a regular
+    expression for a whole name, `model` a provisioning model, `reservation` a name. `error_code` is what an operation
+    fails with, `after_seconds` when (None: as late as it would have succeeded).
+    """
+
+    kinds = FaultKind
+    choices: ClassVar[Mapping[str, Collection[str]]] = {"model": PROVISIONING_MODELS}
+    patterns = ("name",)
+
+    kind: FaultKind
+    location: str | None = None
+    name: str | None = None
+    machine_type: str | None = None
+    model: str | None = None
+    reservation: str | None = None
+    error_code: str = "INTERNAL_ERROR"
+    after_seconds: float | None = None
+
+    def strikes(self, target: Target) -> bool:
+        """Tell whether the fault is meant for such a call, operation or machine."""
+        return (
+            (self.method is None or self.method == target.method)
+            and (self.location is None or self.location == target.location)
+            and (self.machine_type is None or self.machine_type == target.machine_type)
+            and (self.model is None or self.model == target.model)
+            and (self.reservation is None or self.reservation == target.reservation)
+            and (self.name is None or (target.name is not None and re.fullmatch(self.name, target.name) is not None))
+        )

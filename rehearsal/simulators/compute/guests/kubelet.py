@@ -1,0 +1,159 @@
+"""What a kubelet tells the API server of its node. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from rehearsal.simulators.compute.guests.startup import Invitation, provider_id
+from rehearsal.simulators.compute.records import MachineView
+from rehearsal.simulators.machines import find_machine
+
+NODES = "/api/v1/nodes"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+LEASE_SECONDS = 40
+ACCELERATOR = "cloud.google.com/gke-tpu-accelerator"
+"""The label that the DaemonSet of the device plugin looks for."""
+
+OWN_KUBELET = "rehearsal.tpu-provisioner.cloud.google.com/own-kubelet"
+"""Annotation of Nodes whose state is reported here: to what simulates kubelets in a rehearsed cluster, such as kwok."""
+
+_CHIPS = "google.com/tpu"
+_PODS = "110"
+_DISK = "100Gi"
+#: What a kubelet keeps free before it evicts pods.
+_EVICTION_KIB = 100 * 1024
+_PRESSURES = {
+    "MemoryPressure": ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+    "DiskPressure": ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    "PIDPressure": ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """The condition Ready, since when it is so, and how many chips pods may have."""
+
+    status: str
+    reason: str
+    message: str
+    since: datetime
+    started: datetime
+    """When the kubelet was."""
+    chips: int = 0
+    seen_chips: int = 0
+    """How many chips there were when there were any: capacity outlives a device plugin that is ill."""
+
+
+def starting(now: datetime) -> Readiness:
+    """Return the state of a kubelet that has just begun."""
+    message = "container runtime network not ready: cni plugin not initialized"
+    return Readiness(status="False", reason="KubeletNotReady", message=message, since=now, started=now)
+
+
+def ready(before: Readiness, now: datetime) -> Readiness:
+    """Return the state of a kubelet that takes pods."""
+    if before.status == "True":
+        return before
+    message = "kubelet is posting ready status"
+    return replace(before, status="True", reason="KubeletReady", message=message, since=now)
+
+
+def shutting_down(before: Readiness, now: datetime) -> Readiness:
+    """Return the state of a kubelet whose machine goes down in good order."""
+    return replace(before, status="False", reason="KubeletNotReady", message="node is shutting down", since=now)
+
+
+def node_body(machine: MachineView, invitation: Invitation, readiness: Readiness, now: datetime) -> dict[str, Any]:
+    """Return the Node as a kubelet registers it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": machine.name,
+            "labels": {
+                "beta.kubernetes.io/arch": "amd64",
+                "beta.kubernetes.io/os": "linux",
+                "kubernetes.io/arch": "amd64",
+                "kubernetes.io/hostname": machine.name,
+                "kubernetes.io/os": "linux",
+                **invitation.labels,
+            },
+            "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true", OWN_KUBELET: "true"},
+        },
+        "spec": {
+            "providerID": provider_id(machine),
+            "taints": [
+                {"key": key, "value": value, "effect": effect}
+                for key, value, effect in ((_CHIPS, "present", "NoSchedule"), *invitation.taints)
+            ],
+        },
+        "status": status_of(machine, invitation, readiness, now),
+    }
+
+
+def status_of(machine: MachineView, invitation: Invitation, readiness: Readiness, now: datetime) -> dict[str, Any]:
+    """Return the status of a Node; as a strategic merge patch it leaves to others what is theirs."""
+    kind = find_machine(machine.machine_type)
+    cpu = str(kind.vcpus) if kind is not None else "4"
+    kib = int(kind.memory_gib * 1024 * 1024) if kind is not None else 16 * 1024 * 1024
+    shared = {"cpu": cpu, "ephemeral-storage": _DISK, "pods": _PODS}
+    capacity = {**shared, "memory": f"{kib}Ki"}
+    allocatable = {**shared, "memory": f"{kib - _EVICTION_KIB}Ki"}
+    if readiness.seen_chips:
+        capacity[_CHIPS], allocatable[_CHIPS] = str(readiness.seen_chips), str(readiness.chips)
+    return {
+        "capacity": capacity,
+        "allocatable": allocatable,
+        "addresses": [
+            {"type": "InternalIP", "address": machine.address},
+            {"type": "Hostname", "address": machine.name},
+        ],
+        "conditions": _conditions(readiness, now),
+        "nodeInfo": _node_info(machine, invitation),
+    }
+
+
+def lease_body(machine: MachineView, now: datetime) -> dict[str, Any]:
+    """Return the Lease by which a kubelet shows that it is there."""
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": machine.name, "namespace": "kube-node-lease"},
+        "spec": {
+            "holderIdentity": machine.name,
+            "leaseDurationSeconds": LEASE_SECONDS,
+            "renewTime": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        },
+    }
+
+
+def _conditions(readiness: Readiness, now: datetime) -> list[dict[str, str]]:
+    heard, since = _time(now), _time(readiness.since)
+    own = {"type": "Ready", "status": readiness.status, "reason": readiness.reason, "message": readiness.message}
+    found = [{**own, "lastHeartbeatTime": heard, "lastTransitionTime": since}]
+    for name, (reason, message) in _PRESSURES.items():
+        entry = {"type": name, "status": "False", "reason": reason, "message": message}
+        found.append({**entry, "lastHeartbeatTime": heard, "lastTransitionTime": _time(readiness.started)})
+    return found
+
+
+def _node_info(machine: MachineView, invitation: Invitation) -> dict[str, str]:
+    version, machine_id = f"v{invitation.kubernetes_version}.0", f"{machine.number:032x}"
+    return {
+        "architecture": "amd64",
+        "bootID": f"{machine_id[:-4]}{machine.boots:04x}",
+        "containerRuntimeVersion": "containerd://2.0.6",
+        "kernelVersion": "6.8.0",
+        "kubeProxyVersion": "",
+        "kubeletVersion": version,
+        "machineID": machine_id,
+        "operatingSystem": "linux",
+        "osImage": "Ubuntu 24.04 LTS",
+        "systemUUID": machine_id,
+    }
+
+
+def _time(when: datetime) -> str:
+    return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,36 @@
+"""What the parts of the world share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from threading import RLock
+from typing import Any
+
+from rehearsal.simulators.compute import errors, names
+from rehearsal.simulators.compute.ledger import Ledger
+from rehearsal.simulators.compute.lifecycle import Lifecycle
+from rehearsal.simulators.compute.settings import ComputeSettings
+from rehearsal.simulators.compute.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the parts of the world share."""
+
+    lock: RLock
+    settings: Callable[[], ComputeSettings]
+    now: Callable[[], datetime]
+    """Lets happen what is due and returns the time."""
+    store: Store
+    ledger: Ledger
+    life: Lifecycle
+
+
+def check_name(body: dict[str, Any]) -> None:
+    """Refuse a body without a name, or with a bad one."""
+    if "name" not in body:
+        raise errors.required("resource.name")
+    if not names.is_name(body["name"]):
+        raise errors.invalid("resource.name", body["name"], f"Must be a match of regex '{names.NAME_PATTERN}'")

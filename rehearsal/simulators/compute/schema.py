@@ -1,0 +1,230 @@
+"""Which fields the bodies of requests have, and of which types: those that the simulator plays.
+
+A field that Compute Engine does not know is refused as its front end does; one that only it gives out (id, selfLink
+...) is ignored, as the references say; one that it knows and the simulator does not play is refused with 501, which
+says so. Field names were checked against the message types of Google's client library. Numbers of 64 bits may come as
+texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rehearsal.simulators.compute import errors
+from rehearsal.simulators.compute.faults import PROVISIONING_MODELS
+
+Kind = object
+TEXT, WHOLE, FLAG = str, int, bool
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of some texts."""
+
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """A map from texts to texts."""
+
+
+class _Ignored:
+    """A field that only the service sets."""
+
+
+class _NotPlayed:
+    """A field that the service has and the simulator has not."""
+
+
+IGNORED, NOT_PLAYED = _Ignored(), _NotPlayed()
+
+
+def _ignored(*fields: str) -> dict[str, Kind]:
+    return dict.fromkeys(("kind", "id", "creationTimestamp", "selfLink", *fields), IGNORED)
+
+
+def _not_played(*fields: str) -> dict[str, Kind]:
+    return dict.fromkeys(fields, NOT_PLAYED)
+
+
+METADATA: Mapping[str, Kind] = {"kind": IGNORED, "fingerprint": TEXT, "items": [{"key": TEXT, "value": TEXT}]}
+
+RESOURCE_POLICY: Mapping[str, Kind] = {
+    **_ignored("region", "status", "resourceStatus"),
+    **_not_played(
+        "groupPlacementPolicy", "snapshotSchedulePolicy", "instanceSchedulePolicy", "diskConsistencyGroupPolicy"
+    ),
+    "name": TEXT,
+    "description": TEXT,
+    "workloadPolicy": {
+        "type": Choice(("HIGH_AVAILABILITY", "HIGH_THROUGHPUT")),
+        "acceleratorTopology": TEXT,
+        "acceleratorTopologyMode": Choice(("AUTO_CONNECT", "PROVISION_ONLY")),
+        "maxTopologyDistance": Choice(("BLOCK", "CLUSTER", "SUBBLOCK")),
+    },
+}
+
+SCHEDULING: Mapping[str, Kind] = {
+    "automaticRestart": FLAG,
+    "preemptible": FLAG,
+    "provisioningModel": Choice(PROVISIONING_MODELS),
+    "onHostMaintenance": Choice(("MIGRATE", "TERMINATE")),
+    "instanceTerminationAction": Choice(("DELETE", "STOP")),
+    "maxRunDuration": {"seconds": WHOLE, "nanos": WHOLE},
+    **_not_played("nodeAffinities", "terminationTime", "gracefulShutdown", "hostErrorTimeoutSeconds"),
+}
+
+INSTANCE_PROPERTIES: Mapping[str, Kind] = {
+    "description": TEXT,
+    "machineType": TEXT,
+    "metadata": METADATA,
+    "scheduling": SCHEDULING,
+    "reservationAffinity": {
+        "consumeReservationType": Choice(("ANY_RESERVATION", "NO_RESERVATION", "SPECIFIC_RESERVATION")),
+        "key": TEXT,
+        "values": [TEXT],
+    },
+    "disks": [
+        {
+            "kind": IGNORED,
+            "autoDelete": FLAG,
+            "boot": FLAG,
+            "type": Choice(("PERSISTENT", "SCRATCH")),
+            "mode": Choice(("READ_WRITE", "READ_ONLY")),
+            "deviceName": TEXT,
+            "diskSizeGb": WHOLE,
+            "initializeParams": {
+                "sourceImage": TEXT,
+                "diskSizeGb": WHOLE,
+                "diskType": TEXT,
+                "labels": Texts(),
+            },
+            **_not_played("source", "interface", "index", "licenses", "diskEncryptionKey", "guestOsFeatures"),
+        }
+    ],
+    "networkInterfaces": [
+        {
+            "kind": IGNORED,
+            "name": IGNORED,
+            "network": TEXT,
+            "subnetwork": TEXT,
+            "nicType": Choice(("GVNIC", "VIRTIO_NET")),
+            "accessConfigs": [{"kind": IGNORED, "type": TEXT, "name": TEXT, "networkTier": TEXT}],
+            **_not_played("networkIP", "aliasIpRanges", "stackType", "queueCount", "ipv6AccessConfigs"),
+        }
+    ],
+    "serviceAccounts": [{"email": TEXT, "scopes": [TEXT]}],
+    "tags": {"items": [TEXT], "fingerprint": TEXT},
+    "labels": Texts(),
+    "canIpForward": FLAG,
+    "shieldedInstanceConfig": {"enableSecureBoot": FLAG, "enableVtpm": FLAG, "enableIntegrityMonitoring": FLAG},
+    **_not_played(
+        "guestAccelerators",
+        "minCpuPlatform",
+        "advancedMachineFeatures",
+        "confidentialInstanceConfig",
+        "resourcePolicies",
+        "resourceManagerTags",
+        "networkPerformanceConfig",
+        "privateIpv6GoogleAccess",
+        "keyRevocationActionType",
+        "localSsdEncryptionMode",
+        "workloadIdentityConfig",
+    ),
+}
+
+INSTANCE_TEMPLATE: Mapping[str, Kind] = {
+    **_ignored("region"),
+    **_not_played("sourceInstance", "sourceInstanceParams"),
+    "name": TEXT,
+    "description": TEXT,
+    "properties": INSTANCE_PROPERTIES,
+}
+
+INSTANCE_GROUP_MANAGER: Mapping[str, Kind] = {
+    **_ignored("zone", "region", "status", "currentActions", "instanceGroup", "fingerprint"),
+    **_not_played(
+        "versions",
+        "autoHealingPolicies",
+        "allInstancesConfig",
+        "distributionPolicy",
+        "instanceFlexibilityPolicy",
+        "namedPorts",
+        "standbyPolicy",
+        "statefulPolicy",
+        "targetPools",
+        "targetStoppedSize",
+        "targetSuspendedSize",
+        "updatePolicy",
+    ),
+    "name": TEXT,
+    "description": TEXT,
+    "instanceTemplate": TEXT,
+    "baseInstanceName": TEXT,
+    "targetSize": WHOLE,
+    "targetSizePolicy": {"mode": Choice(("BULK", "INDIVIDUAL"))},
+    "resourcePolicies": {"workloadPolicy": TEXT},
+    "instanceLifecyclePolicy": {
+        "defaultActionOnFailure": Choice(("DO_NOTHING", "REPAIR")),
+        "forceUpdateOnRepair": Choice(("NO", "YES")),
+        **_not_played("onFailedHealthCheck", "onRepair"),
+    },
+    "listManagedInstancesResults": Choice(("PAGELESS", "PAGINATED")),
+}
+
+DELETE_INSTANCES: Mapping[str, Kind] = {"instances": [TEXT], "skipInstancesOnValidationError": FLAG}
+RECREATE_INSTANCES: Mapping[str, Kind] = {"instances": [TEXT]}
+
+
+def read(body: object, fields: Mapping[str, Kind]) -> dict[str, Any]:
+    """Return what a body says, without what is ignored, or refuse it."""
+    if body is None:
+        body = {}
+    if not isinstance(body, dict):
+        raise errors.malformed("Invalid JSON payload received. Unexpected token. Expected an object.")
+    return _message(body, fields, "")
+
+
+def _message(raw: Mapping[str, Any], fields: Mapping[str, Kind], path: str) -> dict[str, Any]:
+    result = {}
+    for name, value in raw.items():
+        kind = fields.get(name)
+        if kind is None:
+            place = f" at '{path}'" if path else ""
+            raise errors.malformed(f'Invalid JSON payload received. Unknown name "{name}"{place}: Cannot find field.')
+        inner = f"{path}.{name}" if path else name
+        if kind is NOT_PLAYED:
+            raise errors.not_played(inner)
+        if kind is not IGNORED and value is not None:
+            result[name] = _value(value, kind, inner)
+    return result
+
+
+def _value(value: object, kind: Kind, path: str) -> Any:
+    match kind:
+        case Choice(values=values):
+            if value not in values:
+                raise errors.invalid(f"resource.{path}", value, f"Must be one of {', '.join(values)}.")
+            return value
+        case Texts() if isinstance(value, dict) and all(isinstance(item, str) for item in value.values()):
+            return dict(value)
+        case dict() if isinstance(value, dict):
+            return _message(value, kind, path)
+        case list() if isinstance(value, list):
+            return [_value(item, kind[0], f"{path}[{index}]") for index, item in enumerate(value)]
+        case _ if kind is TEXT and isinstance(value, str):
+            return value
+        case _ if kind is FLAG and isinstance(value, bool):
+            return value
+        case _ if kind is WHOLE and (number := _whole(value)) is not None:
+            return number
+    raise errors.malformed(f"Invalid value at '{path}': {value!r}")
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, str):
+        return int(value) if value.removeprefix("-").isdecimal() else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

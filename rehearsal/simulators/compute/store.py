@@ -1,0 +1,157 @@
+"""Where policies, templates and groups are kept: inserts and deletes as operations, who uses what, quotas.
+
+A resource is visible from its insert on, but can't be used by others, nor deleted, before that is done
+(resourceNotReady); nor while it is deleted. Not thread-safe: the model locks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import TypeVar
+
+from rehearsal.simulators.compute import errors
+from rehearsal.simulators.compute.errors import Failure
+from rehearsal.simulators.compute.ledger import Asked, Ledger
+from rehearsal.simulators.compute.names import Scope
+from rehearsal.simulators.compute.records import (
+    GROUPS,
+    POLICIES,
+    TEMPLATES,
+    Group,
+    Machine,
+    Operation,
+    Policy,
+    Resource,
+    Template,
+)
+from rehearsal.simulators.compute.settings import ComputeSettings
+
+_Resource = TypeVar("_Resource", Policy, Template, Group)
+_QUOTAS = {POLICIES: "RESOURCE_POLICIES", TEMPLATES: "INSTANCE_TEMPLATES", GROUPS: "INSTANCE_GROUP_MANAGERS"}
+#: How texts on resources in use call them.
+_KINDS = {POLICIES: "resource_policy", TEMPLATES: "instance_template"}
+
+
+def _nothing(_when: datetime) -> None:
+    pass
+
+
+class Store:
+    """All policies, templates and groups, by their full names."""
+
+    def __init__(self, *, settings: Callable[[], ComputeSettings], ledger: Ledger) -> None:
+        self.policies: dict[str, Policy] = {}
+        self.templates: dict[str, Template] = {}
+        self.groups: dict[str, Group] = {}
+        self._settings = settings
+        self._ledger = ledger
+
+    def __iter__(self) -> Iterator[Resource]:
+        yield from self.policies.values()
+        yield from self.templates.values()
+        yield from self.groups.values()
+
+    def machines(self) -> list[Machine]:
+        """Return the VMs of all groups."""
+        return [machine for group in self.groups.values() for machine in group.machines]
+
+    def instance_names(self, scope: Scope) -> set[str]:
+        """Return the names of all managed instances of a zone."""
+        return {member.name for group in self.groups.values() if group.scope == scope for member in group.members}
+
+    def get(self, shelf: dict[str, _Resource], path: str) -> _Resource:
+        """Return a resource that clients can see."""
+        found = shelf.get(path)
+        if found is None or not self._is_visible(found):
+            raise errors.not_found(path)
+        return found
+
+    def usable(self, shelf: dict[str, _Resource], path: str) -> _Resource:
+        """Return a resource that another one, or a change, may use now."""
+        found = shelf.get(path)
+        if found is None:
+            raise errors.not_found(path)
+        if not found.is_ready:
+            raise errors.not_ready(path)
+        return found
+
+    def listed(self, shelf: dict[str, _Resource], scope: Scope) -> list[_Resource]:
+        """Return the resources of a scope that clients can see."""
+        return [found for found in shelf.values() if found.scope == scope and self._is_visible(found)]
+
+    def _is_visible(self, resource: Resource) -> bool:
+        # A policy's status tells that it is being made.
+        is_hidden = resource.inserting is not None and not isinstance(resource, Policy)
+        return not is_hidden or self._settings().visible_while_inserted
+
+    def insert(
+        self,
+        shelf: dict[str, _Resource],
+        resource: _Resource,
+        asked: Asked,
+        *,
+        then: Callable[[datetime], None] = _nothing,
+    ) -> Operation:
+        """Begin to make a resource; `then` goes on once it is there."""
+        if resource.path in shelf:
+            raise errors.already_exists(resource.path)
+        self._check_quota(shelf, resource)
+        operation = self._ledger.begin(asked, resource, resource.created)
+        shelf[resource.path] = resource
+        resource.inserting = operation
+
+        def effect(when: datetime) -> Failure | None:
+            resource.inserting = None
+            then(when)
+            return None
+
+        def undo() -> None:
+            del shelf[resource.path]
+
+        self._ledger.finish_later(operation, self._settings().operation_seconds, effect=effect, undo=undo)
+        return operation
+
+    def _check_quota(self, shelf: dict[str, _Resource], resource: Resource) -> None:
+        metric = _QUOTAS[resource.collection]
+        limit = self._settings().quotas.get(metric)
+        if limit is None:
+            return
+        region = resource.scope.region
+        used = sum(
+            item.scope.project == resource.scope.project and item.scope.region == region for item in shelf.values()
+        )
+        if used + 1 > limit:
+            raise errors.quota_exceeded(metric, limit, f"in region {region}" if region else "globally")
+
+    def _check_unused(self, resource: Resource) -> None:
+        for group in self.groups.values():
+            if group.template is resource or group.policy is resource:
+                raise errors.in_use(_KINDS[resource.collection], resource.path, group.path)
+
+    def delete(
+        self,
+        shelf: dict[str, _Resource],
+        resource: _Resource,
+        asked: Asked,
+        now: datetime,
+        *,
+        seconds: float = 0.0,
+        then: Callable[[datetime], None] = _nothing,
+    ) -> Operation:
+        """Begin to delete a resource that none uses; it takes so many seconds longer, and `then` ends it."""
+        self._check_unused(resource)
+        operation = self._ledger.begin(asked, resource, now)
+        resource.deleting = operation
+
+        def effect(when: datetime) -> Failure | None:
+            then(when)
+            del shelf[resource.path]
+            return None
+
+        def undo() -> None:
+            resource.deleting = None
+
+        lasting = self._settings().operation_seconds + seconds
+        self._ledger.finish_later(operation, lasting, effect=effect, undo=undo)
+        return operation

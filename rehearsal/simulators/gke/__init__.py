@@ -1,0 +1,17 @@
+"""A GKE to rehearse on: the real REST API over a socket, nodes in a real cluster, failures on demand."""
+
+from rehearsal.simulators.gke.app import Simulator, serve
+from rehearsal.simulators.gke.faults import Fault, FaultKind
+from rehearsal.simulators.gke.records import NodeState, PoolStatus, PoolView
+from rehearsal.simulators.gke.settings import SimulatorSettings
+
+__all__ = [
+    "Fault",
+    "FaultKind",
+    "NodeState",
+    "PoolStatus",
+    "PoolView",
+    "Simulator",
+    "SimulatorSettings",
+    "serve",
+]

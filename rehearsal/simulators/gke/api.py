@@ -1,0 +1,252 @@
+"""GKE's REST methods over the model: which path means which call, and what it answers.
+
+Compute Engine's for workload policies and reservations, and the tests of IAM permissions, are served beside them, at
+the same address. Transport-free: `Api.handle` takes a parsed request and returns a JSON body or raises an ApiError.
+Methods that node pools don't need answer UNIMPLEMENTED.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rehearsal.simulators.gke import fieldmask, permissions, schema, wire
+from rehearsal.simulators.gke.errors import ApiError, FieldViolation
+from rehearsal.simulators.gke.model import World
+from rehearsal.simulators.gke.names import ClusterName
+from rehearsal.simulators.gke.policies import RegionName
+from rehearsal.simulators.http import exchange
+from rehearsal.simulators.http.exchange import Request
+
+_SCOPE = r"/v1/projects/(?P<project>[^/:]+)/locations/(?P<location>[^/:]+)"
+_CLUSTER = rf"{_SCOPE}/clusters/(?P<cluster>[^/:]+)"
+_POOL = rf"{_CLUSTER}/nodePools/(?P<pool>[^/:]+)"
+_OPERATION = rf"{_SCOPE}/operations/(?P<operation>[^/:]+)"
+_POLICIES = r"/compute/v1/projects/(?P<project>[^/:]+)/regions/(?P<region>[^/:]+)/resourcePolicies"
+_RESERVATION = r"/compute/v1/projects/(?P<project>[^/:]+)/zones/(?P<zone>[^/:]+)/reservations/(?P<reservation>[^/:]+)"
+_UPDATABLE = frozenset({"labels", "name", "projectId", "zone", "clusterId", "nodePoolId", "etag"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route(exchange.Route):
+    """A matched call."""
+
+    @property
+    def pool(self) -> str | None:
+        """The pool that the path names."""
+        return self.parts.get("pool")
+
+    @property
+    def cluster(self) -> ClusterName:
+        """The cluster that the path names."""
+        return ClusterName(self.parts["project"], self.parts["location"], self.parts["cluster"])
+
+
+_ROUTES = tuple(
+    (http_method, re.compile(pattern), method)
+    for http_method, pattern, method in (
+        ("GET", f"{_SCOPE}/serverConfig", "getServerConfig"),
+        ("GET", f"{_SCOPE}/clusters", "clusters.list"),
+        ("GET", _CLUSTER, "clusters.get"),
+        ("GET", f"{_CLUSTER}/nodePools", "nodePools.list"),
+        ("POST", f"{_CLUSTER}/nodePools", "nodePools.create"),
+        ("GET", _POOL, "nodePools.get"),
+        ("DELETE", _POOL, "nodePools.delete"),
+        ("PUT", _POOL, "nodePools.update"),
+        ("GET", f"{_SCOPE}/operations", "operations.list"),
+        ("GET", _OPERATION, "operations.get"),
+        ("POST", f"{_OPERATION}:cancel", "operations.cancel"),
+        ("GET", rf"{_POLICIES}/(?P<policy>[^/:]+)", "resourcePolicies.get"),
+        ("POST", _POLICIES, "resourcePolicies.insert"),
+        ("GET", _RESERVATION, "reservations.get"),
+        ("POST", r"/v1/projects/(?P<project>[^/:]+):testIamPermissions", "projects.testIamPermissions"),
+        (
+            "POST",
+            r"/v1/projects/(?P<project>[^/:]+)/serviceAccounts/(?P<account>[^/:]+):testIamPermissions",
+            "serviceAccounts.testIamPermissions",
+        ),
+    )
+)
+
+
+def route(http_method: str, path: str) -> Route:
+    """Return the call that a request means."""
+    known = False
+    for expected, pattern, method in _ROUTES:
+        match = pattern.fullmatch(path)
+        if match is not None:
+            known = True
+            if expected == http_method:
+                return Route(method=method, parts=match.groupdict())
+    if known or re.match(_SCOPE, path) or re.match(_POLICIES, path):
+        raise ApiError("UNIMPLEMENTED", f"{http_method} {path} is not implemented by the simulator.")
+    raise ApiError("NOT_FOUND", f"Method not found: {http_method} {path}.")
+
+
+class Api:
+    """Answers calls from the model."""
+
+    def __init__(self, world: World, *, ca_certificate: str = "", endpoint: str = "") -> None:
+        self._world = world
+        self._ca_certificate = ca_certificate
+        self._endpoint = endpoint
+        self._answers: dict[str, Callable[[Route, Request], dict[str, Any]]] = {
+            "getServerConfig": self._server_config,
+            "clusters.list": self._list_clusters,
+            "clusters.get": self._get_cluster,
+            "nodePools.list": self._list_pools,
+            "nodePools.create": self._create_pool,
+            "nodePools.get": self._get_pool,
+            "nodePools.delete": self._delete_pool,
+            "nodePools.update": self._update_pool,
+            "operations.list": self._list_operations,
+            "operations.get": self._get_operation,
+            "operations.cancel": self._cancel_operation,
+            "resourcePolicies.get": self._get_policy,
+            "resourcePolicies.insert": self._insert_policy,
+            "reservations.get": self._get_reservation,
+            "projects.testIamPermissions": self._test_project,
+            "serviceAccounts.testIamPermissions": self._test_account,
+        }
+
+    def handle(self, found: Route, request: Request) -> dict[str, Any]:
+        """Return the body of the answer, a picture of one moment."""
+        with self._world.frozen():
+            return self._answers[found.method](found, request)
+
+    # -- pools ---------------------------------------------------------------------------------------------------
+
+    def _create_pool(self, found: Route, request: Request) -> dict[str, Any]:
+        output = _Output(request, "Operation")
+        sent = schema.read(schema.message("CreateNodePoolRequest"), request.body)
+        if "nodePool" not in sent:
+            raise ApiError("INVALID_ARGUMENT", "Missing required field: node_pool.")
+        operation = self._world.create_pool(found.cluster, sent["nodePool"])
+        return output.render(wire.operation_body(operation))
+
+    def _get_pool(self, found: Route, request: Request) -> dict[str, Any]:
+        output = _Output(request, "NodePool")
+        pool = self._world.pool(found.cluster, found.parts["pool"])
+        return output.render(wire.pool_body(pool, version=self._version))
+
+    def _list_pools(self, found: Route, request: Request) -> dict[str, Any]:
+        output = _Output(request, "ListNodePoolsResponse")
+        pools = self._world.pools(found.cluster)
+        if output.mask and "nodePools" not in output.mask:
+            return {}
+        mask = output.mask.get("nodePools", {})
+        bodies = [
+            wire.masked_pool(pool, version=self._version, mask=mask, mask_key=output.mask_text, numbers=output.numbers)
+            for pool in pools
+        ]
+        return {"nodePools": bodies} if bodies else {}
+
+    def _delete_pool(self, found: Route, request: Request) -> dict[str, Any]:
+        output = _Output(request, "Operation")
+        operation = self._world.delete_pool(found.cluster, found.parts["pool"])
+        return output.render(wire.operation_body(operation))
+
+    def _update_pool(self, found: Route, request: Request) -> dict[str, Any]:
+        output = _Output(request, "Operation")
+        sent = schema.read(schema.message("UpdateNodePoolRequest"), request.body)
+        if "labels" not in sent or not sent.keys() <= _UPDATABLE:
+            raise ApiError("UNIMPLEMENTED", "The simulator updates only a node pool's labels.")
+        wanted = sent["labels"].get("labels", {})
+        operation = self._world.update_labels(found.cluster, found.parts["pool"], wanted)
+        return output.render(wire.operation_body(operation))
+
+    # -- clusters ------------------------------------------------------------------------------------------------
+
+    def _get_cluster(self, found: Route, request: Request) -> dict[str, Any]:
+        output = _Output(request, "Cluster")
+        return output.render(self._cluster_body(found.cluster))
+
+    def _list_clusters(self, found: Route, request: Request) -> dict[str, Any]:
+        output = _Output(request, "ListClustersResponse")
+        clusters = self._world.clusters(found.parts["project"], found.parts["location"])
+        return output.render({"clusters": [self._cluster_body(item.name) for item in clusters]} if clusters else {})
+
+    def _cluster_body(self, name: ClusterName) -> dict[str, Any]:
+        body = wire.cluster_body(
+            self._world.cluster(name),
+            settings=self._world.settings,
+            ca_certificate=self._ca_certificate,
+            endpoint=self._endpoint,
+        )
+        body["nodePools"] = [wire.pool_body(pool, version=self._version) for pool in self._world.pools(name)]
+        return body
+
+    def _server_config(self, _found: Route, request: Request) -> dict[str, Any]:
+        return _Output(request, "ServerConfig").render(wire.server_config(version=self._version))
+
+    # -- operations ----------------------------------------------------------------------------------------------
+
+    def _get_operation(self, found: Route, request: Request) -> dict[str, Any]:
+        output = _Output(request, "Operation")
+        parts = found.parts
+        operation = self._world.operation(parts["project"], parts["location"], parts["operation"])
+        return output.render(wire.operation_body(operation))
+
+    def _list_operations(self, found: Route, request: Request) -> dict[str, Any]:
+        output = _Output(request, "ListOperationsResponse")
+        operations = self._world.operations(found.parts["project"], found.parts["location"])
+        bodies = [wire.operation_body(operation) for operation in operations]
+        return output.render({"operations": bodies} if bodies else {})
+
+    def _cancel_operation(self, found: Route, _request: Request) -> dict[str, Any]:
+        parts = found.parts
+        self._world.cancel(parts["project"], parts["location"], parts["operation"])
+        return {}
+
+    @property
+    def _version(self) -> str:
+        return self._world.settings.version
+
+    # -- workload policies ---------------------------------------------------------------------------------------
+
+    def _get_policy(self, found: Route, _request: Request) -> dict[str, Any]:
+        return self._world.policy(_region(found), found.parts["policy"])
+
+    def _insert_policy(self, found: Route, request: Request) -> dict[str, Any]:
+        return self._world.insert_policy(_region(found), request.body)
+
+    # -- what is asked before anything is made -------------------------------------------------------------------
+
+    def _get_reservation(self, found: Route, _request: Request) -> dict[str, Any]:
+        return self._world.reservation(found.parts["project"], found.parts["zone"], found.parts["reservation"])
+
+    def _test_project(self, found: Route, request: Request) -> dict[str, Any]:
+        return self._world.test_project(found.parts["project"], request.body)
+
+    def _test_account(self, found: Route, request: Request) -> dict[str, Any]:
+        return permissions.on_account(request.body, found.parts["account"], self._world.settings)
+
+
+def _region(found: Route) -> RegionName:
+    return RegionName(found.parts["project"], found.parts["region"])
+
+
+class _Output:
+    """The form that a client wants its answer in; read before the call takes effect, so that a bad mask stops it."""
+
+    def __init__(self, request: Request, message: str) -> None:
+        query, headers = request.query, request.headers
+        self._descriptor = schema.message(message)
+        self.mask_text = query.get("fields") or query.get("$fields") or headers.get("x-goog-fieldmask", "")
+        self.mask = fieldmask.parse(self.mask_text, self._descriptor) if self.mask_text else {}
+        alt = query.get("$alt") or query.get("alt") or "json"
+        form, _, options = alt.partition(";")
+        if form != "json":
+            raise ApiError(
+                "INVALID_ARGUMENT",
+                f'Invalid value "{alt}" for parameter alt: the simulator supports only json.',
+                violations=(FieldViolation(path="alt", description=alt),),
+            )
+        self.numbers = "enum-encoding=int" in options
+
+    def render(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the part of the body that was asked for, in the encoding that was asked for."""
+        selected = fieldmask.apply(self.mask, body)
+        return schema.number_enums(self._descriptor, selected) if self.numbers else selected

@@ -1,0 +1,166 @@
+"""The terms on which a pool's nodes are had, and what GKE refuses of them."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from rehearsal.simulators.gke.errors import ApiError
+from rehearsal.simulators.machines import Machine
+
+_RESERVATION_KEY = "compute.googleapis.com/reservation-name"
+_RESERVATION = re.compile(
+    r"(?:projects/[^/]+/reservations/)?[^/]+(?:/reservationBlocks/[^/]+(?:/reservationSubBlocks/[^/]+)?)?"
+)
+#: The cluster autoscaler takes such taints to be gone once a node has started.
+_IGNORED_TAINT_PREFIX = "startup-taint.cluster-autoscaler.kubernetes.io/"
+_TOLERATED_TAINT = "google.com/tpu"
+NOT_READY_TEXT = "The operation requires reservation to be in READY state"
+#: What was recorded of reservations that are used up, or that GKE's autoscaler looks for.
+FULL_RESERVATION_TEXTS = (
+    "Specified reservation 'r' does not have available resources for the request.",
+    "No available resources in specified reservations",
+    "[RESERVATION_CAPACITY_EXCEEDED]: the reservation is used up",
+    "Reservation does not have enough resources for the request",
+    NOT_READY_TEXT,
+    "Zone does not currently have sufficient capacity for the requested resources.",
+)
+_RUN_SECONDS = (30, 120 * 24 * 3600)
+_FLEX_RUN_SECONDS = (600, 7 * 24 * 3600)
+
+
+class Capacity(StrEnum):
+    """Each of them is short, or not, by itself."""
+
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"
+    RESERVATION = "reservation"
+    FLEX_START = "flex-start"
+    QUEUED = "queued"
+
+
+def capacity_of(pool: Mapping[str, Any]) -> Capacity:
+    """Return the terms that a pool in canonical JSON asks for."""
+    config = pool.get("config", {})
+    if reservation_of(pool):
+        return Capacity.RESERVATION
+    if is_queued(pool):
+        return Capacity.QUEUED
+    if config.get("flexStart"):
+        return Capacity.FLEX_START
+    return Capacity.SPOT if config.get("spot") else Capacity.ON_DEMAND
+
+
+def reservation_of(pool: Mapping[str, Any]) -> str:
+    """Return the reservation that a pool names, with its blocks, as it was sent; empty for none."""
+    affinity = pool.get("config", {}).get("reservationAffinity", {})
+    named = affinity.get("consumeReservationType") == "SPECIFIC_RESERVATION" and affinity.get("values")
+    return str(affinity["values"][0]) if named else ""
+
+
+def reservation_parts(reservation: str) -> tuple[str, str, str, str]:
+    """Return project, name, block and sub-block of a reservation, each empty where it names none."""
+    parts = reservation.split("/")
+    project = ""
+    if len(parts) > 2 and parts[0] == "projects":
+        project, parts = parts[1], parts[3:]
+    name, block, sub_block = (*parts[::2], "", "")[:3]
+    return project, name, block, sub_block
+
+
+def full_reservation_text(pool_name: str) -> str:
+    """Return how a pool is told that its reservation is used up: every pool hears another of the recorded texts."""
+    return FULL_RESERVATION_TEXTS[zlib.crc32(pool_name.encode()) % len(FULL_RESERVATION_TEXTS)]
+
+
+def is_queued(pool: Mapping[str, Any]) -> bool:
+    """Tell whether a pool's nodes come through ProvisioningRequests alone."""
+    return bool(pool.get("queuedProvisioning", {}).get("enabled"))
+
+
+def keeps_autoscaler_off(pool: Mapping[str, Any]) -> bool:
+    """Tell whether a taint keeps the autoscaler from bringing nodes.
+
+    It looks whether a waiting pod would fit a node with the pool's own taints. The simulator knows no pods, and takes
+    none to tolerate more than what GKE makes pods with chips tolerate.
+    """
+    return any(
+        taint.get("effect") != "PREFER_NO_SCHEDULE"
+        and taint["key"] != _TOLERATED_TAINT
+        and not taint["key"].startswith(_IGNORED_TAINT_PREFIX)
+        for taint in pool.get("config", {}).get("taints", [])
+    )
+
+
+def check_capacity(pool: Mapping[str, Any], machine: Machine) -> None:
+    """Refuse terms that don't go together, or not with the machine type."""
+    config = pool.get("config", {})
+    _check_reservation(config)
+    reserved = config.get("reservationAffinity", {}).get("consumeReservationType", "UNSPECIFIED")
+    if config.get("spot") and reserved not in ("UNSPECIFIED", "NO_RESERVATION"):
+        raise _invalid("Spot VMs can't consume reservations.")
+    if machine.is_tpu and reserved in ("ANY_RESERVATION", "ANY_RESERVATION_THEN_FAIL"):
+        raise _invalid("Reservation affinity ANY is not supported with TPUs.")
+    if config.get("flexStart"):
+        _check_made_empty("Flex-start", pool, machine)
+        if pool.get("management", {}).get("autoRepair"):
+            raise _invalid("Flex-start requires node auto-repair to be disabled.")
+    if is_queued(pool):
+        _check_made_empty("Queued provisioning", pool, machine)
+    _check_longest_run(pool, config)
+
+
+def _invalid(text: str) -> ApiError:
+    return ApiError("INVALID_ARGUMENT", text)
+
+
+def _check_reservation(config: Mapping[str, Any]) -> None:
+    affinity = config.get("reservationAffinity", {})
+    kind = affinity.get("consumeReservationType", "UNSPECIFIED")
+    values = affinity.get("values", [])
+    field = 'Invalid value for field "node_pool.config.reservation_affinity"'
+    if kind == "SPECIFIC_RESERVATION":
+        if affinity.get("key") != _RESERVATION_KEY:
+            raise _invalid(f'{field}: key must be "{_RESERVATION_KEY}" for SPECIFIC_RESERVATION.')
+        if len(values) != 1:
+            raise _invalid(f"{field}: exactly one reservation must be given, got {len(values)}.")
+        if _RESERVATION.fullmatch(values[0]) is None:
+            raise _invalid(f'{field}: "{values[0]}" is not the name of a reservation.')
+        if "/" in values[0] and not values[0].startswith("projects/"):
+            # Seen once (cluster-toolkit issue 5043); the full path is taken.
+            raise ApiError("NOT_FOUND", f"The resource '{values[0]}' was not found")
+    elif values or affinity.get("key"):
+        raise _invalid(f"{field}: key and values are for SPECIFIC_RESERVATION only.")
+
+
+def _check_made_empty(what: str, pool: Mapping[str, Any], machine: Machine) -> None:
+    """Refuse what the dynamic workload scheduler, which brings the nodes of both kinds, doesn't take."""
+    config, scaling = pool.get("config", {}), pool.get("autoscaling", {})
+    if machine.is_tpu and not machine.flex_start:
+        raise _invalid(f"{what} is not supported with machine type {machine.name}.")
+    if config.get("spot"):
+        raise _invalid(f"{what} can't be combined with Spot VMs.")
+    if config.get("reservationAffinity", {}).get("consumeReservationType") != "NO_RESERVATION":
+        raise _invalid(f"{what} requires reservation affinity NO_RESERVATION.")
+    if not scaling.get("enabled"):
+        raise _invalid(f"{what} requires cluster autoscaling to be enabled on the node pool.")
+    if pool.get("initialNodeCount", 0) or scaling.get("minNodeCount", 0):
+        raise _invalid(f"{what} requires an initial and a minimum node count of 0.")
+    if scaling.get("locationPolicy") != "ANY":
+        raise _invalid(f"{what} requires location policy ANY.")
+    if pool.get("upgradeSettings", {}).get("strategy", "SHORT_LIVED") != "SHORT_LIVED":
+        raise _invalid(f"{what} supports only the SHORT_LIVED upgrade strategy.")
+
+
+def _check_longest_run(pool: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    if "maxRunDuration" not in config:
+        return
+    flex = config.get("flexStart")
+    if is_queued(pool) and not flex:
+        raise _invalid("Max run duration is not allowed with queued provisioning.")
+    low, high = _FLEX_RUN_SECONDS if flex else _RUN_SECONDS
+    if not low <= float(config["maxRunDuration"][:-1]) <= high:
+        raise _invalid(f"Max run duration must be between {low}s and {high}s{' for flex-start' if flex else ''}.")

@@ -1,0 +1,113 @@
+"""Failures of GKE on demand: what to break, for which pools and calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar
+
+from rehearsal.simulators.gke.capacity import Capacity, reservation_parts
+from rehearsal.simulators.http import faults
+
+
+class FaultKind(StrEnum):
+    """Everything that can be made to go wrong."""
+
+    STOCKOUT = "stockout"
+    """The create ends with GCE_STOCKOUT, its pool in ERROR. A pool made empty runs, without nodes until the fault is
+    cleared: so flex-start waits for capacity."""
+
+    QUOTA_EXCEEDED = "quota_exceeded"
+    """The create ends with GCE_QUOTA_EXCEEDED, its pool in ERROR. A pool made empty waits as in a stockout."""
+
+    CREATE_ERROR = "create_error"
+    """The create ends with the given status and message, its pool in ERROR."""
+
+    CREATE_NEVER_ENDS = "create_never_ends"
+    """The pool stays PROVISIONING until the fault is cleared."""
+
+    NODES_NEVER_REGISTER = "nodes_never_register"
+    """The pool gets RUNNING while `hosts` (default: all) of its nodes never register."""
+
+    NODES_WITHOUT_CHIPS = "nodes_without_chips"
+    """`hosts` (default: all) of the nodes register without chips."""
+
+    DELETE_FAILS = "delete_fails"
+    """The delete ends with an error; the pool is RUNNING_WITH_ERROR with half of its nodes."""
+
+    DELETE_NEVER_ENDS = "delete_never_ends"
+    """The pool stays STOPPING until the fault is cleared."""
+
+    HTTP_ERROR = faults.HTTP_ERROR
+    """A call is answered with the given HTTP code, or not at all with code 0."""
+
+    HANG = faults.HANG
+    """A call is answered only after `seconds`."""
+
+
+CREATE_FAULTS = (
+    FaultKind.STOCKOUT,
+    FaultKind.QUOTA_EXCEEDED,
+    FaultKind.CREATE_ERROR,
+    FaultKind.CREATE_NEVER_ENDS,
+)
+#: Of CREATE_FAULTS those that strike a pool made empty when it should get its nodes.
+CAPACITY_FAULTS = (FaultKind.STOCKOUT, FaultKind.QUOTA_EXCEEDED)
+NODE_FAULTS = (FaultKind.NODES_NEVER_REGISTER, FaultKind.NODES_WITHOUT_CHIPS)
+DELETE_FAULTS = (FaultKind.DELETE_FAILS, FaultKind.DELETE_NEVER_ENDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a fault may strike: a call, the pool that it is about, or a pool; None and empty where it isn't known."""
+
+    method: str | None = None
+    pool: str | None = None
+    zones: Collection[str] = ()
+    machine_type: str | None = None
+    topology: str | None = None
+    capacity: Capacity | None = None
+    reservation: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault(faults.BaseFault):
+    """One thing to break; what is None matches everything.
+
+    `pool` is a regular expression for the whole name, `topology` such as 4x8, `capacity` one of Capacity's values,
+    `reservation` a name, or all of what pools send. `after_seconds` delays the end of a failed create or delete (None:
+    as long as a good one takes), which ends with `status`.
+    """
+
+    kinds = FaultKind
+    choices: ClassVar[Mapping[str, Collection[str]]] = {"capacity": tuple(Capacity)}
+    patterns = ("pool",)
+
+    kind: FaultKind
+    zone: str | None = None
+    machine_type: str | None = None
+    topology: str | None = None
+    capacity: str | None = None
+    reservation: str | None = None
+    pool: str | None = None
+    after_seconds: float | None = None
+    status: str = "INTERNAL"
+    hosts: int | None = None
+
+    def strikes(self, target: Target) -> bool:
+        """Tell whether the fault is meant for such a call or pool."""
+        return (
+            (self.method is None or self.method == target.method)
+            and (self.zone is None or self.zone in target.zones)
+            and (self.machine_type is None or self.machine_type == target.machine_type)
+            and (self.topology is None or self.topology == target.topology)
+            and (self.capacity is None or self.capacity == target.capacity)
+            and (self.reservation is None or self.reservation in _names_of(target.reservation))
+            and (self.pool is None or (target.pool is not None and re.fullmatch(self.pool, target.pool) is not None))
+        )
+
+
+def _names_of(reservation: str) -> tuple[str, str]:
+    return reservation, reservation_parts(reservation)[1]

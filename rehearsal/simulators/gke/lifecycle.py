@@ -1,0 +1,300 @@
+"""What happens to a node pool between its create and its end: the steps that time brings, and those that faults bring.
+
+Not thread-safe: the model locks. A step first checks that it still applies, since whatever came in between (a delete, a
+preemption, a cleared fault) doesn't take it off the timeline.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from rehearsal.simulators.gke import capacity, names
+from rehearsal.simulators.gke.capacity import Capacity
+from rehearsal.simulators.gke.errors import RPC_CODES
+from rehearsal.simulators.gke.faults import (
+    CAPACITY_FAULTS,
+    CREATE_FAULTS,
+    DELETE_FAULTS,
+    NODE_FAULTS,
+    Fault,
+    FaultKind,
+)
+from rehearsal.simulators.gke.ledger import Ledger
+from rehearsal.simulators.gke.names import ClusterName
+from rehearsal.simulators.gke.records import (
+    Cluster,
+    NodeState,
+    Operation,
+    OperationType,
+    Pool,
+    PoolStatus,
+    SimulatedNode,
+)
+from rehearsal.simulators.gke.settings import SimulatorSettings
+from rehearsal.simulators.gke.validation import Failure
+from rehearsal.simulators.http.faults import FaultBook
+from rehearsal.simulators.http.timeline import Timeline
+
+_INTERNAL = "An internal error has occurred."
+#: The autoscaler looks at a pool that it could do nothing for this much later.
+_NEXT_LOOK_SECONDS = 10.0
+
+
+class NodeSink(Protocol):
+    """Takes nodes into a cluster and out of it; calls come under the model's lock, so it must only take note."""
+
+    def register(self, pool: Pool, node: SimulatedNode) -> None:
+        """Bring the node into the cluster, then tell `World.node_registered`; also brings its labels up to date."""
+
+    def remove(self, node_name: str) -> None:
+        """Take the node out of the cluster."""
+
+
+class Lifecycle:
+    """Moves pools along."""
+
+    def __init__(
+        self,
+        *,
+        settings: Callable[[], SimulatorSettings],
+        clusters: dict[ClusterName, Cluster],
+        ledger: Ledger,
+        timeline: Timeline,
+        faults: FaultBook[Fault],
+        rng: random.Random,
+    ) -> None:
+        self.sink: NodeSink | None = None
+        self._settings = settings
+        self._clusters = clusters
+        self._ledger = ledger
+        self._timeline = timeline
+        self._faults = faults
+        self._rng = rng
+
+    # -- create --------------------------------------------------------------------------------------------------
+
+    def begin_creation(self, pool: Pool, now: datetime) -> None:
+        """Plan the steps of a create."""
+        settings, operation = self._settings(), pool.operation
+        lasting = settings.create_seconds + self._rng.random() * settings.create_jitter_seconds
+        # A pool made empty needs capacity only later.
+        later = CAPACITY_FAULTS if pool.plan.scale_up_hosts else ()
+        fault = self._fault(pool, *(kind for kind in CREATE_FAULTS if kind not in later))
+        if fault is not None and fault.kind is FaultKind.CREATE_NEVER_ENDS:
+            operation.held_by = fault.fault_id
+        failure = pool.plan.failure
+        if failure is None and fault is not None:
+            failure = _failure_of(fault, pool)
+            if failure is not None and fault.after_seconds is not None:
+                lasting = fault.after_seconds
+        end = now + timedelta(seconds=lasting)
+        if failure is not None:
+            reason = failure
+            self._timeline.at(end, lambda when: self._fail_creation(pool, operation, reason, when))
+            return
+        self._add_nodes(pool, pool.plan.hosts_per_zone)
+        begin = end - timedelta(seconds=min(lasting, settings.node_stagger_seconds))
+        for index, node in enumerate(pool.nodes):
+            self._bring_later(pool, node, begin + (end - begin) * (index / len(pool.nodes)))
+        self._timeline.at(end, lambda when: self._creation_due(pool, operation, when))
+
+    def _add_nodes(self, pool: Pool, per_zone: int) -> None:
+        taken: set[str] = set()
+        tpu = pool.plan.machine.is_tpu and not self._settings().pool_in_node_names
+        for zone in pool.plan.zones:
+            for _ in range(per_zone):
+                name = names.node_name(pool.groups[zone], self._rng, tpu=tpu)
+                while name in taken:
+                    name = names.node_name(pool.groups[zone], self._rng, tpu=tpu)
+                taken.add(name)
+                pool.nodes.append(SimulatedNode(name=name, zone=zone, chips=pool.plan.machine.chips))
+        for kind in NODE_FAULTS if pool.nodes else ():
+            fault = self._fault(pool, kind)
+            for node in pool.nodes[: fault.hosts] if fault is not None else ():
+                if kind is FaultKind.NODES_NEVER_REGISTER:
+                    node.state = NodeState.NEVER
+                else:
+                    node.chips = 0
+
+    def _bring_later(self, pool: Pool, node: SimulatedNode, when: datetime) -> None:
+        self._timeline.at(when, lambda _: self._bring(pool, node))
+
+    def _bring(self, pool: Pool, node: SimulatedNode) -> None:
+        comes = node.state in (NodeState.WAITING, NodeState.LOST)
+        if not comes or pool.status is PoolStatus.STOPPING or not self._is_current(pool):
+            return
+        if self.sink is None:
+            node.state = NodeState.REGISTERED
+        else:
+            node.state = NodeState.DUE
+            self.sink.register(pool, node)
+
+    def _creation_due(self, pool: Pool, operation: Operation, when: datetime) -> None:
+        operation.due = True
+        self.try_finish_creation(pool, operation, when)
+
+    def try_finish_creation(self, pool: Pool, operation: Operation, when: datetime) -> None:
+        """End a create once its time is over and the cluster has every node that will come."""
+        creating = operation.kind is OperationType.CREATE_NODE_POOL and not operation.is_done
+        if not creating or not operation.due or operation.held_by is not None:
+            return
+        if any(node.state in (NodeState.WAITING, NodeState.DUE) for node in pool.nodes):
+            return
+        self.set_status(pool, PoolStatus.RUNNING)
+        self._ledger.end(operation, when)
+        if pool.plan.scale_up_hosts and pool.plan.capacity is not Capacity.QUEUED:
+            self._scale_up_later(pool, when, self._settings().scale_up_seconds)
+
+    def _scale_up_later(self, pool: Pool, now: datetime, seconds: float) -> None:
+        def look(when: datetime) -> None:
+            if pool.status in (PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR) and self._is_current(pool):
+                # Not now; the autoscaler looks again.
+                self._scale_up_later(pool, when, _NEXT_LOOK_SECONDS)
+            else:
+                self.scale_up(pool)
+
+        self._timeline.at(now + timedelta(seconds=seconds), look)
+
+    def scale_up(self, pool: Pool) -> None:
+        """Give a pool made empty its nodes, or let it wait for the fault that keeps them to be cleared.
+
+        For a pool with a taint that no pod tolerates the autoscaler brings none.
+        """
+        if self._is_current(pool) and pool.status is PoolStatus.RUNNING and not pool.nodes:
+            if capacity.keeps_autoscaler_off(pool.body):
+                return
+            fault = self._fault(pool, *CAPACITY_FAULTS)
+            pool.short_of_capacity = fault.fault_id if fault is not None else None
+            if fault is not None:
+                return
+            self._add_nodes(pool, pool.plan.scale_up_hosts)
+            for node in pool.nodes:
+                self._bring(pool, node)
+
+    def _fail_creation(self, pool: Pool, operation: Operation, failure: Failure, when: datetime) -> None:
+        if not operation.is_done:
+            self.set_status(pool, PoolStatus.ERROR, trouble=failure)
+            self._ledger.end(operation, when, failure)
+
+    # -- delete --------------------------------------------------------------------------------------------------
+
+    def begin_deletion(self, pool: Pool, now: datetime) -> None:
+        """Plan the steps of a delete."""
+        operation = pool.operation
+        fault = self._fault(pool, *DELETE_FAULTS)
+        lasting = self._settings().delete_seconds
+        if fault is not None and fault.kind is FaultKind.DELETE_NEVER_ENDS:
+            operation.held_by = fault.fault_id
+        if fault is not None and fault.kind is FaultKind.DELETE_FAILS:
+            failure = Failure(status=_rpc_status(fault), message=fault.message or _INTERNAL)
+            lasting = lasting if fault.after_seconds is None else fault.after_seconds
+            end = now + timedelta(seconds=lasting)
+            self._timeline.at(end, lambda when: self._fail_deletion(pool, operation, failure, when))
+            return
+        # Real nodes are drained and gone well before the operation ends.
+        self._timeline.at(now + timedelta(seconds=lasting / 2), lambda _: self._give_up(pool.nodes))
+        self._timeline.at(now + timedelta(seconds=lasting), lambda when: self._deletion_due(pool, operation, when))
+
+    def _deletion_due(self, pool: Pool, operation: Operation, when: datetime) -> None:
+        operation.due = True
+        self.try_finish_deletion(pool, operation, when)
+
+    def try_finish_deletion(self, pool: Pool, operation: Operation, when: datetime) -> None:
+        """End a delete once its time is over and no fault holds it."""
+        if operation.due and operation.held_by is None and not operation.is_done:
+            self._give_up(pool.nodes)
+            self._clusters[pool.cluster].pools.pop(pool.name, None)
+            self._ledger.end(operation, when)
+
+    def _fail_deletion(self, pool: Pool, operation: Operation, failure: Failure, when: datetime) -> None:
+        self._give_up(pool.nodes[: (len(pool.nodes) + 1) // 2])
+        self.set_status(pool, PoolStatus.RUNNING_WITH_ERROR, trouble=failure)
+        for node in pool.nodes:
+            # It may have fallen due while the pool was going, and nothing brings nodes then.
+            if node.state is NodeState.WAITING:
+                self._bring(pool, node)
+            elif node.state is NodeState.LOST:
+                self.lose(pool, node, when)
+        self._ledger.end(operation, when, failure)
+
+    def _give_up(self, nodes: Sequence[SimulatedNode]) -> None:
+        for node in nodes:
+            if node.state is not NodeState.REMOVED:
+                node.state = NodeState.REMOVED
+                if self.sink is not None:
+                    self.sink.remove(node.name)
+
+    # -- update --------------------------------------------------------------------------------------------------
+
+    def begin_update(self, pool: Pool, labels: dict[str, str], now: datetime) -> None:
+        """Plan the steps of a change of labels."""
+        operation, before, trouble = pool.operation, pool.status, pool.trouble
+        self.set_status(pool, PoolStatus.RECONCILING, trouble=trouble)
+
+        def finish(when: datetime) -> None:
+            config = pool.body.get("config", {})
+            pool.dropped_labels |= config.get("labels", {}).keys() - labels.keys()
+            pool.body = {**pool.body, "config": {**config, "labels": labels}}
+            self.set_status(pool, before, trouble=trouble)
+            for node in pool.nodes:
+                if node.is_wanted and self.sink is not None:
+                    self.sink.register(pool, node)
+            self._ledger.end(operation, when)
+
+        self._timeline.at(now + timedelta(seconds=self._settings().update_seconds), finish)
+
+    # -- shared --------------------------------------------------------------------------------------------------
+
+    def lose(self, pool: Pool, node: SimulatedNode, now: datetime) -> None:
+        """Take note that a node is gone, and plan its return where the settings ask for repair."""
+        node.state = NodeState.LOST
+        repair_seconds = self._settings().repair_seconds
+        if repair_seconds is not None:
+            self._bring_later(pool, node, now + timedelta(seconds=repair_seconds))
+
+    def set_status(self, pool: Pool, status: PoolStatus, *, trouble: Failure | None = None) -> None:
+        """Change a pool's state, its reason, and so its etag."""
+        pool.status, pool.trouble = status, trouble
+        pool.touch(f"{self._rng.getrandbits(64):016x}")
+
+    def _is_current(self, pool: Pool) -> bool:
+        return self._clusters[pool.cluster].pools.get(pool.name) is pool
+
+    def _fault(self, pool: Pool, *kinds: FaultKind) -> Fault | None:
+        return self._faults.take(kinds, pool.target)
+
+
+def _rpc_status(fault: Fault) -> str:
+    return fault.status if fault.status in RPC_CODES else "UNKNOWN"
+
+
+def _failure_of(fault: Fault, pool: Pool) -> Failure | None:
+    """Return how a create ends under a fault, or None where the fault doesn't fail it."""
+    if fault.kind is FaultKind.CREATE_NEVER_ENDS:
+        return None
+    if fault.kind is FaultKind.CREATE_ERROR:
+        return Failure(status=_rpc_status(fault), message=fault.message or _INTERNAL)
+    count, zone = pool.plan.hosts_per_zone, pool.plan.zones[0]
+    head = (
+        f"Google Compute Engine: Not all instances running in IGM after {fault.after_seconds or 35 * 60:.2f}s. "
+        f"Expected {count}, running 0, transitioning {count}. Current errors: "
+    )
+    instance = f"Instance '{pool.groups[zone]}-0000' creation failed: "
+    if fault.kind is FaultKind.STOCKOUT and pool.plan.reservation:
+        # Which code comes with it is not known: the text has to do.
+        text = fault.message or capacity.full_reservation_text(pool.name)
+        return Failure(status="INVALID_ARGUMENT", message=text)
+    if fault.kind is FaultKind.STOCKOUT:
+        condition = "GCE_STOCKOUT"
+        cause = (
+            f"The zone 'projects/{pool.cluster.project}/zones/{zone}' does not have enough resources available to "
+            "fulfill the request. '(resource type:compute)'."
+        )
+    else:
+        condition = "GCE_QUOTA_EXCEEDED"
+        cause = f"Quota 'TPUS_PER_TPU_FAMILY' exceeded. Limit: 0.0 in region {names.region_of(zone)}."
+    text = fault.message or f"{head}[{condition}]: {instance}{cause}"
+    return Failure(status="RESOURCE_EXHAUSTED", message=text, condition=condition)

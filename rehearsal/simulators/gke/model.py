@@ -1,0 +1,352 @@
+"""The simulated GKE's memory: clusters, node pools, operations, nodes, and what may be asked of them.
+
+`World` does not know Kubernetes: nodes to register or remove go to a `NodeSink`, which reports back when the cluster
+has them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from rehearsal.simulators.gke import labels, names, permissions, policies, reservations, validation
+from rehearsal.simulators.gke.errors import ApiError
+from rehearsal.simulators.gke.faults import Fault
+from rehearsal.simulators.gke.ledger import Ledger
+from rehearsal.simulators.gke.lifecycle import Lifecycle, NodeSink
+from rehearsal.simulators.gke.names import ClusterName
+from rehearsal.simulators.gke.policies import PolicyBook, RegionName
+from rehearsal.simulators.gke.records import (
+    Cluster,
+    NodeState,
+    Operation,
+    OperationType,
+    Pool,
+    PoolStatus,
+    PoolView,
+    SimulatedNode,
+    view_of,
+)
+from rehearsal.simulators.gke.settings import SimulatorSettings
+from rehearsal.simulators.gke.validation import Failure
+from rehearsal.simulators.http.timeline import Clock
+from rehearsal.simulators.http.world import BaseWorld
+
+_DOING = {
+    OperationType.CREATE_NODE_POOL: "creating a node pool for",
+    OperationType.DELETE_NODE_POOL: "deleting a node pool for",
+    OperationType.UPDATE_CLUSTER: "updating",
+}
+
+
+class World(BaseWorld[SimulatorSettings, Fault]):
+    """Everything that the simulated GKE knows."""
+
+    def __init__(self, settings: SimulatorSettings, *, clock: Clock, rng: random.Random | None = None) -> None:
+        super().__init__(settings, clock=clock, rng=rng)
+        self._clusters: dict[ClusterName, Cluster] = {}
+        self._policies = PolicyBook(settings=self._current_settings)
+        self._ledger = Ledger(settings=self._current_settings, timeline=self.timeline, rng=self._rng)
+        self._life = Lifecycle(
+            settings=self._current_settings,
+            clusters=self._clusters,
+            ledger=self._ledger,
+            timeline=self.timeline,
+            faults=self.faults,
+            rng=self._rng,
+        )
+
+    def attach(self, sink: NodeSink) -> None:
+        """Send nodes to a sink from now on."""
+        self._life.sink = sink
+
+    # -- clusters ------------------------------------------------------------------------------------------------
+
+    def cluster(self, name: ClusterName) -> Cluster:
+        """Return a cluster; where any name is served, it is made on first sight."""
+        with self._lock:
+            now = self.now()
+            self._check_scope(name.project, "container.clusters.get")
+            served = self._settings
+            if (served.location or name.location, served.cluster or name.cluster) != (name.location, name.cluster):
+                raise ApiError("NOT_FOUND", f"Not found: {name.path}.")
+            if name not in self._clusters:
+                self._clusters[name] = Cluster(name=name, created=now)
+            return self._clusters[name]
+
+    def clusters(self, project: str, location: str) -> list[Cluster]:
+        """Return the clusters of a location, or of all for "-"."""
+        with self._lock:
+            self.now()
+            self._check_scope(project, "container.clusters.list")
+            served = self._settings
+            if served.location and served.cluster and location in ("-", served.location):
+                self.cluster(ClusterName(project, served.location, served.cluster))
+            return [
+                cluster
+                for name, cluster in sorted(self._clusters.items())
+                if name.project == project and location in ("-", name.location)
+            ]
+
+    def _check_scope(self, project: str, permission: str) -> None:
+        if self._settings.project not in (None, project) or permission in self._settings.denied_permissions:
+            raise ApiError("PERMISSION_DENIED", f'Required "{permission}" permission(s) for "projects/{project}".')
+
+    def _check_changeable(self, project: str) -> None:
+        self._check_scope(project, "container.clusters.update")
+        if self._settings.autopilot:
+            raise ApiError("INVALID_ARGUMENT", "Autopilot node pools cannot be accessed or modified.")
+
+    # -- pools ---------------------------------------------------------------------------------------------------
+
+    def create_pool(self, name: ClusterName, body: dict[str, Any]) -> Operation:
+        """Begin to create a pool from canonical JSON."""
+        with self._lock:
+            now = self.now()
+            cluster = self.cluster(name)
+            self._check_changeable(name.project)
+            plan = validation.check_pool(body, name, self._settings, self._usable_policies(name, now))
+            pool_name = body["name"]
+            if pool_name in cluster.pools:
+                raise ApiError("ALREADY_EXISTS", f"Already exists: {name.pool_path(pool_name)}.")
+            self._ledger.check_quota(name)
+            operation = self._ledger.begin(OperationType.CREATE_NODE_POOL, name, pool_name, now)
+            pool = Pool(
+                name=pool_name,
+                cluster=name,
+                body=body,
+                plan=plan,
+                groups={zone: names.group_prefix(name.cluster, pool_name, self._rng) for zone in plan.zones},
+                status=PoolStatus.PROVISIONING,
+                created=now,
+                operation=operation,
+            )
+            cluster.pools[pool_name] = pool
+            self._life.set_status(pool, PoolStatus.PROVISIONING)
+            self._life.begin_creation(pool, now)
+            return operation
+
+    def asked_topology(self, name: ClusterName, body: Mapping[str, Any]) -> str | None:
+        """Return the topology that a create asks for, whether or not it is allowed; None where it tells none."""
+        with self._lock:
+            return validation.asked_topology(body, self._usable_policies(name, self.now()))
+
+    def _usable_policies(self, name: ClusterName, now: datetime) -> dict[str, str]:
+        return self._policies.usable(RegionName(name.project, names.region_of(name.location)), now)
+
+    def pool(self, name: ClusterName, pool: str) -> Pool:
+        """Return one pool."""
+        with self._lock:
+            self.now()
+            found = self.cluster(name).pools.get(pool)
+            if found is None:
+                raise ApiError("NOT_FOUND", f'nodePool "{name.pool_path(pool)}" not found')
+            return found
+
+    def peek(self, name: ClusterName, pool: str) -> Pool | None:
+        """Return a pool if it is there, without a word if not."""
+        with self._lock:
+            self.now()
+            cluster = self._clusters.get(name)
+            return cluster.pools.get(pool) if cluster is not None else None
+
+    def pools(self, name: ClusterName) -> list[Pool]:
+        """Return all pools of a cluster."""
+        with self._lock:
+            self.now()
+            return list(self.cluster(name).pools.values())
+
+    def delete_pool(self, name: ClusterName, pool_name: str) -> Operation:
+        """Begin to delete a pool."""
+        with self._lock:
+            now = self.now()
+            self._check_changeable(name.project)
+            pool = self.pool(name, pool_name)
+            running = pool.operation
+            creating = running.kind is OperationType.CREATE_NODE_POOL and not running.is_done
+            if creating and not self._settings.delete_while_creating:
+                raise ApiError("FAILED_PRECONDITION", f"Cluster is running incompatible operation {running.name}.")
+            if not creating:
+                self._check_idle(pool)
+            self._ledger.check_quota(name, but=running)
+            if creating:
+                self._ledger.end(running, now, Failure(status="CANCELLED", message="Operation was cancelled."))
+            pool.operation = self._ledger.begin(OperationType.DELETE_NODE_POOL, name, pool_name, now)
+            self._life.set_status(pool, PoolStatus.STOPPING, trouble=pool.trouble)
+            self._life.begin_deletion(pool, now)
+            return pool.operation
+
+    def update_labels(self, name: ClusterName, pool_name: str, wanted: dict[str, str]) -> Operation:
+        """Begin to replace the labels of a pool and its nodes."""
+        with self._lock:
+            now = self.now()
+            pool = self.pool(name, pool_name)
+            self._check_idle(pool)
+            labels.check_labels(wanted)
+            self._ledger.check_quota(name)
+            pool.operation = self._ledger.begin(OperationType.UPDATE_CLUSTER, name, pool_name, now)
+            self._life.begin_update(pool, wanted, now)
+            return pool.operation
+
+    def _check_idle(self, pool: Pool) -> None:
+        running = pool.operation
+        if not running.is_done:
+            raise ApiError(
+                "FAILED_PRECONDITION",
+                f"Operation {running.name} is currently {_DOING[running.kind]} cluster {pool.cluster.cluster}. "
+                "Please wait and try again once it is done.",
+            )
+
+    # -- workload policies ---------------------------------------------------------------------------------------
+
+    def policy(self, region: RegionName, name: str) -> dict[str, Any]:
+        """Return the body of a resource policy."""
+        with self._lock:
+            now = self.now()
+            self._check_scope(region.project, "compute.resourcePolicies.get")
+            return policies.policy_body(region, self._policies.get(region, name, now), now)
+
+    def insert_policy(self, region: RegionName, body: object) -> dict[str, Any]:
+        """Begin to make a workload policy; return the body of the operation."""
+        with self._lock:
+            now = self.now()
+            self._check_scope(region.project, "compute.resourcePolicies.create")
+            return policies.insert_body(region, self._policies.insert(region, body, now))
+
+    def remove_policy(self, name: str) -> bool:
+        """Take away the policies of that name that were made; False where there is none."""
+        with self._lock:
+            return self._policies.remove(name)
+
+    # -- what is asked before anything is made -------------------------------------------------------------------
+
+    def reservation(self, project: str, zone: str, name: str) -> dict[str, Any]:
+        """Return the body of a reservation."""
+        with self._lock:
+            return reservations.reservation_body(self._settings, project, zone, name)
+
+    def test_project(self, project: str, body: object) -> dict[str, Any]:
+        """Answer which permissions the caller has on a project; one that is not served is nobody's."""
+        with self._lock:
+            if self._settings.project not in (None, project):
+                raise ApiError("PERMISSION_DENIED", "The caller does not have permission")
+            return permissions.on_project(body, self._settings.denied_permissions)
+
+    # -- operations ----------------------------------------------------------------------------------------------
+
+    def operation(self, project: str, location: str, name: str) -> Operation:
+        """Return one operation."""
+        with self._lock:
+            self.now()
+            self._check_scope(project, "container.operations.get")
+            found = self._ledger.find(name)
+            if found is None or (found.cluster.project, found.cluster.location) != (project, location):
+                path = f"projects/{project}/{names.location_kind(location)}/{location}/operations/{name}"
+                raise ApiError("NOT_FOUND", f"Not found: {path}.")
+            return found
+
+    def operations(self, project: str, location: str) -> list[Operation]:
+        """Return the operations of a location, or of all for "-"."""
+        with self._lock:
+            self.now()
+            self._check_scope(project, "container.operations.list")
+            return [
+                operation
+                for operation in self._ledger.all()
+                if operation.cluster.project == project and location in ("-", operation.cluster.location)
+            ]
+
+    def all_operations(self) -> list[Operation]:
+        """Return every operation that is remembered."""
+        with self._lock:
+            self.now()
+            return self._ledger.all()
+
+    def cancel(self, project: str, location: str, name: str) -> None:
+        """Refuse to cancel: GKE can't cancel what concerns a whole pool."""
+        operation = self.operation(project, location, name)
+        state = "already done" if operation.is_done else f"of type {operation.kind}, which cannot be cancelled"
+        raise ApiError("FAILED_PRECONDITION", f"Operation {name} is {state}.")
+
+    # -- nodes ---------------------------------------------------------------------------------------------------
+
+    def node_registered(self, pool: Pool, node: SimulatedNode) -> None:
+        """Take note that the cluster has the node."""
+        with self._lock:
+            now = self.now()
+            if node.state is NodeState.DUE:
+                node.state = NodeState.REGISTERED
+            self._life.try_finish_creation(pool, pool.operation, now)
+
+    def registered_nodes(self) -> list[tuple[Pool, SimulatedNode]]:
+        """Return the nodes that the cluster should have by now."""
+        with self._lock:
+            self.now()
+            return [
+                (pool, node) for pool in self._all_pools() for node in pool.nodes if node.state is NodeState.REGISTERED
+            ]
+
+    def node_vanished(self, pool: Pool, node: SimulatedNode) -> None:
+        """Take note that somebody else took the node out of the cluster."""
+        with self._lock:
+            now = self.now()
+            if node.state is NodeState.REGISTERED:
+                self._life.lose(pool, node, now)
+
+    # -- what a rehearsal does to it -----------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """Let go on what was held by faults that are no longer in force."""
+        with self._lock:
+            now = self.now()
+            in_force = {fault.fault_id for fault in self.faults.all()}
+            for pool in self._all_pools():
+                operation = pool.operation
+                if operation.held_by is not None and operation.held_by not in in_force:
+                    operation.held_by = None
+                    if operation.kind is OperationType.CREATE_NODE_POOL:
+                        self._life.try_finish_creation(pool, operation, now)
+                    else:
+                        self._life.try_finish_deletion(pool, operation, now)
+                if pool.short_of_capacity is not None and pool.short_of_capacity not in in_force:
+                    self._life.scale_up(pool)
+
+    def preempt(self, pool_name: str, *, hosts: int | None = None) -> tuple[str, ...]:
+        """Take nodes from the pools of that name, the first ones first; return their names."""
+        with self._lock:
+            now = self.now()
+            lost: list[str] = []
+            for pool in self._named(pool_name):
+                for node in [node for node in pool.nodes if node.is_wanted][:hosts]:
+                    if self._life.sink is not None:
+                        self._life.sink.remove(node.name)
+                    self._life.lose(pool, node, now)
+                    lost.append(node.name)
+                # A create doesn't wait for a node that was taken from it.
+                self._life.try_finish_creation(pool, pool.operation, now)
+            return tuple(lost)
+
+    def set_status(self, pool_name: str, status: PoolStatus, *, message: str = "") -> None:
+        """Put the pools of that name into a state, which lasts until something else changes it."""
+        with self._lock:
+            self.now()
+            trouble = Failure(status="UNKNOWN", message=message) if message else None
+            for pool in self._named(pool_name):
+                self._life.set_status(pool, status, trouble=trouble)
+
+    def views(self) -> tuple[PoolView, ...]:
+        """Return frozen pictures of all pools."""
+        with self._lock:
+            self.now()
+            return tuple(view_of(pool) for pool in self._all_pools())
+
+    def _all_pools(self) -> list[Pool]:
+        return [pool for cluster in self._clusters.values() for pool in cluster.pools.values()]
+
+    def _named(self, pool_name: str) -> list[Pool]:
+        found = [pool for pool in self._all_pools() if pool.name == pool_name]
+        if not found:
+            raise ApiError("NOT_FOUND", f"no node pool {pool_name!r}; see /simulator/v1/state for the existing ones")
+        return found

@@ -1,0 +1,204 @@
+"""The things that the simulated GKE keeps: clusters, pools, operations, nodes. Mutable; only the model changes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from rehearsal.simulators.gke import scopes
+from rehearsal.simulators.gke.faults import Target
+from rehearsal.simulators.gke.names import ClusterName
+from rehearsal.simulators.gke.validation import Failure, PoolPlan
+
+
+class PoolStatus(StrEnum):
+    """NodePool.Status."""
+
+    PROVISIONING = "PROVISIONING"
+    RUNNING = "RUNNING"
+    RUNNING_WITH_ERROR = "RUNNING_WITH_ERROR"
+    RECONCILING = "RECONCILING"
+    STOPPING = "STOPPING"
+    ERROR = "ERROR"
+
+
+class OperationType(StrEnum):
+    """The Operation.Type values that node pools lead to."""
+
+    CREATE_NODE_POOL = "CREATE_NODE_POOL"
+    DELETE_NODE_POOL = "DELETE_NODE_POOL"
+    UPDATE_CLUSTER = "UPDATE_CLUSTER"
+
+
+class OperationStatus(StrEnum):
+    """Operation.Status."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    DONE = "DONE"
+    ABORTING = "ABORTING"
+
+
+class NodeState(StrEnum):
+    """Where a node is on its way into the cluster and out of it."""
+
+    WAITING = "waiting"
+    """Its time to register has not come."""
+
+    DUE = "due"
+    """It should be registered and is not known to be."""
+
+    REGISTERED = "registered"
+    """The cluster has it."""
+
+    NEVER = "never"
+    """A fault keeps it from registering."""
+
+    LOST = "lost"
+    """It was preempted or deleted by somebody else."""
+
+    REMOVED = "removed"
+    """Its pool gave it up."""
+
+
+@dataclass(kw_only=True, eq=False)
+class SimulatedNode:
+    """One VM of a pool."""
+
+    name: str
+    zone: str
+    chips: int
+    state: NodeState = NodeState.WAITING
+
+    @property
+    def is_wanted(self) -> bool:
+        """Tell whether the cluster should have a Node object for it."""
+        return self.state in (NodeState.DUE, NodeState.REGISTERED)
+
+
+@dataclass(kw_only=True, eq=False)
+class Operation:
+    """A long-running operation."""
+
+    name: str
+    cluster: ClusterName
+    kind: OperationType
+    pool: str
+    started: datetime
+    status: OperationStatus
+    ended: datetime | None = None
+    failure: Failure | None = None
+    due: bool = False
+    """Its time is over; it ends as soon as nothing else keeps it."""
+    held_by: str | None = None
+    """The fault that keeps it from ending."""
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether it has ended, well or badly."""
+        return self.status is OperationStatus.DONE
+
+
+@dataclass(kw_only=True, eq=False)
+class Pool:
+    """A node pool; `body` is what its creator sent, in canonical JSON."""
+
+    name: str
+    cluster: ClusterName
+    body: dict[str, Any]
+    plan: PoolPlan
+    groups: dict[str, str]
+    """The prefix of node and group names by zone."""
+    status: PoolStatus
+    created: datetime
+    operation: Operation
+    """The operation that last began on it."""
+    nodes: list[SimulatedNode] = field(default_factory=list)
+    short_of_capacity: str | None = None
+    """The fault that keeps a pool made empty from its nodes."""
+    trouble: Failure | None = None
+    etag: str = ""
+    dropped_labels: frozenset[str] = frozenset()
+    """Labels that its nodes had once."""
+    rendered: dict[object, Any] = field(default_factory=dict)
+    """What the wire form keeps of it; emptied by every change."""
+
+    @property
+    def target(self) -> Target:
+        """The pool as faults know it."""
+        plan = self.plan
+        return Target(
+            pool=self.name,
+            zones=plan.zones,
+            machine_type=plan.machine.name,
+            topology=plan.topology,
+            capacity=plan.capacity,
+            reservation=plan.reservation,
+        )
+
+    def touch(self, etag: str) -> None:
+        """Note a change."""
+        self.etag = etag
+        self.rendered.clear()
+
+
+@dataclass(kw_only=True, eq=False)
+class Cluster:
+    """A cluster and its pools, in the order of their creation."""
+
+    name: ClusterName
+    created: datetime
+    pools: dict[str, Pool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """What observers see of a node."""
+
+    name: str
+    zone: str
+    state: NodeState
+    chips: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolView:
+    """What observers see of a pool."""
+
+    name: str
+    cluster: ClusterName
+    status: PoolStatus
+    status_message: str
+    zones: tuple[str, ...]
+    machine_type: str
+    topology: str | None
+    capacity: str
+    pulls_images: bool
+    """Without it real nodes are Ready and start no pod whose image is private."""
+    auto_upgrade: bool
+    created: datetime
+    operation: str
+    nodes: tuple[NodeView, ...]
+
+
+def view_of(pool: Pool) -> PoolView:
+    """Return a frozen picture of a pool."""
+    return PoolView(
+        name=pool.name,
+        cluster=pool.cluster,
+        status=pool.status,
+        status_message=pool.trouble.message if pool.trouble else "",
+        zones=pool.plan.zones,
+        machine_type=pool.plan.machine.name,
+        topology=pool.plan.topology,
+        capacity=pool.plan.capacity.value,
+        pulls_images=scopes.pulls_images(pool.body),
+        auto_upgrade=bool(pool.body.get("management", {"autoUpgrade": True}).get("autoUpgrade")),
+        created=pool.created,
+        operation=pool.operation.name,
+        nodes=tuple(
+            NodeView(name=node.name, zone=node.zone, state=node.state, chips=node.chips) for node in pool.nodes
+        ),
+    )

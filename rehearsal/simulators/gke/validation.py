@@ -1,0 +1,337 @@
+"""What GKE makes of a node pool before it builds it: refusals at once, and mistakes that only show later.
+
+`check_pool` either raises an ApiError (the request is refused) or returns a `PoolPlan`. A mistake that real GKE finds
+while it builds the pool comes back as the plan's `failure`: the create is accepted, and its operation ends with it.
+Quotas, existing names and faults are the model's business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rehearsal.simulators.gke import capacity, labels, names, scopes
+from rehearsal.simulators.gke.capacity import Capacity
+from rehearsal.simulators.gke.errors import ApiError
+from rehearsal.simulators.gke.settings import FULL, SimulatorSettings
+from rehearsal.simulators.machines import Machine, PolicyRule, find_machine
+
+_POOL_NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?")
+_POLICY_NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_MAX_NODES_PER_ZONE = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """How an operation fails: canonical status, text, and the condition's legacy code where it has one."""
+
+    status: str
+    message: str
+    condition: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPlan:
+    """A pool as it will be built."""
+
+    machine: Machine
+    zones: tuple[str, ...]
+    hosts_per_zone: int
+    topology: str | None
+    capacity: Capacity
+    reservation: str = ""
+    scale_up_hosts: int = 0
+    failure: Failure | None = None
+
+
+def check_pool(
+    pool: Mapping[str, Any], cluster: names.ClusterName, settings: SimulatorSettings, policies: Mapping[str, str]
+) -> PoolPlan:
+    """Return the plan for a pool in canonical JSON, or refuse it.
+
+    `policies` are the region's workload policies, each with its topology.
+    """
+    _check_name(pool.get("name", ""))
+    config = pool.get("config", {})
+    zones = _zones(pool, cluster)
+    machine = _machine(config, zones[0])
+    labels.check_labels(config.get("labels", {}))
+    labels.check_resource_labels(config.get("resourceLabels", {}))
+    labels.check_taints(config.get("taints", []))
+    _check_disk(config, machine)
+    _check_pods_per_node(pool)
+    scopes.check_scopes(config.get("oauthScopes", []))
+    _check_service_account(config, cluster.project, settings)
+    _check_upgrades(pool, settings)
+    capacity.check_capacity(pool, machine)
+    plan = _check_placement(pool, machine, zones, settings, policies)
+    return replace(plan, failure=plan.failure or _reservation_failure(pool, plan, cluster.project, settings))
+
+
+def asked_topology(pool: Mapping[str, Any], policies: Mapping[str, str]) -> str | None:
+    """Return the topology that a pool asks for, None where it tells none; nothing is checked."""
+    placement = pool.get("placementPolicy", {})
+    policy = policies.get(placement.get("policyName", "").rpartition("/")[2])
+    machine = find_machine(pool.get("config", {}).get("machineType", ""))
+    return placement.get("tpuTopology") or policy or (_own_topology(pool, machine) if machine is not None else None)
+
+
+def _own_topology(pool: Mapping[str, Any], machine: Machine) -> str | None:
+    """Return the topology of a pool for which neither placement nor policy gives one."""
+    return machine.own_topology if pool.get("initialNodeCount", 0) <= 1 else None
+
+
+def _invalid(text: str) -> ApiError:
+    return ApiError("INVALID_ARGUMENT", text)
+
+
+def _check_name(name: str) -> None:
+    if _POOL_NAME.fullmatch(name) is None:
+        raise _invalid(
+            f'Invalid value for field "node_pool.name": "{name}". Must be a match of regex '
+            f"'(?:[a-z](?:[-a-z0-9]{{0,38}}[a-z0-9])?)' (only lowercase alphanumerics and '-' allowed, must start with "
+            f"a letter and end with an alphanumeric, and must be no longer than 40 characters)."
+        )
+
+
+def _zones(pool: Mapping[str, Any], cluster: names.ClusterName) -> tuple[str, ...]:
+    zones = tuple(pool.get("locations") or names.zones_of(cluster.location))
+    region = names.region_of(cluster.location)
+    for zone in zones:
+        if not names.is_zone(zone) or names.region_of(zone) != region:
+            raise _invalid(f'Invalid value for field "node_pool.locations": "{zone}". Not a zone of region {region}.')
+    if len(set(zones)) != len(zones):
+        raise _invalid(f'Invalid value for field "node_pool.locations": duplicates in {", ".join(zones)}.')
+    return zones
+
+
+def _machine(config: Mapping[str, Any], zone: str) -> Machine:
+    name = config.get("machineType") or "e2-medium"
+    machine = find_machine(name)
+    if machine is None:
+        raise _invalid(f'Machine type with name "{name}" does not exist in zone "{zone}".')
+    return machine
+
+
+def _check_disk(config: Mapping[str, Any], machine: Machine) -> None:
+    for disk in (config.get("diskType"), config.get("bootDisk", {}).get("diskType")):
+        if disk and disk not in machine.disks:
+            raise _invalid(
+                f"{disk} disk type cannot be used by {machine.name} machine type. "
+                f"Supported disk types: {', '.join(machine.disks)}."
+            )
+
+
+def _check_pods_per_node(pool: Mapping[str, Any]) -> None:
+    pods = pool.get("maxPodsConstraint", {}).get("maxPodsPerNode")
+    if pods is not None and not 8 <= int(pods) <= 256:
+        raise _invalid(
+            f'Invalid value for field "node_pool.max_pods_constraint.max_pods_per_node": "{pods}". '
+            "Must be between 8 and 256."
+        )
+
+
+def _check_service_account(config: Mapping[str, Any], project: str, settings: SimulatorSettings) -> None:
+    account = config.get("serviceAccount", "default")
+    if account == "default":
+        account = names.default_account(project)
+    state = settings.state_of_account(account)
+    if state == "forbidden":
+        raise _invalid(
+            f'The user does not have access to service account "{account}". Ask a project owner to grant you the '
+            "iam.serviceAccountUser role on the service account."
+        )
+    if state == "missing":
+        raise _invalid(f'Service account "{account}" does not exist.')
+
+
+def _check_upgrades(pool: Mapping[str, Any], settings: SimulatorSettings) -> None:
+    channel = settings.release_channel
+    # Without a word on management a pool is upgraded and repaired.
+    upgraded = pool.get("management", {"autoUpgrade": True}).get("autoUpgrade", False)
+    excluded = pool.get("maintenancePolicy", {}).get("exclusionUntilEndOfSupport", {}).get("enabled", False)
+    if channel and not upgraded:
+        raise _invalid(f"Auto_upgrade cannot be false when release_channel {channel} is set.")
+    # No document says what GKE makes of these; so nobody should send them.
+    if excluded and not channel:
+        raise _invalid("Maintenance exclusion until end of support requires a release channel.")
+    if excluded and not upgraded:
+        raise _invalid("Maintenance exclusion until end of support requires node auto-upgrade.")
+
+
+def _reservation_failure(
+    pool: Mapping[str, Any], plan: PoolPlan, project: str, settings: SimulatorSettings
+) -> Failure | None:
+    """Return why a reservation cannot serve now; refuse one that is not there.
+
+    The words are recorded. That a missing one is refused at once and a full one at the end of the create is assumed.
+    """
+    if not plan.reservation or settings.reservations is None:
+        return None
+    owner, name, _, _ = capacity.reservation_parts(plan.reservation)
+    zone = plan.zones[0]
+    state = settings.reservations.get(f"{zone}/{name}")
+    if state is None:
+        path = f"projects/{owner or project}/zones/{zone}/reservations/{name}"
+        raise ApiError("NOT_FOUND", f"The resource '{path}' was not found")
+    if state == "READY":
+        return None
+    text = capacity.full_reservation_text(pool["name"]) if state == FULL else capacity.NOT_READY_TEXT
+    return Failure(status="INVALID_ARGUMENT", message=text)
+
+
+def _check_placement(
+    pool: Mapping[str, Any],
+    machine: Machine,
+    zones: tuple[str, ...],
+    settings: SimulatorSettings,
+    policies: Mapping[str, str],
+) -> PoolPlan:
+    placement = pool.get("placementPolicy", {})
+    compact = _is_compact(placement, machine)
+    topology: str = placement.get("tpuTopology", "")
+    policy = _policy(placement.get("policyName", ""), policies)
+    if compact and len(zones) != 1:
+        raise _invalid(f"Placement policy of type COMPACT requires exactly one zone, got {', '.join(zones)}.")
+    if compact and pool.get("upgradeSettings", {}).get("strategy") == "BLUE_GREEN":
+        raise _invalid("Placement policy of type COMPACT is not supported with BLUE_GREEN upgrades.")
+    if not machine.is_tpu:
+        if topology:
+            raise _invalid(f"TPU topology can't be specified with machine type {machine.name}.")
+        return _ordinary_plan(pool, machine, zones, topology=None)
+    if policy is not None and machine.policy is PolicyRule.REFUSED:
+        raise _invalid("Required field 'resource.requestedRunDuration' not specified")
+    if policy == "" and not topology:
+        # Nothing tells the slice's shape: it is as large as the count says.
+        return _ordinary_plan(pool, machine, zones, topology=_own_topology(pool, machine))
+    shape = _shape(machine, topology, policy)
+    if shape is None or shape == machine.own_topology:
+        return _single_host_plan(pool, machine, zones, settings)
+    hosts = machine.hosts_of(shape)
+    if hosts is None:
+        raise _invalid(f'invalid TPU topology "{shape}" for machine type "{machine.name}".')
+    if len(zones) != 1:
+        raise _invalid(f"Multi-host TPU slice requires exactly one zone, got {', '.join(zones)}.")
+    return _slice_plan(pool, machine, zones, shape, hosts, compact=compact, has_policy=policy is not None)
+
+
+def _is_compact(placement: Mapping[str, Any], machine: Machine) -> bool:
+    """Tell whether nodes are placed close together: a topology alone, as gcloud sends it, means so before tpu7."""
+    if placement.get("type") == "COMPACT":
+        return True
+    topology_alone = "tpuTopology" in placement and not placement.get("policyName")
+    return topology_alone and machine.is_tpu and machine.policy is not PolicyRule.REQUIRED
+
+
+def _policy(name: str, policies: Mapping[str, str]) -> str | None:
+    """Return the workload policy's topology ("" where it gives none), or None without a policy."""
+    if not name:
+        return None
+    short = name.rpartition("/")[2]
+    if _POLICY_NAME.fullmatch(short) is None:
+        raise _invalid(f'Invalid value for field "node_pool.placement_policy.policy_name": "{name}".')
+    if short not in policies:
+        raise _invalid(f'Resource policy "{name}" is not found in the project and region of the node pool.')
+    return policies[short]
+
+
+def _shape(machine: Machine, topology: str, policy: str | None) -> str | None:
+    if topology and policy and topology != policy:
+        raise _invalid(f'TPU topology "{topology}" differs from the workload policy\'s topology "{policy}".')
+    shape = topology or policy
+    if shape:
+        return shape
+    if policy is None and machine.own_topology is None:
+        raise _invalid(
+            f"Machine type {machine.name} doesn't support single host topology; please specify the tpu_topology."
+        )
+    return None
+
+
+def _single_host_plan(
+    pool: Mapping[str, Any], machine: Machine, zones: tuple[str, ...], settings: SimulatorSettings
+) -> PoolPlan:
+    placement = pool.get("placementPolicy", {})
+    placed = placement.get("tpuTopology") or placement.get("policyName") or placement.get("type") == "COMPACT"
+    if placed and not settings.accept_single_host_placement:
+        raise _invalid(
+            "TPU topology can't be specified with single-host TPU slice pool; please remove the tpu_topology from "
+            "the node pool creation request if the node pool is intented to run with single-host TPU slice nodes."
+        )
+    return _ordinary_plan(pool, machine, zones, topology=machine.own_topology)
+
+
+def _ordinary_plan(
+    pool: Mapping[str, Any], machine: Machine, zones: tuple[str, ...], *, topology: str | None
+) -> PoolPlan:
+    """Plan nodes that stand for themselves: any number of them."""
+    count = pool.get("initialNodeCount", 0)
+    if not 0 <= count <= _MAX_NODES_PER_ZONE:
+        raise _invalid(
+            f'Invalid value for field "node_pool.initial_node_count": "{count}". '
+            f"Must be between 0 and {_MAX_NODES_PER_ZONE}."
+        )
+    scaling = pool.get("autoscaling", {})
+    later = scaling.get("maxNodeCount", 0) if scaling.get("enabled") and not count else 0
+    return _plan(pool, machine, zones, topology, scale_up_hosts=later)
+
+
+def _slice_plan(
+    pool: Mapping[str, Any],
+    machine: Machine,
+    zones: tuple[str, ...],
+    topology: str,
+    hosts: int,
+    *,
+    compact: bool,
+    has_policy: bool,
+) -> PoolPlan:
+    """Plan a multi-host slice: all of its hosts or none."""
+    count = pool.get("initialNodeCount", 0)
+    scaling = pool.get("autoscaling", {})
+    scaled = bool(scaling.get("enabled"))
+    if scaled and scaling.get("maxNodeCount", 0) != hosts:
+        raise _invalid(
+            f"Maximum node count {scaling.get('maxNodeCount', 0)} is not a valid size of TPU pod slice with topology "
+            f"{topology}"
+        )
+    failure = None
+    if machine.policy is PolicyRule.REQUIRED and compact:
+        failure = Failure(
+            status="INVALID_ARGUMENT",
+            message=f"Creation of a managed instance group with {machine.name} machine type with placement policy is "
+            "not supported. Use workload policy instead.",
+        )
+    elif machine.policy is PolicyRule.REQUIRED and not has_policy:
+        raise _invalid(f"TPU topology {topology} with machine type {machine.name} requires a workload policy.")
+    elif count != hosts and not (count == 0 and scaled):
+        failure = Failure(
+            status="INVALID_ARGUMENT",
+            message=f"Google Compute Engine: Invalid value for field 'resource.resizeBy': '{count}'. Requested invalid "
+            f"target size '{count}' for a Managed Instance Group in the gang mode of size '{hosts}'. Should be equal "
+            "to the gang size.",
+        )
+    return _plan(pool, machine, zones, topology, scale_up_hosts=hosts if scaled and not count else 0, failure=failure)
+
+
+def _plan(
+    pool: Mapping[str, Any],
+    machine: Machine,
+    zones: tuple[str, ...],
+    topology: str | None,
+    *,
+    scale_up_hosts: int,
+    failure: Failure | None = None,
+) -> PoolPlan:
+    return PoolPlan(
+        machine=machine,
+        zones=zones,
+        hosts_per_zone=pool.get("initialNodeCount", 0),
+        topology=topology,
+        capacity=capacity.capacity_of(pool),
+        reservation=capacity.reservation_of(pool),
+        scale_up_hosts=scale_up_hosts,
+        failure=failure,
+    )

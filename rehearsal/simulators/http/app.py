@@ -1,0 +1,160 @@
+"""A world behind a local port: the server, and the thread that lets its time pass. A simulator is one of these."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from abc import abstractmethod
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from provisioner.runtime import signals
+from rehearsal.simulators.http.calls import Call, CallLog
+from rehearsal.simulators.http.faults import BaseFault
+from rehearsal.simulators.http.server import Server, Service
+from rehearsal.simulators.http.settings import BaseSettings
+from rehearsal.simulators.http.timeline import Clock
+from rehearsal.simulators.http.world import BaseWorld
+
+_LONGEST_PAUSE_SECONDS = 1.0
+_SHORTEST_PAUSE_SECONDS = 0.005
+
+
+World = TypeVar("World", bound=BaseWorld[Any, Any])
+Settings = TypeVar("Settings", bound=BaseSettings)
+
+
+class LocalSimulator(Generic[World, Settings]):
+    """A simulated service on a local port; use it as a context, or call `start` and `stop`."""
+
+    def __init__(self, world: World, *, clock: Clock, address: tuple[str, int]) -> None:
+        self.world = world
+        self._clock = clock
+        self._calls = CallLog(kept=world.settings.calls_kept)
+        self._address = address
+        self._server: Server | None = None
+        self._threads: list[threading.Thread] = []
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+
+    @property
+    def url(self) -> str:
+        """Where clients find it."""
+        return f"http://{self._running.address}"
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return int(self._running.server_port)
+
+    @property
+    def _running(self) -> Server:
+        if self._server is None:
+            raise RuntimeError("the simulator is not started: call start() or use it as a context")
+        return self._server
+
+    @abstractmethod
+    def start(self) -> None:
+        """Open the port. Raises OSError where it is taken."""
+
+    def _listen(self, make_service: Callable[[str], Service]) -> Server:
+        """Take the port; nothing is answered before `_run`."""
+        self._stopping.clear()
+        self._server = Server(self._address, make_service=make_service, calls=self._calls, clock=self._clock)
+        return self._server
+
+    def _run(self) -> None:
+        """Answer requests, and let time pass."""
+        self.world.timeline.on_added = self._wake.set
+        for name, target in (("http", self._running.listen), ("ticker", self._tick)):
+            thread = threading.Thread(target=target, name=f"simulator-{name}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> None:
+        """Close the port and end all threads."""
+        self._stopping.set()
+        self._wake.set()
+        if self._server is not None:
+            self._server.stop()
+        for thread in self._threads:
+            thread.join()
+
+    def _tick(self) -> None:
+        while not self._stopping.is_set():
+            self._wake.clear()
+            due = self.world.advance()
+            pause = _LONGEST_PAUSE_SECONDS
+            if due is not None:
+                pause = min(pause, (due - self._clock()).total_seconds())
+            self._wake.wait(max(pause, _SHORTEST_PAUSE_SECONDS))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def serve(self, title: str, use: Callable[[str], str]) -> int:
+        """Serve until SIGINT or SIGTERM, and return 0; 1 where the port cannot be used.
+
+        Who starts it is told where it is, by its title, and what its address is good for.
+        """
+        ended = threading.Event()
+        signals.on_end(lambda _signal_name: ended.set())
+        try:
+            self.start()
+        except OSError as error:
+            host, port = self._address
+            sys.stderr.write(f"{title}: can't listen on {host}:{port}: {error.strerror or error}\n")
+            return 1
+        sys.stdout.write(f"{title} on {self.url}: {use(self.url)}; {self.url}/simulator/v1/state shows the state\n")
+        sys.stdout.flush()
+        ended.wait()
+        self.stop()
+        return 0
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        settings: Settings = self.world.settings
+        return settings
+
+    def set(self, **changes: Any) -> Settings:
+        """Change settings while it runs."""
+        changed: Settings = self.world.change_settings(changes)
+        return changed
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The API calls still remembered, oldest first."""
+        return self._calls.all()
+
+    def count(self, method: str) -> int:
+        """Return how many calls of that method were answered, whatever the answer."""
+        return sum(self._calls.counts().get(method, {}).values())
+
+    def call_counts(self) -> dict[str, dict[str, int]]:
+        """Return how many calls were answered, by method and HTTP status."""
+        return self._calls.counts()
+
+    def reset_calls(self) -> None:
+        """Forget calls and counts."""
+        self._calls.reset()
+
+    def inject(self, fault: BaseFault) -> str:
+        """Put a fault in force and return its id."""
+        added: Any = self.world.faults.add(fault)
+        return str(added.fault_id)
+
+    def clear(self, fault_id: str | None = None) -> None:
+        """Take back one fault, or all; what they held goes on."""
+        if fault_id is None:
+            self.world.faults.clear()
+        else:
+            self.world.faults.remove(fault_id)
+        self.world.release()

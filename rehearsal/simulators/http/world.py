@@ -1,0 +1,68 @@
+"""The memory of every simulated service: its settings, its faults, and what is due when."""
+
+from __future__ import annotations
+
+import random
+import threading
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from rehearsal.simulators.http.faults import BaseFault, FaultBook
+from rehearsal.simulators.http.settings import BaseSettings
+from rehearsal.simulators.http.timeline import Clock, Timeline
+
+Settings = TypeVar("Settings", bound=BaseSettings)
+Fault = TypeVar("Fault", bound=BaseFault)
+
+
+class BaseWorld(ABC, Generic[Settings, Fault]):
+    """Everything that a simulated service knows. It is moved by its clock alone, and knows no sockets.
+
+    Every method first lets happen what is due, so a reader never sees a late state, and `advance` does the same for
+    those who only wait. One lock covers all of it. State lives in memory and ends with the process.
+    """
+
+    def __init__(self, settings: Settings, *, clock: Clock, rng: random.Random | None = None) -> None:
+        self.faults: FaultBook[Fault] = FaultBook()
+        self.timeline = Timeline()
+        self._settings = settings
+        self._clock = clock
+        self._rng = rng or random.Random()  # noqa: S311 - names, places and jitter, no secrets
+        self._lock = threading.RLock()
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self._settings
+
+    def _current_settings(self) -> Settings:
+        return self._settings
+
+    def change_settings(self, changes: dict[str, Any]) -> Settings:
+        """Change the settings that are named, for what begins from now on, and return all."""
+        with self._lock:
+            self._settings = self._settings.changed(changes)
+            return self._settings
+
+    def frozen(self) -> AbstractContextManager[object]:
+        """Return a context in which only the caller changes anything."""
+        return self._lock
+
+    def now(self) -> datetime:
+        """Let happen what is due and return the time."""
+        with self._lock:
+            now = self._clock()
+            self.timeline.run(now)
+            return now
+
+    def advance(self) -> datetime | None:
+        """Let happen what is due and return when there will be more."""
+        with self._lock:
+            self.now()
+            return self.timeline.next_due
+
+    @abstractmethod
+    def release(self) -> None:
+        """Let go on what was held by faults that are no longer in force."""

@@ -1,0 +1,102 @@
+"""Failures of V-IPU on demand: what to break, for which calls and partitions, on the server and in its command."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rehearsal.simulators.http import faults
+
+LIST_ALLOCATIONS = "allocations.list"
+LIST_IPUS = "ipus.list"
+LIST_PARTITIONS = "partitions.list"
+GET = "partitions.get"
+CREATE = "partitions.create"
+REMOVE = "partitions.remove"
+
+
+class FaultKind(StrEnum):
+    """Everything that can be made to go wrong."""
+
+    REFUSED = "refused"
+    """A call is refused with `message` and gRPC's `grpc_code` (empty: words alone), without effect."""
+
+    CREATE_FAILS = "create_fails"
+    """A create fails when it would have been done, and leaves nothing behind."""
+
+    CREATE_LEAKS = "create_leaks"
+    """A create fails when it would have been done; what it had made stays, broken, and keeps its IPUs."""
+
+    CREATE_STUCK = "create_stuck"
+    """A partition stays in its creating state until the fault is cleared."""
+
+    ACTIVE_LATE = "active_late"
+    """A create says that it is done `seconds` before the partition is active."""
+
+    REMOVE_LATE = "remove_late"
+    """A remove says that it is done `seconds` before it is; until then the partition looks as before."""
+
+    REMOVE_LEAKS = "remove_leaks"
+    """A remove fails, and leaves the partition broken."""
+
+    HTTP_ERROR = faults.HTTP_ERROR
+    """The server is out of order: the command says that it does not reach it. With code 0 the connection breaks."""
+
+    HANG = faults.HANG
+    """A call is answered only after `seconds`."""
+
+    COMMAND_HANGS = "command_hangs"
+    """The command has its answer, says nothing and does not end; a child of it holds its output open."""
+
+    COMMAND_DIES = "command_dies"
+    """The command is killed when it has its answer and has written half of it."""
+
+    COMMAND_GARBLES = "command_garbles"
+    """The command writes `body` instead of its output and exits with `exit_code`."""
+
+    COMMAND_WARNS = "command_warns"
+    """The command writes `message` to stderr before it does its work."""
+
+    COMMAND_FLOODS = "command_floods"
+    """The command writes without end."""
+
+
+CALL_FAULTS = faults.CALL_FAULTS
+CREATE_FAULTS = (FaultKind.CREATE_FAILS, FaultKind.CREATE_LEAKS, FaultKind.CREATE_STUCK, FaultKind.ACTIVE_LATE)
+REMOVE_FAULTS = (FaultKind.REMOVE_LATE, FaultKind.REMOVE_LEAKS)
+COMMAND_FAULTS = (
+    FaultKind.COMMAND_HANGS,
+    FaultKind.COMMAND_DIES,
+    FaultKind.COMMAND_GARBLES,
+    FaultKind.COMMAND_WARNS,
+    FaultKind.COMMAND_FLOODS,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a fault may strike; None where it isn't known."""
+
+    method: str | None = None
+    #: The id of a partition.
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault(faults.BaseFault):
+    """One thing to break; what is None matches everything. `name` is a regular expression for a whole id."""
+
+    kinds = FaultKind
+    patterns = ("name",)
+
+    kind: FaultKind
+    name: str | None = None
+    grpc_code: str = "Internal"
+    exit_code: int = 0
+
+    def strikes(self, target: Target) -> bool:
+        """Tell whether the fault is meant for such a call or partition."""
+        return (self.method is None or self.method == target.method) and (
+            self.name is None or (target.name is not None and re.fullmatch(self.name, target.name) is not None)
+        )

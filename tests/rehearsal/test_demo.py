@@ -1,0 +1,121 @@
+"""What the demo says before it starts anything, and at its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner import constants
+from provisioner.cli.exits import ExitCode
+from provisioner.cli.manifests import Manifests
+from provisioner.cli.yamltext import read_documents
+from rehearsal.commands.demo import problem_with, summary
+from rehearsal.commands.main import main
+from rehearsal.demos.story import PoolTimes
+from tests.support.objects import pod_spec, raw_job, raw_jobset
+
+PHASES = ("wanted", "creating", "provisioning", "ready", "in_use", "idle", "deleting", "gone")
+
+
+def times(name: str, job: str, *, until: str = "gone", step_seconds: float = 1234.5) -> PoolTimes:
+    """Return a pool that has come as far as a phase."""
+    reached = PHASES[: PHASES.index(until) + 1]
+    entered = {phase: step_seconds * step for step, phase in enumerate(reached)}
+    return PoolTimes(name=name, chips=8, jobs=[job], entered=entered)
+
+
+CALLS = {"nodePools.create": {"200": 2}, "nodePools.list": {"200": 40, "429": 2}}
+
+
+def test_what_was_created_and_deleted_is_called_so() -> None:
+    """With the times of each step and the calls to GKE, on 80 columns whatever the names are."""
+    pools = [times(f"{'long-name-' * 3}0123456789", "long-name-" * 5), times("b-0123456789", "b-0", step_seconds=1)]
+    lines = list(summary(pools, CALLS))
+    assert lines[-1] == "16 chips in 2 node pools, created and deleted."
+    assert max(map(len, lines)) <= 80
+    assert any(line.split() == ["b-0", "8", "1.0", "2.0", "1.0", "1.0", "1.0", "1.0"] for line in lines)
+    assert any(line.split() == ["total", "44"] for line in lines)
+
+
+@pytest.mark.parametrize("until", ["creating", "ready", "in_use", "deleting"])
+def test_what_is_left_after_an_interruption_is_named(until: str) -> None:
+    """With how far it came, and nothing is called deleted that is not."""
+    lines = list(summary([times("a-0123456789", "a-0"), times("b-0123456789", "b-0", until=until)], CALLS))
+    assert not any("created and deleted" in line for line in lines)
+    assert "16 chips in 2 node pools; 1 deleted, 1 left:" in lines
+    assert f"  b-0123456789: 8 chips, {until.replace('_', ' ')}" in lines
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        pytest.param("--create-seconds=-1", "create_seconds: -1.0 is not a number of seconds", id="a negative time"),
+        pytest.param("--operations-quota=0", "operations_quota: 0 is less than 1", id="no operation at all"),
+    ],
+)
+def test_a_pace_that_makes_no_sense_is_a_usage_error(
+    option: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is started."""
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", option])
+    assert ended.value.code == ExitCode.USAGE
+    assert words in capsys.readouterr().err
+
+
+def test_without_a_pool_there_is_no_table() -> None:
+    """As when it is interrupted early."""
+    assert list(summary([], CALLS))[-1] == "No node pool was created."
+
+
+def problem(*raws: dict[str, Any], **environment: str) -> str:
+    """Return what is wrong with objects."""
+    documents, problems = read_documents("f", yaml.safe_dump_all(raws))
+    return problem_with(Manifests(documents=tuple(documents), problems=tuple(problems)), environment)
+
+
+@pytest.mark.parametrize(
+    ("raws", "words"),
+    [
+        pytest.param([], "there is no JobSet in these files, and", id="nothing"),
+        pytest.param([raw_job()], "there is no JobSet in these files (only Job)", id="another kind"),
+        pytest.param(
+            [raw_jobset(pod=pod_spec(chips=0))], "no JobSet in these files requests google.com/tpu", id="no chips"
+        ),
+        pytest.param([raw_jobset(spec={"suspend": True})], "every JobSet in these files is suspended", id="suspended"),
+        pytest.param(
+            [raw_jobset(pod={**pod_spec(), "nodeSelector": {}})],
+            f"no nodeSelector {constants.TPU_TOPOLOGY}",
+            id="no topology, of which no Event tells",
+        ),
+        pytest.param(
+            [raw_jobset(metadata={"labels": {constants.DISABLE: "true"}})], "gets no node pools", id="disabled"
+        ),
+        pytest.param([{**raw_jobset(), "spec": "x"}], "it must be an object", id="rejected by the API server"),
+    ],
+)
+def test_manifests_with_which_nothing_would_happen_are_named_at_once(raws: list[dict[str, Any]], words: str) -> None:
+    """Not after minutes of silence."""
+    assert words in problem(*raws)
+
+
+@pytest.mark.parametrize(
+    "raws",
+    [
+        pytest.param([raw_jobset()], id="a JobSet"),
+        pytest.param([raw_job(), raw_jobset()], id="beside another kind"),
+        pytest.param([raw_jobset(pod=pod_spec(topology="2x2x3"))], id="a mistake that an Event tells"),
+    ],
+)
+def test_what_shows_something_is_started(raws: list[dict[str, Any]]) -> None:
+    """Also a mistake, which the provisioner itself explains then."""
+    assert problem(*raws) == ""
+
+
+def test_settings_of_the_environment_count() -> None:
+    """Those of the rehearsal's own cluster are fixed."""
+    assert problem(raw_jobset(), SERVED_NAMESPACES="other", GCP_ZONE="nonsense") != ""
+    assert problem(raw_jobset(), GCP_ZONE="nonsense") == ""
+    assert "MAX_CHIPS" in problem(raw_jobset(), MAX_CHIPS="many")

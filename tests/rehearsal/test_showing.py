@@ -1,0 +1,122 @@
+"""How a demo goes on and ends, whatever it shows."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from provisioner.cli.exits import ExitCode
+from rehearsal.commands.showing import Demo
+from rehearsal.demos.world import RehearsalError
+from rehearsal.localcluster import LocalClusterError
+
+
+@dataclass
+class Stage:
+    """Stands for the rehearsal and for its story, which has a line for each look."""
+
+    lines: list[str] = field(default_factory=list)
+    looks: int = 0
+    interrupted_at: int = 0
+    cluster: Any = field(default_factory=lambda: SimpleNamespace(kubeconfig=Path("config"), binaries={"kubectl": "k"}))
+
+    def check(self) -> None:
+        """Note that it was looked at; somebody may interrupt it meanwhile."""
+        self.looks += 1
+        if self.looks == self.interrupted_at:
+            signal.raise_signal(signal.SIGINT)
+
+    def advance(self) -> Iterator[str]:
+        """Tell the next line."""
+        yield from self.lines[self.looks - 1 : self.looks]
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Iterator[None]:
+    """Leave signals as they were."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def shown(stage: Stage, *, keep: bool = False, patience_seconds: float = 5.0) -> tuple[Demo, bool]:
+    """Watch until the second look; return the demo, and whether that was seen."""
+    demo, ended = Demo(keep=keep), False
+    with demo:
+        ended = demo.watch(
+            stage,  # type: ignore[arg-type]
+            stage,
+            ended=lambda: "nothing is left" if stage.looks > 1 else "",
+            picture=lambda: "a picture",
+            patience_seconds=patience_seconds,
+        )
+        demo.stay(stage, {"a place": "somewhere"})  # type: ignore[arg-type]
+    return demo, ended
+
+
+def test_a_demo_tells_what_changes_until_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each line with the time since the start."""
+    demo, ended = shown(Stage(["one", "two"]))
+    assert (demo.exit_code, ended) == (ExitCode.OK, True)
+    assert [line.split(" s  ")[1] for line in capsys.readouterr().out.splitlines()] == [
+        "one",
+        "two",
+        "nothing is left",
+    ]
+
+
+@pytest.mark.parametrize(("keep", "code"), [(False, ExitCode.INTERRUPTED), (True, ExitCode.OK)])
+def test_an_interrupted_demo_ends_at_once(keep: bool, code: ExitCode, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who wants to keep everything ends it by an interruption anyway."""
+    stage = Stage(["one"], interrupted_at=1)
+    demo, ended = shown(stage, keep=keep)
+    assert (demo.exit_code, ended, stage.looks) == (code, False, 1)
+    assert "Everything keeps running" not in capsys.readouterr().out
+
+
+def test_what_is_kept_is_named_and_watched_until_the_interruption(capsys: pytest.CaptureFixture[str]) -> None:
+    """With KEEP in the environment, too."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("KEEP", "1")
+        stage = Stage(interrupted_at=3)
+        demo, ended = shown(stage)
+    assert (demo.exit_code, ended, stage.looks) == (ExitCode.OK, True, 3)
+    assert capsys.readouterr().out.endswith(
+        "Everything keeps running until Ctrl-C:\n  export KUBECONFIG=config\n  kubectl  k\n  a place  somewhere\n\n"
+    )
+
+
+def test_a_standstill_fails_the_demo_with_a_picture(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rather than wait for ever."""
+    demo, ended = shown(Stage(), patience_seconds=0.0)
+    assert (demo.exit_code, ended) == (ExitCode.ERROR, False)
+    assert "The demo failed: nothing has happened for 0 s.\na picture" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RehearsalError("x"), ExitCode.ERROR),
+        (LocalClusterError("x", advice="y"), ExitCode.ERROR),
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED),
+    ],
+)
+def test_what_goes_wrong_is_the_exit_code(error: BaseException, code: ExitCode) -> None:
+    """A second Ctrl-C is a KeyboardInterrupt."""
+    demo = Demo(keep=False)
+    with demo:
+        raise error
+    assert demo.exit_code == code
+
+
+def test_a_mistake_of_ours_is_not_hidden() -> None:
+    """Its traceback is what to report."""
+    with pytest.raises(ZeroDivisionError), Demo(keep=False):
+        raise ZeroDivisionError

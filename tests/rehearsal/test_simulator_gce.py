@@ -1,0 +1,27 @@
+"""What `simulator-gce` says before it serves anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from provisioner.cli.exits import ExitCode
+from rehearsal.commands.main import main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param(["--set=colour=red"], "colour: no such setting", id="an unknown setting"),
+        pytest.param(["--set=boot_seconds=soon"], "boot_seconds: 'soon' is not of type float", id="another type"),
+        pytest.param(["--set=heartbeat_seconds=0"], "heartbeat_seconds: 0 is not a time to wait", id="no pause at all"),
+        pytest.param(["--set=project=x"], "project: can be set only at startup", id="one that is an option"),
+    ],
+)
+def test_a_setting_that_is_none_is_a_usage_error(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before a port is taken."""
+    with pytest.raises(SystemExit) as ended:
+        main(["simulator-gce", *arguments])
+    assert ended.value.code == ExitCode.USAGE
+    assert words in " ".join(capsys.readouterr().err.split())
