@@ -158,14 +158,16 @@ class Fairness:
         if any(pod.node for pod in workload.pods.values()) and not workload.gang:
             return True
         used = {NAMESPACE: 0, HOSTILE_NAMESPACE: 0}
+        of_stock = 0
         for pool in self._simulation.cloud.pools.values():
             for namespace in self._users(pool):
                 used[namespace] = used.get(namespace, 0) + chips_in(pool)
+                of_stock += chips_in(pool) * (pool.plan.machine.accelerator == workload.shape.accelerator)
         wanted = workload.shape.hosts * workload.shape.chips * (workload.replicas if workload.gang else 1)
         hostile = self._hostile
         limits = (
             (hostile.max_chips, sum(used.values())),
-            (hostile.stock_chips, sum(used.values())),
+            (hostile.stock_chips, of_stock),
             (hostile.most_chips_of(NAMESPACE), used[NAMESPACE]),
         )
         return all(most is None or chips + wanted <= most for most, chips in limits)

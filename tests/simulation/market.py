@@ -120,14 +120,17 @@ class Market:
         return says(self._full_code, text, of_capacity=True)
 
     def before_create(self, body: dict[str, Any], chips: int) -> None:
-        """Let a create run into a stockout where the zone has too few chips left."""
+        """Let a create run into a stockout where the zone has too few chips of its generation left."""
         if self.stock_chips is None:
             return
-        zone = body["nodePool"]["locations"][0]
+        zone, generation = body["nodePool"]["locations"][0], body["nodePool"]["config"]["machineType"].split("-")[0]
         pools = [pool for pool in self.simulation.cloud.pools.values() if is_ours(pool)]
-        used = sum(chips_of(pool) for pool in pools if zone in pool.plan.zones)
+        same = (pool for pool in pools if pool.plan.machine.name.split("-")[0] == generation)
+        used = sum(chips_of(pool) for pool in same if zone in pool.plan.zones)
         if used + chips > self.stock_chips:
-            self.stage.fault("stock too small", "%s has %d of %d chips in use", zone, used, self.stock_chips)
+            self.stage.fault(
+                "stock too small", "%s has %d of %d chips in use", f"{zone} {generation}", used, self.stock_chips
+            )
             name, seconds = body["nodePool"]["name"], self.simulation.hostile.stockout_seconds
             world = self.simulation.cloud.world
             world.faults.add(Fault(kind=FaultKind.STOCKOUT, pool=name, count=1, after_seconds=seconds))

@@ -630,3 +630,22 @@ def test_nobody_tries_capacity_that_is_out_of_stock_while_a_pool_of_it_is_being_
     world.finish_deletes()
     world.run(2, seconds=10)
     assert len(world.pools) == 1
+
+
+def test_a_slice_of_another_shape_takes_turns_with_gangs_that_want_the_same_stock() -> None:
+    """Otherwise each of its rare tries may find a part of the stock held by a gang that never gets all."""
+    world = World(settings_=settings(partial_hold_seconds=22.0))
+
+    def refuse(create: Create) -> Failure | None:
+        wanted = 8 if create.request.topology == "2x2x2" else 4
+        used = sum(4 * pool.hosts for pool in world.pools.values())
+        return failure(FailureKind.STOCKOUT) if used + wanted > 8 else None
+
+    world.refuse_create = refuse
+    small = make_requirements(topology="2x2x1", tolerations=())
+    world.add(*(gang(f"g{number}", "greedy", 3, template=small, parallelism=1) for number in range(2)))
+    world.live(232, seconds=7)
+    honest = make_jobset("honest", namespace="honest", replicas=1)
+    world.add(honest)
+    world.live(60, seconds=7)
+    assert world.bound(honest) == 1

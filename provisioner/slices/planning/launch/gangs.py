@@ -9,7 +9,7 @@ one has its turn at a time (`planning.turns`), so two half-served workloads do n
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -23,6 +23,7 @@ from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch.blocked import problem_of_all
 from provisioner.slices.planning.launch.capacity import wants_all_or_nothing
 from provisioner.slices.planning.match.assignment import Matching
+from provisioner.slices.planning.memory.backoff import probing
 from provisioner.slices.planning.memory.state import Gang, Memory
 from provisioner.slices.planning.notices import notice
 from provisioner.slices.planning.plan import Notice
@@ -32,6 +33,7 @@ from provisioner.slices.planning.turns import (
     TURN,
     LastTurns,
     Turn,
+    Unit,
     had_since,
     had_turn,
     in_order,
@@ -88,6 +90,7 @@ def take_turns(round_: Round) -> Turns:
     queued = {uid for uid, gang in memory.gangs.items() if gang.queues and uid in members}
     unsatisfiable = frozenset(uid for uid in queued if problem_of_all(round_, members[uid]))
     nodes = {node.name for each in round_.supply.values() for node in each.nodes} if queued else set[str]()
+    alone = _alone(round_, members) if queued else {}
     turns: dict[str, Turn] = {}
     sidelined: dict[WorkloadUid, str] = {}
     for accelerator, uids in sorted(_by_accelerator(members).items()):
@@ -106,6 +109,11 @@ def take_turns(round_: Round) -> Turns:
             for uid in sorted(since, key=lambda uid: (since[uid], uid))
         }
         turn = memory.turns.get(resource)
+        waiting |= {
+            unit: at
+            for unit, at in alone.get(accelerator, {}).items()
+            if turn is None or turn.holder != unit or not _has_tried(turn, memory)
+        }
         kept = turn is not None and turn.holder in waiting and _needs_more(turn, resource, members, memory)
         if turn is None or not (kept or waiting.keys() == {turn.holder} or _creates(turn, members, round_)):
             # Nobody waits for one that is alone: it ends its turn itself, by giving back.
@@ -120,6 +128,9 @@ def take_turns(round_: Round) -> Turns:
             continue
         order = in_order(resource, {unit: at for unit, at in waiting.items() if unit != turn.holder}, memory.last_turns)
         for place, unit in enumerate(order, start=1):
+            if unit.workload_uid not in members:
+                # What it waits for may be another stock after all.
+                continue
             sidelined[unit.workload_uid] = (
                 f"another workload has its turn for all its {accelerator} slices until {clock(turn.until, now)} at "
                 f"the latest; this one is number {place} of {len(order)} in the queue"
@@ -134,12 +145,40 @@ def take_turns(round_: Round) -> Turns:
     )
 
 
+def _alone(round_: Round, members: Collection[WorkloadUid]) -> dict[str, dict[Unit, datetime]]:
+    """List, by accelerator, the slices that start alone and have tried more than once capacity that is out of stock.
+
+    Their shape may be another than that of workloads that start together, and the stock the same.
+    """
+    memory, found = round_.memory, defaultdict[str, dict[Unit, datetime]](dict)
+    tried = {unit for resource, unit in memory.last_turns if probing(memory.backoffs, resource) is not None}
+    for each in round_.slices.values() if tried else ():
+        unit, has_pool = unit_of(each), any(pool.usable for pool in round_.owned.get(each.id, ()))
+        if (
+            unit in tried
+            and each.pending
+            and each.shape is not None
+            and not has_pool
+            and unit.workload_uid not in members
+        ):
+            found[each.shape.accelerator.label][unit] = waits_since(each, round_.now)
+    return found
+
+
+def _has_tried(turn: Turn, memory: Memory) -> bool:
+    """Whether the holder of a turn has tried capacity that is out of stock since it began."""
+    return any(
+        unit == turn.holder and at > turn.began_at and probing(memory.backoffs, resource) is not None
+        for (resource, unit), at in memory.last_turns.items()
+    )
+
+
 def _needs_more(turn: Turn, resource: str, members: Mapping[WorkloadUid, Sequence[Slice]], memory: Memory) -> bool:
     """Whether the holder of a turn waits for one at a resource that comes later, or has that one now."""
     unit = turn.holder
     if unit is None:
         return False
-    shapes = (each.shape for each in members[unit.workload_uid])
+    shapes = (each.shape for each in members.get(unit.workload_uid, ()))
     others = {f"{_RESOURCE}{shape.accelerator.label}" for shape in shapes if shape is not None}
     later = {each for each in others if each > resource and each in memory.turns}
     # Limits come after all accelerators.
@@ -149,14 +188,17 @@ def _needs_more(turn: Turn, resource: str, members: Mapping[WorkloadUid, Sequenc
 
 
 def _creates(turn: Turn, members: Mapping[WorkloadUid, Sequence[Slice]], round_: Round) -> bool:
-    """Whether pools of the holder are being created, or all have just come up and its pods are not bound yet.
+    """Whether pools of the holder are being created, or all have just come up and are held until its pods are bound.
 
     For no longer than a create that finds no capacity takes.
     """
-    slices = members.get(turn.holder.workload_uid, ()) if turn.holder is not None else ()
+    unit = turn.holder
+    slices: Iterable[Slice] = members.get(unit.workload_uid, ()) if unit is not None else ()
+    if unit is not None and unit.group_key:
+        slices = [each for each in round_.slices.values() if unit_of(each) == unit]
     pools = [[each for each in round_.owned.get(slice_.id, ()) if each.usable] for slice_ in slices]
     busy = any(each.pool.status is PoolStatus.PROVISIONING for many in pools for each in many)
-    complete = all(pools) and any(each.pending for each in slices)
+    complete = all(pools) and any(each.pending for each in slices) and not (unit is not None and unit.group_key)
     return round_.now - turn.began_at < SLOWEST and (busy or complete)
 
 
