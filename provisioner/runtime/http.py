@@ -20,7 +20,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import h11
 import structlog
@@ -91,6 +91,17 @@ class Limits:
     answers_at_once: int = 200
 
 
+class _Requests(h11.Connection):
+    """Reads requests, without bodies in chunks: those of one byte each would take the processor from all others."""
+
+    def next_event(self) -> Any:
+        """Return what comes next. Raises RemoteProtocolError for a request that is rejected."""
+        event = super().next_event()
+        if isinstance(event, h11.Request) and any(name == b"transfer-encoding" for name, _ in event.headers):
+            raise h11.RemoteProtocolError("a body in chunks")
+        return event
+
+
 class _Connection(H11Protocol):
     """One client's connection, from its first packet on, and the time that its current request has left."""
 
@@ -101,6 +112,7 @@ class _Connection(H11Protocol):
 
     def __init__(self, server: _Server, host: str) -> None:
         super().__init__(server.config, server.server_state, {})
+        self.conn = _Requests(h11.SERVER, server.limits.header_bytes)
         self._server = server
         self.host = host
         self._begin()
@@ -137,13 +149,6 @@ class _Connection(H11Protocol):
         super().on_response_complete()
         if not self.cycle.response_complete:
             self._begin()
-
-    def send_400_response(self, msg: str) -> None:
-        """End a connection that speaks no HTTP, without a word where an answer has begun."""
-        try:
-            super().send_400_response(msg)
-        except h11.LocalProtocolError:
-            self.cut()
 
     def timeout_keep_alive_handler(self) -> None:
         """End without waiting until the client has read its answer."""

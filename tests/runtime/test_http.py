@@ -133,13 +133,11 @@ _CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         pytest.param(b"GET / HTTP/1.1\r\nHost: x\0\r\n\r\n", 400, id="a null byte"),
         pytest.param(_SIZED + b"+2\r\n\r\nab", 400, id="a size with a sign"),
         pytest.param(_SIZED + b"99999999999999999999999\r\n\r\n", 400, id="a size that no number holds"),
-        pytest.param(
-            b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, gzip\r\n\r\n", 400, id="chunks inside of gzip"
-        ),
         pytest.param(_SIZED + b"5\r\nContent-Length: 6\r\n\r\n", 400, id="two sizes of one body"),
-        pytest.param(_CHUNKED + b"ZZ\r\n", 400, id="a chunk without a size, while the app waits for it"),
         pytest.param(_SIZED + b"101\r\n\r\n", 413, id="a long body, declared"),
-        pytest.param(_CHUNKED + b"a\r\n0123456789\r\n" * 11, 413, id="a long body, in chunks"),
+        pytest.param(
+            _CHUNKED + b"1\r\na\r\n0\r\n\r\n", 400, id="a body in chunks, which may be of one byte each"
+        ),
     ],
 )
 def test_what_is_rejected(serve: Serve, capfd: pytest.CaptureFixture[str], request_: bytes, status: int) -> None:
@@ -153,27 +151,6 @@ def test_what_is_rejected(serve: Serve, capfd: pytest.CaptureFixture[str], reque
     assert lines == []
     assert answer(port, b"POST / HTTP/1.0\r\nContent-Length: 2\r\n\r\nab").endswith(b"\r\n\r\n2")
     assert capfd.readouterr() == ("", "")
-
-
-def test_a_body_that_becomes_wrong_while_it_is_answered(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    """It ends the connection, and nobody logs it."""
-
-    async def begin(_scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"begun", "more_body": True})
-        while (await receive())["type"] != "http.disconnect":
-            pass
-
-    [port] = serve(begin, request_seconds=60.0).ports
-    caplog.clear()
-    with socket.create_connection(("127.0.0.1", port), _PATIENCE_SECONDS) as client, capture_logs() as lines:
-        client.sendall(_CHUNKED)
-        assert client.recv(12) == b"HTTP/1.1 200"
-        client.sendall(b"ZZ\r\n")
-        with contextlib.suppress(ConnectionResetError):
-            assert b"begun" in _read_all(client)
-    assert lines == []
-    assert caplog.records == []
 
 
 def test_the_longest_body(serve: Serve) -> None:
