@@ -2,30 +2,41 @@
 
 Start returns when the cluster has been seen to work. It is for rehearsals and tests: one replica of everything,
 data that need not survive, no isolation from other users of this machine.
+
+One program of the cluster: started on free ports, started again on the same ones.
+
+What `kubeadm init` leaves in a cluster for machines that join it: rights, and what they read before they trust it.
+
+The controller manager adds a signature to cluster-info for each bootstrap token. kubeadm's own configuration, which
+only kubeadm reads, is left out.
 """
 
 from __future__ import annotations
 
 import atexit
+import base64
+import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from rehearsal.localcluster import components, kubeadm, operators, readiness, recipes
+import yaml
+
+from rehearsal.localcluster import components, operators, readiness, recipes
 from rehearsal.localcluster.api import ApiClient, ApiError
 from rehearsal.localcluster.binaries import Binaries, resolve_binaries
-from rehearsal.localcluster.component import Component
+from rehearsal.localcluster.components import Plan, Site
 from rehearsal.localcluster.credentials import ADMIN, Credentials
 from rehearsal.localcluster.errors import LocalClusterError
 from rehearsal.localcluster.operators import JOBSET, LWS, Operator
 from rehearsal.localcluster.ports import HOST
-from rehearsal.localcluster.processes import stop_all, wait_until
+from rehearsal.localcluster.processes import Process, stop_all, wait_until
 from rehearsal.localcluster.progress import Progress, log_progress
 
 START_TIMEOUT_SECONDS = 120.0
@@ -34,6 +45,147 @@ START_TIMEOUT_SECONDS = 120.0
 _GRACE_SECONDS = 0.7
 # The API server delays creates of a kind that it has served for less; no caller should meet that.
 _NEW_KIND_SECONDS = 2.0
+
+
+_ATTEMPTS = 5
+_PORT_TAKEN = "address already in use"
+
+
+_RBAC = "rbac.authorization.k8s.io"
+_PUBLIC = "kube-public"
+_INFO = "cluster-info"
+#: What tokens for machines make their bearers.
+_JOINING = "system:bootstrappers:kubeadm:default-node-token"
+_REQUESTS = "system:certificates.k8s.io:certificatesigningrequests"
+
+
+def install(api: ApiClient, *, server_url: str, authority_pem: bytes) -> bool:
+    """Install all of it; False where the API server does not take something yet."""
+    found = objects(server_url=server_url, authority_pem=authority_pem)
+    return all(api.try_apply(path, json.dumps(raw).encode()).status < 300 for path, raw in found)
+
+
+def objects(*, server_url: str, authority_pem: bytes) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield each object with its address."""
+    cluster = {"server": server_url, "certificate-authority-data": base64.b64encode(authority_pem).decode("ascii")}
+    # Without a user: it is for everybody.
+    kubeconfig = {"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "", "cluster": cluster}]}
+    yield (
+        f"/api/v1/namespaces/{_PUBLIC}/configmaps/{_INFO}",
+        _named("v1", "ConfigMap", _INFO, data={"kubeconfig": yaml.safe_dump(kubeconfig)}),
+    )
+    reads_info = "kubeadm:bootstrap-signer-clusterinfo"
+    rule = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [_INFO], "verbs": ["get"]}
+    yield _rbac("Role", reads_info, namespace=_PUBLIC, rules=[rule])
+    yield _rbac(
+        "RoleBinding",
+        reads_info,
+        namespace=_PUBLIC,
+        roleRef=_reference("Role", reads_info),
+        subjects=[{"apiGroup": _RBAC, "kind": "User", "name": "system:anonymous"}],
+    )
+    yield _rbac(
+        "ClusterRole", "kubeadm:get-nodes", rules=[{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]
+    )
+    for name, role, group in (
+        ("kubeadm:get-nodes", "kubeadm:get-nodes", _JOINING),
+        ("kubeadm:kubelet-bootstrap", "system:node-bootstrapper", _JOINING),
+        ("kubeadm:node-autoapprove-bootstrap", f"{_REQUESTS}:nodeclient", _JOINING),
+        ("kubeadm:node-autoapprove-certificate-rotation", f"{_REQUESTS}:selfnodeclient", "system:nodes"),
+    ):
+        yield _rbac(
+            "ClusterRoleBinding",
+            name,
+            roleRef=_reference("ClusterRole", role),
+            subjects=[{"apiGroup": _RBAC, "kind": "Group", "name": group}],
+        )
+
+
+def _rbac(kind: str, name: str, *, namespace: str = "", **parts: Any) -> tuple[str, dict[str, Any]]:
+    place = f"namespaces/{namespace}/" if namespace else ""
+    path = f"/apis/{_RBAC}/v1/{place}{kind.lower()}s/{name}"
+    return path, _named(f"{_RBAC}/v1", kind, name, **parts)
+
+
+def _named(api_version: str, kind: str, name: str, **parts: Any) -> dict[str, Any]:
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, **parts}
+
+
+def _reference(kind: str, name: str) -> dict[str, str]:
+    return {"apiGroup": _RBAC, "kind": kind, "name": name}
+
+
+class Component:
+    """A program and its current plan."""
+
+    def __init__(self, name: str, site: Site, plan: Callable[[Site], Plan], *, timeout_seconds: float) -> None:
+        self.name = name
+        self._site = site
+        self._make_plan = plan
+        self._timeout_seconds = timeout_seconds
+        self._plan: Plan | None = None
+        self._process: Process | None = None
+
+    @property
+    def log(self) -> Path:
+        """The file that its output goes to."""
+        return self._site.log(self.name)
+
+    @property
+    def port(self) -> int:
+        """The port that others reach it at; final once it was ready."""
+        return self._plan.port if self._plan is not None else 0
+
+    @property
+    def process(self) -> Process:
+        """The process of the last start."""
+        if self._process is None:
+            raise LocalClusterError(f"{self.name} was not started.", advice="Start the cluster with it.")
+        return self._process
+
+    @property
+    def started(self) -> bool:
+        """Whether it was ever started."""
+        return self._process is not None
+
+    def start(self) -> None:
+        """Start it on ports that are free now; await_ready() sees whether they still were."""
+        self._plan = self._make_plan(self._site)
+        self._process = Process(self.name, self._plan.command, log=self.log, environment=self._site.environment())
+        self._process.start()
+
+    def await_serving(self) -> None:
+        """Wait until it has its port, starting it on other ports where another program was quicker."""
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                self._wait(early=True)
+            except LocalClusterError:
+                if self.process.running or not any(_PORT_TAKEN in line for line in self.process.tail(20)):
+                    raise
+                self.start()
+            else:
+                return
+        self._wait(early=True)
+
+    def await_ready(self) -> None:
+        """Wait until it is ready, starting it on other ports where another program was quicker."""
+        self.await_serving()
+        self._wait()
+
+    def start_again(self) -> None:
+        """Start the ended program with the same command: same ports, same data; wait until it is ready."""
+        self.process.start()
+        self._wait()
+
+    def _wait(self, *, early: bool = False) -> None:
+        plan = self._plan
+        if plan is not None:
+            wait_until(
+                plan.serving if early and plan.serving is not None else plan.ready,
+                what=f"{self.name} to become ready",
+                timeout_seconds=self._timeout_seconds,
+                processes=(self.process,),
+            )
 
 
 class LocalCluster:
@@ -198,7 +350,7 @@ class LocalCluster:
         progress(f"the API server answers at {self.server_url} after {time.monotonic() - started:.1f} s")
         self._wait(
             "the API server to take what machines join by",
-            partial(kubeadm.install, api, server_url=self.server_url, authority_pem=trust.authority_pem),
+            partial(install, api, server_url=self.server_url, authority_pem=trust.authority_pem),
         )
         others = [one for one in self._components.values() if one not in {etcd, apiserver}]
         for component in others:

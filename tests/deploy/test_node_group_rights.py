@@ -46,7 +46,7 @@ from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT, taint_of
 from provisioner.nodegroups.writing import Writer
 from rehearsal.demos import Rehearsal
 from rehearsal.demos.world import wait_for
-from rehearsal.simulators.compute.guests import identity
+from rehearsal.simulators.compute.guests import joining
 from tests.deploy.kit import DEPLOY, NAMESPACE, Right, kubeconfig_of_service_account, request_as, rights, role_without
 from tests.deploy.tries import SERVED_SECONDS, Try, try_events, try_watch
 from tests.support.nodegroups import SPECS
@@ -128,7 +128,7 @@ def _token(rehearsal: Rehearsal) -> Write:
 
 
 def _request(rehearsal: Rehearsal) -> Write:
-    body = identity.request_body(identity.new_key("rights").request_pem)
+    body = joining.request_body(joining.new_key("rights").request_pem)
     # As no kubelet asks: Kubernetes would approve what the administrator asks for.
     body["spec"]["usages"] = ["client auth"]
     made = rehearsal.api.post(collection_path("certificatesigningrequests", root=approval.API_ROOT), body)["metadata"]

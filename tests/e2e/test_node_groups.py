@@ -29,7 +29,7 @@ from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT
 from provisioner.settings.nodegroups import NodeGroupSettings
 from rehearsal.demos import Rehearsal
 from rehearsal.simulators.compute import ComputeSimulator
-from rehearsal.simulators.compute.guests import identity
+from rehearsal.simulators.compute.guests import joining
 from rehearsal.simulators.compute.guests.client import Access, HttpsClient
 from tests.deploy.kit import Recorder, Right, kubeconfig_of_service_account, rights
 from tests.deploy.mainjob import used_rights
@@ -222,19 +222,19 @@ class Intruder:
         address = urlsplit(world.admin.url)
         authority = world.rehearsal.cluster.ca_certificate_pem.decode()
         self.access = Access(host=str(address.hostname), port=int(address.port or 0), authority_pem=authority)
-        self.key = identity.new_key(token.machine)
+        self.key = joining.new_key(token.machine)
 
-    def ask(self, key: identity.NewKey) -> str:
+    def ask(self, key: joining.NewKey) -> str:
         """Ask for a certificate; return the address of the request."""
         client = HttpsClient(replace(self.access, token=self.token.value))
-        made = client.call("POST", identity.REQUESTS, identity.request_body(key.request_pem))
+        made = client.call("POST", joining.REQUESTS, joining.request_body(key.request_pem))
         client.close()
-        return f"{identity.REQUESTS}/{made['metadata']['name']}"
+        return f"{joining.REQUESTS}/{made['metadata']['name']}"
 
     def register(self, body: dict[str, Any]) -> None:
         """Register a node with the certificate of the machine's own."""
         path = self.ask(self.key)
-        issued = wait_for(lambda: identity.certificate_of(self.world.admin.get(path)), what="the certificate is issued")
+        issued = wait_for(lambda: joining.certificate_of(self.world.admin.get(path)), what="the certificate is issued")
         client = HttpsClient(replace(self.access, certificate_pem=issued, key_pem=self.key.key_pem))
         client.call("POST", "/api/v1/nodes", body)
         client.close()
@@ -255,7 +255,7 @@ def test_a_machines_token_makes_it_its_own_node_and_no_other(world: World) -> No
     )
     own, other, *_ = filter(None, map(tokens.parse_secret, secrets))
     intruder = Intruder(world, own)
-    refused = [intruder.ask(identity.new_key(name)) for name in ("control-plane-1", other.machine)]
+    refused = [intruder.ask(joining.new_key(name)) for name in ("control-plane-1", other.machine)]
     place = f"gce://{PROJECT}/{SPEC['nodeLocation']}/{other.machine}"
     intruder.register(
         {

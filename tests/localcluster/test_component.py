@@ -11,7 +11,7 @@ import pytest
 
 from rehearsal.localcluster import LocalClusterError
 from rehearsal.localcluster.binaries import Binaries
-from rehearsal.localcluster.component import Component
+from rehearsal.localcluster.cluster import Component
 from rehearsal.localcluster.components import Plan, Site
 from rehearsal.localcluster.credentials import Credentials
 from rehearsal.localcluster.ports import HOST, free_ports

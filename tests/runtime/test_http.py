@@ -135,9 +135,7 @@ _CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         pytest.param(_SIZED + b"99999999999999999999999\r\n\r\n", 400, id="a size that no number holds"),
         pytest.param(_SIZED + b"5\r\nContent-Length: 6\r\n\r\n", 400, id="two sizes of one body"),
         pytest.param(_SIZED + b"101\r\n\r\n", 413, id="a long body, declared"),
-        pytest.param(
-            _CHUNKED + b"1\r\na\r\n0\r\n\r\n", 400, id="a body in chunks, which may be of one byte each"
-        ),
+        pytest.param(_CHUNKED + b"1\r\na\r\n0\r\n\r\n", 400, id="a body in chunks, which may be of one byte each"),
     ],
 )
 def test_what_is_rejected(serve: Serve, capfd: pytest.CaptureFixture[str], request_: bytes, status: int) -> None:

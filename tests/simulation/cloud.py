@@ -19,8 +19,8 @@ from provisioner.kube.quantities import format_time
 from rehearsal.simulators.gke import api, errors
 from rehearsal.simulators.gke.model import World
 from rehearsal.simulators.gke.names import ClusterName
-from rehearsal.simulators.gke.nodes import node_object
 from rehearsal.simulators.gke.records import NodeState, Pool, PoolStatus, SimulatedNode
+from rehearsal.simulators.gke.registrar import node_object
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from rehearsal.simulators.http.exchange import Request
 from tests.simulation.agenda import seconds_of

@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
 from provisioner.runtime.authority import Authority
-from rehearsal.simulators.compute.guests import discovery
+from rehearsal.simulators.compute.guests import joining
 from rehearsal.simulators.compute.guests.client import JSON, Access
 from rehearsal.simulators.compute.guests.errors import ServerError
-from rehearsal.simulators.compute.guests.identity import SIGNER
+from rehearsal.simulators.compute.guests.joining import SIGNER
 
 Json = dict[str, Any]
 
@@ -65,7 +65,7 @@ class KubeadmCluster:
             "startup-script": SCRIPT,
             "kubeadm-join-token": TOKEN,
             "kubeadm-control-plane-ip": HOST,
-            "kubeadm-ca-hash": discovery.key_hashes(self.authority.certificate_pem.decode())[0],
+            "kubeadm-ca-hash": joining.key_hashes(self.authority.certificate_pem.decode())[0],
             "kubeadm-kubernetes-version": "1.34",
             "kube-labels": "cloud.google.com/gke-tpu-accelerator=tpu-v6e-slice",
             **{key.replace("_", "-"): value for key, value in changes.items()},
@@ -106,7 +106,7 @@ class KubeadmCluster:
             self.calls.append((user, method, path))
             if self.forbidden[0] == method and self.forbidden[1] in path:
                 raise ServerError(403, f"{user} may not {method} {path}")
-            if path == discovery.PATH and self.is_intercepted and access.authority_pem:
+            if path == joining.PATH and self.is_intercepted and access.authority_pem:
                 return {"data": {"kubeconfig": "another"}}
             return copy.deepcopy(self._answer(user, method, urlsplit(path), body, content_type))
 
@@ -123,7 +123,7 @@ class KubeadmCluster:
 
     def _answer(self, user: str, method: str, address: Any, body: Any, content_type: str) -> Json:
         path = address.path
-        if path == discovery.PATH:
+        if path == joining.PATH:
             return self._cluster_info()
         if user == "system:anonymous":
             raise ServerError(403, "forbidden")
@@ -140,7 +140,7 @@ class KubeadmCluster:
     def _cluster_info(self) -> Json:
         kubeconfig = self.kubeconfig
         signatures = {
-            f"jws-kubeconfig-{token[:6]}": discovery.sign(kubeconfig, token[:6], token[7:]) for token in self.tokens
+            f"jws-kubeconfig-{token[:6]}": joining.sign(kubeconfig, token[:6], token[7:]) for token in self.tokens
         }
         return {"data": {"kubeconfig": kubeconfig, **signatures}}
 

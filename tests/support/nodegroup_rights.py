@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rehearsal.simulators.compute.permissions import PERMISSIONS
+from rehearsal.simulators.compute.api import PERMISSIONS
 
 #: On service accounts; all others are on projects.
 ACT_AS = "iam.serviceAccounts.actAs"

@@ -26,7 +26,7 @@ from provisioner.nodegroups.compute.records import (
 )
 from provisioner.nodegroups.planning.calls import Proof, Target
 from provisioner.nodegroups.reading import API_ROOT
-from rehearsal.simulators.compute.guests import identity
+from rehearsal.simulators.compute.guests import joining
 from tests.support.nodegroups import SPECS, raw_object
 
 Json = dict[str, Any]
@@ -53,7 +53,7 @@ def raw_kind(kind: Kind, name: str = GROUP, **metadata: Any) -> Json:
 
 def raw_request(node: str, name: str = "csr-1", **parts: Any) -> Json:
     """Return what a kubelet asks for its certificate with, as the API server gives it; `spec` adds to its spec."""
-    body = identity.request_body(identity.new_key(node).request_pem)
+    body = joining.request_body(joining.new_key(node).request_pem)
     who = {"username": "system:bootstrap:abcdef", "groups": ["system:bootstrappers", tokens.GROUP]}
     metadata = {"name": name, "uid": f"uid-of-{name}", "resourceVersion": "7", **parts.pop("metadata", {})}
     return {**body, "metadata": metadata, "spec": {**body["spec"], **who, **parts.pop("spec", {})}, **parts}

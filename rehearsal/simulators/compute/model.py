@@ -1,23 +1,40 @@
-"""The simulated Compute Engine's memory: policies, templates, groups, VMs, operations, and what may be asked."""
+"""The simulated Compute Engine's memory: policies, templates, groups, VMs, operations, and what may be asked.
+
+Workload policies: what Compute Engine refuses of them.
+
+By "About workload policies" a policy has a type, and may have either an accelerator topology or a maximum distance; a
+topology needs HIGH_THROUGHPUT. Which topologies exist depends on the machine type, and so shows only in a group.
+
+What may be asked of VMs: to be seen, and to get other metadata.
+
+The fingerprint must be that of the metadata as it is, else 412 conditionNotMet (reference of Metadata). It is looked at
+again when the change takes effect: an operation was seen to fail for it (bosh-google-cpi-release 159). A managed
+instance that waits for capacity has a link and no VM, so its VM is not found ("About bulk mode").
+"""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
-from rehearsal.simulators.compute import policies, templates
+from rehearsal.simulators.compute import errors, templates
 from rehearsal.simulators.compute.capacity import Market
+from rehearsal.simulators.compute.errors import Failure
 from rehearsal.simulators.compute.faults import Fault
-from rehearsal.simulators.compute.instances import Instances
 from rehearsal.simulators.compute.ledger import Asked, Ledger
 from rehearsal.simulators.compute.lifecycle import Lifecycle, MachineObserver
 from rehearsal.simulators.compute.managers import Managers
 from rehearsal.simulators.compute.names import Scope
 from rehearsal.simulators.compute.parts import Parts, check_name
 from rehearsal.simulators.compute.records import (
+    INSTANCES,
     POLICIES,
     TEMPLATES,
     Loss,
+    Machine,
+    MachineStatus,
     MachineView,
     Operation,
     Policy,
@@ -28,8 +45,84 @@ from rehearsal.simulators.compute.records import (
 )
 from rehearsal.simulators.compute.settings import ComputeSettings
 from rehearsal.simulators.compute.store import Store
+from rehearsal.simulators.compute.templates import items_of
 from rehearsal.simulators.http.timeline import Clock
 from rehearsal.simulators.http.world import BaseWorld
+from rehearsal.simulators.machines import parse_topology
+
+_STALE = "Supplied fingerprint does not match current metadata fingerprint."
+
+
+class Instances:
+    """The VMs of the world."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def get(self, scope: Scope, name: str) -> Machine:
+        """Return a VM."""
+        with self._parts.lock:
+            self._parts.now()
+            machines = self._parts.store.machines()
+            found = next((machine for machine in machines if machine.name == name and machine.scope == scope), None)
+            if found is None:
+                raise errors.not_found(scope.resource(INSTANCES, name))
+            return found
+
+    def in_zone(self, scope: Scope) -> list[Machine]:
+        """Return the VMs of a zone."""
+        with self._parts.lock:
+            self._parts.now()
+            return [machine for machine in self._parts.store.machines() if machine.scope == scope]
+
+    def metadata(self, scope: Scope, name: str) -> dict[str, str]:
+        """Return what a VM reads of itself from its metadata server, by key. Raises ApiError where there is none."""
+        with self._parts.lock:
+            return dict(self.get(scope, name).items)
+
+    def set_metadata(self, scope: Scope, name: str, sent: Mapping[str, Any], asked: Asked) -> Operation:
+        """Begin to replace the metadata of a VM."""
+        parts = self._parts
+        with parts.lock:
+            machine = self.get(scope, name)
+            items = items_of(sent, "metadata")
+            if sent.get("fingerprint") != machine.fingerprint:
+                raise errors.condition_not_met(_STALE)
+            if machine.status is MachineStatus.STOPPING:
+                raise errors.not_ready(machine.path)
+            operation = parts.ledger.begin(asked, machine, parts.now())
+
+            def effect(_when: datetime) -> Failure | None:
+                if machine not in machine.group.machines:
+                    text = f"The resource '{machine.path}' was not found"
+                    return Failure(code="RESOURCE_NOT_FOUND", message=text, http_code=404)
+                if sent["fingerprint"] != machine.fingerprint:
+                    return Failure(code="CONDITION_NOT_MET", message=_STALE, http_code=412)
+                parts.life.set_items(machine, items)
+                return None
+
+            parts.ledger.finish_later(operation, parts.settings().metadata_seconds, effect=effect)
+            return operation
+
+
+def check_policy(body: Mapping[str, Any]) -> None:
+    """Refuse a resource policy that can't be made."""
+    policy = body.get("workloadPolicy")
+    if policy is None:
+        raise errors.invalid("resource", "", "Exactly one type of policy must be specified.")
+    if "type" not in policy:
+        raise errors.required("resource.workloadPolicy.type")
+    topology, kind = policy.get("acceleratorTopology"), policy["type"]
+    if topology is not None:
+        field = "resource.workloadPolicy.acceleratorTopology"
+        if parse_topology(topology) is None:
+            raise errors.invalid(field, topology, "Must be a topology such as 4x4x4.")
+        if kind != "HIGH_THROUGHPUT":
+            raise errors.invalid(field, topology, "Can be specified only with type HIGH_THROUGHPUT.")
+        if "maxTopologyDistance" in policy:
+            raise errors.invalid(field, topology, "Can't be specified together with maxTopologyDistance.")
+    elif "acceleratorTopologyMode" in policy:
+        raise errors.required("resource.workloadPolicy.acceleratorTopology")
 
 
 class World(BaseWorld[ComputeSettings, Fault]):
@@ -80,7 +173,7 @@ class World(BaseWorld[ComputeSettings, Fault]):
             now = self.now()
             check_name(body)
             templates.check_description(body)
-            policies.check_policy(body)
+            check_policy(body)
             policy = Policy(scope=scope, name=body["name"], body=body, created=now)
             return self._store.insert(self._store.policies, policy, asked)
 

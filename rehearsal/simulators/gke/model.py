@@ -2,6 +2,8 @@
 
 `World` does not know Kubernetes: nodes to register or remove go to a `NodeSink`, which reports back when the cluster
 has them.
+
+Reservations of Compute Engine, as far as clients look at them.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from rehearsal.simulators.gke import labels, names, permissions, policies, reservations, validation
+from rehearsal.simulators.gke import labels, names, permissions, policies, validation
 from rehearsal.simulators.gke.errors import ApiError
 from rehearsal.simulators.gke.faults import Fault
 from rehearsal.simulators.gke.ledger import Ledger
@@ -29,7 +31,7 @@ from rehearsal.simulators.gke.records import (
     SimulatedNode,
     view_of,
 )
-from rehearsal.simulators.gke.settings import SimulatorSettings
+from rehearsal.simulators.gke.settings import FULL, SimulatorSettings
 from rehearsal.simulators.gke.validation import Failure
 from rehearsal.simulators.http.timeline import Clock
 from rehearsal.simulators.http.world import BaseWorld
@@ -39,6 +41,28 @@ _DOING = {
     OperationType.DELETE_NODE_POOL: "deleting a node pool for",
     OperationType.UPDATE_CLUSTER: "updating",
 }
+
+
+def reservation_body(settings: SimulatorSettings, project: str, zone: str, name: str) -> dict[str, Any]:
+    """Return the body of a reservation; no project is out of scope, for reservations are shared."""
+    path = f"projects/{project}/zones/{zone}/reservations/{name}"
+    if "compute.reservations.get" in settings.denied_permissions:
+        raise ApiError("PERMISSION_DENIED", f"Required 'compute.reservations.get' permission for '{path}'")
+    known = settings.reservations
+    if known is not None and f"{zone}/{name}" not in known:
+        raise ApiError("NOT_FOUND", f"The resource '{path}' was not found")
+    state = "READY" if known is None else known[f"{zone}/{name}"]
+    used = {"specificReservation": {"count": "1", "inUseCount": "1"}} if state == FULL else {}
+    return {
+        "kind": "compute#reservation",
+        "id": str(names.number_of(path)),
+        "selfLink": f"{names.COMPUTE_API}/{path}",
+        "zone": f"{names.COMPUTE_API}/projects/{project}/zones/{zone}",
+        "name": name,
+        "status": "READY" if state == FULL else state,
+        "specificReservationRequired": True,
+        **used,
+    }
 
 
 class World(BaseWorld[SimulatorSettings, Fault]):
@@ -225,7 +249,7 @@ class World(BaseWorld[SimulatorSettings, Fault]):
     def reservation(self, project: str, zone: str, name: str) -> dict[str, Any]:
         """Return the body of a reservation."""
         with self._lock:
-            return reservations.reservation_body(self._settings, project, zone, name)
+            return reservation_body(self._settings, project, zone, name)
 
     def test_project(self, project: str, body: object) -> dict[str, Any]:
         """Answer which permissions the caller has on a project; one that is not served is nobody's."""

@@ -1,15 +1,245 @@
-"""The simulated V-IPU server as a whole, for use in a process: `with VipuSimulator() as vipu: ...`."""
+"""The simulated V-IPU server as a whole, for use in a process: `with VipuSimulator() as vipu: ...`.
+
+The simulated V-IPU server as a server serves it: which faults its calls meet, waits, its own API.
+
+What the simulated V-IPU server's own API has beside what every simulator's has (`http/admin.py`).
+
+GET     /simulator/v1/state                     all allocations and partitions
+POST    /simulator/v1/restart                   {"keeps_partitions": true, "down_seconds": 0}
+POST    /simulator/v1/partitions/ID:mark        {"state": WORD, "phase": P}: active, broken ...
+DELETE  /simulator/v1/partitions/ID             it vanishes, as if it had never been
+
+The wire between a simulated V-IPU server and its `vipu` command; the real one is gRPC, and not published.
+
+    GET     /v1/allocations           GET     /v1/ipus
+    GET     /v1/partitions            POST    /v1/partitions
+    GET     /v1/partitions/ID         DELETE  /v1/partitions/ID
+
+The headers x-user-id and x-access-key say who asks. An answer may have a fault for the command to play, as `command`.
+
+The IPUoF configuration of a partition: what the Poplar SDK is told to reach its IPUs. Pure.
+
+The real one has a device for each IPU and attributes, among them "GCD Id"; what its other keys are is not published.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import random
+import re
+from typing import Any
 
+from rehearsal.simulators.http.admin import BaseAdmin
 from rehearsal.simulators.http.app import LocalSimulator
+from rehearsal.simulators.http.calls import CallLog
+from rehearsal.simulators.http.exchange import Request, Route
+from rehearsal.simulators.http.faults import CALL_FAULTS, BaseFault
 from rehearsal.simulators.http.timeline import Clock, system_clock
+from rehearsal.simulators.vipu import errors, faults
+from rehearsal.simulators.vipu.faults import COMMAND_FAULTS, Fault
 from rehearsal.simulators.vipu.model import World
-from rehearsal.simulators.vipu.records import PartitionView
-from rehearsal.simulators.vipu.service import VipuService
+from rehearsal.simulators.vipu.records import Asked, Caller, PartitionView, Phase
 from rehearsal.simulators.vipu.settings import VipuSettings
+
+_MARK = re.compile(r"partitions/([^/:]+):mark")
+_PARTITION = re.compile(r"partitions/([^/:]+)")
+
+
+_ONE = re.compile(r"/v1/partitions/([^/]+)")
+_METHODS = {
+    ("GET", "/v1/allocations"): faults.LIST_ALLOCATIONS,
+    ("GET", "/v1/ipus"): faults.LIST_IPUS,
+    ("GET", "/v1/partitions"): faults.LIST_PARTITIONS,
+    ("POST", "/v1/partitions"): faults.CREATE,
+}
+_METHODS_OF_ONE = {"GET": faults.GET, "DELETE": faults.REMOVE}
+
+
+def config_of(partition: PartitionView, server: str) -> dict[str, Any]:
+    """Return the configuration of a partition; `server` is HOST:PORT."""
+    return {
+        "attributes": {
+            "GCD Id": "0",
+            "Partition": partition.id,
+            "Reconfigurable": "1" if partition.reconfigurable else "0",
+            "V-IPU server": server,
+        },
+        "devices": [
+            {"id": number, "agent": agent, "ipu": index} for number, (agent, index) in enumerate(partition.ipus)
+        ],
+    }
+
+
+def route(http_method: str, path: str) -> Route:
+    """Return the call that a request means."""
+    method = _METHODS.get((http_method, path))
+    if method is not None:
+        return Route(method=method, parts={})
+    one = _ONE.fullmatch(path)
+    if one is not None and http_method in _METHODS_OF_ONE:
+        return Route(method=_METHODS_OF_ONE[http_method], parts={"name": one[1]})
+    raise errors.VipuRefusalError("NotFound", f"{http_method} {path} is not served")
+
+
+def target_of(found: Route, request: Request) -> faults.Target:
+    """Return what faults see of a call."""
+    sent = request.body if isinstance(request.body, dict) else {}
+    return faults.Target(method=found.method, name=found.parts.get("name") or sent.get("id"))
+
+
+class Api:
+    """Answers the calls."""
+
+    def __init__(self, world: World, address: str) -> None:
+        self._world = world
+        self._address = address
+
+    def handle(self, found: Route, request: Request) -> dict[str, Any]:
+        """Return the body of the answer. That of a create or remove has the number of its change."""
+        caller = Caller(user=request.headers.get("x-user-id", ""), key=request.headers.get("x-access-key", ""))
+        name = found.parts.get("name", "")
+        match found.method:
+            case faults.LIST_ALLOCATIONS:
+                return {"allocations": [dataclasses.asdict(item) for item in self._world.allocations(caller)]}
+            case faults.LIST_IPUS:
+                return {"ipus": [list(ipu) for ipu in self._world.ipus(caller)]}
+            case faults.LIST_PARTITIONS:
+                return self._partitions(self._world.partitions(caller))
+            case faults.GET:
+                config = config_of(self._world.partition(name, caller), self._address)
+                return {"config": config}
+            case faults.REMOVE:
+                return {"change": self._world.remove(name, caller), "done": False}
+        return {"change": self._world.create(_asked_of(request.body), caller), "done": False}
+
+    def change(self, number: int) -> dict[str, Any]:
+        """Return what has become of a create or remove. Raises VipuRefusalError where it failed."""
+        outcome = self._world.outcome(number)
+        if outcome.failure:
+            raise errors.VipuRefusalError("Internal", outcome.failure)
+        return {"change": number, "done": outcome.done}
+
+    def _partitions(self, found: tuple[PartitionView, ...]) -> dict[str, Any]:
+        settings = self._world.settings
+        shown = [{"id": item.id, "cluster": item.cluster, "size": item.size, "state": item.state} for item in found]
+        if settings.lists_allocations:
+            shown = [{**row, "allocation": item.allocation} for row, item in zip(shown, found, strict=True)]
+        return {"partitions": shown, "columns": dict(settings.added_columns)}
+
+
+def _asked_of(body: object) -> Asked:
+    sent = body if isinstance(body, dict) else {}
+    known = {item.name for item in dataclasses.fields(Asked)}
+    if not set(sent) <= known or not isinstance(sent.get("id"), str) or not isinstance(sent.get("size"), int):
+        raise errors.invalid("malformed request")
+    return Asked(**sent)
+
+
+class Admin(BaseAdmin[World]):
+    """Answers the simulator's own API."""
+
+    fault_type = Fault
+
+    def invalid(self, message: str) -> errors.VipuRefusalError:
+        """Return the refusal of a mistake."""
+        return errors.invalid(message)
+
+    def not_found(self, message: str) -> errors.VipuRefusalError:
+        """Return the refusal of what is not there."""
+        return errors.VipuRefusalError("NotFound", message)
+
+    def act(self, http_method: str, path: str, body: object) -> dict[str, Any] | None:
+        """Answer what is about partitions."""
+        mark, one = _MARK.fullmatch(path), _PARTITION.fullmatch(path)
+        if mark is not None and http_method == "POST":
+            return self._mark(mark[1], self.object_of(body))
+        if one is not None and http_method == "DELETE":
+            return self._found(one[1], there=self._world.vanish(one[1]))
+        match http_method, path:
+            case "GET", "state":
+                return self._state()
+            case "POST", "restart":
+                return self._restart(self.object_of(body))
+        return None
+
+    def _state(self) -> dict[str, Any]:
+        partitions = [
+            {**dataclasses.asdict(item), "phase": item.phase.value, "created_at": item.created_at.isoformat()}
+            for item in self._world.all_partitions()
+        ]
+        allocations = [dataclasses.asdict(item) for item in self._world.all_allocations()]
+        return {"allocations": allocations, "partitions": partitions}
+
+    def _restart(self, body: dict[str, Any]) -> dict[str, Any]:
+        keeps, seconds = body.get("keeps_partitions", True), body.get("down_seconds", 0.0)
+        if not isinstance(keeps, bool) or isinstance(seconds, bool) or not isinstance(seconds, int | float):
+            raise self.invalid("restart takes keeps_partitions (true, false) and down_seconds (a number)")
+        self._world.restart(keeps_partitions=keeps, down_seconds=seconds)
+        return {}
+
+    def _mark(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        phases = [phase.value for phase in Phase]
+        phase, word = body.get("phase"), body.get("state", "")
+        if phase is not None and phase not in phases:
+            raise self.invalid(f"phase: {phase!r} is not one of {', '.join(phases)}")
+        if not isinstance(word, str):
+            raise self.invalid(f"state: {word!r} is not a word")
+        there = self._world.mark(name, state=word, phase=None if phase is None else Phase(phase))
+        return self._found(name, there=there)
+
+    def _found(self, name: str, *, there: bool) -> dict[str, Any]:
+        if not there:
+            raise self.not_found(f"no partition {name!r}; GET /simulator/v1/state lists all")
+        return {}
+
+
+class VipuService:
+    """Serves a world."""
+
+    def __init__(self, world: World, calls: CallLog, address: str) -> None:
+        self._world = world
+        self._api = Api(world, address)
+        self._admin = Admin(world, calls)
+
+    @property
+    def request_seconds(self) -> float:
+        """How much later every call is answered."""
+        return self._world.settings.request_seconds
+
+    def route(self, http_method: str, path: str) -> Route:
+        """Return the call that a request means."""
+        return route(http_method, path)
+
+    def handle(self, found: Route, request: Request) -> dict[str, Any]:
+        """Return the body of the answer, with what the command is to play."""
+        body = self._api.handle(found, request)
+        fault = self._world.faults.take(COMMAND_FAULTS, target_of(found, request))
+        if fault is not None:
+            body["command"] = fault.as_json()
+        return body
+
+    def newer(self, found: Route, body: dict[str, Any], waited_seconds: float) -> dict[str, Any] | None:  # noqa: ARG002
+        """Return a create or remove as it is now while it goes on."""
+        is_over = "change" not in body or body["done"]
+        if is_over or waited_seconds >= self._world.settings.change_wait_seconds:
+            return None
+        return {**body, **self._api.change(body["change"])}
+
+    def admin(self, request: Request) -> dict[str, Any]:
+        """Answer the simulator's own API."""
+        return self._admin.handle(request)
+
+    def malformed(self, message: str) -> errors.VipuRefusalError:
+        """Return the refusal of what is no request."""
+        return errors.invalid(message)
+
+    def broken(self, fault: BaseFault) -> errors.VipuRefusalError:
+        """Return the refusal that a fault answers with."""
+        return errors.VipuRefusalError("Unavailable", fault.message or "transport is closing")
+
+    def fault_of(self, found: Route, request: Request) -> Fault | None:
+        """Return what is to happen to a call, and count it."""
+        return self._world.faults.take(CALL_FAULTS, target_of(found, request))
 
 
 class VipuSimulator(LocalSimulator[World, VipuSettings]):

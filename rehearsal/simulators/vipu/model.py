@@ -2,6 +2,8 @@
 
 `World` waits for nothing: `create` and `remove` begin something and return a number, with which `outcome` tells when
 the real server would answer, and what. Every refusal is a VipuRefusalError.
+
+Where partitions go: as in a buddy system, on contiguous IPUs of one allocation, aligned to their size. Pure.
 """
 
 from __future__ import annotations
@@ -10,13 +12,14 @@ import hmac
 import itertools
 import random
 import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from rehearsal.simulators.http.timeline import Clock
 from rehearsal.simulators.http.world import BaseWorld
-from rehearsal.simulators.vipu import errors, faults, placement
+from rehearsal.simulators.vipu import errors, faults
 from rehearsal.simulators.vipu.faults import Fault, FaultKind, Target
 from rehearsal.simulators.vipu.records import ANYBODY, AllocationView, Asked, Caller, Outcome, PartitionView, Phase
 from rehearsal.simulators.vipu.settings import FIRST, IPUS_OF_AGENT, VipuSettings
@@ -26,12 +29,29 @@ _ACTIVE_STATE = "ACTIVE"
 _OUTCOMES_KEPT = 10_000
 
 
+Ipu = tuple[str, int]
+
+
+def is_power_of_two(number: int) -> bool:
+    """Tell whether there can be a partition of so many IPUs at all."""
+    return number >= 1 and number & (number - 1) == 0
+
+
+def places(ipus: Sequence[Ipu], taken: Collection[Ipu], size: int) -> list[int]:
+    """Return where in the IPUs of an allocation a partition of that size would fit, lowest first."""
+    return [
+        start
+        for start in range(0, len(ipus) - size + 1, size)
+        if all(ipu not in taken for ipu in ipus[start : start + size])
+    ]
+
+
 @dataclass
 class _Allocation:
     name: str
     cluster: str
     agents: tuple[str, ...]
-    ipus: tuple[placement.Ipu, ...]
+    ipus: tuple[Ipu, ...]
 
 
 @dataclass
@@ -41,7 +61,7 @@ class _Partition:
     allocation: _Allocation
     user: str
     created_at: datetime
-    ipus: tuple[placement.Ipu, ...]
+    ipus: tuple[Ipu, ...]
     phase: Phase = Phase.CREATING
     #: A word that somebody gave it; empty: that of its phase.
     word: str = ""
@@ -70,7 +90,7 @@ class World(BaseWorld[VipuSettings, Fault]):
             self._answer(Target(method=faults.LIST_ALLOCATIONS))
             return tuple(self._view_of_allocation(item) for item in self._usable(caller))
 
-    def ipus(self, caller: Caller = ANYBODY) -> tuple[placement.Ipu, ...]:
+    def ipus(self, caller: Caller = ANYBODY) -> tuple[Ipu, ...]:
         """Return the IPUs of the caller's allocations, as agent and index."""
         with self._lock:
             self._answer(Target(method=faults.LIST_IPUS))
@@ -210,14 +230,14 @@ class World(BaseWorld[VipuSettings, Fault]):
     def _check(self, asked: Asked) -> None:
         if _ID.fullmatch(asked.id) is None or len(asked.id) > self._settings.longest_id:
             raise errors.invalid(f"invalid partition id '{asked.id}'")
-        if not placement.is_power_of_two(asked.size):
+        if not is_power_of_two(asked.size):
             raise errors.invalid(f"partition size {asked.size} is not a power of 2")
         if asked.size > self._settings.largest_size:
             raise errors.invalid(f"partition size {asked.size} is not supported")
         if asked.id in self._partitions:
             raise errors.already_exists(asked.id)
 
-    def _place(self, asked: Asked, usable: list[_Allocation]) -> tuple[_Allocation, tuple[placement.Ipu, ...]]:
+    def _place(self, asked: Asked, usable: list[_Allocation]) -> tuple[_Allocation, tuple[Ipu, ...]]:
         candidates = [item for item in usable if asked.allocation in ("", item.name)]
         candidates = [item for item in candidates if asked.cluster in ("", item.cluster)]
         if not candidates:
@@ -226,7 +246,7 @@ class World(BaseWorld[VipuSettings, Fault]):
             raise errors.invalid("an allocation must be specified, since there are several")
         taken = {ipu for item in self._partitions.values() for ipu in item.ipus}
         for allocation in candidates:
-            starts = placement.places(allocation.ipus, taken, asked.size)
+            starts = places(allocation.ipus, taken, asked.size)
             if starts:
                 start = starts[0] if self._settings.placement == FIRST else self._rng.choice(starts)
                 return allocation, allocation.ipus[start : start + asked.size]

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from provisioner.nodegroups.bootstrap import approval
 from provisioner.nodegroups.bootstrap.approval import Request, parse_request
 from provisioner.nodegroups.bootstrap.tokens import Token
-from rehearsal.simulators.compute.guests.identity import new_key
+from rehearsal.simulators.compute.guests.joining import new_key
 from tests.support.nodegroup_world import raw_request
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

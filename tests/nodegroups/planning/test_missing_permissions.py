@@ -10,7 +10,7 @@ import pytest
 from provisioner.nodegroups.api.conditions import Reason
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.errors import GRANT_HELP
-from rehearsal.simulators.compute.permissions import PERMISSIONS
+from rehearsal.simulators.compute.api import PERMISSIONS
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 from tests.support.nodegroup_rights import ACT_AS, METHODS, NEEDED
 

@@ -12,7 +12,7 @@ from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.planning import desired
 from provisioner.nodegroups.planning.writes import SetFinalizers
-from rehearsal.simulators.compute.permissions import PERMISSIONS
+from rehearsal.simulators.compute.api import PERMISSIONS
 from rehearsal.simulators.compute.records import Loss
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 

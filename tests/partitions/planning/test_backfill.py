@@ -24,7 +24,7 @@ from provisioner.partitions.planning.profile import Profile
 from provisioner.partitions.planning.queue import Candidate, Wait
 from provisioner.partitions.planning.settings import PlanningSettings
 from provisioner.partitions.planning.supply import Holder, SiteSupply
-from rehearsal.simulators.vipu.placement import Ipu, places
+from rehearsal.simulators.vipu.model import Ipu, places
 from tests.partitions.planning.stories import NOW, make_pod
 
 #: An example that is cut off by the limit of time is told as one that differs when it is played again.

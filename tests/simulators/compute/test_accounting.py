@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rehearsal.simulators.compute.accounting import broken_invariants, counts_by_mark, inventory, touches
 from rehearsal.simulators.compute.faults import Fault, FaultKind
+from rehearsal.simulators.compute.service import broken_invariants, counts_by_mark, inventory, touches
 from tests.support.compute import GROUPS, MARK, POLICIES, TEMPLATES, Compute, template
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rehearsal.simulators.compute import names
-from rehearsal.simulators.compute.accounting import broken_invariants
 from rehearsal.simulators.compute.faults import Fault, FaultKind
+from rehearsal.simulators.compute.service import broken_invariants
 from tests.support.compute import (
     GROUPS,
     INSTANCES,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rehearsal.simulators.compute.permissions import PERMISSIONS
+from rehearsal.simulators.compute.api import PERMISSIONS
 from rehearsal.simulators.compute.settings import ComputeSettings
 from rehearsal.simulators.http.settings import SettingsError
 from tests.support.compute import (

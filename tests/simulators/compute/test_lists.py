@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rehearsal.simulators.compute import lists
+from rehearsal.simulators.compute import api
 from rehearsal.simulators.compute.errors import ApiError
 from tests.support.compute import GROUPS, TEMPLATES, Compute, group, template
 
@@ -30,7 +30,7 @@ THINGS = [Thing(name, day) for day, name in enumerate(("c", "a", "b"), start=1)]
 
 def page_of(**query: str) -> dict[str, Any]:
     """Return a page of the things."""
-    return lists.page_of(THINGS, query, Thing.body)
+    return api.page_of(THINGS, query, Thing.body)
 
 
 @pytest.mark.parametrize(
@@ -104,14 +104,14 @@ def test_parts_of_answers(fields: str, expected: dict[str, Any]) -> None:
     """Only what `fields` names is answered."""
     body = {"items": [{"name": "a", "x": {"y": 1, "z": 2}}], "kind": "k"}
 
-    assert lists.partial(body, fields) == expected
+    assert api.partial(body, fields) == expected
 
 
 @pytest.mark.parametrize("fields", ["a)", "a;b"])
 def test_parts_that_are_refused(fields: str) -> None:
     """A selection that is not understood is refused."""
     with pytest.raises(ApiError, match="Invalid field selection"):
-        lists.partial({}, fields)
+        api.partial({}, fields)
 
 
 def test_lists_over_the_api(compute: Compute) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rehearsal.simulators.compute.accounting import touches
 from rehearsal.simulators.compute.faults import Fault, FaultKind
+from rehearsal.simulators.compute.service import touches
 from tests.support.compute import (
     GROUPS,
     INSTANCES,

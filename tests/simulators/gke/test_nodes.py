@@ -16,7 +16,7 @@ from rehearsal.simulators.gke.api import Api, route
 from rehearsal.simulators.gke.errors import ClusterError
 from rehearsal.simulators.gke.kube import KubeNodes
 from rehearsal.simulators.gke.model import World
-from rehearsal.simulators.gke.nodes import MARKER, node_object
+from rehearsal.simulators.gke.registrar import MARKER, node_object
 from rehearsal.simulators.http.exchange import Request
 from tests.support.clock import FakeClock
 from tests.support.kubeconfig import write_kubeconfig

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from rehearsal.simulators.vipu.errors import VipuRefusalError
 from rehearsal.simulators.vipu.faults import CREATE, LIST_PARTITIONS, Fault, FaultKind
-from rehearsal.simulators.vipu.model import World
-from rehearsal.simulators.vipu.placement import places
+from rehearsal.simulators.vipu.model import World, places
 from rehearsal.simulators.vipu.records import Asked, Caller, Outcome, Phase
 from rehearsal.simulators.vipu.settings import VipuSettings
 from tests.support.clock import FakeClock

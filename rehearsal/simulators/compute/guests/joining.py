@@ -1,16 +1,36 @@
 """One try of a VM to join its cluster, as `kubeadm join` does it: trust, a look at the node's name, a certificate.
 
 kubeadm's own settings (kubeadm-config, kubelet-config) are not read, and nothing is installed.
+
+How a VM comes to trust a cluster, as `kubeadm join` does with a bootstrap token. Pure.
+
+The ConfigMap cluster-info is read from a server that nobody has vouched for. Its kubeconfig is signed with each token:
+JWS (RFC 7515) with a detached payload and HMAC-SHA256. The authority in it has to be one of those whose public keys
+the VM was told.
+
+How a kubelet gets its certificate: it asks for one with the bootstrap token, and somebody approves and signs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
-from rehearsal.simulators.compute.guests import discovery, identity
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509.oid import NameOID
+
 from rehearsal.simulators.compute.guests.client import Access, Client
 from rehearsal.simulators.compute.guests.errors import JoinError, ServerError
 from rehearsal.simulators.compute.guests.kubelet import NODES
@@ -22,6 +42,151 @@ CERTIFICATE_SECONDS = 300.0
 _NOT_FOUND = 404
 
 Connect = Callable[[Access], Client]
+
+
+PATH = "/api/v1/namespaces/kube-public/configmaps/cluster-info"
+_KUBECONFIG = "kubeconfig"
+_SIGNATURE_PREFIX = "jws-kubeconfig-"
+_HTTPS_PORT = 443
+
+
+REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewKey:
+    """A private key, and the request for a certificate of it, as PEM."""
+
+    key_pem: bytes = field(repr=False)
+    request_pem: bytes
+
+
+def new_key(node_name: str) -> NewKey:
+    """Make a key for the kubelet of a node."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
+            x509.NameAttribute(NameOID.COMMON_NAME, f"system:node:{node_name}"),
+        ]
+    )
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    return NewKey(
+        key_pem=key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ),
+        request_pem=request.public_bytes(serialization.Encoding.PEM),
+    )
+
+
+def request_body(request_pem: bytes) -> dict[str, Any]:
+    """Return the CertificateSigningRequest that a kubelet makes."""
+    return {
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"generateName": "node-csr-"},
+        "spec": {
+            "request": base64.b64encode(request_pem).decode(),
+            "signerName": SIGNER,
+            "usages": ["digital signature", "client auth"],
+        },
+    }
+
+
+def certificate_of(request: Mapping[str, Any]) -> bytes | None:
+    """Return the certificate that was issued, as PEM; None where nobody has yet.
+
+    Raises JoinError where the request was denied or could not be signed.
+    """
+    status = request.get("status") or {}
+    for condition in status.get("conditions") or []:
+        if condition["type"] in ("Denied", "Failed"):
+            raise JoinError(f"the certificate signing request is {condition['type']}: {condition.get('message', '')}")
+    issued = status.get("certificate")
+    return base64.b64decode(issued) if issued else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A cluster that a VM trusts: where its API server is, and by which authorities it is known."""
+
+    host: str
+    port: int
+    authority_pem: str
+    kubeconfig: str
+    """What was signed."""
+
+
+def trusted_cluster(cluster_info: Mapping[str, Any], invitation: Invitation) -> Cluster:
+    """Return the cluster of a ConfigMap cluster-info. Raises JoinError where it cannot be trusted."""
+    data = cluster_info.get("data") or {}
+    kubeconfig = data.get(_KUBECONFIG, "")
+    if not kubeconfig:
+        raise JoinError("there is no kubeconfig in the ConfigMap cluster-info")
+    signature = data.get(f"{_SIGNATURE_PREFIX}{invitation.token_id}", "")
+    if not signature:
+        raise JoinError(
+            f"could not find a JWS signature in the cluster-info ConfigMap for token ID {invitation.token_id!r}"
+        )
+    if not is_signed(kubeconfig, signature, invitation):
+        raise JoinError("failed to verify JWS signature of the cluster-info ConfigMap: the token is another one")
+    host, port, authority = _read_kubeconfig(kubeconfig)
+    if not set(invitation.ca_hashes) & set(key_hashes(authority)):
+        raise JoinError("cluster CA found in cluster-info ConfigMap is invalid: none of the public keys is pinned")
+    return Cluster(host=host, port=port, authority_pem=authority, kubeconfig=kubeconfig)
+
+
+def sign(content: str, token_id: str, token_secret: str) -> str:
+    """Return the detached signature of a content."""
+    header = _encoded(json.dumps({"alg": "HS256", "kid": token_id}, separators=(",", ":")).encode())
+    return f"{header}..{_encoded(_digest(header, content, token_secret))}"
+
+
+def is_signed(content: str, signature: str, invitation: Invitation) -> bool:
+    """Tell whether a content was signed with the token of an invitation."""
+    header, _, rest = signature.partition(".")
+    payload, _, told = rest.partition(".")
+    try:
+        fields = json.loads(_decoded(header))
+        digest = _decoded(told)
+    except (binascii.Error, ValueError):
+        return False
+    if payload or fields != {"alg": "HS256", "kid": invitation.token_id}:
+        return False
+    return hmac.compare_digest(digest, _digest(header, content, invitation.token_secret))
+
+
+def key_hashes(authority_pem: str) -> list[str]:
+    """Return the hash of each certificate's SubjectPublicKeyInfo, as sha256:HEX."""
+    certificates = x509.load_pem_x509_certificates(authority_pem.encode())
+    keys = [each.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) for each in certificates]
+    return [f"sha256:{hashlib.sha256(key).hexdigest()}" for key in keys]
+
+
+def _read_kubeconfig(kubeconfig: str) -> tuple[str, int, str]:
+    try:
+        cluster = yaml.safe_load(kubeconfig)["clusters"][0]["cluster"]
+        address = urlsplit(cluster["server"])
+        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+        x509.load_pem_x509_certificates(authority.encode())
+        host, port = address.hostname or "", address.port or _HTTPS_PORT
+    except (yaml.YAMLError, LookupError, TypeError, ValueError) as error:
+        raise JoinError(f"the kubeconfig of the cluster-info ConfigMap cannot be read: {error}") from error
+    return host, port, authority
+
+
+def _digest(header: str, content: str, token_secret: str) -> bytes:
+    signed = f"{header}.{_encoded(content.encode())}".encode()
+    return hmac.new(token_secret.encode(), signed, hashlib.sha256).digest()
+
+
+def _encoded(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
+def _decoded(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +202,7 @@ class _Request:
     """A certificate that was asked for."""
 
     invitation: Invitation
-    key: identity.NewKey
+    key: NewKey
     access: Access
     client: Client
     name: str
@@ -74,8 +239,8 @@ class Join:
         client = self.connect(replace(access, token=invitation.token))
         try:
             _check_name(client, machine.name)
-            key = identity.new_key(machine.name)
-            made = client.call("POST", identity.REQUESTS, identity.request_body(key.request_pem))
+            key = new_key(machine.name)
+            made = client.call("POST", REQUESTS, request_body(key.request_pem))
         except (JoinError, ServerError):
             client.close()
             raise
@@ -88,10 +253,10 @@ class Join:
             until=now + timedelta(seconds=CERTIFICATE_SECONDS),
         )
 
-    def _discover(self, invitation: Invitation) -> discovery.Cluster:
+    def _discover(self, invitation: Invitation) -> Cluster:
         """Read cluster-info from whoever answers, and again from whom it makes trusted."""
         access = Access(host=invitation.host, port=invitation.port)
-        cluster = discovery.trusted_cluster(self._read_info(access), invitation)
+        cluster = trusted_cluster(self._read_info(access), invitation)
         again = self._read_info(replace(access, authority_pem=cluster.authority_pem))
         if (again.get("data") or {}).get("kubeconfig") != cluster.kubeconfig:
             raise JoinError("the second kubeconfig from the cluster-info ConfigMap is different from the first")
@@ -100,12 +265,12 @@ class Join:
     def _read_info(self, access: Access) -> dict[str, Any]:
         client = self.connect(access)
         try:
-            return client.call("GET", discovery.PATH)
+            return client.call("GET", PATH)
         finally:
             client.close()
 
     def _collect(self, request: _Request, now: datetime) -> Membership | None:
-        certificate = identity.certificate_of(request.client.call("GET", f"{identity.REQUESTS}/{request.name}"))
+        certificate = certificate_of(request.client.call("GET", f"{REQUESTS}/{request.name}"))
         if certificate is None:
             if now > request.until:
                 raise JoinError("timed out waiting for the TLS bootstrap: nobody approves or signs the certificate")

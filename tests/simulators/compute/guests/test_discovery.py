@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from provisioner.runtime.authority import Authority
-from rehearsal.simulators.compute.guests import discovery
+from rehearsal.simulators.compute.guests import joining
 from rehearsal.simulators.compute.guests.errors import JoinError
 from rehearsal.simulators.compute.guests.startup import Invitation
 from tests.support.kubeadm_cluster import HOST, PORT, TOKEN, KubeadmCluster
@@ -38,7 +38,7 @@ def info(**changes: str) -> dict[str, Any]:
 
 def test_a_cluster_that_is_signed_with_the_token_and_has_a_pinned_key_is_trusted() -> None:
     """One of several keys is enough, while an authority is being replaced."""
-    found = discovery.trusted_cluster(info(), INVITATION)
+    found = joining.trusted_cluster(info(), INVITATION)
     assert (found.host, found.port) == (HOST, PORT)
     assert found.authority_pem == CLUSTER.authority.certificate_pem.decode()
 
@@ -47,7 +47,7 @@ def test_a_signature_is_that_of_kubeadm() -> None:
     """The example is from the tests of its package jws."""
     content = "Hello from the other side. I must have called a thousand times."
     told = "eyJhbGciOiJIUzI1NiIsImtpZCI6Impvc2h1YSJ9..VShe2taLd-YTrmWuRkcL_8QTNDHYxQIEBsAYYiIj1_8"
-    assert discovery.sign(content, "joshua", "my voice is my passcode") == told
+    assert joining.sign(content, "joshua", "my voice is my passcode") == told
 
 
 def _forged(algorithm: str) -> str:
@@ -68,7 +68,7 @@ def _forged(algorithm: str) -> str:
             id="another server",
         ),
         pytest.param(
-            lambda: info(kubeconfig="a", **{KEY: discovery.sign("a", TOKEN[:6], TOKEN[7:])}),
+            lambda: info(kubeconfig="a", **{KEY: joining.sign("a", TOKEN[:6], TOKEN[7:])}),
             "cannot be read",
             id="no kubeconfig",
         ),
@@ -77,12 +77,12 @@ def _forged(algorithm: str) -> str:
 def test_what_cannot_be_trusted_is_refused(changed: Callable[[], dict[str, Any]], problem: str) -> None:
     """With what kubeadm says, as far as that is known."""
     with pytest.raises(JoinError, match=problem):
-        discovery.trusted_cluster(changed(), INVITATION)
+        joining.trusted_cluster(changed(), INVITATION)
 
 
 def test_an_authority_that_is_not_pinned_is_refused() -> None:
     """Whoever has the token alone cannot pretend to be the cluster."""
     other = Authority("other", now=datetime.now(UTC), valid=timedelta(days=1)).certificate_pem.decode()
-    stranger = replace(INVITATION, ca_hashes=tuple(discovery.key_hashes(other)))
+    stranger = replace(INVITATION, ca_hashes=tuple(joining.key_hashes(other)))
     with pytest.raises(JoinError, match="cluster CA found in cluster-info ConfigMap is invalid"):
-        discovery.trusted_cluster(info(), stranger)
+        joining.trusted_cluster(info(), stranger)

@@ -30,7 +30,7 @@ from rehearsal.simulators.gke.app import Simulator
 from rehearsal.simulators.gke.capacity import FULL_RESERVATION_TEXTS
 from rehearsal.simulators.gke.faults import Fault, FaultKind
 from rehearsal.simulators.gke.names import ClusterName
-from rehearsal.simulators.gke.nodes import node_object
+from rehearsal.simulators.gke.registrar import node_object
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from tests.support.clock import FakeClock
 from tests.support.gke import CLUSTER_NAME, SLICE
