@@ -23,7 +23,8 @@ class WebhookSettings:
         "opt-in",
         "Which pods that request chips get TPU variables: opt-in: those that have the label or annotation "
         "tpu-provisioner.cloud.google.com/inject: enabled, or gke-tpu-env-injector.aaronbatilo.dev/inject: enabled, "
-        'and those of StatefulSets that have it; all: all but those that have it as "disabled"; off: none.',
+        "and those of StatefulSets that have it; all: also those that select an accelerator and a topology, but for "
+        'those that have it as "disabled"; off: none.',
     )
     topology: bool = _option(
         "INJECT_TOPOLOGY",

@@ -23,6 +23,7 @@ from provisioner.slices.offline.findings import Finding, Severity
 from provisioner.slices.offline.forecast import NO_TOPOLOGY
 from provisioner.slices.offline.judge import judge, namespace_of
 from provisioner.slices.supplier import PoolRules
+from provisioner.workloads.jobset import ended_before
 from provisioner.workloads.owners import controller_of
 
 #: The kinds that are judged. What one of them makes is not judged again.
@@ -147,9 +148,7 @@ def _is_to_be_completed(raw: dict[str, Any], kind: str) -> bool:
 def _lasting(settings: Settings, raw: dict[str, Any]) -> Settings:
     """Return settings without what is out of the way by itself later."""
     settings = replace(settings, pause_creation=False, max_creates_per_hour=None)
-    jobs = fields.mappings(fields.mapping(raw.get("spec")).get("replicatedJobs"))
-    needs = (need for each in jobs for need in fields.mappings(each.get("dependsOn")))
-    if any(each.get("status") == "Complete" for each in needs):
+    if any(ended_before(fields.mapping(raw.get("spec"))).values()):
         # Its jobs run one after the other, so that limits do not count them together.
         settings = replace(
             settings,
