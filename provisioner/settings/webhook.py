@@ -67,7 +67,7 @@ class WebhookSettings:
         "FORCE_ON_DEMAND",
         forms.go_bool,
         "false",
-        "The nodeSelectors of reservations and of spot capacity are removed from Jobs that get node pools.",
+        "The nodeSelectors of capacity other than on-demand are removed from Jobs that get node pools.",
     )
     always_hint_time: str = _option("ALWAYS_HINT_TIME", str, "", "Accepted, but without effect.")
     ipu_injection: str = _option(

@@ -103,7 +103,7 @@ def _findings(request: Request, raw: Mapping[str, Any], by: Judge) -> list[Findi
 def _of_slices(kind: str, document: Document, namespace: str, settings: Settings, rules: PoolRules) -> list[Finding]:
     if kind in (STATEFUL_SET, POD):
         return list(shape_problems(document, kind, namespace))
-    judged = judge(document.raw, _lasting(settings, document.raw), rules, namespace=namespace)
+    judged = judge(document.raw, lasting(settings, document.raw), rules, namespace=namespace)
     said = [_as_said(each) for each in judged if _is_said(each)]
     if any(each.impossible or each.reason == constants.UNDERUSED for each in said):
         return said
@@ -145,7 +145,7 @@ def _is_to_be_completed(raw: dict[str, Any], kind: str) -> bool:
     return False
 
 
-def _lasting(settings: Settings, raw: dict[str, Any]) -> Settings:
+def lasting(settings: Settings, raw: dict[str, Any]) -> Settings:
     """Return settings without what is out of the way by itself later."""
     settings = replace(settings, pause_creation=False, max_creates_per_hour=None)
     if any(ended_before(fields.mapping(raw.get("spec"))).values()):
