@@ -152,7 +152,8 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Inje
         layout = layout_of(pod)
     except LayoutError as error:
         # Nothing that could be said of such a slice would be true.
-        return Injected(problems=(str(error),))
+        others = pod.wish != "enabled" and tpu.may_be_sold(pod.accelerator, pod.topology, pod.machine_type)
+        return Injected(problems=() if others else (str(error),))
     numbering: Numbering | None = None
     one_host = layout is not None and layout.one_host
     if not one_host or (owner and slices_together(pod, owner)):

@@ -197,6 +197,15 @@ def test_a_topology_that_google_does_not_sell_is_told_with_the_nearest():
     assert "nearest valid: " in said.problems[0]
 
 
+def test_a_generation_that_is_not_known_yet_is_left_alone_unless_the_pod_asks():
+    owner = stateful_set()
+    selector = {**V5E_4X4, "cloud.google.com/gke-tpu-accelerator": "tpu8t"}
+    for asks in (False, True):
+        pod = pod_of(owner, "train-0", selector=selector, metadata={"labels": ASKS if asks else {}})
+        [found], said = injected(pod, owner)
+        assert (found, len(said.problems)) == ({}, asks)
+
+
 def test_a_pod_that_nobody_owns_is_told_so():
     pod = pod_of(stateful_set(), "alone", metadata={"labels": {OLD_KEY: "enabled"}})
     del pod["metadata"]["ownerReferences"]

@@ -55,7 +55,8 @@ class Judge:
 def review_scale(request: Request, scaled: Mapping[str, Any], by: Judge, mode: Mode) -> Answer:
     """Answer the review of the scale of a StatefulSet, which is as it was read."""
     spec = fields.mapping(scaled.get("spec"))
-    replicas = fields.mapping(request.object.get("spec")).get("replicas")
+    # The API server leaves 0 out.
+    replicas = fields.mapping(request.object.get("spec")).get("replicas", 0)
     after = {**scaled, "spec": {**spec, "replicas": replicas}}
     return review_workload(
         replace(request, kind=STATEFUL_SET, subresource="", object=after, old_object=scaled), by, mode
@@ -107,7 +108,11 @@ def _of_slices(kind: str, document: Document, namespace: str, settings: Settings
     said = [_as_said(each) for each in judged if _is_said(each)]
     if any(each.impossible or each.reason == constants.UNDERUSED for each in said):
         return said
-    return [*said, *shape_problems(document, kind, namespace)]
+    words = [each.message for each in said]
+    return [
+        *said,
+        *(each for each in shape_problems(document, kind, namespace) if not any(each.message in one for one in words)),
+    ]
 
 
 def _is_said(finding: Finding) -> bool:
