@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from provisioner import constants, tpu
+from provisioner import tpu
 from provisioner.admission.patch import Operation
 from provisioner.environment.layout import Layout, LayoutError, layout_of
 from provisioner.environment.numbering import (
@@ -16,11 +16,13 @@ from provisioner.environment.numbering import (
     UnnumberedError,
     numbering_of,
     owner_to_read,
+    slices_together,
 )
 from provisioner.environment.pods import Container, TpuPod, wish_of
 from provisioner.environment.variables import (
     NUM_SLICES,
-    TOGETHER,
+    OF_SLICES,
+    OF_WORKERS,
     WORKER_HOSTNAMES,
     WORKER_ID,
     check_lengths,
@@ -84,7 +86,7 @@ class Injected:
 
 def owner_is_asked(pod: TpuPod, settings: Settings) -> bool:
     """Whether the owner decides on the injection, or may: then it has to be read first."""
-    return settings.injection is Injection.OPT_IN and not pod.wish and _stateful(pod)
+    return not (settings.injection is Injection.OFF or _need_not_ask(pod, settings) or pod.wish) and _stateful(pod)
 
 
 def wanted(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> bool:
@@ -92,14 +94,20 @@ def wanted(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> bool:
     if settings.injection is Injection.OFF:
         return False
     wish = _wish(pod, owner)
-    return wish == "enabled" or (settings.injection is Injection.ALL and wish != "disabled")
+    return wish == "enabled" or (_need_not_ask(pod, settings) and wish != "disabled")
+
+
+def _need_not_ask(pod: TpuPod, settings: Settings) -> bool:
+    # Of a pod that selects no slice nobody knows how many make one.
+    selects = bool(pod.accelerator and pod.topology)
+    return settings.injection is Injection.ALL and (settings.asked or selects)
 
 
 def needs_owner(pod: TpuPod) -> bool:
     """Whether the variables follow from the owner, too; a slice of one VM needs to know nobody else."""
     layout = _layout(pod)
     one_host = layout is not None and layout.one_host
-    return owner_to_read(pod) is not None and (not one_host or _slices_together(pod))
+    return owner_to_read(pod) is not None and (not one_host or slices_together(pod, {}))
 
 
 def host_names_to_write(pod: TpuPod, owner: Mapping[str, Any]) -> int:
@@ -123,8 +131,8 @@ def is_complete(pod: TpuPod) -> bool:
     layout = _layout(pod)
     local = {WORKER_HOSTNAMES: "localhost"} if layout is None or layout.one_host else {}
     for each in pod.containers:
-        alone = not _slices_together(pod) or (NUM_SLICES in each.given and each.given[NUM_SLICES].value == "")
-        names = (WORKER_ID, WORKER_HOSTNAMES, *(() if alone else TOGETHER[1]))
+        alone = not slices_together(pod, {}) or (NUM_SLICES in each.given and each.given[NUM_SLICES].value == "")
+        names = (WORKER_ID, WORKER_HOSTNAMES, *(() if alone else OF_SLICES))
         if any(is_absent(name, each, local) for name in names):
             return False
     return True
@@ -144,18 +152,22 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Inje
         layout = layout_of(pod)
     except LayoutError as error:
         # Nothing that could be said of such a slice would be true.
-        return Injected(problems=(str(error),))
+        others = pod.wish != "enabled" and tpu.may_be_sold(pod.accelerator, pod.topology, pod.machine_type)
+        return Injected(problems=() if others else (str(error),))
     numbering: Numbering | None = None
-    if layout is None or not layout.one_host or (_slices_together(pod) and owner):
+    one_host = layout is not None and layout.one_host
+    if not one_host or (owner and slices_together(pod, owner)):
         try:
             numbering = numbering_of(pod, owner)
             check_size(pod, layout, numbering)
+            problems += _misfits(pod, layout, numbering)
         except NumberingError as error:
-            # Of a pod that has not asked, somebody else may know more: its own controller, or GKE where it is one VM.
+            # Of a pod that has not asked, its own controller may know more.
             others = isinstance(error, UnnumberedError) and pod.wish != "enabled"
-            return Injected(problems=() if others else (str(error),))
-        problems += _misfits(pod, layout, numbering)
-    workers = workers_of(pod, layout, None if layout is not None and layout.one_host else numbering)
+            problems += () if others else (str(error),)
+            if not one_host:
+                return Injected(problems=tuple(problems))
+    workers = workers_of(pod, layout, None if one_host else numbering)
     try:
         for own in workers:
             check_lengths(own)
@@ -165,7 +177,9 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Inje
     found: list[dict[str, str]] = []
     for container, own in zip(pod.containers, workers, strict=True):
         variables = {**own, **beside}
-        problems += _leave_what_is_begun(container, variables)
+        begun = _leave_what_is_begun(container, variables)
+        # Who has not asked may have the rest from elsewhere.
+        problems += begun if pod.wish == "enabled" else ()
         if settings.topology and layout is not None:
             variables |= grid_of(pod, container, layout)
         found.append(variables)
@@ -196,26 +210,32 @@ def _misfits(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> Iterab
         )
 
 
-def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> Iterable[str]:
+def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> list[str]:
     """Take those variables out that would complete what the container has a part of, as others say it, and say so."""
-    for names in TOGETHER:
-        missing = [each for each in names if each in variables and is_absent(each, container, variables)]
-        there = [each for each in names if not is_absent(each, container, variables)]
-        given = [each for each in there if _begins(each, container, variables)]
+    problems = []
+    # Those of a group make sense together alone.
+    for group in (OF_WORKERS, OF_SLICES):
+        names = [each for each in group if each in variables]
+        missing = [each for each in names if is_absent(each, container, variables)]
+        given = [each for each in names if each not in missing and _begins(each, container, variables)]
+        if given == [WORKER_HOSTNAMES] and WORKER_ID in missing:
+            # Users list host names alone.
+            missing.remove(WORKER_ID)
         for each in missing if given else ():
             del variables[each]
         # An empty value is there to turn them off.
         if missing and given and all(container.given[each].value != "" for each in given):
-            yield f"a container has {' and '.join(given)} and lacks {' and '.join(missing)}; set all of them or none"
+            problems.append(
+                f"a container has {' and '.join(given)} and lacks {' and '.join(missing)}; set all of them or none"
+            )
+    return problems
 
 
 def _begins(name: str, container: Container, variables: Mapping[str, str]) -> bool:
     """Whether a variable that is there is of a layout of the user's own."""
     value = container.given[name].value
-    # Users list host names alone, and take the number from a label of the pod or another variable: these are completed.
-    if name == WORKER_HOSTNAMES or (name == WORKER_ID and (value is None or "$(" in value)):
-        return False
-    return value != variables.get(name)
+    # Users take the number from a label of the pod or another variable: it is completed.
+    return value != variables[name] and not (name == WORKER_ID and (value is None or "$(" in value))
 
 
 def _operations(container: Container, variables: Mapping[str, str | FieldRef]) -> Iterable[Operation]:
@@ -246,11 +266,6 @@ def _layout(pod: TpuPod) -> Layout | None:
         return layout_of(pod)
     except LayoutError:
         return None
-
-
-def _slices_together(pod: TpuPod) -> bool:
-    """Whether slices of one VM may work together: those of a JobSet, and where the pod says so."""
-    return pod.marks.get(constants.MULTISLICE) == "true" or constants.JOBSET_NAME in pod.marks
 
 
 def _wish(pod: TpuPod, owner: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from provisioner.kube import fields
 from provisioner.model import bounds
 from provisioner.workloads import JOBSET, PLAIN_JOB
 from provisioner.workloads.job import JOB
+from provisioner.workloads.jobset import ended_before
 from provisioner.workloads.owners import STATEFUL_SET
 
 #: The first port of processes: libtpu's on GKE, and the one that LeaderWorkerSet uses.
@@ -162,14 +163,42 @@ def _of_job(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
     )
 
 
+def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
+    """Whether slices of one VM work together: those of a JobSet of several, and where the pod says so.
+
+    Where the owner is not known, those of a JobSet may.
+    """
+    said = pod.marks.get(constants.MULTISLICE, "")
+    if said in ("true", "false") or constants.JOBSET_NAME not in pod.marks:
+        return said == "true"
+    spec = fields.mapping(owner.get("spec"))
+    return not owner or sum(fields.count(each.get("replicas"), default=1) for each in _slices_of(pod, spec)) > 1
+
+
+def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """List the replicated jobs of a JobSet that request chips and may run while the pod's own does."""
+    own = pod.marks.get(constants.REPLICATED_JOB_NAME, "")
+    ended = ended_before(spec)
+
+    def beside(name: str) -> bool:
+        return name not in ended.get(own, ()) and own not in ended.get(name, ())
+
+    listed = fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]
+    return [
+        each
+        for each in listed
+        if beside(fields.name(each.get("name"))) and requests_chips(_job_of(each).get("template"))
+    ]
+
+
 def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
     """Return the numbers of a pod of a JobSet: each child Job that requests chips is a slice, in the JobSet's order."""
     own = pod.marks.get(constants.REPLICATED_JOB_NAME, "")
     number = fields.index(pod.marks.get(constants.JOB_INDEX, ""))
-    listed = fields.mappings(spec.get("replicatedJobs"))
-    if len(listed) > bounds.REPLICATED_JOBS:
-        raise NumberingError(f"{key.title} {bounds.too_many('replicated jobs', len(listed), bounds.REPLICATED_JOBS)}")
-    entries = [each for each in listed if requests_chips(_job_of(each).get("template"))]
+    listed = len(fields.mappings(spec.get("replicatedJobs")))
+    if listed > bounds.REPLICATED_JOBS:
+        raise NumberingError(f"{key.title} {bounds.too_many('replicated jobs', listed, bounds.REPLICATED_JOBS)}")
+    entries = _slices_of(pod, spec)
     names = [fields.name(each.get("name")) for each in entries]
     if own not in names or number is None:
         raise NumberingError(f"{key.title} has no replicated job {own!r} that requests chips")

@@ -19,8 +19,7 @@ NUM_SLICES = "MEGASCALE_NUM_SLICES"
 SLICE_ID = "MEGASCALE_SLICE_ID"
 COORDINATOR = "MEGASCALE_COORDINATOR_ADDRESS"
 OF_WORKERS = (WORKER_ID, WORKER_HOSTNAMES, PROCESS_ADDRESSES, PROCESS_PORTS)
-#: Variables that make sense together alone, so that all or none of them are set.
-TOGETHER = ((PROCESS_ADDRESSES, PROCESS_PORTS), (NUM_SLICES, SLICE_ID, COORDINATOR), (WORKER_ID, WORKER_HOSTNAMES))
+OF_SLICES = (NUM_SLICES, SLICE_ID, COORDINATOR)
 #: Generations whose libtpu wants the addresses of all processes.
 _WITH_ADDRESSES = ("tpu7x", "tpu7")
 _LOCAL = "localhost"
@@ -38,10 +37,12 @@ def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) 
     # A container that runs alone is the only process of its pod at that time.
     names = {each: ",".join(host for host in hosts for _ in range(each)) for each in {1, processes}}
     ports = {each: range(first_port, first_port + each) for each in {1, processes}}
+    # GKE's webhook gives addresses to the pods of such a generation, whatever these select.
+    all_have = pod.accelerator in _WITH_ADDRESSES or any(PROCESS_ADDRESSES in each.given for each in pod.containers)
     addresses = {
         each: ",".join(f"{host}:{port}" for host in hosts for port in ports[each])
         for each in {1, processes}
-        if each > 1 or pod.accelerator in _WITH_ADDRESSES
+        if each > 1 or all_have
     }
     found = []
     place = 0
@@ -101,21 +102,14 @@ def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[
     else:
         # Pods beyond the last whole slice make one that is not whole yet.
         count, own = -(-max(numbering.pods, numbering.index + 1) // pods), numbering.index // pods
-    if count <= 1 or not _together(pod, layout, numbering):
+    said = pod.marks.get(constants.MULTISLICE, "")
+    if count <= 1 or not (said == "true" if said in ("true", "false") else numbering.together):
         return {}
     return {
         NUM_SLICES: str(count),
         SLICE_ID: str(own),
         COORDINATOR: numbering.coordinator or numbering.host(0),
     }
-
-
-def _together(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> bool:
-    said = pod.marks.get(constants.MULTISLICE, "")
-    if said in ("true", "false"):
-        return said == "true"
-    # Replicas of one VM each serve, one for itself.
-    return numbering.together and not (layout is not None and layout.one_host and not numbering.slices)
 
 
 def grid_of(pod: TpuPod, container: Container, layout: Layout) -> Mapping[str, str]:

@@ -23,7 +23,8 @@ class WebhookSettings:
         "opt-in",
         "Which pods that request chips get TPU variables: opt-in: those that have the label or annotation "
         "tpu-provisioner.cloud.google.com/inject: enabled, or gke-tpu-env-injector.aaronbatilo.dev/inject: enabled, "
-        'and those of StatefulSets that have it; all: all but those that have it as "disabled"; off: none.',
+        "and those of StatefulSets that have it; all: also those that select an accelerator and a topology, but for "
+        'those that have it as "disabled"; off: none.',
     )
     topology: bool = _option(
         "INJECT_TOPOLOGY",
@@ -66,7 +67,7 @@ class WebhookSettings:
         "FORCE_ON_DEMAND",
         forms.go_bool,
         "false",
-        "The nodeSelectors of reservations and of spot capacity are removed from Jobs that get node pools.",
+        "The nodeSelectors of capacity other than on-demand are removed from Jobs that get node pools.",
     )
     always_hint_time: str = _option("ALWAYS_HINT_TIME", str, "", "Accepted, but without effect.")
     ipu_injection: str = _option(

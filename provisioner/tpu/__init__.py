@@ -5,7 +5,15 @@ GKE has the last word, and what it refuses comes back through the error table of
 """
 
 from provisioner.tpu.catalogue import ACCELERATORS, Accelerator, MachineType, machine_type
-from provisioner.tpu.shapes import Shape, ShapeError, find_accelerator, not_whole_slices, resolve, shapes_of
+from provisioner.tpu.shapes import (
+    Shape,
+    ShapeError,
+    find_accelerator,
+    may_be_sold,
+    not_whole_slices,
+    resolve,
+    shapes_of,
+)
 from provisioner.tpu.topology import Topology, TopologyError
 
 __all__ = [
@@ -18,6 +26,7 @@ __all__ = [
     "TopologyError",
     "find_accelerator",
     "machine_type",
+    "may_be_sold",
     "not_whole_slices",
     "resolve",
     "shapes_of",

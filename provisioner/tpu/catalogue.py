@@ -63,6 +63,8 @@ class Accelerator:
     max_cubes: int = 0
     #: Multi-host slices are placed by a workload policy (a Compute resource policy) instead of COMPACT placement.
     workload_policy: bool = False
+    #: Sources disagree on whether axes may be in any order.
+    any_order: bool = False
 
     def topologies(self) -> tuple[Topology, ...]:
         """Every valid topology, smallest first."""
@@ -139,8 +141,9 @@ _ALL = (
         machine_types=(_machine("ct4p-hightpu-4t", 4, "2x2x1", 240, 407, (*_PD, *_HYPERDISK), flex_start=False),),
         listed_topologies=documented.BELOW_CUBE,
         documented_topologies=documented.V4,
-        # xpk lists unsorted topologies too; the documentation and cluster-toolkit want them sorted.
         max_cubes=64,
+        # xpk lists unsorted topologies too; the documentation and cluster-toolkit want them sorted.
+        any_order=True,
     ),
     Accelerator(
         # Lists of 2-D topologies name this family beside the podslices; no report tells of its multi-host slices.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from provisioner.model import bounds
+from provisioner.tpu import catalogue
 from provisioner.tpu.catalogue import ACCELERATORS, LONGEST_AXIS, Accelerator, MachineType
 from provisioner.tpu.topology import Topology, TopologyError
 
@@ -96,6 +97,22 @@ def resolve(accelerator: str, topology: str, chips_per_pod: int, machine_type: s
     if isinstance(found, Shape):
         return found
     raise ShapeError(found)
+
+
+def may_be_sold(accelerator: str, topology: str, machine_type: str) -> bool:
+    """Whether Google may sell what there is no shape for: the catalogue is too old, or its sources disagree.
+
+    Without an accelerator nodes of any may have the topology.
+    """
+    offer = ACCELERATORS.get(accelerator)
+    if offer is None or (machine_type and catalogue.machine_type(machine_type) is None):
+        return True
+    try:
+        grid = Topology.parse(topology).dimensions
+    except TopologyError:
+        return False
+    in_order = tuple(sorted(grid))
+    return offer.any_order and grid != in_order and Topology(in_order) in offer.topologies()
 
 
 def not_whole_slices(

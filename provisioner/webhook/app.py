@@ -40,7 +40,6 @@ from provisioner.settings.webhook import WebhookSettings
 from provisioner.slices.admission.jobs import JobChanges, jobset_to_read, review_job
 from provisioner.slices.admission.validation import Judge, Mode, review_scale, review_workload
 from provisioner.slices.offline.assumed import settings_by_object
-from provisioner.slices.offline.documents import Document
 from provisioner.slices.suppliers.rules import rules_of
 from provisioner.webhook.metrics import Metrics
 from provisioner.webhook.owners import Owners
@@ -208,7 +207,6 @@ class _Pending:
 
     key: OwnerKey
     judge: Callable[[Mapping[str, Any] | None], Answer]
-    long: bool = False
     #: Its controller, which alone would be answered.
     maker: ObjectRef | None = None
 
@@ -219,7 +217,7 @@ class _Pending:
         return Answer(warnings=(f"{told}, so that this is admitted as it is",), notice=notice)
 
     def is_long(self, _owner: Mapping[str, Any] | None) -> bool:
-        return self.long
+        return True
 
 
 def _tell(recorder: EventRecorder, repeats: Repeats, notice: Notice) -> None:
@@ -248,21 +246,17 @@ def make_hooks(
         found = judge_pod(request, environment)
         return found if isinstance(found, Answer) else partial(owners.finish, found)
 
-    settings_of = settings_by_object(variables)
-    provisioner_settings = settings_of(Document({}))
     changes = JobChanges(
-        job_key=settings.job_key_selector,
-        location_hint=settings.location_hint,
-        on_demand=settings.force_on_demand,
-        namespaces=frozenset(provisioner_settings.namespaces),
-        serve_jobs=provisioner_settings.serve_jobs,
+        job_key=settings.job_key_selector, location_hint=settings.location_hint, on_demand=settings.force_on_demand
     )
 
     def doubts(raw: Mapping[str, Any], namespace: str) -> Sequence[str]:
         # The first pod stands for all: what differs from pod to pod is no mistake.
         return pods_of_manifests([raw], environment, namespace, most=1)[0].problems
 
-    judge = Judge(settings_of=settings_of, rules=rules_of(variables.get("PROVIDER", "")), doubts=doubts)
+    judge = Judge(
+        settings_of=settings_by_object(variables), rules=rules_of(variables.get("PROVIDER", "")), doubts=doubts
+    )
 
     def validation_of(request: Request, mode: Mode) -> Answer | Deferred:
         if (request.kind, request.subresource) != ("Scale", "scale") or mode is Mode.OFF:
@@ -272,16 +266,17 @@ def make_hooks(
             return Answer() if scaled is None else review_scale(request, scaled, judge, mode)
 
         key = stateful_set_key(request.namespace, request.name)
-        return partial(owners.finish, _Pending(key=key, judge=judged, long=True))
+        return partial(owners.finish, _Pending(key=key, judge=judged))
 
     def jobs_of(request: Request) -> Answer | Deferred:
         jobset = jobset_to_read(request, changes)
         if not jobset:
-            return review_job(request, changes)
+            return review_job(request, changes, judge)
         key = jobset_key(request.namespace, jobset)
         owner = controller_of(fields.mapping(request.object.get("metadata")))
         maker = object_of(owner, request.namespace) if owner is not None else None
-        return partial(owners.finish, _Pending(key=key, judge=partial(review_job, request, changes), maker=maker))
+        judged = partial(review_job, request, changes, judge)
+        return partial(owners.finish, _Pending(key=key, judge=judged, maker=maker))
 
     return [
         Hook(
@@ -293,7 +288,7 @@ def make_hooks(
             quick=True,
             tell=tell,
         ),
-        Hook(name="jobs", path="/mutate/jobs", answer=jobs_of, quick=True, tell=tell),
+        Hook(name="jobs", path="/mutate/jobs", answer=jobs_of, tell=tell),
         # Strict: without it a pod would run, and have no IPUs.
         Hook(
             name="partitions",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +94,19 @@ def replicated_jobs_of(raw: dict[str, Any]) -> list[ReplicatedJob]:
         )
         before[group] += count
     return found
+
+
+def ended_before(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+    """Return by name of a replicated job those that have ended when it starts, which JobSet wants to be listed first.
+
+    A job that needs another one ready starts after all that has ended before that one, too.
+    """
+    ended: dict[str, frozenset[str]] = {}
+    for each in fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]:
+        needs = {fields.name(need.get("name")): need.get("status") for need in fields.mappings(each.get("dependsOn"))}
+        complete = {name for name, status in needs.items() if status == "Complete"}
+        ended[fields.name(each.get("name"))] = frozenset(complete).union(*(ended.get(name, ()) for name in needs))
+    return ended
 
 
 def parse_jobset(raw: object) -> Workload:

@@ -22,6 +22,9 @@ TPU7X_2X2X2 = {"cloud.google.com/gke-tpu-accelerator": "tpu7x", "cloud.google.co
 ALL = Settings(injection=Injection.ALL)
 
 
+ASKS = {OLD_KEY: "enabled"}
+
+
 def container(chips: int = 4, name: str = "worker", **more: Any) -> dict[str, Any]:
     resources = {"limits": {"google.com/tpu": str(chips)}} if chips else {}
     return {"name": name, "image": "busybox", "resources": resources, **more}
@@ -194,6 +197,15 @@ def test_a_topology_that_google_does_not_sell_is_told_with_the_nearest():
     assert "nearest valid: " in said.problems[0]
 
 
+def test_a_generation_that_is_not_known_yet_is_left_alone_unless_the_pod_asks():
+    owner = stateful_set()
+    selector = {**V5E_4X4, "cloud.google.com/gke-tpu-accelerator": "tpu8t"}
+    for asks in (False, True):
+        pod = pod_of(owner, "train-0", selector=selector, metadata={"labels": ASKS if asks else {}})
+        [found], said = injected(pod, owner)
+        assert (found, len(said.problems)) == ({}, asks)
+
+
 def test_a_pod_that_nobody_owns_is_told_so():
     pod = pod_of(stateful_set(), "alone", metadata={"labels": {OLD_KEY: "enabled"}})
     del pod["metadata"]["ownerReferences"]
@@ -336,11 +348,52 @@ def test_a_value_that_is_there_stays_and_the_rest_is_added_before_it():
     ],
 )
 def test_host_names_are_not_added_to_a_number_of_the_users_own(given: dict[str, Any], added: set[str], *, told: bool):
+    """And a pod that has not asked is not told to complete what it has."""
     owner = stateful_set()
-    [found], said = injected(pod_of(owner, "train-1", containers=[container(env=[given])]), owner)
-    assert found.keys() - {given["name"]} == added
-    problem = "a container has TPU_WORKER_ID and lacks TPU_WORKER_HOSTNAMES; set all of them or none"
-    assert said.problems == ((problem,) if told else ())
+    for asks in (True, False):
+        pod = pod_of(owner, "train-1", containers=[container(env=[given])], metadata={"labels": ASKS if asks else {}})
+        [found], said = injected(pod, owner)
+        assert found.keys() - {given["name"]} == added
+        problem = "a container has TPU_WORKER_ID and lacks TPU_WORKER_HOSTNAMES; set all of them or none"
+        assert said.problems == ((problem,) if told and asks else ())
+
+
+ADDRESSES = ("TPU_PROCESS_ADDRESSES", "TPU_PROCESS_PORT")
+
+
+@pytest.mark.parametrize(
+    ("given", "added", "lacks"),
+    [
+        pytest.param(
+            {"TPU_WORKER_ID": "7"},
+            (),
+            "TPU_WORKER_HOSTNAMES and TPU_PROCESS_ADDRESSES and TPU_PROCESS_PORT",
+            id="another number",
+        ),
+        pytest.param(
+            {"TPU_WORKER_HOSTNAMES": "b.x,a.x"},
+            ("TPU_WORKER_ID",),
+            "TPU_PROCESS_ADDRESSES and TPU_PROCESS_PORT",
+            id="other host names",
+        ),
+        pytest.param({"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "b.x,a.x"}, (), "", id="and their number"),
+        pytest.param({"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": names(0, 2)}, ADDRESSES, "", id="the same"),
+        pytest.param(
+            {"TPU_PROCESS_ADDRESSES": "b.x:1,a.x:1", "TPU_PROCESS_PORT": "1"},
+            (),
+            "TPU_WORKER_ID and TPU_WORKER_HOSTNAMES",
+            id="other addresses",
+        ),
+    ],
+)
+def test_ours_are_not_mixed_with_a_layout_of_the_users_own(given: dict[str, str], added: tuple[str, ...], lacks: str):
+    owner = stateful_set(replicas=2)
+    pod = pod_of(owner, "train-1", selector=TPU7X_2X2X2, containers=[with_env(given)], metadata={"labels": ASKS})
+    [found], said = injected(pod, owner)
+    assert found.keys() - given.keys() == set(added)
+    assert {name: found[name] for name in given} == given
+    problem = f"a container has {' and '.join(given)} and lacks {lacks}; set all of them or none"
+    assert said.problems == ((problem,) if lacks else ())
 
 
 @pytest.mark.parametrize(
@@ -357,15 +410,24 @@ def test_a_variable_that_is_there_in_any_form_stays(given: dict[str, Any]):
     assert [each for each in after if each["name"] == "TPU_WORKER_ID"] == [{"name": "TPU_WORKER_ID", **given}]
 
 
-def test_what_gke_gives_pods_that_it_knows_nothing_of_counts_as_absent():
+@pytest.mark.parametrize("selector", [TPU7X_2X2X2, {"cloud.google.com/gke-nodepool": "ours"}], ids=["", "a node pool"])
+def test_what_gke_gives_pods_that_it_knows_nothing_of_counts_as_absent(selector: dict[str, str]):
+    """Also where nothing but these variables tells that the generation has addresses."""
     owner = stateful_set(replicas=2)
-    given = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_PROCESS_ADDRESSES": "localhost:8471"}
-    env = [{"name": name, "value": value} for name, value in given.items()]
-    pod = pod_of(owner, "train-1", selector=TPU7X_2X2X2, containers=[container(env=env)])
+    given = {
+        "TPU_WORKER_ID": "0",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "TPU_PROCESS_ADDRESSES": "localhost:8471",
+        "TPU_PROCESS_PORT": "8471",
+    }
+    pod = pod_of(owner, "train-1", selector=selector, containers=[with_env(given)])
     [found], _ = injected(pod, owner)
-    assert found["TPU_WORKER_ID"] == "1"
-    assert found["TPU_WORKER_HOSTNAMES"] == names(0, 2)
-    assert found["TPU_PROCESS_ADDRESSES"] == "train-0.workers:8471,train-1.workers:8471"
+    assert found == {
+        "TPU_WORKER_ID": "1",
+        "TPU_WORKER_HOSTNAMES": names(0, 2),
+        "TPU_PROCESS_ADDRESSES": "train-0.workers:8471,train-1.workers:8471",
+        "TPU_PROCESS_PORT": "8471",
+    }
 
 
 WORKER = {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "a,b"}
@@ -424,13 +486,13 @@ def test_localhost_is_all_that_a_pod_of_one_host_needs():
         pytest.param({"TPU_PROCESS_ADDRESSES": "a:1,b:1"}, {"TPU_PROCESS_ADDRESSES": "a:1,b:1"}, id="other addresses"),
         pytest.param({"MEGASCALE_NUM_SLICES": ""}, {"MEGASCALE_NUM_SLICES": ""}, id="no slices"),
         pytest.param({"MEGASCALE_COORDINATOR_ADDRESS": "c"}, {"MEGASCALE_COORDINATOR_ADDRESS": "c"}, id="another one"),
-        pytest.param(WHOLE, WHOLE, id="all of the processes"),
+        pytest.param(WORKER | WHOLE, WHOLE, id="all of the processes"),
         pytest.param(SLICES, SLICES, id="all of the slices"),
     ],
 )
 def test_variables_that_belong_together_are_set_together_or_not_at_all(given: dict[str, str], found: dict[str, str]):
     owner = stateful_set(replicas=4)
-    pod = pod_of(owner, "train-3", selector=TPU7X_2X2X2, containers=[with_env(given)])
+    pod = pod_of(owner, "train-3", selector=TPU7X_2X2X2, containers=[with_env(given)], metadata={"labels": ASKS})
     [after], said = injected(pod, owner)
     begun = ("TPU_PROCESS_", "MEGASCALE_")["MEGASCALE_NUM_SLICES" in found or "MEGASCALE_COORDINATOR_ADDRESS" in found]
     assert {name: value for name, value in after.items() if name.startswith(begun)} == found
@@ -449,7 +511,8 @@ def test_what_agrees_is_completed():
 
 
 def test_a_port_of_ones_own_stays_on_one_host():
-    given = {"TPU_PROCESS_ADDRESSES": "localhost:9000", "TPU_PROCESS_PORT": "9000"}
+    local = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
+    given = {**local, "TPU_PROCESS_ADDRESSES": "localhost:9000", "TPU_PROCESS_PORT": "9000"}
     owner = stateful_set(replicas=1)
     selector = {**TPU7X_2X2X2, "cloud.google.com/gke-tpu-topology": "2x2x1"}
     [after], said = injected(pod_of(owner, "train-0", selector=selector, containers=[with_env(given)]), owner)
@@ -497,29 +560,33 @@ def test_a_job_without_index_or_subdomain_is_told_so():
     assert "has no subdomain" in said.problems[0]
 
 
-def jobset() -> dict[str, Any]:
-    def replicated(name: str, replicas: int, chips: int) -> dict[str, Any]:
-        template = {"spec": {"containers": [container(chips)]}}
-        return {"name": name, "replicas": replicas, "template": {"spec": {"parallelism": 4, "template": template}}}
+def replicated(name: str, replicas: int = 1, chips: int = 4, **after: str) -> dict[str, Any]:
+    """Return a replicated job; `after` has by name the status of those that it depends on."""
+    template = {"spec": {"containers": [container(chips)]}}
+    needs = [{"name": each, "status": status} for each, status in after.items()]
+    job = {"spec": {"parallelism": 4, "template": template}}
+    return {"name": name, "replicas": replicas, "template": job, "dependsOn": needs}
 
-    jobs = [replicated("driver", 1, 0), replicated("a", 2, 4), replicated("b", 1, 4)]
+
+def jobset(*jobs: dict[str, Any]) -> dict[str, Any]:
+    jobs = jobs or (replicated("driver", 1, 0), replicated("a", 2), replicated("b"))
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": {"name": "js", "namespace": "ml", "uid": "uid-js"},
-        "spec": {"replicatedJobs": jobs},
+        "spec": {"replicatedJobs": list(jobs)},
     }
 
 
-def pod_of_jobset(replicated: str, number: int, index: int) -> dict[str, Any]:
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": f"js-{replicated}-{number}", "uid": "u"}}
+def pod_of_jobset(name: str, number: int = 0, index: int = 0, **more: Any) -> dict[str, Any]:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": f"js-{name}-{number}", "uid": "u"}}
     marks = {
         "jobset.sigs.k8s.io/jobset-name": "js",
-        "jobset.sigs.k8s.io/replicatedjob-name": replicated,
+        "jobset.sigs.k8s.io/replicatedjob-name": name,
         "jobset.sigs.k8s.io/job-index": str(number),
         "batch.kubernetes.io/job-completion-index": str(index),
     }
-    return pod_of(owner, "", subdomain="js", metadata={"labels": marks, "annotations": marks})
+    return pod_of(owner, "", metadata={"labels": marks, "annotations": marks}, **{"subdomain": "js", **more})
 
 
 def test_child_jobs_of_a_jobset_are_slices_and_those_without_chips_do_not_count():
@@ -532,6 +599,54 @@ def test_child_jobs_of_a_jobset_are_slices_and_those_without_chips_do_not_count(
         "MEGASCALE_COORDINATOR_ADDRESS": "js-a-0-0.js",
     }
     assert not said.problems
+
+
+@pytest.mark.parametrize(
+    ("own", "slices", "coordinator"),
+    [
+        pytest.param("prepare", "3 of 0", "prepare", id="before two"),
+        pytest.param("train", "4 of 0", "train", id="between others"),
+        pytest.param("watch", "4 of 2", "train", id="beside it"),
+        pytest.param("score", "", "", id="after all that ended, also before what it needs"),
+    ],
+)
+def test_replicated_jobs_that_never_run_at_the_same_time_are_no_slices_of_each_other(
+    own: str, slices: str, coordinator: str
+):
+    owner = jobset(
+        replicated("prepare", 3),
+        replicated("train", 2, prepare="Complete"),
+        replicated("watch", 2, train="Ready"),
+        replicated("score", train="Complete", watch="Complete"),
+    )
+    [found], said = injected(pod_of_jobset(own), owner)
+    want = (
+        dict(zip(("MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID"), slices.split(" of "), strict=True)) if slices else {}
+    )
+    assert {name: found[name] for name in found if name.endswith(("_SLICES", "SLICE_ID"))} == want
+    assert found.get("MEGASCALE_COORDINATOR_ADDRESS", "") == (f"js-{coordinator}-0-0.js" if slices else "")
+    assert not said.problems
+
+
+ALONE = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
+
+
+@pytest.mark.parametrize("lacks", ["subdomain", "Indexed"])
+@pytest.mark.parametrize("slices", [1, 2])
+def test_slices_of_one_vm_need_host_names_and_indexes_only_where_there_are_several(lacks: str, slices: int):
+    pod = pod_of_jobset("a", selector=V6E_2X2, subdomain="" if lacks == "subdomain" else "js")
+    if lacks == "Indexed":
+        del pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]
+    [found], said = injected(pod, jobset(replicated("a", slices)))
+    assert found == ALONE
+    assert [lacks in each for each in said.problems] == [True] * (slices - 1)
+
+
+def test_slices_of_one_vm_that_do_not_work_together_need_no_host_names():
+    pod = pod_of_jobset("a", selector=V6E_2X2, subdomain="")
+    pod["metadata"]["annotations"]["tpu-provisioner.cloud.google.com/multislice"] = "false"
+    [found], said = injected(pod, jobset())
+    assert (found, said.problems) == (ALONE, ())
 
 
 def test_a_jobset_of_more_replicated_jobs_than_are_read_is_told():
@@ -650,10 +765,14 @@ def test_a_pod_that_uses_a_part_of_the_slice():
     ],
 )
 def test_who_gets_variables(injection: str, on_pod: dict[str, Any], on_owner: dict[str, Any], expected: bool):
+    """Pods that select no slice have to ask."""
     owner = stateful_set(**on_owner)
-    read = read_pod(pod_of(owner, "train-0", metadata=on_pod), "ml")
-    assert read is not None
-    assert wanted(read, owner, Settings(injection=Injection(injection))) is expected
+    asks = "enabled" in str((on_pod, on_owner))
+    for selector in (V5E_4X4, None, {"cloud.google.com/gke-tpu-topology": "4x4"}):
+        read = read_pod(pod_of(owner, "train-0", metadata=on_pod, selector=selector), "ml")
+        assert read is not None
+        found = wanted(read, owner, Settings(injection=Injection(injection)))
+        assert found is (expected and (asks or selector is V5E_4X4))
 
 
 def test_pods_without_chips_are_no_concern():

@@ -16,6 +16,7 @@ V5E_4X4 = {
     "cloud.google.com/gke-tpu-topology": "4x4",
 }
 LWS = "leaderworkerset.sigs.k8s.io"
+ASKS = {"tpu-provisioner.cloud.google.com/inject": "enabled"}
 
 
 def pod(containers: int = 1, *, selector: dict[str, str] | None = None, size: int = 0) -> dict[str, Any]:
@@ -23,7 +24,7 @@ def pod(containers: int = 1, *, selector: dict[str, str] | None = None, size: in
     reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "train", "uid": "u", "controller": True}
     metadata: dict[str, Any] = {"name": "train-3", "ownerReferences": [reference]}
     if size:
-        metadata["labels"] = {f"{LWS}/name": "train", f"{LWS}/worker-index": "3", f"{LWS}/group-index": "0"}
+        metadata["labels"] = {**ASKS, f"{LWS}/name": "train", f"{LWS}/worker-index": "3", f"{LWS}/group-index": "0"}
         metadata["annotations"] = {f"{LWS}/size": str(size)}
     each = {"resources": {"limits": {"google.com/tpu": "4"}}}
     spec = {"nodeSelector": selector or {}, "subdomain": "train", "containers": [each] * containers}
@@ -84,7 +85,7 @@ def test_an_owner_that_cannot_be_read(wrong: Wrong) -> None:
 
 def test_the_owner_is_told_what_its_pods_are_not_and_equally_for_all() -> None:
     def noted(wrong: Wrong, **metadata: Any) -> Any:
-        raw = pod()
+        raw = pod(selector=V5E_4X4)
         raw["metadata"] |= metadata
         settings = Settings(injection=Injection.ALL, wrong=wrong)
         return review_pod(request(raw), lambda _: {"metadata": {"uid": "u"}}, settings).notice
@@ -114,6 +115,24 @@ def test_a_pod_that_has_all_is_never_rejected(lacks: str) -> None:
 
     for read in (unreadable, lambda _: None, lambda _: odd):
         assert bool(review_pod(request(raw), read, settings).denied) == bool(lacks)
+
+
+@pytest.mark.parametrize("kind", ["StatefulSet", "Job", "LeaderWorkerSet"])
+def test_pods_that_select_no_slice_are_left_alone_unless_they_or_their_stateful_set_ask(kind: str) -> None:
+    """They may be servers of one VM each, whose ComputeClass chooses it."""
+    settings = Settings(injection=Injection.ALL, wrong=Wrong.DENY)
+
+    def answer(asks: dict[str, str], of_owner: dict[str, str]) -> Answer:
+        raw = pod(size=4 if kind == "LeaderWorkerSet" else 0)
+        raw["metadata"]["labels"] = {**raw["metadata"].get("labels", {}), **dict.fromkeys(ASKS, ""), **asks}
+        if kind == "Job":
+            raw["metadata"]["ownerReferences"][0] |= {"apiVersion": "batch/v1", "kind": kind}
+        owner = {"metadata": {"uid": "u", "labels": of_owner}, "spec": {"replicas": 4, "serviceName": "s"}}
+        return review_pod(request(raw), lambda _: owner, settings)
+
+    assert answer({}, {}) == Answer()
+    assert answer(ASKS, {}) != Answer()
+    assert (answer({}, ASKS) != Answer()) == (kind == "StatefulSet")
 
 
 def test_a_slice_of_several_has_to_know_the_others() -> None:

@@ -230,6 +230,7 @@ def test_who_leaves_takes_nobody_along():
 POD: dict[str, Any] = {
     "metadata": {
         "name": "train-3",
+        "labels": {"tpu-provisioner.cloud.google.com/inject": "enabled"},
         "ownerReferences": [
             {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "train", "uid": "u", "controller": True}
         ],

@@ -1,7 +1,7 @@
 """Selectors of Jobs, changed when they are created, as the Go provisioner's admission_controller did.
 
-Only of those that get node pools: others would wait for nodes that nobody makes, or lose what they ask somebody else
-for.
+Only of those that get a node pool with the changed selectors: others would wait for nodes that nobody makes, or lose
+what they ask somebody else for. Bounds and limits on all Jobs of a JobSet together are not looked at.
 Single keys are added and removed, so that all others stay; what a Job says itself stays, too.
 """
 
@@ -12,24 +12,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from provisioner import constants
-from provisioner.admission.patch import Operation, pointer
+from provisioner.admission.patch import Operation, apply_patch, pointer
 from provisioner.admission.review import Answer, Request
 from provisioner.kube import fields, podspec
 from provisioner.model.workloads import WorkloadKind, group_key
-from provisioner.slices.admission.shapes import is_left_alone
+from provisioner.slices.admission.validation import Judge, lasting
+from provisioner.slices.offline.documents import Document
+from provisioner.slices.offline.forecast import forecast
 from provisioner.workloads.owners import controller_of
 
 #: The selector that keeps each job on nodes of its own; the provisioner copies it to them.
 JOB_KEY_SELECTOR = "job-key"
 _AT = ("spec", "template", "spec", "nodeSelector")
-#: What asks for other capacity than on-demand.
-_NOT_ON_DEMAND = (
-    constants.RESERVATION_NAME,
-    constants.RESERVATION_PROJECT,
-    constants.RESERVATION_BLOCK,
-    constants.RESERVATION_SUB_BLOCK,
-    constants.SPOT,
-)
+#: What asks for other capacity than on-demand, or is only read with it.
+_NOT_ON_DEMAND = (constants.SPOT, constants.PREEMPTIBLE, constants.FLEX_START, constants.MAX_RUN_SECONDS)
+_RESERVATIONS = "cloud.google.com/reservation-"
+_STANDARD = "standard"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,60 +38,48 @@ class JobChanges:
     job_key: bool = False
     #: The value of a selector; empty for none.
     location_hint: str = ""
-    #: Selectors of reservations and spot are removed.
+    #: Selectors of other capacity are removed.
     on_demand: bool = False
-    #: Those that are served; empty: all.
-    namespaces: frozenset[str] = frozenset()
-    #: Plain Jobs that ask for it are served.
-    serve_jobs: bool = True
-
-    @property
-    def any(self) -> bool:
-        """Whether there is something to change."""
-        return self.job_key or bool(self.location_hint) or self.on_demand
 
 
 def jobset_to_read(request: Request, changes: JobChanges) -> str:
-    """Return the JobSet that may keep its child Job from being changed; empty where there is nothing to read."""
-    jobset = _jobset_of(request)
-    # It opts out of nothing that would not be done.
-    return jobset if jobset and review_job(request, changes, {}).patch else ""
+    """Return the JobSet without which nothing tells whether a child Job is served; empty where nothing would change."""
+    return _jobset_of(request) if _patch(request, changes) else ""
 
 
-def review_job(request: Request, changes: JobChanges, jobset: Mapping[str, Any] | None = None) -> Answer:
+def review_job(request: Request, changes: JobChanges, by: Judge, jobset: Mapping[str, Any] | None = None) -> Answer:
     """Answer the review of a Job that is created, with its JobSet as it was read; all else is admitted as it is."""
-    if not changes.any or (request.kind, request.operation, request.subresource) != ("Job", "CREATE", ""):
+    patch = _patch(request, changes)
+    if not patch or (_jobset_of(request) and jobset is None):
         return Answer()
-    template = fields.mapping(fields.mapping(request.object.get("spec")).get("template"))
-    spec = fields.mapping(template.get("spec"))
+    document = Document(_alone(apply_patch(dict(request.object), patch), jobset))
+    settings = lasting(by.settings_of(document), document.raw)
+    gets_pool = forecast([document], settings, by.rules, default_namespace=request.namespace).pools
+    return Answer(patch=patch if gets_pool else ())
+
+
+def _alone(job: dict[str, Any], jobset: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a JobSet with one child Job alone, or a Job of no JobSet as it is."""
+    if jobset is None:
+        return job
+    only = {"name": "only", "replicas": 1, "template": {"spec": job["spec"]}}
+    return {**jobset, "spec": {**fields.mapping(jobset.get("spec")), "replicatedJobs": [only]}}
+
+
+def _patch(request: Request, changes: JobChanges) -> tuple[Operation, ...]:
+    """Return what is to change in a Job that is created, if it gets a node pool."""
+    if (request.kind, request.operation, request.subresource) != ("Job", "CREATE", ""):
+        return ()
+    spec = fields.mapping(fields.mapping(fields.mapping(request.object.get("spec")).get("template")).get("spec"))
     selector = spec.get("nodeSelector")
     try:
         chips = podspec.requested_chips("pod template", spec)
     except fields.MalformedObject:
         # It is somebody else's to say.
-        return Answer()
-    if chips == 0 or not isinstance(selector, dict) or not _is_served(request, template, jobset, changes):
-        return Answer()
-    return Answer(patch=tuple(_operations(selector, _additions(request, changes), changes)))
-
-
-def _is_served(
-    request: Request, template: Mapping[str, Any], jobset: Mapping[str, Any] | None, changes: JobChanges
-) -> bool:
-    """Whether the Job gets a node pool here, as far as it can be told."""
-    metadata = fields.mapping(request.object.get("metadata"))
-    if _jobset_of(request):
-        asks = jobset is not None
-    else:
-        asks = changes.serve_jobs and fields.mapping(metadata.get("annotations")).get(constants.SERVE) == "true"
-    marked = (metadata, fields.mapping(template.get("metadata")), fields.mapping((jobset or {}).get("metadata")))
-    selector = fields.mapping(fields.mapping(template.get("spec")).get("nodeSelector"))
-    return (
-        asks
-        and constants.TPU_TOPOLOGY in selector
-        and (not changes.namespaces or request.namespace in changes.namespaces)
-        and not any(map(is_left_alone, marked))
-    )
+        return ()
+    if chips == 0 or not isinstance(selector, dict):
+        return ()
+    return tuple(_operations(selector, _additions(request, changes), changes))
 
 
 def _jobset_of(request: Request) -> str:
@@ -116,6 +102,7 @@ def _operations(selector: Mapping[str, Any], added: Mapping[str, str], changes: 
     for key, value in added.items():
         if key not in selector:
             yield Operation(op="add", path=pointer(*_AT, key), value=value)
-    for key in _NOT_ON_DEMAND if changes.on_demand else ():
-        if key in selector:
+    for key, value in selector.items() if changes.on_demand else ():
+        other = key in _NOT_ON_DEMAND or (key == constants.PROVISIONING and value != _STANDARD)
+        if other or key.startswith(_RESERVATIONS):
             yield Operation(op="remove", path=pointer(*_AT, key))

@@ -52,13 +52,14 @@ def shape_problems(document: Document, kind: str, namespace: str) -> Iterator[Fi
             asked = asked_at(document.raw, pods.template.path)
             if not (asked.chips and asked.accelerator and asked.topology):
                 continue
+            impossible = not tpu.may_be_sold(asked.accelerator, asked.topology, asked.machine_type)
             shape = tpu.resolve(asked.accelerator, asked.topology, asked.chips, asked.machine_type)
         except (fields.MalformedObject, tpu.ShapeError) as error:
             words, path = str(error), path_of(str(error), document.raw, pods.template)
         else:
             words, path = _misfit(pods, shape), pods.template.pods_path
-            # Of fewer, others may have the other hosts.
-            impossible = (pods.number or 0) > shape.nodes(1)
+            # Of fewer, others may have the other hosts; several slices may be filled step by step.
+            impossible = not pods.several and (pods.number or 0) > shape.nodes(1)
             doubt = _doubt(document.raw, kind, pods, shape)
             if doubt and not words:
                 yield Finding(document, path, doubt, Severity.WARNING, subject)

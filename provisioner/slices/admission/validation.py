@@ -23,6 +23,7 @@ from provisioner.slices.offline.findings import Finding, Severity
 from provisioner.slices.offline.forecast import NO_TOPOLOGY
 from provisioner.slices.offline.judge import judge, namespace_of
 from provisioner.slices.supplier import PoolRules
+from provisioner.workloads.jobset import ended_before
 from provisioner.workloads.owners import controller_of
 
 #: The kinds that are judged. What one of them makes is not judged again.
@@ -54,7 +55,8 @@ class Judge:
 def review_scale(request: Request, scaled: Mapping[str, Any], by: Judge, mode: Mode) -> Answer:
     """Answer the review of the scale of a StatefulSet, which is as it was read."""
     spec = fields.mapping(scaled.get("spec"))
-    replicas = fields.mapping(request.object.get("spec")).get("replicas")
+    # The API server leaves 0 out.
+    replicas = fields.mapping(request.object.get("spec")).get("replicas", 0)
     after = {**scaled, "spec": {**spec, "replicas": replicas}}
     return review_workload(
         replace(request, kind=STATEFUL_SET, subresource="", object=after, old_object=scaled), by, mode
@@ -102,11 +104,15 @@ def _findings(request: Request, raw: Mapping[str, Any], by: Judge) -> list[Findi
 def _of_slices(kind: str, document: Document, namespace: str, settings: Settings, rules: PoolRules) -> list[Finding]:
     if kind in (STATEFUL_SET, POD):
         return list(shape_problems(document, kind, namespace))
-    judged = judge(document.raw, _lasting(settings, document.raw), rules, namespace=namespace)
+    judged = judge(document.raw, lasting(settings, document.raw), rules, namespace=namespace)
     said = [_as_said(each) for each in judged if _is_said(each)]
     if any(each.impossible or each.reason == constants.UNDERUSED for each in said):
         return said
-    return [*said, *shape_problems(document, kind, namespace)]
+    words = [each.message for each in said]
+    return [
+        *said,
+        *(each for each in shape_problems(document, kind, namespace) if not any(each.message in one for one in words)),
+    ]
 
 
 def _is_said(finding: Finding) -> bool:
@@ -144,12 +150,10 @@ def _is_to_be_completed(raw: dict[str, Any], kind: str) -> bool:
     return False
 
 
-def _lasting(settings: Settings, raw: dict[str, Any]) -> Settings:
+def lasting(settings: Settings, raw: dict[str, Any]) -> Settings:
     """Return settings without what is out of the way by itself later."""
     settings = replace(settings, pause_creation=False, max_creates_per_hour=None)
-    jobs = fields.mappings(fields.mapping(raw.get("spec")).get("replicatedJobs"))
-    needs = (need for each in jobs for need in fields.mappings(each.get("dependsOn")))
-    if any(each.get("status") == "Complete" for each in needs):
+    if any(ended_before(fields.mapping(raw.get("spec"))).values()):
         # Its jobs run one after the other, so that limits do not count them together.
         settings = replace(
             settings,

@@ -31,6 +31,11 @@ pytestmark = pytest.mark.timeout(60)
 
 WRONG, CHIPS = pod_spec(topology="2x2x3"), pod_spec(chips=3)
 SPOT_OF_A_RESERVATION = {**pod_spec()["nodeSelector"], constants.SPOT: "true", constants.RESERVATION_NAME: "r1"}
+V5P_1T = {
+    constants.TPU_ACCELERATOR: "tpu-v5p-slice",
+    constants.TPU_TOPOLOGY: "2x2x1",
+    constants.INSTANCE_TYPE: "ct5p-hightpu-1t",
+}
 NO_TOPOLOGY = pod_spec(nodeSelector={constants.TPU_ACCELERATOR: "tpu-v4-podslice"})
 NO_ACCELERATOR = pod_spec(nodeSelector={constants.TPU_TOPOLOGY: "2x2x2"})
 
@@ -94,6 +99,18 @@ def updated(old: Json, new: Json, mode: Mode = Mode.DENY, by: Judge = USUAL, **r
             id="a JobSet of pods whose chips fit no host",
         ),
         pytest.param(
+            raw_jobset(pod=pod_spec(nodeSelector={**V5P_1T, constants.INSTANCE_TYPE: "ct6e-standard-1t"})),
+            "spec.replicatedJobs[0].template.spec.template.spec.nodeSelector[node.kubernetes.io/instance-type]",
+            "no machine type 'ct6e-standard-1t'",
+            id="a machine type of another generation",
+        ),
+        pytest.param(
+            raw_jobset(pod=pod_spec(accelerator="tpu-v5p-slice", topology="4x2x2")),
+            "spec.replicatedJobs[0].template.spec.template.spec.nodeSelector[cloud.google.com/gke-tpu-topology]",
+            "in ascending order",
+            id="an order of axes that no source lists",
+        ),
+        pytest.param(
             raw_jobset(parallelism=3),
             "spec.replicatedJobs[0].template.spec.parallelism",
             "set parallelism to 2",
@@ -125,9 +142,6 @@ def updated(old: Json, new: Json, mode: Mode = Mode.DENY, by: Judge = USUAL, **r
             "spec.template.spec.containers[0].resources.requests[google.com/tpu]",
             "requests 3 chips fits no host",
             id="a StatefulSet of pods whose chips fit no host",
-        ),
-        pytest.param(
-            stateful_set(replicas=5), "spec.replicas", "make it a multiple of 2", id="replicas that fill no slice"
         ),
         pytest.param(
             bare_pod(WRONG), "spec.nodeSelector[cloud.google.com/gke-tpu-topology]", "not valid", id="a pod of nobody"
@@ -284,6 +298,16 @@ def test_a_resumed_jobset_is_told_what_is_wrong_with_what_kueue_added() -> None:
         pytest.param(raw_jobset(replicas=2, parallelism=1), id="one whose child Jobs may share a slice"),
         pytest.param(plain_job(parallelism=1), id="a Job of fewer pods"),
         pytest.param(stateful_set(1), id="a StatefulSet of fewer pods"),
+        pytest.param(stateful_set(5), id="one of several slices, which an autoscaler takes step by step"),
+        *(
+            pytest.param(build(pod=pod), id=f"{what} {of}")
+            for of, build in (("of a JobSet", raw_jobset), ("of a Job", plain_job), ("of a StatefulSet", stateful_set))
+            for what, pod in (
+                ("a later generation", pod_spec(accelerator="tpu8t")),
+                ("a machine type that one source lists", pod_spec(nodeSelector=V5P_1T, chips=1)),
+                ("an order of axes that one source lists", pod_spec(topology="4x2x2")),
+            )
+        ),
         pytest.param(plain_job(spec={"completionMode": "NonIndexed"}), id="a Job of a slice without indexes"),
         pytest.param(raw_job(spec={"completionMode": "NonIndexed"}), id="such a Job that is served"),
         pytest.param(plain_job(spec={"completions": 4}), id="a Job that fills its slice twice"),
@@ -399,17 +423,27 @@ def test_only_objects_themselves_are_judged_and_not(request_: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("old", "new", "denied"),
     [
-        pytest.param(stateful_set(8), stateful_set(7), False, id="fewer replicas"),
+        pytest.param(plain_job(parallelism=9), plain_job(parallelism=7), False, id="fewer pods"),
         pytest.param(
-            stateful_set(8, annotations={"kubectl.kubernetes.io/last-applied-configuration": "8"}),
-            stateful_set(7, annotations={"kubectl.kubernetes.io/last-applied-configuration": "7"}),
+            changed(plain_job(parallelism=9), annotations={"kubectl.kubernetes.io/last-applied-configuration": "9"}),
+            changed(plain_job(parallelism=7), annotations={"kubectl.kubernetes.io/last-applied-configuration": "7"}),
             False,
-            id="fewer replicas by kubectl apply",
+            id="fewer pods by kubectl apply",
         ),
-        pytest.param(stateful_set(8), stateful_set(9), True, id="more replicas"),
-        pytest.param(stateful_set(8), stateful_set(7, pod_spec(topology="2x2x4")), True, id="another slice as well"),
-        pytest.param(plain_job(parallelism=2), plain_job(parallelism=1), False, id="less parallelism"),
-        pytest.param(stateful_set(8), stateful_set(7, annotations={"a": "b"}), True, id="another annotation as well"),
+        pytest.param(plain_job(parallelism=7), plain_job(parallelism=9), True, id="more pods"),
+        pytest.param(
+            plain_job(parallelism=9),
+            plain_job(parallelism=7, pod=pod_spec(topology="2x2x4")),
+            True,
+            id="another slice too",
+        ),
+        pytest.param(plain_job(parallelism=2), plain_job(parallelism=1), False, id="fewer than hosts"),
+        pytest.param(
+            plain_job(parallelism=9),
+            changed(plain_job(parallelism=7), annotations={"a": "b"}),
+            True,
+            id="another annotation too",
+        ),
     ],
 )
 def test_a_scale_to_less_is_warned_of_and_never_rejected(old: Json, new: Json, *, denied: bool) -> None:

@@ -140,10 +140,10 @@ def check_shape(slice_: Slice) -> tpu.Shape:
     """Return the slice's shape; raise UnmeetableError where it has none that its pods fit."""
     shape = slice_.shape
     if shape is None:
-        # Without an accelerator somebody else's nodes may have the topology.
         asked = slice_.requirements
-        known = constants.TPU_ACCELERATOR in asked.node_selector and not asked.problem
-        raise (ImpossibleError if known else UnmeetableError)(slice_.shape_problem)
+        keys = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY, constants.INSTANCE_TYPE)
+        unknown = asked.problem or tpu.may_be_sold(*(asked.node_selector.get(key, "") for key in keys))
+        raise (UnmeetableError if unknown else ImpossibleError)(slice_.shape_problem)
     if shape.multi_host and slice_.parallelism > slice_.nodes:
         raise ImpossibleError(
             f"{slice_.title} has {slice_.pods_field} {slice_.parallelism}, but a slice of topology {shape.topology} "
