@@ -21,7 +21,7 @@ from provisioner.partitions.metrics import Metrics as PartitionMetrics
 from provisioner.settings import OPTIONS, Option, SettingsError, read_settings
 from provisioner.settings.nodegroups import OPTIONS as NODE_GROUP_OPTIONS
 from provisioner.slices.metrics import Metrics
-from provisioner.slices.preflight.rights import rights_used
+from provisioner.slices.preflight.in_kubernetes import rights_used
 from provisioner.webhook.metrics import Metrics as WebhookMetrics
 from rehearsal.demos import Rehearsal
 from tests.deploy import tools

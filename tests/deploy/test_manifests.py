@@ -15,7 +15,7 @@ from deploy import overlay
 from provisioner import constants
 from provisioner.cli import run as run_command
 from provisioner.kube.protocol import collection_path
-from provisioner.slices.preflight.rights import rights_used
+from provisioner.slices.preflight.in_kubernetes import rights_used
 from rehearsal.demos import Rehearsal
 from rehearsal.demos.world import wait_for
 from tests.deploy import tools

@@ -19,7 +19,7 @@ from deploy import release
 from provisioner import constants
 from provisioner.kube.protocol import object_path
 from provisioner.settings import OPTIONS, nodegroups, partitions, webhook
-from provisioner.slices.suppliers.gke.permissions import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
+from provisioner.slices.preflight.in_google import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
 from rehearsal.demos import Rehearsal
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, REPOSITORY, only

@@ -24,8 +24,7 @@ _READINESS = {
     "slices/observe.py": (set[str](), {"problem"}),
     "kube/reflector.py": ({"_set_problem", "_absent", "_fruitless"}, {"problem"}),
     "kube/watches.py": (set[str](), {"problem"}),
-    "slices/suppliers/gke/identity_check.py": ({"_set_problem"}, {"problem"}),
-    "slices/suppliers/gke/identity.py": (set[str](), {"doubt"}),
+    "slices/suppliers/gke/identity_check.py": ({"_set_problem"}, {"problem", "doubt"}),
 }
 #: Lines of a function that says what is wrong.
 _WORDED_BY = {

@@ -45,7 +45,7 @@ from provisioner.slices.planning.ownership import Ownership
 from provisioner.slices.planning.retire import unneeded
 from provisioner.slices.planning.round import Supply
 from provisioner.slices.report import Reporter
-from provisioner.slices.suppliers.gke import exceptions, identity_check, translate
+from provisioner.slices.suppliers.gke import client, identity_check, translate
 from provisioner.slices.suppliers.names import pool_name
 from provisioner.slices.view import build as view_build
 from provisioner.slices.view.timeline import Timeline
@@ -509,7 +509,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="outage-is-an-invalid-request",
         description="After a 429 or 503 the slice counts as refused for good.",
-        at=(exceptions, "kind_of_answer"),
+        at=(client, "kind_of_answer"),
         mutate=_invalid,
         also=((backoff, "refused"), _refused_for_good),
         search_from=48,
@@ -524,7 +524,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="missing-act-as-is-an-invalid-request",
         description="HTTP 400 for a service account counts as a mistake in the request, and is not asked again soon.",
-        at=(exceptions, "kind_of_answer"),
+        at=(client, "kind_of_answer"),
         mutate=_misread(FailureKind.PERMISSION, FailureKind.INVALID),
         search_from=1109,
     ),

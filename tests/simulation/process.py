@@ -21,12 +21,11 @@ from provisioner.model.cluster import ClusterName
 from provisioner.model.workloads import ObjectRef
 from provisioner.runtime.clock import FollowedClock
 from provisioner.settings import Settings
-from provisioner.slices.act import Actor
+from provisioner.slices.act import Actor, RejectedChanges
 from provisioner.slices.gate import Gate
 from provisioner.slices.loop import Loop
 from provisioner.slices.observe import PoolList, make_watches
 from provisioner.slices.planning.plan import Plan
-from provisioner.slices.rejected_changes import RejectedChanges
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.decorators import RetryingGke

@@ -19,7 +19,7 @@ from provisioner.google.errors import Call
 from provisioner.kube.errors import NotFound
 from provisioner.kube.reflector import Collection, Reflector
 from provisioner.model.capacity import FailureKind
-from provisioner.slices.suppliers.gke.exceptions import to_gke_error
+from provisioner.slices.suppliers.gke.client import to_gke_error
 from provisioner.workloads import JOBSET
 from tests.support.controller import OTHER_CERTIFICATE, World
 

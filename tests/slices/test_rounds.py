@@ -14,7 +14,6 @@ from provisioner.model.workloads import Workload, WorkloadKind
 from provisioner.runtime.clock import FollowedClock
 from provisioner.slices.act import Actor
 from provisioner.slices.loop import Loop
-from provisioner.slices.planning.memory.answers import CreateAnswer
 from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.report import Reporter
 from tests.support.clock import FakeClock
@@ -154,19 +153,6 @@ def test_a_round_waits_until_the_first_thing_is_due() -> None:
         wake_at = now + timedelta(seconds=seconds) if seconds is not None else None
         assert world.loop._pause(replace(plan, wake_at=wake_at)) == pytest.approx(want)
     assert world.loop._pause(replace(plan, poll_seconds=2.0)) == pytest.approx(2.0)
-
-
-def test_an_answer_from_before_the_clock_was_set_back_is_of_now() -> None:
-    """A moment yet to come would hold back what follows from it until then."""
-    world = World()
-    world.put_jobset()
-    world.round()
-    (name,) = world.gke.pools
-    before = world.time()
-    world.loop.actor.calls.put(CreateAnswer(name=name, at=before + timedelta(hours=2), failure=_STOCKOUT))
-    world.round(after_seconds=1)
-    (backoff,) = world.loop.memory.backoffs.values()
-    assert before < backoff.until < before + timedelta(minutes=10)
 
 
 def test_hints_are_written_two_seconds_apart() -> None:

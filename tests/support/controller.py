@@ -16,14 +16,13 @@ from provisioner.kube.quantities import format_time
 from provisioner.model.capacity import CapacityKind, NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import ObjectRef, WorkloadKind
 from provisioner.runtime.clock import FollowedClock
-from provisioner.slices.act import Actor
+from provisioner.slices.act import Actor, RejectedChanges
 from provisioner.slices.gate import Gate
 from provisioner.slices.loop import Loop
 from provisioner.slices.meter import Meter
 from provisioner.slices.metrics import Metrics
 from provisioner.slices.observe import PoolList, Watches
 from provisioner.slices.planning.plan import Delete, DeleteReason
-from provisioner.slices.rejected_changes import RejectedChanges
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.choice import Chosen
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof

@@ -35,8 +35,7 @@ from provisioner.slices.demand import Slice, find_slices, group_key
 from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.planning.launch.capacity import choices_of
 from provisioner.slices.planning.launch.specification import Candidates
-from provisioner.slices.suppliers.gke.node_labels import expected_node
-from provisioner.slices.suppliers.gke.rules import GKE_RULES, slice_topology
+from provisioner.slices.suppliers.gke.rules import GKE_RULES, expected_node, slice_topology
 from tests.support.clock import NOW
 from tests.support.settings import settings
 

@@ -12,8 +12,8 @@ from provisioner.kube.protocol import LEASES_ROOT, object_path
 from provisioner.model.capacity import FailureKind
 from provisioner.slices import preflight
 from provisioner.slices.preflight import Finding
+from provisioner.slices.preflight.in_google import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
 from provisioner.slices.suppliers.gke.errors import GkeError
-from provisioner.slices.suppliers.gke.permissions import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
 from provisioner.slices.suppliers.gke.protocol import Cluster, Inspector, Reservation
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB
 from tests.support.controller import CERTIFICATE

@@ -4,18 +4,24 @@ A slice is what one group of a living workload needs: a child Job of a JobSet, a
 LeaderWorkerSet, a plain Job itself. Groups without chips are no slices. A slice exists from its workload's creation on,
 but wants a pool only once its leader pod cannot be scheduled. Only those are listed that have pods or that something
 refers to (a pool, the memory), so that the work depends on what is there and not on what a spec asks for.
+
+What annotations ask for beside the shape of a slice, read once: those of the pod, else those of its workload.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import lru_cache
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from provisioner import constants, tpu
+from provisioner.model import bounds, choices
+from provisioner.model.capacity import Zone
+from provisioner.model.choices import CapacityChoice
 from provisioner.model.workloads import (
     GroupKey,
     Pod,
@@ -26,14 +32,81 @@ from provisioner.model.workloads import (
     Workloads,
     WorkloadUid,
 )
+from provisioner.settings import go_bool, go_duration_seconds
 from provisioner.slices.demand.groups import ListedGroup, Wanted, listed_groups, representatives
 from provisioner.slices.demand.serving import ServingPolicy
-from provisioner.slices.demand.wishes import Wishes, read_wishes
 
 #: GKE's API server adds it to every pod that asks for chips; templates do not have it yet.
 _CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
 #: The API server's clock says when a pod was created, and that of a workload's controller when it was suspended.
 _CLOCKS_DIFFER_BY = timedelta(seconds=5)
+
+
+_T = TypeVar("_T")
+_KEYS = (
+    constants.SAME_ZONE,
+    constants.ALL_OR_NOTHING,
+    constants.CAPACITY,
+    constants.ZONES,
+    constants.MAX_RUN_DURATION,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What was asked for; None or empty where nothing was, or where it cannot be read."""
+
+    #: Best first.
+    capacity: tuple[CapacityChoice, ...] = ()
+    #: Best first.
+    zones: tuple[Zone, ...] = ()
+    same_zone: bool | None = None
+    all_or_nothing: bool | None = None
+    max_run_seconds: float | None = None
+    #: By annotation: why it cannot be read, in words.
+    problems: tuple[tuple[str, str], ...] = ()
+
+    def problem_of(self, key: str) -> str:
+        """Say why an annotation cannot be read, empty where it can."""
+        return next((words for each, words in self.problems if each == key), "")
+
+
+_NONE = Wishes()
+
+
+def read_wishes(annotations: Mapping[str, str], of_workload: Mapping[str, str]) -> Wishes:
+    """Read the annotations of a pod, and of its workload for those that the pod does not have."""
+    if not annotations and not of_workload:
+        return _NONE
+    return _read(tuple([annotations.get(key) or of_workload.get(key, "") for key in _KEYS]))
+
+
+# Annotations are the same in every round, and alike in most pods of a workload.
+@lru_cache(maxsize=512)
+def _read(texts: tuple[str, ...]) -> Wishes:
+    asked = dict(zip(_KEYS, texts, strict=True))
+    problems: dict[str, str] = {}
+
+    def read(key: str, parse: Callable[[str], _T]) -> _T | None:
+        text = asked[key].strip()
+        if not text:
+            return None
+        try:
+            return parse(text)
+        except ValueError as error:
+            problems[key] = f"annotation {key}={bounds.quoted(asked[key])} {error}"
+            return None
+
+    if not any(texts):
+        return _NONE
+    wishes = Wishes(
+        capacity=read(constants.CAPACITY, choices.parse_choices) or (),
+        zones=read(constants.ZONES, choices.parse_zones) or (),
+        same_zone=read(constants.SAME_ZONE, go_bool),
+        all_or_nothing=read(constants.ALL_OR_NOTHING, go_bool),
+        max_run_seconds=read(constants.MAX_RUN_DURATION, go_duration_seconds),
+    )
+    return replace(wishes, problems=tuple(problems.items()))
 
 
 # A tuple: it is the key of most maps, and hashed tens of thousands of times in one decision.

@@ -1,4 +1,7 @@
-"""All checks in order, each within bounds, whatever it meets."""
+"""All checks in order, each within bounds, whatever it meets.
+
+The check of a cluster without GKE: whether there can be TPUNodeGroups, and how many there are.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,13 @@ from datetime import datetime
 import structlog
 
 from provisioner import kube
+from provisioner.kube.live import list_all
 from provisioner.settings import Settings
-from provisioner.slices.preflight import in_google, in_kubernetes, in_node_groups
-from provisioner.slices.preflight.finding import Finding, Status, failed, unknown
+from provisioner.slices.preflight import in_google, in_kubernetes
+from provisioner.slices.preflight.finding import Finding, Status, failed, ok, unknown
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Cluster, Gke, Inspector
+from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from provisioner.workloads import kinds_served
 
 _log = structlog.get_logger(__name__)
@@ -34,6 +39,22 @@ _OF_CLUSTER = (
 _LOGGED_BY_PROOF = frozenset({in_google.IDENTITY, in_google.AUTOPILOT, in_google.CHANNEL, in_google.AUTO_PROVISIONING})
 #: Makes one check, and turns whatever goes wrong into its finding.
 _One = Callable[[str, Callable[[], Finding]], Finding]
+
+
+NODE_GROUPS = "TPUNodeGroups"
+
+
+def check_node_groups(api: kube.Api, namespace: str) -> Finding:
+    """List those of the namespace in which the provisioner makes them. Raises ClusterError."""
+    try:
+        found = list_all(api, groups_path(namespace), {}, lambda raw: raw, metadata_only=True)
+    except kube.NotFound:
+        return failed(
+            NODE_GROUPS,
+            "their CRD is not installed",
+            "Install the controller of node groups, first: kubectl apply --server-side -k deploy/nodegroups/crds",
+        )
+    return ok(NODE_GROUPS, f"{len(found)} in namespace {namespace}, where the provisioner makes its own")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +135,7 @@ def _check_kubernetes(api: kube.Api, subject: Subject, one: _One) -> Iterator[Fi
     )
     if settings.on_gce:
         namespace = settings.node_groups_in
-        yield one(in_node_groups.NODE_GROUPS, lambda: in_node_groups.check_node_groups(api, namespace))
+        yield one(NODE_GROUPS, lambda: check_node_groups(api, namespace))
 
 
 def _check_cluster(gke: Gke, api: kube.Api | None, subject: Subject, one: _One) -> Iterator[Finding]:

@@ -1,4 +1,7 @@
-"""Checks of the Google side: the cluster as GKE describes it, node pools, permissions, what the settings name."""
+"""Checks of the Google side: the cluster as GKE describes it, node pools, permissions, what the settings name.
+
+The IAM permissions that the provisioner needs; the roles of docs/install.md and of Terraform have exactly these.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,6 @@ from provisioner.slices.suppliers.gke.identity_check import (
     channel_problem,
     prove,
 )
-from provisioner.slices.suppliers.gke.permissions import (
-    ACT_AS,
-    POLICY_PERMISSIONS,
-    PROJECT_PERMISSIONS,
-    READ_RESERVATION,
-)
 from provisioner.slices.suppliers.gke.protocol import Cluster, Gke, Inspector, Reservation
 
 CLUSTER, IDENTITY, CHANNEL, AUTOPILOT = "cluster", "cluster identity", "release channel", "Autopilot"
@@ -36,6 +33,16 @@ _HEALTHY = frozenset({"RUNNING", "RECONCILING"})
 #: So many reservations are looked at: each is a call for each of its zones.
 _MOST_RESERVATIONS = 20
 _ROLES = "docs/install.md, Rights in Google Cloud, has the commands."
+
+
+#: On the project of the cluster.
+PROJECT_PERMISSIONS = ("container.clusters.get", "container.clusters.update", "container.operations.get")
+#: On the nodes' service account.
+ACT_AS = "iam.serviceAccounts.actAs"
+#: On the project, and only for multi-host slices of tpu7x and tpu7.
+POLICY_PERMISSIONS = ("compute.resourcePolicies.get", "compute.resourcePolicies.create")
+#: On the project of a reservation, and only for `tpu-provisioner check`; no role of ours has it.
+READ_RESERVATION = "compute.reservations.get"
 
 
 # --- the cluster as it is described -----------------------------------------------------------------------------------

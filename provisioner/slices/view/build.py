@@ -1,4 +1,7 @@
-"""From the snapshot and the plan of one round to the view of it."""
+"""From the snapshot and the plan of one round to the view of it.
+
+Chips by state, limits and how much of them is used, back-off, operations.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ from provisioner.settings.prices import Prices
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.demand.slices import all_slices
-from provisioner.slices.planning.memory.state import Phase
+from provisioner.slices.planning.memory.answers import operations_under_way
+from provisioner.slices.planning.memory.state import Backoff, Memory, Phase
 from provisioner.slices.planning.plan import Notice, Plan, PoolState
 from provisioner.slices.planning.round import Derived, Supply
 from provisioner.slices.usage import cost_per_hour
 from provisioner.slices.view import reasons
-from provisioner.slices.view.capacity import capacity_view
 from provisioner.slices.view.ids import id_of_slice, workload_id, workload_of_pool
 from provisioner.slices.view.shortened import shortened
 from provisioner.slices.view.states import state_of
@@ -33,6 +36,9 @@ from provisioner.slices.view.types import (
     HOST_READY,
     HOST_RUNNING,
     AlertView,
+    BackoffView,
+    CapacityView,
+    LimitView,
     NoticeView,
     PoolView,
     SliceView,
@@ -56,6 +62,59 @@ _BEST = (
 _UNREADY_NODES = 10
 #: Of a pool that was made for a slice and that nobody is on, these phases tell the slice's state.
 _TOLD_OF_THE_LAST = (Phase.FAILED, Phase.DELETING)
+
+
+#: What is backed off that is no capacity.
+_FAILED_REQUEST = "a request whose node pool failed"
+_ALIKE = "all slices that ask for the same"
+
+
+def capacity_view(snapshot: Snapshot, plan: Plan, derived: Derived, settings: Settings, now: datetime) -> CapacityView:
+    """Sum up what there is and what is in the way of more."""
+    chips = {state.value: 0 for state in State if state is not State.NONE}
+    for pool in plan.pools:
+        chips[state_of(pool).value] += pool.chips
+    return CapacityView(
+        chips=chips,
+        limits=tuple(
+            LimitView(name=each.limit, scope=each.scope, used=each.used, most=each.most) for each in plan.limits
+        ),
+        backoffs=tuple(sorted(_backoffs(plan.memory, derived, now), key=lambda each: (each.until, each.capacity))),
+        operations=len(operations_under_way(snapshot.pools, plan.memory)),
+        operations_limit=plan.memory.operations.limit,
+        creation_paused=settings.pause_creation or snapshot.paused_since is not None,
+    )
+
+
+def _backoffs(memory: Memory, derived: Derived, now: datetime) -> Iterable[BackoffView]:
+    groups = {slice_id: id_of_slice(each) for slice_id, each in all_slices(derived.found).items()}
+    for key, wait in memory.backoffs.items():
+        parts = key.split("/", 3)
+        if wait.until > now and wait.slice_id is not None:
+            yield _backoff(groups.get(wait.slice_id, str(wait.slice_id)), ("", "", _ALIKE), wait)
+        elif wait.until > now:
+            # Else it is the digest of a request whose pool failed.
+            is_capacity = len(parts) == 4
+            yield _backoff(key, parts, wait) if is_capacity else _backoff(_FAILED_REQUEST, ("", "", _ALIKE), wait)
+    for slice_id, wait in memory.slice_backoffs.items():
+        if wait.until > now:
+            yield _backoff(groups.get(slice_id, str(slice_id)), (), wait)
+
+
+def _backoff(capacity: str, parts: Iterable[str], wait: Backoff) -> BackoffView:
+    zone, machine_type, shape, terms = (*parts, "", "", "", "")[:4]
+    return BackoffView(
+        capacity=capacity,
+        zone=zone,
+        machine_type=machine_type,
+        shape=shape,
+        terms=terms,
+        kind=wait.failure.kind.value,
+        message=shortened(wait.failure.message),
+        failures=wait.failures,
+        since=wait.since,
+        until=wait.until,
+    )
 
 
 def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> View:

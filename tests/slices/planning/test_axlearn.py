@@ -10,7 +10,7 @@ from provisioner import constants
 from provisioner.model.capacity import CapacityKind, Network, NodePoolRequest, Taint, expected_pool
 from provisioner.model.fit import misfit
 from provisioner.model.workloads import Workload
-from provisioner.slices.suppliers.gke.node_labels import expected_node
+from provisioner.slices.suppliers.gke.rules import expected_node
 from tests.support.models import CHIP_TOLERATION, SPOT_TOLERATION, go_pool, make_jobset, make_pod, make_requirements
 from tests.support.world import World
 

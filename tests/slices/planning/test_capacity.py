@@ -26,7 +26,7 @@ from provisioner.slices.planning.launch.capacity import choices_of
 from provisioner.slices.planning.launch.specification import HELD_TAINT
 from provisioner.slices.planning.plan import Create, DeleteReason
 from provisioner.slices.supplier import UnmeetableError
-from provisioner.slices.suppliers.gke.node_labels import expected_node
+from provisioner.slices.suppliers.gke.rules import expected_node
 from tests.support.models import (
     CHIP_TOLERATION,
     SPOT_TOLERATION,

@@ -24,8 +24,7 @@ from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch import specification
 from provisioner.slices.planning.launch.specification import labels_left_out
 from provisioner.slices.supplier import UnmeetableError
-from provisioner.slices.suppliers.gke.node_labels import expected_node
-from provisioner.slices.suppliers.gke.rules import GKE_RULES
+from provisioner.slices.suppliers.gke.rules import GKE_RULES, expected_node
 from tests.support.models import (
     CHIP_TOLERATION,
     SPOT_TOLERATION,

@@ -17,9 +17,8 @@ from provisioner.model.capacity import CapacityKind, FailureKind, NodePool, Pool
 from provisioner.model.choices import CapacityChoice, reservation_path
 from provisioner.slices import preflight
 from provisioner.slices.preflight import Status
-from provisioner.slices.preflight.in_google import NamedReservation, named_reservations
-from provisioner.slices.preflight.rights import rights_used
-from provisioner.slices.suppliers.gke.permissions import ACT_AS
+from provisioner.slices.preflight.in_google import ACT_AS, NamedReservation, named_reservations
+from provisioner.slices.preflight.in_kubernetes import rights_used
 from tests.support.controller import OTHER_CERTIFICATE
 from tests.support.preflight import ACCOUNT, BATCH_GROUP, GROUP, LWS_GROUP, NOW, ORIGINAL_LEASE, World, described
 from tests.support.settings import settings

@@ -12,7 +12,7 @@ from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadUid
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import PoolState
-from provisioner.slices.view.changes import Follower
+from provisioner.slices.view.timeline import Follower
 from tests.support.clock import NOW
 
 POOL = PoolState(

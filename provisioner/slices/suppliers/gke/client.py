@@ -2,6 +2,8 @@
 
 One client serves the whole process and all its threads. It never retries and never waits: see `decorators` for
 retries of reads. Between GKE and a simulator only address and credentials differ.
+
+What Google's libraries raise in calls of GKE, as a `GkeError`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from urllib.parse import quote
@@ -30,7 +32,8 @@ from provisioner.google.session import ApiSession
 from provisioner.model.capacity import NodePool, NodePoolRequest, Operation, OperationName, PoolName, WorkloadPolicy
 from provisioner.model.cluster import ClusterName
 from provisioner.settings import region_of
-from provisioner.slices.suppliers.gke import echoes, exceptions, translate
+from provisioner.slices.suppliers.gke import echoes, translate
+from provisioner.slices.suppliers.gke.errors import GkeError, kind_of_answer, remedy_of
 from provisioner.slices.suppliers.gke.protocol import Cluster, Reservation
 
 GKE_ADDRESS = "https://container.googleapis.com"
@@ -53,6 +56,29 @@ _REMEMBERED_CREATES = 1024
 _MOST_DIGITS = 10
 #: A documented header of Google's APIs; field paths in JSON spelling.
 _FIELD_MASK_HEADER = "X-Goog-FieldMask"
+
+
+GRANT_HELP = "Grant the provisioner's identity the permission named here on the project of the cluster."
+
+
+def to_gke_error(
+    error: Exception, subject: str, *, call: Call, grant_help: str = GRANT_HELP, values: Iterable[str] = ()
+) -> GkeError:
+    """Return what an exception of Google's libraries means for this call.
+
+    The subject names call and object for the reader, such as "delete of node pool 'a'"; `grant_help` tells which role
+    a refused identity lacks; `values` are what the call says in words that may be a user's (see `echoes`). Raise the
+    result `from` the exception.
+    """
+    values = tuple(values)
+    api = failures.Api(
+        name="GKE",
+        address_option="GKE_ENDPOINT",
+        kind_of_answer=lambda answer: kind_of_answer(answer, call, values),
+        help_of=lambda words: remedy_of(words, grant_help),
+    )
+    found = failures.read(error, api, call)
+    return GkeError(found.failure, subject, retry_after_seconds=found.retry_after_seconds, code=found.code)
 
 
 class GkeClient:
@@ -237,13 +263,13 @@ class GkeClient:
 
     @contextmanager
     def _call(
-        self, subject: str, call: Call, *, grant_help: str = exceptions.GRANT_HELP, values: Sequence[str] = ()
+        self, subject: str, call: Call, *, grant_help: str = GRANT_HELP, values: Sequence[str] = ()
     ) -> Iterator[None]:
         try:
             yield
         # The last two: an answer with a good status that is not what GKE answers.
         except (*failures.SDK_ERRORS, json_format.Error, _UnreadableAnswerError) as error:
-            raise exceptions.to_gke_error(error, subject, call=call, grant_help=grant_help, values=values) from error
+            raise to_gke_error(error, subject, call=call, grant_help=grant_help, values=values) from error
 
 
 class _Transport(ClusterManagerRestTransport):
@@ -318,4 +344,4 @@ def default_credentials() -> auth_credentials.Credentials:
     try:
         return find_credentials()
     except auth_exceptions.GoogleAuthError as error:
-        raise exceptions.to_gke_error(error, "start of the GKE client", call=Call.READ) from error
+        raise to_gke_error(error, "start of the GKE client", call=Call.READ) from error

@@ -1,17 +1,165 @@
-"""GKE as a supplier of node pools: the calls of its client, and the workload policies that some pools need."""
+"""GKE as a supplier of node pools: the calls of its client, and the workload policies that some pools need.
+
+Workload policies: made or checked before the node pools that name them.
+
+GKE refuses a multi-host pool of tpu7x and tpu7 whose policy does not exist. A policy under the provisioner's own name
+is made when it is missing; one that a pod names is its owner's, and only looked at. Nothing here waits: a policy that
+is not usable yet is looked at again with the next try of the pool.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
-from provisioner.model.capacity import NodePool, NodePoolRequest, Operation, OperationName, PoolName
+import structlog
+
+from provisioner import constants
+from provisioner.model.capacity import (
+    HIGH_THROUGHPUT,
+    Failure,
+    FailureKind,
+    NodePool,
+    NodePoolRequest,
+    Operation,
+    OperationName,
+    PoolName,
+    WorkloadPolicy,
+)
+from provisioner.settings import region_of
 from provisioner.slices.supplier import Blocked, PoolRules
-from provisioner.slices.suppliers.gke.errors import GkeError
-from provisioner.slices.suppliers.gke.policies import Policies
+from provisioner.slices.suppliers.gke.errors import GkeError, blames, says_missing
 from provisioner.slices.suppliers.gke.protocol import Gke
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
+
+_log = structlog.get_logger(__name__)
+
+_READY = "READY"
+#: For so long GKE may miss a policy that was found ready: it is new, or it was deleted since it was looked at.
+_PATIENCE = timedelta(minutes=5)
+#: What these say of a policy's call would be misread as said of the pool's: the next try finds out.
+_MISLEADING = frozenset({FailureKind.UNKNOWN_OUTCOME, FailureKind.TOO_MANY_OPERATIONS, FailureKind.NOT_FOUND})
+
+
+@dataclass(slots=True, kw_only=True)
+class Policies:
+    """Which workload policies are known to be as their node pools need them. Used by many threads."""
+
+    gke: Gke
+    clock: Callable[[], datetime]
+    #: (Name, topology) of those that were found to be right.
+    _right: set[tuple[str, str]] = field(default_factory=set)
+    #: When GKE missed a policy first, until a pool with it is taken.
+    _missed_since: dict[str, datetime] = field(default_factory=dict)
+    _may_look: bool = True
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def ensure(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
+        """See to it that a request's policy can be used; return why it cannot."""
+        if not request.policy_name or (request.policy_name, request.topology) in self._right:
+            return None
+        try:
+            return self._look(request, blocked)
+        except GkeError as error:
+            problem = error.failure
+            return replace(problem, kind=FailureKind.UNAVAILABLE) if problem.kind in _MISLEADING else problem
+
+    def explain(self, request: NodePoolRequest, failure: Failure) -> Failure:
+        """Return what the failure of a pool's create means, given what is known of its policy."""
+        name = request.policy_name
+        if not name or not blames(failure, name):
+            return failure
+        now = self.clock()
+        with self._lock:
+            # Whatever is wrong with it, the next try looks at it afresh.
+            self._right.discard((name, request.topology))
+            if not says_missing(failure, name):
+                return failure
+            patient = now - self._missed_since.setdefault(name, now) < _PATIENCE
+        if patient and self._may_look:
+            return Failure(kind=FailureKind.OPERATION_IN_THE_WAY, message=failure.message)
+        return replace(failure, message=f"{failure.message.rstrip('.')}; {_by_hand(request)}")
+
+    def succeeded(self, request: NodePoolRequest) -> None:
+        """Take note that GKE took a pool: it knows its policy."""
+        with self._lock:
+            self._missed_since.pop(request.policy_name, None)
+
+    def _look(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
+        try:
+            found = self.gke.get_workload_policy(request.policy_name)
+        except GkeError as error:
+            if error.failure.kind is FailureKind.NOT_FOUND:
+                return self._missing(request, blocked)
+            if error.failure.kind is FailureKind.PERMISSION:
+                self._warn(request, error)
+                return None
+            raise
+        return self._judge(request, found)
+
+    def _missing(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
+        if constants.POOL_TOPOLOGY in request.labels:
+            # The pod names it: its owner's, to make as to delete.
+            return _invalid(request, f"does not exist; {_by_hand(request)}")
+        problem = blocked()
+        if problem is not None:
+            return problem
+        policy = WorkloadPolicy(name=request.policy_name, topology=request.topology)
+        try:
+            self.gke.create_workload_policy(policy)
+            _log.info("workload_policy.created", policy=policy.name, topology=policy.topology)
+        except GkeError as error:
+            if error.failure.kind is FailureKind.PERMISSION:
+                return replace(error.failure, message=f"{error.failure.message} Or {_by_hand(request)}")
+            # Else another thread was faster.
+            if error.failure.kind is not FailureKind.ALREADY_EXISTS:
+                raise
+        return self._judge(request, self.gke.get_workload_policy(policy.name))
+
+    def _judge(self, request: NodePoolRequest, found: WorkloadPolicy) -> Failure | None:
+        if found.type != HIGH_THROUGHPUT or found.topology != request.topology:
+            found_to_be = "is not a workload policy"
+            if found.type:
+                found_to_be = f"has type {found.type} and topology {found.topology or 'none'}"
+            return _invalid(
+                request,
+                f"{found_to_be}, but the pool needs type {HIGH_THROUGHPUT} and topology {request.topology}. "
+                f"Specify another one by the selector {constants.PLACEMENT_POLICY}, or delete this one and "
+                f"{_by_hand(request)}",
+            )
+        if found.status != _READY:
+            return Failure(
+                kind=FailureKind.OPERATION_IN_THE_WAY,
+                message=f"Workload policy {request.policy_name} is not ready yet: {found.status or 'unknown status'}.",
+            )
+        with self._lock:
+            self._right.add((request.policy_name, request.topology))
+        return None
+
+    def _warn(self, request: NodePoolRequest, error: GkeError) -> None:
+        with self._lock:
+            first, self._may_look = self._may_look, False
+        if first:
+            _log.warning(
+                "workload_policy.not_checked",
+                policy=request.policy_name,
+                error=str(error),
+                advice="node pools are requested without the check; missing policies are not created",
+            )
+
+
+def _invalid(request: NodePoolRequest, words: str) -> Failure:
+    region = region_of(request.zone)
+    return Failure(kind=FailureKind.INVALID, message=f"Workload policy {request.policy_name} in {region} {words}")
+
+
+def _by_hand(request: NodePoolRequest) -> str:
+    return (
+        f"create it by hand: gcloud compute resource-policies create workload-policy {request.policy_name} "
+        f"--type={HIGH_THROUGHPUT} --accelerator-topology={request.topology} --region={region_of(request.zone)}"
+    )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -39,9 +39,8 @@ from provisioner.model.capacity import (
 )
 from provisioner.slices.act import CALL_TIMEOUT_SECONDS
 from provisioner.slices.suppliers.gke import translate
-from provisioner.slices.suppliers.gke.client import GkeClient
+from provisioner.slices.suppliers.gke.client import GkeClient, to_gke_error
 from provisioner.slices.suppliers.gke.errors import GkeError
-from provisioner.slices.suppliers.gke.exceptions import to_gke_error
 from provisioner.slices.suppliers.gke.protocol import Cluster, Gke, Reservation
 from tests.support.clock import FakeClock
 from tests.support.gke import CLUSTER_NAME

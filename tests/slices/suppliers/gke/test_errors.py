@@ -14,8 +14,8 @@ from provisioner.google.errors import Call
 from provisioner.google.failures import SDK_ERRORS
 from provisioner.model.capacity import Failure, FailureKind, Network, NodePoolRequest, PoolName, Zone
 from provisioner.slices.suppliers.gke import echoes
+from provisioner.slices.suppliers.gke.client import to_gke_error
 from provisioner.slices.suppliers.gke.errors import GkeError, classify_message, says_missing
-from provisioner.slices.suppliers.gke.exceptions import to_gke_error
 
 K = FailureKind
 

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from provisioner.slices.suppliers.gke.identity import prove_same_cluster
+from provisioner.slices.suppliers.gke.identity_check import prove_same_cluster
 from provisioner.slices.suppliers.gke.protocol import Cluster
 
 

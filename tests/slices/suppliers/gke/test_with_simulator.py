@@ -22,10 +22,10 @@ from provisioner.model.capacity import (
     WorkloadPolicy,
     expected_pool,
 )
+from provisioner.slices.preflight.in_google import ACT_AS, PROJECT_PERMISSIONS, READ_RESERVATION
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError, says_missing
-from provisioner.slices.suppliers.gke.node_labels import expected_node
-from provisioner.slices.suppliers.gke.permissions import ACT_AS, PROJECT_PERMISSIONS, READ_RESERVATION
+from provisioner.slices.suppliers.gke.rules import expected_node
 from rehearsal.simulators.gke.app import Simulator
 from rehearsal.simulators.gke.capacity import FULL_RESERVATION_TEXTS
 from rehearsal.simulators.gke.faults import Fault, FaultKind

@@ -10,7 +10,7 @@ import pytest
 from provisioner.kube.quantities import format_time
 from provisioner.model.capacity import FailureKind, PoolStatus
 from provisioner.nodegroups.api.parse import parse_group
-from provisioner.slices.suppliers.nodegroup.progress import Progress, progress_of
+from provisioner.slices.suppliers.nodegroup.translate import Progress, progress_of
 from tests.support.clock import NOW
 from tests.support.nodegroup_controller import SPEC
 

@@ -11,7 +11,7 @@ from provisioner.kube import errors
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, OperationName, PoolName, PoolStatus
 from provisioner.slices.supplier import SupplierError
-from provisioner.slices.suppliers.nodegroup.identity import OneApiServer
+from provisioner.slices.suppliers.choice import OneApiServer
 from provisioner.slices.suppliers.nodegroup.supplier import API_ROOT, NodeGroupSupplier, place_of
 from tests.slices.suppliers.nodegroup.test_translate import PLACE, REQUEST
 from tests.support.clock import NOW, FakeClock
