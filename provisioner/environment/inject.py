@@ -86,7 +86,7 @@ class Injected:
 
 def owner_is_asked(pod: TpuPod, settings: Settings) -> bool:
     """Whether the owner decides on the injection, or may: then it has to be read first."""
-    return not (settings.injection is Injection.OFF or _need_not_ask(pod, settings) or pod.wish) and _stateful(pod)
+    return settings.injection is not Injection.OFF and not pod.wish and _stateful(pod)
 
 
 def wanted(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> bool:
@@ -218,7 +218,7 @@ def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> lis
         names = [each for each in group if each in variables]
         missing = [each for each in names if is_absent(each, container, variables)]
         given = [each for each in names if each not in missing and _begins(each, container, variables)]
-        if given == [WORKER_HOSTNAMES] and WORKER_ID in missing:
+        if given == [WORKER_HOSTNAMES] and container.given[WORKER_HOSTNAMES].value and WORKER_ID in missing:
             # Users list host names alone.
             missing.remove(WORKER_ID)
         for each in missing if given else ():

@@ -8,7 +8,7 @@ import pytest
 
 from provisioner.admission.patch import apply_patch
 from provisioner.environment import Injection, Settings, inject, read_pod
-from provisioner.environment.inject import wanted
+from provisioner.environment.inject import owner_is_asked, wanted
 from provisioner.environment.numbering import owner_to_read
 from provisioner.kube.fields import MalformedObject
 
@@ -345,6 +345,7 @@ def test_a_value_that_is_there_stays_and_the_rest_is_added_before_it():
             id="a number from a label",
         ),
         pytest.param({"name": "TPU_WORKER_HOSTNAMES", "value": "a,b"}, {"TPU_WORKER_ID"}, False, id="host names alone"),
+        pytest.param({"name": "TPU_WORKER_HOSTNAMES", "value": ""}, set(), False, id="no host names"),
     ],
 )
 def test_host_names_are_not_added_to_a_number_of_the_users_own(given: dict[str, Any], added: set[str], *, told: bool):
@@ -773,6 +774,18 @@ def test_who_gets_variables(injection: str, on_pod: dict[str, Any], on_owner: di
         assert read is not None
         found = wanted(read, owner, Settings(injection=Injection(injection)))
         assert found is (expected and (asks or selector is V5E_4X4))
+
+
+@pytest.mark.parametrize("injection", ["all", "opt-in"])
+def test_a_stateful_set_may_speak_for_its_pods_whatever_their_slice(injection: str):
+    """Also for slices of one VM, whose variables need nobody else."""
+    one_host = {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
+        "cloud.google.com/gke-tpu-topology": "2x2",
+    }
+    read = read_pod(pod_of(stateful_set(), "train-0", selector=one_host), "ml")
+    assert read is not None
+    assert owner_is_asked(read, Settings(injection=Injection(injection)))
 
 
 def test_pods_without_chips_are_no_concern():

@@ -7,12 +7,12 @@ Single keys are added and removed, so that all others stay; what a Job says itse
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from provisioner import constants
-from provisioner.admission.patch import Operation, apply_patch, pointer
+from provisioner.admission.patch import Operation, pointer
 from provisioner.admission.review import Answer, Request
 from provisioner.kube import fields, podspec
 from provisioner.model.workloads import WorkloadKind, group_key
@@ -44,18 +44,28 @@ class JobChanges:
 
 def jobset_to_read(request: Request, changes: JobChanges) -> str:
     """Return the JobSet without which nothing tells whether a child Job is served; empty where nothing would change."""
-    return _jobset_of(request) if _patch(request, changes) else ""
+    return _jobset_of(request) if _changed(request, changes) is not None else ""
 
 
 def review_job(request: Request, changes: JobChanges, by: Judge, jobset: Mapping[str, Any] | None = None) -> Answer:
     """Answer the review of a Job that is created, with its JobSet as it was read; all else is admitted as it is."""
-    patch = _patch(request, changes)
-    if not patch or (_jobset_of(request) and jobset is None):
+    selectors = _changed(request, changes)
+    if selectors is None or (_jobset_of(request) and jobset is None):
         return Answer()
-    document = Document(_alone(apply_patch(dict(request.object), patch), jobset))
+    before, after = selectors
+    document = Document(_alone(_with_selector(request.object, after), jobset))
     settings = lasting(by.settings_of(document), document.raw)
-    gets_pool = forecast([document], settings, by.rules, default_namespace=request.namespace).pools
-    return Answer(patch=patch if gets_pool else ())
+    if not forecast([document], settings, by.rules, default_namespace=request.namespace).pools:
+        return Answer()
+    added = (Operation(op="add", path=pointer(*_AT, key), value=after[key]) for key in after if key not in before)
+    removed = (Operation(op="remove", path=pointer(*_AT, key)) for key in before if key not in after)
+    return Answer(patch=(*added, *removed))
+
+
+def _with_selector(job: Mapping[str, Any], selector: Mapping[str, Any]) -> dict[str, Any]:
+    spec = job["spec"]
+    pod_spec = {**spec["template"]["spec"], "nodeSelector": selector}
+    return {**job, "spec": {**spec, "template": {**spec["template"], "spec": pod_spec}}}
 
 
 def _alone(job: dict[str, Any], jobset: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -66,20 +76,28 @@ def _alone(job: dict[str, Any], jobset: Mapping[str, Any] | None) -> dict[str, A
     return {**jobset, "spec": {**fields.mapping(jobset.get("spec")), "replicatedJobs": [only]}}
 
 
-def _patch(request: Request, changes: JobChanges) -> tuple[Operation, ...]:
-    """Return what is to change in a Job that is created, if it gets a node pool."""
+def _changed(request: Request, changes: JobChanges) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Return the node selector of a Job that is created, and what it is to be; None where nothing is to change."""
     if (request.kind, request.operation, request.subresource) != ("Job", "CREATE", ""):
-        return ()
+        return None
     spec = fields.mapping(fields.mapping(fields.mapping(request.object.get("spec")).get("template")).get("spec"))
-    selector = spec.get("nodeSelector")
+    before = spec.get("nodeSelector")
     try:
         chips = podspec.requested_chips("pod template", spec)
     except fields.MalformedObject:
         # It is somebody else's to say.
-        return ()
-    if chips == 0 or not isinstance(selector, dict):
-        return ()
-    return tuple(_operations(selector, _additions(request, changes), changes))
+        return None
+    if chips == 0 or not isinstance(before, dict):
+        return None
+    kept = {key: value for key, value in before.items() if not (changes.on_demand and _is_other(key, value))}
+    after = {**kept, **{key: value for key, value in _additions(request, changes).items() if key not in before}}
+    return (before, after) if after != before else None
+
+
+def _is_other(key: str, value: object) -> bool:
+    """Whether a selector is one of other capacity than on-demand."""
+    other = key in _NOT_ON_DEMAND or (key == constants.PROVISIONING and value != _STANDARD)
+    return other or key.startswith(_RESERVATIONS)
 
 
 def _jobset_of(request: Request) -> str:
@@ -96,13 +114,3 @@ def _additions(request: Request, changes: JobChanges) -> dict[str, str]:
     if changes.location_hint:
         added[constants.LOCATION_HINT] = changes.location_hint
     return added
-
-
-def _operations(selector: Mapping[str, Any], added: Mapping[str, str], changes: JobChanges) -> Iterator[Operation]:
-    for key, value in added.items():
-        if key not in selector:
-            yield Operation(op="add", path=pointer(*_AT, key), value=value)
-    for key, value in selector.items() if changes.on_demand else ():
-        other = key in _NOT_ON_DEMAND or (key == constants.PROVISIONING and value != _STANDARD)
-        if other or key.startswith(_RESERVATIONS):
-            yield Operation(op="remove", path=pointer(*_AT, key))
