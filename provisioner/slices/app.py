@@ -26,7 +26,7 @@ from provisioner.slices.metrics import Metrics
 from provisioner.slices.observe import PoolList, make_watches
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.choice import choose
-from provisioner.slices.suppliers.gke.decorators import InstrumentedGke, RetryingGke
+from provisioner.slices.suppliers.gke.decorators import RetryingGke
 from provisioner.slices.suppliers.gke.protocol import Gke
 
 _log = structlog.get_logger(__name__)
@@ -60,7 +60,7 @@ def build(
     replica = make_replica(api, candidacy, exit_process=exit_process, lease_clock=lease_clock)
     watches = make_watches(api, settings, replica.wake.set)
     clock = FollowedClock()
-    gke = RetryingGke(InstrumentedGke(client, metrics)) if client is not None else None
+    gke = RetryingGke(client, metrics) if client is not None else None
     chosen = choose(settings, api, gke, clock)
     actor = Actor(
         supplier=chosen.supplier,

@@ -17,7 +17,7 @@ from provisioner.kube.quantities import format_time
 from provisioner.model.capacity import FailureKind, PoolName, PoolStatus
 from provisioner.settings import parse_prices
 from provisioner.slices.metrics import Metrics
-from provisioner.slices.suppliers.gke.decorators import InstrumentedGke
+from provisioner.slices.suppliers.gke.decorators import RetryingGke
 from provisioner.slices.suppliers.gke.protocol import Gke
 from tests.support.controller import NAMESPACE, World, jobset_path
 
@@ -83,7 +83,7 @@ class Day(World):
 
     def client(self) -> Gke:
         """Return GKE, its calls measured."""
-        return InstrumentedGke(self.gke, self.metrics, monotonic=self.clock)
+        return RetryingGke(self.gke, self.metrics, monotonic=self.clock)
 
     def at(self, minute: float, *things: Callable[[], None]) -> None:
         """Let things happen at a minute of the day."""

@@ -1,7 +1,7 @@
 """Metrics and retries around a `Gke`, so that neither the client nor the controller has code for them.
 
-Put together as RetryingGke(InstrumentedGke(GkeClient(...))): then every try is measured. A healthy GKE gets exactly the
-calls that were made; only a read that found GKE unavailable is repeated, and a call that changes something never.
+A healthy GKE gets exactly the calls that were made. Only a read that found GKE unavailable is repeated, and a call that
+changes something never. Every try is measured.
 """
 
 from __future__ import annotations
@@ -43,89 +43,28 @@ class CallMetrics(Protocol):
         ...
 
 
-class InstrumentedGke:
-    """Measures every call of the inner `Gke`, and counts its failures by kind."""
-
-    def __init__(self, inner: Gke, metrics: CallMetrics, *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._inner = inner
-        self._metrics = metrics
-        self._monotonic = monotonic
-
-    def get_cluster(self) -> Cluster:
-        """Implement `Gke.get_cluster`."""
-        return self._measured("get_cluster", self._inner.get_cluster)
-
-    def list_node_pools(self) -> tuple[NodePool, ...]:
-        """Implement `Gke.list_node_pools`."""
-        return self._measured("list_node_pools", self._inner.list_node_pools)
-
-    def get_node_pool(self, name: PoolName) -> NodePool:
-        """Implement `Gke.get_node_pool`."""
-        return self._measured("get_node_pool", lambda: self._inner.get_node_pool(name))
-
-    def create_node_pool(self, request: NodePoolRequest) -> OperationName:
-        """Implement `Gke.create_node_pool`."""
-        return self._measured("create_node_pool", lambda: self._inner.create_node_pool(request))
-
-    def delete_node_pool(self, name: PoolName) -> OperationName:
-        """Implement `Gke.delete_node_pool`."""
-        return self._measured("delete_node_pool", lambda: self._inner.delete_node_pool(name))
-
-    def get_operation(self, name: OperationName) -> Operation:
-        """Implement `Gke.get_operation`."""
-        return self._measured("get_operation", lambda: self._inner.get_operation(name))
-
-    def get_workload_policy(self, name: str) -> WorkloadPolicy:
-        """Implement `Gke.get_workload_policy`."""
-        return self._measured("get_workload_policy", lambda: self._inner.get_workload_policy(name))
-
-    def create_workload_policy(self, policy: WorkloadPolicy) -> None:
-        """Implement `Gke.create_workload_policy`."""
-        return self._measured("create_workload_policy", lambda: self._inner.create_workload_policy(policy))
-
-    def _measured(self, method: str, call: Callable[[], _T]) -> _T:
-        started = self._monotonic()
-        # Anything but a GkeError is a mistake of ours, and counted as such.
-        error_kind: str | None = "unexpected"
-        code = _NO_CODE
-        try:
-            result = call()
-            error_kind, code = None, _OK
-        except GkeError as error:
-            error_kind = error.failure.kind.value
-            code = _code(error.code)
-            raise
-        finally:
-            seconds = self._monotonic() - started
-            self._metrics.observe_gke_call(method, seconds=seconds, error_kind=error_kind, code=code)
-        return result
-
-
-def _code(status: int) -> str:
-    """Return an HTTP status as a label: whatever answers, only the statuses that there are become one."""
-    if not status:
-        return _NO_CODE
-    return str(status) if status in _STATUSES else _OTHER_CODE
-
-
 class RetryingGke:
-    """Repeats reads of the inner `Gke` while it is unavailable; passes creates and deletes through untouched."""
+    """Repeats reads of the inner `Gke` while it is unavailable; sends creates and deletes once."""
 
     def __init__(
         self,
         inner: Gke,
+        metrics: CallMetrics | None = None,
         *,
         tries: int = 3,
         first_delay_seconds: float = 0.3,
         longest_delay_seconds: float = 5.0,
         sleep: Callable[[float], None] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
         self._inner = inner
+        self._metrics = metrics
         self._tries = tries
         self._first_delay_seconds = first_delay_seconds
         self._longest_delay_seconds = longest_delay_seconds
         self._sleep = sleep
+        self._monotonic = monotonic
         self._rng = rng or random.Random()  # noqa: S311 - spreads retries, guards nothing
 
     def get_cluster(self) -> Cluster:
@@ -142,11 +81,11 @@ class RetryingGke:
 
     def create_node_pool(self, request: NodePoolRequest) -> OperationName:
         """Implement `Gke.create_node_pool`: once."""
-        return self._inner.create_node_pool(request)
+        return self._measured("create_node_pool", lambda: self._inner.create_node_pool(request))
 
     def delete_node_pool(self, name: PoolName) -> OperationName:
         """Implement `Gke.delete_node_pool`: once."""
-        return self._inner.delete_node_pool(name)
+        return self._measured("delete_node_pool", lambda: self._inner.delete_node_pool(name))
 
     def get_operation(self, name: OperationName) -> Operation:
         """Implement `Gke.get_operation`."""
@@ -158,12 +97,12 @@ class RetryingGke:
 
     def create_workload_policy(self, policy: WorkloadPolicy) -> None:
         """Implement `Gke.create_workload_policy`: once."""
-        return self._inner.create_workload_policy(policy)
+        return self._measured("create_workload_policy", lambda: self._inner.create_workload_policy(policy))
 
     def _retried(self, method: str, call: Callable[[], _T]) -> _T:
         for attempt in range(1, self._tries):
             try:
-                return call()
+                return self._measured(method, call)
             except GkeError as error:
                 delay_seconds = self._delay_seconds(error, attempt)
                 if delay_seconds is None:
@@ -172,7 +111,25 @@ class RetryingGke:
                     "gke_call.retried", method=method, attempt=attempt, delay_seconds=delay_seconds, error=str(error)
                 )
                 self._sleep(delay_seconds)
-        return call()
+        return self._measured(method, call)
+
+    def _measured(self, method: str, call: Callable[[], _T]) -> _T:
+        started = self._monotonic()
+        # Anything but a GkeError is a mistake of ours, and counted as such.
+        error_kind: str | None = "unexpected"
+        code = _NO_CODE
+        try:
+            result = call()
+            error_kind, code = None, _OK
+        except GkeError as error:
+            error_kind = error.failure.kind.value
+            code = _code(error.code)
+            raise
+        finally:
+            seconds = self._monotonic() - started
+            if self._metrics is not None:
+                self._metrics.observe_gke_call(method, seconds=seconds, error_kind=error_kind, code=code)
+        return result
 
     def _delay_seconds(self, error: GkeError, attempt: int) -> float | None:
         """Return how long to wait, or None where waiting here is of no use."""
@@ -184,3 +141,10 @@ class RetryingGke:
             return None
         jittered = self._first_delay_seconds * 2.0 ** (attempt - 1) * self._rng.uniform(0.5, 1.5)
         return min(max(wanted, jittered), self._longest_delay_seconds)
+
+
+def _code(status: int) -> str:
+    """Return an HTTP status as a label: whatever answers, only the statuses that there are become one."""
+    if not status:
+        return _NO_CODE
+    return str(status) if status in _STATUSES else _OTHER_CODE

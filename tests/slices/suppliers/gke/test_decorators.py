@@ -17,7 +17,7 @@ from provisioner.model.capacity import (
     WorkloadPolicy,
     Zone,
 )
-from provisioner.slices.suppliers.gke.decorators import InstrumentedGke, RetryingGke
+from provisioner.slices.suppliers.gke.decorators import RetryingGke
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Gke
 from tests.support.gke import METHODS, FakeGke, pool_of
@@ -64,7 +64,7 @@ def test_every_method_is_measured(method: str) -> None:
     ticks = iter([10.0, 12.5])
     recorder = Recorder()
     want = CALLS[method](make_fake())
-    assert CALLS[method](InstrumentedGke(make_fake(), recorder, monotonic=lambda: next(ticks))) == want
+    assert CALLS[method](RetryingGke(make_fake(), recorder, monotonic=lambda: next(ticks))) == want
     assert recorder.seen == [(method, 2.5, None, "200")]
 
 
@@ -74,7 +74,7 @@ def test_failures_are_counted_by_kind(method: str) -> None:
     fake, recorder = make_fake(), Recorder()
     fake.fail_next(method, FailureKind.QUOTA)
     with pytest.raises(GkeError):
-        CALLS[method](InstrumentedGke(fake, recorder, monotonic=lambda: 0.0))
+        CALLS[method](RetryingGke(fake, recorder, monotonic=lambda: 0.0))
     assert recorder.seen == [(method, 0.0, "quota", "none")]
 
 
@@ -82,7 +82,7 @@ def test_mistakes_are_counted_too() -> None:
     """An exception that is no GkeError is passed on and counted as unexpected."""
     recorder = Recorder()
     with pytest.raises(AttributeError):
-        InstrumentedGke(object(), recorder).get_cluster()  # type: ignore[arg-type]
+        RetryingGke(object(), recorder).get_cluster()  # type: ignore[arg-type]
     fake = make_fake()
 
     def broken() -> Any:
@@ -90,7 +90,7 @@ def test_mistakes_are_counted_too() -> None:
 
     fake.get_cluster = broken  # type: ignore[method-assign]
     with pytest.raises(ZeroDivisionError):
-        InstrumentedGke(fake, recorder).get_cluster()
+        RetryingGke(fake, recorder).get_cluster()
     assert [each[2:] for each in recorder.seen] == [("unexpected", "none")]
 
 
@@ -105,7 +105,7 @@ def test_the_status_is_counted_where_there_is_one(status: int, want: str) -> Non
 
     fake.get_cluster = refused  # type: ignore[method-assign]
     with pytest.raises(GkeError):
-        InstrumentedGke(fake, recorder).get_cluster()
+        RetryingGke(fake, recorder).get_cluster()
     assert [each[3] for each in recorder.seen] == [want]
 
 
