@@ -22,7 +22,7 @@ MEANINGS = {
     ExitCode.ERROR: "The command failed, for example because a file or the cluster cannot be read. `check`: a check "
     "failed. `drain`: node pools are left.",
     ExitCode.USAGE: "The command line is wrong. Nothing was done.",
-    ExitCode.NOT_SERVED: "`plan`: all files were read, and something in them would not be served. `inject`: all files "
-    "were read, and not all variables can be told. `partitions get`: the pod can get no partition as it is.",
+    ExitCode.NOT_SERVED: "`plan`: all files were read, and something in them would not be served. "
+    "`partitions get`: the pod can get no partition as it is.",
     ExitCode.INTERRUPTED: "Interrupted by Ctrl-C.",
 }

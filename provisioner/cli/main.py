@@ -25,7 +25,6 @@ COMMANDS = {
     "explain": ("explain", "say why a workload, slice, pod or node pool waits, runs or goes"),
     "gc": ("gc", "say which node pools are deleted and when, and why the others stay"),
     "plan": ("plan", "show offline which node pools manifests would get, and every mistake in them"),
-    "inject": ("inject", "print manifests with the TPU variables of their pods, as the webhook sets them"),
     "check": ("check", "check whether run would work here, and say what to do; changes nothing"),
     "drain": ("drain", "list the node pools that are left, or wait until none is left"),
     "topologies": ("topologies", "list the slices that exist, and what each consists of"),

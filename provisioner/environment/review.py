@@ -54,7 +54,7 @@ class Rest:
 
     def without(self, why: str) -> Answer:
         """Answer although it could not be read."""
-        may_ask = self.settings.asked or owner_is_asked(self.pod, self.settings)
+        may_ask = owner_is_asked(self.pod, self.settings)
         if is_complete(replace(self.pod, wish="enabled") if may_ask else self.pod):
             return Answer()
         title = self.key.title if self.key is not None else ""
