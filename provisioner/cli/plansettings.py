@@ -14,14 +14,13 @@ import click
 
 from provisioner import settings
 from provisioner.cli.frame import complete_files
+from provisioner.cli.manifests import read_documents
 from provisioner.cli.remote import Remote, remote_options
-from provisioner.cli.yamltext import read_documents
 from provisioner.settings import Settings
 from provisioner.slices.offline.assumed import CHANNEL, assumed
 from provisioner.slices.offline.documents import Document
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_MOST_BYTES = 1024 * 1024
 
 
 class PlanSettings(NamedTuple):
@@ -107,14 +106,10 @@ def _read_settings_file(name: str) -> tuple[dict[str, str], tuple[str, ...]]:
 
     Raises SettingsError with the lines that cannot be read, OSError where the file cannot be.
     """
-    with Path(name).open("rb") as file:
-        content = file.read(_MOST_BYTES + 1)
     try:
-        text = content.decode("utf-8-sig")
+        text = Path(name).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise settings.SettingsError([f"{name} is not UTF-8"]) from error
-    if len(content) > _MOST_BYTES:
-        raise settings.SettingsError([f"{name} has more than {_MOST_BYTES:,} bytes"])
     found = _of_config_map(name, text) if re.search(r"^kind:|\"kind\"", text, re.MULTILINE) else _of_lines(name, text)
     return found, settings.warnings_about_environment(found)
 

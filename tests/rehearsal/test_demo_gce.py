@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from provisioner.cli.exits import ExitCode
-from provisioner.cli.manifests import Manifests
-from provisioner.cli.yamltext import read_documents
+from provisioner.cli.manifests import Manifests, read_documents
 from rehearsal.commands.demo_gce import problem_with, summary
 from rehearsal.commands.main import main
 from rehearsal.demos.group_story import GroupTimes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Any, NamedTuple
 
 from provisioner import constants, tpu
@@ -13,8 +12,7 @@ from provisioner.slices.offline.documents import Document, Path, value_at
 from provisioner.slices.offline.expand import Template, templates_of
 from provisioner.slices.offline.findings import Finding, Severity
 from provisioner.slices.offline.places import path_of
-from provisioner.slices.offline.reading import title
-from provisioner.slices.offline.schema import MOST_PROBLEMS, unread_keys
+from provisioner.slices.offline.reading import title, unread_keys
 
 STATEFUL_SET, POD = "StatefulSet", "Pod"
 _KINDS = {each.value: each for each in WorkloadKind}
@@ -65,7 +63,7 @@ def shape_problems(document: Document, kind: str, namespace: str) -> Iterator[Fi
         if words:
             severity = Severity.ERROR if impossible else Severity.WARNING
             yield Finding(document, path, words, severity, subject, impossible=impossible)
-    for path, words in islice(unread_keys(document.value), MOST_PROBLEMS) if kind in (STATEFUL_SET, POD) else ():
+    for path, words in unread_keys(document.value) if kind in (STATEFUL_SET, POD) else ():
         yield Finding(document, path, words, Severity.WARNING, subject)
 
 

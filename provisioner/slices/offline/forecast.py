@@ -16,11 +16,10 @@ from provisioner.model.choices import CapacityChoice
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Requirements, Workload, WorkloadUid
 from provisioner.settings import Settings
-from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.demand import Slice, SliceId, allowlists
 from provisioner.slices.offline.documents import Document, Path
 from provisioner.slices.offline.expand import Template, is_made_up
 from provisioner.slices.offline.findings import Finding, Severity
-from provisioner.slices.offline.mistakes import problems_of
 from provisioner.slices.offline.places import path_of
 from provisioner.slices.offline.reading import MOMENT, Reading, Subject, read_document, title_of
 from provisioner.slices.planning import notices
@@ -28,7 +27,7 @@ from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.launch.specification import Candidates
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Notice, Plan
-from provisioner.slices.supplier import PoolRules, UnmeetableError
+from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 
 #: The end of a pool's name, which follows from the UID.
 _HASH_DIGITS = 10
@@ -270,12 +269,12 @@ class _Verdicts:
         )
 
     def _say_all(self, subject: Subject, slice_: Slice, first: Notice, shown: str) -> None:
-        """Say all that is wrong with the slices of a template; the decision tells the first thing, of each slice."""
+        """Say what is wrong with the slices of a template; the decision tells the first thing, of each slice."""
         template = template_of(subject, slice_.group_name)
         key = (subject.workload.uid, template.name if template is not None else "")
         searched = key in self._searched
         self._searched.add(key)
-        found = {} if searched else problems_of(slice_, self.reading.settings, self.rules)
+        found = {} if searched else _problems_of(slice_, self.reading.settings, self.rules)
         told = next((each for each in found if first.message.endswith(f": {each}")), "")
         impossible = found.pop(told, False)
         self._say(subject, slice_, first, shown, Severity.ERROR, impossible=impossible)
@@ -323,6 +322,32 @@ class _Verdicts:
         )
         path = ("spec", "managedBy")
         self.reading.remark(subject.document, path, title_of(workload), message, Severity.NOTE)
+
+
+def _problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[str, bool]:
+    """Return what is wrong with a slice, in the words of the Event, and whether nobody's nodes could serve it.
+
+    All its annotations, its namespace, and the first thing that is wrong with the rest: what comes after that depends
+    on how it is mended.
+    """
+    found = {words: True for _, words in slice_.wishes.problems}
+    namespace = allowlists.namespace_problem(slice_.workload.namespace, settings)
+    if namespace:
+        found[namespace] = False
+    rest = replace(slice_, wishes=replace(slice_.wishes, problems=()))
+    candidates = Candidates(replace(settings, allowed_namespaces=None), rules)
+    of_choices: dict[str, bool] = {}
+    try:
+        for choice in candidates.choices(rest).open:
+            try:
+                candidates.specification(rest, choice)
+            except UnmeetableError as error:
+                of_choices[str(error)] = isinstance(error, ImpossibleError)
+            else:
+                return found
+    except UnmeetableError as error:
+        return {**found, str(error): isinstance(error, ImpossibleError)}
+    return {**found, "; ".join(of_choices): all(of_choices.values())}
 
 
 def _why_not(workload: Workload, requirements: Requirements, reading: Reading) -> tuple[str, Severity]:
