@@ -14,8 +14,8 @@ import click
 
 from provisioner import settings
 from provisioner.cli import output
-from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import Command, kubeconfig_option
+from provisioner.cli.output import ExitCode
 from provisioner.cli.start import Attempt, attempt, subject_of
 from provisioner.runtime import logs
 from provisioner.slices import preflight

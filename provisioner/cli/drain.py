@@ -16,9 +16,8 @@ from datetime import UTC, datetime
 import click
 
 from provisioner import constants, kube, settings
-from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import Command, kubeconfig_option
-from provisioner.cli.output import refuse
+from provisioner.cli.output import ExitCode, refuse
 from provisioner.cli.start import prepare
 from provisioner.kube import fields
 from provisioner.kube.live import list_all

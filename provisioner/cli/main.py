@@ -90,7 +90,6 @@ def choose(frame: Callable[[], click.Group], given: list[str], *, program: str, 
     """Run the command that the words name. Raises SystemExit with code 2 where they are wrong."""
     import click  # noqa: PLC0415
 
-    from provisioner.cli.exits import ExitCode  # noqa: PLC0415
     from provisioner.cli.frame import wants_color  # noqa: PLC0415
 
     try:
@@ -106,5 +105,5 @@ def choose(frame: Callable[[], click.Group], given: list[str], *, program: str, 
         error.show()
         raise SystemExit(error.exit_code) from None
     except click.Abort:
-        return ExitCode.INTERRUPTED
-    return ended if isinstance(ended, int) else ExitCode.OK
+        return output.ExitCode.INTERRUPTED
+    return ended if isinstance(ended, int) else output.ExitCode.OK

@@ -16,7 +16,6 @@ import click
 
 from provisioner import constants, settings
 from provisioner.cli import output, tables
-from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import Command
 from provisioner.cli.manifests import ManifestFiles, Manifests, manifest_options
 from provisioner.cli.plansettings import PlanSettings, SettingsSource, settings_options
@@ -82,11 +81,11 @@ def command(
         manifests.documents, effective.settings, rules_of(effective.settings.provider), default_namespace=namespace
     )
     result = _Result(manifests, effective, found)
+    if form in ("json", "yaml"):
+        output.write(_data(result), form)
+        return result.exit_code
     try:
-        if form in (None, _WIDE):
-            click.echo("\n".join(_lines(result, wide=form == _WIDE)))
-        else:
-            _for_programs(result, form)
+        click.echo("\n".join(_lines(result, wide=form == _WIDE)))
     except BrokenPipeError:
         output.drop_the_rest()
     return result.exit_code
@@ -102,13 +101,13 @@ class _Result(NamedTuple):
     @property
     def exit_code(self) -> int:
         if self.manifests.problems or not self.manifests.documents:
-            return ExitCode.ERROR
-        return ExitCode.OK if self.found.all_served else ExitCode.NOT_SERVED
+            return output.ExitCode.ERROR
+        return output.ExitCode.OK if self.found.all_served else output.ExitCode.NOT_SERVED
 
 
 def _fail(message: str) -> int:
     sys.stderr.write(f"tpu-provisioner plan: {output.plain(message)}\n")
-    return ExitCode.ERROR
+    return output.ExitCode.ERROR
 
 
 # --- For people ---
@@ -292,10 +291,3 @@ def _request_json_of(effective: Settings) -> Callable[[NodePoolRequest], dict[st
 
     cluster = effective.cluster_name.path
     return lambda request: create_request_json(cluster, request)
-
-
-def _for_programs(result: _Result, form: str) -> None:
-    # As the other commands write it; its libraries are not for the tables.
-    from provisioner.cli.formats import write  # noqa: PLC0415
-
-    write(_data(result), form)

@@ -13,9 +13,9 @@ import pytest
 from provisioner import kube
 from provisioner.cli import main
 from provisioner.cli.completion import complete_for_kubectl
-from provisioner.cli.exits import MEANINGS, ExitCode
 from provisioner.cli.frame import wants_color
 from provisioner.cli.main import COMMANDS
+from provisioner.cli.output import MEANINGS, ExitCode
 
 #: Some of these tests start Python or a shell.
 pytestmark = pytest.mark.timeout(60)

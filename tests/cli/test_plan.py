@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from provisioner.cli import main
-from provisioner.cli.exits import ExitCode
+from provisioner.cli.output import ExitCode
 from provisioner.settings import OPTIONS
 from tests.support.objects import pod_spec, raw_job, raw_jobset
 

@@ -21,8 +21,8 @@ import click
 import pytest
 
 from provisioner.cli import main
-from provisioner.cli.exits import MEANINGS
 from provisioner.cli.main import COMMANDS
+from provisioner.cli.output import MEANINGS
 from provisioner.model.capacity import FailureKind
 from provisioner.settings import OPTIONS
 from rehearsal.commands.demo import summary

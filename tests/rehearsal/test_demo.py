@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from provisioner import constants
-from provisioner.cli.exits import ExitCode
 from provisioner.cli.manifests import Manifests, read_documents
+from provisioner.cli.output import ExitCode
 from rehearsal.commands.demo import problem_with, summary
 from rehearsal.commands.main import main
 from rehearsal.demos.story import PoolTimes
