@@ -77,8 +77,6 @@ class Forecast(NamedTuple):
     remarks: tuple[Finding, ...] = ()
     #: Mistakes in the text of objects, which the API server rejects.
     problems: tuple[Finding, ...] = ()
-    #: Objects that no node pool is for.
-    others: int = 0
     #: All that were looked at.
     slices: tuple[Slice, ...] = ()
 
@@ -117,7 +115,6 @@ def forecast_of(reading: Reading, rules: PoolRules) -> Forecast:
         pools=pools,
         remarks=tuple(_merged(reading.remarks)),
         problems=tuple(reading.problems),
-        others=reading.others,
         slices=tuple(every),
     )
 
@@ -295,16 +292,14 @@ class _Verdicts:
     def _say_why_not_rejected(self, subject: Subject) -> None:
         """Say of a workload that exceeds a bound why no Event says so: it is not served for other reasons as well."""
         workload = subject.workload
-        for group in workload.groups:
-            if group.template.chips > 0:
-                message, severity = _why_not(workload, group.template, self.reading)
-                path = self._path(message, subject, _named(subject, f"replicated job {group.name}"), None)
-                self.reading.remark(subject.document, path, title_of(workload), message, severity)
-                if severity.refused:
-                    problem = notices.too_large(workload).message
-                    place = self._path(problem, subject, _named(subject, problem), None)
-                    self.reading.remark(subject.document, place, title_of(workload), problem)
-                return
+        asked = next((group.template for group in workload.groups if group.template.chips > 0), None)
+        if asked is None:
+            return
+        message, severity = _why_not(workload, asked, self.reading)
+        told = [message, notices.too_large(workload).message] if severity.refused else [message]
+        for each in told:
+            path = self._path(each, subject, _named(subject, each), None)
+            self.reading.remark(subject.document, path, title_of(workload), each, severity)
 
     def _path(self, message: str, subject: Subject, template: Template | None, slice_: Slice | None) -> Path:
         """Return the field that a message is about; of slices of one template in the same words, found once."""

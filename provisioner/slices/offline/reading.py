@@ -65,7 +65,6 @@ class Reading:
     namespace_labels: dict[str, Mapping[str, str]] = field(default_factory=dict)
     #: Kind, namespace and name -> where.
     seen: dict[tuple[str, str, str], Document] = field(default_factory=dict)
-    others: int = 0
     slices: int = 0
 
     def reject(self, document: Document, message: str, path: Path = ()) -> None:
@@ -97,18 +96,15 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
     metadata = created["metadata"]
     named = title(kind, metadata)
     if (version, kind) == ("v1", _NAMESPACE):
-        reading.others += 1
         labels = fields.mapping(metadata.get("labels"))
         reading.namespace_labels[metadata["name"]] = {key: str(value) for key, value in labels.items()}
         return
     workload = _KINDS.get((version.partition("/")[0], kind))
     if workload is None:
-        reading.others += 1
         _tell_of_others(reading, document, kind, named)
         return
     _tell_of_keys(reading, document, named)
     if workload is WorkloadKind.JOB and not _is_for_us(reading, document, metadata, named):
-        reading.others += 1
         return
     first = reading.seen.setdefault((kind, metadata["namespace"], metadata["name"]), document)
     if first is not document:
@@ -147,7 +143,6 @@ def _read_workload(
     try:
         workload = workloads.KINDS[kind].parse(raw)
         if workload is None:
-            reading.others += 1
             return
         subject = Subject(document, workload, templates, accepted=accepted)
         for template in templates:

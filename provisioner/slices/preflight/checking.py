@@ -30,7 +30,7 @@ _OF_CLUSTER = (
     in_google.AUTO_PROVISIONING,
     in_google.WORKLOAD_IDENTITY,
 )
-#: What `controller.guarding` logs by itself, again and again where that is useful.
+#: What the proof of the cluster logs by itself, again and again where that is useful.
 _LOGGED_BY_PROOF = frozenset({in_google.IDENTITY, in_google.AUTOPILOT, in_google.CHANNEL, in_google.AUTO_PROVISIONING})
 #: Makes one check, and turns whatever goes wrong into its finding.
 _One = Callable[[str, Callable[[], Finding]], Finding]
