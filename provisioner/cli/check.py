@@ -48,21 +48,13 @@ def command(kubeconfig: str | None, form: str) -> int:
     """
     # What it finds it prints; the log is for what nobody expects.
     logs.configure("error", stream=sys.stderr)
-    try:
-        return _run(kubeconfig, form)
-    except BrokenPipeError:
-        output.drop_the_rest()
-        return ExitCode.ERROR
-
-
-def _run(kubeconfig: str | None, form: str) -> int:
     found = []
     for finding in all_findings(attempt(kubeconfig, os.environ), os.environ):
         found.append(finding)
         if form == "text":
-            print(finding, flush=True)
+            output.show(str(finding))
     if form == "json":
-        print(json.dumps({"checks": [as_json(finding) for finding in found]}, indent=2), flush=True)
+        output.show(json.dumps({"checks": [as_json(finding) for finding in found]}, indent=2))
     return ExitCode.ERROR if any(finding.status is Status.FAILED for finding in found) else ExitCode.OK
 
 

@@ -111,7 +111,7 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
         reading.reject(document, f"{named} is there twice, first in {first.source}:{first.line}; only that is planned")
         return
     accepted = True
-    for path, message in islice(unquoted(document.value), _MOST_KEYS):
+    for path, message in islice(_unquoted(document.value), _MOST_KEYS):
         reading.reject(document, message, path)
         accepted = False
     _read_workload(reading, document, workload, created, accepted=accepted)
@@ -267,7 +267,7 @@ def _mended(key: str) -> str:
     return f"did you mean {_PREFIX}{near[0]}?" if near else "remove it"
 
 
-def unquoted(raw: object) -> Iterator[tuple[Path, str]]:
+def _unquoted(raw: object) -> Iterator[tuple[Path, str]]:
     """Yield labels, annotations and selectors whose values lack their quotes: the API server rejects them."""
     for path, found in mappings_in(raw):
         if path[-1:] in (("labels",), ("annotations",), ("nodeSelector",)):

@@ -13,7 +13,7 @@ import structlog
 
 from provisioner import kube
 from provisioner.settings import Settings
-from provisioner.slices.preflight import in_google, in_kubernetes, in_node_groups
+from provisioner.slices.preflight import in_google, in_kubernetes
 from provisioner.slices.preflight.finding import Finding, Status, failed, unknown
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Cluster, Gke, Inspector
@@ -114,7 +114,7 @@ def _check_kubernetes(api: kube.Api, subject: Subject, one: _One) -> Iterator[Fi
     )
     if settings.on_gce:
         namespace = settings.node_groups_in
-        yield one(in_node_groups.NODE_GROUPS, lambda: in_node_groups.check_node_groups(api, namespace))
+        yield one(in_kubernetes.NODE_GROUPS, lambda: in_kubernetes.check_node_groups(api, namespace))
 
 
 def _check_cluster(gke: Gke, api: kube.Api | None, subject: Subject, one: _One) -> Iterator[Finding]:
