@@ -24,7 +24,7 @@ COMMANDS = {
     "status": ("status", "show slices, their node pools, and why they wait"),
     "explain": ("explain", "say why a workload, slice, pod or node pool waits, runs or goes"),
     "gc": ("gc", "say which node pools are deleted and when, and why the others stay"),
-    "plan": ("plan", "show offline which node pools manifests would get, and every mistake in them"),
+    "plan": ("plan", "show offline which node pools manifests would get, and what is wrong with them"),
     "check": ("check", "check whether run would work here, and say what to do; changes nothing"),
     "drain": ("drain", "list the node pools that are left, or wait until none is left"),
     "topologies": ("topologies", "list the slices that exist, and what each consists of"),

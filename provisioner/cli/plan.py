@@ -1,4 +1,4 @@
-"""`tpu-provisioner plan`: which node pools manifests would get, and every mistake in them, without a cluster.
+"""`tpu-provisioner plan`: which node pools manifests would get, and what is wrong with them, without a cluster.
 
 It asks the same decision as the controller, about a cluster without any node pool.
 """
@@ -62,7 +62,7 @@ def command(
     form: str | None,
     source: SettingsSource,
 ) -> int:
-    """Show which node pools manifests would get, and every mistake in them.
+    """Show which node pools manifests would get, and what is wrong with them.
 
     It works offline, but for --live: it asks the decision that the controller
     makes, about a cluster without node pools. It reads JobSets,
