@@ -14,13 +14,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provisioner.admission.patch import apply_patch
 from provisioner.admission.review import Answer, Request
 from provisioner.environment import Injection, Settings, read_pod
 from provisioner.environment.first_pod import problems_of_first_pod
 from provisioner.environment.review import review_pod
 from provisioner.kube.fields import MalformedObject
 from tests.environment.test_first_pod import job, jobset, leader_worker_set, pod_template, replicated, stateful_set
+from tests.support.patches import apply_patch
 
 _Path = tuple[Any, ...]
 _CASES = [
