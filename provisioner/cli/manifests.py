@@ -6,20 +6,17 @@ of levels, and characters that JSON writes as two escapes (an emoji as \ud83d\ud
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-import click
 import yaml
 
-from provisioner.cli.frame import complete_files
 from provisioner.slices.offline.documents import Document, objects_of
 from provisioner.slices.offline.documents import Path as FieldPath
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 STANDARD_INPUT = "-"
 _SUFFIXES = (".json", ".yaml", ".yml")
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -43,46 +40,6 @@ class Manifests(NamedTuple):
     documents: tuple[Document, ...]
     #: What could not be read.
     problems: tuple[Problem, ...]
-
-
-class ManifestFiles(NamedTuple):
-    """Where the manifests of a command are."""
-
-    #: Files and folders; "-" is standard input.
-    names: tuple[str, ...]
-    #: Also the folders in a folder.
-    recursive: bool
-
-    def read(self) -> Manifests:
-        """Read all objects."""
-        return read_manifests(self.names, recursive=self.recursive)
-
-
-def manifest_options(command: _Function) -> _Function:
-    """Add the options that say which manifests a command reads; it gets them as `files`, and `namespace`."""
-
-    @functools.wraps(command)
-    def wrapped(*arguments: Any, first: tuple[str, ...], more: tuple[str, ...], recursive: bool, **options: Any) -> Any:
-        files = ManifestFiles(names=(*first, *more), recursive=recursive)
-        if not files.names:
-            raise click.UsageError("no file is given; use -f FILE, or -f - for standard input")
-        return command(*arguments, files=files, **options)
-
-    file_option = click.option(
-        "-f",
-        "--filename",
-        "first",
-        multiple=True,
-        metavar="FILE",
-        shell_complete=complete_files,
-        help="manifest, folder of manifests, or - for standard input; can be repeated",
-    )
-    file_argument = click.argument("more", nargs=-1, metavar="[FILE]...", shell_complete=complete_files)
-    recursive_option = click.option("-R", "--recursive", is_flag=True, help="also read the folders in a folder")
-    namespace_option = click.option(
-        "-n", "--namespace", default="default", show_default=True, help="namespace of objects that name none"
-    )
-    return file_option(file_argument(recursive_option(namespace_option(wrapped))))  # type: ignore[return-value]
 
 
 def read_manifests(names: Iterable[str], *, recursive: bool = False) -> Manifests:
@@ -127,7 +84,7 @@ def read_documents(source: str, content: bytes | str) -> tuple[list[Document], l
             node = loader.get_node()
             value = loader.construct_document(node)
             if value is not None:
-                documents.append(Document(value, source, functools.partial(_line_of, node)))
+                documents.append(Document(value, source, partial(_line_of, node)))
     except yaml.MarkedYAMLError as error:
         mark, began = error.problem_mark or error.context_mark, error.context_mark
         words = f"is not YAML: {error.problem}"

@@ -16,9 +16,10 @@ import click
 
 from provisioner import constants, settings
 from provisioner.cli import output, tables
-from provisioner.cli.frame import Command
-from provisioner.cli.manifests import ManifestFiles, Manifests, manifest_options
-from provisioner.cli.plansettings import PlanSettings, SettingsSource, settings_options
+from provisioner.cli.frame import Command, complete_files
+from provisioner.cli.manifests import Manifests, read_manifests
+from provisioner.cli.plansettings import PlanSettings, read_plan_settings
+from provisioner.cli.remote import Remote, remote_options
 from provisioner.model.capacity import NodePoolRequest, PoolName
 from provisioner.settings import Settings
 from provisioner.slices.offline.forecast import Forecast, PlannedPool, forecast
@@ -46,7 +47,18 @@ _WIDE = "wide"
         "kustomize build . | {prog} plan -f - -o yaml",
     ),
 )
-@manifest_options
+@click.option(
+    "-f",
+    "--filename",
+    "first",
+    multiple=True,
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="manifest, folder of manifests, or - for standard input; can be repeated",
+)
+@click.argument("more", nargs=-1, metavar="[FILE]...", shell_complete=complete_files)
+@click.option("-R", "--recursive", is_flag=True, help="also read the folders in a folder")
+@click.option("-n", "--namespace", default="default", show_default=True, help="namespace of objects that name none")
 @click.option(
     "-o",
     "--output",
@@ -54,13 +66,25 @@ _WIDE = "wide"
     type=click.Choice(["json", "yaml", _WIDE]),
     help="format of the output; wide: with labels and taints; json, yaml: with the requests to GKE",
 )
-@settings_options
+@click.option(
+    "--settings",
+    "settings_file",
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="settings.env of an overlay, or a ConfigMap (default: the environment)",
+)
+@click.option("--live", is_flag=True, help="use the settings of the running controller")
+@remote_options
 def command(
     *,
-    files: ManifestFiles,
+    first: tuple[str, ...],
+    more: tuple[str, ...],
+    recursive: bool,
     namespace: str,
     form: str | None,
-    source: SettingsSource,
+    settings_file: str | None,
+    live: bool,
+    remote: Remote,
 ) -> int:
     """Show which node pools manifests would get, and what is wrong with them.
 
@@ -70,11 +94,15 @@ def command(
 
     Exit code 3 when something would not be served, 1 when a file cannot be read.
     """
-    manifests = files.read()
+    if not (first or more):
+        raise click.UsageError("no file is given; use -f FILE, or -f - for standard input")
+    if live and settings_file:
+        raise click.UsageError("--live and --settings exclude each other")
+    manifests = read_manifests((*first, *more), recursive=recursive)
     try:
-        effective = source.read(manifests.documents)
+        effective = read_plan_settings(settings_file, remote if live else None, manifests.documents)
     except OSError as error:
-        return _fail(f"{source.file}: cannot be read: {error.strerror or error}")
+        return _fail(f"{settings_file}: cannot be read: {error.strerror or error}")
     except settings.SettingsError as error:
         return _fail(str(error))
     found = forecast(
