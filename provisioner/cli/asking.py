@@ -6,14 +6,24 @@ import http.client
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
+import msgspec
+
 from provisioner import constants, kube
+from provisioner.cli.output import plain
 from provisioner.cli.remote import Remote, RemoteError
 from provisioner.kube.protocol import LEASES_ROOT, Api, collection_path, object_path
+from provisioner.partitions import board as partitions_board
+from provisioner.slices.board import Document
+from provisioner.slices.view.explain import for_how_long, moment
 
+_T = TypeVar("_T")
+_BOARD = "/api/v1/board"
+_SETTINGS = "/api/v1/settings"
 _SECONDS = 15.0
 _MOST_BYTES = 64 * 1024 * 1024
 _SELECTOR = "app.kubernetes.io/name=tpu-provisioner,app.kubernetes.io/component=controller"
@@ -21,13 +31,62 @@ _SELECTOR = "app.kubernetes.io/name=tpu-provisioner,app.kubernetes.io/component=
 _PARTITIONS_LEASE = "tpu-provisioner-partitions"
 
 
-def ask(remote: Remote, path: str) -> Any:
-    """Return what a controller answers, decoded; raise RemoteError."""
+def board(remote: Remote) -> Document:
+    """Return what the controller shows now; raise RemoteError."""
+    return _converted(_ask(remote, _BOARD), Document, "the controller's answer")
+
+
+def settings(remote: Remote) -> dict[str, str]:
+    """Return the settings of the controller, by variable; raise RemoteError."""
+    raw = _ask(remote, _SETTINGS)
+    found = raw.get("settings") if isinstance(raw, dict) else None
+    if not isinstance(found, dict) or not found:
+        raise RemoteError("the controller tells no settings yet: it has not decided anything, or it does not lead")
+    return {str(name): str(value) for name, value in found.items()}
+
+
+def partitions(remote: Remote) -> partitions_board.Document | None:
+    """Return what the controller of IPU partitions shows now; None where there is none; raise RemoteError."""
+    raw = _ask_partitions(remote, partitions_board.PATH)
+    what = "what the controller of partitions answers"
+    return None if raw is None else _converted(raw, partitions_board.Document, what)
+
+
+def view_problem(document: Document) -> str:
+    """Say why a document has no view; empty where it has one."""
+    if document.view is not None:
+        return ""
+    if document.problems:
+        return "nothing has been decided yet: " + "; ".join(document.problems)
+    if not document.leading:
+        whom = (
+            f"pod {document.leader}" if document.leader else f"the process that holds the Lease {constants.LEASE_NAME}"
+        )
+        return f"{document.about.identity} does not lead; ask {whom}"
+    return "nothing has been decided yet: the controller has just started"
+
+
+def attention(document: Document, *, dated: bool = False) -> Iterator[str]:
+    """Say what keeps the controller from deciding; then, or where `dated` asks for it, of when its last decision is."""
+    yield from (plain(f"ATTENTION: {each}") for each in document.problems)
+    view = document.view
+    if view is not None and (dated or document.problems or document.stalled):
+        ago = f", {for_how_long(view.at, document.served_at)} ago" if document.stalled else ""
+        yield f"as of {moment(view.at)}{ago}"
+
+
+def _converted(raw: Any, kind: type[_T], what: str) -> _T:
+    try:
+        return msgspec.convert(raw, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise RemoteError(f"{what} is not what this release understands: {error}") from error
+
+
+def _ask(remote: Remote, path: str) -> Any:
     return _by_address(remote.server, path) if remote.server else _by_kubeconfig(remote, path)
 
 
-def ask_partitions(remote: Remote, path: str) -> Any:
-    """Return what the controller of IPU partitions answers, decoded; None where there is none; raise RemoteError."""
+def _ask_partitions(remote: Remote, path: str) -> Any:
     if remote.server:
         return _by_address(remote.server, path, absent_ok=True)
     try:

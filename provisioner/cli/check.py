@@ -14,8 +14,8 @@ import click
 
 from provisioner import settings
 from provisioner.cli import output
-from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import Command, kubeconfig_option
+from provisioner.cli.output import ExitCode
 from provisioner.cli.start import Attempt, attempt, subject_of
 from provisioner.runtime import logs
 from provisioner.slices import preflight
@@ -48,21 +48,13 @@ def command(kubeconfig: str | None, form: str) -> int:
     """
     # What it finds it prints; the log is for what nobody expects.
     logs.configure("error", stream=sys.stderr)
-    try:
-        return _run(kubeconfig, form)
-    except BrokenPipeError:
-        output.drop_the_rest()
-        return ExitCode.ERROR
-
-
-def _run(kubeconfig: str | None, form: str) -> int:
     found = []
     for finding in all_findings(attempt(kubeconfig, os.environ), os.environ):
         found.append(finding)
         if form == "text":
-            print(finding, flush=True)
+            output.show(str(finding))
     if form == "json":
-        print(json.dumps({"checks": [as_json(finding) for finding in found]}, indent=2), flush=True)
+        output.show(json.dumps({"checks": [as_json(finding) for finding in found]}, indent=2))
     return ExitCode.ERROR if any(finding.status is Status.FAILED for finding in found) else ExitCode.OK
 
 

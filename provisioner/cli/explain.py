@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 import click
 
 from provisioner.cli import ipus, output, tables
-from provisioner.cli.attention import attention
-from provisioner.cli.exits import ExitCode
-from provisioner.cli.formats import FORMATS, format_option, write
-from provisioner.cli.frame import Command
-from provisioner.cli.remote import Remote, RemoteError, remote_options, view_problem
+from provisioner.cli.asking import attention, board, partitions, view_problem
+from provisioner.cli.frame import FORMATS, Command, format_option
+from provisioner.cli.output import ExitCode, write
+from provisioner.cli.remote import Remote, RemoteError, remote_options
 from provisioner.slices.board import Document
 from provisioner.slices.view.explain import Explanation, explain, moment
 
@@ -36,12 +35,12 @@ def command(name: str, *, namespace: str, form: str | None, remote: Remote) -> i
     One line first: why, since when, what happens next. Then the evidence. KIND is jobset, lws, job, slice, pod or pool.
     Of pods that ask for IPUs it says the same.
     """
-    of_ipus = None if form in FORMATS else remote.partitions()
+    of_ipus = None if form in FORMATS else partitions(remote)
     told = [] if of_ipus is None else list(ipus.explain(of_ipus, name, namespace))
     # What was looked for may be among them.
     left_out = [] if of_ipus is None or told else list(ipus.left_out(of_ipus))
     try:
-        document = remote.document()
+        document = board(remote)
     except RemoteError:
         # There may be the other controller alone.
         if not told:
@@ -55,21 +54,13 @@ def command(name: str, *, namespace: str, form: str | None, remote: Remote) -> i
             raise RemoteError(view_problem(document))
         write([*found], form)
         return ExitCode.OK if found else ExitCode.ERROR
-    for line in attention(document):
-        print(line)
-    if told:
-        print("\n".join(told))
-    if not found and told:
-        return ExitCode.OK
-    if not found:
+    shown = [*attention(document), *told]
+    shown += [line for each in found for line in lines(each)]
+    if shown:
+        output.show("\n".join(shown))
+    if not found and not told:
         print("\n".join((*nothing_found(document, name, namespace), *left_out)), file=sys.stderr)
         return ExitCode.ERROR
-    try:
-        for each in found:
-            sys.stdout.write("".join(f"{line}\n" for line in lines(each)))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        output.drop_the_rest()
     return ExitCode.OK
 
 

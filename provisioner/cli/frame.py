@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+#: Formats for programs.
+FORMATS = ("json", "yaml")
 CONTEXT: Mapping[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
 
 
@@ -107,6 +109,11 @@ class Frame(click.Group):
         """List the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.summary) for name, entry in self._entries.items()])
+
+
+def format_option(*more: str) -> Callable[[_Function], _Function]:
+    """Add -o with these formats besides those for programs; the command gets `form`, None for a table."""
+    return click.option("-o", "--output", "form", type=click.Choice((*FORMATS, *more)), help="format of the output")
 
 
 def kubeconfig_option(command: _Function) -> _Function:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from datetime import datetime
 
 import click
 
-from provisioner.cli import output, tables
-from provisioner.cli.attention import attention
-from provisioner.cli.exits import ExitCode
-from provisioner.cli.formats import FORMATS, format_option, write
-from provisioner.cli.frame import Command
-from provisioner.cli.output import plain
-from provisioner.cli.remote import Remote, RemoteError, remote_options, view_problem
+from provisioner.cli import tables
+from provisioner.cli.asking import attention, board, view_problem
+from provisioner.cli.frame import FORMATS, Command, format_option
+from provisioner.cli.output import ExitCode, plain, show, write
+from provisioner.cli.remote import Remote, RemoteError, remote_options
 from provisioner.model.moments import clock
 from provisioner.slices.board import Document
 from provisioner.slices.view import PoolView, State
@@ -34,18 +31,14 @@ def command(*, dry_run: bool, form: str | None, remote: Remote) -> int:
     """
     if not dry_run:
         raise click.UsageError("add --dry-run: the controller alone deletes node pools, and needs no command for it")
-    document = remote.document()
+    document = board(remote)
     view = document.view
     if view is None:
         raise RemoteError(view_problem(document))
     if form in FORMATS:
         write({"at": view.at, "pools": view.pools}, form)
         return ExitCode.OK
-    try:
-        sys.stdout.write("".join(f"{line}\n" for line in page(document, tables.terminal_width())))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        output.drop_the_rest()
+    show("\n".join(page(document, tables.terminal_width())))
     return ExitCode.OK
 
 

@@ -24,8 +24,7 @@ COMMANDS = {
     "status": ("status", "show slices, their node pools, and why they wait"),
     "explain": ("explain", "say why a workload, slice, pod or node pool waits, runs or goes"),
     "gc": ("gc", "say which node pools are deleted and when, and why the others stay"),
-    "plan": ("plan", "show offline which node pools manifests would get, and every mistake in them"),
-    "inject": ("inject", "print manifests with the TPU variables of their pods, as the webhook sets them"),
+    "plan": ("plan", "show offline which node pools manifests would get, and what is wrong with them"),
     "check": ("check", "check whether run would work here, and say what to do; changes nothing"),
     "drain": ("drain", "list the node pools that are left, or wait until none is left"),
     "topologies": ("topologies", "list the slices that exist, and what each consists of"),
@@ -91,7 +90,6 @@ def choose(frame: Callable[[], click.Group], given: list[str], *, program: str, 
     """Run the command that the words name. Raises SystemExit with code 2 where they are wrong."""
     import click  # noqa: PLC0415
 
-    from provisioner.cli.exits import ExitCode  # noqa: PLC0415
     from provisioner.cli.frame import wants_color  # noqa: PLC0415
 
     try:
@@ -107,5 +105,5 @@ def choose(frame: Callable[[], click.Group], given: list[str], *, program: str, 
         error.show()
         raise SystemExit(error.exit_code) from None
     except click.Abort:
-        return ExitCode.INTERRUPTED
-    return ended if isinstance(ended, int) else ExitCode.OK
+        return output.ExitCode.INTERRUPTED
+    return ended if isinstance(ended, int) else output.ExitCode.OK

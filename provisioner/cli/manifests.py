@@ -1,23 +1,37 @@
-"""Find and read manifests as `kubectl apply -f` does: files, folders and standard input."""
+r"""Find and read manifests as `kubectl apply -f` does: files, folders and standard input.
+
+What cannot be read ends the reading of its file, not of the others. Not handled: a file that is nested for thousands
+of levels, and characters that JSON writes as two escapes (an emoji as \ud83d\ude00).
+"""
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-import click
+import yaml
 
-from provisioner.cli.frame import complete_files
-from provisioner.cli.yamltext import Problem, read_documents
 from provisioner.slices.offline.documents import Document, objects_of
+from provisioner.slices.offline.documents import Path as FieldPath
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 STANDARD_INPUT = "-"
 _SUFFIXES = (".json", ".yaml", ".yml")
-_MOST_BYTES = 16 * 1024 * 1024
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class Problem(NamedTuple):
+    """Something that is wrong with a file or a line of it."""
+
+    source: str
+    #: From 1; 0 for the file as a whole.
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line}: {self.message}" if self.line else f"{self.source}: {self.message}"
 
 
 class Manifests(NamedTuple):
@@ -28,46 +42,6 @@ class Manifests(NamedTuple):
     problems: tuple[Problem, ...]
 
 
-class ManifestFiles(NamedTuple):
-    """Where the manifests of a command are."""
-
-    #: Files and folders; "-" is standard input.
-    names: tuple[str, ...]
-    #: Also the folders in a folder.
-    recursive: bool
-
-    def read(self) -> Manifests:
-        """Read all objects."""
-        return read_manifests(self.names, recursive=self.recursive)
-
-
-def manifest_options(command: _Function) -> _Function:
-    """Add the options that say which manifests a command reads; it gets them as `files`, and `namespace`."""
-
-    @functools.wraps(command)
-    def wrapped(*arguments: Any, first: tuple[str, ...], more: tuple[str, ...], recursive: bool, **options: Any) -> Any:
-        files = ManifestFiles(names=(*first, *more), recursive=recursive)
-        if not files.names:
-            raise click.UsageError("no file is given; use -f FILE, or -f - for standard input")
-        return command(*arguments, files=files, **options)
-
-    file_option = click.option(
-        "-f",
-        "--filename",
-        "first",
-        multiple=True,
-        metavar="FILE",
-        shell_complete=complete_files,
-        help="manifest, folder of manifests, or - for standard input; can be repeated",
-    )
-    file_argument = click.argument("more", nargs=-1, metavar="[FILE]...", shell_complete=complete_files)
-    recursive_option = click.option("-R", "--recursive", is_flag=True, help="also read the folders in a folder")
-    namespace_option = click.option(
-        "-n", "--namespace", default="default", show_default=True, help="namespace of objects that name none"
-    )
-    return file_option(file_argument(recursive_option(namespace_option(wrapped))))  # type: ignore[return-value]
-
-
 def read_manifests(names: Iterable[str], *, recursive: bool = False) -> Manifests:
     """Read all objects; "-" is standard input, of a folder the files that kubectl reads."""
     documents: list[Document] = []
@@ -75,7 +49,7 @@ def read_manifests(names: Iterable[str], *, recursive: bool = False) -> Manifest
     for name in dict.fromkeys(names):
         try:
             for source, content in _contents(name, recursive=recursive):
-                found, wrong = _read(source, content)
+                found, wrong = read_documents(source, content)
                 documents += found
                 problems += wrong
         except OSError as error:
@@ -86,7 +60,7 @@ def read_manifests(names: Iterable[str], *, recursive: bool = False) -> Manifest
 
 def _contents(name: str, *, recursive: bool) -> Iterator[tuple[str, bytes]]:
     if name == STANDARD_INPUT:
-        yield name, sys.stdin.buffer.read(_MOST_BYTES + 1)
+        yield name, sys.stdin.buffer.read()
         return
     path = Path(name)
     if path.is_dir():
@@ -97,18 +71,88 @@ def _contents(name: str, *, recursive: bool) -> Iterator[tuple[str, bytes]]:
     else:
         files = [path]
     for each in files:
-        with each.open("rb") as file:
-            yield str(each), file.read(_MOST_BYTES + 1)
+        yield str(each), each.read_bytes()
 
 
-def _read(source: str, content: bytes) -> tuple[list[Document], list[Problem]]:
-    if len(content) > _MOST_BYTES:
-        return [], [Problem(source=source, line=0, message=f"has more than {_MOST_BYTES:,} bytes; split it")]
-    encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+def read_documents(source: str, content: bytes | str) -> tuple[list[Document], list[Problem]]:
+    """Read the documents of a file of YAML or JSON, up to the first that cannot be read."""
+    documents: list[Document] = []
+    loader = None
     try:
-        text = content.decode(encoding)
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        message = f"is not {error.encoding.upper()}: byte 0x{content[error.start]:02x}"
-        return [], [Problem(source=source, line=line, message=message)]
-    return read_documents(source, text)
+        loader = _Loader(content)
+        while loader.check_node():
+            node = loader.get_node()
+            value = loader.construct_document(node)
+            if value is not None:
+                documents.append(Document(value, source, partial(_line_of, node)))
+    except yaml.MarkedYAMLError as error:
+        mark, began = error.problem_mark or error.context_mark, error.context_mark
+        words = f"is not YAML: {error.problem}"
+        if error.context and began is not None:
+            words += f" ({error.context} that begins in line {began.line + 1})"
+        if "token" in words:
+            words += "; indent with spaces, not tabs"
+        return documents, [Problem(source, mark.line + 1 if mark is not None else 0, words)]
+    except yaml.reader.ReaderError as error:
+        raw = content.encode() if isinstance(content, str) else content
+        line = raw.count(b"\n", 0, error.position) + 1
+        return documents, [Problem(source, line, f"is not YAML: {error.reason}")]
+    except (ValueError, RecursionError) as error:
+        return documents, [Problem(source, 0, f"is not YAML: {error}")]
+    finally:
+        if loader is not None:
+            loader.dispose()
+    return documents, []
+
+
+class _Loader(_LOADER):  # type: ignore[misc]
+    """Reads values as kubectl does: keys are texts and come once, dates and times are texts."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - PyYAML's
+        """Read an object."""
+        self.flatten_mapping(node)
+        found: dict[str, Any] = {}
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a key is a mapping or a list", key.start_mark)
+            # What `<<` adds is written elsewhere.
+            if node.start_mark.line <= line <= node.end_mark.line:
+                if key.value in lines:
+                    words = f"key {key.value[:60]!r} is there twice, first in line {lines[key.value] + 1}; remove one"
+                    raise yaml.constructor.ConstructorError(None, None, words, key.start_mark)
+                lines[key.value] = line
+            found[key.value] = self.construct_object(value, deep=deep)
+        return found
+
+    def construct_number(self, node: yaml.ScalarNode) -> Any:
+        """Read a number; what YAML 1.1 reads to the base 60, such as 1:30, is a text."""
+        if ":" in node.value:
+            return node.value
+        return self.construct_yaml_int(node) if node.tag.endswith("int") else self.construct_yaml_float(node)
+
+
+for _tag, _construct in (
+    ("timestamp", _LOADER.construct_yaml_str),
+    ("int", _Loader.construct_number),
+    ("float", _Loader.construct_number),
+):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _construct)
+
+
+def _line_of(node: yaml.Node, path: FieldPath) -> int:
+    """Return the line of a field, or of the nearest one above it that is there."""
+    line = node.start_mark.line
+    for step in path:
+        if isinstance(node, yaml.MappingNode):
+            # Of several the last counts: what `<<` adds comes first.
+            found = [pair for pair in node.value if pair[0].value == step][-1:]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int):
+            found = [(each, each) for each in node.value[step : step + 1]]
+        else:
+            found = []
+        if not found:
+            break
+        line, node = found[0][0].start_mark.line, found[0][1]
+    return int(line) + 1

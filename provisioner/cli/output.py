@@ -1,12 +1,22 @@
-"""What commands print, whoever reads it."""
+"""What commands print and return, whoever reads it."""
 
 from __future__ import annotations
 
 import io
 import os
 import sys
+from enum import IntEnum
+from typing import Any
 
-from provisioner.cli.exits import ExitCode
+
+class ExitCode(IntEnum):
+    """How a command ended; docs/commands.md says of each command what that means."""
+
+    OK = 0
+    ERROR = 1
+    USAGE = 2
+    NOT_SERVED = 3
+    INTERRUPTED = 130
 
 
 def prepare() -> None:
@@ -34,6 +44,28 @@ def refuse(message: str) -> int:
     """Say why a command does not start; return its exit code."""
     sys.stderr.write(f"tpu-provisioner: {message}\n")
     return ExitCode.ERROR
+
+
+def show(text: str) -> None:
+    """Print a text; that nobody reads it to the end is no error."""
+    try:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        drop_the_rest()
+
+
+def write(value: Any, form: str) -> None:
+    """Print a value of the API's types for programs, as JSON or YAML."""
+    import msgspec  # noqa: PLC0415 - tables do without
+
+    builtins = msgspec.to_builtins(value)
+    if form == "json":
+        show(msgspec.json.format(msgspec.json.encode(builtins), indent=2).decode())
+        return
+    import yaml  # noqa: PLC0415 - slow to import
+
+    show(yaml.safe_dump(builtins, sort_keys=False, allow_unicode=True, width=120).rstrip("\n"))
 
 
 def drop_the_rest() -> None:

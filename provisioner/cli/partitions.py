@@ -138,18 +138,18 @@ def _clients(effective: PartitionSettings) -> dict[str, VipuCommand]:
     from provisioner.partitions import app  # noqa: PLC0415
     from provisioner.partitions.vipu.cli import CommandSettings, VipuCommand  # noqa: PLC0415
 
-    def client(host: str, port: int) -> VipuCommand:
-        return VipuCommand(
-            host,
-            port,
+    return {
+        server.address: VipuCommand(
+            server.host,
+            server.port,
             CommandSettings(
                 command=effective.command,
-                credentials=_credentials(effective.credentials, host, port),
+                credentials=_credentials(effective.credentials, server.host, server.port),
                 create_seconds=effective.create_seconds,
             ),
         )
-
-    return {server.address: client(server.host, server.port) for server in app.servers_of(effective)}
+        for server in app.servers_of(effective)
+    }
 
 
 def _credentials(folder: str, host: str, port: int) -> Path | None:

@@ -10,9 +10,8 @@ from typing import NoReturn
 
 import click
 
-from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import Command, complete_files
-from provisioner.cli.output import plain, refuse
+from provisioner.cli.output import ExitCode, plain, refuse
 from provisioner.partitions import client, handover
 
 _VARIABLES = (

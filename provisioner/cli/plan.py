@@ -1,4 +1,4 @@
-"""`tpu-provisioner plan`: which node pools manifests would get, and every mistake in them, without a cluster.
+"""`tpu-provisioner plan`: which node pools manifests would get, and what is wrong with them, without a cluster.
 
 It asks the same decision as the controller, about a cluster without any node pool.
 """
@@ -16,10 +16,10 @@ import click
 
 from provisioner import constants, settings
 from provisioner.cli import output, tables
-from provisioner.cli.exits import ExitCode
-from provisioner.cli.frame import Command
-from provisioner.cli.manifests import ManifestFiles, Manifests, manifest_options
-from provisioner.cli.plansettings import PlanSettings, SettingsSource, settings_options
+from provisioner.cli.frame import Command, complete_files
+from provisioner.cli.manifests import Manifests, read_manifests
+from provisioner.cli.plansettings import PlanSettings, read_plan_settings
+from provisioner.cli.remote import Remote, remote_options
 from provisioner.model.capacity import NodePoolRequest, PoolName
 from provisioner.settings import Settings
 from provisioner.slices.offline.forecast import Forecast, PlannedPool, forecast
@@ -47,7 +47,18 @@ _WIDE = "wide"
         "kustomize build . | {prog} plan -f - -o yaml",
     ),
 )
-@manifest_options
+@click.option(
+    "-f",
+    "--filename",
+    "first",
+    multiple=True,
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="manifest, folder of manifests, or - for standard input; can be repeated",
+)
+@click.argument("more", nargs=-1, metavar="[FILE]...", shell_complete=complete_files)
+@click.option("-R", "--recursive", is_flag=True, help="also read the folders in a folder")
+@click.option("-n", "--namespace", default="default", show_default=True, help="namespace of objects that name none")
 @click.option(
     "-o",
     "--output",
@@ -55,15 +66,27 @@ _WIDE = "wide"
     type=click.Choice(["json", "yaml", _WIDE]),
     help="format of the output; wide: with labels and taints; json, yaml: with the requests to GKE",
 )
-@settings_options
+@click.option(
+    "--settings",
+    "settings_file",
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="settings.env of an overlay, or a ConfigMap (default: the environment)",
+)
+@click.option("--live", is_flag=True, help="use the settings of the running controller")
+@remote_options
 def command(
     *,
-    files: ManifestFiles,
+    first: tuple[str, ...],
+    more: tuple[str, ...],
+    recursive: bool,
     namespace: str,
     form: str | None,
-    source: SettingsSource,
+    settings_file: str | None,
+    live: bool,
+    remote: Remote,
 ) -> int:
-    """Show which node pools manifests would get, and every mistake in them.
+    """Show which node pools manifests would get, and what is wrong with them.
 
     It works offline, but for --live: it asks the decision that the controller
     makes, about a cluster without node pools. It reads JobSets,
@@ -71,22 +94,26 @@ def command(
 
     Exit code 3 when something would not be served, 1 when a file cannot be read.
     """
-    manifests = files.read()
+    if not (first or more):
+        raise click.UsageError("no file is given; use -f FILE, or -f - for standard input")
+    if live and settings_file:
+        raise click.UsageError("--live and --settings exclude each other")
+    manifests = read_manifests((*first, *more), recursive=recursive)
     try:
-        effective = source.read(manifests.documents)
+        effective = read_plan_settings(settings_file, remote if live else None, manifests.documents)
     except OSError as error:
-        return _fail(f"{source.file}: cannot be read: {error.strerror or error}")
+        return _fail(f"{settings_file}: cannot be read: {error.strerror or error}")
     except settings.SettingsError as error:
         return _fail(str(error))
     found = forecast(
         manifests.documents, effective.settings, rules_of(effective.settings.provider), default_namespace=namespace
     )
     result = _Result(manifests, effective, found)
+    if form in ("json", "yaml"):
+        output.write(_data(result), form)
+        return result.exit_code
     try:
-        if form in (None, _WIDE):
-            click.echo("\n".join(_lines(result, wide=form == _WIDE)))
-        else:
-            _for_programs(result, form)
+        click.echo("\n".join(_lines(result, wide=form == _WIDE)))
     except BrokenPipeError:
         output.drop_the_rest()
     return result.exit_code
@@ -102,13 +129,13 @@ class _Result(NamedTuple):
     @property
     def exit_code(self) -> int:
         if self.manifests.problems or not self.manifests.documents:
-            return ExitCode.ERROR
-        return ExitCode.OK if self.found.all_served else ExitCode.NOT_SERVED
+            return output.ExitCode.ERROR
+        return output.ExitCode.OK if self.found.all_served else output.ExitCode.NOT_SERVED
 
 
 def _fail(message: str) -> int:
     sys.stderr.write(f"tpu-provisioner plan: {output.plain(message)}\n")
-    return ExitCode.ERROR
+    return output.ExitCode.ERROR
 
 
 # --- For people ---
@@ -292,10 +319,3 @@ def _request_json_of(effective: Settings) -> Callable[[NodePoolRequest], dict[st
 
     cluster = effective.cluster_name.path
     return lambda request: create_request_json(cluster, request)
-
-
-def _for_programs(result: _Result, form: str) -> None:
-    # As the other commands write it; its libraries are not for the tables.
-    from provisioner.cli.formats import write  # noqa: PLC0415
-
-    write(_data(result), form)

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
-
-import click
+from typing import NamedTuple
 
 from provisioner import settings
-from provisioner.cli.frame import complete_files
-from provisioner.cli.remote import Remote, remote_options
-from provisioner.cli.yamltext import read_documents
+from provisioner.cli.manifests import read_documents
+from provisioner.cli.remote import Remote
 from provisioner.settings import Settings
 from provisioner.slices.offline.assumed import CHANNEL, assumed
 from provisioner.slices.offline.documents import Document
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-_MOST_BYTES = 1024 * 1024
 
 
 class PlanSettings(NamedTuple):
@@ -32,52 +24,27 @@ class PlanSettings(NamedTuple):
     remarks: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsSource:
-    """Where the settings of a plan come from."""
+def read_plan_settings(name: str | None, live: Remote | None, documents: Iterable[Document]) -> PlanSettings:
+    """Read settings from a file, from the controller that runs, or from the environment.
 
-    #: The file that has them; None: the environment, or the controller.
-    file: str | None
-    #: Whether the controller that runs is asked.
-    live: bool
-    remote: Remote
+    The region is that of the manifests where no setting says it. Raises SettingsError, RemoteError, and OSError where
+    the file cannot be read.
+    """
+    warnings: tuple[str, ...] = ()
+    if name:
+        variables, warnings = _read_settings_file(name)
+    elif live is not None:
+        # HTTP takes a tenth of the time of `plan` to import.
+        from provisioner.cli.asking import settings as settings_of  # noqa: PLC0415
 
-    def read(self, documents: Iterable[Document]) -> PlanSettings:
-        """Read them; the region is that of the manifests where no setting says it.
-
-        Raises SettingsError, RemoteError, and OSError where the file cannot be read.
-        """
-        warnings: tuple[str, ...] = ()
-        if self.file:
-            variables, warnings = _read_settings_file(self.file)
-        else:
-            variables = self.remote.settings() if self.live else dict(os.environ)
-        effective = _read_plan_settings(variables, documents)
-        return effective._replace(remarks=(*warnings, *effective.remarks))
+        variables = settings_of(live)
+    else:
+        variables = dict(os.environ)
+    effective = _settings_of(variables, documents)
+    return effective._replace(remarks=(*warnings, *effective.remarks))
 
 
-def settings_options(command: _Function) -> _Function:
-    """Add the options that say which settings a command goes by; it gets them as `source`."""
-
-    @functools.wraps(command)
-    def wrapped(*arguments: Any, settings_file: str | None, live: bool, remote: Remote, **options: Any) -> Any:
-        if live and settings_file:
-            raise click.UsageError("--live and --settings exclude each other")
-        source = SettingsSource(file=settings_file, live=live, remote=remote)
-        return command(*arguments, source=source, **options)
-
-    file_option = click.option(
-        "--settings",
-        "settings_file",
-        metavar="FILE",
-        shell_complete=complete_files,
-        help="settings.env of an overlay, or a ConfigMap (default: the environment)",
-    )
-    live_option = click.option("--live", is_flag=True, help="use the settings of the running controller")
-    return file_option(live_option(remote_options(wrapped)))  # type: ignore[return-value]
-
-
-def _read_plan_settings(variables: Mapping[str, str], documents: Iterable[Document]) -> PlanSettings:
+def _settings_of(variables: Mapping[str, str], documents: Iterable[Document]) -> PlanSettings:
     missing = assumed(variables, documents)
     effective = settings.read_settings(variables, inferred=missing)
     remarks = []
@@ -107,14 +74,10 @@ def _read_settings_file(name: str) -> tuple[dict[str, str], tuple[str, ...]]:
 
     Raises SettingsError with the lines that cannot be read, OSError where the file cannot be.
     """
-    with Path(name).open("rb") as file:
-        content = file.read(_MOST_BYTES + 1)
     try:
-        text = content.decode("utf-8-sig")
+        text = Path(name).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise settings.SettingsError([f"{name} is not UTF-8"]) from error
-    if len(content) > _MOST_BYTES:
-        raise settings.SettingsError([f"{name} has more than {_MOST_BYTES:,} bytes"])
     found = _of_config_map(name, text) if re.search(r"^kind:|\"kind\"", text, re.MULTILINE) else _of_lines(name, text)
     return found, settings.warnings_about_environment(found)
 

@@ -1,4 +1,4 @@
-"""Where the controller is that a command asks: the options that say so, and what it answers."""
+"""The options that say which controller a command asks; `asking` asks it, with libraries that `plan` does without."""
 
 from __future__ import annotations
 
@@ -6,21 +6,15 @@ import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from provisioner import constants
-from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import kubeconfig_option
-
-if TYPE_CHECKING:
-    from provisioner.partitions.board import Document as PartitionsDocument
-    from provisioner.slices.board import Document
+from provisioner.cli.output import ExitCode
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_BOARD = "/api/v1/board"
-_SETTINGS = "/api/v1/settings"
 
 
 class RemoteError(Exception):
@@ -36,52 +30,6 @@ class Remote:
     kubeconfig: str | None = None
     namespace: str = constants.DEFAULT_NAMESPACE
     port: int = 8081
-
-    def document(self) -> Document:
-        """Return what the controller shows now; raise RemoteError."""
-        # `plan` does without, and must start at once.
-        import msgspec  # noqa: PLC0415
-
-        from provisioner.slices.board import Document  # noqa: PLC0415
-
-        raw = self._get(_BOARD)
-        try:
-            return msgspec.convert(raw, Document, strict=False)
-        except msgspec.ValidationError as error:
-            raise RemoteError(f"the controller's answer is not what this release understands: {error}") from error
-
-    def partitions(self) -> PartitionsDocument | None:
-        """Return what the controller of IPU partitions shows now; None where there is none; raise RemoteError."""
-        # As above.
-        import msgspec  # noqa: PLC0415
-
-        from provisioner.cli.asking import ask_partitions  # noqa: PLC0415
-        from provisioner.partitions.board import PATH  # noqa: PLC0415
-        from provisioner.partitions.board import Document as PartitionsDocument  # noqa: PLC0415
-
-        raw = ask_partitions(self, PATH)
-        if raw is None:
-            return None
-        try:
-            return msgspec.convert(raw, PartitionsDocument, strict=False)
-        except msgspec.ValidationError as error:
-            raise RemoteError(
-                f"what the controller of partitions answers is not what this release understands: {error}"
-            ) from error
-
-    def settings(self) -> dict[str, str]:
-        """Return the settings of the controller, by variable; raise RemoteError."""
-        raw = self._get(_SETTINGS)
-        found = raw.get("settings") if isinstance(raw, dict) else None
-        if not isinstance(found, dict) or not found:
-            raise RemoteError("the controller tells no settings yet: it has not decided anything, or it does not lead")
-        return {str(name): str(value) for name, value in found.items()}
-
-    def _get(self, path: str) -> Any:
-        # As above: HTTP takes a tenth of the time of `plan` to import.
-        from provisioner.cli.asking import ask  # noqa: PLC0415
-
-        return ask(self, path)
 
 
 def remote_options(command: _Function) -> _Function:
@@ -124,17 +72,3 @@ def remote_options(command: _Function) -> _Function:
             return ExitCode.INTERRUPTED
 
     return wrapped  # type: ignore[return-value]
-
-
-def view_problem(document: Document) -> str:
-    """Say why a document has no view; empty where it has one."""
-    if document.view is not None:
-        return ""
-    if document.problems:
-        return "nothing has been decided yet: " + "; ".join(document.problems)
-    if not document.leading:
-        whom = (
-            f"pod {document.leader}" if document.leader else f"the process that holds the Lease {constants.LEASE_NAME}"
-        )
-        return f"{document.about.identity} does not lead; ask {whom}"
-    return "nothing has been decided yet: the controller has just started"

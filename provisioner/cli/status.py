@@ -9,13 +9,11 @@ from datetime import datetime
 
 import click
 
-from provisioner.cli import ipus, output, tables
-from provisioner.cli.attention import attention
-from provisioner.cli.exits import ExitCode
-from provisioner.cli.formats import FORMATS, format_option, write
-from provisioner.cli.frame import Command
-from provisioner.cli.output import plain
-from provisioner.cli.remote import Remote, RemoteError, remote_options, view_problem
+from provisioner.cli import asking, ipus, output, tables
+from provisioner.cli.asking import attention, view_problem
+from provisioner.cli.frame import FORMATS, Command, format_option
+from provisioner.cli.output import ExitCode, plain, write
+from provisioner.cli.remote import Remote, RemoteError, remote_options
 from provisioner.model.moments import clock
 from provisioner.slices.board import Document
 from provisioner.slices.view import PoolView, SliceView, State, View
@@ -57,7 +55,7 @@ _CLEAR = "\x1b[H\x1b[2J"
 def command(namespace: str, *, state: str | None, watch: bool, form: str | None, remote: Remote) -> int:
     """Show what there is: slices, their node pools, why they wait, and what happens next."""
     if form in FORMATS:
-        document = remote.document()
+        document = asking.board(remote)
         if document.view is None:
             raise RemoteError(view_problem(document))
         write(document.view, form)
@@ -88,10 +86,10 @@ def _page(remote: Remote, namespace: str, state: str, *, wide: bool, forgive: bo
 def _lines(remote: Remote, namespace: str, state: str, *, wide: bool) -> list[str]:
     """Write what controllers there are, that of slices and that of IPU partitions."""
     width = tables.terminal_width()
-    partitions = None if state else remote.partitions()
+    partitions = None if state else asking.partitions(remote)
     shown = [] if partitions is None else list(ipus.page(partitions, namespace, width=width))
     try:
-        return [*page(remote.document(), namespace, state, wide=wide, width=width), *([""] if shown else []), *shown]
+        return [*page(asking.board(remote), namespace, state, wide=wide, width=width), *([""] if shown else []), *shown]
     except RemoteError:
         # There may be the other one alone.
         if not shown:

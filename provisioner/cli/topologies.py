@@ -10,8 +10,8 @@ import click
 
 from provisioner import constants, tpu
 from provisioner.cli import output, tables
-from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import Command
+from provisioner.cli.output import ExitCode
 from provisioner.tpu import Accelerator, MachineType, Shape
 
 _HEAD = (
@@ -55,11 +55,7 @@ def command(accelerator: str | None, *, everything: bool) -> int:
     except tpu.ShapeError as error:
         print(f"tpu-provisioner topologies: {error}", file=sys.stderr)
         return ExitCode.USAGE
-    try:
-        sys.stdout.write("".join(f"{line}\n" for line in _page(offers, everything=everything)))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        output.drop_the_rest()
+    output.show("\n".join(_page(offers, everything=everything)))
     return ExitCode.OK
 
 

@@ -62,15 +62,6 @@ class Settings:
     #: The variables of GKE's device plugin as well, for clusters without it.
     topology: bool = False
     wrong: Wrong = Wrong.WARN
-    #: All pods are taken to ask, as where somebody runs a command for them.
-    asked: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldRef:
-    """A value that Kubernetes takes from a field of the pod when it starts the container (the downward API)."""
-
-    path: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +71,6 @@ class Injected:
     patch: tuple[Operation, ...] = ()
     #: What is wrong with its slice, or why it gets no variables; without the pod's name.
     problems: tuple[str, ...] = ()
-    #: By container, in the order of the pod's; what is new.
-    variables: tuple[Mapping[str, str], ...] = ()
 
 
 def owner_is_asked(pod: TpuPod, settings: Settings) -> bool:
@@ -100,7 +89,7 @@ def wanted(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> bool:
 def _need_not_ask(pod: TpuPod, settings: Settings) -> bool:
     # Of a pod that selects no slice nobody knows how many make one.
     selects = bool(pod.accelerator and pod.topology)
-    return settings.injection is Injection.ALL and (settings.asked or selects)
+    return settings.injection is Injection.ALL and selects
 
 
 def needs_owner(pod: TpuPod) -> bool:
@@ -140,7 +129,7 @@ def is_complete(pod: TpuPod) -> bool:
 
 def inject(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Injected:
     """Return the patch that gives a pod its variables; `owner` is the raw object that `owner_to_read` names."""
-    pod = replace(pod, wish="enabled" if settings.asked else _wish(pod, owner))
+    pod = replace(pod, wish=_wish(pod, owner))
     found = _injected(pod, owner, settings)
     return replace(found, problems=()) if found.problems and is_complete(pod) else found
 
@@ -174,7 +163,7 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Inje
     except NumberingError as error:
         return Injected(problems=(str(error),))
     beside = slices_of(pod, layout, numbering) if numbering is not None else {}
-    found: list[dict[str, str]] = []
+    patch: list[Operation] = []
     for container, own in zip(pod.containers, workers, strict=True):
         variables = {**own, **beside}
         begun = _leave_what_is_begun(container, variables)
@@ -182,16 +171,10 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Inje
         problems += begun if pod.wish == "enabled" else ()
         if settings.topology and layout is not None:
             variables |= grid_of(pod, container, layout)
-        found.append(variables)
+        patch += _operations(container, variables)
     if settings.topology and layout is None:
         problems.append("it selects no accelerator and topology, so that the variables of the topology cannot be told")
-    return Injected(patch=patch_of(pod, found), problems=tuple(dict.fromkeys(problems)), variables=tuple(found))
-
-
-def patch_of(pod: TpuPod, variables: Iterable[Mapping[str, str | FieldRef]]) -> tuple[Operation, ...]:
-    """Return the patch that gives the containers of a pod, or of a template, those variables that they lack."""
-    each = zip(pod.containers, variables, strict=True)
-    return tuple(operation for container, own in each for operation in _operations(container, own))
+    return Injected(patch=tuple(patch), problems=tuple(dict.fromkeys(problems)))
 
 
 def _misfits(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> Iterable[str]:
@@ -238,27 +221,21 @@ def _begins(name: str, container: Container, variables: Mapping[str, str]) -> bo
     return value != variables[name] and not (name == WORKER_ID and (value is None or "$(" in value))
 
 
-def _operations(container: Container, variables: Mapping[str, str | FieldRef]) -> Iterable[Operation]:
+def _operations(container: Container, variables: Mapping[str, str]) -> Iterable[Operation]:
     """Put what is absent before all that is there: variables may refer to those before them."""
     new = []
     for name, value in variables.items():
         given = container.given.get(name)
         if given is None:
-            new.append(_variable(name, value))
+            new.append({"name": name, "value": value})
         elif is_absent(name, container, variables):
             where = f"{container.pointer}/env/{given.place}"
-            yield Operation(op="replace", path=where, value=_variable(name, value))
+            yield Operation(op="replace", path=where, value={"name": name, "value": value})
     if new and not container.has_list:
         yield Operation(op="add", path=f"{container.pointer}/env", value=new)
     elif new:
         for variable in reversed(new):
             yield Operation(op="add", path=f"{container.pointer}/env/0", value=variable)
-
-
-def _variable(name: str, value: str | FieldRef) -> dict[str, Any]:
-    if isinstance(value, FieldRef):
-        return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": value.path}}}
-    return {"name": name, "value": value}
 
 
 def _layout(pod: TpuPod) -> Layout | None:

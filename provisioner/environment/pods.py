@@ -62,7 +62,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TpuPod:
-    """A pod, or a template of pods, that requests chips."""
+    """A pod that requests chips."""
 
     namespace: str
     #: Empty where the API server has not made it up yet.
@@ -99,14 +99,13 @@ class TpuPod:
         return f"Pod {self.namespace}/{name}"
 
 
-def read_pod(raw: Mapping[str, Any], namespace: str = "", *, at: tuple[str | int, ...] = ()) -> TpuPod | None:
+def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
     """Read a pod; None for one that requests no chips. MalformedObject where it does not say how many.
 
-    `namespace` is the request's: a pod that is created may not have one. `at` is the path from which patches are
-    counted, for a template inside of another object.
+    `namespace` is the request's: a pod that is created may not have one.
     """
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
-    containers = tuple(islice(_containers(spec, at), bounds.TPU_CONTAINERS + 1))
+    containers = tuple(islice(_containers(spec), bounds.TPU_CONTAINERS + 1))
     if not containers:
         return None
     if len(containers) > bounds.TPU_CONTAINERS:
@@ -144,7 +143,7 @@ def requests_chips(template: object) -> bool:
         return False
 
 
-def _containers(spec: Mapping[str, Any], at: tuple[str | int, ...]) -> Iterator[Container]:
+def _containers(spec: Mapping[str, Any]) -> Iterator[Container]:
     for part in ("initContainers", "containers"):
         for place, raw in enumerate(fields.sequence(spec.get(part))):
             container = fields.mapping(raw)
@@ -152,7 +151,7 @@ def _containers(spec: Mapping[str, Any], at: tuple[str | int, ...]) -> Iterator[
             if chips:
                 env = container.get("env")
                 yield Container(
-                    pointer=pointer(*at, "spec", part, place),
+                    pointer=pointer("spec", part, place),
                     chips=chips,
                     alone=part == "initContainers" and container.get("restartPolicy") != "Always",
                     has_list=isinstance(env, list),

@@ -163,14 +163,6 @@ def absent(watches: Watches) -> frozenset[str]:
     return frozenset(name for name, watch in watches.named().items() if name in _OPTIONAL and watch.missing)
 
 
-def hidden(watches: Watches) -> tuple[str, ...]:
-    """Say which optional kinds are not shown to us although we watch them and the API server may know them."""
-    unknown = ((kind, watches.workloads[kind]) for kind in sorted(unknown_kinds(watches) & watches.workloads.keys()))
-    return tuple(
-        watch.problem or f"the {KINDS[kind].plural} are not listed yet" for kind, watch in unknown if not watch.missing
-    )
-
-
 def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolName] = frozenset()) -> Snapshot:
     """Put together what one decision sees."""
     reasons = not_synced(watches)

@@ -22,7 +22,7 @@ from provisioner.admission.keeper import Keeper, Registration
 from provisioner.admission.review import Answer, Deferred, Notice, Request
 from provisioner.environment import Injection, OwnerKey, Wrong, jobset_key, stateful_set_key
 from provisioner.environment import Settings as EnvironmentSettings
-from provisioner.environment.manifest import pods_of_manifests
+from provisioner.environment.first_pod import problems_of_first_pod
 from provisioner.environment.review import judge_pod, object_of
 from provisioner.kube import EventRecorder, fields
 from provisioner.kube.protocol import Api
@@ -251,8 +251,7 @@ def make_hooks(
     )
 
     def doubts(raw: Mapping[str, Any], namespace: str) -> Sequence[str]:
-        # The first pod stands for all: what differs from pod to pod is no mistake.
-        return pods_of_manifests([raw], environment, namespace, most=1)[0].problems
+        return problems_of_first_pod(raw, environment, namespace)
 
     judge = Judge(
         settings_of=settings_by_object(variables), rules=rules_of(variables.get("PROVIDER", "")), doubts=doubts

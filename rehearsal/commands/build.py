@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import Command
+from provisioner.cli.output import ExitCode
 from rehearsal.localcluster import LWS, LocalClusterError, resolve_binaries
 
 

@@ -14,9 +14,9 @@ import click
 
 from provisioner import settings
 from provisioner.cli import output
-from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import Command, complete_files
 from provisioner.cli.manifests import Manifests, read_manifests
+from provisioner.cli.output import ExitCode
 from provisioner.constants import TPU_RESOURCE
 from provisioner.slices.offline.documents import Document
 from provisioner.slices.offline.forecast import forecast

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from provisioner.cli import output
-from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import Command, complete_files
 from provisioner.cli.manifests import Manifests, read_manifests
+from provisioner.cli.output import ExitCode
 from provisioner.nodegroups.api.types import Kind
 from provisioner.runtime import logs
 from rehearsal.commands.showing import Demo, calls_table, example, left_behind, missing, refuse, steps_table

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import Command, complete_files
+from provisioner.cli.output import ExitCode
 from provisioner.runtime import logs
 from rehearsal.commands.showing import Demo, example, left_behind, missing, refuse, steps_table
 from rehearsal.demos.partition_story import PartitionStory, PodTimes

@@ -14,7 +14,7 @@ import click
 
 import provisioner
 from provisioner.cli import tables
-from provisioner.cli.exits import ExitCode
+from provisioner.cli.output import ExitCode
 from rehearsal.demos.times import Times
 from rehearsal.demos.world import RehearsalError, RehearsedCluster
 from rehearsal.localcluster import LocalClusterError

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from provisioner.cli.exits import ExitCode
 from provisioner.cli.frame import Command
+from provisioner.cli.output import ExitCode
 from rehearsal.commands.build import progress
 from rehearsal.localcluster import LocalClusterError, start
 

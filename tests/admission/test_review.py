@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from provisioner.admission.hooks import Hook, endpoint_of
-from provisioner.admission.patch import Operation, PatchError, apply_patch, pointer
+from provisioner.admission.patch import Operation, pointer
 from provisioner.admission.review import Answer, Deferred, Judgement, Request, encode_answer, parse_review
 from provisioner.runtime.endpoints import Later, Work
 from tests.support.endpoints import answer_of
+from tests.support.patches import apply_patch
 
 VERSIONS = ["admission.k8s.io/v1", "admission.k8s.io/v1beta1"]
 
@@ -262,34 +263,6 @@ def test_a_patch_is_applied_as_the_api_server_does():
     )
     assert apply_patch(before, patch) == {"a": {"b/c": [1, 2, 3, 4]}, "d~e": 6}
     assert before["d~e"] == 5
-
-
-@pytest.mark.parametrize(
-    "operation",
-    [
-        Operation(op="remove", path="/x"),
-        Operation(op="replace", path="/a/5", value=1),
-        Operation(op="add", path="/a/3", value=1),
-        Operation(op="add", path="/x/y", value=1),
-        Operation(op="remove", path="/a/-"),
-        Operation(op="add", path="/b/c", value=1),
-    ],
-    ids=lambda each: f"{each.op} {each.path}",
-)
-def test_a_patch_that_does_not_fit_is_told(operation: Operation):
-    with pytest.raises(PatchError):
-        apply_patch({"a": [1], "b": 1}, (operation,))
-
-
-def test_a_value_in_several_places_changes_in_one_alone():
-    """As aliases of YAML are."""
-    shared = {"env": [1]}
-    before = {"a": shared, "b": shared}
-    after = apply_patch(
-        before, [Operation(op="add", path="/a/env/-", value=2), Operation(op="add", path="/c", value=3)]
-    )
-    assert after == {"a": {"env": [1, 2]}, "b": {"env": [1]}, "c": 3}
-    assert before == {"a": {"env": [1]}, "b": {"env": [1]}}
 
 
 def test_a_flood_of_one_failure_is_one_line_of_the_log_and_each_review_is_answered():

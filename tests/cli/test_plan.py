@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from provisioner.cli import main
-from provisioner.cli.exits import ExitCode
+from provisioner.cli.output import ExitCode
 from provisioner.settings import OPTIONS
 from tests.support.objects import pod_spec, raw_job, raw_jobset
 
@@ -86,7 +86,7 @@ def test_a_file_that_cannot_be_read_is_an_error_and_hides_no_other(capsys: pytes
     assert "2 node pools would be created" in told
     assert "nowhere.yaml: cannot be read: No such file or directory" in told
     assert "broken.yaml:2: is not YAML" in told
-    assert "binary.yaml:2: is not UTF-8: byte 0xff" in told
+    assert "binary.yaml:2: is not YAML: invalid leading UTF-8 octet" in told
     assert "empty: cannot be read: no file in it ends with .json, .yaml, .yml" in told
 
 

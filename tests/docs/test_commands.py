@@ -15,8 +15,8 @@ import click
 import pytest
 
 from provisioner.cli import run
-from provisioner.cli.exits import ExitCode
 from provisioner.cli.main import main, make_frame
+from provisioner.cli.output import ExitCode
 from rehearsal.commands.main import make_frame as make_rehearsal_frame
 from tests.docs import shell
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.admission.patch import apply_patch
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.partitions import names
 from provisioner.partitions.admission.injection import Mode, Settings, inject
@@ -26,6 +25,7 @@ from rehearsal.simulators.vipu.app import VipuSimulator
 from rehearsal.simulators.vipu.records import Asked
 from rehearsal.simulators.vipu.settings import VipuSettings
 from tests.deploy.kit import kubeconfig_of_service_account
+from tests.support.patches import apply_patch
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from provisioner.admission.patch import apply_patch
 from provisioner.environment import Injection, Settings, inject, read_pod
 from provisioner.environment.inject import owner_is_asked, wanted
 from provisioner.environment.numbering import owner_to_read
 from provisioner.kube.fields import MalformedObject
+from tests.support.patches import apply_patch
 
 OLD_KEY = "gke-tpu-env-injector.aaronbatilo.dev/inject"
 V5E_4X4 = {

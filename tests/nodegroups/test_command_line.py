@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from provisioner.cli.exits import ExitCode
 from provisioner.cli.main import main
+from provisioner.cli.output import ExitCode
 from provisioner.controller import Addresses
 from provisioner.nodegroups import app
 from provisioner.nodegroups.compute.client import ComputeClient

@@ -13,7 +13,6 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provisioner.admission.patch import apply_patch
 from provisioner.admission.review import Answer, Request
 from provisioner.partitions import names
 from provisioner.partitions.admission.injection import (
@@ -25,6 +24,7 @@ from provisioner.partitions.admission.injection import (
 )
 from provisioner.partitions.admission.review import review_pod
 from provisioner.partitions.reading import parse_pod
+from tests.support.patches import apply_patch
 
 Json = dict[str, Any]
 

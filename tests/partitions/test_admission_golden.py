@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from provisioner.admission.patch import Operation, apply_patch
+from provisioner.admission.patch import Operation
 from provisioner.settings import SettingsError
 from provisioner.settings.webhook import read_webhook_settings
 from provisioner.webhook.app import make_hooks
 from tests.support import reviews
 from tests.support.endpoints import Reads
 from tests.support.kube import FakeKube
+from tests.support.patches import apply_patch
 
 CASES = sorted(Path("tests/data/partitions").glob("*.json"))
 

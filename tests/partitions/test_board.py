@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import msgspec
 import pytest
 
-from provisioner.cli import explain, ipus, status
+from provisioner.cli import ipus, status
 from provisioner.cli.remote import Remote, RemoteError
 from provisioner.model.capacity import FailureKind
 from provisioner.partitions import page
@@ -21,6 +20,7 @@ from provisioner.partitions.planning.plan import Holding, Plan, Rejected, View, 
 from provisioner.partitions.planning.snapshot import Snapshot
 from tests.support.clock import NOW
 from tests.support.partitions import SERVER, Controller
+from tests.support.wire_server import Answer, WireServer
 
 _ROUNDS = 12
 
@@ -129,33 +129,21 @@ def test_a_partition_is_explained_by_its_id(controller: Controller) -> None:
     assert "of pod research/first" in "\n".join(ipus.explain(document(controller), held.id, ""))
 
 
-class Answers(Remote):
-    """Stands for controllers that answer, or are not there."""
-
-    def __init__(self, shown: Document | None) -> None:
-        object.__setattr__(self, "_shown", shown)
-
-    def document(self) -> Any:
-        """Say that there is no controller of slices."""
-        raise RemoteError("no controller runs in namespace tpu-provisioner-system")
-
-    def partitions(self) -> Document | None:
-        """Return what the test says."""
-        return getattr(self, "_shown")  # noqa: B009 - the class is frozen
-
-
 def test_status_shows_partitions_also_where_they_are_all_there_is(
-    controller: Controller, capsys: pytest.CaptureFixture[str]
+    controller: Controller,
 ) -> None:
     """A cluster with IPUs need not have TPUs; without either it is an error."""
-    run = status.command.callback
-    assert run is not None
-    shown = status._lines(Answers(document(controller)), "", "", wide=False)
+    server = WireServer()
+    absent = Answer(status=404, body=b"{}")
+    server.answer("GET /api/v1/board", absent)
+    server.answer(f"GET {PATH}", absent, Answer(body=controller.loop.board.json()))
+    try:
+        with pytest.raises(RemoteError):
+            status._lines(Remote(server=server.url), "", "", wide=False)
+        shown = status._lines(Remote(server=server.url), "", "", wide=False)
+    finally:
+        server.close()
     assert any("research" in line for line in shown)
-    with pytest.raises(RemoteError):
-        status._lines(Answers(None), "", "", wide=False)
-    assert explain.command.callback is not None
-    assert capsys.readouterr().out == ""
 
 
 def test_the_files_of_the_page_are_there() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from provisioner.cli import main
-from provisioner.cli.exits import ExitCode
+from provisioner.cli.output import ExitCode
 from provisioner.partitions import client
 from provisioner.partitions.client import Client, GaveUp, NotServed, Reply, Unreachable, write_file
 from tests.support.clock import FakeClock

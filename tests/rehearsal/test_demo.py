@@ -8,9 +8,8 @@ import pytest
 import yaml
 
 from provisioner import constants
-from provisioner.cli.exits import ExitCode
-from provisioner.cli.manifests import Manifests
-from provisioner.cli.yamltext import read_documents
+from provisioner.cli.manifests import Manifests, read_documents
+from provisioner.cli.output import ExitCode
 from rehearsal.commands.demo import problem_with, summary
 from rehearsal.commands.main import main
 from rehearsal.demos.story import PoolTimes
@@ -93,7 +92,7 @@ def problem(*raws: dict[str, Any], **environment: str) -> str:
         pytest.param(
             [raw_jobset(metadata={"labels": {constants.DISABLE: "true"}})], "gets no node pools", id="disabled"
         ),
-        pytest.param([{**raw_jobset(), "spec": "x"}], "it must be an object", id="rejected by the API server"),
+        pytest.param([raw_jobset(metadata={"labels": {"a": 1}})], "in quotes", id="rejected by the API server"),
     ],
 )
 def test_manifests_with_which_nothing_would_happen_are_named_at_once(raws: list[dict[str, Any]], words: str) -> None:

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner.cli.exits import ExitCode
-from provisioner.cli.manifests import Manifests
-from provisioner.cli.yamltext import read_documents
+from provisioner.cli.manifests import Manifests, read_documents
+from provisioner.cli.output import ExitCode
 from rehearsal.commands.demo_gce import problem_with, summary
 from rehearsal.commands.main import main
 from rehearsal.demos.group_story import GroupTimes

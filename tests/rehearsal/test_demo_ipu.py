@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner.cli.exits import ExitCode
+from provisioner.cli.output import ExitCode
 from rehearsal.commands.demo_ipu import summary
 from rehearsal.commands.main import main
 from rehearsal.demos.partition_story import PodTimes

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.cli.exits import ExitCode
+from provisioner.cli.output import ExitCode
 from rehearsal.commands.showing import Demo
 from rehearsal.demos.world import RehearsalError
 from rehearsal.localcluster import LocalClusterError

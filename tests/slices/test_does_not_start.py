@@ -13,7 +13,7 @@ import pytest
 from google.api_core import exceptions as api_exceptions
 
 from provisioner.cli import status
-from provisioner.cli.attention import attention
+from provisioner.cli.asking import attention
 from provisioner.cli.explain import explanations, lines, nothing_found
 from provisioner.google.errors import Call
 from provisioner.kube.errors import NotFound

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -14,12 +13,9 @@ from provisioner.kube import errors
 from provisioner.kube.protocol import LEASES_ROOT, object_path
 from provisioner.kube.quantities import format_micro_time
 from provisioner.model.capacity import FailureKind, NodePool, PoolName, PoolStatus
-from provisioner.model.workloads import Workload, WorkloadKind
-from provisioner.slices.observe import PoolList
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
-from tests.support.controller import CERTIFICATE, NAMESPACE, OTHER_CERTIFICATE, FakeWatch, World, jobset_path
-from tests.support.models import make_lws, make_pool
+from tests.support.controller import CERTIFICATE, NAMESPACE, OTHER_CERTIFICATE, World, jobset_of, jobset_path
 from tests.support.objects import raw_foreign_pod
 
 _OWN = "tpu-provisioner-system"
@@ -51,12 +47,11 @@ class Person:
         look = drain.Look(
             settings=world.settings,
             api=world.kube,
-            watches=world.watches,
-            pools=PoolList(supplier=GkeSupplier(gke=world.gke, clock=world.time), clock=world.time),
+            supplier=GkeSupplier(gke=world.gke, clock=world.time),
             identity=ClusterProof(
                 gke=world.gke, api=world.kube, trusted_ca_pem=self.certificate, assume=False, clock=world.time
             ),
-            clock=world.time,
+            now=world.time,
         )
         began, steps = world.clock(), list(self.meanwhile)
 
@@ -65,7 +60,7 @@ class Person:
             if steps:
                 steps.pop(0)()
 
-        code = drain.drain(look, patience_seconds=patience_seconds, say=lines.append, wait=wait, monotonic=world.clock)
+        code = drain.drain(look, patience_seconds, say=lines.append, wait=wait, monotonic=world.clock)
         return Drained(code, "\n".join(lines), world.clock() - began)
 
 
@@ -106,7 +101,7 @@ def test_a_jobset_keeps_its_pool(world: World) -> None:
     assert done.code == 1
     assert done.text == (
         f"1 node pool is left in project-1/us-central2/test:\n"
-        f"  {pool}  JobSet {NAMESPACE}/train needs it (in use); delete the JobSet, or let it end"
+        f"  {pool}  JobSet {NAMESPACE}/train needs it; delete the JobSet, or let it end"
     )
     assert [call.method for call in world.gke.calls if call.method == "delete_node_pool"] == []
 
@@ -145,7 +140,7 @@ def test_it_waits_until_the_last_pool_is_gone(world: World) -> None:
     _lead(world)
     done = person(patience_seconds=1800)
     assert done.code == 0
-    assert done.text.count("needs it (in use)") == 1
+    assert done.text.count("needs it") == 1
     assert f"not needed (it was created for JobSet {NAMESPACE}/train)" in done.text
     assert "being deleted" in done.text
     assert done.text.endswith("No node pool of the provisioner is left in project-1/us-central2/test.")
@@ -158,7 +153,7 @@ def test_the_patience_is_over(world: World) -> None:
     assert done.code == 1
     assert done.seconds == 95
     assert done.text.endswith("Gave up waiting after 95 s.")
-    assert done.text.count("needs it (in use)") == 2
+    assert done.text.count("needs it") == 2
 
 
 def test_a_pod_of_nobodys_jobset(world: World) -> None:
@@ -172,7 +167,7 @@ def test_a_pod_of_nobodys_jobset(world: World) -> None:
     assert done.code == 1
     assert "pod other/notebook requests chips and runs on it" in done.text
     world.kube.fail("GET", "pods", errors.Unavailable("down"))
-    assert "not needed (it was created for" in Person(_paused(world))().text
+    assert "cannot tell who needs it" in Person(_paused(world))().text
 
 
 def test_a_pool_that_is_about_to_be_made(world: World) -> None:
@@ -180,13 +175,14 @@ def test_a_pool_that_is_about_to_be_made(world: World) -> None:
     world.put_jobset()
     done = Person(world)()
     assert done.code == 1
-    assert f"not created yet: JobSet {NAMESPACE}/train waits for it" in done.text
+    assert f"Pods that wait for a node pool: {NAMESPACE}/train-workers-0-0" in done.text
     assert "Creation is not paused" in done.text
     assert f"kubectl --namespace={_OWN} create configmap tpu-provisioner-pause" in done.text
-    pause = FakeWatch(lambda: {(_OWN, "tpu-provisioner-pause"): world.clock.now()})
-    world.watches = replace(world.watches, pause=pause)
+    pause = object_path("configmaps", "tpu-provisioner-pause", namespace=_OWN)
+    there = {"name": "tpu-provisioner-pause", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    world.kube.put_object(pause, {"metadata": there})
     assert Person(world)().code == 0
-    world.watches = replace(world.watches, pause=None)
+    world.kube.remove_object(pause)
     assert Person(_paused(world))().code == 0
 
 
@@ -202,8 +198,8 @@ def test_a_pool_that_failed(world: World) -> None:
 
 
 _NOBODY = (
-    ("nobody holds the Lease", "", 1.0, f"no process holds Lease {_OWN}/tpu-provisioner"),
-    ("the holder died", "pod_1", 300.0, f"Lease {_OWN}/tpu-provisioner was last renewed at "),
+    ("nobody holds the Lease", "", 1.0, f"No process has held Lease {_OWN}/tpu-provisioner"),
+    ("the holder died", "pod_1", 300.0, f"No process has held Lease {_OWN}/tpu-provisioner since "),
 )
 
 
@@ -221,7 +217,7 @@ def test_the_lease_cannot_be_told(world: World) -> None:
     """It is missing, or may not be read: the first is said, the second is no news."""
     world.run_to_use()
     world.kube.remove_object(_LEASE)
-    assert "does not exist" in Person(_paused(world))().text
+    assert "No process has held" in Person(_paused(world))().text
     world.kube.fail("GET", "leases", errors.Forbidden("no", status=403))
     assert "scale deployment" not in Person(_paused(world))().text
 
@@ -242,63 +238,27 @@ def test_gke_is_away(world: World) -> None:
     assert "GKE does not list the node pools" in done.text
 
 
-def test_what_cannot_be_seen(world: World) -> None:
-    """Pools are told though JobSets are not seen; without pools, only paused creation makes it certain."""
-    world.jobsets.synced, world.jobsets.problem = False, "the JobSet CRD is not installed"
+def test_what_cannot_be_read(world: World) -> None:
+    """Pools are told although nobody can say who needs them; without pools, only paused creation makes it certain."""
+    world.kube.fail("GET", "pods", errors.Forbidden("pods: no", status=403))
     done = Person(world)()
     assert done.code == 1
-    assert "cannot tell whether a workload waits for a node pool: the JobSet CRD is not installed" in done.text
+    assert "Pods that wait for a node pool: cannot be told: pods: no" in done.text
     assert Person(_paused(world))().code == 0
-    world.jobsets.synced = True
     pool = world.run_to_use()
-    world.jobsets.synced = False
+    world.kube.fail("GET", "jobsets", errors.Forbidden("jobsets: no", status=403))
     done = Person(_paused(world))()
     assert done.code == 1
-    assert f"{pool}  cannot tell who needs it: the JobSet CRD is not installed" in done.text
+    assert f"{pool}  cannot tell who needs it (it was created for JobSet {NAMESPACE}/train): jobsets: no" in done.text
 
 
-def test_a_kind_that_may_not_be_read(world: World) -> None:
-    """Where it may be that one waits, nothing is certain; where the kind is not installed, none does."""
-    sets = FakeWatch[Workload](dict)
-    sets.synced, sets.problem = False, "RBAC does not allow the provisioner to list leaderworkersets"
-    workloads = {**world.watches.workloads, WorkloadKind.LEADER_WORKER_SET: sets}
-    world.watches = replace(world.watches, workloads=workloads)
-    done = Person(world)()
-    assert done.code == 1
-    assert "cannot tell whether a workload waits for a node pool: RBAC does not allow" in done.text
-    assert Person(_paused(world))().code == 0
-    world.settings = replace(world.settings, pause_creation=False)
-    sets.missing = True
-    assert Person(world)().code == 0
-
-
-def test_a_pool_of_a_kind_that_is_not_shown(world: World) -> None:
-    """Nobody knows that it is not needed."""
-    pool = make_pool(make_lws())
-    world.gke.set_pool(pool)
-    done = Person(_paused(world))()
-    assert done.code == 1
-    assert f"{pool.name}  created for LeaderWorkerSet default/serve, which is not watched; " in done.text
-
-
-def test_the_lists_are_waited_for_although_a_kind_is_not_installed(world: World) -> None:
-    """Its answer comes first; what the others show is not known before they are listed."""
-    sets = FakeWatch[Workload](dict)
-    sets.synced, sets.missing, sets.problem = False, True, "the LeaderWorkerSet CRD is not installed"
-    watches = replace(world.watches, workloads={**world.watches.workloads, WorkloadKind.LEADER_WORKER_SET: sets})
-    arriving = [world.jobsets, world.pods, world.nodes]
-    for each in arriving:
-        each.synced = False
-
-    class Changed(threading.Event):
-        """One list after the other arrives."""
-
-        def wait(self, timeout: float | None = None) -> bool:
-            arriving.pop().synced = True
-            return True
-
-    drain._await_lists(watches, Changed())
-    assert not arriving
+def test_a_pool_of_another_jobset_of_the_same_name(world: World) -> None:
+    """Nobody needs it, unless pods run on it."""
+    pool = world.run_to_use()
+    world.kube.put_object(jobset_path("train"), jobset_of("train", uid="another"))
+    assert f"{pool}  JobSet {NAMESPACE}/train needs it" in Person(_paused(world))().text
+    world.remove_leader()
+    assert f"{pool}  not needed (it was created for JobSet {NAMESPACE}/train)" in Person(_paused(world))().text
 
 
 @pytest.mark.parametrize(

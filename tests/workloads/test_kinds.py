@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.offline.expand import templates_of
-from provisioner.slices.offline.schema import SCHEMAS
 from provisioner.workloads import KINDS, PLAIN_JOB
 
 
@@ -22,7 +21,6 @@ def test_every_kind_has_its_words() -> None:
 
 
 def test_every_kind_can_be_planned() -> None:
-    """Its fields are known, and where its templates are."""
-    assert {each.value for each in WorkloadKind} <= SCHEMAS.keys()
+    """It is known where its templates are."""
     paths = {templates_of(kind, {"spec": {"replicatedJobs": [{}]}})[0].path for kind in WorkloadKind}
     assert len(paths) == len(WorkloadKind)

@@ -5,32 +5,15 @@ An object is decoded JSON, whoever decoded it. One that was read from a file als
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 #: Keys and indexes from the object down to a field.
 Path = tuple[str | int, ...]
-#: The API server takes no larger request.
-MOST_BYTES = 3 * 1024 * 1024
 #: Kinds that only hold others.
 _LIST_SUFFIX = "List"
 _MOST_CHARACTERS = 80
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class Node:
-    """A value in a text, and its line; an alias is the same node once more."""
-
-    line: int
-    #: JSON: dict, list, str, int, float, bool or None.
-    value: Any
-    #: By key or index; empty for a scalar.
-    children: dict[str, Node] | list[Node] | None = None
-    #: The lines of the keys, where they may differ from those of their values.
-    key_lines: dict[str, int] | None = None
-    #: Characters, all aliases expanded.
-    size: int = 1
 
 
 class Document(NamedTuple):
@@ -40,8 +23,8 @@ class Document(NamedTuple):
     value: Any
     #: The file; "-" for standard input, empty where it comes from none.
     source: str = ""
-    #: The lines; None where there is no text.
-    node: Node | None = None
+    #: The line of a field, or of the nearest one above it that is there; None where there is no text.
+    lines: Callable[[Path], int] | None = None
 
     @property
     def raw(self) -> dict[str, Any]:
@@ -51,27 +34,11 @@ class Document(NamedTuple):
     @property
     def line(self) -> int:
         """Its first line; 0 where there is no text."""
-        return self.node.line if self.node is not None else 0
-
-    @property
-    def size(self) -> int:
-        """Its characters, all aliases expanded; 0 where there is no text, and whoever decoded it has bounded it."""
-        return self.node.size if self.node is not None else 0
+        return self.line_of(())
 
     def line_of(self, path: Path) -> int:
         """Return the line of a field, or of the nearest one above it that is there; 0 where there is no text."""
-        node, line = self.node, self.line
-        for step in path:
-            children = node.children if node is not None else None
-            if isinstance(children, dict) and isinstance(step, str) and step in children:
-                line = ((node and node.key_lines) or {}).get(step, children[step].line)
-                node = children[step]
-            elif isinstance(children, list) and isinstance(step, int) and step < len(children):
-                node = children[step]
-                line = node.line
-            else:
-                return line
-        return line
+        return self.lines(path) if self.lines is not None else 0
 
 
 def objects_of(document: Document) -> Iterator[Document]:
@@ -80,10 +47,13 @@ def objects_of(document: Document) -> Iterator[Document]:
     if not (isinstance(kind, str) and kind.endswith(_LIST_SUFFIX) and isinstance(items, list)):
         yield document
         return
-    fields = document.node.children if document.node is not None else None
-    nodes = fields["items"].children if isinstance(fields, dict) else None
     for place, item in enumerate(items):
-        yield Document(item, document.source, nodes[place] if isinstance(nodes, list) else None)
+        lines = partial(_lines_within, document.lines, place) if document.lines is not None else None
+        yield Document(item, document.source, lines)
+
+
+def _lines_within(lines: Callable[[Path], int], place: int, path: Path) -> int:
+    return lines(("items", place, *path))
 
 
 def mappings_in(value: object) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -101,18 +71,6 @@ def mappings_in(value: object) -> Iterator[tuple[Path, dict[str, Any]]]:
         # Most values are texts, which have nothing in them.
         inner = [((*path, step), child) for step, child in items if isinstance(child, (dict, list))]
         todo += reversed(inner)
-
-
-def value_at(value: object, path: Path) -> Any:
-    """Return the value of a field; None where it is not there."""
-    for step in path:
-        if isinstance(value, dict) and isinstance(step, str):
-            value = value.get(step)
-        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
-            value = value[step]
-        else:
-            return None
-    return value
 
 
 def dotted(path: Path) -> str:

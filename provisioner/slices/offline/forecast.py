@@ -16,11 +16,10 @@ from provisioner.model.choices import CapacityChoice
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Requirements, Workload, WorkloadUid
 from provisioner.settings import Settings
-from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.demand import Slice, SliceId, allowlists
 from provisioner.slices.offline.documents import Document, Path
 from provisioner.slices.offline.expand import Template, is_made_up
 from provisioner.slices.offline.findings import Finding, Severity
-from provisioner.slices.offline.mistakes import problems_of
 from provisioner.slices.offline.places import path_of
 from provisioner.slices.offline.reading import MOMENT, Reading, Subject, read_document, title_of
 from provisioner.slices.planning import notices
@@ -28,7 +27,7 @@ from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.launch.specification import Candidates
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Notice, Plan
-from provisioner.slices.supplier import PoolRules, UnmeetableError
+from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 
 #: The end of a pool's name, which follows from the UID.
 _HASH_DIGITS = 10
@@ -78,8 +77,6 @@ class Forecast(NamedTuple):
     remarks: tuple[Finding, ...] = ()
     #: Mistakes in the text of objects, which the API server rejects.
     problems: tuple[Finding, ...] = ()
-    #: Objects that no node pool is for.
-    others: int = 0
     #: All that were looked at.
     slices: tuple[Slice, ...] = ()
 
@@ -118,7 +115,6 @@ def forecast_of(reading: Reading, rules: PoolRules) -> Forecast:
         pools=pools,
         remarks=tuple(_merged(reading.remarks)),
         problems=tuple(reading.problems),
-        others=reading.others,
         slices=tuple(every),
     )
 
@@ -204,125 +200,130 @@ class _Verdicts:
     plan: Plan
     slices: Mapping[SliceId, Slice]
     rules: PoolRules
-    #: Workloads and templates of which all is told that is wrong.
-    _searched: set[tuple[WorkloadUid, str]] = field(default_factory=set)
+    #: Workloads and templates of which it is told what is wrong.
+    _searched: set[tuple[WorkloadUid, Template | None]] = field(default_factory=set)
     #: What was found of messages on slices of one template: thousands may say the same.
-    _paths: dict[tuple[WorkloadUid, str, str], Path] = field(default_factory=dict)
+    _paths: dict[tuple[WorkloadUid, Template | None, str], Path] = field(default_factory=dict)
 
     def tell(self) -> None:
         """Turn all into remarks."""
         created = {create.slice_id for create in self.plan.creates}
         by_leader = {each.leader.uid: each for each in self.slices.values() if each.leader is not None}
-        pool_names = {state.slice_id: state.name for state in self.plan.pools}
         told: set[SliceId] = set()
         rejected: set[WorkloadUid] = set()
         for notice in self.plan.notices:
             slice_ = next((by_leader[ref.uid] for ref in notice.objects if ref.uid in by_leader), None)
             uid = WorkloadUid(notice.objects[-1].uid)
-            subject = self.subjects[uid]
             if slice_ is None:
                 rejected.add(uid)
-                self._say(subject, None, notice, notice.message, Severity.ERROR)
+                self._say(self.subjects[uid], notice.message, reason=notice.reason)
                 continue
             told.add(slice_.id)
-            message, name = notice.message, pool_names.get(slice_.id, "")
-            if name and is_made_up(uid):
-                message = message.replace(name, shown_name(name))
             if slice_.id in created:
-                there = Severity.WARNING if notice.warning else Severity.NOTE
-                self._say(subject, slice_, notice, message, there)
+                severity = Severity.WARNING if notice.warning else Severity.NOTE
+                self._say_of(slice_, notice.message, severity, reason=notice.reason)
             elif notice.reason == constants.INVALID_REQUEST:
-                self._say_all(subject, slice_, notice, message)
+                self._say_all(slice_, notice)
             else:
-                self._say(subject, slice_, notice, message, Severity.ERROR)
+                self._say_of(slice_, notice.message, reason=notice.reason)
         for slice_ in self.slices.values():
             if slice_.leader is not None and slice_.id not in created | told and slice_.workload.uid not in rejected:
-                self._say_why_not(slice_)
+                self._say_of(slice_, *_why_not(slice_.workload, slice_.requirements, self.reading))
         with_slices = {slice_id.workload_uid for slice_id in self.slices}
-        for subject in self.subjects.values():
-            if subject.workload.managed_by and subject.pods and subject.workload.uid not in with_slices:
-                self._say_who_manages(subject)
-            elif subject.workload.problem and subject.workload.uid not in rejected:
-                self._say_why_not_rejected(subject)
+        for uid, subject in self.subjects.items():
+            workload = subject.workload
+            if workload.managed_by and subject.pods and uid not in with_slices:
+                manager = bounds.cut(workload.managed_by)
+                words = f"spec.managedBy is {manager}: another controller runs it, so that it gets no node pools here"
+                self._say(subject, words, Severity.NOTE)
+            elif workload.problem and uid not in rejected:
+                # No Event says so, for it is not served for other reasons as well.
+                asked = next((group.template for group in workload.groups if group.template.chips > 0), None)
+                message, severity = _why_not(workload, asked, self.reading) if asked else ("", Severity.NOTE)
+                if message:
+                    self._say(subject, message, severity)
+                if severity.refused:
+                    self._say(subject, notices.too_large(workload).message)
+
+    def _say_all(self, slice_: Slice, first: Notice) -> None:
+        """Say what is wrong with the slices of a template; the decision tells the first thing, of each slice."""
+        key = (slice_.workload.uid, template_of(self.subjects[slice_.workload.uid], slice_.group_name))
+        found = {} if key in self._searched else _problems_of(slice_, self.reading.settings, self.rules)
+        self._searched.add(key)
+        told = next((each for each in found if first.message.endswith(f": {each}")), "")
+        impossible = found.pop(told, False)
+        self._say_of(slice_, first.message, reason=first.reason, impossible=impossible)
+        for problem, each in found.items():
+            self._say_of(slice_, f"{_NO_POOL}{problem}", reason=first.reason, impossible=each)
+
+    def _say_of(
+        self,
+        slice_: Slice,
+        message: str,
+        severity: Severity = Severity.ERROR,
+        *,
+        reason: str = "",
+        impossible: bool = False,
+    ) -> None:
+        uid = slice_.workload.uid
+        if is_made_up(uid):
+            name = self.rules.pool_name(slice_.workload.name, slice_.id, 0)
+            message = message.replace(name, shown_name(name))
+        self._say(self.subjects[uid], message, severity, slice_=slice_, reason=reason, impossible=impossible)
 
     def _say(
         self,
         subject: Subject,
-        slice_: Slice | None,
-        notice: Notice,
         message: str,
-        severity: Severity,
+        severity: Severity = Severity.ERROR,
         *,
+        slice_: Slice | None = None,
+        reason: str = "",
         impossible: bool = False,
     ) -> None:
-        template = template_of(subject, slice_.group_name) if slice_ is not None else _named(subject, notice.message)
+        group = slice_.group_name if slice_ is not None else ""
+        template = template_of(subject, group) if group else _named(subject, message)
+        key = (subject.workload.uid, template, message.replace(group, "") if group else message)
+        if key not in self._paths:
+            self._paths[key] = path_of(message, subject.document.raw, template)
         self.reading.remarks.append(
             Finding(
                 document=subject.document,
-                path=self._path(message, subject, template, slice_),
+                path=self._paths[key],
                 subject=title_of(subject.workload),
-                reason=notice.reason,
+                reason=reason,
                 message=message,
                 severity=severity,
-                group_name=slice_.group_name if slice_ is not None else "",
+                group_name=group,
                 impossible=impossible,
             )
         )
 
-    def _say_all(self, subject: Subject, slice_: Slice, first: Notice, shown: str) -> None:
-        """Say all that is wrong with the slices of a template; the decision tells the first thing, of each slice."""
-        template = template_of(subject, slice_.group_name)
-        key = (subject.workload.uid, template.name if template is not None else "")
-        searched = key in self._searched
-        self._searched.add(key)
-        found = {} if searched else problems_of(slice_, self.reading.settings, self.rules)
-        told = next((each for each in found if first.message.endswith(f": {each}")), "")
-        impossible = found.pop(told, False)
-        self._say(subject, slice_, first, shown, Severity.ERROR, impossible=impossible)
-        name = self.rules.pool_name(slice_.workload.name, slice_.id, 0)
-        for problem, each in found.items():
-            message = (
-                f"{_NO_POOL}{problem.replace(name, shown_name(name)) if is_made_up(slice_.workload.uid) else problem}"
-            )
-            self._say(subject, slice_, replace(first, message=message), message, Severity.ERROR, impossible=each)
 
-    def _say_why_not(self, slice_: Slice) -> None:
-        """Say why a slice is not served, of which no Event tells."""
-        subject = self.subjects[slice_.workload.uid]
-        message, severity = _why_not(slice_.workload, slice_.requirements, self.reading)
-        path = self._path(message, subject, template_of(subject, slice_.group_name), slice_)
-        self.reading.remark(subject.document, path, title_of(slice_.workload), message, severity)
+def _problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[str, bool]:
+    """Return what is wrong with a slice, in the words of the Event, and whether nobody's nodes could serve it.
 
-    def _say_why_not_rejected(self, subject: Subject) -> None:
-        """Say of a workload that exceeds a bound why no Event says so: it is not served for other reasons as well."""
-        workload = subject.workload
-        for group in workload.groups:
-            if group.template.chips > 0:
-                message, severity = _why_not(workload, group.template, self.reading)
-                path = self._path(message, subject, _named(subject, f"replicated job {group.name}"), None)
-                self.reading.remark(subject.document, path, title_of(workload), message, severity)
-                if severity.refused:
-                    problem = notices.too_large(workload).message
-                    place = self._path(problem, subject, _named(subject, problem), None)
-                    self.reading.remark(subject.document, place, title_of(workload), problem)
-                return
-
-    def _path(self, message: str, subject: Subject, template: Template | None, slice_: Slice | None) -> Path:
-        """Return the field that a message is about; of slices of one template in the same words, found once."""
-        words = message.replace(slice_.group_name, "") if slice_ is not None else message
-        key = (subject.workload.uid, template.name if template is not None else "", words)
-        if key not in self._paths:
-            self._paths[key] = path_of(message, subject.document.raw, template)
-        return self._paths[key]
-
-    def _say_who_manages(self, subject: Subject) -> None:
-        workload = subject.workload
-        message = (
-            f"spec.managedBy is {bounds.cut(workload.managed_by)}: another controller runs it, so that it gets no node "
-            "pools here"
-        )
-        path = ("spec", "managedBy")
-        self.reading.remark(subject.document, path, title_of(workload), message, Severity.NOTE)
+    All its annotations, its namespace, and the first thing that is wrong with the rest: what comes after that depends
+    on how it is mended.
+    """
+    found = {words: True for _, words in slice_.wishes.problems}
+    namespace = allowlists.namespace_problem(slice_.workload.namespace, settings)
+    if namespace:
+        found[namespace] = False
+    rest = replace(slice_, wishes=replace(slice_.wishes, problems=()))
+    candidates = Candidates(replace(settings, allowed_namespaces=None), rules)
+    of_choices: dict[str, bool] = {}
+    try:
+        for choice in candidates.choices(rest).open:
+            try:
+                candidates.specification(rest, choice)
+            except UnmeetableError as error:
+                of_choices[str(error)] = isinstance(error, ImpossibleError)
+            else:
+                return found
+    except UnmeetableError as error:
+        return {**found, str(error): isinstance(error, ImpossibleError)}
+    return {**found, "; ".join(of_choices): all(of_choices.values())}
 
 
 def _why_not(workload: Workload, requirements: Requirements, reading: Reading) -> tuple[str, Severity]:

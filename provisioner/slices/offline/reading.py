@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
 from provisioner import constants, workloads
-from provisioner.kube import fields, podspec
+from provisioner.kube import fields
 from provisioner.model import bounds
 from provisioner.model.workloads import Pod, Workload, WorkloadKind, WorkloadUid
 from provisioner.settings import Settings
-from provisioner.slices.offline import schema
-from provisioner.slices.offline.documents import MOST_BYTES, Document, Path, dotted, mappings_in, value_at
+from provisioner.slices.offline.documents import Document, Path, dotted, mappings_in
 from provisioner.slices.offline.expand import Template, leaders_of, made_up_uid, templates_of
 from provisioner.slices.offline.findings import Finding, Severity
 from provisioner.slices.offline.places import path_of
-from provisioner.workloads.owners import controller_of
+from provisioner.workloads.owners import Owner, controller_of
 from provisioner.workloads.pods import parse_pod
 
 #: Nothing depends on it: all objects are equally old.
 MOMENT = datetime(2000, 1, 1, tzinfo=UTC)
 #: Of all files together: more than one cluster has.
 MOST_SLICES = 5_000
-_KINDS = {each.value: each for each in WorkloadKind}
-_POD, _NAMESPACE = "Pod", "Namespace"
-_VERSIONS = {
-    **{kind.value: described.root.removeprefix("/apis/") for kind, described in workloads.KINDS.items()},
-    _POD: "v1",
-    _NAMESPACE: "v1",
-}
+#: Of one object.
+_MOST_KEYS = 100
+#: How like a key an unknown one is that was meant to be it.
+_LIKE = 0.85
+_NAMESPACE = "Namespace"
+#: API group and kind.
+_KINDS = {(described.root.split("/")[2], kind.value): kind for kind, described in workloads.KINDS.items()}
+_PREFIX = "tpu-provisioner.cloud.google.com/"
+#: Of pods with IPUs, which other rules are for.
+_OF_PARTITIONS = f"{_PREFIX}partition"
+_LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING, constants.INJECT, constants.MULTISLICE)
+_ANNOTATIONS = (*_LABELS, *constants.READ_ANNOTATIONS, constants.SERVE)
 
 
 @dataclass(slots=True)
@@ -61,7 +65,6 @@ class Reading:
     namespace_labels: dict[str, Mapping[str, str]] = field(default_factory=dict)
     #: Kind, namespace and name -> where.
     seen: dict[tuple[str, str, str], Document] = field(default_factory=dict)
-    others: int = 0
     slices: int = 0
 
     def reject(self, document: Document, message: str, path: Path = ()) -> None:
@@ -89,45 +92,29 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
     if not kind or not version:
         reading.reject(document, "is no Kubernetes object: apiVersion or kind is missing")
         return
-    if document.size > MOST_BYTES:
-        message = f"has {document.size:,} characters, its aliases expanded; the API server takes {MOST_BYTES:,}"
-        reading.reject(document, message)
-        return
-    if kind not in _VERSIONS or version.partition("/")[0] != _VERSIONS[kind].partition("/")[0]:
-        reading.others += 1
-        _tell_of_others(reading, document, kind)
-        return
-    if version != _VERSIONS[kind]:
-        message = f"apiVersion {bounds.cut(version)} of a {kind} is not served; use {_VERSIONS[kind]}"
-        reading.reject(document, message, ("apiVersion",))
-        return
-    meant, wrong = schema.checked(kind, raw)
-    for path, message in wrong:
-        reading.reject(document, message, path)
-    if not isinstance(meant, dict):
-        return
-    meant = _as_created(meant, reading.default_namespace, number)
-    metadata = meant["metadata"]
-    if not metadata["name"]:
-        reading.reject(document, f"the {kind} has no metadata.name; add one", ("metadata",))
-        return
-    identity = (kind, metadata["namespace"], metadata["name"])
-    first = reading.seen.setdefault(identity, document)
-    if first is not document:
-        there = f"{first.source}:{first.line}"
-        message = f"{title(kind, metadata)} is there twice, first in {there}; only the first is planned"
-        reading.reject(document, message)
-        return
-    if kind == _NAMESPACE:
-        reading.others += 1
+    created = _as_created(raw, reading.default_namespace, number)
+    metadata = created["metadata"]
+    named = title(kind, metadata)
+    if (version, kind) == ("v1", _NAMESPACE):
         labels = fields.mapping(metadata.get("labels"))
         reading.namespace_labels[metadata["name"]] = {key: str(value) for key, value in labels.items()}
         return
-    _tell_of_keys(reading, document, title(kind, metadata))
-    if kind == _POD:
-        _read_pod(reading, document, meant)
-    else:
-        _read_workload(reading, document, _KINDS[kind], meant, accepted=not wrong)
+    workload = _KINDS.get((version.partition("/")[0], kind))
+    if workload is None:
+        _tell_of_others(reading, document, kind, named)
+        return
+    _tell_of_keys(reading, document, named)
+    if workload is WorkloadKind.JOB and not _is_for_us(reading, document, metadata, named):
+        return
+    first = reading.seen.setdefault((kind, metadata["namespace"], metadata["name"]), document)
+    if first is not document:
+        reading.reject(document, f"{named} is there twice, first in {first.source}:{first.line}; only that is planned")
+        return
+    accepted = True
+    for path, message in islice(_unquoted(document.value), _MOST_KEYS):
+        reading.reject(document, message, path)
+        accepted = False
+    _read_workload(reading, document, workload, created, accepted=accepted)
 
 
 def _as_created(raw: dict[str, Any], namespace: str, number: int) -> dict[str, Any]:
@@ -153,13 +140,9 @@ def _read_workload(
 ) -> None:
     named = title(kind.value, raw["metadata"])
     templates = templates_of(kind, raw)
-    if kind is WorkloadKind.JOB and not _is_for_us(reading, document, raw, named):
-        reading.others += 1
-        return
     try:
         workload = workloads.KINDS[kind].parse(raw)
         if workload is None:
-            reading.others += 1
             return
         subject = Subject(document, workload, templates, accepted=accepted)
         for template in templates:
@@ -171,10 +154,6 @@ def _read_workload(
     if fields.mapping(document.raw.get("spec")).get("suspend") is True:
         message = "is suspended; this is what it gets when it is resumed"
         reading.remark(document, ("spec", "suspend"), named, message, Severity.NOTE)
-    if workload.uid in reading.subjects:
-        message = f"metadata.uid {bounds.cut(workload.uid)} is that of another object in these files; remove it"
-        reading.reject(document, message, ("metadata", "uid"))
-        return
     if kind is WorkloadKind.JOB and not reading.settings.serve_jobs:
         message = "Jobs are served only with the setting SERVE_JOBS=true; ask the administrator to set it"
         reading.remark(document, (), named, message, Severity.NOT_SERVED)
@@ -183,16 +162,14 @@ def _read_workload(
     reading.subjects[workload.uid] = subject
 
 
-def _is_for_us(reading: Reading, document: Document, raw: dict[str, Any], named: str) -> bool:
+def _is_for_us(reading: Reading, document: Document, metadata: dict[str, Any], named: str) -> bool:
     """Whether a Job asks to be served; where it does not and requests chips, that is said."""
-    asks = fields.mapping(raw["metadata"].get("annotations")).get(constants.SERVE) == "true"
-    path = _chips_path(raw, ("spec", "template"))
-    jobset = _jobset_of(raw["metadata"])
-    if jobset:
+    maker, path = controller_of(metadata), _find_chips(document)
+    if maker is not None and maker.kind == WorkloadKind.JOBSET.value:
         if path is not None:
-            message = f"is a Job of JobSet {bounds.cut(jobset)}; plan the JobSet itself, which it is made from"
-            reading.remark(document, ("metadata",), named, message, Severity.NOTE)
+            _tell_of_maker(reading, document, WorkloadKind.JOB.value, maker, named)
         return False
+    asks = fields.mapping(metadata.get("annotations")).get(constants.SERVE) == "true"
     if path is not None and not asks:
         message = (
             f'its pods request chips, but Jobs are served only with the annotation {constants.SERVE}: "true" and '
@@ -200,14 +177,6 @@ def _is_for_us(reading: Reading, document: Document, raw: dict[str, Any], named:
         )
         reading.remark(document, path, named, message, Severity.NOT_SERVED)
     return asks
-
-
-def _jobset_of(metadata: dict[str, Any]) -> str:
-    """Return the JobSet that a Job is one of; empty for none."""
-    owner = controller_of(metadata)
-    if owner is not None and owner.kind == WorkloadKind.JOBSET.value:
-        return owner.name
-    return fields.text(fields.mapping(metadata.get("labels")).get(constants.JOBSET_NAME))
 
 
 def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[str, Any], template: Template) -> None:
@@ -247,86 +216,71 @@ def _numbers(replicas: int, most: int | None) -> Sequence[int]:
     return [*range(most - 1), replicas - 1]
 
 
-def _read_pod(reading: Reading, document: Document, raw: dict[str, Any]) -> None:
-    """Say of a pod that nobody makes a node pool for it: pods belong to workloads."""
-    named = title(_POD, raw["metadata"])
-    try:
-        pod = parse_pod(raw)
-        chips = podspec.requested_chips(named.replace(_POD, "pod", 1), raw["spec"])
-    except fields.MalformedObject as error:
-        reading.remark(document, path_of(str(error), document.raw, _BARE), named, str(error))
-        return
-    reading.others += 1
-    if chips == 0:
-        return
-    if pod is not None:
-        message = (
-            f"is a pod of {pod.kind.value} {bounds.cut(pod.workload_name)}; plan the {pod.kind.value} itself, which "
-            "its pods are made from"
-        )
-        reading.remark(document, ("metadata",), named, message, Severity.NOTE)
-        return
-    message = (
-        "requests chips, but no JobSet, LeaderWorkerSet or Job controls it, and other pods are not served; create it "
-        "as a JobSet, or as a Job"
-    )
-    reading.remark(document, _chips_path(raw, ()) or (), named, message, Severity.NOT_SERVED)
-
-
-def _tell_of_others(reading: Reading, document: Document, kind: str) -> None:
-    """Say of an object of another kind that its pods request chips and are not served."""
+def _tell_of_others(reading: Reading, document: Document, kind: str, named: str) -> None:
+    """Say of an object of another kind that it requests chips and is not served."""
     path = _find_chips(document)
     if path is None:
         return
-    metadata = fields.mapping(document.raw.get("metadata"))
-    shown = {
-        "namespace": fields.text(metadata.get("namespace")) or reading.default_namespace,
-        "name": fields.text(metadata.get("name")) or fields.text(metadata.get("generateName")),
-    }
-    named = title(bounds.cut(kind), shown)
-    # Its label is on the StatefulSets that the controller makes.
-    of_set = fields.text(fields.mapping(metadata.get("labels")).get(constants.LWS_NAME))
-    if of_set:
-        message = (
-            f"is a {bounds.cut(kind)} of LeaderWorkerSet {bounds.cut(of_set)}; plan that itself, which it is made from"
-        )
-        reading.remark(document, ("metadata",), named, message, Severity.NOTE)
+    maker = controller_of(fields.mapping(document.raw.get("metadata")))
+    if maker is not None:
+        _tell_of_maker(reading, document, kind, maker, named)
         return
-    message = (
-        f"its pods request chips, but a {bounds.cut(kind)} is not served; use a JobSet, a LeaderWorkerSet or a Job"
-    )
+    message = f"requests chips, but a {bounds.cut(kind)} is not served; use a JobSet, a LeaderWorkerSet or a Job"
     reading.remark(document, path, named, message, Severity.NOT_SERVED)
     _tell_of_keys(reading, document, named)
 
 
+def _tell_of_maker(reading: Reading, document: Document, kind: str, maker: Owner, named: str) -> None:
+    """Say of what a controller made, as `kubectl get` prints it, that it is not planned."""
+    owner = bounds.cut(maker.kind)
+    message = f"is a {bounds.cut(kind)} of {owner} {bounds.cut(maker.name)}; plan the {owner}, which it is made from"
+    reading.remark(document, ("metadata",), named, message, Severity.NOTE)
+
+
 def _tell_of_keys(reading: Reading, document: Document, named: str) -> None:
     opts_in = (reading.settings.opt_in_label or ())[:1]
-    for path, message in islice(schema.unread_keys(document.value), schema.MOST_PROBLEMS):
+    for path, message in unread_keys(document.value):
         if path[-1:] != opts_in:
             reading.remark(document, path, named, message, Severity.WARNING)
 
 
-_BARE = Template(
-    place=0, name="", replicas=1, pods=1, indexed=False, path=(), pods_path=("spec",), replicas_path=("spec",)
-)
+def unread_keys(raw: object) -> Iterator[tuple[Path, str]]:
+    """Yield labels and annotations that look like ours, and that nobody reads; at most a hundred."""
+    return islice(_unread_keys(raw), _MOST_KEYS)
 
 
-def _chips_path(raw: dict[str, Any], template: Path) -> Path | None:
-    """Return the field of a pod template that requests chips; None where none does."""
-    spec = fields.mapping(value_at(raw, (*template, "spec")))
-    for part in ("containers", "initContainers"):
-        for index, container in enumerate(fields.sequence(spec.get(part))):
-            resources = fields.mapping(fields.mapping(container).get("resources"))
-            for kind in ("requests", "limits"):
-                if fields.mapping(resources.get(kind)).get(constants.TPU_RESOURCE):
-                    return (*template, "spec", part, index, "resources", kind, constants.TPU_RESOURCE)
-    return None
+def _unread_keys(raw: object) -> Iterator[tuple[Path, str]]:
+    for path, found in mappings_in(raw):
+        for marks, read in (("labels", _LABELS), ("annotations", _ANNOTATIONS)):
+            for key in map(str, fields.mapping(found.get(marks))) if path[-1:] == ("metadata",) else ():
+                if key.startswith(_PREFIX) and not key.startswith(_OF_PARTITIONS) and key not in read:
+                    yield (*path, marks, key), f"the {marks[:-1]} {bounds.cut(key)} is not read; {_mended(key)}"
+
+
+def _mended(key: str) -> str:
+    if key in _ANNOTATIONS:
+        return "make it an annotation"
+    import difflib  # noqa: PLC0415 - only for mistakes
+
+    names = [each.removeprefix(_PREFIX) for each in _ANNOTATIONS]
+    near = difflib.get_close_matches(bounds.cut(key.removeprefix(_PREFIX)), names, n=1, cutoff=_LIKE)
+    return f"did you mean {_PREFIX}{near[0]}?" if near else "remove it"
+
+
+def _unquoted(raw: object) -> Iterator[tuple[Path, str]]:
+    """Yield labels, annotations and selectors whose values lack their quotes: the API server rejects them."""
+    for path, found in mappings_in(raw):
+        if path[-1:] in (("labels",), ("annotations",), ("nodeSelector",)):
+            for key, value in found.items():
+                if isinstance(value, (bool, int, float)):
+                    text = fields.shown(value).lower()
+                    yield (*path, key), f'{dotted((*path, key))} is {text}; it must be a text: write "{text}" in quotes'
 
 
 def _find_chips(document: Document) -> Path | None:
     """Search an object of any kind for a container that requests chips."""
     for path, found in mappings_in(document.value):
-        if constants.TPU_RESOURCE in found and path[-1:] in (("requests",), ("limits",)):
+        if found.get(constants.TPU_RESOURCE) not in (None, 0, "0") and path[-1:] in (("requests",), ("limits",)):
             return (*path, constants.TPU_RESOURCE)
     return None
 

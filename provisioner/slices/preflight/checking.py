@@ -15,13 +15,11 @@ from datetime import datetime
 import structlog
 
 from provisioner import kube
-from provisioner.kube.live import list_all
 from provisioner.settings import Settings
 from provisioner.slices.preflight import in_google, in_kubernetes
-from provisioner.slices.preflight.finding import Finding, Status, failed, ok, unknown
+from provisioner.slices.preflight.finding import Finding, Status, failed, unknown
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Cluster, Gke, Inspector
-from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from provisioner.workloads import kinds_served
 
 _log = structlog.get_logger(__name__)
@@ -35,26 +33,10 @@ _OF_CLUSTER = (
     in_google.AUTO_PROVISIONING,
     in_google.WORKLOAD_IDENTITY,
 )
-#: What `controller.guarding` logs by itself, again and again where that is useful.
+#: What the proof of the cluster logs by itself, again and again where that is useful.
 _LOGGED_BY_PROOF = frozenset({in_google.IDENTITY, in_google.AUTOPILOT, in_google.CHANNEL, in_google.AUTO_PROVISIONING})
 #: Makes one check, and turns whatever goes wrong into its finding.
 _One = Callable[[str, Callable[[], Finding]], Finding]
-
-
-NODE_GROUPS = "TPUNodeGroups"
-
-
-def check_node_groups(api: kube.Api, namespace: str) -> Finding:
-    """List those of the namespace in which the provisioner makes them. Raises ClusterError."""
-    try:
-        found = list_all(api, groups_path(namespace), {}, lambda raw: raw, metadata_only=True)
-    except kube.NotFound:
-        return failed(
-            NODE_GROUPS,
-            "their CRD is not installed",
-            "Install the controller of node groups, first: kubectl apply --server-side -k deploy/nodegroups/crds",
-        )
-    return ok(NODE_GROUPS, f"{len(found)} in namespace {namespace}, where the provisioner makes its own")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +117,7 @@ def _check_kubernetes(api: kube.Api, subject: Subject, one: _One) -> Iterator[Fi
     )
     if settings.on_gce:
         namespace = settings.node_groups_in
-        yield one(NODE_GROUPS, lambda: check_node_groups(api, namespace))
+        yield one(in_kubernetes.NODE_GROUPS, lambda: in_kubernetes.check_node_groups(api, namespace))
 
 
 def _check_cluster(gke: Gke, api: kube.Api | None, subject: Subject, one: _One) -> Iterator[Finding]:

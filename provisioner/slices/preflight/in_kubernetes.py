@@ -1,8 +1,7 @@
-"""Checks of the Kubernetes side: API server, kinds of workloads, rights, and a Go provisioner that still runs.
+"""Checks of the Kubernetes side: API server, kinds of workloads and TPUNodeGroups, rights, and a Go provisioner.
 
-The rights that the provisioner uses in Kubernetes.
-
-The one list: the manifests in deploy/ grant exactly these, and `tpu-provisioner check` asks the API server for each.
+The rights that the provisioner uses in Kubernetes are listed once: the manifests in deploy/ grant exactly these, and
+`tpu-provisioner check` asks the API server for each.
 """
 
 from __future__ import annotations
@@ -12,16 +11,18 @@ from dataclasses import replace
 from datetime import datetime
 
 from provisioner import constants, kube
+from provisioner.kube.live import list_all
 from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
 from provisioner.kube.quantities import parse_timestamp
 from provisioner.kube.rights import Right, is_granted
 from provisioner.kube.watches import PAUSE_QUERY, created_at
 from provisioner.settings import Settings
 from provisioner.slices.preflight.finding import Finding, failed, ok, unknown, warning
+from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from provisioner.workloads import Kind, kinds_served
 
 API_SERVER, RIGHTS, GO_PROVISIONER = "API server", "rights in Kubernetes", "Go provisioner"
-PAUSE = "pause"
+PAUSE, NODE_GROUPS = "pause", "TPUNodeGroups"
 
 _OLDEST = (1, 30)
 #: The Go provisioner renews its Lease every two seconds, and it lasts for fifteen.
@@ -175,3 +176,16 @@ def check_go_provisioner(api: kube.Api, namespace: str, now: datetime) -> Findin
         f"Scale it down first: kubectl --namespace={namespace} scale deployment "
         "tpu-provisioner-controller-manager --replicas=0",
     )
+
+
+def check_node_groups(api: kube.Api, namespace: str) -> Finding:
+    """List the TPUNodeGroups of the namespace in which the provisioner makes them. Raises ClusterError."""
+    try:
+        found = list_all(api, groups_path(namespace), {}, lambda raw: raw, metadata_only=True)
+    except kube.NotFound:
+        return failed(
+            NODE_GROUPS,
+            "their CRD is not installed",
+            "Install the controller of node groups, first: kubectl apply --server-side -k deploy/nodegroups/crds",
+        )
+    return ok(NODE_GROUPS, f"{len(found)} in namespace {namespace}, where the provisioner makes its own")

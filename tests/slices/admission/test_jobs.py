@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from provisioner import constants
-from provisioner.admission.patch import Operation, apply_patch
+from provisioner.admission.patch import Operation
 from provisioner.admission.review import Answer, Request
 from provisioner.slices.admission.jobs import JobChanges, jobset_to_read, review_job
 from provisioner.slices.admission.validation import Judge
@@ -19,6 +19,7 @@ from provisioner.slices.offline.documents import Document
 from provisioner.slices.offline.forecast import forecast
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.objects import Json, job_reference, pod_spec, raw_job, raw_jobset
+from tests.support.patches import apply_patch
 from tests.support.settings import settings
 
 #: The machine may be busy.

@@ -15,7 +15,6 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from provisioner import constants
-from provisioner.admission.patch import apply_patch
 from provisioner.admission.review import Answer, Request
 from provisioner.environment import Injection, inject, read_pod
 from provisioner.environment import Settings as EnvironmentSettings
@@ -24,6 +23,7 @@ from provisioner.slices.offline.assumed import settings_by_object
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.counting import counted
 from tests.support.objects import Json, job_reference, pod_spec, raw_job, raw_jobset, raw_lws, raw_pod
+from tests.support.patches import apply_patch
 from tests.support.settings import settings
 
 #: The machine may be busy.

@@ -1,0 +1,33 @@
+"""JSON patches as an API server applies them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+from provisioner.admission.patch import Operation
+
+
+def apply_patch(raw: Any, patch: Iterable[Operation]) -> Any:
+    """Return a copy of an object with a patch applied; LookupError or ValueError where it does not fit."""
+    found = copy.deepcopy(raw)
+    for each in patch:
+        *steps, last = (step.replace("~1", "/").replace("~0", "~") for step in each.path.split("/")[1:])
+        parent = found
+        for step in steps:
+            parent = parent[int(step)] if isinstance(parent, list) else parent[step]
+        key: Any = (len(parent) if last == "-" else int(last)) if isinstance(parent, list) else last
+        value = copy.deepcopy(each.value)
+        if each.op == "remove":
+            del parent[key]
+        elif each.op == "add" and isinstance(parent, list):
+            if not 0 <= key <= len(parent):
+                raise IndexError(each.path)
+            parent.insert(key, value)
+        else:
+            if each.op == "replace":
+                # It has to be there.
+                parent[key]
+            parent[key] = value
+    return found
