@@ -98,7 +98,6 @@ class Process:
         client = GkeClient(
             ClusterName(project=CLUSTER.project, location=CLUSTER.location, cluster=CLUSTER.cluster),
             endpoint="http://127.0.0.1:1",
-            monotonic=self._monotonic,
         )
         client._session.mount("http://", Wire(simulation.cloud, self, simulation.calls, simulation.checker))
         gke = RetryingGke(client, sleep=self.travel, rng=self.stage.rng)

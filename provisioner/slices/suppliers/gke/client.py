@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from urllib.parse import quote
@@ -65,7 +64,6 @@ class GkeClient:
         endpoint: str | None = None,
         credentials: auth_credentials.Credentials | None = None,
         change_seconds: float = _CHANGE_SECONDS,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Resolve the credentials, once; raise GkeError where there are none.
 
@@ -93,7 +91,6 @@ class GkeClient:
             connections=_CONNECTIONS,
             user_agent=user_agent,
             base_url=self._base_url,
-            monotonic=monotonic,
         )
         #: What the creates said whose operations may be read, the latest last.
         self._said: OrderedDict[OperationName, tuple[str, ...]] = OrderedDict()
