@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         Unauthorized,
         Unavailable,
     )
-    from provisioner.kube.events import EventRecorder, Recorder
+    from provisioner.kube.events import EventRecorder
     from provisioner.kube.fields import MalformedObject
     from provisioner.kube.hints import HintsStore
     from provisioner.kube.lease import LeaseElector, pod_of
@@ -67,7 +67,6 @@ __all__ = [
     "NotFound",
     "Page",
     "PoolNode",
-    "Recorder",
     "Stream",
     "Timeouts",
     "TooManyRequests",
@@ -109,10 +108,7 @@ _HOMES = {
         "Unauthorized",
         "Unavailable",
     ),
-    "events": (
-        "EventRecorder",
-        "Recorder",
-    ),
+    "events": ("EventRecorder",),
     "fields": ("MalformedObject",),
     "hints": ("HintsStore",),
     "lease": (
