@@ -93,7 +93,7 @@ def make_replica(
             on_started=wake.set,
             on_lost=_ending(stopping, wake, exit_process),
             leases=candidacy.leases,
-            clocks=kube.LeaseClocks(boot=lease_clock),
+            clock=lease_clock,
         )
         if candidacy.elects
         else None

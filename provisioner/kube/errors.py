@@ -19,6 +19,8 @@ failed as Unavailable had its effect is not known.
 
 from __future__ import annotations
 
+from provisioner.model.writes import WriteFailure
+
 #: Longer texts of the API server say nothing new after this.
 MESSAGE_LIMIT = 256
 
@@ -111,3 +113,15 @@ def error_for_status(status: int, message: str, *, reason: str = "", retry_after
     if kind is None:
         kind = Invalid if 400 <= status < 500 else Unavailable
     return kind(message, status=status, reason=reason)
+
+
+def failure_of(error: ClusterError) -> WriteFailure:
+    """Return what a failed write means for the next one of its object."""
+    match error:
+        case Conflict() | NotFound():
+            # An object that is gone is another one than was decided on, too.
+            return WriteFailure.CONFLICT
+        case Forbidden() | Invalid():
+            return WriteFailure.REFUSED
+        case _:
+            return WriteFailure.UNAVAILABLE

@@ -129,11 +129,8 @@ class EventRecorder:
 
         Events of one object, reason and message count as repeats; with a `key`, the message may differ.
         """
-        message, now, owner = (
-            bounds.cut(message, _MESSAGE_LIMIT),
-            self._clock(),
-            ref.uid or f"{ref.kind}/{ref.namespace}/{ref.name}",
-        )
+        message, now = bounds.cut(message, _MESSAGE_LIMIT), self._clock()
+        owner = ref.uid or f"{ref.kind}/{ref.namespace}/{ref.name}"
         parts = "\0".join((owner, kind, reason, key or message)).encode("utf-8", "replace")
         digest = hashlib.blake2b(parts, digest_size=16).digest()
         with self._changed:

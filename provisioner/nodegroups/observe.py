@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 import structlog
 
 from provisioner import constants, kube
-from provisioner.kube.identity import read_cluster_uid
+from provisioner.kube.live import read_cluster_uid
 from provisioner.kube.protocol import Timeouts, object_path
 from provisioner.kube.watches import UNFINISHED, doubt_of
 from provisioner.nodegroups import device_plugin

@@ -109,7 +109,8 @@ class Process:
                 identity=name,
                 on_started=self.wake,
                 on_lost=self._lose,
-                clocks=kube.LeaseClocks(boot=self._monotonic, now=self.now),
+                clock=self._monotonic,
+                now=self.now,
                 rng=self.stage.rng,
             )
             if elected
