@@ -30,7 +30,7 @@ from provisioner.model.workloads import ObjectRef
 from provisioner.partitions import handover
 from provisioner.partitions.admission import injection as ipus
 from provisioner.partitions.admission.review import review_pod as review_pod_with_ipus
-from provisioner.runtime import garbage, signals
+from provisioner.runtime import process
 from provisioner.runtime.endpoints import make_endpoint_server
 from provisioner.runtime.http import HttpServer, Limits, ServerError, parse_address
 from provisioner.runtime.repeats import Repeats
@@ -346,8 +346,8 @@ def run(
         _log.info("webhook.stopping", signal=signal_name)
         ended.set()
 
-    signals.on_end(stop)
-    garbage.look_less_often()
+    process.on_end(stop)
+    process.look_less_often()
     webhook.start()
     _log.info(
         "webhook.started",
