@@ -17,12 +17,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from provisioner.runtime.http import Address, HttpServer, Limits
 from provisioner.runtime.pages import Content
-from provisioner.runtime.resources import body_of
 
 _T = TypeVar("_T")
 
@@ -116,7 +116,7 @@ class _App:
         if isinstance(found, Response):
             await found(scope, receive, send)
             return
-        body = await body_of(receive)
+        body = await Request(scope, receive).body()
         try:
             content = await self._answer(found, body, time.perf_counter())
         except _Busy:

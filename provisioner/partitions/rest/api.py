@@ -226,7 +226,7 @@ class PartitionsApi:
 
     async def _known(self, call: Call, caller: Caller, verb: str) -> tuple[str, Pod | None, Entry | None]:
         """Return a partition that the caller may see; both are not None only where they belong together."""
-        (found_id,) = call.names
+        found_id = call.name
         nothing = Refused(404, _NOT_YOURS.format(id=found_id if _ID.fullmatch(found_id) else "of that id"))
         if not _ID.fullmatch(found_id):
             raise nothing
