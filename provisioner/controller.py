@@ -123,7 +123,7 @@ class Controller(Generic[LoopT, ActorT]):
     identity: str
     loop: LoopT
     #: What the loop sees of Kubernetes, by name.
-    watches: Mapping[str, kube.Watch[object]]
+    watches: Mapping[str, kube.Watch[Any]]
     actor: ActorT
     recorder: kube.EventRecorder
     server: HttpServer

@@ -7,8 +7,10 @@ which ends before another may lead (`kube/lease.py`).
 
 from __future__ import annotations
 
+import warnings
 from urllib.parse import urlsplit
 
+import google.auth
 import requests
 from google.api_core import exceptions as api_exceptions
 from google.auth import credentials as auth_credentials
@@ -18,6 +20,7 @@ from requests.adapters import HTTPAdapter
 from provisioner.settings import is_loopback
 
 _CONNECT_TIMEOUT_SECONDS = 3.0
+_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 
 class ApiSession(auth_requests.AuthorizedSession):
@@ -61,3 +64,12 @@ class ApiSession(auth_requests.AuthorizedSession):
                 response.status_code, "", response=response
             )
         return response
+
+
+def find_credentials() -> auth_credentials.Credentials:
+    """Find the application-default credentials; raise GoogleAuthError where there are none."""
+    with warnings.catch_warnings():
+        # A user's own login without a quota project: Google's advice, of no use in a log.
+        warnings.filterwarnings("ignore", category=UserWarning, module="google.auth")
+        credentials, _ = google.auth.default(scopes=_SCOPES)
+    return credentials

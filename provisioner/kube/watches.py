@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from provisioner import constants
 from provisioner.kube import fields, podspec
@@ -24,47 +24,11 @@ from provisioner.model import bounds
 from provisioner.model.capacity import Node, PoolName, Taint
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 PAUSE_QUERY = {"fieldSelector": f"metadata.name={constants.PAUSE_CONFIGMAP_NAME}"}
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 #: API servers send a bookmark about every minute: a watch that is silent for longer than two is not to be trusted.
 MAX_SILENCE_SECONDS = 150.0
-
-
-class Watch(Protocol[T_co]):
-    """What ListWatch and CombinedWatch have in common."""
-
-    @property
-    def synced(self) -> bool:
-        """Whether a full list was read, and the kind exists and may be read."""
-
-    @property
-    def problem(self) -> str | None:
-        """Return what is wrong, in words, or None."""
-
-    @property
-    def missing(self) -> bool:
-        """Whether the API server said last that it does not know the kind."""
-
-    @property
-    def last_contact_monotonic(self) -> float | None:
-        """Return when the server last confirmed the records."""
-
-    def start(self) -> None:
-        """Start watching."""
-
-    def stop(self) -> None:
-        """End watching."""
-
-    def records(self) -> Mapping[Key, T_co]:
-        """Return (namespace, name) -> record, a snapshot that never changes."""
-
-    def fresh(self, *, max_silence_seconds: float) -> bool:
-        """Whether it is synced and was confirmed lately."""
-
-    def seen_deleted(self, uid: str) -> bool:
-        """Whether an object was seen to be deleted, or to be wanted no more."""
 
 
 class CombinedWatch(Generic[T]):
@@ -132,7 +96,11 @@ class CombinedWatch(Generic[T]):
         return any(part.seen_deleted(uid) for part in self.parts)
 
 
-def doubt_of(name: str, watch: Watch[object]) -> str:
+#: What a controller watches, in one namespace or in several.
+Watch: TypeAlias = ListWatch[T] | CombinedWatch[T]
+
+
+def doubt_of(name: str, watch: Watch[Any]) -> str:
     """Say why nothing may be decided on what a watch shows; empty: it may. `name` is what it watches."""
     if not watch.synced:
         return watch.problem or f"the {name} are not listed yet"

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import structlog
 
@@ -71,7 +72,7 @@ class Watches:
     requests: kube.Watch[Request]
     device_plugin: kube.Watch[DevicePlugin]
 
-    def named(self) -> dict[str, kube.Watch[object]]:
+    def named(self) -> dict[str, kube.Watch[Any]]:
         """All of them, by the name of what they watch."""
         return {
             Kind.TPU_NODE_GROUP.plural: self.groups,

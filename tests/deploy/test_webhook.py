@@ -21,9 +21,9 @@ from deploy import chart, overlay
 from provisioner import kube
 from provisioner.cli import webhook as webhook_command
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.kube.rights import Right
 from provisioner.settings.webhook import OPTIONS, WebhookSettings
 from provisioner.slices.admission import validation
+from provisioner.slices.preflight.rights import Right
 from provisioner.webhook.app import Addresses, make_hooks
 from provisioner.workloads import JOBSET
 from rehearsal.demos import Rehearsal, RehearsalError

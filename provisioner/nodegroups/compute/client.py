@@ -17,9 +17,8 @@ from google.auth import exceptions as auth_exceptions
 
 import provisioner
 from provisioner.google import failures
-from provisioner.google.credentials import find_credentials
 from provisioner.google.errors import LOST, Call
-from provisioner.google.session import ApiSession
+from provisioner.google.session import ApiSession, find_credentials
 from provisioner.kube import fields
 from provisioner.model.capacity import Failure, FailureKind, OperationName
 from provisioner.nodegroups.compute import links, resources

@@ -8,11 +8,10 @@ from datetime import datetime
 from provisioner import constants, kube
 from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
 from provisioner.kube.quantities import parse_timestamp
-from provisioner.kube.rights import is_granted
 from provisioner.kube.watches import PAUSE_QUERY, created_at
 from provisioner.settings import Settings
 from provisioner.slices.preflight.finding import Finding, failed, ok, unknown, warning
-from provisioner.slices.preflight.rights import rights_used
+from provisioner.slices.preflight.rights import is_granted, rights_used
 from provisioner.workloads import Kind, kinds_served
 
 API_SERVER, RIGHTS, GO_PROVISIONER = "API server", "rights in Kubernetes", "Go provisioner"

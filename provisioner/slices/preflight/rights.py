@@ -5,15 +5,35 @@ The one list: the manifests in deploy/ grant exactly these, and `tpu-provisioner
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from provisioner import constants
-from provisioner.kube.rights import Right
+from provisioner.kube.errors import Malformed
+from provisioner.kube.protocol import Api
 from provisioner.settings import Settings
 from provisioner.workloads import kinds_served
 
+ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _COORDINATION = "coordination.k8s.io"
 _NODE_GROUPS, _PLURAL = "tpu.google.com", "tpunodegroups"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Right:
+    """One verb on one resource, by name where RBAC says so; namespace "" where it holds in all."""
+
+    group: str
+    resource: str
+    verb: str
+    namespace: str = ""
+    name: str = ""
+    #: Without it a part of what is asked for is not done; everything else is.
+    optional: bool = field(default=False, compare=False)
+
+    def __str__(self) -> str:
+        """Return it as people would say it."""
+        where = f" in {self.namespace}" if self.namespace else ""
+        return f"{self.verb} {self.resource}{f' {self.name}' if self.name else ''}{where}"
 
 
 def rights_used(settings: Settings) -> tuple[Right, ...]:
@@ -55,3 +75,26 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
         # The label may be on namespaces.
         used += [Right("", "namespaces", "list"), Right("", "namespaces", "watch")]
     return tuple(used)
+
+
+def is_granted(api: Api, right: Right) -> bool:
+    """Ask the API server whether we have a right; every authenticated user may ask. Raises ClusterError."""
+    asked = {
+        "verb": right.verb,
+        "group": right.group,
+        "resource": right.resource,
+        "namespace": right.namespace,
+        "name": right.name,
+    }
+    answer = api.post(
+        ACCESS_REVIEWS,
+        {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {key: value for key, value in asked.items() if value}},
+        },
+    )
+    status = answer.get("status")
+    if not isinstance(status, dict):
+        raise Malformed("the API server's answer to a SelfSubjectAccessReview has no status")
+    return status.get("allowed") is True

@@ -23,9 +23,8 @@ from google.protobuf import json_format  # type: ignore[import-untyped]
 
 import provisioner
 from provisioner.google import failures
-from provisioner.google.credentials import find_credentials
 from provisioner.google.errors import Call
-from provisioner.google.session import ApiSession
+from provisioner.google.session import ApiSession, find_credentials
 from provisioner.model.capacity import NodePool, NodePoolRequest, Operation, OperationName, PoolName, WorkloadPolicy
 from provisioner.model.cluster import ClusterName
 from provisioner.settings import region_of
