@@ -9,7 +9,6 @@ more are answered 503 at once, so that a caller learns it in time.
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,9 +18,8 @@ from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from provisioner.runtime.http import Address, HttpServer, Limits
 from provisioner.runtime.pages import Content
 
 _T = TypeVar("_T")
@@ -99,10 +97,14 @@ class _Lane:
             self._bytes -= size_bytes
 
 
-class _App:
-    """An ASGI app of its own: a framework's routing would cost as much as a whole answer."""
+class EndpointApp:
+    """An ASGI app of endpoints; at / it tells its name, as probes of what it replaces ask there.
+
+    It is one of its own: a framework's routing would cost as much as a whole answer.
+    """
 
     def __init__(self, name: str, endpoints: Sequence[Endpoint]) -> None:
+        """Serve these; `name` is the greeting."""
         self._greeting = f"{name}\n"
         self._endpoints = {each.path: each for each in endpoints}
         threads = _SMALL_AT_ONCE + _LARGE_AT_ONCE + _LATER_AT_ONCE
@@ -112,6 +114,7 @@ class _App:
         self._later = _Lane(places=_LATER_AT_ONCE, waiting=256)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Implement ASGI."""
         found = self._find(scope)
         if isinstance(found, Response):
             await found(scope, receive, send)
@@ -165,16 +168,3 @@ class _App:
 
 def _is_quick(body: bytes) -> bool:
     return len(body) <= _QUICK_BYTES and body.count(b"{") + body.count(b"[") <= _QUICK_PARTS
-
-
-def make_endpoint_server(
-    name: str,
-    address: Address,
-    endpoints: Sequence[Endpoint],
-    *,
-    limits: Limits,
-    tls: ssl.SSLContext | None = None,
-) -> HttpServer:
-    """Return a server of endpoints; at / it tells its name, as probes of what it replaces ask there."""
-    app: ASGIApp = _App(name, endpoints)
-    return HttpServer({address: app}, name=name, limits=limits, tls=tls)

@@ -6,7 +6,6 @@ connections, bodies and the time of a request are bounded by the server's limits
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,6 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from provisioner.runtime.http import Address, HttpServer, Limits
 from provisioner.runtime.pages import Content
 
 _JSON = "application/json"
@@ -74,23 +72,11 @@ class _Path:
         return Response(content.body, content.status, dict(content.headers), content.media_type)
 
 
-def _app(resources: Sequence[Resource]) -> ASGIApp:
+def resource_app(resources: Sequence[Resource]) -> ASGIApp:
+    """Return an ASGI app of resources."""
     by_path: dict[str, dict[str, Resource]] = {}
     for each in resources:
         by_path.setdefault(each.path, {})[each.method] = each
     not_found = PlainTextResponse(f"not found; available: {' '.join(sorted(by_path))}\n", 404)
     routes = [Route(path, _Path(found)) for path, found in by_path.items()]
     return Router(routes, redirect_slashes=False, default=not_found)
-
-
-def make_resource_server(
-    name: str,
-    address: Address,
-    resources: Sequence[Resource],
-    *,
-    limits: Limits,
-    tls: ssl.SSLContext | None = None,
-    at_end: Callable[[], None] = lambda: None,
-) -> HttpServer:
-    """Return a server of resources. `at_end` is called in the event loop when it ends."""
-    return HttpServer({address: _app(resources)}, name=name, limits=limits, tls=tls, at_end=at_end)

@@ -31,7 +31,7 @@ from provisioner.partitions import handover
 from provisioner.partitions.admission import injection as ipus
 from provisioner.partitions.admission.review import review_pod as review_pod_with_ipus
 from provisioner.runtime import process
-from provisioner.runtime.endpoints import make_endpoint_server
+from provisioner.runtime.endpoints import EndpointApp
 from provisioner.runtime.http import HttpServer, Limits, ServerError, parse_address
 from provisioner.runtime.repeats import Repeats
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
@@ -172,9 +172,8 @@ def build(
     hooks = make_hooks(settings, api, variables or {}, partial(_tell, recorder, Repeats()))
     for each in hooks:
         metrics.know(each.name)
-    server = make_endpoint_server(
-        NAME, address, [endpoint_of(each, metrics) for each in hooks], limits=_LIMITS, tls=context
-    )
+    endpoints = EndpointApp(NAME, [endpoint_of(each, metrics) for each in hooks])
+    server = HttpServer({address: endpoints}, name=NAME, limits=_LIMITS, tls=context)
     webhook: WebhookServer
     status = make_status_server(
         NAME,

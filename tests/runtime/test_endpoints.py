@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from provisioner.runtime import endpoints
-from provisioner.runtime.endpoints import Endpoint, Later, _App, _Busy, _Lane
+from provisioner.runtime.endpoints import Endpoint, EndpointApp, Later, _Busy, _Lane
 from provisioner.runtime.pages import Content
 
 DONE = Content(body=b"done", media_type="text/plain")
@@ -104,7 +104,7 @@ Respond = Callable[..., Awaitable[tuple[int, bytes]]]
 @asynccontextmanager
 async def serving(*each: Endpoint) -> AsyncIterator[Respond]:
     """Give what posts a body to an app and returns status and body of the answer."""
-    app = _App("a-server", each)
+    app = EndpointApp("a-server", each)
 
     async def respond(path: str, body: bytes = b"{}") -> tuple[int, bytes]:
         sent: list[Any] = []
@@ -257,7 +257,7 @@ def test_large_bodies_are_answered_one_at_a_time():
 )
 def test_what_is_asked_for(method: str, path: str, headers: list[tuple[bytes, bytes]], status: int):
     async def play() -> int:
-        app = _App("a-server", [Endpoint(path="/here", begin=lambda _body, _since: DONE, quick=True)])
+        app = EndpointApp("a-server", [Endpoint(path="/here", begin=lambda _body, _since: DONE, quick=True)])
         sent: list[Any] = []
 
         async def receive() -> dict[str, Any]:
