@@ -396,18 +396,8 @@ class _Claim:
 
     def _seconds_to_wait(self, spec: dict[str, Any]) -> float:
         """Return how long another holder's record must still stay unchanged, by our clock, to count as expired."""
-        record = tuple(
-            repr(spec.get(key))
-            for key in (
-                "holderIdentity",
-                "renewTime",
-                "acquireTime",
-                "leaseTransitions",
-                "leaseDurationSeconds",
-            )
-        )
-        if record != self._observed:
-            self._observed = record
+        if spec != self._observed:
+            self._observed = spec
             self._observed_at = self._clock()
         duration = spec.get("leaseDurationSeconds")
         if not isinstance(duration, int) or not 0 < duration <= _LONGEST_DURATION_SECONDS:

@@ -12,12 +12,11 @@ time at most: threads share the interpreter, and whoever asks all the time must 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gzip
 import ipaddress
 import re
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
@@ -133,7 +132,10 @@ def _metrics(scrapes: Scrapes) -> Route:
         # The time-out of a connection does not stop a scrape that hangs.
         if not room.acquire(blocking=False):
             return _busy()
-        return Response(await _in_thread(scrapes.exposition, room.release), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        try:
+            return Response(await _in_thread(scrapes.exposition), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        finally:
+            room.release()
 
     return Route("/metrics", endpoint)
 
@@ -146,54 +148,32 @@ def _page(page: Page, turn: asyncio.Lock) -> Route:
             return _busy()
         try:
             await turn.acquire()
-        except asyncio.CancelledError:
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            try:
+                return await _in_thread(lambda: _response(page.make(), request.headers))
+            finally:
+                loop.call_later(min(loop.time() - began, _LONGEST_REST_SECONDS), turn.release)
+        finally:
             room.release()
-            raise
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-
-        def end() -> None:
-            room.release()
-            loop.call_later(min(loop.time() - began, _LONGEST_REST_SECONDS), turn.release)
-
-        def made() -> Response:
-            return _response(page.make(), request.headers)
-
-        # Who leaves does not end what runs in a thread: the next one waits for it.
-        return await _in_thread(made, lambda: _call_in(loop, end))
 
     return Route(page.path, endpoint)
 
 
-def _in_thread(make: Callable[[], _T], release: Callable[[], None]) -> Awaitable[_T]:
-    """Do something in a thread that does not delay the end of the process; `release` is called when it ends."""
+async def _in_thread(make: Callable[[], _T]) -> _T:
+    """Do something in a thread that does not delay the end of the process."""
     made: Future[_T] = Future()
     # From now on it cannot be cancelled.
     made.set_running_or_notify_cancel()
 
     def run() -> None:
         try:
-            result = make()
+            made.set_result(make())
         except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
             made.set_exception(error)
-        else:
-            made.set_result(result)
-        finally:
-            release()
 
-    try:
-        threading.Thread(target=run, name="http-page", daemon=True).start()
-    except RuntimeError:
-        # The system gives no more threads.
-        release()
-        raise
-    return asyncio.wrap_future(made)
-
-
-def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):
-        # The server may have ended.
-        loop.call_soon_threadsafe(call)
+    threading.Thread(target=run, name="http-page", daemon=True).start()
+    return await asyncio.wrap_future(made)
 
 
 def _response(content: Content, asked: Mapping[str, str]) -> Response:
