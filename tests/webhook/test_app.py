@@ -144,28 +144,6 @@ def test_probes_and_metrics(webhook: WebhookServer, kube: FakeKube):
     assert 'tpu_provisioner_webhook_review_duration_seconds_count{hook="environment"} 2.0' in metrics
 
 
-@pytest.mark.parametrize(
-    ("body", "headers", "status"),
-    [
-        (b"{}", {"Content-Type": "text/plain"}, 415),
-        (b" " * (9 * 1024 * 1024), {}, 413),
-        (b'{"a":' + b" " * (3 * 1024 * 1024) + b"1}", {}, 400),
-        (b"", {}, 400),
-    ],
-    ids=["another content type", "too large", "3 MiB of nothing", "empty"],
-)
-def test_what_is_wrong_with_a_request_is_told(
-    webhook: WebhookServer, kube: FakeKube, body: bytes, headers: dict[str, str], status: int
-):
-    try:
-        found, _ = post(webhook, bundle(kube), body, **headers)
-    except (ConnectionResetError, BrokenPipeError, ssl.SSLError):
-        # The answer was sent, and the rest of the body refused.
-        assert status == 413
-    else:
-        assert found == status
-
-
 class Hanging(FakeKube):
     """Answers no read of a StatefulSet until it is told to."""
 
