@@ -38,14 +38,14 @@ if TYPE_CHECKING:
         release,
         uncordon,
     )
-    from provisioner.kube.protocol import Api, Page, Stream, Timeouts
+    from provisioner.kube.protocol import Api, Timeouts
     from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
     from provisioner.kube.watches import CombinedWatch, Namespace, Watch, namespaces, nodes, parse_node, pause
 
 __all__ = [
     "WATCH_DEFAULTS", "Api", "ClusterError", "Collection", "CombinedWatch", "Conflict", "EventRecorder",
     "Forbidden", "Gone", "HintsStore", "Invalid", "KubeApi", "KubeconfigError", "LeaseElector", "ListWatch",
-    "Malformed", "MalformedObject", "Namespace", "NotFound", "Page", "PoolNode", "Stream", "Timeouts",
+    "Malformed", "MalformedObject", "Namespace", "NotFound", "PoolNode", "Timeouts",
     "TooManyRequests", "Unauthorized", "Unavailable", "Watch", "WatchOptions", "connect", "cordon",
     "cordon_open_node", "list_nodes_of_pool", "list_provider_ids_without_tpus", "namespaces", "nodes", "parse_node",
     "pause", "pod_of", "release", "uncordon",
@@ -62,7 +62,7 @@ _HOMES = {
     "lease": "LeaseElector pod_of",
     "listwatch": "ListWatch",
     "live": "PoolNode cordon cordon_open_node list_nodes_of_pool list_provider_ids_without_tpus release uncordon",
-    "protocol": "Api Page Stream Timeouts",
+    "protocol": "Api Timeouts",
     "reflector": "WATCH_DEFAULTS Collection WatchOptions",
     "watches": "CombinedWatch Namespace Watch namespaces nodes pause parse_node",
 }
