@@ -12,7 +12,7 @@ from provisioner import constants
 from provisioner.model.capacity import Node, PoolStatus, Taint, Zone, expected_pool
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Pod, PodGroup, Requirements, Toleration, Workload, WorkloadUid
-from provisioner.runtime import garbage
+from provisioner.runtime import process
 from provisioner.settings import Settings
 from provisioner.slices.demand import group_key
 from provisioner.slices.planning.decide import decide
@@ -27,7 +27,7 @@ _RUNS = 15
 
 def measure(say: Callable[..., None]) -> None:
     """Measure the decision on bursts and on worlds in which all runs, as a process that runs the loop makes it."""
-    garbage.look_less_often()
+    process.look_less_often()
     for slices in (100, 1000, 4000):
         pending = _burst(slices)
         running = _running(pending)

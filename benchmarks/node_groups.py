@@ -35,9 +35,9 @@ from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.nodegroups.compute.records import Scope
 from provisioner.nodegroups.planning.decide import decide
 from provisioner.nodegroups.metrics import Metrics
-from provisioner.runtime import garbage
+from provisioner.runtime import process
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
-garbage.look_less_often()
+process.look_less_often()
 metrics = Metrics(version="benchmark")
 server = make_status_server(
     "benchmark",

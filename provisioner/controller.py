@@ -13,17 +13,17 @@ import structlog
 
 import provisioner
 from provisioner import constants, kube
-from provisioner.runtime import garbage, signals
+from provisioner.runtime import process
 from provisioner.runtime.http import HttpServer
-from provisioner.runtime.last_words import exit_with_last_words
-from provisioner.runtime.rounds import RoundLoop
-from provisioner.runtime.wake import Wake
+from provisioner.runtime.rounds import RoundLoop, Wake
 
 _log = structlog.get_logger(__name__)
 
 #: Calls under way at SIGTERM get this long; Kubernetes kills after 30 s.
 _DRAIN_SECONDS = 22.0
 _LAST_EVENTS_SECONDS = 2.0
+#: The last log line of a process that lost its lease may take this long: its reader may hang as well.
+_LAST_WORDS_SECONDS = 1.0
 
 
 class Actor(Protocol):
@@ -93,7 +93,7 @@ def make_replica(
             on_started=wake.set,
             on_lost=_ending(stopping, wake, exit_process),
             leases=candidacy.leases,
-            clocks=kube.LeaseClocks(boot=lease_clock),
+            clock=lease_clock,
         )
         if candidacy.elects
         else None
@@ -123,7 +123,7 @@ class Controller(Generic[LoopT, ActorT]):
     identity: str
     loop: LoopT
     #: What the loop sees of Kubernetes, by name.
-    watches: Mapping[str, kube.Watch[object]]
+    watches: Mapping[str, kube.Watch[Any]]
     actor: ActorT
     recorder: kube.EventRecorder
     server: HttpServer
@@ -176,8 +176,8 @@ class Controller(Generic[LoopT, ActorT]):
             self.stop()
             _log.info("controller.stopping", signal=signal_name)
 
-        signals.on_end(stop)
-        garbage.look_less_often()
+        process.on_end(stop)
+        process.look_less_often()
         self.start()
         _log.info(
             "controller.started",
@@ -199,6 +199,16 @@ def _ending(stopping: threading.Event, wake: Wake, exit_process: Callable[[int],
         # No further round begins, even where the process is only told to end.
         stopping.set()
         wake.set()
-        exit_with_last_words(exit_process)
+        try:
+            words = threading.Thread(target=_say_lease_lost, name="last-words", daemon=True)
+            words.start()
+            words.join(_LAST_WORDS_SECONDS)
+        finally:
+            exit_process(1)
 
     return lose
+
+
+def _say_lease_lost() -> None:
+    # Each line is flushed as it is written.
+    _log.error("controller.lease_lost", advice="the process ends; Kubernetes restarts it as a follower")

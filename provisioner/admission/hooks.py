@@ -13,7 +13,6 @@ import structlog
 from provisioner.admission.review import (
     Answer,
     Deferred,
-    Judgement,
     NotAReview,
     Notice,
     Request,
@@ -21,7 +20,7 @@ from provisioner.admission.review import (
     encode_rejection,
     parse_review,
 )
-from provisioner.runtime.endpoints import Endpoint, Later, Work
+from provisioner.runtime.endpoints import Endpoint, Later
 from provisioner.runtime.pages import Content
 from provisioner.runtime.repeats import Repeats, place_of
 
@@ -75,18 +74,11 @@ def endpoint_of(hook: Hook, observer: Observer, *, clock: Callable[[], float] = 
             observer.reviewed(hook.name, outcome, clock() - since)
             return Content(body=encoded, media_type=_JSON)
 
-        async def wait(deferred: Deferred) -> Work:
-            try:
-                found = await deferred()
-            except Exception as error:  # noqa: BLE001 - as above
-                found = Judgement(judge=partial(_raise, error))
-            return Work(answer=partial(end, found.judge), quick=found.quick, large_bytes=found.large_bytes)
-
         try:
             given = hook.answer(request)
         except Exception as error:  # noqa: BLE001 - as above
             return end(partial(_raise, error))
-        return Later(wait=partial(wait, given)) if callable(given) else end(lambda: given)
+        return Later(answer=partial(end, given)) if callable(given) else end(lambda: given)
 
     return Endpoint(path=hook.path, begin=begin, quick=hook.quick)
 

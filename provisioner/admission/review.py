@@ -7,7 +7,7 @@ Kubernetes 1.19. Both are sent in both versions; an API server ignores what it d
 from __future__ import annotations
 
 import base64
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -81,19 +81,8 @@ class Answer:
     notice: Notice | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """What there is to do once everything is known."""
-
-    judge: Callable[[], Answer]
-    #: It takes a millisecond or two at most, with what the answer is encoded in.
-    quick: bool = True
-    #: What is held for it where it takes so much memory that one is done at a time.
-    large_bytes: int = 0
-
-
-#: The rest of a judgement, which has to wait for somebody else, such as the API server.
-Deferred = Callable[[], Awaitable[Judgement]]
+#: The rest of a review, which reads from the API server, or takes its time.
+Deferred = Callable[[], Answer]
 
 
 def parse_review(body: bytes) -> Request:

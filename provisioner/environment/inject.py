@@ -99,17 +99,14 @@ def needs_owner(pod: TpuPod) -> bool:
     return owner_to_read(pod) is not None and (not one_host or slices_together(pod, {}))
 
 
-def host_names_to_write(pod: TpuPod, owner: Mapping[str, Any]) -> int:
-    """Return about how many host names the variables of all containers have: nearly all of what it takes to tell them.
-
-    `owner` is that of `inject`.
-    """
+def host_names_to_write(pod: TpuPod) -> int:
+    """Return about how many host names a pod that needs no owner is told: nearly all of what it takes to do so."""
     layout = _layout(pod)
     if layout is not None:
         pods = layout.pods
     else:
         try:
-            pods = numbering_of(pod, owner).pods
+            pods = numbering_of(pod, {}).pods
         except NumberingError:
             return 0
     return pods * len(pod.containers) ** 2

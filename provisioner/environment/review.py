@@ -46,34 +46,29 @@ class Rest:
     #: What has to be read before; None: nothing.
     key: OwnerKey | None
 
-    def judge(self, owner: Mapping[str, Any] | None) -> Answer:
-        """Answer with what was read; None where there is nothing of that name."""
-        if owner is None:
-            return self.without("it does not exist")
-        return _judged(self.pod, owner, self.settings)
+    def finish(self, read_owner: ReadOwner) -> Answer:
+        """Answer with the owner, which is read where that is needed."""
+        if self.key is None:
+            return _judged(self.pod, {}, self.settings)
+        try:
+            owner = read_owner(self.key)
+        except OwnerError as error:
+            return self._without(str(error))
+        return self._without("it does not exist") if owner is None else _judged(self.pod, owner, self.settings)
 
-    def without(self, why: str) -> Answer:
-        """Answer although it could not be read."""
+    def _without(self, why: str) -> Answer:
+        """Answer although the owner could not be read."""
         if is_complete(self.pod):
             return Answer()
         title = self.key.title if self.key is not None else ""
         told = f"{title} could not be read ({why}), so that its TPU variables cannot be told"
         return _told(self.pod, (told,), self.settings)
 
-    def is_long(self, owner: Mapping[str, Any] | None) -> bool:
-        """Whether the answer has so many host names that it takes its time."""
-        return host_names_to_write(self.pod, owner or {}) > _MANY_HOST_NAMES
-
 
 def review_pod(request: Request, read_owner: ReadOwner, settings: Settings) -> Answer:
     """Answer the review of a pod; objects of other kinds, and pods without chips, are admitted as they are."""
     found = judge_pod(request, settings)
-    if isinstance(found, Answer):
-        return found
-    try:
-        return found.judge({} if found.key is None else read_owner(found.key))
-    except OwnerError as error:
-        return found.without(str(error))
+    return found if isinstance(found, Answer) else found.finish(read_owner)
 
 
 def judge_pod(request: Request, settings: Settings) -> Answer | Rest:
@@ -93,8 +88,10 @@ def judge_pod(request: Request, settings: Settings) -> Answer | Rest:
     asked = owner_is_asked(pod, settings)
     if not asked and not wanted(pod, {}, settings):
         return Answer()
-    rest = Rest(pod=pod, settings=settings, key=owner_to_read(pod) if asked or needs_owner(pod) else None)
-    return rest if rest.key is not None or rest.is_long({}) else rest.judge({})
+    key = owner_to_read(pod) if asked or needs_owner(pod) else None
+    if key is None and host_names_to_write(pod) <= _MANY_HOST_NAMES:
+        return _judged(pod, {}, settings)
+    return Rest(pod=pod, settings=settings, key=key)
 
 
 def _judged(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Answer:

@@ -1,49 +1,42 @@
-"""The HTTP session under the clients of Google's APIs: connection pool, time budget, and error answers of any shape.
+"""The HTTP session under the clients of Google's APIs: connection pool, time-outs, and error answers of any shape.
 
-A call's time-out covers the fetching of a token too, name resolution, every address, proxy and TLS (`deadline`), so
-that none of them can make a create leave after the caller's lease has run out.
+A call whose token takes as long as the call may is not sent. Otherwise the time-outs are those of `requests`: for an
+attempt to connect, and for each read. A call that takes longer, as by a slow resolver, does not outlive the process,
+which ends before another may lead (`kube/lease.py`).
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import warnings
 from urllib.parse import urlsplit
 
+import google.auth
 import requests
 from google.api_core import exceptions as api_exceptions
 from google.auth import credentials as auth_credentials
 from google.auth.transport import requests as auth_requests
+from requests.adapters import HTTPAdapter
 
-from provisioner.google.deadline import Deadline, DeadlineAdapter, until
 from provisioner.settings import is_loopback
 
 _CONNECT_TIMEOUT_SECONDS = 3.0
-_TOKEN_CONNECTIONS = 4
+_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 
 class ApiSession(auth_requests.AuthorizedSession):
-    """An authorized session whose time-outs are budgets and whose error answers are always exceptions."""
+    """An authorized session that sends once, again only after a 401, and whose error answers are always exceptions."""
 
     def __init__(
-        self,
-        credentials: auth_credentials.Credentials,
-        *,
-        connections: int,
-        user_agent: str,
-        base_url: str,
-        monotonic: Callable[[], float] = time.monotonic,
+        self, credentials: auth_credentials.Credentials, *, connections: int, user_agent: str, base_url: str
     ) -> None:
         # A token request of our own, because the default one retries a dead server for minutes.
-        token_session = requests.Session()
-        _mount(token_session, connections=_TOKEN_CONNECTIONS)
-        self._token_request = auth_requests.Request(token_session)
+        token_request = auth_requests.Request(requests.Session())
         super().__init__(  # type: ignore[no-untyped-call]
-            credentials, auth_request=self._token_request, max_refresh_attempts=1
+            credentials, auth_request=token_request, max_refresh_attempts=1
         )
-        self._monotonic = monotonic
         self.headers["User-Agent"] = user_agent
-        _mount(self, connections=connections)
+        for scheme in ("https://", "http://"):
+            self.mount(scheme, HTTPAdapter(pool_connections=2, pool_maxsize=connections))
         # Nothing between us and a simulator on this machine; elsewhere the usual proxy variables count.
         self.trust_env = not is_loopback(urlsplit(base_url).hostname or "")
 
@@ -51,33 +44,20 @@ class ApiSession(auth_requests.AuthorizedSession):
         self,
         method: str,
         url: str,
-        data: object = None,
-        headers: dict[str, str] | None = None,
+        *,
+        timeout: float | tuple[float, float] = 20.0,
         max_allowed_time: float | None = None,
-        timeout: float = 20.0,
         **kwargs: object,
     ) -> requests.Response:
-        """Send a request within `timeout` seconds, token included; raise GoogleAPICallError for error answers.
+        """Send a request and wait `timeout` seconds for each part of its answer; raise GoogleAPICallError for errors.
 
         A redirect is an error: it would send the call somewhere else, and a create once more.
         """
-        # The parent calls this again after a 401, with what is left of the time.
-        budget = timeout if max_allowed_time is None else max_allowed_time
-        deadline = Deadline(self._monotonic() + budget, self._monotonic)
-        with until(deadline):
-            self.credentials.before_request(self._fetch_token(budget), method, url, {})
-            left = deadline.left_seconds()
-            if left <= 0:
-                raise requests.ConnectTimeout("fetching a token used up the time limit; nothing was sent")
-            response: requests.Response = super().request(  # type: ignore[no-untyped-call]
-                method,
-                url,
-                data=data,
-                headers=headers,
-                max_allowed_time=left,
-                timeout=(min(_CONNECT_TIMEOUT_SECONDS, left), left),
-                **{**kwargs, "allow_redirects": False},
-            )
+        # The parent calls this again after a 401, with what it was given and the time that is left.
+        if not isinstance(timeout, tuple):
+            max_allowed_time, timeout = timeout, (min(_CONNECT_TIMEOUT_SECONDS, timeout), timeout)
+        options = {**kwargs, "timeout": timeout, "max_allowed_time": max_allowed_time, "allow_redirects": False}
+        response: requests.Response = super().request(method, url, **options)  # type: ignore[no-untyped-call]
         if response.status_code >= 300:
             # Not left to the library: its conversion fails on bodies that are not of Google's form.
             raise api_exceptions.from_http_status(  # type: ignore[no-untyped-call]
@@ -85,14 +65,11 @@ class ApiSession(auth_requests.AuthorizedSession):
             )
         return response
 
-    def _fetch_token(self, budget: float) -> Callable[..., object]:
-        def fetch(*args: object, **kwargs: object) -> object:
-            return self._token_request(*args, **{**kwargs, "timeout": min(_CONNECT_TIMEOUT_SECONDS, budget)})
 
-        return fetch
-
-
-def _mount(session: requests.Session, *, connections: int) -> None:
-    adapter = DeadlineAdapter(connections=connections)
-    session.mount("https://", adapter)
-    session.mount("http://", adapter)
+def find_credentials() -> auth_credentials.Credentials:
+    """Find the application-default credentials; raise GoogleAuthError where there are none."""
+    with warnings.catch_warnings():
+        # A user's own login without a quota project: Google's advice, of no use in a log.
+        warnings.filterwarnings("ignore", category=UserWarning, module="google.auth")
+        credentials, _ = google.auth.default(scopes=_SCOPES)
+    return credentials

@@ -24,11 +24,10 @@ if TYPE_CHECKING:
         Unauthorized,
         Unavailable,
     )
-    from provisioner.kube.events import EventRecorder, Recorder
+    from provisioner.kube.events import EventRecorder
     from provisioner.kube.fields import MalformedObject
     from provisioner.kube.hints import HintsStore
     from provisioner.kube.lease import LeaseElector, pod_of
-    from provisioner.kube.lease_claim import LeaseClocks, boot_clock
     from provisioner.kube.listwatch import ListWatch
     from provisioner.kube.live import (
         PoolNode,
@@ -39,127 +38,40 @@ if TYPE_CHECKING:
         release,
         uncordon,
     )
-    from provisioner.kube.parse import parse_node
-    from provisioner.kube.protocol import Api, Page, Stream, Timeouts
+    from provisioner.kube.protocol import Api, Timeouts
     from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
-    from provisioner.kube.watches import CombinedWatch, Namespace, Watch, namespaces, nodes, pause
+    from provisioner.kube.watches import CombinedWatch, Namespace, Watch, namespaces, nodes, parse_node, pause
 
 __all__ = [
-    "WATCH_DEFAULTS",
-    "Api",
-    "ClusterError",
-    "Collection",
-    "CombinedWatch",
-    "Conflict",
-    "EventRecorder",
-    "Forbidden",
-    "Gone",
-    "HintsStore",
-    "Invalid",
-    "KubeApi",
-    "KubeconfigError",
-    "LeaseClocks",
-    "LeaseElector",
-    "ListWatch",
-    "Malformed",
-    "MalformedObject",
-    "Namespace",
-    "NotFound",
-    "Page",
-    "PoolNode",
-    "Recorder",
-    "Stream",
-    "Timeouts",
-    "TooManyRequests",
-    "Unauthorized",
-    "Unavailable",
-    "Watch",
-    "WatchOptions",
-    "boot_clock",
-    "connect",
-    "cordon",
-    "cordon_open_node",
-    "list_nodes_of_pool",
-    "list_provider_ids_without_tpus",
-    "namespaces",
-    "nodes",
-    "parse_node",
-    "pause",
-    "pod_of",
-    "release",
-    "uncordon",
-]
+    "WATCH_DEFAULTS", "Api", "ClusterError", "Collection", "CombinedWatch", "Conflict", "EventRecorder",
+    "Forbidden", "Gone", "HintsStore", "Invalid", "KubeApi", "KubeconfigError", "LeaseElector", "ListWatch",
+    "Malformed", "MalformedObject", "Namespace", "NotFound", "PoolNode", "Timeouts",
+    "TooManyRequests", "Unauthorized", "Unavailable", "Watch", "WatchOptions", "connect", "cordon",
+    "cordon_open_node", "list_nodes_of_pool", "list_provider_ids_without_tpus", "namespaces", "nodes", "parse_node",
+    "pause", "pod_of", "release", "uncordon",
+]  # fmt: skip
 
 #: Which module each name comes from.
 _HOMES = {
-    "api": (
-        "KubeApi",
-        "connect",
-    ),
-    "errors": (
-        "ClusterError",
-        "Conflict",
-        "Forbidden",
-        "Gone",
-        "Invalid",
-        "KubeconfigError",
-        "Malformed",
-        "NotFound",
-        "TooManyRequests",
-        "Unauthorized",
-        "Unavailable",
-    ),
-    "events": (
-        "EventRecorder",
-        "Recorder",
-    ),
-    "fields": ("MalformedObject",),
-    "hints": ("HintsStore",),
-    "lease": (
-        "LeaseElector",
-        "pod_of",
-    ),
-    "lease_claim": (
-        "LeaseClocks",
-        "boot_clock",
-    ),
-    "listwatch": ("ListWatch",),
-    "live": (
-        "PoolNode",
-        "cordon",
-        "cordon_open_node",
-        "list_nodes_of_pool",
-        "list_provider_ids_without_tpus",
-        "release",
-        "uncordon",
-    ),
-    "parse": ("parse_node",),
-    "protocol": (
-        "Api",
-        "Page",
-        "Stream",
-        "Timeouts",
-    ),
-    "reflector": (
-        "WATCH_DEFAULTS",
-        "Collection",
-        "WatchOptions",
-    ),
-    "watches": (
-        "CombinedWatch",
-        "Namespace",
-        "Watch",
-        "namespaces",
-        "nodes",
-        "pause",
-    ),
+    "api": "KubeApi connect",
+    "errors": "ClusterError Conflict Forbidden Gone Invalid KubeconfigError Malformed NotFound "
+    "TooManyRequests Unauthorized Unavailable",
+    "events": "EventRecorder",
+    "fields": "MalformedObject",
+    "hints": "HintsStore",
+    "lease": "LeaseElector pod_of",
+    "listwatch": "ListWatch",
+    "live": "PoolNode cordon cordon_open_node list_nodes_of_pool list_provider_ids_without_tpus release uncordon",
+    "protocol": "Api Timeouts",
+    "reflector": "WATCH_DEFAULTS Collection WatchOptions",
+    "watches": "CombinedWatch Namespace Watch namespaces nodes pause parse_node",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import the part that a name comes from, when it is first used."""
     for home, names in _HOMES.items():
-        if name in names:
+        if name in names.split():
             value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
             return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -30,7 +30,6 @@ from urllib3.exceptions import TimeoutError as Urllib3TimeoutError
 from provisioner import __version__
 from provisioner.kube import errors
 from provisioner.kube.protocol import ANSWER_BYTES, DEFAULT_TIMEOUTS, PAGE_BYTES, PAGE_SIZE, JsonObject, Page, Timeouts
-from provisioner.kube.route import Route, find_route
 from provisioner.kube.wire import (
     CHUNK_BYTES,
     TRANSPORT_ERRORS,
@@ -101,16 +100,6 @@ class KubeApi:
         None where it trusts the public roots, or verifies nothing (plain http, insecure-skip-tls-verify).
         """
         return self._ca_pem
-
-    def route(self) -> Route | None:
-        """Return the way to the server for who speaks HTTP alone; None where that takes what only urllib3 knows."""
-        in_cluster = self._context_name == _IN_CLUSTER
-        return find_route(self._configuration, self._pool, self._headers_of_get, in_cluster=in_cluster)
-
-    def _headers_of_get(self, path: str) -> Mapping[str, str]:
-        headers = {"accept": _JSON, "user-agent": USER_AGENT}
-        self._authorize("GET", path, headers=headers, parameters=[])
-        return headers
 
     def close(self) -> None:
         """Close the idle connections."""

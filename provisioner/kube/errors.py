@@ -1,23 +1,12 @@
 """What can go wrong between the provisioner and the Kubernetes API.
 
-    ClusterError                 any failed exchange with the API server
-    +-- KubeconfigError          no usable kubeconfig or service account: nothing was sent
-    +-- NotFound                 404: the object, or its whole kind (a missing CRD)
-    +-- Conflict                 409: changed meanwhile, or it exists already
-    +-- Gone                     410: the resourceVersion or continue token is too old; list again
-    +-- Forbidden                403: RBAC or an admission plugin
-    +-- Unauthorized             401: the credentials are not accepted
-    +-- Invalid                  400, 422 and other 4xx: the same request will fail again
-    +-- TooManyRequests          429: retry_after_seconds says when to come back, if the server said so
-    +-- Unavailable              5xx, network, TLS, time-outs, credentials that can't be refreshed
-    +-- Malformed                an answer that is no JSON object, or lacks what every answer has
-    +-- TooLarge                 an answer of more bytes than are read: ask for fewer objects
-
 No exception of urllib3, ssl, json or the kubernetes package passes this boundary. Whether a mutating call that
 failed as Unavailable had its effect is not known.
 """
 
 from __future__ import annotations
+
+from provisioner.model.writes import WriteFailure
 
 #: Longer texts of the API server say nothing new after this.
 MESSAGE_LIMIT = 256
@@ -50,31 +39,31 @@ class KubeconfigError(ClusterError):
 
 
 class NotFound(ClusterError):  # noqa: N818 - named after the API's own reason
-    """The object, or its kind, does not exist."""
+    """404: the object, or its whole kind (a missing CRD), does not exist."""
 
 
 class Conflict(ClusterError):  # noqa: N818 - named after the API's own reason
-    """The object changed meanwhile, or exists already."""
+    """409: the object changed meanwhile, or exists already."""
 
 
 class Gone(ClusterError):  # noqa: N818 - named after the API's own reason
-    """The resourceVersion or the continue token is too old."""
+    """410: the resourceVersion or the continue token is too old; list again."""
 
 
 class Forbidden(ClusterError):  # noqa: N818 - named after the API's own reason
-    """The identity may not do this."""
+    """403: RBAC or an admission plugin does not allow this."""
 
 
 class Unauthorized(ClusterError):  # noqa: N818 - named after the API's own reason
-    """The credentials are not accepted."""
+    """401: the credentials are not accepted."""
 
 
 class Invalid(ClusterError):  # noqa: N818 - named after the API's own reason
-    """The request itself is wrong."""
+    """400, 422 and other 4xx: the same request will fail again."""
 
 
 class TooManyRequests(ClusterError):  # noqa: N818 - named after the API's own reason
-    """The server asks for a pause."""
+    """429: the server asks for a pause, of retry_after_seconds if it said so."""
 
     def __init__(self, message: str, *, status: int = 429, reason: str = "", retry_after_seconds: float = 0.0) -> None:
         super().__init__(message, status=status, reason=reason)
@@ -82,15 +71,15 @@ class TooManyRequests(ClusterError):  # noqa: N818 - named after the API's own r
 
 
 class Unavailable(ClusterError):  # noqa: N818 - named after the API's own reason
-    """The server, or the way to it, failed."""
+    """5xx, network, TLS, time-outs, credentials that cannot be refreshed."""
 
 
 class Malformed(ClusterError):  # noqa: N818 - named after what it is
-    """The answer can't be understood."""
+    """The answer is no JSON object, or lacks what every answer has."""
 
 
 class TooLarge(ClusterError):  # noqa: N818 - named after what it is
-    """The answer has more bytes than are read."""
+    """The answer has more bytes than are read: ask for fewer objects."""
 
 
 _BY_STATUS: dict[int, type[ClusterError]] = {
@@ -111,3 +100,15 @@ def error_for_status(status: int, message: str, *, reason: str = "", retry_after
     if kind is None:
         kind = Invalid if 400 <= status < 500 else Unavailable
     return kind(message, status=status, reason=reason)
+
+
+def failure_of(error: ClusterError) -> WriteFailure:
+    """Return what a failed write means for the next one of its object."""
+    match error:
+        case Conflict() | NotFound():
+            # An object that is gone is another one than was decided on, too.
+            return WriteFailure.CONFLICT
+        case Forbidden() | Invalid():
+            return WriteFailure.REFUSED
+        case _:
+            return WriteFailure.UNAVAILABLE

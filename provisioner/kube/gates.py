@@ -12,7 +12,7 @@ _log = structlog.get_logger(__name__)
 
 #: The last look is worth this long, from when it is asked for. A node that registers right after it has no chips, and
 #: takes no pod that asks for any, until its device plugin runs: 13 s later at the earliest, by which time the delete
-#: has taken effect or is not sent any more (it has 10 s).
+#: has taken effect, unless it takes longer to reach Google.
 _LAST_LOOK_SECONDS = 2.0
 #: A look that took longer, or a process that was frozen in it, looks again.
 _LAST_LOOKS = 3

@@ -37,10 +37,7 @@ class HintsStore:
         except errors.ClusterError as error:
             _log.warning("hints.load_failed", namespace=self._namespace, error=str(error))
             return {}
-        data = self._read.get("data")
-        if data is not None and not isinstance(data, dict):
-            _log.warning("hints.load_failed", namespace=self._namespace, error="data is not a map")
-        return _texts(data)
+        return dict(self._read.get("data") or {})
 
     def save(self, data: Mapping[str, str]) -> bool:
         """Create or update the hints; False when that failed, which is logged once per cause.
@@ -87,10 +84,4 @@ class HintsStore:
 
 
 def _updated(raw: JsonObject, data: Mapping[str, str]) -> JsonObject:
-    return {**raw, "data": {**_texts(raw.get("data")), **data}}
-
-
-def _texts(data: object) -> dict[str, str]:
-    """Return what of a ConfigMap's data is text by a name."""
-    entries = data.items() if isinstance(data, dict) else ()
-    return {key: value for key, value in entries if isinstance(key, str) and isinstance(value, str)}
+    return {**raw, "data": {**(raw.get("data") or {}), **data}}

@@ -14,25 +14,34 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
 
 import structlog
 
 from provisioner import constants
 from provisioner.kube import errors
-from provisioner.kube.lease_claim import DURATION_SECONDS, LeaseClaim, LeaseClocks
-from provisioner.kube.protocol import Api
+from provisioner.kube.protocol import LEASES_ROOT, Api, JsonObject, Timeouts, collection_path, object_path
+from provisioner.kube.quantities import format_micro_time
 
 _log = structlog.get_logger(__name__)
 
+#: Another candidate may take the lease when it was not renewed for so long.
+_DURATION_SECONDS = 30
+#: A renewal that hangs must leave time for another before the deadline.
+_TIMEOUTS = Timeouts(connect_seconds=5.0, read_seconds=5.0)
+#: A record may ask for any duration; beyond this it is a mistake that would keep everybody waiting.
+_LONGEST_DURATION_SECONDS = 3600.0
+#: Anybody who may write the Lease names its holder; names are shorter.
+_LONGEST_HOLDER = 253
 #: Without a renewal for so long we do not lead any more. It lies before the end of the lease by more than a request
 #: takes, and leaves time for several tries.
 _RENEW_DEADLINE_SECONDS = 20.0
 _RETRY_SECONDS = 5.0
 _SHORTEST_PAUSE_SECONDS = 0.05
-#: The clock of the lease goes on while the machine sleeps, the one that threads wait by does not.
 _LONGEST_LOOK_SECONDS = 1.0
-_CLOCKS = LeaseClocks()
 
 
 def pod_of(holder: str) -> str:
@@ -60,27 +69,33 @@ class LeaseElector:
         on_started: Callable[[], None],
         on_lost: Callable[[], None],
         leases: Sequence[str] = (constants.LEASE_NAME, constants.ORIGINAL_LEASE_NAME),
-        clocks: LeaseClocks = _CLOCKS,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
         rng: random.Random | None = None,
     ) -> None:
         self._rng = rng or random.SystemRandom()
         self.identity = f"{identity}_{self._rng.getrandbits(32):08x}"
         self._on_started = on_started
         self._on_lost = on_lost
-        self._clock = clocks.boot
+        self._clock = clock
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._leading = False
         self._problem: str | None = None
 
-        def claim(name: str, *, must_exist: bool) -> LeaseClaim:
-            return LeaseClaim(
-                api, name=name, namespace=namespace, identity=self.identity, must_exist=must_exist, clocks=clocks
+        self._leases = tuple(
+            _Claim(
+                api,
+                name=name,
+                namespace=namespace,
+                identity=self.identity,
+                must_exist=number > 0,
+                clock=clock,
+                now=now,
             )
-
-        own, *others = leases
-        self._own = claim(own, must_exist=False)
-        self._leases = (self._own, *(claim(other, must_exist=True) for other in others))
+            for number, name in enumerate(leases)
+        )
+        self._own = self._leases[0]
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self._guard = threading.Thread(target=self._watch_for_loss, name="lease-guard", daemon=True)
 
@@ -94,7 +109,8 @@ class LeaseElector:
     def remaining_seconds(self) -> float:
         """Return how long the lease surely lasts; 0 when not leader."""
         with self._lock:
-            return self._remaining_seconds() if self._leading else 0.0
+            left = self._seconds_to_deadline() if self._leading else 0.0
+        return left + _DURATION_SECONDS - _RENEW_DEADLINE_SECONDS if left > 0 else 0.0
 
     @property
     def is_leader(self) -> bool:
@@ -175,7 +191,6 @@ class LeaseElector:
             self._problem = problem
             if problem:
                 _log.warning("lease.problem_found", identity=self.identity, problem=problem)
-        # The requests took their time: a late success does not make an unbroken leadership.
         self._notice_loss()
         if self._stopping.is_set():
             return
@@ -189,14 +204,18 @@ class LeaseElector:
 
     def _attempt(self) -> str | None:
         for lease in self._leases:
-            problem = lease.attempt(before_success=self._notice_loss)
+            deadline = self._deadline()
+            problem = lease.attempt()
             if problem:
                 return problem
+            # The request took its time: a late success does not make an unbroken leadership.
+            self._notice_loss(deadline)
         return None
 
-    def _notice_loss(self) -> None:
+    def _notice_loss(self, deadline: float = float("inf")) -> None:
+        """Stop leading where the deadline is over: the present one, or one before it."""
         with self._lock:
-            lost = self._leading and self._seconds_to_deadline() <= 0
+            lost = self._leading and min(deadline, self._deadline()) <= self._clock()
             if lost:
                 self._leading = False
         if lost:
@@ -204,19 +223,14 @@ class LeaseElector:
             self._call(self._on_lost)
             _log.warning("lease.lost", identity=self.identity, problem=self._problem)
 
-    def _seconds_to_deadline(self) -> float:
-        """Return how long we may lead without another success; both leases count."""
+    def _deadline(self) -> float:
+        """Return until when we may lead without another success; both leases count."""
         confirmed = [lease.confirmed_at for lease in self._leases]
         known = [moment for moment in confirmed if moment is not None]
-        if len(known) < len(confirmed):
-            return 0.0
-        return min(known) + _RENEW_DEADLINE_SECONDS - self._clock()
+        return min(known) + _RENEW_DEADLINE_SECONDS if len(known) == len(confirmed) else float("-inf")
 
-    def _remaining_seconds(self) -> float:
-        to_deadline = self._seconds_to_deadline()
-        if to_deadline <= 0:
-            return 0.0
-        return to_deadline + DURATION_SECONDS - _RENEW_DEADLINE_SECONDS
+    def _seconds_to_deadline(self) -> float:
+        return self._deadline() - self._clock()
 
     def _call(self, callback: Callable[[], None]) -> None:
         try:
@@ -234,3 +248,163 @@ def _in_words(error: errors.ClusterError, namespace: str) -> str:
     if isinstance(error, errors.NotFound):
         return f"the lease can't be created: does namespace {namespace} exist? ({error.message})"
     return f"the lease could not be read or renewed: {error}"
+
+
+class _Claim:
+    """The claim of this process to one Lease object. The elector's thread owns it; others read the public fields alone.
+
+    `confirmed_at` is when the request was sent that last proved our claim, None without a claim: that we hold it, or,
+    for a lease that only counts where it exists (`must_exist`), that there is none.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        name: str,
+        namespace: str,
+        identity: str,
+        must_exist: bool,
+        clock: Callable[[], float],
+        now: Callable[[], datetime],
+    ) -> None:
+        self.name = name
+        self.namespace = namespace
+        self.confirmed_at: float | None = None
+        #: Who holds it, as it was last read or written; empty: nobody, or not known yet.
+        self.holder = ""
+        self._api = api
+        self._identity = identity
+        self._must_exist = must_exist
+        self._clock = clock
+        self._now = now
+        self._path = object_path("leases", name, namespace=namespace, root=LEASES_ROOT)
+        #: The object as we last wrote it, while we hold it.
+        self._held: JsonObject | None = None
+        #: Another's record, and when we first saw it like that.
+        self._observed: object = None
+        self._observed_at = 0.0
+
+    def attempt(self) -> str | None:
+        """Acquire or renew; return None, or why not, in words. Raises ClusterError."""
+        if self._held is not None:
+            try:
+                self._write(self._held, taking=False)
+            except (errors.Conflict, errors.NotFound):
+                # Somebody wrote it, or deleted it: look again.
+                self._held = None
+            else:
+                return None
+        sent = self._clock()
+        try:
+            current = self._api.get(self._path, timeouts=_TIMEOUTS)
+        except errors.NotFound:
+            self.holder = ""
+            if self._must_exist:
+                self.confirmed_at = sent
+                return None
+            return self._create()
+        spec = _spec(current)
+        holder = spec.get("holderIdentity") or ""
+        self.holder = str(holder)[:_LONGEST_HOLDER]
+        if holder != self._identity:
+            waiting = self._seconds_to_wait(spec) if holder else 0.0
+            if waiting > 0:
+                self.confirmed_at = None
+                who = "the Go provisioner" if self._must_exist else "another instance"
+                return (
+                    f"lease {self.namespace}/{self.name} is held by {who}, {str(holder)[:100]}: waiting until it ends "
+                    "or stops renewing the lease"
+                )
+        try:
+            self._write(current, taking=holder != self._identity)
+        except (errors.Conflict, errors.NotFound):
+            if holder != self._identity:
+                self.confirmed_at = None
+            return f"lease {self.namespace}/{self.name}: another process wrote it at the same time; retrying"
+        return None
+
+    def release(self) -> None:
+        """Empty the holder, if we hold it; never raises."""
+        held, self._held, self.confirmed_at = self._held, None, None
+        if held is None:
+            return
+        self.holder = ""
+        moment = format_micro_time(self._now())
+        spec = {
+            **_spec(held),
+            "holderIdentity": "",
+            "leaseDurationSeconds": 1,
+            "renewTime": moment,
+            "acquireTime": moment,
+        }
+        try:
+            self._api.put(self._path, {**held, "spec": spec}, timeouts=_TIMEOUTS)
+        except errors.ClusterError as error:
+            _log.warning("lease.release_failed", lease=self.name, error=str(error))
+        else:
+            _log.info("lease.released", lease=self.name, identity=self._identity)
+
+    def _create(self) -> str | None:
+        moment = format_micro_time(self._now())
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self.name, "namespace": self.namespace},
+            "spec": {
+                "holderIdentity": self._identity,
+                "leaseDurationSeconds": _DURATION_SECONDS,
+                "acquireTime": moment,
+                "renewTime": moment,
+                "leaseTransitions": 0,
+            },
+        }
+        sent = self._clock()
+        try:
+            self._held = self._api.post(
+                collection_path("leases", namespace=self.namespace, root=LEASES_ROOT),
+                body,
+                timeouts=_TIMEOUTS,
+            )
+        except errors.Conflict:
+            self.confirmed_at = None
+            return f"lease {self.namespace}/{self.name}: another process created it at the same time; retrying"
+        self.holder, self.confirmed_at = self._identity, sent
+        return None
+
+    def _write(self, current: JsonObject, *, taking: bool) -> None:
+        spec = _spec(current)
+        metadata = current.get("metadata")
+        if not isinstance(metadata, dict) or not metadata.get("resourceVersion"):
+            # Without it, the write could go over somebody else's.
+            raise errors.Malformed(f"lease {self.namespace}/{self.name} has no resourceVersion")
+        moment = format_micro_time(self._now())
+        changed = {
+            **spec,
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": _DURATION_SECONDS,
+            "renewTime": moment,
+        }
+        if taking:
+            transitions = spec.get("leaseTransitions")
+            changed["acquireTime"] = moment
+            changed["leaseTransitions"] = (transitions if isinstance(transitions, int) else 0) + 1
+        sent = self._clock()
+        # The body carries the resourceVersion that was read: the write fails where anybody wrote in between.
+        self._held = self._api.put(self._path, {**current, "spec": changed}, timeouts=_TIMEOUTS)
+        self.holder, self.confirmed_at = self._identity, sent
+
+    def _seconds_to_wait(self, spec: dict[str, Any]) -> float:
+        """Return how long another holder's record must still stay unchanged, by our clock, to count as expired."""
+        if spec != self._observed:
+            self._observed = spec
+            self._observed_at = self._clock()
+        duration = spec.get("leaseDurationSeconds")
+        if not isinstance(duration, int) or not 0 < duration <= _LONGEST_DURATION_SECONDS:
+            duration = _DURATION_SECONDS
+        return self._observed_at + duration - self._clock()
+
+
+def _spec(lease: JsonObject) -> dict[str, Any]:
+    spec = lease.get("spec")
+    return spec if isinstance(spec, dict) else {}

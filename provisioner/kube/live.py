@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from provisioner import constants
-from provisioner.kube import errors
+from provisioner.kube import errors, fields
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.paging import Pager
-from provisioner.kube.protocol import Api, JsonObject, collection_path, object_path
+from provisioner.kube.protocol import Api, JsonObject, Timeouts, collection_path, object_path
 
 T = TypeVar("T")
 
@@ -24,6 +24,8 @@ T = TypeVar("T")
 _OPEN = {"fieldSelector": "spec.unschedulable=false"}
 #: Selects the nodes without TPUs.
 _WITHOUT_TPUS = {"labelSelector": f"!{constants.TPU_ACCELERATOR}"}
+#: Its UID tells a cluster from all others.
+_UID_NAMESPACE = "kube-system"
 #: Nodes a page, and pages, that are looked at for a node which tells the cluster.
 _IDENTITY_PAGE_SIZE = 100
 _IDENTITY_PAGES = 20
@@ -73,8 +75,8 @@ def list_provider_ids_without_tpus(api: Api) -> Iterator[list[str]]:
             return
 
 
-def _list_metadata(api: Api, pool_name: str, fields: Mapping[str, str]) -> list[PoolNode]:
-    query = {"labelSelector": f"{constants.NODE_POOL}={pool_name}", **fields}
+def _list_metadata(api: Api, pool_name: str, selected: Mapping[str, str]) -> list[PoolNode]:
+    query = {"labelSelector": f"{constants.NODE_POOL}={pool_name}", **selected}
     return list_all(api, collection_path("nodes"), query, _pool_node, metadata_only=True)
 
 
@@ -192,3 +194,12 @@ def read_one(raw: Any, parse: Callable[[Any], T]) -> T:
         return parse(raw)
     except MalformedObject as error:
         raise errors.Malformed(str(error)) from error
+
+
+def read_cluster_uid(api: Api, *, timeouts: Timeouts) -> str:
+    """Return the UID of the namespace kube-system, made with the cluster and never anew; raise ClusterError."""
+    namespace = api.get(object_path("namespaces", _UID_NAMESPACE), timeouts=timeouts)
+    uid = fields.name(fields.mapping(namespace.get("metadata")).get("uid"))
+    if not uid:
+        raise errors.Malformed(f"namespace {_UID_NAMESPACE} has no uid")
+    return uid

@@ -19,7 +19,6 @@ from typing import Generic, TypeVar
 import structlog
 
 from provisioner.kube import errors
-from provisioner.kube.backoff import Backoff
 from provisioner.kube.protocol import PAGE_SIZE, JsonObject, Page, collection_path
 from provisioner.kube.store import Key, Listing, Store
 from provisioner.kube.wire import decode_object, error_of_status
@@ -35,6 +34,8 @@ _EARLY_SECONDS = 5.0
 #: After so many fruitless watches in a row the list is taken anew. A server whose database was restored from a backup
 #: refuses our resource version for ever, and not with 410.
 WATCHES_BEFORE_RELIST = 3
+#: After failures.
+_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 30.0
 #: How often to look for a kind that is not installed, or not permitted (yet).
 ABSENT_RETRY_SECONDS = 10.0
 
@@ -68,7 +69,7 @@ class Collection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchOptions:
-    """How every list-watch goes about it; raises ValueError where healthy watches would count as hung."""
+    """How every list-watch goes about it."""
 
     #: Seconds from whenever.
     clock: Callable[[], float] = time.monotonic
@@ -77,16 +78,8 @@ class WatchOptions:
     page_size: int = PAGE_SIZE
     #: The shortest and the longest watch.
     watch_seconds: tuple[int, int] = (45, 60)
-    #: A stream that says nothing for so long counts as hung.
+    #: A stream that says nothing for so long counts as hung: longer than a watch, which may be quiet to its end.
     read_timeout_seconds: float = 90.0
-
-    def __post_init__(self) -> None:
-        """Reject a time-out within which a quiet watch does not end."""
-        if max(self.watch_seconds) >= self.read_timeout_seconds:
-            raise ValueError(
-                f"the read time-out of a watch ({self.read_timeout_seconds} s) must be longer than a watch "
-                f"({max(self.watch_seconds)} s), or healthy watches of quiet objects count as hung"
-            )
 
 
 WATCH_DEFAULTS = WatchOptions()
@@ -157,7 +150,6 @@ class Reflector(Generic[T]):
         self._on_change = on_change
         self._options = options
         self._clock = options.clock
-        self._backoff = Backoff(first_seconds=0.2, cap_seconds=30.0, rng=options.rng)
 
         self._lock = threading.Lock()
         self._synced = False
@@ -168,6 +160,7 @@ class Reflector(Generic[T]):
 
         # Only the one that feeds it uses these.
         self._resource_version = ""
+        self._failures = 0
         self._fruitless_watches = 0
         self._paging: _Paging[T] | None = None
         self._watching = _Watching(started=0.0, seconds=0)
@@ -283,7 +276,7 @@ class Reflector(Generic[T]):
             with self._lock:
                 self._last_contact = self._clock()
         # A server that says one thing and hangs up, again and again, must not make us spin either.
-        return 0.0 if lasted >= SHORT_WATCH_SECONDS else self._backoff.first_delay_seconds()
+        return 0.0 if lasted >= SHORT_WATCH_SECONDS else self._jittered(_SHORTEST_PAUSE_SECONDS)
 
     def take_line(self, line: bytes) -> None:
         """Apply one line of a watch."""
@@ -317,7 +310,7 @@ class Reflector(Generic[T]):
             self._notify()
 
     def _succeeded(self) -> None:
-        self._backoff.reset()
+        self._failures = 0
         self._fruitless_watches = 0
         self._set_problem(None)
 
@@ -331,13 +324,13 @@ class Reflector(Generic[T]):
             _log.error("watch.step_failed", watch=self.name, exc_info=error)
             self._resource_version = ""
             self._set_problem(f"the {self.name} watch failed: {error!r}; listing again")
-            return self._backoff.next_seconds()
+            return self._next_pause()
         if isinstance(error, errors.Gone):
             _log.info("watch.expired", watch=self.name, error=str(error))
             self._resource_version = ""
             if not self._synced:
                 self._set_problem(f"list of {self.name} takes longer than the API server keeps it: {error}")
-            return self._backoff.next_seconds()
+            return self._next_pause()
         if isinstance(error, errors.NotFound):
             hint = f"; {self._collection.install_hint}" if self._collection.install_hint else ""
             return self._absent(f"there are no {self.name} (404 on {self.path}){hint}, retrying")
@@ -352,7 +345,7 @@ class Reflector(Generic[T]):
             delay = self._fruitless(problem)
         else:
             self._set_problem(problem)
-            delay = self._backoff.next_seconds()
+            delay = self._next_pause()
         if isinstance(error, errors.TooManyRequests):
             delay = max(delay, min(error.retry_after_seconds, 60.0))
         return delay
@@ -365,14 +358,24 @@ class Reflector(Generic[T]):
             was_synced, self._synced = self._synced, False
         if was_synced:
             self._notify()
-        return min(self._backoff.next_seconds(), ABSENT_RETRY_SECONDS)
+        return min(self._next_pause(), ABSENT_RETRY_SECONDS)
 
     def _fruitless(self, problem: str) -> float:
         self._fruitless_watches += 1
         if self._fruitless_watches >= WATCHES_BEFORE_RELIST:
             self._resource_version = ""
         self._set_problem(problem)
-        return self._backoff.next_seconds()
+        return self._next_pause()
+
+    def _next_pause(self) -> float:
+        """Count a failure; return how long to wait: longer each time, and jittered, so that clients spread."""
+        # The exponent is bounded because 2.0 ** 1024 overflows after a long outage.
+        step = min(_LONGEST_PAUSE_SECONDS, _SHORTEST_PAUSE_SECONDS * 2.0 ** min(self._failures, 32))
+        self._failures += 1
+        return self._jittered(step)
+
+    def _jittered(self, seconds: float) -> float:
+        return seconds * self._options.rng.uniform(0.5, 1.0)
 
     def _set_problem(self, problem: str | None) -> None:
         if problem == self._problem:

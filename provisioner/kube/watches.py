@@ -1,67 +1,34 @@
-"""The watches that the controller needs, each with its selector on the server's side.
+"""The watches that the controller needs, each with its selector on the server's side, and their records.
 
-Several namespaces mean one watch each, behind one face. Nothing here starts a thread before start() is called.
+Several namespaces mean one watch each, behind one face. Nothing here starts a thread before start() is called. To parse
+is total: whatever JSON comes in, a record, None ("not one of ours") or MalformedObject comes out.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from provisioner import constants
+from provisioner.kube import fields, podspec
 from provisioner.kube.listwatch import ListWatch
-from provisioner.kube.parse import kept_labels, parse_node
 from provisioner.kube.protocol import Api, JsonObject
 from provisioner.kube.quantities import parse_timestamp
 from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
 from provisioner.kube.store import Key
-from provisioner.model.capacity import Node
+from provisioner.model import bounds
+from provisioner.model.capacity import Node, PoolName, Taint
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 PAUSE_QUERY = {"fieldSelector": f"metadata.name={constants.PAUSE_CONFIGMAP_NAME}"}
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 #: API servers send a bookmark about every minute: a watch that is silent for longer than two is not to be trusted.
 MAX_SILENCE_SECONDS = 150.0
-
-
-class Watch(Protocol[T_co]):
-    """What ListWatch and CombinedWatch have in common."""
-
-    @property
-    def synced(self) -> bool:
-        """Whether a full list was read, and the kind exists and may be read."""
-
-    @property
-    def problem(self) -> str | None:
-        """Return what is wrong, in words, or None."""
-
-    @property
-    def missing(self) -> bool:
-        """Whether the API server said last that it does not know the kind."""
-
-    @property
-    def last_contact_monotonic(self) -> float | None:
-        """Return when the server last confirmed the records."""
-
-    def start(self) -> None:
-        """Start watching."""
-
-    def stop(self) -> None:
-        """End watching."""
-
-    def records(self) -> Mapping[Key, T_co]:
-        """Return (namespace, name) -> record, a snapshot that never changes."""
-
-    def fresh(self, *, max_silence_seconds: float) -> bool:
-        """Whether it is synced and was confirmed lately."""
-
-    def seen_deleted(self, uid: str) -> bool:
-        """Whether an object was seen to be deleted, or to be wanted no more."""
 
 
 class CombinedWatch(Generic[T]):
@@ -129,7 +96,11 @@ class CombinedWatch(Generic[T]):
         return any(part.seen_deleted(uid) for part in self.parts)
 
 
-def doubt_of(name: str, watch: Watch[object]) -> str:
+#: What a controller watches, in one namespace or in several.
+Watch: TypeAlias = ListWatch[T] | CombinedWatch[T]
+
+
+def doubt_of(name: str, watch: Watch[Any]) -> str:
     """Say why nothing may be decided on what a watch shows; empty: it may. `name` is what it watches."""
     if not watch.synced:
         return watch.problem or f"the {name} are not listed yet"
@@ -216,3 +187,57 @@ def _parse_namespace(raw: object) -> Namespace | None:
         return None
     name = metadata.get("name")
     return Namespace(name=name if isinstance(name, str) else "", labels=kept_labels(metadata.get("labels")))
+
+
+def parse_node(raw: object) -> Node | None:
+    """Read a node; None unless GKE's label says which node pool it belongs to."""
+    metadata = fields.mapping(fields.mapping(raw).get("metadata"))
+    pool_name = fields.name(fields.mapping(metadata.get("labels")).get(constants.NODE_POOL))
+    if not pool_name:
+        return None
+    name = fields.name(metadata.get("name"))
+    what = f"node {name}"
+    created_at = parse_timestamp(metadata.get("creationTimestamp"))
+    if not name or created_at is None:
+        raise fields.MalformedObject(
+            f"node {name or '?'} of pool {pool_name}: it has no name, or creationTimestamp "
+            f"{fields.shown(metadata.get('creationTimestamp'))} is not an RFC 3339 time"
+        )
+    spec = fields.mapping(fields.mapping(raw).get("spec"))
+    status = fields.mapping(fields.mapping(raw).get("status"))
+    allocatable = fields.mapping(status.get("allocatable"))
+    chips = podspec.quantity_of(what, "allocatable", constants.TPU_RESOURCE, allocatable)
+    return Node(
+        name=name,
+        uid=fields.name(metadata.get("uid")),
+        pool_name=PoolName(pool_name),
+        labels=kept_labels(metadata.get("labels")),
+        taints=tuple(
+            Taint(
+                key=fields.name(taint.get("key")),
+                value=fields.name(taint.get("value")),
+                effect=fields.name(taint.get("effect")),
+            )
+            for taint in itertools.islice(fields.mappings(spec.get("taints")), bounds.NODE_TAINTS)
+        ),
+        ready=any(
+            condition.get("type") == "Ready" and condition.get("status") == "True"
+            for condition in fields.mappings(status.get("conditions"))
+        ),
+        cordoned=spec.get("unschedulable") is True,
+        cordoned_by_us=fields.mapping(metadata.get("annotations")).get(constants.CORDONED) == "true",
+        # A device plugin reports whole devices; a fraction could only be a promise that no pod can use.
+        allocatable_chips=int(chips),
+        allocatable_cpu_millicores=int(podspec.quantity_of(what, "allocatable", "cpu", allocatable) * 1000),
+        allocatable_memory_bytes=int(podspec.quantity_of(what, "allocatable", "memory", allocatable)),
+        provider_id=fields.name(spec.get("providerID")),
+        created_at=created_at,
+    )
+
+
+def kept_labels(raw: object) -> dict[str, str]:
+    """Read the labels of a node or namespace, as many as such an object needs; only administrators write them."""
+    entries = (
+        (fields.name(key), fields.name(value)) for key, value in fields.mapping(raw).items() if isinstance(value, str)
+    )
+    return dict(itertools.islice(entries, bounds.CLUSTER_OBJECT_LABELS))

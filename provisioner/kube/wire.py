@@ -8,9 +8,9 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import structlog
 import urllib3
@@ -146,23 +146,7 @@ def _excerpt(data: bytes) -> str:
     return repr(data[:80].decode("utf-8", "replace"))
 
 
-class Refusal(Protocol):
-    """An answer that is none: as much of urllib3's as its error says."""
-
-    @property
-    def status(self) -> int:
-        """The HTTP status."""
-
-    @property
-    def reason(self) -> str | None:
-        """The words behind it."""
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """By name, in whatever case."""
-
-
-def error_of(what: str, response: Refusal, data: bytes) -> errors.ClusterError:
+def error_of(what: str, response: urllib3.BaseHTTPResponse, data: bytes) -> errors.ClusterError:
     """Turn a refusal into our error, with the words of the Status object where there is one."""
     status: Any
     try:

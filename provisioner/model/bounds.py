@@ -2,7 +2,7 @@
 
 All are far above what an object needs that GKE or Kubernetes could serve, and so low that the work of a round and the
 memory of a record depend on what is served, not on what is asked for. They are checked where the text is read
-(`provisioner.kube.parse`, `provisioner.slices.planning.launch.capacity`). What exceeds one is not served, and an Event
+(`provisioner.kube`, `provisioner.slices.planning.launch.capacity`). What exceeds one is not served, and an Event
 InvalidTPURequest on its owner names the bound. docs/security.md has the table.
 """
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import structlog
 
 from provisioner import kube
-from provisioner.kube import writes
+from provisioner.kube import errors
 from provisioner.kube.gates import why_kept
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import WriteFailure
@@ -155,7 +155,7 @@ def failure_of(write: Write, error: kube.ClusterError) -> WriteFailure:
     """Return what a failed write means."""
     if isinstance(write, EvictPod) and isinstance(error, kube.TooManyRequests):
         return WriteFailure.NOT_NOW
-    return writes.failure_of(error)
+    return errors.failure_of(error)
 
 
 def _exchange(compute: Compute, call: Call) -> tuple[str, Callable[[], Result]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -43,7 +44,7 @@ def build(
     compute: Compute,
     *,
     exit_process: Callable[[int], object] = os._exit,
-    lease_clock: Callable[[], float] = kube.boot_clock,
+    lease_clock: Callable[[], float] = time.monotonic,
 ) -> Controller[Loop, Actor]:
     """Put the parts together; raise ServerError where an address cannot be read.
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import structlog
 
 from provisioner import constants, kube
-from provisioner.kube.identity import read_cluster_uid
+from provisioner.kube.live import read_cluster_uid
 from provisioner.kube.protocol import Timeouts, object_path
 from provisioner.kube.watches import UNFINISHED, doubt_of
 from provisioner.nodegroups import device_plugin
@@ -71,7 +72,7 @@ class Watches:
     requests: kube.Watch[Request]
     device_plugin: kube.Watch[DevicePlugin]
 
-    def named(self) -> dict[str, kube.Watch[object]]:
+    def named(self) -> dict[str, kube.Watch[Any]]:
         """All of them, by the name of what they watch."""
         return {
             Kind.TPU_NODE_GROUP.plural: self.groups,

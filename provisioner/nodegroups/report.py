@@ -48,7 +48,7 @@ _PASSING = frozenset({FailureKind.OPERATION_IN_THE_WAY, FailureKind.ALREADY_EXIS
 class Reporter:
     """Used by the loop's thread alone."""
 
-    recorder: kube.Recorder
+    recorder: kube.EventRecorder
     metrics: Metrics
     #: What is done is not done, and only the carrier says what that would be.
     dry_run: bool = False

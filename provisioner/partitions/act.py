@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import structlog
 
 from provisioner import kube
+from provisioner.kube.errors import failure_of
 from provisioner.kube.gates import why_kept
 from provisioner.kube.protocol import Api
-from provisioner.kube.writes import failure_of
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.partitions.gate import Gate

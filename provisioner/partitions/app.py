@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ def build(
     vipu: Mapping[str, Vipu],
     *,
     exit_process: Callable[[int], object] = os._exit,
-    lease_clock: Callable[[], float] = kube.boot_clock,
+    lease_clock: Callable[[], float] = time.monotonic,
 ) -> Parts:
     """Put the parts together; raise ServerError where an address cannot be read.
 

@@ -14,7 +14,7 @@ import structlog
 
 from provisioner import kube
 from provisioner.kube import fields
-from provisioner.kube.identity import read_cluster_uid
+from provisioner.kube.live import read_cluster_uid
 from provisioner.kube.protocol import Timeouts
 from provisioner.kube.watches import UNFINISHED, doubt_of
 from provisioner.model.capacity import Failure

@@ -40,7 +40,7 @@ _KINDS: Mapping[type[Write], str] = {SaveLedger: "save_ledger", OpenGate: "open_
 class Reporter:
     """Used by the loop's thread alone."""
 
-    recorder: kube.Recorder
+    recorder: kube.EventRecorder
     metrics: Metrics
     _lasting: Lasting = field(default_factory=Lasting)
     _events_dropped: int = 0

@@ -1,19 +1,139 @@
-"""What carries plans out: its calls run on threads, and their answers wait until the loop takes them."""
+"""What carries plans out: its calls run on pools of threads, and their answers wait until the loop takes them.
+
+Whoever submits a call never waits for it. Each call is answered once, or logged as crashed: one that cannot be
+submitted is given up and never made late. Keys say which calls are live: submitted, and the answer not taken.
+"""
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from provisioner.runtime.calls import Calls
+import structlog
+
+_log = structlog.get_logger(__name__)
 
 #: What is said of a change that is not sent for lack of it.
 NO_LEASE = "Not sent: too little time is left on the provisioner's leader lease."
 
+_NOT_SENT = "Not sent: the process could not start a thread for it."
+
 A = TypeVar("A")
+
+
+class Calls(Generic[A]):
+    """The calls of one process. `on_answer` is called by the threads, whenever an answer has come."""
+
+    def __init__(self, on_answer: Callable[[], None]) -> None:
+        self._on_answer = on_answer
+        self._answers: queue.SimpleQueue[tuple[str, A]] = queue.SimpleQueue()
+        #: Guards all below it.
+        self._idle = threading.Condition()
+        self._under_way = 0
+        self._closing = False
+        #: Calls that were submitted and have not begun.
+        self._waiting: set[object] = set()
+        self._live: set[str] = set()
+
+    def submit(
+        self,
+        call: Callable[[], A | None],
+        executor: Executor,
+        *,
+        key: str = "",
+        not_sent: Callable[[str], A] | None = None,
+    ) -> bool:
+        """Hand a call to its threads; False where that failed, and then it will never run.
+
+        `not_sent` makes the answer to a call that cannot be submitted, from words that say why.
+        """
+        ticket = object()
+        with self._idle:
+            self._waiting.add(ticket)
+            self._under_way += 1
+            if key:
+                self._live.add(key)
+        try:
+            executor.submit(self._run, ticket, call, key)
+        except Exception:  # noqa: BLE001 - whatever it was, the others have their turn
+            # A pool of threads that cannot start one more has queued the call all the same, and may come to it.
+            if not self._begin(ticket):
+                return True
+            _log.exception("call.not_submitted")
+            self._end()
+            if not_sent is not None:
+                self.put(not_sent(_NOT_SENT), key=key)
+            return False
+        return True
+
+    def put(self, answer: A, *, key: str = "") -> None:
+        """Hand over an answer."""
+        self._answers.put((key, answer))
+        self._on_answer()
+
+    def take(self) -> A | None:
+        """Return the next answer, None where there is none; its call is not live any more."""
+        try:
+            key, answer = self._answers.get_nowait()
+        except queue.Empty:
+            return None
+        with self._idle:
+            self._live.discard(key)
+        return answer
+
+    def live(self) -> frozenset[str]:
+        """Return the keys of calls that are submitted, and whose answer nobody has taken yet."""
+        with self._idle:
+            return frozenset(self._live)
+
+    @property
+    def under_way(self) -> int:
+        """How many calls are submitted and have not ended."""
+        return self._under_way
+
+    def close(self) -> None:
+        """Drop what has not begun."""
+        self._closing = True
+
+    def wait_until_idle(self, *, timeout_seconds: float) -> bool:
+        """Wait until no call is under way; False when the time is up."""
+        with self._idle:
+            return self._idle.wait_for(lambda: self._under_way == 0, timeout=timeout_seconds)
+
+    def _begin(self, ticket: object) -> bool:
+        """Whether the call is to be made, or given up, by who asks: only the first is told so."""
+        with self._idle:
+            waits = ticket in self._waiting
+            self._waiting.discard(ticket)
+            return waits
+
+    def _end(self) -> None:
+        with self._idle:
+            self._under_way -= 1
+            self._idle.notify_all()
+
+    def _run(self, ticket: object, call: Callable[[], A | None], key: str) -> None:
+        if not self._begin(ticket):
+            return
+        answer: A | None = None
+        try:
+            answer = None if self._closing else call()
+            if answer is not None:
+                self.put(answer, key=key)
+        except Exception:  # noqa: BLE001 - a thread's boundary
+            # It has no answer, so it is not live, and its outcome counts as unknown after a while.
+            _log.exception("call.crashed")
+        finally:
+            if answer is None and key:
+                with self._idle:
+                    self._live.discard(key)
+            self._end()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,28 +1,26 @@
 """Endpoints that take a JSON body and answer at once: what callers wait for, such as an API server for a webhook.
 
-What is quick is answered in the event loop, because a thread costs as much as a whole answer. The rest has lanes, so
-that nothing waits for what is slower than itself: small bodies in threads; large ones, one at a time; and answers that
-wait for somebody else (`Later`). When all places of a lane are taken, its requests wait for their turn, up to a limit;
+What is quick is answered in the event loop, because a thread costs as much as a whole answer. The rest has lanes of
+threads, so that nothing waits for what is slower than itself: small bodies; large ones, one at a time; and answers that
+wait for another server (`Later`). When all places of a lane are taken, its requests wait for their turn, up to a limit;
 more are answered 503 at once, so that a caller learns it in time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from provisioner.runtime.http import Address, HttpServer, Limits
 from provisioner.runtime.pages import Content
-from provisioner.runtime.resources import body_of
 
 _T = TypeVar("_T")
 
@@ -37,24 +35,15 @@ _PATIENCE_SECONDS = 4.0
 _BUSY = "too many requests at once\n"
 #: More threads would not be faster: Python computes in one at a time.
 _SMALL_AT_ONCE, _LARGE_AT_ONCE = 4, 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """What makes an answer."""
-
-    answer: Callable[[], Content]
-    #: It takes a millisecond or two at most, and is done in the event loop; otherwise in a thread.
-    quick: bool
-    #: What is held for it where it takes much memory: done one at a time, and counted, among large bodies.
-    large_bytes: int = 0
+#: Each may hold a large object that it has read: more would need more memory than the server has.
+_LATER_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Later:
-    """The rest of an answer, which has to wait for somebody else; awaited in the event loop."""
+    """The rest of an answer, which waits for another server."""
 
-    wait: Callable[[], Awaitable[Work]]
+    answer: Callable[[], Content]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,23 +97,29 @@ class _Lane:
             self._bytes -= size_bytes
 
 
-class _App:
-    """An ASGI app of its own: a framework's routing would cost as much as a whole answer."""
+class EndpointApp:
+    """An ASGI app of endpoints; at / it tells its name, as probes of what it replaces ask there.
+
+    It is one of its own: a framework's routing would cost as much as a whole answer.
+    """
 
     def __init__(self, name: str, endpoints: Sequence[Endpoint]) -> None:
+        """Serve these; `name` is the greeting."""
         self._greeting = f"{name}\n"
         self._endpoints = {each.path: each for each in endpoints}
-        self._threads = ThreadPoolExecutor(_SMALL_AT_ONCE + _LARGE_AT_ONCE, thread_name_prefix="endpoint")
+        threads = _SMALL_AT_ONCE + _LARGE_AT_ONCE + _LATER_AT_ONCE
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="endpoint")
         self._small = _Lane(places=_SMALL_AT_ONCE, waiting=256)
         self._large = _Lane(places=_LARGE_AT_ONCE, waiting=256, most_bytes=24 * 1024 * 1024)
-        self._later = _Lane(places=64, waiting=256)
+        self._later = _Lane(places=_LATER_AT_ONCE, waiting=256)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Implement ASGI."""
         found = self._find(scope)
         if isinstance(found, Response):
             await found(scope, receive, send)
             return
-        body = await body_of(receive)
+        body = await Request(scope, receive).body()
         try:
             content = await self._answer(found, body, time.perf_counter())
         except _Busy:
@@ -156,22 +151,16 @@ class _App:
             async with self._large.place(len(body)):
                 # Its rest is answered here, too: nobody keeps many of them while they wait.
                 content = await self._in_thread(lambda: endpoint.begin(body, since))
-                return await self._in_thread((await content.wait()).answer) if isinstance(content, Later) else content
+                return await self._in_thread(content.answer) if isinstance(content, Later) else content
         if endpoint.quick and _is_quick(body):
             content = endpoint.begin(body, since)
         else:
             async with self._small.place():
                 content = await self._in_thread(lambda: endpoint.begin(body, since))
-        return await self._finish(content) if isinstance(content, Later) else content
-
-    async def _finish(self, later: Later) -> Content:
+        if not isinstance(content, Later):
+            return content
         async with self._later.place():
-            work = await later.wait()
-        if work.quick:
-            return work.answer()
-        lane = self._large if work.large_bytes else self._small
-        async with lane.place(work.large_bytes):
-            return await self._in_thread(work.answer)
+            return await self._in_thread(content.answer)
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
@@ -179,20 +168,3 @@ class _App:
 
 def _is_quick(body: bytes) -> bool:
     return len(body) <= _QUICK_BYTES and body.count(b"{") + body.count(b"[") <= _QUICK_PARTS
-
-
-def make_endpoint_server(
-    name: str,
-    address: Address,
-    endpoints: Sequence[Endpoint],
-    *,
-    limits: Limits,
-    tls: ssl.SSLContext | None = None,
-    at_end: Callable[[], None] = lambda: None,
-) -> HttpServer:
-    """Return a server of endpoints; at / it tells its name, as probes of what it replaces ask there.
-
-    `at_end` is called in the event loop when it ends.
-    """
-    app: ASGIApp = _App(name, endpoints)
-    return HttpServer({address: app}, name=name, limits=limits, tls=tls, at_end=at_end)

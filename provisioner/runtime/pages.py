@@ -1,9 +1,18 @@
-"""Pages that an HTTP server adds to its own: what a product serves, without knowing HTTP."""
+"""Pages that an HTTP server adds to its own: what a product serves, without knowing HTTP; files of a package too."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import resources
+
+#: Nothing but what is served here; not even a frame of somebody else's around it.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,3 +33,26 @@ class Page:
     make: Callable[[], Content]
     #: So many requests are served at once; more are answered 503.
     at_once: int = 8
+
+
+def file_pages(package: str, files: Mapping[str, tuple[str, str]]) -> tuple[Page, ...]:
+    """Return pages: by path, the name of a file in the package, and its media type."""
+    return tuple(
+        Page(path=path, make=functools.partial(_content, package, name, media_type))
+        for path, (name, media_type) in files.items()
+    )
+
+
+@functools.cache
+def _content(package: str, name: str, media_type: str) -> Content:
+    body = resources.files(package).joinpath(name).read_bytes()
+    headers = {
+        # A browser asks each time: a new release is seen at once.
+        "Cache-Control": "no-cache",
+        "Content-Security-Policy": _POLICY,
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        # The same, compressed or not.
+        "ETag": f'W/"{hashlib.sha256(body).hexdigest()[:16]}"',
+    }
+    return Content(body=body, media_type=media_type, headers=headers)

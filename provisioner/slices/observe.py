@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
+from typing import Any
 
 import structlog
 
@@ -43,9 +44,9 @@ class Watches:
     #: The ConfigMap that pauses the creation of pools: when it was created.
     pause: kube.Watch[datetime] | None = None
 
-    def named(self) -> dict[str, kube.Watch[object]]:
+    def named(self) -> dict[str, kube.Watch[Any]]:
         """All of them, by the name of what they watch."""
-        named: dict[str, kube.Watch[object]] = {
+        named: dict[str, kube.Watch[Any]] = {
             **{KINDS[kind].resource: watch for kind, watch in self.workloads.items()},
             "pods": self.pods,
             "nodes": self.nodes,

@@ -62,7 +62,7 @@ class _Told:
 class Reporter:
     """Used by the loop's thread alone."""
 
-    recorder: kube.Recorder
+    recorder: kube.EventRecorder
     metrics: Metrics
     supplier_name: str = "GKE"
     journal: Journal = field(default_factory=Journal)

@@ -23,16 +23,15 @@ from provisioner.admission.review import Answer, Deferred, Notice, Request
 from provisioner.environment import Injection, OwnerKey, Wrong, jobset_key, stateful_set_key
 from provisioner.environment import Settings as EnvironmentSettings
 from provisioner.environment.first_pod import problems_of_first_pod
-from provisioner.environment.review import judge_pod, object_of
-from provisioner.kube import EventRecorder, fields
-from provisioner.kube.protocol import Api
-from provisioner.kube.reader import Reader, reader_of
+from provisioner.environment.review import OwnerError, judge_pod, object_of
+from provisioner.kube import EventRecorder, errors, fields
+from provisioner.kube.protocol import Api, Timeouts, object_path
 from provisioner.model.workloads import ObjectRef
 from provisioner.partitions import handover
 from provisioner.partitions.admission import injection as ipus
 from provisioner.partitions.admission.review import review_pod as review_pod_with_ipus
-from provisioner.runtime import garbage, signals
-from provisioner.runtime.endpoints import make_endpoint_server
+from provisioner.runtime import process
+from provisioner.runtime.endpoints import EndpointApp
 from provisioner.runtime.http import HttpServer, Limits, ServerError, parse_address
 from provisioner.runtime.repeats import Repeats
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
@@ -42,7 +41,6 @@ from provisioner.slices.admission.validation import Judge, Mode, review_scale, r
 from provisioner.slices.offline.assumed import settings_by_object
 from provisioner.slices.suppliers.rules import rules_of
 from provisioner.webhook.metrics import Metrics
-from provisioner.webhook.owners import Owners
 from provisioner.workloads.owners import controller_of
 
 _log = structlog.get_logger(__name__)
@@ -57,6 +55,8 @@ _DRAIN_SECONDS = 8.0
 _LIMITS = Limits(
     connections=512, request_seconds=15.0, idle_seconds=120, body_bytes=8 * 1024 * 1024, held_bytes=48 * 1024 * 1024
 )
+#: Of a read; webhooks have ten seconds by default, and reviews wait for up to four for their turn.
+_READ_TIMEOUTS = Timeouts(connect_seconds=1.0, read_seconds=2.0)
 _STOPPED = "the thread that keeps the certificates has ended"
 _DATED = "the certificate may not be trusted any more: it was not looked at for long, or it ended"
 
@@ -167,19 +167,12 @@ def build(
     address = parse_address(addresses.webhooks)
     if address is None:
         raise ServerError("the address of the webhooks cannot be disabled")
-    reader = reader_of(api)
     recorder = EventRecorder(api, instance=platform.node())
-    hooks = make_hooks(settings, reader, variables or {}, partial(_tell, recorder, Repeats()))
+    hooks = make_hooks(settings, api, variables or {}, partial(_tell, recorder, Repeats()))
     for each in hooks:
         metrics.know(each.name)
-    server = make_endpoint_server(
-        NAME,
-        address,
-        [endpoint_of(each, metrics) for each in hooks],
-        limits=_LIMITS,
-        tls=context,
-        at_end=reader.close,
-    )
+    endpoints = EndpointApp(NAME, [endpoint_of(each, metrics) for each in hooks])
+    server = HttpServer({address: endpoints}, name=NAME, limits=_LIMITS, tls=context)
     webhook: WebhookServer
     status = make_status_server(
         NAME,
@@ -201,23 +194,23 @@ def build(
     return webhook
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pending:
-    """Implements `owners.Pending`: what is admitted as it is where nothing can be read."""
+def _read_owner(api: Api, key: OwnerKey) -> Mapping[str, Any] | None:
+    """Read an object as it is at this moment; None where there is none."""
+    try:
+        path = object_path(key.resource, key.name, namespace=key.namespace, root=key.root)
+        return api.get(path, timeouts=_READ_TIMEOUTS)
+    except errors.NotFound:
+        return None
+    except (errors.ClusterError, ValueError) as error:
+        raise OwnerError(str(error)) from error
 
-    key: OwnerKey
-    judge: Callable[[Mapping[str, Any] | None], Answer]
-    #: Its controller, which alone would be answered.
-    maker: ObjectRef | None = None
 
-    def without(self, why: str) -> Answer:
-        told = f"{self.key.title} could not be read ({why})"
-        message = f"A Job is created without the selectors that it was to get: {told}"
-        notice = Notice(about=self.maker, message=message) if self.maker is not None else None
-        return Answer(warnings=(f"{told}, so that this is admitted as it is",), notice=notice)
-
-    def is_long(self, _owner: Mapping[str, Any] | None) -> bool:
-        return True
+def _admitted_unread(key: OwnerKey, why: OwnerError, maker: ObjectRef | None = None) -> Answer:
+    """Admit an object as it is; the controller that made it would be the only one to see the warning."""
+    told = f"{key.title} could not be read ({why})"
+    message = f"A Job is created without the selectors that it was to get: {told}"
+    notice = Notice(about=maker, message=message) if maker is not None else None
+    return Answer(warnings=(f"{told}, so that this is admitted as it is",), notice=notice)
 
 
 def _tell(recorder: EventRecorder, repeats: Repeats, notice: Notice) -> None:
@@ -232,7 +225,7 @@ def _tell(recorder: EventRecorder, repeats: Repeats, notice: Notice) -> None:
 
 def make_hooks(
     settings: WebhookSettings,
-    reader: Reader,
+    api: Api,
     variables: Mapping[str, str],
     tell: Callable[[Notice], None] = lambda _: None,
 ) -> list[Hook]:
@@ -240,11 +233,11 @@ def make_hooks(
     environment = EnvironmentSettings(
         injection=Injection(settings.injection), topology=settings.topology, wrong=Wrong(settings.wrong)
     )
-    owners = Owners(reader)
+    read_owner = partial(_read_owner, api)
 
     def environment_of(request: Request) -> Answer | Deferred:
         found = judge_pod(request, environment)
-        return found if isinstance(found, Answer) else partial(owners.finish, found)
+        return found if isinstance(found, Answer) else partial(found.finish, read_owner)
 
     changes = JobChanges(
         job_key=settings.job_key_selector, location_hint=settings.location_hint, on_demand=settings.force_on_demand
@@ -261,11 +254,16 @@ def make_hooks(
         if (request.kind, request.subresource) != ("Scale", "scale") or mode is Mode.OFF:
             return review_workload(request, judge, mode)
 
-        def judged(scaled: Mapping[str, Any] | None) -> Answer:
+        key = stateful_set_key(request.namespace, request.name)
+
+        def finish() -> Answer:
+            try:
+                scaled = read_owner(key)
+            except OwnerError as error:
+                return _admitted_unread(key, error)
             return Answer() if scaled is None else review_scale(request, scaled, judge, mode)
 
-        key = stateful_set_key(request.namespace, request.name)
-        return partial(owners.finish, _Pending(key=key, judge=judged))
+        return finish
 
     def jobs_of(request: Request) -> Answer | Deferred:
         jobset = jobset_to_read(request, changes)
@@ -274,8 +272,15 @@ def make_hooks(
         key = jobset_key(request.namespace, jobset)
         owner = controller_of(fields.mapping(request.object.get("metadata")))
         maker = object_of(owner, request.namespace) if owner is not None else None
-        judged = partial(review_job, request, changes, judge)
-        return partial(owners.finish, _Pending(key=key, judge=judged, maker=maker))
+
+        def finish() -> Answer:
+            try:
+                jobset_read = read_owner(key)
+            except OwnerError as error:
+                return _admitted_unread(key, error, maker)
+            return review_job(request, changes, judge, jobset_read)
+
+        return finish
 
     return [
         Hook(
@@ -334,8 +339,8 @@ def run(
         _log.info("webhook.stopping", signal=signal_name)
         ended.set()
 
-    signals.on_end(stop)
-    garbage.look_less_often()
+    process.on_end(stop)
+    process.look_less_often()
     webhook.start()
     _log.info(
         "webhook.started",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from typing import Any
@@ -14,8 +13,8 @@ from structlog.testing import capture_logs
 
 from provisioner.admission.hooks import Hook, endpoint_of
 from provisioner.admission.patch import Operation, pointer
-from provisioner.admission.review import Answer, Deferred, Judgement, Request, encode_answer, parse_review
-from provisioner.runtime.endpoints import Later, Work
+from provisioner.admission.review import Answer, Deferred, Request, encode_answer, parse_review
+from provisioner.runtime.endpoints import Later
 from tests.support.endpoints import answer_of
 from tests.support.patches import apply_patch
 
@@ -104,44 +103,21 @@ def test_what_a_terminal_would_obey_is_not_shown(answer: Answer):
     assert text == "a\ufffd[31m\ufffdb c \ufffd\ufffd"
 
 
-def test_a_judgement_that_waits_for_somebody_else_is_made_later():
-    async def later() -> Judgement:
-        return Judgement(judge=lambda: Answer(warnings=("at last",)))
-
-    status, answer, outcomes = post(review(), later)
+def test_a_review_that_waits_for_somebody_else_is_answered_later():
+    status, answer, outcomes = post(review(), lambda: Answer(warnings=("at last",)))
     assert (status, outcomes) == (200, ["warned"])
     assert answer["response"]["warnings"] == ["at last"]
-
-    async def fails() -> Judgement:
-        raise ValueError("boom")
 
     def boom() -> Answer:
         raise ValueError("boom")
 
-    async def fails_later() -> Judgement:
-        return Judgement(judge=boom)
-
-    for each in (fails, fails_later):
-        _, answer, outcomes = post(review(), each)
-        assert outcomes == ["failed"]
-        assert answer["response"]["warnings"] == [
-            "tpu-provisioner: the webhook pods failed, see its log; nothing was changed"
-        ]
-
-
-@pytest.mark.parametrize("quick", [True, False])
-def test_what_waits_says_what_takes_its_time(quick: bool):
-    async def later() -> Judgement:
-        return Judgement(judge=Answer, quick=quick)
-
-    endpoint = endpoint_of(Hook(name="pods", path="/mutate", answer=lambda _: later), Counted())
-    begun = endpoint.begin(json.dumps(review()).encode(), 0.0)
-    assert isinstance(begun, Later)
-    assert asyncio.run(_awaited(begun)).quick == quick
-
-
-async def _awaited(later: Later) -> Work:
-    return await later.wait()
+    endpoint = endpoint_of(Hook(name="pods", path="/mutate", answer=lambda _: boom), Counted())
+    assert isinstance(endpoint.begin(json.dumps(review()).encode(), 0.0), Later)
+    _, answer, outcomes = post(review(), boom)
+    assert outcomes == ["failed"]
+    assert answer["response"]["warnings"] == [
+        "tpu-provisioner: the webhook pods failed, see its log; nothing was changed"
+    ]
 
 
 def test_the_time_of_a_review_begins_when_its_body_is_there():

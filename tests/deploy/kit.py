@@ -20,7 +20,7 @@ import yaml
 
 from provisioner import constants, kube
 from provisioner.kube.protocol import Timeouts, object_path
-from provisioner.kube.rights import ACCESS_REVIEWS, Right
+from provisioner.slices.preflight.in_kubernetes import ACCESS_REVIEWS, Right
 from provisioner.workloads import KINDS
 from rehearsal.demos import ProvisionerProcess, Rehearsal
 from rehearsal.demos.world import CLUSTER, LOCATION, PROJECT, ZONE

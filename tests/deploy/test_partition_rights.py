@@ -13,11 +13,11 @@ import yaml
 
 from provisioner import kube
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.kube.rights import Right
 from provisioner.model.workloads import ObjectRef
 from provisioner.partitions import handover, names
 from provisioner.partitions.observe import make_ledger_watch, make_pod_watch
 from provisioner.partitions.report import Reporter
+from provisioner.slices.preflight.in_kubernetes import Right
 from rehearsal.demos import Rehearsal, RehearsalError
 from rehearsal.demos.world import wait_for
 from tests.deploy.kit import DEPLOY, NAMESPACE, granted_by, only, right_of, rights

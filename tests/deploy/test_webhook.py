@@ -21,9 +21,9 @@ from deploy import chart, overlay
 from provisioner import kube
 from provisioner.cli import webhook as webhook_command
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.kube.rights import Right
 from provisioner.settings.webhook import OPTIONS, WebhookSettings
 from provisioner.slices.admission import validation
+from provisioner.slices.preflight.in_kubernetes import Right
 from provisioner.webhook.app import Addresses, make_hooks
 from provisioner.workloads import JOBSET
 from rehearsal.demos import Rehearsal, RehearsalError
@@ -47,7 +47,6 @@ from tests.deploy.kit import (
 )
 from tests.deploy.mainjob import used_rights
 from tests.e2e.kit import PATIENCE_SECONDS, Ground
-from tests.support.endpoints import Reads
 from tests.support.kube import FakeKube
 from tests.support.objects import pod_spec, raw_job, raw_jobset
 
@@ -129,7 +128,7 @@ def test_the_parts_meet(component: _Documents) -> None:
     assert service["metadata"]["name"] == settings.service
     assert [(each["port"], each["targetPort"]) for each in service["spec"]["ports"]] == [(443, "webhooks")]
     assert only(component, "Secret")["metadata"]["name"] == f"{settings.service}-certificates"
-    paths = {each.path for each in make_hooks(settings, Reads(FakeKube()), {})}
+    paths = {each.path for each in make_hooks(settings, FakeKube(), {})}
     asked = set()
     for configuration in _configurations(component):
         assert configuration["metadata"]["name"] == settings.configuration

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.kube.parse import parse_node
+from provisioner.kube.watches import parse_node
 from provisioner.model import bounds
 from provisioner.model.workloads import Requirements, Workload
 from provisioner.workloads.jobset import parse_jobset

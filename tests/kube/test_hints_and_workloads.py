@@ -91,20 +91,6 @@ def test_after_a_lost_answer_the_object_is_read_again(kube: FakeKube) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "want"),
-    [
-        pytest.param(None, {}, id="no data"),
-        pytest.param([1], {}, id="data that is no map"),
-        pytest.param({"a": 1, "b": "2"}, {"b": "2"}, id="a value that is no text"),
-    ],
-)
-def test_hints_that_make_no_sense_are_as_good_as_none(kube: FakeKube, data: Any, want: dict[str, str]) -> None:
-    """Losing hints is safe."""
-    kube.put_object(MAP, {"data": data})
-    assert want == HintsStore(kube, "system").load()
-
-
-@pytest.mark.parametrize(
     "error",
     [
         errors.Forbidden("no", status=403),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provisioner import kube
-from provisioner.kube.identity import read_cluster_uid
+from provisioner.kube.live import read_cluster_uid
 from provisioner.kube.protocol import Timeouts
 from tests.support.kube import FakeKube
 

@@ -724,12 +724,6 @@ def test_http_410_on_the_wire_lists_anew(server: WireServer, wired: ListWatch[in
     assert until(lambda: dict(wired.records()) == {("n", "b"): 2})
 
 
-def test_a_read_time_out_shorter_than_a_watch_is_refused() -> None:
-    """Quiet objects would look like a hung server, again and again."""
-    with pytest.raises(ValueError, match="must be longer than a watch"):
-        WatchOptions(read_timeout_seconds=60)
-
-
 def test_stop_is_prompt_while_a_watch_is_silent(server: WireServer, tmp_path: Path) -> None:
     """The stream is closed, not waited for."""
     server.answer(f"GET {THINGS}", listing())

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.kube.fields import MalformedObject
-from provisioner.kube.parse import parse_node
 from provisioner.kube.quantities import parse_quantity, parse_timestamp
+from provisioner.kube.watches import parse_node
 from provisioner.model.capacity import Taint
 from provisioner.model.workloads import Expression, Toleration
 from provisioner.workloads.jobset import parse_jobset

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provisioner import kube
-from provisioner.kube.writes import failure_of
+from provisioner.kube.errors import failure_of
 from provisioner.model.writes import WriteFailure
 
 

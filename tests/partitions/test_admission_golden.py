@@ -17,7 +17,6 @@ from provisioner.settings import SettingsError
 from provisioner.settings.webhook import read_webhook_settings
 from provisioner.webhook.app import make_hooks
 from tests.support import reviews
-from tests.support.endpoints import Reads
 from tests.support.kube import FakeKube
 from tests.support.patches import apply_patch
 
@@ -26,7 +25,7 @@ CASES = sorted(Path("tests/data/partitions").glob("*.json"))
 
 def answer_to(variables: dict[str, str], review: dict[str, Any]) -> dict[str, Any]:
     """Post a review to the server's webhook; return the answer with the patch decoded."""
-    hooks = make_hooks(read_webhook_settings(variables), Reads(FakeKube()), {})
+    hooks = make_hooks(read_webhook_settings(variables), FakeKube(), {})
     return reviews.answer_to(hooks, "/mutate/partitions", review)
 
 

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from provisioner.runtime.calls import Calls
+from provisioner.runtime.actor import Calls
 
 
 @pytest.fixture

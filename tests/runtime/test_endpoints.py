@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from provisioner.runtime import endpoints
-from provisioner.runtime.endpoints import Endpoint, Later, Work, _App, _Busy, _Lane
+from provisioner.runtime.endpoints import Endpoint, EndpointApp, Later, _Busy, _Lane
 from provisioner.runtime.pages import Content
 
 DONE = Content(body=b"done", media_type="text/plain")
@@ -104,7 +104,7 @@ Respond = Callable[..., Awaitable[tuple[int, bytes]]]
 @asynccontextmanager
 async def serving(*each: Endpoint) -> AsyncIterator[Respond]:
     """Give what posts a body to an app and returns status and body of the answer."""
-    app = _App("a-server", each)
+    app = EndpointApp("a-server", each)
 
     async def respond(path: str, body: bytes = b"{}") -> tuple[int, bytes]:
         sent: list[Any] = []
@@ -139,29 +139,25 @@ LARGE = b" " * 200_000
         pytest.param(True, LARGE, False, id="a large body"),
     ],
 )
-@pytest.mark.parametrize("later", [None, True, False], ids=["at once", "later, quick", "later, slow"])
-def test_what_the_event_loop_does_itself(*, quick: bool, body: bytes, in_loop: bool, later: bool | None):
-    """Nothing that could hold up the others; and the rest of what is large takes no other place."""
+@pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
+def test_what_the_event_loop_does_itself(*, quick: bool, body: bytes, in_loop: bool, later: bool):
+    """Nothing that could hold up the others."""
     threads: list[bool] = []
 
     def note() -> Content:
         threads.append(threading.current_thread() is threading.main_thread())
         return DONE
 
-    async def wait() -> Work:
-        threads.append(threading.current_thread() is threading.main_thread())
-        return Work(answer=note, quick=bool(later))
-
     def begin(got: bytes, _since: float) -> Content | Later:
         assert got == body
-        return note() if later is None else (note(), Later(wait=wait))[1]
+        return (note(), Later(answer=note))[1] if later else note()
 
     async def play() -> None:
         async with serving(Endpoint(path="/", begin=begin, quick=quick)) as respond:
             assert await respond("/", body) == (200, b"done")
 
     asyncio.run(play())
-    assert threads == [in_loop] + ([] if later is None else [True, later and len(body) < len(LARGE)])
+    assert threads == [in_loop, False][: 1 + later]
 
 
 def test_the_time_is_that_of_the_whole_body():
@@ -190,19 +186,15 @@ def test_the_time_is_that_of_the_whole_body():
 def test_nobody_waits_for_what_is_slower(monkeypatch: pytest.MonkeyPatch):
     """While all places for slow, large and waiting answers are taken, quick ones are given, and more are refused."""
     monkeypatch.setattr(endpoints, "_SMALL_AT_ONCE", 2)
-    go_on, hang_on = threading.Event(), asyncio.Event()
+    go_on = threading.Event()
 
     def slow(_body: bytes, _since: float) -> Content:
         go_on.wait(20)
         return DONE
 
-    async def hang() -> Work:
-        await hang_on.wait()
-        return Work(answer=lambda: DONE, quick=True)
-
     paths = [
         Endpoint(path="/slow", begin=slow),
-        Endpoint(path="/later", begin=lambda _body, _since: Later(wait=hang), quick=True),
+        Endpoint(path="/later", begin=lambda body, since: Later(answer=lambda: slow(body, since)), quick=True),
         Endpoint(path="/quick", begin=lambda _body, _since: DONE, quick=True),
     ]
 
@@ -213,18 +205,17 @@ def test_nobody_waits_for_what_is_slower(monkeypatch: pytest.MonkeyPatch):
             many += [asyncio.ensure_future(respond("/later")) for _ in range(400)]
             await settle()
             refused = [each.result()[0] for each in many if each.done()]
-            # 2 and 256 of the slow, 64 and 256 of those that wait, and the large of 24 MiB are kept.
-            assert refused == [503] * (830 - 258 - 320 - 125)
+            # 2 and 256 of the slow, 8 and 256 of those that wait, and the large of 24 MiB are kept.
+            assert refused == [503] * (830 - 258 - 264 - 125)
             assert await respond("/quick") == (200, b"done")
             go_on.set()
-            hang_on.set()
-            assert sorted(status for status, _ in await asyncio.gather(*many)) == [200] * 703 + [503] * 127
+            assert sorted(status for status, _ in await asyncio.gather(*many)) == [200] * 647 + [503] * 183
 
     asyncio.run(play())
 
 
-def test_what_takes_much_memory_is_done_one_at_a_time():
-    """Large bodies, and what is large when it comes later; whatever is small goes on."""
+def test_large_bodies_are_answered_one_at_a_time():
+    """Their rest, too; whatever is small goes on."""
     go_on, running, most = threading.Event(), [], []
 
     def slow() -> Content:
@@ -234,46 +225,22 @@ def test_what_takes_much_memory_is_done_one_at_a_time():
         running.pop()
         return DONE
 
-    async def wait() -> Work:
-        return Work(answer=slow, quick=False, large_bytes=1_000_000)
-
     paths = [
         Endpoint(path="/large", begin=lambda _body, _since: slow()),
-        Endpoint(path="/later", begin=lambda _body, _since: Later(wait=wait), quick=True),
+        Endpoint(path="/later", begin=lambda _body, _since: Later(answer=slow), quick=True),
         Endpoint(path="/small", begin=lambda _body, _since: DONE),
     ]
 
     async def play() -> None:
         async with serving(*paths) as respond:
-            many = [asyncio.ensure_future(respond("/large", LARGE))]
-            many += [asyncio.ensure_future(respond("/later")) for _ in range(6)]
+            many = [asyncio.ensure_future(respond(each, LARGE)) for each in ("/large", "/later", "/later")]
             await settle()
             assert await respond("/small") == (200, b"done")
             go_on.set()
             assert {status for status, _ in await asyncio.gather(*many)} == {200}
 
     asyncio.run(play())
-    assert most == [1] * 7
-
-
-def test_what_is_held_for_large_answers_is_bounded():
-    """Those beyond it are refused, whether they are large from the beginning or later."""
-    go_on = threading.Event()
-
-    async def wait() -> Work:
-        return Work(answer=lambda: (go_on.wait(20), DONE)[1], quick=False, large_bytes=1_000_000)
-
-    later = Endpoint(path="/later", begin=lambda _body, _since: Later(wait=wait), quick=True)
-
-    async def play() -> None:
-        async with serving(later) as respond:
-            many = [asyncio.ensure_future(respond("/later")) for _ in range(40)]
-            await settle()
-            go_on.set()
-            statuses = sorted(status for status, _ in await asyncio.gather(*many))
-            assert statuses == [200] * 25 + [503] * 15
-
-    asyncio.run(play())
+    assert most == [1] * 3
 
 
 @pytest.mark.parametrize(
@@ -290,7 +257,7 @@ def test_what_is_held_for_large_answers_is_bounded():
 )
 def test_what_is_asked_for(method: str, path: str, headers: list[tuple[bytes, bytes]], status: int):
     async def play() -> int:
-        app = _App("a-server", [Endpoint(path="/here", begin=lambda _body, _since: DONE, quick=True)])
+        app = EndpointApp("a-server", [Endpoint(path="/here", begin=lambda _body, _since: DONE, quick=True)])
         sent: list[Any] = []
 
         async def receive() -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import http.client
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -24,6 +25,8 @@ class Ground:
     def __init__(self) -> None:
         self.counting, self.entered, self.go_on = threading.Lock(), threading.Semaphore(0), threading.Event()
         self.working = self.most_working = 0
+        self.begins: list[float] = []
+        self.ends: list[float] = []
         self.server: HttpServer = make_status_server(
             "a-controller",
             Scrapes(address="0", exposition=bytes),
@@ -48,9 +51,11 @@ class Ground:
         with self.counting:
             self.working += 1
             self.most_working = max(self.most_working, self.working)
+            self.begins.append(time.monotonic())
             self.entered.release()
         self.go_on.wait(5)
         with self.counting:
+            self.ends.append(time.monotonic())
             self.working -= 1
         return Content(body=b"heavy", media_type="text/plain")
 
@@ -138,8 +143,10 @@ def test_pages_are_created_one_at_a_time_and_probes_do_not_wait_for_them(ground:
     with ThreadPoolExecutor(5) as pool:
         asking = [pool.submit(ask, "/heavy") for _ in range(5)]
         assert ground.entered.acquire(timeout=5)
-        assert not ground.entered.acquire(timeout=0.3)
+        assert not ground.entered.acquire(timeout=0.6)
         assert ask("/healthz") == b"ok\n"
         ground.go_on.set()
         assert {each.result(10) for each in asking} == {b"heavy"}
     assert ground.most_working == 1
+    # As much time passes after the first as it took, half a second at most.
+    assert ground.begins[1] - ground.ends[0] >= 0.45

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from provisioner.runtime import signals
+from provisioner.runtime import process
 
 #: These tests start Python.
 pytestmark = pytest.mark.timeout(60)
@@ -42,7 +42,7 @@ def test_the_action_gets_the_name_of_the_signal(number: signal.Signals) -> None:
         told.append((name, threading.current_thread() is threading.main_thread()))
         done.set()
 
-    signals.on_end(action)
+    process.on_end(action)
     signal.raise_signal(number)
     assert done.wait(_PATIENCE_SECONDS)
     assert told == [(number.name, False)]
@@ -52,7 +52,7 @@ def test_an_event_whose_lock_the_main_thread_holds_is_set_all_the_same() -> None
     """In a process of its own: a handler that waits for its own thread would never come back."""
     program = """
 import signal, threading
-from provisioner.runtime import signals
+from provisioner.runtime import process
 
 class Lock:
     # The lock of an Event, with a signal while the main thread holds it.
@@ -68,7 +68,7 @@ class Lock:
         return getattr(self.lock, name)
 
 wake, stopped = threading.Event(), threading.Event()
-signals.on_end(lambda name: (wake.set(), stopped.set()))
+process.on_end(lambda name: (wake.set(), stopped.set()))
 wake._cond = Lock(wake._cond)
 wake.clear()
 print("stopped", stopped.wait(10))
@@ -112,7 +112,7 @@ def test_a_log_line_in_the_midst_of_a_log_line_is_written(capsys: pytest.Capture
         log.info("stopping: %s", name)
         done.set()
 
-    signals.on_end(action)
+    process.on_end(action)
     log.info("a round")
     assert done.wait(_PATIENCE_SECONDS)
     assert raw.written == b"a round\nstopping: SIGTERM\n"

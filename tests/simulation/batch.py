@@ -10,7 +10,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from provisioner.runtime import garbage
+from provisioner.runtime import process
 from tests.simulation.planted import bug_named, planted
 from tests.simulation.run import SETTLED_WITHIN_SECONDS, Outcome, run_seed
 
@@ -34,7 +34,7 @@ def run(*, first: int, count: int, jobs: int) -> int:
     """Run seeds; print figures and every violation; return the exit code."""
     started = time.perf_counter()
     outcomes: list[Outcome] = []
-    with ProcessPoolExecutor(max_workers=jobs, initializer=garbage.look_less_often) as pool:
+    with ProcessPoolExecutor(max_workers=jobs, initializer=process.look_less_often) as pool:
         for outcome in pool.map(run_seed, range(first, first + count), chunksize=_CHUNK):
             outcomes.append(outcome)
             if outcome.problem:
@@ -67,7 +67,7 @@ def find(bugs: list[str], *, first: int, most_seeds: int, jobs: int) -> int:
     started = time.perf_counter()
     search = functools.partial(find_one, first=first, most_seeds=most_seeds)
     missed = 0
-    with ProcessPoolExecutor(max_workers=jobs, initializer=garbage.look_less_often) as pool:
+    with ProcessPoolExecutor(max_workers=jobs, initializer=process.look_less_often) as pool:
         for found in pool.map(search, bugs):
             if found.outcome is None:
                 missed += 1

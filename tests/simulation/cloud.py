@@ -182,7 +182,7 @@ class Wire(requests.adapters.BaseAdapter):
         fault = self._calls.gke_fault(process, found.method)
         process.travel(fault.delay_seconds if fault is not None else 0.0, may_pause=not changes)
         if agenda.now > limit:
-            # Never sent, by the client's own time-out: a frozen process does not send what it should have sent before.
+            # The connection was not made in time, so nothing was sent.
             raise requests.ReadTimeout("the time is up")
         body = json.loads(request.body) if request.body else None
         creates = body if found.method == "nodePools.create" else None

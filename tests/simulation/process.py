@@ -97,7 +97,6 @@ class Process:
         client = GkeClient(
             ClusterName(project=CLUSTER.project, location=CLUSTER.location, cluster=CLUSTER.cluster),
             endpoint="http://127.0.0.1:1",
-            monotonic=self._monotonic,
         )
         client._session.mount("http://", Wire(simulation.cloud, self, simulation.calls, simulation.checker))
         gke = RetryingGke(client, sleep=self.travel, rng=self.stage.rng)
@@ -109,7 +108,8 @@ class Process:
                 identity=name,
                 on_started=self.wake,
                 on_lost=self._lose,
-                clocks=kube.LeaseClocks(boot=self._monotonic, now=self.now),
+                clock=self._monotonic,
+                now=self.now,
                 rng=self.stage.rng,
             )
             if elected

@@ -15,8 +15,8 @@ import functools
 import math
 
 from provisioner import constants
-from provisioner.kube.parse import parse_node
 from provisioner.kube.protocol import object_path
+from provisioner.kube.watches import parse_node
 from provisioner.model.capacity import Node
 from tests.simulation.jobs import JobController
 from tests.simulation.objects import Claim, JobRun, JobSetRun, PodRun, SetRun, Shape, WorkloadRun, raw_pod

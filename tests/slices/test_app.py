@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from provisioner import controller
 from provisioner import controller as controlling
 from provisioner.controller import Addresses, Controller
 from provisioner.kube import errors
 from provisioner.model.capacity import PoolName
-from provisioner.runtime import last_words
 from provisioner.slices import app
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import LookUp, LookUpKind, Plan
@@ -152,8 +152,8 @@ def test_a_renewal_that_hangs_does_not_hide_the_loss(process: Process) -> None:
 def test_a_log_that_hangs_does_not_keep_the_process(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever reads our output may have stopped; the last line gets its second and no more."""
     release = threading.Event()
-    monkeypatch.setattr(last_words, "_say_lease_lost", lambda: release.wait(10))
-    monkeypatch.setattr(last_words, "_SECONDS", 0.01)
+    monkeypatch.setattr(controller, "_say_lease_lost", lambda: release.wait(10))
+    monkeypatch.setattr(controller, "_LAST_WORDS_SECONDS", 0.01)
     elector = process.controller.elector
     assert elector is not None
     elector.step()

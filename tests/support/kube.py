@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from provisioner.kube import errors
 from provisioner.kube.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, JsonObject, Page, Timeouts
-from provisioner.kube.rights import ACCESS_REVIEWS
+from provisioner.slices.preflight.in_kubernetes import ACCESS_REVIEWS
 from tests.support.selectors import belongs, merged, selected
 
 

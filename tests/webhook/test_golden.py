@@ -17,7 +17,6 @@ from provisioner.admission.patch import Operation
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.webhook.app import make_hooks
 from tests.support import reviews
-from tests.support.endpoints import Reads
 from tests.support.kube import FakeKube
 from tests.support.patches import apply_patch
 
@@ -29,7 +28,7 @@ def answer_to(case: dict[str, Any], review: dict[str, Any]) -> dict[str, Any]:
     kube = FakeKube()
     for path, owner in case["owners"].items():
         kube.put_object(path, owner)
-    hooks = make_hooks(WebhookSettings(**case["settings"]), Reads(kube), {})
+    hooks = make_hooks(WebhookSettings(**case["settings"]), kube, {})
     return reviews.answer_to(hooks, "/mutate", review)
 
 

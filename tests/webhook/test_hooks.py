@@ -15,7 +15,7 @@ from provisioner.kube import errors
 from provisioner.settings import SettingsError
 from provisioner.settings.webhook import read_webhook_settings
 from provisioner.webhook.app import make_hooks
-from tests.support.endpoints import Reads, answer_of
+from tests.support.endpoints import answer_of
 from tests.support.kube import FakeKube
 from tests.support.objects import Json, job_reference, pod_spec, raw_job, raw_jobset
 
@@ -55,7 +55,7 @@ def answered(
 ) -> Json:
     """Post a review of an object that is created, or of a scale that changes; return the response."""
     settings = read_webhook_settings(variables)
-    (hook,) = [each for each in make_hooks(settings, Reads(kube or FakeKube()), variables, tell) if each.path == path]
+    (hook,) = [each for each in make_hooks(settings, kube or FakeKube(), variables, tell) if each.path == path]
     seen = Observed()
     request = {"uid": "7", "kind": {"kind": raw["kind"]}, "operation": "CREATE", "namespace": "ml", "object": raw}
     if raw["kind"] == "Scale":
@@ -166,7 +166,7 @@ def test_the_scale_of_a_stateful_set_is_judged_by_its_pods(replicas: int, outcom
 
 def test_settings_that_the_provisioner_rejects_are_rejected() -> None:
     with pytest.raises(SettingsError, match="MAX_CHIPS='many'"):
-        make_hooks(read_webhook_settings({}), Reads(FakeKube()), {"MAX_CHIPS": "many"})
+        make_hooks(read_webhook_settings({}), FakeKube(), {"MAX_CHIPS": "many"})
 
 
 JOBSET = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/ml/jobsets/train"
@@ -219,6 +219,12 @@ def test_a_child_job_whose_jobset_cannot_be_read_stays_with_a_warning_and_the_jo
     assert notice.about.uid == "uid-of-train"
     assert notice.message.endswith("without the selectors that it was to get: JobSet ml/train could not be read (away)")
     assert found["warnings"] == ["JobSet ml/train could not be read (away), so that this is admitted as it is"]
+
+
+def test_an_owner_whose_name_is_none_is_not_read() -> None:
+    scale = {"kind": "Scale", "metadata": {"name": ".."}, "spec": {"replicas": 3}}
+    [warning] = answered("/validate", scale, "warned")["warnings"]
+    assert "is not the name of an object" in warning
 
 
 def test_without_settings_no_job_changes() -> None:

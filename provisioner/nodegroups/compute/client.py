@@ -8,7 +8,6 @@ import, and 140 MB. Between Google and a simulator only address and credentials 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -18,10 +17,8 @@ from google.auth import exceptions as auth_exceptions
 
 import provisioner
 from provisioner.google import failures
-from provisioner.google.credentials import find_credentials
-from provisioner.google.deadline import Deadline, until
 from provisioner.google.errors import LOST, Call
-from provisioner.google.session import ApiSession
+from provisioner.google.session import ApiSession, find_credentials
 from provisioner.kube import fields
 from provisioner.model.capacity import Failure, FailureKind, OperationName
 from provisioner.nodegroups.compute import links, resources
@@ -78,7 +75,6 @@ class ComputeClient:
         endpoint: str | None = None,
         credentials: auth_credentials.Credentials | None = None,
         change_seconds: float = _CHANGE_SECONDS,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Resolve the credentials, once; raise ComputeError where there are none.
 
@@ -87,7 +83,6 @@ class ComputeClient:
         """
         self._base_url = (endpoint or COMPUTE_ADDRESS).rstrip("/")
         self._change_seconds = change_seconds
-        self._monotonic = monotonic
         if credentials is None:
             credentials = auth_credentials.AnonymousCredentials() if endpoint else _own_credentials()  # type: ignore[no-untyped-call]
         self._session = ApiSession(
@@ -95,7 +90,6 @@ class ComputeClient:
             connections=_CONNECTIONS,
             user_agent=f"tpu-provisioner/{provisioner.__version__}",
             base_url=self._base_url,
-            monotonic=monotonic,
         )
 
     def close(self) -> None:
@@ -233,13 +227,12 @@ class ComputeClient:
     ) -> None:
         """Ask for one page after the other, and hand each on; raise where there is no end of them."""
         token = ""
-        with until(Deadline(self._monotonic() + _LIST_SECONDS, self._monotonic)):
-            for _ in range(_MOST_PAGES):
-                asked = {"pageToken": token} if token else {}
-                page, token = self._call(subject, Call.READ, partial(send, asked), read, said=said)
-                take(page)
-                if not token:
-                    return
+        for _ in range(_MOST_PAGES):
+            asked = {"pageToken": token} if token else {}
+            page, token = self._call(subject, Call.READ, partial(send, asked), read, said=said)
+            take(page)
+            if not token:
+                return
         raise _unreadable(subject, Call.READ, f"The list has more than {_MOST_PAGES} pages.")
 
     def _get(self, scope: Scope, collection: str, name: str, mask: str, read: Callable[[object], _T]) -> _T:

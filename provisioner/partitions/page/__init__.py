@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.runtime.files import file_pages
-from provisioner.runtime.pages import Page
+from provisioner.runtime.pages import Page, file_pages
 
 _FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),

@@ -31,7 +31,7 @@ from provisioner.partitions.vipu.records import PartitionState
 from provisioner.runtime.http import Address, HttpServer, Limits
 from provisioner.runtime.pages import Content
 from provisioner.runtime.repeats import Repeats
-from provisioner.runtime.resources import NAME, Call, Resource, make_resource_server
+from provisioner.runtime.resources import NAME, Call, Resource, resource_app
 
 _log = structlog.get_logger(__name__)
 
@@ -226,7 +226,7 @@ class PartitionsApi:
 
     async def _known(self, call: Call, caller: Caller, verb: str) -> tuple[str, Pod | None, Entry | None]:
         """Return a partition that the caller may see; both are not None only where they belong together."""
-        (found_id,) = call.names
+        found_id = call.name
         nothing = Refused(404, _NOT_YOURS.format(id=found_id if _ID.fullmatch(found_id) else "of that id"))
         if not _ID.fullmatch(found_id):
             raise nothing
@@ -298,6 +298,5 @@ def make_rest_server(
     Without `tls` it speaks plain HTTP.
     """
     served = PartitionsApi(api, sources)
-    return make_resource_server(
-        NAME_OF_SERVER, address, (*served.resources(), *more), limits=limits, tls=tls, at_end=served.close
-    )
+    app = resource_app((*served.resources(), *more))
+    return HttpServer({address: app}, name=NAME_OF_SERVER, limits=limits, tls=tls, at_end=served.close)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.runtime.files import file_pages
-from provisioner.runtime.pages import Page
+from provisioner.runtime.pages import Page, file_pages
 
 _SCRIPTS = (
     "activity", "app", "board", "capacity", "dom", "poll", "query", "states", "store", "theme", "timeline", "times"

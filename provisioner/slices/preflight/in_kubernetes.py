@@ -7,14 +7,14 @@ The rights that the provisioner uses in Kubernetes are listed once: the manifest
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from provisioner import constants, kube
+from provisioner.kube.errors import Malformed
 from provisioner.kube.live import list_all
-from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
+from provisioner.kube.protocol import LEASES_ROOT, Api, collection_path, object_path
 from provisioner.kube.quantities import parse_timestamp
-from provisioner.kube.rights import Right, is_granted
 from provisioner.kube.watches import PAUSE_QUERY, created_at
 from provisioner.settings import Settings
 from provisioner.slices.preflight.finding import Finding, failed, ok, unknown, warning
@@ -29,8 +29,27 @@ _OLDEST = (1, 30)
 _LEASE_SECONDS = 60.0
 
 
+ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _COORDINATION = "coordination.k8s.io"
 _NODE_GROUPS, _PLURAL = "tpu.google.com", "tpunodegroups"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Right:
+    """One verb on one resource, by name where RBAC says so; namespace "" where it holds in all."""
+
+    group: str
+    resource: str
+    verb: str
+    namespace: str = ""
+    name: str = ""
+    #: Without it a part of what is asked for is not done; everything else is.
+    optional: bool = field(default=False, compare=False)
+
+    def __str__(self) -> str:
+        """Return it as people would say it."""
+        where = f" in {self.namespace}" if self.namespace else ""
+        return f"{self.verb} {self.resource}{f' {self.name}' if self.name else ''}{where}"
 
 
 def rights_used(settings: Settings) -> tuple[Right, ...]:
@@ -124,6 +143,29 @@ def check_kind(api: kube.Api, kind: Kind) -> Finding:
             return warning(name, f"{found}; {kind.plural} are not served", install)
         return failed(name, found, install)
     return ok(name, f"{api_name} is served in {version}")
+
+
+def is_granted(api: Api, right: Right) -> bool:
+    """Ask the API server whether we have a right; every authenticated user may ask. Raises ClusterError."""
+    asked = {
+        "verb": right.verb,
+        "group": right.group,
+        "resource": right.resource,
+        "namespace": right.namespace,
+        "name": right.name,
+    }
+    answer = api.post(
+        ACCESS_REVIEWS,
+        {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {key: value for key, value in asked.items() if value}},
+        },
+    )
+    status = answer.get("status")
+    if not isinstance(status, dict):
+        raise Malformed("the API server's answer to a SelfSubjectAccessReview has no status")
+    return status.get("allowed") is True
 
 
 def check_rights(api: kube.Api, settings: Settings) -> Finding:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from provisioner.runtime import signals
+from provisioner.runtime import process
 from rehearsal.simulators.http.calls import Call, CallLog
 from rehearsal.simulators.http.faults import BaseFault
 from rehearsal.simulators.http.server import Server, Service
@@ -105,7 +105,7 @@ class LocalSimulator(Generic[World, Settings]):
         Who starts it is told where it is, by its title, and what its address is good for.
         """
         ended = threading.Event()
-        signals.on_end(lambda _signal_name: ended.set())
+        process.on_end(lambda _signal_name: ended.set())
         try:
             self.start()
         except OSError as error:

@@ -69,7 +69,7 @@ class Cloud:
         )
         self.world = World(settings, clock=stage.wall, rng=rng)
         self.api = api.Api(self.world)
-        self.client = ComputeClient(endpoint=_ADDRESS, monotonic=lambda: stage.agenda.now)
+        self.client = ComputeClient(endpoint=_ADDRESS)
         self.client._session = Wire(self)  # type: ignore[assignment]
         self._ticks: set[float] = set()
         #: Machines by name, as they were last seen; one that is gone has no status.

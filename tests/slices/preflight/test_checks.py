@@ -12,13 +12,12 @@ from provisioner import constants
 from provisioner.kube import errors
 from provisioner.kube.protocol import object_path
 from provisioner.kube.quantities import format_micro_time
-from provisioner.kube.rights import ACCESS_REVIEWS, Right
 from provisioner.model.capacity import CapacityKind, FailureKind, NodePool, PoolName, PoolStatus, Zone
 from provisioner.model.choices import CapacityChoice, reservation_path
 from provisioner.slices import preflight
 from provisioner.slices.preflight import Status
 from provisioner.slices.preflight.in_google import ACT_AS, NamedReservation, named_reservations
-from provisioner.slices.preflight.in_kubernetes import rights_used
+from provisioner.slices.preflight.in_kubernetes import ACCESS_REVIEWS, Right, rights_used
 from tests.support.controller import OTHER_CERTIFICATE
 from tests.support.preflight import ACCOUNT, BATCH_GROUP, GROUP, LWS_GROUP, NOW, ORIGINAL_LEASE, World, described
 from tests.support.settings import settings

@@ -16,8 +16,8 @@ import pytest
 from provisioner import constants
 from provisioner.cli import run as run_command
 from provisioner.kube.protocol import collection_path
-from provisioner.kube.rights import ACCESS_REVIEWS
 from provisioner.slices.preflight import Subject
+from provisioner.slices.preflight.in_kubernetes import ACCESS_REVIEWS
 from rehearsal.simulators.gke.app import Simulator
 from tests.support.kubeconfig import write_kubeconfig
 from tests.support.preflight import GROUP, ORIGINAL_LEASE, World

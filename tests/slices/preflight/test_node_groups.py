@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from provisioner.kube import errors
-from provisioner.kube.rights import ACCESS_REVIEWS
 from provisioner.slices import preflight
 from provisioner.slices.preflight import Finding, Status
+from provisioner.slices.preflight.in_kubernetes import ACCESS_REVIEWS
 from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from tests.support.preflight import World
 

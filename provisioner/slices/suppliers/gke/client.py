@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from urllib.parse import quote
@@ -26,9 +25,8 @@ from google.protobuf import json_format  # type: ignore[import-untyped]
 
 import provisioner
 from provisioner.google import failures
-from provisioner.google.credentials import find_credentials
 from provisioner.google.errors import Call
-from provisioner.google.session import ApiSession
+from provisioner.google.session import ApiSession, find_credentials
 from provisioner.model.capacity import NodePool, NodePoolRequest, Operation, OperationName, PoolName, WorkloadPolicy
 from provisioner.model.cluster import ClusterName
 from provisioner.settings import region_of
@@ -91,7 +89,6 @@ class GkeClient:
         endpoint: str | None = None,
         credentials: auth_credentials.Credentials | None = None,
         change_seconds: float = _CHANGE_SECONDS,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Resolve the credentials, once; raise GkeError where there are none.
 
@@ -119,7 +116,6 @@ class GkeClient:
             connections=_CONNECTIONS,
             user_agent=user_agent,
             base_url=self._base_url,
-            monotonic=monotonic,
         )
         #: What the creates said whose operations may be read, the latest last.
         self._said: OrderedDict[OperationName, tuple[str, ...]] = OrderedDict()

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import google.auth
@@ -18,6 +19,7 @@ import requests
 import urllib3.exceptions
 from google.auth import credentials as auth_credentials
 from google.auth import exceptions as auth_exceptions
+from google.auth.transport import requests as auth_requests
 from google.cloud import container_v1
 
 from provisioner.google.errors import Call
@@ -864,29 +866,41 @@ def test_names_in_a_pool_in_error_decide_nothing(server: RecordingServer, client
 # --- Credentials and connections ---
 
 
-class SlowToken(auth_credentials.Credentials):
-    """Credentials whose token takes its time, by a clock of the test."""
+class Tokens(auth_credentials.Credentials):
+    """Credentials with a new token each time."""
 
-    def __init__(self, clock: FakeClock, seconds: float) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.clock = clock
-        self.seconds = seconds
         self.refreshed = 0
 
     def refresh(self, request: object) -> None:
-        """Take the time, then have a new token."""
-        self.clock.advance(self.seconds)
+        """Have a new token."""
         self.refreshed += 1
         self.token = f"token-{self.refreshed}"
 
 
-def test_create_is_not_sent_after_its_time(server: RecordingServer) -> None:
+def test_create_is_not_sent_after_its_time(server: RecordingServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A token that takes as long as the whole create keeps it from being sent at all."""
     clock = FakeClock()
-    client = make_client(server, credentials=SlowToken(clock, 11.0), monotonic=clock)
-    assert kind_of(client, "create") is FailureKind.UNAVAILABLE
+
+    class Slow(Tokens):
+        def refresh(self, request: object) -> None:
+            clock.advance(11.0)
+            super().refresh(request)
+
+    monkeypatch.setattr(auth_requests, "time", SimpleNamespace(time=clock))
+    client = make_client(server, credentials=Slow())
+    assert kind_of(client, "create") is FailureKind.UNKNOWN_OUTCOME
     assert server.requests == []
     client.close()
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed(server: RecordingServer, client: GkeClient, code: int) -> None:
+    """A create goes where it was sent, once."""
+    server.answer = Answer(status=code, headers={"Location": f"{server.url}/elsewhere"}, body={})
+    assert kind_of(client, "create") is FailureKind.UNAVAILABLE
+    assert len(server.requests) == 1
 
 
 class TokenOverHttp(auth_credentials.Credentials):
@@ -913,8 +927,7 @@ def test_token_is_fetched_before_the_call(server: RecordingServer) -> None:
 
 def test_credentials_are_sent_and_renewed_once(server: RecordingServer) -> None:
     """A refused token is renewed, once; then the refusal is the user's to mend."""
-    credentials = SlowToken(FakeClock(), 0.0)
-    client = make_client(server, credentials=credentials)
+    client = make_client(server, credentials=Tokens())
     server.answer = google_error(401, "UNAUTHENTICATED", "expired")
     assert kind_of(client, "list") is FailureKind.PERMISSION
     assert [one.headers["authorization"] for one in server.requests] == ["Bearer token-1", "Bearer token-2"]
