@@ -53,7 +53,7 @@ def decide(
         memory,
         resources=resources,
         machines=_machines_of(resources.values(), memory),
-        lost_since={key: each.lost_since for key, each in concluded.items() if each.lost_since is not None},
+        lost={key: each.lost for key, each in concluded.items() if each.lost},
         crashes={key: each.crash for key, each in attempts.items() if each.crash is not None},
         writes={**writes, **{each.write.key: _opened(each, memory, now) for each in proposed}},
     )

@@ -7,8 +7,8 @@ slice, since Compute Engine changes none of these resources, and until then the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from provisioner.model import bounds
 from provisioner.nodegroups.api import names, shape
@@ -27,7 +27,7 @@ from provisioner.nodegroups.planning.calls import Read
 from provisioner.nodegroups.planning.child import later, want
 from provisioner.nodegroups.planning.conditions import Sightings
 from provisioner.nodegroups.planning.fleet import fleet_of
-from provisioner.nodegroups.planning.memory import LONG_AGO, ResourceMemory
+from provisioner.nodegroups.planning.memory import LONG_AGO, Lost, ResourceMemory
 from provisioner.nodegroups.planning.refusal import Refusal, invalid, not_allowed
 from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step
 from provisioner.nodegroups.planning.template import external_problem, external_target
@@ -46,8 +46,8 @@ class Outcome:
     step: Step = NOTHING
     #: Of a template that its user names; None for none.
     external: ResourceMemory | None = None
-    #: Since when machines of it are lost; None: none is.
-    lost_since: datetime | None = None
+    #: Machines of it that are lost (`Memory.lost`).
+    lost: Mapping[str, Lost] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ def _with_shape(group: TpuNodeGroup, machines: _Machines, resolved: GroupShape, 
     return Outcome(
         step=step + conditions.report(sightings, round_),
         external=machines.external,
-        lost_since=loss.since if loss is not None else None,
+        lost=loss.lost if loss is not None else {},
     )
 
 

@@ -23,7 +23,7 @@ from provisioner.nodegroups.planning import group, teardown
 from provisioner.nodegroups.planning.child import step_of
 from provisioner.nodegroups.planning.desired import belongs_to
 from provisioner.nodegroups.planning.manager import ManagerRules
-from provisioner.nodegroups.planning.memory import ResourceMemory
+from provisioner.nodegroups.planning.memory import Lost, ResourceMemory
 from provisioner.nodegroups.planning.nodes import provider_id
 from provisioner.nodegroups.planning.policy import PolicyRules
 from provisioner.nodegroups.planning.round import Round, Step, all_children, merged
@@ -58,7 +58,7 @@ class Concluded:
 
     step: Step
     resources: Mapping[str, ResourceMemory] = field(default_factory=dict)
-    lost_since: datetime | None = None
+    lost: Mapping[str, Lost] = field(default_factory=dict)
     #: All that it was concluded from, and when.
     inputs: tuple[object, ...] = ()
     at: datetime
@@ -103,13 +103,13 @@ def conclude(unit: Unit, last: Concluded | None, round_: Round) -> Concluded:
         return last
     resources: dict[str, ResourceMemory] = {}
     steps: list[Step] = []
-    lost_since = None
+    lost: Mapping[str, Lost] = {}
     if unit.group is not None and unit.group.meta.deleting:
         steps.append(teardown.step_of(unit.group, round_))
     elif unit.group is not None:
         outcome = group.step_of(unit.group, round_)
         steps.append(outcome.step)
-        lost_since = outcome.lost_since
+        lost = outcome.lost
         if outcome.external is not None:
             resources[unit.group.meta.uid] = outcome.external
     for child in unit.children:
@@ -118,7 +118,7 @@ def conclude(unit: Unit, last: Concluded | None, round_: Round) -> Concluded:
     return Concluded(
         step=merged(steps),
         resources=resources,
-        lost_since=lost_since,
+        lost=lost,
         inputs=inputs or (),
         at=round_.now,
         busy=_deleting(unit),
@@ -147,7 +147,7 @@ def _inputs(unit: Unit, round_: Round) -> tuple[object, ...] | None:
     # Somebody else's object may have the name of a child.
     named = [round_.child_of(own, kind) for kind in _CHILDREN]
     inputs: list[object] = [own, *unit.children, *named, round_.settings, round_.snapshot.cluster]
-    inputs.append(memory.lost_since.get(own.meta.uid))
+    inputs.append(memory.lost.get(own.meta.uid))
     if own.meta.deleting:
         # With the last group the device plugin goes.
         others = any(not each.meta.deleting for each in round_.groups.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -20,12 +21,18 @@ from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 pytestmark = pytest.mark.timeout(40)
 
 
-def _ready_world(*, repairs_per_day: int = 3) -> World:
+def _ready_world(*, topology: str = "2x4", repairs_per_day: int = 3) -> World:
     world = World(settings=replace(SETTINGS, repairs_per_day=repairs_per_day))
-    world.kube.create_group(make_group("train", topology="2x4"))
+    world.kube.create_group(make_group("train", topology=topology))
     world.wait_until(lambda: world.is_ready("train"))
     world.wait(60.0)
     return world
+
+
+def _group(world: World) -> TpuNodeGroup:
+    group = world.kube.group("train")
+    assert group is not None
+    return group
 
 
 def _is_gone(world: World) -> bool:
@@ -132,6 +139,40 @@ def test_a_chip_that_is_gone_waits_for_the_work_beside_it() -> None:
     for pod in pods:
         world.kube.finish_pod(pod)
     world.wait_until(lambda: world.reason("train") == Reason.RECREATING, within_seconds=600.0)
+
+
+@pytest.mark.parametrize("machines", [4, 2], ids=["each once", "two in turn"])
+def test_outages_of_different_machines_do_not_add_up(machines: int) -> None:
+    """As when kubelets are restarted one after the other: each is back long before REPAIR_AFTER."""
+    world = _ready_world(topology="4x4")
+    world.run_pods("train")
+    order = sorted(machine.name for machine in world.machines("train"))[:machines] * (4 // machines)
+    for turn, name in enumerate(order):
+        world.stage.after(100.0 * turn, partial(world.kube.change_node, name, ready=False))
+        world.stage.after(100.0 * turn + 120.0, partial(world.kube.change_node, name, ready=True))
+    world.wait(3600.0)
+    assert world.is_ready("train")
+    assert not _group(world).status.recreated_at
+
+
+@pytest.mark.parametrize("same", [False, True], ids=["another machine", "the same machine"])
+def test_a_short_outage_beside_a_chip_that_is_gone_ends_no_work(*, same: bool) -> None:
+    """The chip has been gone for an hour; the outage has its own time."""
+    world = _ready_world()
+    pods = world.run_pods("train")
+    name, other = (machine.name for machine in world.machines("train"))
+    world.kube.change_node(name, allocatable_chips=3)
+    world.wait(3600.0)
+    blip = name if same else other
+    world.kube.change_node(blip, ready=False)
+    world.wait(10.0)
+    assert f"node {blip} is not ready" in world.message("train")
+    world.kube.change_node(blip, ready=True)
+    world.wait(60.0)
+    assert sorted(pod.name for pod in world.kube.all("Pod")) == sorted(pods)
+    world.kube.change_node(blip, ready=False)
+    took = world.wait_until(lambda: world.reason("train") == Reason.RECREATING, within_seconds=600.0)
+    assert SETTINGS.repair_after_seconds - 1 < took < SETTINGS.repair_after_seconds + 10
 
 
 def test_a_group_is_ready_when_all_nodes_have_their_labels_and_the_taint() -> None:
