@@ -29,7 +29,7 @@ from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta, OperationT
 from provisioner.nodegroups.planning import answers, backoff, events
 from provisioner.nodegroups.planning.calls import Call, Delete, Insert, Poll, Proof, Read, Resource, Target
 from provisioner.nodegroups.planning.memory import LONG_AGO, Mishap, ResourceMemory, Stage
-from provisioner.nodegroups.planning.ownership import is_ours, squats
+from provisioner.nodegroups.planning.ownership import is_ours, mark_for, squats
 from provisioner.nodegroups.planning.refusal import Refusal, invalid
 from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step, Wanted
 from provisioner.nodegroups.planning.writes import PatchStatus, SetFinalizers
@@ -301,7 +301,7 @@ def _absent(rules: Rules[C], child: C, known: ResourceMemory, round_: Round) -> 
     if refusal is not None:
         return Outcome(known=known, condition=not_ready(refusal.reason, refusal.message), url="")
     attempt = known.attempts + 1
-    mark = names.mark_of(child.meta, rules.kind, round_.snapshot.cluster.uid)
+    mark = mark_for(child, rules.kind, round_)
     call = Insert(
         target=target,
         resource=rules.body(child, str(mark)),

@@ -54,8 +54,6 @@ class Sightings:
     #: Of a template that its user names.
     external_url: str = ""
     problem_of_template: str = ""
-    #: What cannot be got over.
-    problem: str = ""
     notes: tuple[str, ...] = ()
     #: None: not known.
     fleet: Fleet | None = None
@@ -139,8 +137,6 @@ def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroup
     group, fleet, resolved = sightings.group, sightings.fleet, sightings.shape
     status, now = group.status, round_.now
     before = condition_of(status.conditions, ConditionType.READY)
-    if sightings.problem:
-        return _false(Reason.RECONCILE_ERROR, sightings.problem), status
     if repair.recreating(group):
         return _recreating(sightings, round_)
     if fleet is None or resolved is None:

@@ -113,14 +113,6 @@ def differs(found: Child, wanted: Child) -> bool:
     return True
 
 
-def belongs_to(child: Child, group: TpuNodeGroup) -> bool:
-    """Whether an object that has the name of a group's child is its child."""
-    owner = child.meta.owner
-    if owner is None or child.meta.namespace != group.meta.namespace:
-        return False
-    return (owner.kind, owner.name, owner.uid) == (Kind.TPU_NODE_GROUP, group.meta.name, group.meta.uid)
-
-
 def _effective(config: InstanceConfig) -> InstanceConfig:
     model = config.effective_provisioning_model
     return config if config.provisioning_model is model else replace(config, provisioning_model=model)

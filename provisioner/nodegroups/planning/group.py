@@ -28,7 +28,7 @@ from provisioner.nodegroups.planning.child import later, want
 from provisioner.nodegroups.planning.conditions import Sightings
 from provisioner.nodegroups.planning.fleet import fleet_of
 from provisioner.nodegroups.planning.memory import LONG_AGO, Lost, ResourceMemory
-from provisioner.nodegroups.planning.refusal import Refusal, invalid, not_allowed
+from provisioner.nodegroups.planning.refusal import Refusal, invalid, names_others, not_allowed
 from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step
 from provisioner.nodegroups.planning.template import external_problem, external_target
 from provisioner.nodegroups.planning.writes import CreateChild, DeleteChild, SetFinalizers
@@ -71,8 +71,6 @@ class _Children:
     found: dict[Kind, Child] = field(default_factory=dict)
     #: Kinds that the group needs.
     needed: tuple[Kind, ...] = ()
-    #: Not to be got over: an object of a child's name that is not the group's.
-    problem: str = ""
     #: What is not as it should be and waits for the slice to be made anew, or for what the cluster does not say.
     notes: tuple[str, ...] = ()
     step: Step = NOTHING
@@ -121,7 +119,6 @@ def _with_shape(group: TpuNodeGroup, machines: _Machines, resolved: GroupShape, 
         needed=children.needed,
         external_url=machines.external_url,
         problem_of_template=machines.external_problem,
-        problem=children.problem,
         notes=tuple(
             filter(
                 None,
@@ -181,6 +178,9 @@ def _machines(group: TpuNodeGroup, round_: Round) -> _Machines:
     if target is None:
         return _Machines(refusal=invalid("neither instanceConfig nor instanceTemplateURI says what machines to make"))
     refusal = not_allowed(group.meta, target.scope.project, round_)
+    refusal = refusal or names_others(
+        group.meta.namespace, {"instanceTemplateURI": group.spec.instance_template_uri}, round_
+    )
     if refusal is not None:
         return _Machines(refusal=refusal)
     known = round_.remembered(group.meta.uid) or ResourceMemory()
@@ -234,9 +234,6 @@ def _children(group: TpuNodeGroup, machines: _Machines, resolved: GroupShape, ro
         wanted[Kind.INSTANCE_TEMPLATE] = desired.instance_template(group, config, script)
     needed = (*wanted, Kind.MANAGED_INSTANCE_GROUP)
     found = {kind: child for kind in needed if (child := round_.child_of(group, kind)) is not None}
-    for kind, child in found.items():
-        if not desired.belongs_to(child, group):
-            return _Children(needed=needed, problem=f"{kind} {child.meta.name} is there and is not this group's")
     template_url = machines.external_url or _url(found.get(Kind.INSTANCE_TEMPLATE))
     policy_url = _url(found.get(Kind.WORKLOAD_POLICY))
     # Without machines a child that is out of date can be made anew.

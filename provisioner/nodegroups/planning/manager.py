@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 
 from provisioner.kube.quantities import format_time
 from provisioner.model import bounds
-from provisioner.model.capacity import Failure
+from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.choices import ZONE
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import Condition, Reason
-from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup
+from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, OperationType
 from provisioner.nodegroups.compute.links import same_resource
 from provisioner.nodegroups.compute.records import INDIVIDUAL, Manager, Scope
 from provisioner.nodegroups.planning import answers
@@ -37,6 +37,8 @@ _LONG_SECONDS = 3600.0
 _LATEST_AFTER_LONG_SECONDS = 300.0
 #: A group that waits for capacity has no machines to list.
 _LIST_PLACEHOLDERS_SECONDS = 30.0
+#: Failures that last until somebody does something.
+_REFUSALS = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
 #: How many of Google's words a message has.
 _MOST_FAILURES = 2
 _LATE = datetime.max.replace(tzinfo=UTC)
@@ -63,7 +65,7 @@ class ManagerRules(Rules[ManagedInstanceGroup]):
 
     def not_to_be_made(self, child: ManagedInstanceGroup, round_: Round) -> Refusal | None:
         """Say whose it would use, or of what there is no room."""
-        return names_others(_addresses(child), round_) or _too_many(child, round_)
+        return _names_others(child, round_) or _too_many(child, round_)
 
     def body(self, child: ManagedInstanceGroup, mark: str) -> Resource:
         """Return what Compute Engine is asked for."""
@@ -158,11 +160,12 @@ def machines_before(round_: Round) -> dict[str, int]:
     """Count, for each managed instance group by its UID, the machines of its namespace whose turn is before its own.
 
     First are those that are made, as read of Compute Engine: people may write any status. Then those of slices that are
-    made anew, and then others, by the age of their groups. What cannot be made has no turn.
+    made anew, and then others, by the age of their groups. What Compute Engine refuses has its turn after all others,
+    and what cannot be made has none.
     """
     limit = round_.settings.machines_per_namespace
     anew = {uid: group for uid, group in round_.groups.items() if group.status.recreated_at and not group.meta.deleting}
-    turns: list[tuple[bool, bool, datetime, str, str, int]] = []
+    turns: list[tuple[bool, bool, bool, datetime, str, str, int]] = []
     for child in round_.snapshot.managers:
         group = round_.parent_of(child.meta, Kind.MANAGED_INSTANCE_GROUP)
         is_anew = group is not None and anew.pop(group.meta.uid, None) is not None
@@ -173,15 +176,16 @@ def machines_before(round_: Round) -> dict[str, int]:
             has_turn = False
         if has_turn:
             age = (group or child).meta.created_at or _LATE
-            turns.append((not made, not is_anew, age, child.meta.uid, child.meta.namespace, size))
+            refused = not made and _is_refused(child, round_)
+            turns.append((not made, refused, not is_anew, age, child.meta.uid, child.meta.namespace, size))
     for uid, group in anew.items():
         size = group.status.node_count or 0
         if 0 < size <= limit:
             age = group.meta.created_at or _LATE
-            turns.append((True, False, age, uid, group.meta.namespace, size))
+            turns.append((True, False, False, age, uid, group.meta.namespace, size))
     counts: defaultdict[str, int] = defaultdict(int)
     before = {}
-    for _, _, _, uid, namespace, size in sorted(turns):
+    for *_, uid, namespace, size in sorted(turns):
         before[uid] = counts[namespace]
         counts[namespace] += size
     return before
@@ -194,7 +198,7 @@ def _is_made(child: ManagedInstanceGroup, round_: Round) -> bool:
     if known.operation is not None or round_.calling(child.meta.uid, Insert):
         return True
     if known.reading is None or known.reading.asked_at < known.changed_at:
-        return bool(status.url or known.attempts)
+        return bool(status.url or known.attempts or known.unsure_at)
     resource = known.reading.resource
     return resource is not None and is_ours(child, Kind.MANAGED_INSTANCE_GROUP, resource, round_)
 
@@ -204,11 +208,19 @@ def _waits(child: ManagedInstanceGroup, round_: Round) -> bool:
     known = round_.remembered(child.meta.uid)
     if child.meta.deleting or child.problem or (known and known.reading and known.reading.resource is not None):
         return False
-    return (ManagerRules().refusal(child, round_) or names_others(_addresses(child), round_)) is None
+    return (ManagerRules().refusal(child, round_) or _names_others(child, round_)) is None
 
 
-def _addresses(child: ManagedInstanceGroup) -> dict[str, str]:
-    return {"instanceTemplate": child.spec.instance_template, "workloadPolicy": child.spec.workload_policy}
+def _is_refused(child: ManagedInstanceGroup, round_: Round) -> bool:
+    """Whether Compute Engine makes it when somebody has changed something, which may be never."""
+    known = round_.remembered(child.meta.uid)
+    mishap = known.mishap if known is not None else None
+    return mishap is not None and mishap.type is OperationType.CREATE and mishap.failure.kind in _REFUSALS
+
+
+def _names_others(child: ManagedInstanceGroup, round_: Round) -> Refusal | None:
+    addresses = {"instanceTemplate": child.spec.instance_template, "workloadPolicy": child.spec.workload_policy}
+    return names_others(child.meta.namespace, addresses, round_)
 
 
 def _too_many(child: ManagedInstanceGroup, round_: Round) -> Refusal | None:

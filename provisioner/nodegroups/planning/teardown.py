@@ -9,7 +9,7 @@ from __future__ import annotations
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
-from provisioner.nodegroups.planning import conditions, desired, nodes
+from provisioner.nodegroups.planning import conditions, nodes
 from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step
 from provisioner.nodegroups.planning.writes import DeleteChild, DeleteDevicePlugin, DeleteToken, SetFinalizers
 
@@ -45,16 +45,16 @@ def _late_children(group: TpuNodeGroup, round_: Round) -> Step:
     for finalizer, (kind, _) in _CHILDREN.items():
         child = round_.child_of(group, kind)
         turn_is_over = finalizer not in group.meta.finalizers
-        if turn_is_over and child is not None and desired.belongs_to(child, group) and not child.meta.deleting:
+        if turn_is_over and child is not None and not child.meta.deleting:
             write = DeleteChild(kind=kind, meta=child.meta)
             step += Step(writes=(Proposed(write=write, seen=child.meta.resource_version),))
     return step
 
 
 def _delete_child(group: TpuNodeGroup, kind: Kind, reason: Reason, round_: Round) -> Step | None:
-    """Delete a child; None: it is gone, or is somebody else's."""
+    """Delete a child; None: it is gone."""
     child = round_.child_of(group, kind)
-    if child is None or not desired.belongs_to(child, group):
+    if child is None:
         return None
     step = NOTHING
     message = f"{kind} {child.meta.name} is being deleted"

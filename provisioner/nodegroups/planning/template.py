@@ -60,7 +60,7 @@ class TemplateRules(Rules[InstanceTemplate]):
                     'use "default" for the account of the project of the machines'
                 )
                 return Refusal(reason=Reason.NOT_ALLOWED, message=message)
-        return names_others(_addresses(child.spec.config), round_)
+        return names_others(child.meta.namespace, _addresses(child.spec.config), round_)
 
     def body(self, child: InstanceTemplate, mark: str) -> Resource:
         """Return what Compute Engine is asked for."""

@@ -14,14 +14,12 @@ from datetime import datetime
 from provisioner.nodegroups.api.types import (
     Child,
     InstanceTemplate,
-    Kind,
     ManagedInstanceGroup,
     TpuNodeGroup,
     WorkloadPolicy,
 )
 from provisioner.nodegroups.planning import group, teardown
 from provisioner.nodegroups.planning.child import step_of
-from provisioner.nodegroups.planning.desired import belongs_to
 from provisioner.nodegroups.planning.manager import ManagerRules
 from provisioner.nodegroups.planning.memory import Lost, ResourceMemory
 from provisioner.nodegroups.planning.nodes import provider_id
@@ -32,7 +30,6 @@ from provisioner.nodegroups.planning.template import TemplateRules
 _POLICIES = PolicyRules()
 _TEMPLATES = TemplateRules()
 _MANAGERS = ManagerRules()
-_CHILDREN = tuple(kind for kind in Kind if kind is not Kind.TPU_NODE_GROUP)
 #: A unit is looked at this often although nothing has changed and no step has asked for it.
 _LOOKED_AT_SECONDS = 60.0
 #: The same while it is deleted, or there is something to do that waits for its turn, or for the caches to show it.
@@ -86,10 +83,10 @@ class Derived:
 def units_of(round_: Round) -> Iterable[Unit]:
     """Return all units."""
     owned: dict[str, list[Child]] = {}
-    for _, child in all_children(round_.snapshot):
-        owner = round_.group_of(child.meta)
-        if owner is not None and belongs_to(child, owner):
-            owned.setdefault(owner.meta.uid, []).append(child)
+    for kind, child in all_children(round_.snapshot):
+        parent = round_.parent_of(child.meta, kind)
+        if parent is not None:
+            owned.setdefault(parent.meta.uid, []).append(child)
         else:
             yield Unit(group=None, children=(child,))
     for uid, each in round_.groups.items():
@@ -144,9 +141,7 @@ def _inputs(unit: Unit, round_: Round) -> tuple[object, ...] | None:
     if unit.group is None:
         return None
     own, memory = unit.group, round_.memory
-    # Somebody else's object may have the name of a child.
-    named = [round_.child_of(own, kind) for kind in _CHILDREN]
-    inputs: list[object] = [own, *unit.children, *named, round_.settings, round_.snapshot.cluster]
+    inputs: list[object] = [own, *unit.children, round_.settings, round_.snapshot.cluster]
     inputs.append(memory.lost.get(own.meta.uid))
     if own.meta.deleting:
         # With the last group the device plugin goes.
