@@ -178,7 +178,9 @@ def step_of(rules: Rules[C], child: C, round_: Round) -> tuple[ResourceMemory, S
     refusal = invalid(child.problem) if child.problem else rules.refusal(child, round_)
     refusal = refusal or squats(rules.kind, child, round_)
     kept_away = refusal is not None and refusal.reason is Reason.NOT_ALLOWED and meta.deleting
-    if (kept_away or _denied(meta, known)) and round_.is_set(names.ABANDON, meta, rules.kind):
+    parent = round_.parent_of(meta, rules.kind)
+    gives_up = (parent is None or parent.meta.deleting) and round_.is_set(names.ABANDON, meta, rules.kind)
+    if gives_up and (kept_away or _denied(rules.kind, meta, known)):
         # Where Compute Engine obeys, machines would go on costing, and count for nobody.
         outcome = Outcome(known=known, done=True)
     elif refusal is not None:
@@ -195,12 +197,15 @@ def step_of(rules: Rules[C], child: C, round_: Round) -> tuple[ResourceMemory, S
     return outcome.known, outcome.step + _status(rules.kind, child, outcome, round_.now)
 
 
-def _denied(meta: ObjectMeta, known: ResourceMemory) -> bool:
+def _denied(kind: Kind, meta: ObjectMeta, known: ResourceMemory) -> bool:
     """Whether Compute Engine has refused, since the object was deleted, a call without which its resource stays."""
+    denials = {FailureKind.PERMISSION}
+    if kind is not Kind.MANAGED_INSTANCE_GROUP:
+        # Machines that stay use it, and it costs nothing itself.
+        denials.add(FailureKind.OPERATION_IN_THE_WAY)
     waits_of = [known.backoffs[what] for what in (answers.READ, answers.POLL, answers.DELETE) if what in known.backoffs]
     return any(
-        wait.failure.kind is FailureKind.PERMISSION and meta.deleted_at is not None and wait.at >= meta.deleted_at
-        for wait in waits_of
+        wait.failure.kind in denials and meta.deleted_at is not None and wait.at >= meta.deleted_at for wait in waits_of
     )
 
 

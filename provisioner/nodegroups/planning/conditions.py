@@ -118,7 +118,9 @@ def _of_children(sightings: Sightings) -> tuple[Condition, ...]:
     elif sightings.external_url:
         template = Condition(type=kind, status=ConditionStatus.TRUE, reason=Reason.EXTERNAL_TEMPLATE)
     else:
-        template = _false(Reason.PROVISIONING, "the template is being read", kind)
+        # Another process may have read it.
+        before = condition_of(sightings.group.status.conditions, kind)
+        template = before or _false(Reason.PROVISIONING, "the template is being read", kind)
     return (template, *conditions)
 
 
@@ -141,22 +143,20 @@ def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroup
         return _recreating(sightings, round_)
     if fleet is None or resolved is None:
         there = sightings.manager is not None and sightings.manager.status.url
-        if there and before is not None:
+        if there and before is not None and not sightings.problem_of_template:
             # Another process knew the machines, and this one has not listed them yet.
             return before, status
-        return _waiting(sightings), replace(status, machines=(), node_summary=_summary(resolved, None, None))
+        if not there:
+            status = replace(status, machines=(), node_summary=_summary(resolved, None, None))
+        return _waiting(sightings), status
     status = replace(
         status, machines=_machines(status, fleet, now), node_summary=_summary(resolved, fleet, sightings.loss)
     )
     loss = sightings.loss
     if loss is not None:
         if loss.due_at is not None and loss.due_at <= now:
-            at = now.astimezone(UTC).replace(microsecond=0)
-            counted = tuple(
-                moment for moment in status.recreated_at if (now - moment).total_seconds() < repair.DAY_SECONDS
-            )
             message = f"all machines are made anew: {loss.message}"
-            return _false(Reason.RECREATING, message), replace(status, recreated_at=(*counted, at))
+            return _false(Reason.RECREATING, message), replace(status, recreated_at=repair.recorded(group, now))
         return _false(Reason.NODE_LOST, loss.message), status
     unmarked = nodes.marks_to_set(group, resolved, fleet, round_)
     if unmarked and fleet.ready == len(fleet.members) == resolved.node_count:

@@ -91,7 +91,9 @@ def step_of(group: TpuNodeGroup, round_: Round) -> Outcome:
         step = machines.step + conditions.refused(group, machines.refusal, round_.now)
         return Outcome(step=step, external=machines.external)
     if machines.shape is None:
-        sightings = Sightings(group=group, problem_of_template=machines.external_problem)
+        manager = round_.child_of(group, Kind.MANAGED_INSTANCE_GROUP)
+        children = {} if manager is None else {Kind.MANAGED_INSTANCE_GROUP: manager}
+        sightings = Sightings(group=group, children=children, problem_of_template=machines.external_problem)
         return Outcome(step=machines.step + conditions.report(sightings, round_), external=machines.external)
     return _with_shape(group, machines, machines.shape, round_)
 

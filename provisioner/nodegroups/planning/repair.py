@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 from provisioner.kube.quantities import format_time, parse_timestamp
-from provisioner.model import waits
+from provisioner.model import bounds, waits
 from provisioner.model.wording import first_of
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import Condition, ConditionStatus, ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.nodegroups.compute.records import NO_ACTION, Manager
+from provisioner.nodegroups.planning import joining
 from provisioner.nodegroups.planning.drain import keeps
 from provisioner.nodegroups.planning.fleet import Fleet, Member
 from provisioner.nodegroups.planning.memory import Lost
@@ -111,6 +112,12 @@ def of_last_day(group: TpuNodeGroup, now: datetime) -> tuple[datetime, ...]:
     return tuple(moment for moment in moments if (now - moment).total_seconds() < DAY_SECONDS)
 
 
+def recorded(group: TpuNodeGroup, now: datetime) -> tuple[datetime, ...]:
+    """Return what the status says when the slice is made anew now."""
+    at = now.astimezone(UTC).replace(microsecond=0)
+    return (*of_last_day(group, now), at)[-bounds.RECREATIONS :]
+
+
 def recreating(group: TpuNodeGroup) -> bool:
     """Whether the status says that the slice is being made anew."""
     ready = condition_of(group.status.conditions, ConditionType.READY)
@@ -134,15 +141,16 @@ def joins_until(group: TpuNodeGroup, member: Member, round_: Round) -> datetime 
 
 def _lost(group: TpuNodeGroup, fleet: Fleet, round_: Round) -> list[tuple[Member, str]]:
     whole = was_whole(condition_of(group.status.conditions, ConditionType.READY))
+    in_vain = bool(joining.problem_of(group, round_) or joining.refused_token(group, fleet, round_))
     lost = []
     for member in fleet.members:
-        words = _why_lost(group, member, round_, whole=whole)
+        words = _why_lost(group, member, round_, whole=whole, in_vain=in_vain)
         if words:
             lost.append((member, words))
     return lost
 
 
-def _why_lost(group: TpuNodeGroup, member: Member, round_: Round, *, whole: bool) -> str:
+def _why_lost(group: TpuNodeGroup, member: Member, round_: Round, *, whole: bool, in_vain: bool) -> str:
     """Say why a machine counts as lost; empty where it does not.
 
     Without all nodes having been ready, one that is not is on its way, for a long while.
@@ -156,7 +164,7 @@ def _why_lost(group: TpuNodeGroup, member: Member, round_: Round, *, whole: bool
     if member.ready:
         return ""
     if not whole:
-        if member.refusal:
+        if member.refusal or (in_vain and member.node is None):
             # Another machine in its place could not be told how to join either.
             return ""
         until = joins_until(group, member, round_)

@@ -91,11 +91,24 @@ def _delete_nodes(group: TpuNodeGroup, round_: Round) -> Step | None:
     return (nodes.remove(left, forced=forced) if left else Step(writes=deletes)) + told
 
 
+def others_need_plugin(group: TpuNodeGroup, round_: Round) -> bool:
+    """Whether pods with chips may run on nodes of other groups; those that are deleted may wait for theirs."""
+    return any(
+        not other.meta.deleting or names.CLEANUP_NODES in other.meta.finalizers
+        for uid, other in round_.groups.items()
+        if uid != group.meta.uid
+    )
+
+
 def _delete_device_plugin(group: TpuNodeGroup, round_: Round) -> Step | None:
     """Delete the DaemonSet with the last group; one that we did not make stays."""
     plugin = round_.snapshot.device_plugin
-    others = any(not other.meta.deleting for uid, other in round_.groups.items() if uid != group.meta.uid)
-    if plugin is None or others or not plugin.version or not round_.settings.device_plugin_version:
+    if (
+        plugin is None
+        or others_need_plugin(group, round_)
+        or not plugin.version
+        or not round_.settings.device_plugin_version
+    ):
         return None
     delete = Proposed(write=DeleteDevicePlugin(uid=plugin.uid), seen=plugin.uid)
     told = conditions.deleting(group, Reason.DELETING_DEVICE_PLUGIN, "the device plugin is being deleted", round_.now)

@@ -145,8 +145,7 @@ def _inputs(unit: Unit, round_: Round) -> tuple[object, ...] | None:
     inputs.append(memory.lost.get(own.meta.uid))
     if own.meta.deleting:
         # With the last group the device plugin goes.
-        others = any(not each.meta.deleting for each in round_.groups.values())
-        inputs += (round_.snapshot.device_plugin, others)
+        inputs += (round_.snapshot.device_plugin, teardown.others_need_plugin(own, round_))
     known = [memory.resources.get(each.meta.uid) for each in (own, *unit.children)]
     inputs += known
     if round_.settings.machines_per_namespace:
