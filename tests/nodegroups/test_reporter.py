@@ -13,13 +13,9 @@ from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import OpenWrite, WriteFailure
 from provisioner.nodegroups.act import would
 from provisioner.nodegroups.api.conditions import Condition, ConditionStatus
-from provisioner.nodegroups.api.types import (
-    Kind,
-    OperationType,
-    TpuNodeGroup,
-    TpuNodeGroupSpec,
-    TpuNodeGroupStatus,
-)
+from provisioner.nodegroups.api.specs import TpuNodeGroupSpec
+from provisioner.nodegroups.api.statuses import OperationType, TpuNodeGroupStatus
+from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.compute.records import Operation, Template
 from provisioner.nodegroups.metrics import Metrics
 from provisioner.nodegroups.planning.calls import (

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from provisioner import constants
 from provisioner.model import bounds
-from provisioner.nodegroups.api.types import Kind, ObjectMeta, OperationType
+from provisioner.nodegroups.api.statuses import OperationType
+from provisioner.nodegroups.api.types import Kind, ObjectMeta
 
 # --- children ---
 _SUFFIXES = {

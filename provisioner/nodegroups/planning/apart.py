@@ -18,6 +18,7 @@ from provisioner.nodegroups.api.conditions import (
     condition_of,
     with_condition,
 )
+from provisioner.nodegroups.api.statuses import TpuNodeGroupStatus
 from provisioner.nodegroups.api.types import (
     Child,
     InstanceTemplate,
@@ -25,7 +26,6 @@ from provisioner.nodegroups.api.types import (
     ManagedInstanceGroup,
     ObjectMeta,
     TpuNodeGroup,
-    TpuNodeGroupStatus,
     WorkloadPolicy,
 )
 from provisioner.nodegroups.planning import events

@@ -25,12 +25,13 @@ from provisioner.nodegroups.api.conditions import (
     condition_of,
     with_condition,
 )
-from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta, OperationType, ResourceStatus
+from provisioner.nodegroups.api.statuses import OperationType, ResourceStatus
+from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta
 from provisioner.nodegroups.planning import answers, backoff, events
 from provisioner.nodegroups.planning.calls import Call, Delete, Insert, Poll, Proof, Read, Resource, Target
 from provisioner.nodegroups.planning.memory import LONG_AGO, Mishap, ResourceMemory, Stage
 from provisioner.nodegroups.planning.ownership import is_ours, mark_for, squats
-from provisioner.nodegroups.planning.refusal import Refusal, invalid
+from provisioner.nodegroups.planning.refusal import Refusal
 from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step, Wanted
 from provisioner.nodegroups.planning.writes import PatchStatus, SetFinalizers
 
@@ -175,8 +176,7 @@ def step_of(rules: Rules[C], child: C, round_: Round) -> tuple[ResourceMemory, S
     known = round_.remembered(meta.uid) or ResourceMemory(operation=status.operation, attempts=status.attempts)
     if finalizer not in meta.finalizers and meta.deleting:
         return known, NOTHING
-    refusal = invalid(child.problem) if child.problem else rules.refusal(child, round_)
-    refusal = refusal or squats(rules.kind, child, round_)
+    refusal = rules.refusal(child, round_) or squats(rules.kind, child, round_)
     kept_away = refusal is not None and refusal.reason is Reason.NOT_ALLOWED and meta.deleting
     parent = round_.parent_of(meta, rules.kind)
     gives_up = (parent is None or parent.meta.deleting) and round_.is_set(names.ABANDON, meta, rules.kind)
@@ -414,7 +414,8 @@ def _status(kind: Kind, child: Child, outcome: Outcome, now: datetime) -> Step:
         # Nothing concluded yet is nothing to write.
         observed_generation=child.meta.generation if condition is not None else old.observed_generation,
         url=old.url if outcome.url is None else outcome.url,
-        operation=known.operation,
+        operation_name=known.operation.name if known.operation is not None else "",
+        operation_type=known.operation.type if known.operation is not None else None,
         attempts=known.attempts,
     )
     if new == old:

@@ -17,7 +17,8 @@ from provisioner.nodegroups.api.conditions import (
     with_condition,
 )
 from provisioner.nodegroups.api.shape import GroupShape
-from provisioner.nodegroups.api.types import Child, Kind, Machine, NodeSummary, TpuNodeGroup, TpuNodeGroupStatus
+from provisioner.nodegroups.api.statuses import Machine, NodeSummary, TpuNodeGroupStatus
+from provisioner.nodegroups.api.types import Child, Kind, TpuNodeGroup
 from provisioner.nodegroups.planning import events, nodes, repair
 from provisioner.nodegroups.planning.fleet import Fleet, Member
 from provisioner.nodegroups.planning.refusal import Refusal

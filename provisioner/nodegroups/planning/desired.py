@@ -6,21 +6,23 @@ from dataclasses import replace
 
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
-from provisioner.nodegroups.api.types import (
-    Child,
+from provisioner.nodegroups.api.specs import (
     FailureAction,
     InstanceConfig,
-    InstanceTemplate,
     InstanceTemplateSpec,
+    ManagedInstanceGroupSpec,
+    ProvisioningModel,
+    WorkloadPolicySpec,
+)
+from provisioner.nodegroups.api.types import (
+    Child,
+    InstanceTemplate,
     Kind,
     ManagedInstanceGroup,
-    ManagedInstanceGroupSpec,
     ObjectMeta,
     Owner,
-    ProvisioningModel,
     TpuNodeGroup,
     WorkloadPolicy,
-    WorkloadPolicySpec,
 )
 from provisioner.nodegroups.bootstrap.script import with_users_script
 from provisioner.nodegroups.planning import places

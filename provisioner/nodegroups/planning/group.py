@@ -13,13 +13,8 @@ from dataclasses import dataclass, field
 from provisioner.model import bounds
 from provisioner.nodegroups.api import names, shape
 from provisioner.nodegroups.api.shape import GroupShape
-from provisioner.nodegroups.api.types import (
-    Child,
-    Kind,
-    ManagedInstanceGroup,
-    ProvisioningModel,
-    TpuNodeGroup,
-)
+from provisioner.nodegroups.api.specs import ProvisioningModel
+from provisioner.nodegroups.api.types import Child, Kind, ManagedInstanceGroup, TpuNodeGroup
 from provisioner.nodegroups.bootstrap.script import with_users_script
 from provisioner.nodegroups.compute.records import STANDARD, Manager, Template
 from provisioner.nodegroups.planning import answers, conditions, desired, joining, nodes, places, repair
@@ -148,7 +143,7 @@ def _of_users_script(group: TpuNodeGroup) -> str:
 
 
 def _refusal(group: TpuNodeGroup, round_: Round) -> Refusal | None:
-    problem = group.problem or names.group_name_problem(group.meta.name)
+    problem = names.group_name_problem(group.meta.name)
     if not problem and not places.region_of(group.spec.node_location):
         problem = f"nodeLocation {group.spec.node_location!r:.80} is not a zone such as us-east5-b"
     problem = problem or _problem_of_script(group, round_)

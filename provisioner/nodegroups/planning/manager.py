@@ -15,7 +15,8 @@ from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.choices import ZONE
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import Condition, Reason
-from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, OperationType
+from provisioner.nodegroups.api.statuses import OperationType
+from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup
 from provisioner.nodegroups.compute.links import same_resource
 from provisioner.nodegroups.compute.records import INDIVIDUAL, Manager, Scope
 from provisioner.nodegroups.planning import answers
@@ -206,7 +207,7 @@ def _is_made(child: ManagedInstanceGroup, round_: Round) -> bool:
 def _waits(child: ManagedInstanceGroup, round_: Round) -> bool:
     """Whether it is not made and can be, as far as it goes by itself."""
     known = round_.remembered(child.meta.uid)
-    if child.meta.deleting or child.problem or (known and known.reading and known.reading.resource is not None):
+    if child.meta.deleting or (known and known.reading and known.reading.resource is not None):
         return False
     return (ManagerRules().refusal(child, round_) or _names_others(child, round_)) is None
 

@@ -13,7 +13,7 @@ from enum import Enum
 
 from provisioner.model.capacity import Failure
 from provisioner.model.writes import OpenWrite
-from provisioner.nodegroups.api.types import OperationRef, OperationType
+from provisioner.nodegroups.api.statuses import OperationRef, OperationType
 from provisioner.nodegroups.compute.records import Instance, ManagedInstance
 from provisioner.nodegroups.planning.calls import Call, Resource
 from provisioner.nodegroups.planning.writes import Write

@@ -6,7 +6,8 @@ from provisioner.model import bounds
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import Reason
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
-from provisioner.nodegroups.api.types import InstanceConfig, InstanceTemplate, Kind, ProvisioningModel
+from provisioner.nodegroups.api.specs import InstanceConfig, ProvisioningModel
+from provisioner.nodegroups.api.types import InstanceTemplate, Kind
 from provisioner.nodegroups.compute.links import parse_link
 from provisioner.nodegroups.compute.records import (
     DELETE,

@@ -11,13 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from provisioner.nodegroups.api.types import (
-    Child,
-    InstanceTemplate,
-    ManagedInstanceGroup,
-    TpuNodeGroup,
-    WorkloadPolicy,
-)
+from provisioner.nodegroups.api.types import Child, InstanceTemplate, ManagedInstanceGroup, TpuNodeGroup, WorkloadPolicy
 from provisioner.nodegroups.planning import group, teardown
 from provisioner.nodegroups.planning.child import step_of
 from provisioner.nodegroups.planning.manager import ManagerRules

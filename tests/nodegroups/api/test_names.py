@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.types import Kind, ObjectMeta, OperationType
+from provisioner.nodegroups.api.statuses import OperationType
+from provisioner.nodegroups.api.types import Kind, ObjectMeta
 
 UID = "0b5c9f0e-6f63-4c2b-9b6e-6d7f9a3d1c11"
 CLUSTER_UID = "9d2e7c66-0f0a-4b0e-8f0f-0a4c6c1b2d3e"

@@ -11,18 +11,16 @@ import pytest
 
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import Condition, Reason, condition_of
+from provisioner.nodegroups.api.specs import ManagedInstanceGroupSpec, ServiceAccount, WorkloadPolicySpec
+from provisioner.nodegroups.api.statuses import ResourceStatus
 from provisioner.nodegroups.api.types import (
     Child,
     Kind,
     ManagedInstanceGroup,
-    ManagedInstanceGroupSpec,
     ObjectMeta,
     Owner,
-    ResourceStatus,
-    ServiceAccount,
     TpuNodeGroup,
     WorkloadPolicy,
-    WorkloadPolicySpec,
 )
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.compute.records import Scope

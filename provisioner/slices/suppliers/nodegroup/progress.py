@@ -12,7 +12,8 @@ from datetime import datetime
 
 from provisioner.model.capacity import Failure, FailureKind, PoolStatus
 from provisioner.nodegroups.api.conditions import Condition, ConditionStatus, ConditionType, Reason, condition_of
-from provisioner.nodegroups.api.types import ProvisioningModel, TpuNodeGroup
+from provisioner.nodegroups.api.specs import ProvisioningModel
+from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.slices.suppliers.nodegroup import errors
 
 #: What somebody has to change, or what another place may have.
@@ -34,8 +35,6 @@ def progress_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: fl
     """Return how far a group is; a stockout that lasts for longer than `capacity_wait_seconds` is a failure."""
     if group.meta.deleting:
         return Progress(PoolStatus.STOPPING)
-    if group.problem:
-        return Progress(PoolStatus.UNKNOWN)
     ready = _condition(group, ConditionType.READY)
     if _is_true(ready):
         return Progress(PoolStatus.RUNNING)
