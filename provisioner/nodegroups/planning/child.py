@@ -26,7 +26,8 @@ from provisioner.nodegroups.api.conditions import (
     with_condition,
 )
 from provisioner.nodegroups.api.statuses import OperationType, ResourceStatus
-from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta
+from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, ObjectMeta, WorkloadPolicy
+from provisioner.nodegroups.compute.links import same_resource
 from provisioner.nodegroups.planning import answers, backoff, events
 from provisioner.nodegroups.planning.calls import Call, Delete, Insert, Poll, Proof, Read, Resource, Target
 from provisioner.nodegroups.planning.memory import LONG_AGO, Mishap, ResourceMemory, Stage
@@ -425,3 +426,20 @@ def _status(kind: Kind, child: Child, outcome: Outcome, now: datetime) -> Step:
         write=write, seen=child.meta.resource_version, events=events.of_child(kind, child.meta, old, new)
     )
     return Step(writes=(proposed,))
+
+
+def in_use(kind: Kind, child: WorkloadPolicy | InstanceTemplate, round_: Round) -> Hold:
+    """Hold the delete of what a managed instance group of its namespace uses: Compute Engine would refuse it.
+
+    Those of other namespaces hold nothing by what they say; where one really uses it, Compute Engine says so.
+    """
+    if not child.status.url:
+        return Hold()
+    for manager in round_.snapshot.managers:
+        url = manager.spec.workload_policy if kind is Kind.WORKLOAD_POLICY else manager.spec.instance_template
+        if manager.meta.namespace != child.meta.namespace:
+            continue
+        if url and manager.meta.finalizers and same_resource(url, child.status.url):
+            message = f"ManagedInstanceGroup {manager.meta} uses it, and is deleted first"
+            return Hold(message=message, reason=Reason.PROVISIONING)
+    return Hold()

@@ -25,7 +25,7 @@ from provisioner.nodegroups.api.types import (
     WorkloadPolicy,
 )
 from provisioner.nodegroups.bootstrap.script import with_users_script
-from provisioner.nodegroups.planning import places
+from provisioner.nodegroups.compute.links import region_of
 
 #: Metadata key of what a machine runs at each boot.
 STARTUP_SCRIPT = "startup-script"
@@ -37,7 +37,7 @@ def workload_policy(group: TpuNodeGroup, shape: GroupShape) -> WorkloadPolicy | 
         return None
     spec = WorkloadPolicySpec(
         project=group.spec.project,
-        region=places.region_of(group.spec.node_location),
+        region=region_of(group.spec.node_location),
         accelerator_topology=shape.topology,
     )
     return WorkloadPolicy(meta=_meta(group, Kind.WORKLOAD_POLICY), spec=spec)
@@ -55,7 +55,7 @@ def instance_template(group: TpuNodeGroup, config: InstanceConfig, startup_scrip
         # Compute Engine takes no bare name.
         subnetwork=config.subnetwork
         if "/" in config.subnetwork
-        else f"regions/{places.region_of(group.spec.node_location)}/subnetworks/{config.subnetwork}",
+        else f"regions/{region_of(group.spec.node_location)}/subnetworks/{config.subnetwork}",
     )
     spec = InstanceTemplateSpec(project=group.spec.project, config=config)
     return InstanceTemplate(meta=_meta(group, Kind.INSTANCE_TEMPLATE), spec=spec)

@@ -16,8 +16,9 @@ from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.specs import ProvisioningModel
 from provisioner.nodegroups.api.types import Child, Kind, ManagedInstanceGroup, TpuNodeGroup
 from provisioner.nodegroups.bootstrap.script import with_users_script
+from provisioner.nodegroups.compute.links import region_of
 from provisioner.nodegroups.compute.records import STANDARD, Manager, Template
-from provisioner.nodegroups.planning import answers, conditions, desired, joining, nodes, places, repair
+from provisioner.nodegroups.planning import answers, conditions, desired, joining, nodes, repair
 from provisioner.nodegroups.planning.calls import Read
 from provisioner.nodegroups.planning.child import later, want
 from provisioner.nodegroups.planning.conditions import Sightings
@@ -144,7 +145,7 @@ def _of_users_script(group: TpuNodeGroup) -> str:
 
 def _refusal(group: TpuNodeGroup, round_: Round) -> Refusal | None:
     problem = names.group_name_problem(group.meta.name)
-    if not problem and not places.region_of(group.spec.node_location):
+    if not problem and not region_of(group.spec.node_location):
         problem = f"nodeLocation {group.spec.node_location!r:.80} is not a zone such as us-east5-b"
     problem = problem or _problem_of_script(group, round_)
     return invalid(problem) if problem else not_allowed(group.meta, group.spec.project, round_)

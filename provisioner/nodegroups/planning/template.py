@@ -20,10 +20,9 @@ from provisioner.nodegroups.compute.records import (
     Template,
 )
 from provisioner.nodegroups.planning.calls import Resource, Target
-from provisioner.nodegroups.planning.child import Case, Hold, Rules
+from provisioner.nodegroups.planning.child import Case, Hold, Rules, in_use
 from provisioner.nodegroups.planning.refusal import Refusal, invalid, names_others, not_allowed
 from provisioner.nodegroups.planning.round import Round
-from provisioner.nodegroups.planning.users import in_use
 
 #: What Google does with a machine that it takes away, as the managed instance groups of TPUs want it.
 TERMINATION_ACTIONS = {
