@@ -15,7 +15,6 @@ from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.choices import ZONE
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import Condition, Reason
-from provisioner.nodegroups.api.statuses import OperationType
 from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup
 from provisioner.nodegroups.compute.links import same_resource
 from provisioner.nodegroups.compute.records import INDIVIDUAL, Manager, Scope
@@ -24,7 +23,7 @@ from provisioner.nodegroups.planning.calls import Insert, ListMachines, Resource
 from provisioner.nodegroups.planning.child import Case, Hold, Rules, Sight, created, later, not_ready, want
 from provisioner.nodegroups.planning.drain import drain
 from provisioner.nodegroups.planning.fleet import Fleet, fleet_of
-from provisioner.nodegroups.planning.memory import ResourceMemory
+from provisioner.nodegroups.planning.memory import LONG_AGO, ResourceMemory
 from provisioner.nodegroups.planning.ownership import is_ours
 from provisioner.nodegroups.planning.refusal import Refusal, invalid, names_others, not_allowed
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step
@@ -162,11 +161,11 @@ def machines_before(round_: Round) -> dict[str, int]:
 
     First are those that are made, as read of Compute Engine: people may write any status. Then those of slices that are
     made anew, and then others, by the age of their groups. What Compute Engine refuses has its turn after all others,
-    and what cannot be made has none.
+    first what was refused first, and what cannot be made has none.
     """
     limit = round_.settings.machines_per_namespace
     anew = {uid: group for uid, group in round_.groups.items() if group.status.recreated_at and not group.meta.deleting}
-    turns: list[tuple[bool, bool, bool, datetime, str, str, int]] = []
+    turns: list[tuple[bool, datetime, bool, datetime, str, str, int]] = []
     for child in round_.snapshot.managers:
         group = round_.parent_of(child.meta, Kind.MANAGED_INSTANCE_GROUP)
         is_anew = group is not None and anew.pop(group.meta.uid, None) is not None
@@ -177,13 +176,13 @@ def machines_before(round_: Round) -> dict[str, int]:
             has_turn = False
         if has_turn:
             age = (group or child).meta.created_at or _LATE
-            refused = not made and _is_refused(child, round_)
-            turns.append((not made, refused, not is_anew, age, child.meta.uid, child.meta.namespace, size))
+            refused_at = LONG_AGO if made else _refused_at(child, round_)
+            turns.append((not made, refused_at, not is_anew, age, child.meta.uid, child.meta.namespace, size))
     for uid, group in anew.items():
         size = group.status.node_count or 0
         if 0 < size <= limit:
             age = group.meta.created_at or _LATE
-            turns.append((True, False, False, age, uid, group.meta.namespace, size))
+            turns.append((True, LONG_AGO, False, age, uid, group.meta.namespace, size))
     counts: defaultdict[str, int] = defaultdict(int)
     before = {}
     for *_, uid, namespace, size in sorted(turns):
@@ -212,11 +211,11 @@ def _waits(child: ManagedInstanceGroup, round_: Round) -> bool:
     return (ManagerRules().refusal(child, round_) or _names_others(child, round_)) is None
 
 
-def _is_refused(child: ManagedInstanceGroup, round_: Round) -> bool:
-    """Whether Compute Engine makes it when somebody has changed something, which may be never."""
+def _refused_at(child: ManagedInstanceGroup, round_: Round) -> datetime:
+    """Return when Compute Engine last refused it, as it may do for ever; else a time before all others."""
     known = round_.remembered(child.meta.uid)
-    mishap = known.mishap if known is not None else None
-    return mishap is not None and mishap.type is OperationType.CREATE and mishap.failure.kind in _REFUSALS
+    wait = known.backoffs.get(answers.INSERT) if known is not None else None
+    return wait.at if wait is not None and wait.failure.kind in _REFUSALS else LONG_AGO
 
 
 def _names_others(child: ManagedInstanceGroup, round_: Round) -> Refusal | None:

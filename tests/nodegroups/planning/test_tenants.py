@@ -424,6 +424,21 @@ def test_what_compute_engine_refuses_has_its_turn_after_those_of_others() -> Non
     assert not world.machines("bad")
 
 
+def test_those_that_compute_engine_refuses_take_turns() -> None:
+    """One that it will take some day is not kept from it by one that it never takes."""
+    world = World(settings=replace(SETTINGS, machines_per_namespace=4))
+    world.cloud.fail(_MIG, "INVALID_USAGE", "The topology is not offered in this zone.")
+    names_ = ("one", "other")
+    for name in names_:
+        world.kube.create_group(make_group(name))
+        world.wait(600.0)
+    failed = set()
+    for _ in range(3600):
+        world.wait(1.0)
+        failed.update(name for name in names_ if world.reason(name) == Reason.OPERATION_FAILED)
+    assert failed == set(names_)
+
+
 def test_what_may_have_been_made_counts_until_it_is_read() -> None:
     """The answer to its request was lost, and what is older has its turn only after a reading."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=4))
