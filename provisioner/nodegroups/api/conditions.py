@@ -56,7 +56,7 @@ class Reason(StrEnum):
     OPERATION_FAILED = "OperationFailed"
     INSTANCES_CREATION_FAILED = "InstancesCreationFailed"
     # --- ours ---
-    #: Topology, machine type, count and mode do not go together, the name is too long, or a field cannot be read.
+    #: Topology, machine type, count and mode do not go together, or the name is too long.
     INVALID_SPEC = "InvalidSpec"
     #: The project or the namespace is not on the list of those that are served.
     NOT_ALLOWED = "NotAllowed"
