@@ -59,7 +59,7 @@ SCOPES = 64
 RESOURCE_ADDRESS = 1024
 #: Conditions of one object, and moments at which a slice was made anew.
 CONDITIONS = 16
-RECREATIONS = 16
+RECREATIONS = 100
 
 # --- the TPU environment of one pod ---
 #: Workers of a slice, each of which is told the host names of all: the largest slice has 9,216 chips.

@@ -8,9 +8,10 @@ none waits for what is slower; the loop's thread never waits for any of them.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -37,8 +38,7 @@ from provisioner.nodegroups.planning.calls import (
     SetMetadata,
 )
 from provisioner.nodegroups.planning.plan import Answer, Plan
-from provisioner.nodegroups.planning.snapshot import Snapshot
-from provisioner.nodegroups.planning.writes import EvictPod, Write, WriteAnswer
+from provisioner.nodegroups.planning.writes import EvictPod, PatchNode, PatchStatus, Write, WriteAnswer
 from provisioner.nodegroups.writing import WRITE_SECONDS, Writer
 from provisioner.runtime.actor import NO_LEASE, CallingActor
 
@@ -46,6 +46,9 @@ _log = structlog.get_logger(__name__)
 
 #: Longest that one changing call takes (the client's time-out): with less lease left, none is made.
 CALL_SECONDS = 10.0
+#: What a dry run says of what it does not do, and how much it remembers to have said.
+_DRY = "Not done: this is a dry run."
+_MOST_SAID = 10_000
 _CHANGES = (Insert, Delete, SetMetadata)
 #: Of a create NotFound is no answer but a failure: what the request refers to is not there.
 _MAY_BE_ABSENT = (Read, ListMachines, Delete, Poll, ReadMachines, SetMetadata)
@@ -65,10 +68,6 @@ class Actor(CallingActor[Answer]):
     #: Where writes to Kubernetes run.
     write_executor: Executor
     metrics: Metrics
-
-    def shown(self, snapshot: Snapshot) -> Snapshot:
-        """Return what decisions see of what there is: all of it, as it is."""
-        return snapshot
 
     def carry_out(self, plan: Plan) -> None:
         """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""
@@ -149,6 +148,49 @@ class Actor(CallingActor[Answer]):
 
     def _not_written(self, write: Write, why: str) -> WriteAnswer:
         return WriteAnswer(write=write, at=self.clock(), failure=WriteFailure.UNAVAILABLE, message=why)
+
+
+@dataclass(slots=True, kw_only=True)
+class DryActor(Actor):
+    """Reads, and says of everything else what would be done, once. It is refused, so no further step follows."""
+
+    _said: set[str] = field(default_factory=set)
+
+    def carry_out(self, plan: Plan) -> None:
+        """Submit what reads, and refuse the rest."""
+        changes = [call for call in plan.calls if isinstance(call, _CHANGES)]
+        reads = tuple(call for call in plan.calls if not isinstance(call, _CHANGES))
+        Actor.carry_out(self, replace(plan, writes=(), calls=reads))
+        for call in changes:
+            self._say(would(call))
+            failure = Failure(kind=FailureKind.PERMISSION, message=_DRY)
+            answer = CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), failure=failure)
+            self.calls.put(answer, key=call.key)
+        for write in plan.writes:
+            if not isinstance(write, PatchStatus):
+                self._say(would(write))
+            refused = WriteAnswer(write=write, at=self.clock(), failure=WriteFailure.REFUSED, message=_DRY)
+            self.calls.put(refused, key=write.key)
+
+    def _say(self, action: str) -> None:
+        if action not in self._said:
+            if len(self._said) >= _MOST_SAID:
+                self._said.clear()
+            self._said.add(action)
+            _log.info("dry_run.would", action=action)
+
+
+def would(change: Call | Write) -> str:
+    """Say what a change would do, without what it carries: metadata has tokens."""
+    if isinstance(change, Insert | Delete):
+        target = change.target
+        return f"{type(change).__name__.lower()} {target.name} in {target.scope.path}"
+    if isinstance(change, SetMetadata):
+        return change.key
+    verb = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(change).__name__).lower()
+    if isinstance(change, PatchNode):
+        verb = "cordon" if change.cordon else "label or taint"
+    return f"{verb}: {change.key}"
 
 
 def failure_of(write: Write, error: kube.ClusterError) -> WriteFailure:

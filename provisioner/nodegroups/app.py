@@ -12,11 +12,10 @@ import structlog
 import provisioner
 from provisioner import kube
 from provisioner.controller import Addresses, Candidacy, Controller, make_replica
-from provisioner.nodegroups.act import Actor
+from provisioner.nodegroups.act import Actor, DryActor
 from provisioner.nodegroups.bootstrap.script import startup_script
 from provisioner.nodegroups.compute.protocol import Compute
 from provisioner.nodegroups.device_plugin import Images, manifest, version_of
-from provisioner.nodegroups.dry_run import DryRun
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.loop import Loop
 from provisioner.nodegroups.metrics import Metrics
@@ -67,7 +66,7 @@ def build(
     def threads(prefix: str) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(max_workers=settings.concurrency, thread_name_prefix=prefix)
 
-    actor = Actor(
+    actor = (DryActor if settings.dry_run else Actor)(
         compute=compute,
         writer=Writer(api=api, device_plugin=plugin),
         gate=Gate(api=api, clock=clock, for_each=Parallel(executor=gates, at_once=_AT_ONCE_PER_GROUP)),
@@ -89,7 +88,7 @@ def build(
             api_server=settings.api_server,
             kubernetes_version=settings.kubernetes_version,
         ),
-        carrier=DryRun(actor=actor, clock=clock) if settings.dry_run else actor,
+        actor=actor,
         reporter=Reporter(recorder=replica.recorder, metrics=metrics, dry_run=settings.dry_run),
         metrics=metrics,
         is_leader=replica.is_leader,

@@ -6,8 +6,8 @@ import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from provisioner.nodegroups.act import Actor
 from provisioner.nodegroups.metrics import Metrics
 from provisioner.nodegroups.observe import ClusterReader, Watches, not_synced, take_snapshot
 from provisioner.nodegroups.planning import answers
@@ -21,22 +21,6 @@ from provisioner.runtime.clock import shifted
 from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
 
 
-class Carrier(Protocol):
-    """Who carries plans out, or says what that would be."""
-
-    def shown(self, snapshot: Snapshot) -> Snapshot:
-        """Return what decisions see of what there is."""
-
-    def carry_out(self, plan: Plan) -> None:
-        """Submit everything in a plan; returns at once."""
-
-    def live(self) -> frozenset[str]:
-        """Return the keys of calls and writes that are submitted, and whose answer nobody has taken yet."""
-
-    def take_answer(self) -> Answer | None:
-        """Return the next answer, None where there is none."""
-
-
 @dataclass(slots=True, kw_only=True)
 class Loop(RoundLoop[Answer]):
     """Observe, decide, act, until told to stop. `memory` and all parts belong to the loop's thread."""
@@ -44,7 +28,7 @@ class Loop(RoundLoop[Answer]):
     settings: PlanningSettings
     watches: Watches
     cluster: ClusterReader
-    carrier: Carrier
+    actor: Actor
     reporter: Reporter
     metrics: Metrics
     is_leader: Callable[[], bool]
@@ -67,18 +51,18 @@ class Loop(RoundLoop[Answer]):
         if not leading:
             return LONGEST_PAUSE_SECONDS
         # Answers first: they are stamped by the clock as it was until now.
-        self.take_in(self.carrier.take_answer, self._fold, self.reporter.tell_answer)
+        self.take_in(self.actor.take_answer, self._fold, self.reporter.tell_answer)
         if by := self.follow_clock():
             # What was concluded by the old time is concluded anew.
             self.memory, self.last_plan = shifted(self.memory, by), None
         if self.cluster.due_in_seconds(self.clock()) <= 0:
             self.cluster.read()
         snapshot, plan = self._decide()
-        # First what is remembered as being under way. Should it fail as a whole, what is no live call of the carrier
+        # First what is remembered as being under way. Should it fail as a whole, what is no live call of the actor
         # counts a minute later as a call whose outcome nobody knows.
         self.memory, self.last_plan = plan.memory, plan
         if not snapshot.not_synced:
-            self.carrier.carry_out(plan)
+            self.actor.carry_out(plan)
             self.report(functools.partial(self.reporter.tell, plan, snapshot))
         return self.pause_seconds(plan.wake_at, due_in_seconds=self.cluster.due_in_seconds(self.clock()))
 
@@ -86,7 +70,7 @@ class Loop(RoundLoop[Answer]):
         self.memory = answers.fold(self.memory, answer)
 
     def _decide(self) -> tuple[Snapshot, Plan]:
-        snapshot = self.carrier.shown(take_snapshot(self.watches, self.cluster, self.carrier.live()))
+        snapshot = take_snapshot(self.watches, self.cluster, self.actor.live())
         started = self.monotonic()
         derived = self.last_plan.derived if self.last_plan is not None else None
         plan = decide(snapshot, self.memory, self.settings, self.clock(), derived)

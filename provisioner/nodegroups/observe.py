@@ -25,13 +25,7 @@ from provisioner.kube.watches import UNFINISHED, doubt_of
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.parse import parse_group, parse_manager, parse_policy, parse_template
-from provisioner.nodegroups.api.types import (
-    InstanceTemplate,
-    Kind,
-    ManagedInstanceGroup,
-    TpuNodeGroup,
-    WorkloadPolicy,
-)
+from provisioner.nodegroups.api.types import InstanceTemplate, Kind, ManagedInstanceGroup, TpuNodeGroup, WorkloadPolicy
 from provisioner.nodegroups.bootstrap import approval, tokens
 from provisioner.nodegroups.bootstrap import cluster as bootstrap_cluster
 from provisioner.nodegroups.planning.snapshot import Cluster, DevicePlugin, Node, Pod, Request, Snapshot, Token

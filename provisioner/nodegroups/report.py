@@ -50,7 +50,7 @@ class Reporter:
 
     recorder: kube.EventRecorder
     metrics: Metrics
-    #: What is done is not done, and only the carrier says what that would be.
+    #: What is done is not done, and only the actor says what that would be.
     dry_run: bool = False
     #: By the key of the write that they tell of.
     _held: dict[str, tuple[Event, ...]] = field(default_factory=dict)

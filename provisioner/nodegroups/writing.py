@@ -6,6 +6,8 @@ Each may be sent again: what is to go and is not there has gone, what is to be m
 from __future__ import annotations
 
 import contextlib
+import secrets
+import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +20,7 @@ from provisioner.model.capacity import Taint
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names, write
 from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta
-from provisioner.nodegroups.bootstrap import approval, drawing, tokens
+from provisioner.nodegroups.bootstrap import approval, tokens
 from provisioner.nodegroups.planning.writes import (
     ApplyDevicePlugin,
     ApproveRequest,
@@ -45,6 +47,15 @@ _SHORT_TIMEOUTS = Timeouts(connect_seconds=1.5, read_seconds=WRITE_SECONDS / 2 -
 _DRAWS = 3
 
 
+def draw_token() -> str:
+    """Draw a bootstrap token: an id of 6 symbols, which is no secret, a dot, and 16 that are (83 bits)."""
+    return f"{_drawn(6)}.{_drawn(16)}"
+
+
+def _drawn(length: int) -> str:
+    return "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(length))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
     """Writes to one API server; may be called from many threads."""
@@ -52,7 +63,7 @@ class Writer:
     api: Api
     #: As `device_plugin.manifest` makes it; None: it is not our job.
     device_plugin: Mapping[str, Any] | None = None
-    draw_token: Callable[[], str] = drawing.draw_token
+    draw_token: Callable[[], str] = draw_token
 
     def write(self, what: Write) -> None:
         """Make one write."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from provisioner.model import choices
+from provisioner.model import bounds, choices
 from provisioner.settings import forms
 from provisioner.settings.option import (
     MOST_CONCURRENCY,
@@ -85,7 +85,7 @@ class NodeGroupSettings:
     )
     repairs_per_day: int = _option(
         "REPAIRS_PER_DAY",
-        forms.whole_number(0, 100),
+        forms.whole_number(0, bounds.RECREATIONS),
         "3",
         "How often within a day the same slice is created anew. 0: never.",
     )

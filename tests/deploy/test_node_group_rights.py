@@ -21,7 +21,8 @@ from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
 from provisioner.nodegroups import app, device_plugin
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.parse import parse_group, parse_manager, parse_policy, parse_template
-from provisioner.nodegroups.api.types import GROUP, Kind, ObjectMeta, ResourceStatus, TpuNodeGroupStatus
+from provisioner.nodegroups.api.statuses import ResourceStatus, TpuNodeGroupStatus
+from provisioner.nodegroups.api.types import GROUP, Kind, ObjectMeta
 from provisioner.nodegroups.bootstrap import approval, tokens
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.observe import ClusterReader, make_watches

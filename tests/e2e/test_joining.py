@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from provisioner import constants
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.nodegroups.bootstrap import approval, cluster, drawing, metadata, tokens
+from provisioner.nodegroups import writing
+from provisioner.nodegroups.bootstrap import approval, cluster, metadata, tokens
 from provisioner.nodegroups.bootstrap.script import startup_script
 from rehearsal.demos import Rehearsal
 from rehearsal.simulators.compute import ComputeSimulator
@@ -69,7 +70,7 @@ def _authority(rehearsal: Rehearsal) -> str:
 
 
 def test_a_machine_with_our_token_is_one_that_may_join(kube: Kube, rehearsal: Rehearsal) -> None:
-    token = drawing.draw_token()
+    token = writing.draw_token()
     now = datetime.now(UTC).replace(microsecond=0)
     path = make(kube, token, now + tokens.LIFE)
 
@@ -87,7 +88,7 @@ def test_a_machine_with_our_token_is_one_that_may_join(kube: Kube, rehearsal: Re
 
 
 def test_a_token_that_has_expired_lets_nobody_in(kube: Kube, rehearsal: Rehearsal) -> None:
-    good, expired = drawing.draw_token(), drawing.draw_token()
+    good, expired = writing.draw_token(), writing.draw_token()
     now = datetime.now(UTC)
     paths = [make(kube, expired, now - timedelta(seconds=1)), make(kube, good, now + tokens.LIFE)]
 
@@ -122,7 +123,7 @@ def test_a_simulated_machine_joins_with_what_we_write_and_nothing_else(kube: Kub
     """It is let in by the token, with the rights that the manifests give it, once its certificate is approved."""
     rehearsal.kubectl("apply", "--server-side", "-f", str(_MACHINES))
     root_ca = kube.get(object_path("configmaps", cluster.ROOT_CA[1], namespace=cluster.ROOT_CA[0]))
-    token, expired = drawing.draw_token(), drawing.draw_token()
+    token, expired = writing.draw_token(), writing.draw_token()
     now = datetime.now(UTC)
     paths = [make(kube, expired, now - timedelta(seconds=1)), make(kube, token, now + tokens.LIFE)]
     settings = replace(QUICK_JOINS, operation_seconds=0, device_plugin="")

@@ -14,7 +14,8 @@ from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, OperationName
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.act import CALL_SECONDS, Actor
-from provisioner.nodegroups.api.types import Kind, OperationType
+from provisioner.nodegroups.api.statuses import OperationType
+from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.records import Instance, Manager, Metadata, Operation, ResourcePolicy, Template
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.metrics import Metrics

@@ -14,11 +14,10 @@ from provisioner import controller as controlling
 from provisioner.controller import Addresses, Controller
 from provisioner.kube import errors
 from provisioner.nodegroups import app
-from provisioner.nodegroups.act import Actor
+from provisioner.nodegroups.act import Actor, DryActor
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.bootstrap.script import startup_script
 from provisioner.nodegroups.device_plugin import version_of
-from provisioner.nodegroups.dry_run import DryRun
 from provisioner.nodegroups.planning.calls import Read
 from provisioner.nodegroups.planning.memory import Memory
 from provisioner.nodegroups.planning.plan import Plan
@@ -182,9 +181,9 @@ def test_probes_and_metrics_are_served() -> None:
 
 def test_a_dry_run_takes_the_place_of_the_actor(process: Process) -> None:
     """Only where it is asked for. It leads without a Lease: another one may lead meanwhile."""
-    assert isinstance(process.controller.loop.carrier, Actor)
+    assert type(process.controller.actor) is Actor
     dry = Process(replace(SETTINGS, dry_run=True))
-    assert isinstance(dry.controller.loop.carrier, DryRun)
+    assert isinstance(dry.controller.actor, DryActor)
     assert dry.controller.elector is None
     assert dry.controller.loop.is_leader()
     dry.end()

@@ -8,22 +8,15 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from provisioner.model.capacity import Failure, FailureKind, OperationName, Taint
+from provisioner.model.capacity import Failure, FailureKind, OperationName
 from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import OpenWrite, WriteFailure
+from provisioner.nodegroups.act import would
 from provisioner.nodegroups.api.conditions import Condition, ConditionStatus
-from provisioner.nodegroups.api.types import (
-    Kind,
-    OperationType,
-    ResourceStatus,
-    TpuNodeGroup,
-    TpuNodeGroupSpec,
-    TpuNodeGroupStatus,
-    WorkloadPolicy,
-    WorkloadPolicySpec,
-)
+from provisioner.nodegroups.api.specs import TpuNodeGroupSpec
+from provisioner.nodegroups.api.statuses import OperationType, TpuNodeGroupStatus
+from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.compute.records import Operation, Template
-from provisioner.nodegroups.dry_run import words_of_call, words_of_write
 from provisioner.nodegroups.metrics import Metrics
 from provisioner.nodegroups.planning.calls import (
     Call,
@@ -40,18 +33,10 @@ from provisioner.nodegroups.planning.memory import Memory
 from provisioner.nodegroups.planning.plan import Crashed, Event, Plan
 from provisioner.nodegroups.planning.snapshot import Cluster, Snapshot
 from provisioner.nodegroups.planning.writes import (
-    ApplyDevicePlugin,
-    ApproveRequest,
-    CreateChild,
-    CreateToken,
-    DeleteChild,
-    DeleteDevicePlugin,
     DeleteNode,
-    DeleteToken,
     EvictPod,
     PatchNode,
     PatchStatus,
-    SetFinalizers,
     Write,
     WriteAnswer,
 )
@@ -272,50 +257,14 @@ def test_a_dry_run_tells_no_more_than_what_was_read() -> None:
     assert told(reporter, failed(READ)) == [("warning", "compute.read_failed")]
 
 
-CHILD = WorkloadPolicy(
-    meta=meta("policy"), spec=WorkloadPolicySpec(project="p", region="us-east5", accelerator_topology="4x4")
-)
-NODE = PatchNode(name="m-0", uid="u", resource_version="7", labels={})
-
-
-@pytest.mark.parametrize(
-    ("write", "want"),
-    [
-        (CreateChild(kind=POLICY, child=CHILD), "create WorkloadPolicy research/policy"),
-        (DeleteChild(kind=POLICY, meta=CHILD.meta), "delete WorkloadPolicy research/policy"),
-        (
-            SetFinalizers(kind=POLICY, meta=CHILD.meta, finalizers=()),
-            "set the finalizers of WorkloadPolicy research/policy to none",
-        ),
-        (PatchStatus(kind=POLICY, meta=CHILD.meta, old=ResourceStatus(), new=ResourceStatus()), ""),
-        (
-            replace(NODE, labels={"a": "b"}, taints=(Taint(key="k", value="", effect="NoSchedule"),)),
-            "label and taint node m-0",
-        ),
-        (replace(NODE, cordon=True), "cordon node m-0"),
-        (REMOVE, "delete node m-0"),
-        (EvictPod(namespace="n", name="p", uid="u"), "evict pod n/p"),
-        (
-            CreateToken(namespace="n", name="g", machine="m-0", machine_id="1", expires_at=NOW),
-            "create a token for machine m-0 of n/g",
-        ),
-        (DeleteToken(name="s", uid="u"), "delete Secret s"),
-        (ApproveRequest(name="r", uid="u", resource_version="1"), "approve CertificateSigningRequest r"),
-        (ApplyDevicePlugin(version="v"), "apply the device plugin in version v"),
-        (DeleteDevicePlugin(uid="u"), "delete the device plugin"),
-    ],
-)
-def test_a_dry_run_says_what_a_write_would_do(write: Write, want: str) -> None:
+def test_a_dry_run_says_what_would_be_done_and_no_token() -> None:
     """By the names of what it would be done to."""
-    assert words_of_write(write) == want
-
-
-def test_a_dry_run_says_which_metadata_would_be_set_and_not_to_what() -> None:
-    """One of them is a token."""
-    assert (
-        words_of_call(METADATA) == "set kubeadm-join-token in the metadata of gce://research-project/us-central1-c/m-0"
-    )
-    assert words_of_call(READ) == ""
+    node = PatchNode(name="m-0", uid="u", resource_version="7", labels={})
+    assert would(node) == "label or taint: Node m-0"
+    assert would(replace(node, cordon=True)) == "cordon: Node m-0"
+    assert would(EvictPod(namespace="n", name="p", uid="u")) == "evict pod: Pod n/p u"
+    assert would(INSERT) == f"insert {INSERT.target.name} in {INSERT.target.scope.path}"
+    assert would(METADATA) == "set metadata gce://research-project/us-central1-c/m-0"
 
 
 def test_an_object_that_cannot_be_decided_on_is_told_once_a_minute_for_each_mistake(reporter: Reporter) -> None:

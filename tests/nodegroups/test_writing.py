@@ -16,15 +16,9 @@ from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import Condition, ConditionStatus
 from provisioner.nodegroups.api.parse import parse, parse_group, parse_policy
-from provisioner.nodegroups.api.types import (
-    Kind,
-    ObjectMeta,
-    Owner,
-    ResourceStatus,
-    TpuNodeGroupStatus,
-    WorkloadPolicy,
-    WorkloadPolicySpec,
-)
+from provisioner.nodegroups.api.specs import WorkloadPolicySpec
+from provisioner.nodegroups.api.statuses import ResourceStatus, TpuNodeGroupStatus
+from provisioner.nodegroups.api.types import Kind, ObjectMeta, Owner, WorkloadPolicy
 from provisioner.nodegroups.bootstrap import approval
 from provisioner.nodegroups.bootstrap.tokens import LIFE, parse_secret
 from provisioner.nodegroups.device_plugin import Images, manifest, version_of
@@ -105,7 +99,8 @@ def test_a_child_is_made_as_it_was_decided(api: FakeKube) -> None:
     writer(api).write(write)
     raw = api.object(kind_path(POLICY, child.meta.name))
     made = parse_policy(raw)
-    assert (made.spec, made.meta.owner, made.meta.labels) == (child.spec, child.meta.owner, child.meta.labels)
+    assert (made.spec, made.meta.labels) == (child.spec, child.meta.labels)
+    assert raw["metadata"]["ownerReferences"][0]["uid"] == "u1"
     assert made.meta.annotations == {names.ADOPT: "true"}
     assert made.meta.finalizers == (names.CHILD_FINALIZERS[POLICY],)
 

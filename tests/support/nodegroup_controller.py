@@ -23,7 +23,7 @@ from provisioner import constants
 from provisioner.kube import errors
 from provisioner.kube.protocol import JsonObject, collection_path, object_path
 from provisioner.kube.quantities import format_time
-from provisioner.nodegroups.act import Actor
+from provisioner.nodegroups.act import Actor, DryActor
 from provisioner.nodegroups.api.conditions import ConditionType, condition_of
 from provisioner.nodegroups.api.parse import parse
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
@@ -31,7 +31,6 @@ from provisioner.nodegroups.bootstrap import approval, tokens
 from provisioner.nodegroups.bootstrap.script import startup_script
 from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.nodegroups.device_plugin import Images, manifest, version_of
-from provisioner.nodegroups.dry_run import DryRun
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.loop import Loop
 from provisioner.nodegroups.metrics import Metrics
@@ -196,7 +195,7 @@ class World:
         client._session.mount("http://", self.wire)
         self.thread.shutdown(wait=True)
         self.thread = thread = ThreadPoolExecutor(max_workers=1)
-        self.actor = Actor(
+        self.actor = (DryActor if self.dry_run else Actor)(
             compute=client,
             writer=Writer(api=self.kube, device_plugin=_PLUGIN),
             gate=Gate(api=self.kube, clock=self.time, monotonic=self.clock),
@@ -215,7 +214,7 @@ class World:
             cluster=ClusterReader(
                 api=self.kube, clock=self.time, project=PROJECT, api_server="10.0.0.2:6443", kubernetes_version="1.31"
             ),
-            carrier=DryRun(actor=self.actor, clock=self.time) if self.dry_run else self.actor,
+            actor=self.actor,
             reporter=Reporter(recorder=self.recorder, metrics=self.metrics, dry_run=self.dry_run),
             metrics=self.metrics,
             is_leader=lambda: self.leading,

@@ -5,8 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Annotated
 
 from provisioner.model import bounds
+from provisioner.nodegroups.api.codec import declared
+from provisioner.nodegroups.api.forms import Moment, Text, Whole, choice
+
+#: The API server reads bounds as floating-point numbers, which know all whole numbers up to this one.
+LARGEST_GENERATION = 2**53 - 1
 
 
 class ConditionType(StrEnum):
@@ -50,7 +56,7 @@ class Reason(StrEnum):
     OPERATION_FAILED = "OperationFailed"
     INSTANCES_CREATION_FAILED = "InstancesCreationFailed"
     # --- ours ---
-    #: Topology, machine type, count and mode do not go together, the name is too long, or a field cannot be read.
+    #: Topology, machine type, count and mode do not go together, or the name is too long.
     INVALID_SPEC = "InvalidSpec"
     #: The project or the namespace is not on the list of those that are served.
     NOT_ALLOWED = "NotAllowed"
@@ -62,18 +68,39 @@ class Reason(StrEnum):
     DRAINING_NODES = "DrainingNodes"
 
 
+@declared("The answer to one question.", required=("type", "status", "reason", "message", "lastTransitionTime"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
     """One of an object's conditions."""
 
-    type: str
-    status: ConditionStatus
-    reason: str
-    message: str = ""
+    type: Annotated[
+        str,
+        Text(
+            about="The question, such as Ready.",
+            most=316,
+            pattern="([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+            "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])",
+            meaning="a type of conditions",
+        ),
+    ]
+    status: Annotated[ConditionStatus, choice("True, False or Unknown.", ConditionStatus)]
+    reason: Annotated[
+        str,
+        Text(
+            about="Why, in one word.",
+            least=1,
+            most=1024,
+            pattern="[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?",
+            meaning="a reason in one word",
+        ),
+    ]
+    message: Annotated[str, Text(about="Why, in words for people.", most=32_768)] = ""
     #: None until `with_condition` puts it among an object's conditions.
-    last_transition_time: datetime | None = None
-    #: The generation of the object that it was concluded from.
-    observed_generation: int = 0
+    last_transition_time: Annotated[datetime | None, Moment(about="Since when the status is what it is.")] = None
+    observed_generation: Annotated[
+        int,
+        Whole(about="The generation of the object that this was concluded from.", most=LARGEST_GENERATION),
+    ] = 0
 
 
 def with_condition(conditions: tuple[Condition, ...], new: Condition, now: datetime) -> tuple[Condition, ...]:

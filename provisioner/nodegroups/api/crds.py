@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions of the four kinds, from their one definition in `schema`.
+"""CustomResourceDefinitions of the four kinds, from the declarations of their fields in `specs` and `statuses`.
 
 They need Kubernetes 1.30 or newer: some rules are asked only when an object is made, so that one which is there already
 and breaks them can still be deleted.
@@ -7,13 +7,19 @@ and breaks them can still be deleted.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.forms import Json, openapi
-from provisioner.nodegroups.api.schema import SPECS
-from provisioner.nodegroups.api.statuses import STATUSES
+from provisioner.nodegroups.api.codec import struct_of
+from provisioner.nodegroups.api.forms import Json, Struct, openapi
+from provisioner.nodegroups.api.specs import (
+    InstanceTemplateSpec,
+    ManagedInstanceGroupSpec,
+    TpuNodeGroupSpec,
+    WorkloadPolicySpec,
+)
+from provisioner.nodegroups.api.statuses import ResourceStatus, TpuNodeGroupStatus
 from provisioner.nodegroups.api.types import GROUP, VERSION, Kind
 
 
@@ -85,6 +91,24 @@ _SHOWN: Mapping[Kind, _Shown] = MappingProxyType(
         ),
     }
 )
+
+SPECS: Mapping[Kind, Struct] = {
+    Kind.TPU_NODE_GROUP: struct_of(TpuNodeGroupSpec),
+    Kind.WORKLOAD_POLICY: struct_of(WorkloadPolicySpec),
+    Kind.INSTANCE_TEMPLATE: struct_of(InstanceTemplateSpec),
+    Kind.MANAGED_INSTANCE_GROUP: struct_of(ManagedInstanceGroupSpec),
+}
+_OF_A_RESOURCE = struct_of(ResourceStatus)
+#: The address of a child's resource is called uri, but in one kind.
+_OF_A_CHILD = replace(
+    _OF_A_RESOURCE, fields={{"url": "uri"}.get(name, name): form for name, form in _OF_A_RESOURCE.fields.items()}
+)
+STATUSES: Mapping[Kind, Struct] = {
+    Kind.TPU_NODE_GROUP: struct_of(TpuNodeGroupStatus),
+    Kind.WORKLOAD_POLICY: _OF_A_CHILD,
+    Kind.INSTANCE_TEMPLATE: _OF_A_CHILD,
+    Kind.MANAGED_INSTANCE_GROUP: _OF_A_RESOURCE,
+}
 
 #: What a kind is, in a sentence, and how kubectl knows it for short.
 ABOUT: Mapping[Kind, str] = {kind: shown.about for kind, shown in _SHOWN.items()}

@@ -1,14 +1,13 @@
-"""What a field of the API can hold: its documentation and bounds, once for the API server and for whoever reads it.
+"""What a field of the API can hold: its documentation and bounds, which the API server checks.
 
-`openapi` writes a form for a CustomResourceDefinition, `provisioner.nodegroups.api.checking` reads raw JSON by it. Both
-mean the same: what the API server takes is read without a problem, and what it refuses has one.
+A field is declared once, by an annotated field of a dataclass (`declared`). `openapi` writes its form for a
+CustomResourceDefinition, `provisioner.nodegroups.api.codec` reads and writes the value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, assert_never
 
 from provisioner.model import bounds
@@ -87,8 +86,6 @@ class Rule:
     #: In the Common Expression Language, of `self`.
     cel: str
     message: str
-    #: The same in Python, of an object whose fields are valid.
-    holds: Callable[[Mapping[str, Any]], bool]
     #: The field that is wrong where one is.
     field: str = ""
 
@@ -111,14 +108,9 @@ class Struct:
 Form = Text | Whole | Flag | Moment | Array | Map | Struct
 
 
-def choice(about: str, choices: tuple[str, ...], default: str | None = None) -> Text:
+def choice(about: str, choices: Iterable[str]) -> Text:
     """Return the form of one of a few texts."""
-    return Text(about=about, choices=choices, default=default)
-
-
-def values(choices: type[StrEnum]) -> tuple[str, ...]:
-    """Return the texts of an enumeration."""
-    return tuple(member.value for member in choices)
+    return Text(about=about, choices=tuple(map(str, choices)))
 
 
 def openapi(form: Form) -> Json:

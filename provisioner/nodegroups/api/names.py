@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from provisioner import constants
 from provisioner.model import bounds
-from provisioner.nodegroups.api.types import Kind, ObjectMeta, OperationType
+from provisioner.nodegroups.api.statuses import OperationType
+from provisioner.nodegroups.api.types import Kind, ObjectMeta
 
 # --- children ---
 _SUFFIXES = {
@@ -84,7 +85,7 @@ _MARK = re.compile(
 _REQUESTS = uuid.UUID("5f0d7d6e-3b0c-5d0e-9f2a-6c1b8e4a7d21")
 
 
-def child_name(group: ObjectMeta, kind: Kind) -> str:
+def child_name(group: ObjectMeta | Mark, kind: Kind) -> str:
     """Return the name of a group's child, and of its resource: equal for equal groups, and of no other group."""
     return f"{group.name}-{_SUFFIXES[kind]}-{_digest(group.uid)}"
 
@@ -140,16 +141,7 @@ class Mark:
 
 
 def mark_of(meta: ObjectMeta, kind: Kind, cluster_uid: str) -> Mark:
-    """Return the mark of resources that are made for an object: a child's own, or its group's where it has one."""
-    owner = meta.owner
-    if owner is not None and owner.kind == Kind.TPU_NODE_GROUP:
-        return Mark(
-            kind=Kind.TPU_NODE_GROUP,
-            namespace=meta.namespace,
-            name=owner.name,
-            uid=owner.uid,
-            cluster_uid=cluster_uid,
-        )
+    """Return the mark of resources that are made for an object."""
     return Mark(kind=kind, namespace=meta.namespace, name=meta.name, uid=meta.uid, cluster_uid=cluster_uid)
 
 

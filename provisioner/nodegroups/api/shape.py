@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from provisioner import tpu
 from provisioner.model import bounds
-from provisioner.nodegroups.api.types import SizePolicyMode, TpuNodeGroupSpec
+from provisioner.nodegroups.api.specs import SizePolicyMode, TpuNodeGroupSpec
 from provisioner.tpu import Accelerator, MachineType, ShapeError, Topology
 
 #: What machine types begin with that can be a group's; Google sells the older generations in other ways.

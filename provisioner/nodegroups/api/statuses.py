@@ -1,122 +1,145 @@
-"""All fields of the status of the four kinds, which the controller alone writes, each with its sentence and bounds."""
+"""The statuses of the four kinds, which the controller alone writes: each field with its sentence and bounds.
+
+Times are in UTC and have whole seconds, as the API's have.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
 
 from provisioner.model import bounds
-from provisioner.nodegroups.api.conditions import ConditionStatus
-from provisioner.nodegroups.api.forms import Array, Flag, Moment, Struct, Text, Whole, choice, values
-from provisioner.nodegroups.api.types import Kind, OperationType, SizePolicyMode
-
-#: The API server reads bounds as floating-point numbers, which know all whole numbers up to this one.
-_LARGEST_GENERATION = 2**53 - 1
+from provisioner.nodegroups.api.codec import declared, struct_of
+from provisioner.nodegroups.api.conditions import LARGEST_GENERATION, Condition
+from provisioner.nodegroups.api.forms import Array, Flag, Moment, Text, Whole, choice
+from provisioner.nodegroups.api.specs import SizePolicyMode
 
 _CONDITIONS = Array(
     about="What is the case with the object, one entry for each question.",
-    items=Struct(
-        about="The answer to one question.",
-        fields={
-            "type": Text(
-                about="The question, such as Ready.",
-                most=316,
-                pattern="([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
-                "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])",
-                meaning="a type of conditions",
-            ),
-            "status": choice("True, False or Unknown.", values(ConditionStatus)),
-            "reason": Text(
-                about="Why, in one word.",
-                least=1,
-                most=1024,
-                pattern="[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?",
-                meaning="a reason in one word",
-            ),
-            "message": Text(about="Why, in words for people.", most=32_768),
-            "lastTransitionTime": Moment(about="Since when the status is what it is."),
-            "observedGeneration": Whole(
-                about="The generation of the object that this was concluded from.", most=_LARGEST_GENERATION
-            ),
-        },
-        required=("type", "status", "reason", "message", "lastTransitionTime"),
-    ),
+    items=struct_of(Condition),
     most=bounds.CONDITIONS,
     key="type",
 )
 _OBSERVED_GENERATION = Whole(
-    about="The generation of the object that the status was concluded from.", most=_LARGEST_GENERATION
+    about="The generation of the object that the status was concluded from.", most=LARGEST_GENERATION
 )
 _COUNT = bounds.GROUP_NODES
 
-_GROUP_STATUS = Struct(
-    about="What there is of the machines.",
-    fields={
-        "conditions": _CONDITIONS,
-        "observedGeneration": _OBSERVED_GENERATION,
-        "nodeSummary": Struct(
-            about="Counts of nodes.",
-            fields={
-                "ready": Whole(about="Nodes that are ready and show all their chips.", most=_COUNT),
-                "reconciling": Whole(
-                    about="Machines that are being made, have not joined, or whose node is not ready yet.", most=_COUNT
-                ),
-                "failed": Whole(about="Machines that could not be made, or whose node was lost.", most=_COUNT),
-            },
-            required=("ready", "reconciling", "failed"),
-        ),
-        "nodes": Text(about="Nodes that are ready, of those that are wanted, as 3/4.", most=16),
-        "topology": Text(about="The topology in effect, given or derived.", most=bounds.LABEL_VALUE),
-        "nodeCount": Whole(about="The number of machines in effect, given or derived.", least=1, most=_COUNT),
-        "targetSizePolicyMode": choice("The mode in effect, given or derived.", values(SizePolicyMode)),
-        "machines": Array(
+
+class OperationType(StrEnum):
+    """What an operation of Compute Engine does."""
+
+    CREATE = "CREATE"
+    DELETE = "DELETE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationRef:
+    """An operation of Compute Engine that has not been seen to end."""
+
+    name: str
+    type: OperationType
+    #: Which attempt of the object's it is, from 1: a part of its request id (`names.request_id`).
+    attempt: int
+
+
+@declared("What there is of the resource.")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceStatus:
+    """Status of a child: of the one resource of Compute Engine that it stands for."""
+
+    conditions: Annotated[tuple[Condition, ...], _CONDITIONS] = ()
+    observed_generation: Annotated[int, _OBSERVED_GENERATION] = 0
+    url: Annotated[
+        str, Text(about="Address of the resource; empty until it is there.", most=bounds.RESOURCE_ADDRESS)
+    ] = ""
+    operation_name: Annotated[str, Text(about="Compute Engine's operation that has not ended.")] = ""
+    operation_type: Annotated[OperationType | None, choice("What the operation does.", OperationType)] = None
+    #: That of an open operation included: numbers that are not used again.
+    attempts: Annotated[
+        int,
+        Whole(about="Number of the latest attempt; a repeated request of one counts once."),
+        "operationAttempt",
+    ] = 0
+
+    @property
+    def operation(self) -> OperationRef | None:
+        """The operation that has not ended; gke-labs/tpu-operator did not always write its type."""
+        if not self.operation_name or self.operation_type is None:
+            return None
+        return OperationRef(name=self.operation_name, type=self.operation_type, attempt=self.attempts)
+
+
+@declared("Counts of nodes.", required=("ready", "reconciling", "failed"))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSummary:
+    """Counts of a group's nodes."""
+
+    ready: Annotated[int, Whole(about="Nodes that are ready and show all their chips.", most=_COUNT)] = 0
+    reconciling: Annotated[
+        int,
+        Whole(about="Machines that are being made, have not joined, or whose node is not ready yet.", most=_COUNT),
+    ] = 0
+    failed: Annotated[int, Whole(about="Machines that could not be made, or whose node was lost.", most=_COUNT)] = 0
+
+
+@declared("One machine.", required=("name", "ready"))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One machine of a group, as its status lists it."""
+
+    name: Annotated[str, Text(about="Its name in Compute Engine.", most=63, least=1, meaning="the name of a machine")]
+    state: Annotated[
+        str,
+        Text(about="Compute Engine's status of it, or while it is not there what is done about it.", most=63),
+    ] = ""
+    node: Annotated[str, Text(about="Its node; empty until it has joined.")] = ""
+    ready: Annotated[bool, Flag(about="Whether the node is ready and shows all its chips.")] = False
+    since: Annotated[datetime | None, Moment(about="Since when state, node and ready are what they are.")] = None
+
+
+@declared("What there is of the machines.")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TpuNodeGroupStatus:
+    """What there is of a group."""
+
+    conditions: Annotated[tuple[Condition, ...], _CONDITIONS] = ()
+    observed_generation: Annotated[int, _OBSERVED_GENERATION] = 0
+    node_summary: NodeSummary | None = None
+    #: Empty until a count is known.
+    nodes: Annotated[str, Text(about="Nodes that are ready, of those that are wanted, as 3/4.", most=16)] = field(
+        init=False, default=""
+    )
+    topology: Annotated[str, Text(about="The topology in effect, given or derived.", most=bounds.LABEL_VALUE)] = ""
+    node_count: Annotated[
+        int | None, Whole(about="The number of machines in effect, given or derived.", least=1, most=_COUNT)
+    ] = None
+    target_size_policy_mode: Annotated[
+        SizePolicyMode | None, choice("The mode in effect, given or derived.", SizePolicyMode)
+    ] = None
+    machines: Annotated[
+        tuple[Machine, ...],
+        Array(
             about="The machines, as Compute Engine and the cluster show them.",
-            items=Struct(
-                about="One machine.",
-                fields={
-                    "name": Text(
-                        about="Its name in Compute Engine.", most=63, least=1, meaning="the name of a machine"
-                    ),
-                    "state": Text(
-                        about="Compute Engine's status of it, or while it is not there what is done about it.", most=63
-                    ),
-                    "node": Text(about="Its node; empty until it has joined."),
-                    "ready": Flag(about="Whether the node is ready and shows all its chips."),
-                    "since": Moment(about="Since when state, node and ready are what they are."),
-                },
-                required=("name", "ready"),
-            ),
+            items=struct_of(Machine),
             most=_COUNT,
             key="name",
         ),
-        "recreations": Array(
+    ] = ()
+    recreated_at: Annotated[
+        tuple[datetime, ...],
+        Array(
             about="When all machines were made anew because one was lost, latest last.",
             items=Moment(about="One moment."),
             most=bounds.RECREATIONS,
         ),
-    },
-)
+        "recreations",
+    ] = ()
 
-
-def _resource_status(address: str) -> Struct:
-    return Struct(
-        about="What there is of the resource.",
-        fields={
-            "conditions": _CONDITIONS,
-            "observedGeneration": _OBSERVED_GENERATION,
-            address: Text(about="Address of the resource; empty until it is there.", most=bounds.RESOURCE_ADDRESS),
-            "operationName": Text(about="Compute Engine's operation that has not ended."),
-            "operationType": choice("What the operation does.", values(OperationType)),
-            "operationAttempt": Whole(about="Number of the latest attempt; a repeated request of one counts once."),
-        },
-    )
-
-
-STATUSES: Mapping[Kind, Struct] = MappingProxyType(
-    {
-        Kind.TPU_NODE_GROUP: _GROUP_STATUS,
-        Kind.WORKLOAD_POLICY: _resource_status("uri"),
-        Kind.INSTANCE_TEMPLATE: _resource_status("uri"),
-        Kind.MANAGED_INSTANCE_GROUP: _resource_status("url"),
-    }
-)
+    def __post_init__(self) -> None:
+        """Count the nodes for the column."""
+        if self.node_count is not None:
+            ready = self.node_summary.ready if self.node_summary is not None else 0
+            object.__setattr__(self, "nodes", f"{ready}/{self.node_count}")

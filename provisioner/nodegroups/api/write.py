@@ -6,28 +6,16 @@ that a child that is as it should be reads equal to what it was made from, and n
 
 from __future__ import annotations
 
-from typing import Any
-
-from provisioner.kube.quantities import format_time
-from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import Condition
+from provisioner.nodegroups.api import codec, names
 from provisioner.nodegroups.api.forms import Json
-from provisioner.nodegroups.api.types import (
-    API_VERSION,
-    BootstrapConfig,
-    Child,
-    InstanceConfig,
+from provisioner.nodegroups.api.specs import (
     InstanceTemplateSpec,
-    Kind,
-    Machine,
     ManagedInstanceGroupSpec,
-    NodeSummary,
-    ObjectMeta,
-    ResourceStatus,
     TpuNodeGroupSpec,
-    TpuNodeGroupStatus,
     WorkloadPolicySpec,
 )
+from provisioner.nodegroups.api.statuses import ResourceStatus, TpuNodeGroupStatus
+from provisioner.nodegroups.api.types import API_VERSION, Child, Kind, ObjectMeta
 
 Spec = TpuNodeGroupSpec | WorkloadPolicySpec | InstanceTemplateSpec | ManagedInstanceGroupSpec
 Status = TpuNodeGroupStatus | ResourceStatus
@@ -53,7 +41,8 @@ def child(wanted: Child) -> Json:
     metadata: Json = {
         "namespace": meta.namespace,
         "name": meta.name,
-        **_filled(labels=dict(meta.labels), annotations=dict(meta.annotations)),
+        **({"labels": dict(meta.labels)} if meta.labels else {}),
+        **({"annotations": dict(meta.annotations)} if meta.annotations else {}),
         "finalizers": [names.CHILD_FINALIZERS[kind]],
     }
     if meta.owner is not None:
@@ -80,145 +69,17 @@ def status_patch(kind: Kind, meta: ObjectMeta, old: Status, new: Status) -> Json
 
 def spec_document(spec: Spec) -> Json:
     """Return a spec as JSON, with defaults."""
-    match spec:
-        case TpuNodeGroupSpec():
-            return _group_spec(spec)
-        case WorkloadPolicySpec():
-            return {
-                "project": spec.project,
-                "region": spec.region,
-                "acceleratorTopology": spec.accelerator_topology,
-                "type": spec.type,
-            }
-        case InstanceTemplateSpec():
-            return {
-                "project": spec.project,
-                **_instance_config(spec.config),
-                "maintenancePolicy": spec.maintenance_policy,
-                "bootDisk": {"autoDelete": spec.boot_disk_auto_delete},
-            }
-        case ManagedInstanceGroupSpec():
-            return {
-                "project": spec.project,
-                "location": spec.location,
-                "instanceTemplate": spec.instance_template,
-                "targetSize": spec.target_size,
-                **_filled(workloadPolicy=spec.workload_policy, targetSizePolicyMode=spec.target_size_policy_mode),
-                "defaultActionOnFailure": str(spec.default_action_on_failure),
-            }
+    return codec.write(spec)
 
 
 def status_document(kind: Kind, status: Status) -> Json:
     """Return the status of an object of a kind as JSON."""
-    common: Json = _filled(
-        conditions=[_condition(condition) for condition in status.conditions],
-        observedGeneration=status.observed_generation,
-    )
-    if isinstance(status, TpuNodeGroupStatus):
-        return common | _filled(
-            nodeSummary=_summary(status.node_summary),
-            nodes=status.nodes,
-            topology=status.topology,
-            nodeCount=status.node_count,
-            targetSizePolicyMode=status.target_size_policy_mode,
-            machines=[_machine(machine) for machine in status.machines],
-            recreations=[format_time(moment) for moment in status.recreated_at],
-        )
-    operation = status.operation
-    address = "url" if kind is Kind.MANAGED_INSTANCE_GROUP else "uri"
-    return common | _filled(
-        **{address: status.url},
-        operationName=operation.name if operation is not None else None,
-        operationType=operation.type if operation is not None else None,
-        operationAttempt=status.attempts,
-    )
+    written = codec.write(status)
+    if kind is not Kind.MANAGED_INSTANCE_GROUP and "url" in written:
+        written["uri"] = written.pop("url")
+    return written
 
 
 def _as_read(meta: ObjectMeta) -> Json:
     # No other object has it, under the same name or another. A UID beside it would be refused as a change, with 422.
     return {"resourceVersion": meta.resource_version}
-
-
-def _group_spec(spec: TpuNodeGroupSpec) -> Json:
-    return {
-        "project": spec.project,
-        "nodeLocation": spec.node_location,
-        **_filled(
-            instanceTemplateURI=spec.instance_template_uri,
-            instanceConfig=_instance_config(spec.instance_config) if spec.instance_config is not None else None,
-            nodeCount=spec.node_count,
-        ),
-        "minNodeCount": spec.min_node_count,
-        "acceleratorConnectionMode": spec.accelerator_connection_mode,
-        **_filled(topology=spec.topology, targetSizePolicyMode=spec.target_size_policy_mode),
-        # One without fields says something too: everything is taken from the cluster.
-        **(
-            {"bootstrapKubernetes": _bootstrap(spec.bootstrap_kubernetes)}
-            if spec.bootstrap_kubernetes is not None
-            else {}
-        ),
-    }
-
-
-def _bootstrap(bootstrap: BootstrapConfig) -> Json:
-    return _filled(
-        version=bootstrap.version,
-        controlPlaneIP=bootstrap.control_plane_ip,
-        controlPlanePort=bootstrap.control_plane_port,
-    )
-
-
-def _instance_config(config: InstanceConfig) -> Json:
-    accounts = [{"email": account.email, "scopes": list(account.scopes)} for account in config.service_accounts]
-    return {
-        "machineType": config.machine_type,
-        **_filled(
-            provisioningModel=config.provisioning_model,
-            reservation=config.reservation,
-            maxRunDurationSeconds=config.max_run_duration_seconds,
-            image=config.image,
-            bootDiskSizeGB=config.boot_disk_size_gb,
-            diskType=config.disk_type,
-        ),
-        "subnetwork": config.subnetwork,
-        **_filled(
-            serviceAccounts=accounts,
-            networkTags=list(config.network_tags),
-            metadata=dict(sorted(config.metadata.items())),
-        ),
-    }
-
-
-def _condition(condition: Condition) -> Json:
-    return {
-        "type": str(condition.type),
-        "status": str(condition.status),
-        "reason": str(condition.reason),
-        "message": condition.message,
-        **_filled(
-            lastTransitionTime=format_time(condition.last_transition_time)
-            if condition.last_transition_time is not None
-            else None,
-            observedGeneration=condition.observed_generation,
-        ),
-    }
-
-
-def _summary(summary: NodeSummary | None) -> Json | None:
-    if summary is None:
-        return None
-    return {"ready": summary.ready, "reconciling": summary.reconciling, "failed": summary.failed}
-
-
-def _machine(machine: Machine) -> Json:
-    return {
-        "name": machine.name,
-        **_filled(state=machine.state, node=machine.node),
-        "ready": machine.ready,
-        **_filled(since=format_time(machine.since) if machine.since is not None else None),
-    }
-
-
-def _filled(**values: Any) -> Json:
-    """Return what is not empty, without the types that JSON does not know."""
-    return {name: str(value) if isinstance(value, str) else value for name, value in values.items() if value}

@@ -11,8 +11,6 @@ import hashlib
 import shlex
 from importlib import resources
 
-#: Key in the metadata of a template.
-METADATA_KEY = "startup-script"
 #: Debian packages of Kubernetes, by minor version.
 REPOSITORY = "https://pkgs.k8s.io"
 

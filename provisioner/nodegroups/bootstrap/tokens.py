@@ -104,7 +104,7 @@ def plan_tokens(tokens: Sequence[Token], machines: Sequence[JoiningMachine], now
 def secret_of(
     token: str, *, group: Mapping[str, str], machine: str, machine_id: str, expires_at: datetime
 ) -> dict[str, Any]:
-    """Return the Secret of a token (`drawing.draw_token`) for one machine; `group` are `names.group_labels`."""
+    """Return the Secret of a token (`writing.draw_token`) for one machine; `group` are `names.group_labels`."""
     token_id, _, token_secret = token.partition(".")
     return {
         "apiVersion": "v1",

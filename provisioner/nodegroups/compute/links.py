@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from provisioner.model.choices import ZONE
 from provisioner.nodegroups.compute.records import Scope
 
 #: Of resources, zones and regions.
@@ -17,6 +18,8 @@ _PATH = re.compile(
     r"(?:^|/)(?P<path>projects/(?P<project>[^/]+)/"
     r"(?:global|(?P<kind>zones|regions|locations)/(?P<location>[^/]+))/(?P<collection>[A-Za-z]+)/(?P<name>[^/?#]+))$"
 )
+#: Of a region.
+REGION = re.compile(r"[a-z]{1,20}-[a-z]{1,20}[0-9]{1,3}")
 #: A zone is its region and one letter.
 _ZONE = re.compile(r".+-[a-z]")
 
@@ -34,6 +37,11 @@ class Link:
     def path(self) -> str:
         """The same for all URLs of a resource: projects/P/zones/Z/COLLECTION/NAME."""
         return f"{self.scope.path}/{self.collection}/{self.name}"
+
+
+def region_of(zone: str) -> str:
+    """Return the region of a zone; empty where it is none."""
+    return zone.rpartition("-")[0] if ZONE.fullmatch(zone) else ""
 
 
 def parse_link(url: str) -> Link | None:

@@ -1,8 +1,8 @@
 """What Compute Engine has and is asked for. Frozen; knows nothing of JSON.
 
-One record says both what an insert asks for and what a get returns. The fields below `# --- only read` are empty in
-what is asked. Words that are Google's own (statuses, actions, modes) are texts as Google spells them, so that one which
-is new fails nothing; the ones that decisions need have constants here.
+One record says both what an insert asks for and what a get returns: fields below `# --- only asked for` and
+`# --- only read` are empty in the other. Words that are Google's own (statuses, actions, modes) are texts as Google
+spells them, so that one which is new fails nothing; the ones that decisions need have constants here.
 """
 
 from __future__ import annotations
@@ -108,11 +108,14 @@ class Template:
     on_host_maintenance: str = ""
     #: DELETE or STOP; empty where it says none.
     termination_action: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    # --- only asked for
+
     #: Google takes the machines away after this; 0: never.
     max_run_seconds: int = 0
     #: Name or path of the one reservation; empty for none.
     reservation: str = ""
-    metadata: Mapping[str, str] = field(default_factory=dict)
     #: None: no disk is asked for.
     boot_disk: BootDisk | None = None
     #: Empty for no network interface.
@@ -132,8 +135,6 @@ class BulkOperation:
     """The creation of all machines of a BULK group at once, as its last check of progress found it."""
 
     in_progress: bool
-    #: When Google last checked; None: not yet.
-    checked_at: datetime | None = None
     #: What that check ran into, such as a stockout; Google tries on meanwhile.
     failures: tuple[Failure, ...] = ()
 
@@ -152,6 +153,9 @@ class Manager:
     mode: str = ""
     #: URL of the workload policy; empty for none.
     policy: str = ""
+
+    # --- only asked for
+
     #: DO_NOTHING or REPAIR; empty for Google's default, REPAIR.
     action_on_failure: str = ""
 
@@ -161,11 +165,7 @@ class Manager:
     is_stable: bool = False
     #: None: Google says nothing of a bulk operation.
     bulk: BulkOperation | None = None
-    #: How many machines have which action: CREATING: 4, NONE: 12. Actions that none has are left out.
-    actions: Mapping[str, int] = field(default_factory=dict)
     created_at: datetime | None = None
-    #: Google's own number: another one under the same name is another group. Empty where it is not known.
-    id: str = ""
     url: str = ""
 
 
@@ -215,8 +215,6 @@ class Instance:
     metadata: Metadata
     #: Google's own number: another one under the same name is another machine.
     id: str = ""
-    machine_type: str = ""
-    created_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

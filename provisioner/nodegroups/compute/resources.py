@@ -25,30 +25,21 @@ from provisioner.nodegroups.compute.records import (
     Operation,
     ResourcePolicy,
     Scope,
-    ServiceAccount,
     Template,
 )
 
 #: Field masks: exactly what the records are made from.
 POLICY_FIELDS = "name,description,status,selfLink,workloadPolicy"
-TEMPLATE_FIELDS = (
-    "name,description,selfLink,properties/machineType,properties/metadata/items,properties/disks,"
-    "properties/networkInterfaces,properties/scheduling,properties/reservationAffinity,properties/tags/items,"
-    "properties/serviceAccounts"
-)
+TEMPLATE_FIELDS = "name,description,selfLink,properties/machineType,properties/metadata/items,properties/scheduling"
 MANAGER_FIELDS = (
-    "name,description,id,selfLink,creationTimestamp,instanceTemplate,targetSize,targetSizePolicy/mode,"
-    "resourcePolicies/workloadPolicy,instanceLifecyclePolicy/defaultActionOnFailure,currentActions,status/isStable,"
-    "status/bulkInstanceOperation"
+    "name,description,selfLink,creationTimestamp,instanceTemplate,targetSize,targetSizePolicy/mode,"
+    "resourcePolicies/workloadPolicy,status/isStable,status/bulkInstanceOperation"
 )
 MANAGED_INSTANCES_FIELDS = (
     "managedInstances/name,managedInstances/instance,managedInstances/id,managedInstances/instanceStatus,"
     "managedInstances/currentAction,managedInstances/lastAttempt,nextPageToken"
 )
-INSTANCES_FIELDS = (
-    "items/name,items/id,items/status,items/machineType,items/creationTimestamp,items/metadata/items,"
-    "items/metadata/fingerprint,nextPageToken"
-)
+INSTANCES_FIELDS = "items/name,items/id,items/status,items/metadata/items,items/metadata/fingerprint,nextPageToken"
 OPERATION_FIELDS = "name,status,operationType,targetLink,error,httpErrorStatusCode,httpErrorMessage"
 
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
@@ -158,11 +149,10 @@ def policy_of(raw: object) -> ResourcePolicy:
 
 
 def template_of(raw: object) -> Template:
-    """Read an instance template, of ours or of a user."""
+    """Read what decisions need of an instance template, of ours or of a user."""
     body = fields.mapping(raw)
     properties = fields.mapping(body.get("properties"))
     scheduling = fields.mapping(properties.get("scheduling"))
-    interfaces = fields.mappings(properties.get("networkInterfaces"))
     return Template(
         name=fields.text(body.get("name")),
         description=fields.text(body.get("description")),
@@ -170,30 +160,16 @@ def template_of(raw: object) -> Template:
         provisioning_model=fields.text(scheduling.get("provisioningModel")),
         on_host_maintenance=fields.text(scheduling.get("onHostMaintenance")),
         termination_action=fields.text(scheduling.get("instanceTerminationAction")),
-        max_run_seconds=_whole(fields.mapping(scheduling.get("maxRunDuration")).get("seconds")),
-        reservation=_reservation_of(properties),
         metadata=_items_of(properties.get("metadata")),
-        boot_disk=_boot_disk_of(properties),
-        subnetwork=fields.text(interfaces[0].get("subnetwork")) if interfaces else "",
-        tags=_texts(fields.mapping(properties.get("tags")).get("items")),
-        service_accounts=tuple(
-            ServiceAccount(email=fields.text(each.get("email")), scopes=_texts(each.get("scopes")))
-            for each in fields.mappings(properties.get("serviceAccounts"))
-        ),
         has_scheduling=bool(scheduling),
         url=fields.text(body.get("selfLink")),
     )
 
 
 def manager_of(raw: object) -> Manager:
-    """Read a managed instance group."""
+    """Read what decisions need of a managed instance group."""
     body = fields.mapping(raw)
     status = fields.mapping(body.get("status"))
-    actions = {
-        _constant(key): _whole(count)
-        for key, count in fields.mapping(body.get("currentActions")).items()
-        if _whole(count) > 0
-    }
     return Manager(
         name=fields.text(body.get("name")),
         description=fields.text(body.get("description")),
@@ -201,14 +177,9 @@ def manager_of(raw: object) -> Manager:
         target_size=_whole(body.get("targetSize")),
         mode=fields.text(fields.mapping(body.get("targetSizePolicy")).get("mode")),
         policy=fields.text(fields.mapping(body.get("resourcePolicies")).get("workloadPolicy")),
-        action_on_failure=fields.text(
-            fields.mapping(body.get("instanceLifecyclePolicy")).get("defaultActionOnFailure")
-        ),
         is_stable=status.get("isStable") is True,
         bulk=_bulk_of(status.get("bulkInstanceOperation")),
-        actions=actions,
         created_at=parse_timestamp(body.get("creationTimestamp")),
-        id=_number_text(body.get("id")),
         url=fields.text(body.get("selfLink")),
     )
 
@@ -263,8 +234,6 @@ def _instance_of(body: Mapping[str, Any], shared: dict[str, str]) -> Instance:
             fingerprint=fields.text(metadata.get("fingerprint")),
         ),
         id=_number_text(body.get("id")),
-        machine_type=_last(fields.text(body.get("machineType"))),
-        created_at=parse_timestamp(body.get("creationTimestamp")),
     )
 
 
@@ -287,7 +256,6 @@ def _bulk_of(raw: object) -> BulkOperation | None:
     check = fields.mapping(raw.get("lastProgressCheck"))
     return BulkOperation(
         in_progress=raw.get("inProgress") is True,
-        checked_at=parse_timestamp(check.get("timestamp")),
         failures=_failures_of(check.get("error"), ""),
     )
 
@@ -311,31 +279,9 @@ def _call_of(operation_type: str) -> Call:
     return Call.DELETE if operation_type == "delete" else Call.UPDATE
 
 
-def _boot_disk_of(properties: Mapping[str, Any]) -> BootDisk | None:
-    disk = next((each for each in fields.mappings(properties.get("disks")) if each.get("boot") is True), None)
-    if disk is None:
-        return None
-    parameters = fields.mapping(disk.get("initializeParams"))
-    return BootDisk(
-        image=fields.text(parameters.get("sourceImage")),
-        size_gb=_whole(parameters.get("diskSizeGb")),
-        type=_last(fields.text(parameters.get("diskType"))),
-    )
-
-
-def _reservation_of(properties: Mapping[str, Any]) -> str:
-    affinity = fields.mapping(properties.get("reservationAffinity"))
-    values = _texts(affinity.get("values"))
-    return values[0] if affinity.get("consumeReservationType") == _SPECIFIC and values else ""
-
-
 def _items_of(raw: object) -> dict[str, str]:
     entries = fields.mappings(fields.mapping(raw).get("items"))
     return {key: fields.text(each.get("value")) for each in entries if (key := fields.text(each.get("key")))}
-
-
-def _texts(raw: object) -> tuple[str, ...]:
-    return tuple(each for each in fields.sequence(raw) if isinstance(each, str))
 
 
 def _whole(raw: object) -> int:
@@ -358,8 +304,3 @@ def _is_number(text: str) -> bool:
 
 def _last(url: str) -> str:
     return url.rpartition("/")[2]
-
-
-def _constant(key: str) -> str:
-    """Return an action in the spelling of managed instances: creatingWithoutRetries is CREATING_WITHOUT_RETRIES."""
-    return "".join(f"_{letter}" if letter.isupper() else letter for letter in key).upper()

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import with_answer
-from provisioner.nodegroups.api.types import OperationRef, OperationType
+from provisioner.nodegroups.api.statuses import OperationRef, OperationType
 from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Operation
 from provisioner.nodegroups.planning import backoff
 from provisioner.nodegroups.planning.calls import (

@@ -18,6 +18,7 @@ from provisioner.nodegroups.api.conditions import (
     condition_of,
     with_condition,
 )
+from provisioner.nodegroups.api.statuses import TpuNodeGroupStatus
 from provisioner.nodegroups.api.types import (
     Child,
     InstanceTemplate,
@@ -25,7 +26,6 @@ from provisioner.nodegroups.api.types import (
     ManagedInstanceGroup,
     ObjectMeta,
     TpuNodeGroup,
-    TpuNodeGroupStatus,
     WorkloadPolicy,
 )
 from provisioner.nodegroups.planning import events
@@ -74,7 +74,7 @@ def _kept(unit: Unit, round_: Round, step: Step) -> Concluded:
     """Remember all that was."""
     uids = [meta.uid for meta in _metas(unit)]
     found = {uid: known for uid in uids if (known := round_.remembered(uid)) is not None}
-    return Concluded(step=step, resources=found, lost_since=round_.memory.lost_since.get(unit.key), at=round_.now)
+    return Concluded(step=step, resources=found, lost=round_.memory.lost.get(unit.key, {}), at=round_.now)
 
 
 def _tell(unit: Unit, error: Exception, round_: Round) -> Step:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from provisioner.model.capacity import Failure, OperationName
-from provisioner.nodegroups.api.types import Kind, OperationType
+from provisioner.nodegroups.api.statuses import OperationType
+from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.records import (
     Instance,
     ManagedInstance,

@@ -25,12 +25,14 @@ from provisioner.nodegroups.api.conditions import (
     condition_of,
     with_condition,
 )
-from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta, OperationType, ResourceStatus
+from provisioner.nodegroups.api.statuses import OperationType, ResourceStatus
+from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, ObjectMeta, WorkloadPolicy
+from provisioner.nodegroups.compute.links import same_resource
 from provisioner.nodegroups.planning import answers, backoff, events
 from provisioner.nodegroups.planning.calls import Call, Delete, Insert, Poll, Proof, Read, Resource, Target
 from provisioner.nodegroups.planning.memory import LONG_AGO, Mishap, ResourceMemory, Stage
-from provisioner.nodegroups.planning.ownership import is_ours, squats
-from provisioner.nodegroups.planning.refusal import Refusal, invalid
+from provisioner.nodegroups.planning.ownership import is_ours, mark_for, squats
+from provisioner.nodegroups.planning.refusal import Refusal
 from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step, Wanted
 from provisioner.nodegroups.planning.writes import PatchStatus, SetFinalizers
 
@@ -175,10 +177,11 @@ def step_of(rules: Rules[C], child: C, round_: Round) -> tuple[ResourceMemory, S
     known = round_.remembered(meta.uid) or ResourceMemory(operation=status.operation, attempts=status.attempts)
     if finalizer not in meta.finalizers and meta.deleting:
         return known, NOTHING
-    refusal = invalid(child.problem) if child.problem else rules.refusal(child, round_)
-    refusal = refusal or squats(rules.kind, child, round_)
+    refusal = rules.refusal(child, round_) or squats(rules.kind, child, round_)
     kept_away = refusal is not None and refusal.reason is Reason.NOT_ALLOWED and meta.deleting
-    if (kept_away or _denied(meta, known)) and round_.is_set(names.ABANDON, meta, rules.kind):
+    parent = round_.parent_of(meta, rules.kind)
+    gives_up = (parent is None or parent.meta.deleting) and round_.is_set(names.ABANDON, meta, rules.kind)
+    if gives_up and (kept_away or _denied(rules.kind, meta, known)):
         # Where Compute Engine obeys, machines would go on costing, and count for nobody.
         outcome = Outcome(known=known, done=True)
     elif refusal is not None:
@@ -195,12 +198,15 @@ def step_of(rules: Rules[C], child: C, round_: Round) -> tuple[ResourceMemory, S
     return outcome.known, outcome.step + _status(rules.kind, child, outcome, round_.now)
 
 
-def _denied(meta: ObjectMeta, known: ResourceMemory) -> bool:
+def _denied(kind: Kind, meta: ObjectMeta, known: ResourceMemory) -> bool:
     """Whether Compute Engine has refused, since the object was deleted, a call without which its resource stays."""
+    denials = {FailureKind.PERMISSION}
+    if kind is not Kind.MANAGED_INSTANCE_GROUP:
+        # Machines that stay use it, and it costs nothing itself.
+        denials.add(FailureKind.OPERATION_IN_THE_WAY)
     waits_of = [known.backoffs[what] for what in (answers.READ, answers.POLL, answers.DELETE) if what in known.backoffs]
     return any(
-        wait.failure.kind is FailureKind.PERMISSION and meta.deleted_at is not None and wait.at >= meta.deleted_at
-        for wait in waits_of
+        wait.failure.kind in denials and meta.deleted_at is not None and wait.at >= meta.deleted_at for wait in waits_of
     )
 
 
@@ -301,7 +307,7 @@ def _absent(rules: Rules[C], child: C, known: ResourceMemory, round_: Round) -> 
     if refusal is not None:
         return Outcome(known=known, condition=not_ready(refusal.reason, refusal.message), url="")
     attempt = known.attempts + 1
-    mark = names.mark_of(child.meta, rules.kind, round_.snapshot.cluster.uid)
+    mark = mark_for(child, rules.kind, round_)
     call = Insert(
         target=target,
         resource=rules.body(child, str(mark)),
@@ -409,7 +415,8 @@ def _status(kind: Kind, child: Child, outcome: Outcome, now: datetime) -> Step:
         # Nothing concluded yet is nothing to write.
         observed_generation=child.meta.generation if condition is not None else old.observed_generation,
         url=old.url if outcome.url is None else outcome.url,
-        operation=known.operation,
+        operation_name=known.operation.name if known.operation is not None else "",
+        operation_type=known.operation.type if known.operation is not None else None,
         attempts=known.attempts,
     )
     if new == old:
@@ -419,3 +426,20 @@ def _status(kind: Kind, child: Child, outcome: Outcome, now: datetime) -> Step:
         write=write, seen=child.meta.resource_version, events=events.of_child(kind, child.meta, old, new)
     )
     return Step(writes=(proposed,))
+
+
+def in_use(kind: Kind, child: WorkloadPolicy | InstanceTemplate, round_: Round) -> Hold:
+    """Hold the delete of what a managed instance group of its namespace uses: Compute Engine would refuse it.
+
+    Those of other namespaces hold nothing by what they say; where one really uses it, Compute Engine says so.
+    """
+    if not child.status.url:
+        return Hold()
+    for manager in round_.snapshot.managers:
+        url = manager.spec.workload_policy if kind is Kind.WORKLOAD_POLICY else manager.spec.instance_template
+        if manager.meta.namespace != child.meta.namespace:
+            continue
+        if url and manager.meta.finalizers and same_resource(url, child.status.url):
+            message = f"ManagedInstanceGroup {manager.meta} uses it, and is deleted first"
+            return Hold(message=message, reason=Reason.PROVISIONING)
+    return Hold()

@@ -17,7 +17,8 @@ from provisioner.nodegroups.api.conditions import (
     with_condition,
 )
 from provisioner.nodegroups.api.shape import GroupShape
-from provisioner.nodegroups.api.types import Child, Kind, Machine, NodeSummary, TpuNodeGroup, TpuNodeGroupStatus
+from provisioner.nodegroups.api.statuses import Machine, NodeSummary, TpuNodeGroupStatus
+from provisioner.nodegroups.api.types import Child, Kind, TpuNodeGroup
 from provisioner.nodegroups.planning import events, nodes, repair
 from provisioner.nodegroups.planning.fleet import Fleet, Member
 from provisioner.nodegroups.planning.refusal import Refusal
@@ -54,8 +55,6 @@ class Sightings:
     #: Of a template that its user names.
     external_url: str = ""
     problem_of_template: str = ""
-    #: What cannot be got over.
-    problem: str = ""
     notes: tuple[str, ...] = ()
     #: None: not known.
     fleet: Fleet | None = None
@@ -120,7 +119,9 @@ def _of_children(sightings: Sightings) -> tuple[Condition, ...]:
     elif sightings.external_url:
         template = Condition(type=kind, status=ConditionStatus.TRUE, reason=Reason.EXTERNAL_TEMPLATE)
     else:
-        template = _false(Reason.PROVISIONING, "the template is being read", kind)
+        # Another process may have read it.
+        before = condition_of(sightings.group.status.conditions, kind)
+        template = before or _false(Reason.PROVISIONING, "the template is being read", kind)
     return (template, *conditions)
 
 
@@ -139,28 +140,24 @@ def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroup
     group, fleet, resolved = sightings.group, sightings.fleet, sightings.shape
     status, now = group.status, round_.now
     before = condition_of(status.conditions, ConditionType.READY)
-    if sightings.problem:
-        return _false(Reason.RECONCILE_ERROR, sightings.problem), status
     if repair.recreating(group):
         return _recreating(sightings, round_)
     if fleet is None or resolved is None:
         there = sightings.manager is not None and sightings.manager.status.url
-        if there and before is not None:
+        if there and before is not None and not sightings.problem_of_template:
             # Another process knew the machines, and this one has not listed them yet.
             return before, status
-        return _waiting(sightings), replace(status, machines=(), node_summary=_summary(resolved, None, None))
+        if not there:
+            status = replace(status, machines=(), node_summary=_summary(resolved, None, None))
+        return _waiting(sightings), status
     status = replace(
         status, machines=_machines(status, fleet, now), node_summary=_summary(resolved, fleet, sightings.loss)
     )
     loss = sightings.loss
     if loss is not None:
         if loss.due_at is not None and loss.due_at <= now:
-            at = now.astimezone(UTC).replace(microsecond=0)
-            counted = tuple(
-                moment for moment in status.recreated_at if (now - moment).total_seconds() < repair.DAY_SECONDS
-            )
             message = f"all machines are made anew: {loss.message}"
-            return _false(Reason.RECREATING, message), replace(status, recreated_at=(*counted, at))
+            return _false(Reason.RECREATING, message), replace(status, recreated_at=repair.recorded(group, now))
         return _false(Reason.NODE_LOST, loss.message), status
     unmarked = nodes.marks_to_set(group, resolved, fleet, round_)
     if unmarked and fleet.ready == len(fleet.members) == resolved.node_count:

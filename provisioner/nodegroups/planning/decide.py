@@ -11,16 +11,17 @@ from dataclasses import replace
 from datetime import datetime
 
 from provisioner.model.writes import OpenWrite, blocked_until, still_open
+from provisioner.nodegroups.api import names
 from provisioner.nodegroups.bootstrap import tokens
-from provisioner.nodegroups.planning import answers, apart, joining, pacing, plugin
+from provisioner.nodegroups.planning import answers, apart, joining, pacing
 from provisioner.nodegroups.planning.manager import machines_before
 from provisioner.nodegroups.planning.memory import MachineMemory, Memory, ResourceMemory
 from provisioner.nodegroups.planning.plan import Plan
-from provisioner.nodegroups.planning.round import Proposed, all_children, begin_round, merged
+from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step, all_children, begin_round, merged
 from provisioner.nodegroups.planning.settings import PlanningSettings
 from provisioner.nodegroups.planning.snapshot import Snapshot
 from provisioner.nodegroups.planning.units import Derived, units_of
-from provisioner.nodegroups.planning.writes import CreateToken, Write
+from provisioner.nodegroups.planning.writes import ApplyDevicePlugin, CreateToken, Write
 
 
 def decide(
@@ -47,13 +48,15 @@ def decide(
     attempts = {unit.key: apart.attempt(unit, before.get(unit.key), round_) for unit in units_of(round_)}
     concluded = {key: each.concluded for key, each in attempts.items()}
     resources = {uid: known for each in concluded.values() for uid, known in each.resources.items()}
-    step = merged((plugin.step_of(round_), joining.approvals(round_), *(each.step for each in concluded.values())))
+    step = merged(
+        (_apply_device_plugin(round_), joining.approvals(round_), *(each.step for each in concluded.values()))
+    )
     proposed, later = _choose(step.writes, snapshot, memory, now)
     memory = replace(
         memory,
         resources=resources,
         machines=_machines_of(resources.values(), memory),
-        lost_since={key: each.lost_since for key, each in concluded.items() if each.lost_since is not None},
+        lost={key: each.lost for key, each in concluded.items() if each.lost},
         crashes={key: each.crash for key, each in attempts.items() if each.crash is not None},
         writes={**writes, **{each.write.key: _opened(each, memory, now) for each in proposed}},
     )
@@ -68,6 +71,19 @@ def decide(
         wake_at=min((moment for moment in moments if moment > now), default=None),
         derived=Derived(units=concluded),
     )
+
+
+def _apply_device_plugin(round_: Round) -> Step:
+    """Propose to apply the DaemonSet, one for all groups, where it lacks or is of another manifest."""
+    version, plugin = round_.settings.device_plugin_version, round_.snapshot.device_plugin
+    found = plugin.version if plugin is not None else ""
+    needed = any(
+        names.CLEANUP_DEVICE_PLUGIN in group.meta.finalizers and not group.meta.deleting
+        for group in round_.groups.values()
+    )
+    if not version or not needed or found == version:
+        return NOTHING
+    return Step(writes=(Proposed(write=ApplyDevicePlugin(version=version), seen=found),))
 
 
 def _namespaces(snapshot: Snapshot) -> dict[str, str]:

@@ -6,24 +6,26 @@ from dataclasses import replace
 
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
-from provisioner.nodegroups.api.types import (
-    Child,
+from provisioner.nodegroups.api.specs import (
     FailureAction,
     InstanceConfig,
-    InstanceTemplate,
     InstanceTemplateSpec,
-    Kind,
-    ManagedInstanceGroup,
     ManagedInstanceGroupSpec,
-    ObjectMeta,
-    Owner,
     ProvisioningModel,
-    TpuNodeGroup,
-    WorkloadPolicy,
     WorkloadPolicySpec,
 )
+from provisioner.nodegroups.api.types import (
+    Child,
+    InstanceTemplate,
+    Kind,
+    ManagedInstanceGroup,
+    ObjectMeta,
+    Owner,
+    TpuNodeGroup,
+    WorkloadPolicy,
+)
 from provisioner.nodegroups.bootstrap.script import with_users_script
-from provisioner.nodegroups.planning import places
+from provisioner.nodegroups.compute.links import region_of
 
 #: Metadata key of what a machine runs at each boot.
 STARTUP_SCRIPT = "startup-script"
@@ -35,7 +37,7 @@ def workload_policy(group: TpuNodeGroup, shape: GroupShape) -> WorkloadPolicy | 
         return None
     spec = WorkloadPolicySpec(
         project=group.spec.project,
-        region=places.region_of(group.spec.node_location),
+        region=region_of(group.spec.node_location),
         accelerator_topology=shape.topology,
     )
     return WorkloadPolicy(meta=_meta(group, Kind.WORKLOAD_POLICY), spec=spec)
@@ -53,7 +55,7 @@ def instance_template(group: TpuNodeGroup, config: InstanceConfig, startup_scrip
         # Compute Engine takes no bare name.
         subnetwork=config.subnetwork
         if "/" in config.subnetwork
-        else f"regions/{places.region_of(group.spec.node_location)}/subnetworks/{config.subnetwork}",
+        else f"regions/{region_of(group.spec.node_location)}/subnetworks/{config.subnetwork}",
     )
     spec = InstanceTemplateSpec(project=group.spec.project, config=config)
     return InstanceTemplate(meta=_meta(group, Kind.INSTANCE_TEMPLATE), spec=spec)
@@ -111,14 +113,6 @@ def differs(found: Child, wanted: Child) -> bool:
                 != replace(wanted.spec, target_size_policy_mode=mode)
             )
     return True
-
-
-def belongs_to(child: Child, group: TpuNodeGroup) -> bool:
-    """Whether an object that has the name of a group's child is its child."""
-    owner = child.meta.owner
-    if owner is None or child.meta.namespace != group.meta.namespace:
-        return False
-    return (owner.kind, owner.name, owner.uid) == (Kind.TPU_NODE_GROUP, group.meta.name, group.meta.uid)
 
 
 def _effective(config: InstanceConfig) -> InstanceConfig:

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from provisioner.model.workloads import ObjectRef
 from provisioner.nodegroups.api.conditions import Condition, ConditionStatus, ConditionType, Reason, condition_of
-from provisioner.nodegroups.api.types import (
-    API_VERSION,
-    Kind,
-    ObjectMeta,
-    OperationType,
-    ResourceStatus,
-    TpuNodeGroupStatus,
-)
+from provisioner.nodegroups.api.statuses import OperationType, ResourceStatus, TpuNodeGroupStatus
+from provisioner.nodegroups.api.types import API_VERSION, Kind, ObjectMeta
 from provisioner.nodegroups.planning.plan import Event
 
 PROVISIONING = "Provisioning"

@@ -7,28 +7,24 @@ slice, since Compute Engine changes none of these resources, and until then the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from provisioner.model import bounds
 from provisioner.nodegroups.api import names, shape
 from provisioner.nodegroups.api.shape import GroupShape
-from provisioner.nodegroups.api.types import (
-    Child,
-    Kind,
-    ManagedInstanceGroup,
-    ProvisioningModel,
-    TpuNodeGroup,
-)
+from provisioner.nodegroups.api.specs import ProvisioningModel
+from provisioner.nodegroups.api.types import Child, Kind, ManagedInstanceGroup, TpuNodeGroup
 from provisioner.nodegroups.bootstrap.script import with_users_script
+from provisioner.nodegroups.compute.links import region_of
 from provisioner.nodegroups.compute.records import STANDARD, Manager, Template
-from provisioner.nodegroups.planning import answers, conditions, desired, joining, nodes, places, repair
+from provisioner.nodegroups.planning import answers, conditions, desired, joining, nodes, repair
 from provisioner.nodegroups.planning.calls import Read
 from provisioner.nodegroups.planning.child import later, want
 from provisioner.nodegroups.planning.conditions import Sightings
 from provisioner.nodegroups.planning.fleet import fleet_of
-from provisioner.nodegroups.planning.memory import LONG_AGO, ResourceMemory
-from provisioner.nodegroups.planning.refusal import Refusal, invalid, not_allowed
+from provisioner.nodegroups.planning.memory import LONG_AGO, Lost, ResourceMemory
+from provisioner.nodegroups.planning.refusal import Refusal, invalid, names_others, not_allowed
 from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step
 from provisioner.nodegroups.planning.template import external_problem, external_target
 from provisioner.nodegroups.planning.writes import CreateChild, DeleteChild, SetFinalizers
@@ -46,8 +42,8 @@ class Outcome:
     step: Step = NOTHING
     #: Of a template that its user names; None for none.
     external: ResourceMemory | None = None
-    #: Since when machines of it are lost; None: none is.
-    lost_since: datetime | None = None
+    #: Machines of it that are lost (`Memory.lost`).
+    lost: Mapping[str, Lost] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +67,6 @@ class _Children:
     found: dict[Kind, Child] = field(default_factory=dict)
     #: Kinds that the group needs.
     needed: tuple[Kind, ...] = ()
-    #: Not to be got over: an object of a child's name that is not the group's.
-    problem: str = ""
     #: What is not as it should be and waits for the slice to be made anew, or for what the cluster does not say.
     notes: tuple[str, ...] = ()
     step: Step = NOTHING
@@ -93,7 +87,9 @@ def step_of(group: TpuNodeGroup, round_: Round) -> Outcome:
         step = machines.step + conditions.refused(group, machines.refusal, round_.now)
         return Outcome(step=step, external=machines.external)
     if machines.shape is None:
-        sightings = Sightings(group=group, problem_of_template=machines.external_problem)
+        manager = round_.child_of(group, Kind.MANAGED_INSTANCE_GROUP)
+        children = {} if manager is None else {Kind.MANAGED_INSTANCE_GROUP: manager}
+        sightings = Sightings(group=group, children=children, problem_of_template=machines.external_problem)
         return Outcome(step=machines.step + conditions.report(sightings, round_), external=machines.external)
     return _with_shape(group, machines, machines.shape, round_)
 
@@ -121,7 +117,6 @@ def _with_shape(group: TpuNodeGroup, machines: _Machines, resolved: GroupShape, 
         needed=children.needed,
         external_url=machines.external_url,
         problem_of_template=machines.external_problem,
-        problem=children.problem,
         notes=tuple(
             filter(
                 None,
@@ -139,7 +134,7 @@ def _with_shape(group: TpuNodeGroup, machines: _Machines, resolved: GroupShape, 
     return Outcome(
         step=step + conditions.report(sightings, round_),
         external=machines.external,
-        lost_since=loss.since if loss is not None else None,
+        lost=loss.lost if loss is not None else {},
     )
 
 
@@ -149,8 +144,8 @@ def _of_users_script(group: TpuNodeGroup) -> str:
 
 
 def _refusal(group: TpuNodeGroup, round_: Round) -> Refusal | None:
-    problem = group.problem or names.group_name_problem(group.meta.name)
-    if not problem and not places.region_of(group.spec.node_location):
+    problem = names.group_name_problem(group.meta.name)
+    if not problem and not region_of(group.spec.node_location):
         problem = f"nodeLocation {group.spec.node_location!r:.80} is not a zone such as us-east5-b"
     problem = problem or _problem_of_script(group, round_)
     return invalid(problem) if problem else not_allowed(group.meta, group.spec.project, round_)
@@ -181,6 +176,9 @@ def _machines(group: TpuNodeGroup, round_: Round) -> _Machines:
     if target is None:
         return _Machines(refusal=invalid("neither instanceConfig nor instanceTemplateURI says what machines to make"))
     refusal = not_allowed(group.meta, target.scope.project, round_)
+    refusal = refusal or names_others(
+        group.meta.namespace, {"instanceTemplateURI": group.spec.instance_template_uri}, round_
+    )
     if refusal is not None:
         return _Machines(refusal=refusal)
     known = round_.remembered(group.meta.uid) or ResourceMemory()
@@ -234,9 +232,6 @@ def _children(group: TpuNodeGroup, machines: _Machines, resolved: GroupShape, ro
         wanted[Kind.INSTANCE_TEMPLATE] = desired.instance_template(group, config, script)
     needed = (*wanted, Kind.MANAGED_INSTANCE_GROUP)
     found = {kind: child for kind in needed if (child := round_.child_of(group, kind)) is not None}
-    for kind, child in found.items():
-        if not desired.belongs_to(child, group):
-            return _Children(needed=needed, problem=f"{kind} {child.meta.name} is there and is not this group's")
     template_url = machines.external_url or _url(found.get(Kind.INSTANCE_TEMPLATE))
     policy_url = _url(found.get(Kind.WORKLOAD_POLICY))
     # Without machines a child that is out of date can be made anew.

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from provisioner.kube.quantities import format_time
 from provisioner.model import bounds
-from provisioner.model.capacity import Failure
+from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.choices import ZONE
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import Condition, Reason
@@ -23,7 +23,7 @@ from provisioner.nodegroups.planning.calls import Insert, ListMachines, Resource
 from provisioner.nodegroups.planning.child import Case, Hold, Rules, Sight, created, later, not_ready, want
 from provisioner.nodegroups.planning.drain import drain
 from provisioner.nodegroups.planning.fleet import Fleet, fleet_of
-from provisioner.nodegroups.planning.memory import ResourceMemory
+from provisioner.nodegroups.planning.memory import LONG_AGO, ResourceMemory
 from provisioner.nodegroups.planning.ownership import is_ours
 from provisioner.nodegroups.planning.refusal import Refusal, invalid, names_others, not_allowed
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step
@@ -37,6 +37,8 @@ _LONG_SECONDS = 3600.0
 _LATEST_AFTER_LONG_SECONDS = 300.0
 #: A group that waits for capacity has no machines to list.
 _LIST_PLACEHOLDERS_SECONDS = 30.0
+#: Failures that last until somebody does something.
+_REFUSALS = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
 #: How many of Google's words a message has.
 _MOST_FAILURES = 2
 _LATE = datetime.max.replace(tzinfo=UTC)
@@ -63,7 +65,7 @@ class ManagerRules(Rules[ManagedInstanceGroup]):
 
     def not_to_be_made(self, child: ManagedInstanceGroup, round_: Round) -> Refusal | None:
         """Say whose it would use, or of what there is no room."""
-        return names_others(_addresses(child), round_) or _too_many(child, round_)
+        return _names_others(child, round_) or _too_many(child, round_)
 
     def body(self, child: ManagedInstanceGroup, mark: str) -> Resource:
         """Return what Compute Engine is asked for."""
@@ -158,11 +160,12 @@ def machines_before(round_: Round) -> dict[str, int]:
     """Count, for each managed instance group by its UID, the machines of its namespace whose turn is before its own.
 
     First are those that are made, as read of Compute Engine: people may write any status. Then those of slices that are
-    made anew, and then others, by the age of their groups. What cannot be made has no turn.
+    made anew, and then others, by the age of their groups. What Compute Engine refuses has its turn after all others,
+    first what was refused first, and what cannot be made has none.
     """
     limit = round_.settings.machines_per_namespace
     anew = {uid: group for uid, group in round_.groups.items() if group.status.recreated_at and not group.meta.deleting}
-    turns: list[tuple[bool, bool, datetime, str, str, int]] = []
+    turns: list[tuple[bool, datetime, bool, datetime, str, str, int]] = []
     for child in round_.snapshot.managers:
         group = round_.parent_of(child.meta, Kind.MANAGED_INSTANCE_GROUP)
         is_anew = group is not None and anew.pop(group.meta.uid, None) is not None
@@ -173,15 +176,16 @@ def machines_before(round_: Round) -> dict[str, int]:
             has_turn = False
         if has_turn:
             age = (group or child).meta.created_at or _LATE
-            turns.append((not made, not is_anew, age, child.meta.uid, child.meta.namespace, size))
+            refused_at = LONG_AGO if made else _refused_at(child, round_)
+            turns.append((not made, refused_at, not is_anew, age, child.meta.uid, child.meta.namespace, size))
     for uid, group in anew.items():
         size = group.status.node_count or 0
         if 0 < size <= limit:
             age = group.meta.created_at or _LATE
-            turns.append((True, False, age, uid, group.meta.namespace, size))
+            turns.append((True, LONG_AGO, False, age, uid, group.meta.namespace, size))
     counts: defaultdict[str, int] = defaultdict(int)
     before = {}
-    for _, _, _, uid, namespace, size in sorted(turns):
+    for *_, uid, namespace, size in sorted(turns):
         before[uid] = counts[namespace]
         counts[namespace] += size
     return before
@@ -194,7 +198,7 @@ def _is_made(child: ManagedInstanceGroup, round_: Round) -> bool:
     if known.operation is not None or round_.calling(child.meta.uid, Insert):
         return True
     if known.reading is None or known.reading.asked_at < known.changed_at:
-        return bool(status.url or known.attempts)
+        return bool(status.url or known.attempts or known.unsure_at)
     resource = known.reading.resource
     return resource is not None and is_ours(child, Kind.MANAGED_INSTANCE_GROUP, resource, round_)
 
@@ -202,13 +206,21 @@ def _is_made(child: ManagedInstanceGroup, round_: Round) -> bool:
 def _waits(child: ManagedInstanceGroup, round_: Round) -> bool:
     """Whether it is not made and can be, as far as it goes by itself."""
     known = round_.remembered(child.meta.uid)
-    if child.meta.deleting or child.problem or (known and known.reading and known.reading.resource is not None):
+    if child.meta.deleting or (known and known.reading and known.reading.resource is not None):
         return False
-    return (ManagerRules().refusal(child, round_) or names_others(_addresses(child), round_)) is None
+    return (ManagerRules().refusal(child, round_) or _names_others(child, round_)) is None
 
 
-def _addresses(child: ManagedInstanceGroup) -> dict[str, str]:
-    return {"instanceTemplate": child.spec.instance_template, "workloadPolicy": child.spec.workload_policy}
+def _refused_at(child: ManagedInstanceGroup, round_: Round) -> datetime:
+    """Return when Compute Engine last refused it, as it may do for ever; else a time before all others."""
+    known = round_.remembered(child.meta.uid)
+    wait = known.backoffs.get(answers.INSERT) if known is not None else None
+    return wait.at if wait is not None and wait.failure.kind in _REFUSALS else LONG_AGO
+
+
+def _names_others(child: ManagedInstanceGroup, round_: Round) -> Refusal | None:
+    addresses = {"instanceTemplate": child.spec.instance_template, "workloadPolicy": child.spec.workload_policy}
+    return names_others(child.meta.namespace, addresses, round_)
 
 
 def _too_many(child: ManagedInstanceGroup, round_: Round) -> Refusal | None:

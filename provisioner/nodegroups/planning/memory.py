@@ -13,7 +13,7 @@ from enum import Enum
 
 from provisioner.model.capacity import Failure
 from provisioner.model.writes import OpenWrite
-from provisioner.nodegroups.api.types import OperationRef, OperationType
+from provisioner.nodegroups.api.statuses import OperationRef, OperationType
 from provisioner.nodegroups.compute.records import Instance, ManagedInstance
 from provisioner.nodegroups.planning.calls import Call, Resource
 from provisioner.nodegroups.planning.writes import Write
@@ -113,6 +113,15 @@ class MachineMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """A machine that is lost."""
+
+    since: datetime
+    #: Since when nothing can run on it; None: only chips of it are gone.
+    stopped_since: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenCall:
     """A call that is not answered."""
 
@@ -153,8 +162,8 @@ class Memory:
     writes: Mapping[str, OpenWrite[Write]] = field(default_factory=dict)
     #: By what Compute Engine counts together (`pacing.bucket_of`); as much as there can be where there is none.
     pace: Mapping[str, Pace] = field(default_factory=dict)
-    #: By the UID of the group: since when machines of it are lost.
-    lost_since: Mapping[str, datetime] = field(default_factory=dict)
+    #: Machines that are lost, by the UID of the group and their names; "" stands for those that have none.
+    lost: Mapping[str, Mapping[str, Lost]] = field(default_factory=dict)
     #: By the key of the unit (`units.Unit.key`).
     crashes: Mapping[str, Crash] = field(default_factory=dict)
     #: By project: Compute Engine asked for a pause of all calls until then.

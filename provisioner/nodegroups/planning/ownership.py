@@ -13,9 +13,8 @@ from provisioner.nodegroups.planning.round import Round
 
 def is_ours(child: Child, kind: Kind, resource: Resource, round_: Round) -> bool:
     """Whether a resource was made for this object, or may be taken for it because its user says so."""
-    own = names.mark_of(child.meta, kind, round_.snapshot.cluster.uid)
-    mark = names.parse_mark(resource.description)
-    if mark == own:
+    own, mark = mark_for(child, kind, round_), names.parse_mark(resource.description)
+    if mark is not None and (mark == own or _has_name_of(child, kind, mark, own.cluster_uid)):
         return True
     group = round_.parent_of(child.meta, kind)
     metas = (child.meta,) if group is None else (child.meta, group.meta)
@@ -28,13 +27,28 @@ def is_ours(child: Child, kind: Kind, resource: Resource, round_: Round) -> bool
     return replace(mark, uid=own.uid) == own
 
 
+def mark_for(child: Child, kind: Kind, round_: Round) -> names.Mark:
+    """Return the mark of resources that are made for a child: its group's where it has one."""
+    group = round_.parent_of(child.meta, kind)
+    cluster = round_.snapshot.cluster.uid
+    if group is None:
+        return names.mark_of(child.meta, kind, cluster)
+    return names.mark_of(group.meta, Kind.TPU_NODE_GROUP, cluster)
+
+
+def _has_name_of(child: Child, kind: Kind, mark: names.Mark, cluster_uid: str) -> bool:
+    """Whether a child has the name of that of the group in a mark, which may be gone."""
+    of_group = (mark.kind, mark.namespace, mark.cluster_uid) == (
+        Kind.TPU_NODE_GROUP,
+        child.meta.namespace,
+        cluster_uid,
+    )
+    return of_group and child.meta.name == names.child_name(mark, kind)
+
+
 def squats(kind: Kind, child: Child, round_: Round) -> Refusal | None:
-    """Refuse what has the name of the child of a group that it does not belong to: the group's could not be made."""
-    name = child.meta.name
-    if round_.parent_of(child.meta, kind) is not None:
+    """Refuse what has the name of the child of a group of another namespace: the group's could not be made."""
+    group = round_.parents.get((kind, child.meta.name))
+    if group is None or group.meta.namespace == child.meta.namespace:
         return None
-    for group in round_.groups.values():
-        # Hashes are for names that may match.
-        if name.startswith(f"{group.meta.name}-") and name == names.child_name(group.meta, kind):
-            return invalid(f"the name {name} is that of the {kind} of TPUNodeGroup {group.meta}")
-    return None
+    return invalid(f"the name {child.meta.name} is that of the {kind} of TPUNodeGroup {group.meta}")

@@ -15,9 +15,9 @@ from datetime import datetime, timedelta
 from enum import Enum
 from types import MappingProxyType
 
+from provisioner.nodegroups.compute.links import region_of
 from provisioner.nodegroups.planning.calls import Call, Delete, Insert, ListMachines, Poll, ReadMachines, SetMetadata
 from provisioner.nodegroups.planning.memory import MachineMemory, Memory, OpenCall, Pace
-from provisioner.nodegroups.planning.places import region_of
 from provisioner.nodegroups.planning.round import Wanted
 from provisioner.nodegroups.planning.settings import PlanningSettings
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from provisioner.model import bounds
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind, WorkloadPolicy
+from provisioner.nodegroups.compute.links import REGION
 from provisioner.nodegroups.compute.records import READY, ResourcePolicy, Scope
 from provisioner.nodegroups.planning.calls import Resource, Target
-from provisioner.nodegroups.planning.child import Case, Hold, Rules
-from provisioner.nodegroups.planning.places import REGION
+from provisioner.nodegroups.planning.child import Case, Hold, Rules, in_use
 from provisioner.nodegroups.planning.refusal import Refusal, invalid, not_allowed
 from provisioner.nodegroups.planning.round import Round
-from provisioner.nodegroups.planning.users import in_use
 
 
 class PolicyRules(Rules[WorkloadPolicy]):

@@ -9,13 +9,19 @@ from dataclasses import dataclass
 from provisioner.model import bounds
 from provisioner.model.choices import PROJECT
 from provisioner.nodegroups.api.conditions import Reason
-from provisioner.nodegroups.api.types import ObjectMeta
+from provisioner.nodegroups.api.types import Kind, ObjectMeta
 from provisioner.nodegroups.planning.round import Round
 
 #: Google's images for everybody.
 _PUBLIC_IMAGES = frozenset(
     {"cos-cloud", "debian-cloud", "deeplearning-platform-release", "ubuntu-os-accelerator-images", "ubuntu-os-cloud"}
 )
+#: Fields whose addresses may be of resources that groups have.
+_KINDS = {
+    "instanceTemplate": Kind.INSTANCE_TEMPLATE,
+    "instanceTemplateURI": Kind.INSTANCE_TEMPLATE,
+    "workloadPolicy": Kind.WORKLOAD_POLICY,
+}
 _NAMED_PROJECT = re.compile(r"projects/([^/]*)", re.IGNORECASE)
 
 
@@ -44,9 +50,16 @@ def not_allowed(meta: ObjectMeta, project: str, round_: Round) -> Refusal | None
     return None
 
 
-def names_others(addresses: Mapping[str, str], round_: Round) -> Refusal | None:
-    """Say which address, by its field, is of a project that may not be used; None for none."""
+def names_others(namespace: str, addresses: Mapping[str, str], round_: Round) -> Refusal | None:
+    """Say which address, by its field, is of a project that may not be used, or of a group of another namespace.
+
+    Compute Engine does not delete what something uses: whoever uses a group's template keeps the group.
+    """
     for field, address in addresses.items():
+        group = round_.parents.get((_KINDS.get(field, Kind.TPU_NODE_GROUP), address.rpartition("/")[2]))
+        if group is not None and group.meta.namespace != namespace:
+            message = f"{field} {bounds.quoted(address)} is of TPUNodeGroup {group.meta}, which is of another namespace"
+            return Refusal(reason=Reason.NOT_ALLOWED, message=message)
         for project in _NAMED_PROJECT.findall(address):
             if project not in round_.projects and not (field == "image" and project in _PUBLIC_IMAGES):
                 message = (

@@ -7,19 +7,22 @@ so a managed instance group that is there while the status says Recreating is al
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 from provisioner.kube.quantities import format_time, parse_timestamp
-from provisioner.model import waits
+from provisioner.model import bounds, waits
 from provisioner.model.wording import first_of
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import Condition, ConditionStatus, ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.nodegroups.compute.records import NO_ACTION, Manager
+from provisioner.nodegroups.planning import joining
 from provisioner.nodegroups.planning.drain import keeps
 from provisioner.nodegroups.planning.fleet import Fleet, Member
+from provisioner.nodegroups.planning.memory import Lost
 from provisioner.nodegroups.planning.round import Round
 
 #: What the limit on slices that are made anew counts.
@@ -34,7 +37,8 @@ class Loss:
     #: In words, each with its name; never empty.
     words: tuple[str, ...]
     machines: int
-    since: datetime
+    #: As it is to be remembered (`Memory.lost`).
+    lost: Mapping[str, Lost]
     #: When the slice is made anew; None: never by us.
     due_at: datetime | None = None
     #: What else there is to say.
@@ -57,23 +61,37 @@ def find_loss(
         words = (*words, f"{missing} of {shape.node_count} machines are gone")
     if not words:
         return None
-    since = round_.memory.lost_since.get(group.meta.uid)
-    if since is None:
-        since = _since(group, {member.machine.name for member, _ in lost}, round_.now)
-    loss = Loss(words=words, machines=len(lost) + missing, since=since)
+    only_chips = {member.machine.name: _only_chips(member) for member, _ in lost} | ({"": False} if missing else {})
+    loss = Loss(words=words, machines=len(lost) + missing, lost=_remembered(group, only_chips, round_))
     if not (shape.one_slice or shape.node_count == 1):
         return loss
-    if not missing and all(_only_chips(member) for member, _ in lost) and _works(fleet, round_):
-        return replace(loss, note=_WORK_GOES_ON)
-    return _with_limit(group, loss, round_)
+    works = _works(fleet, round_)
+    since = [each.stopped_since if works else each.since for each in loss.lost.values()]
+    first = min((moment for moment in since if moment is not None), default=None)
+    return replace(loss, note=_WORK_GOES_ON) if first is None else _with_limit(group, loss, first, round_)
 
 
-def _with_limit(group: TpuNodeGroup, loss: Loss, round_: Round) -> Loss:
+def _remembered(group: TpuNodeGroup, only_chips: Mapping[str, bool], round_: Round) -> Mapping[str, Lost]:
+    """Return since when each machine is lost: what comes back in time is no loss, whatever others are lost."""
+    before = round_.memory.lost.get(group.meta.uid, {})
+    # The process that saw it first may be another one.
+    told = {machine.name: machine.since for machine in group.status.machines if not machine.ready}
+    lost = {}
+    for name, chips in only_chips.items():
+        known = before.get(name)
+        since = known.since if known is not None else min(told.get(name) or round_.now, round_.now)
+        stopped = known.stopped_since or round_.now if known is not None else since
+        lost[name] = Lost(since=since, stopped_since=None if chips else stopped)
+    # The same object tells that nothing has changed (`units.Concluded.holds`).
+    return before if lost == before else lost
+
+
+def _with_limit(group: TpuNodeGroup, loss: Loss, since: datetime, round_: Round) -> Loss:
     """Say when a slice is made anew."""
     settings, counted = round_.settings, recreations(group, round_.now)
     if settings.repairs_per_day <= 0:
         return loss
-    due_at = waits.after(loss.since, settings.repair_after_seconds)
+    due_at = waits.after(since, settings.repair_after_seconds)
     if len(counted) < settings.repairs_per_day:
         return replace(loss, due_at=due_at)
     free_at = waits.after(counted[-settings.repairs_per_day], DAY_SECONDS)
@@ -92,6 +110,12 @@ def of_last_day(group: TpuNodeGroup, now: datetime) -> tuple[datetime, ...]:
     """Return when the slice was made anew within a day, earliest first."""
     moments = sorted(group.status.recreated_at)
     return tuple(moment for moment in moments if (now - moment).total_seconds() < DAY_SECONDS)
+
+
+def recorded(group: TpuNodeGroup, now: datetime) -> tuple[datetime, ...]:
+    """Return what the status says when the slice is made anew now."""
+    at = now.astimezone(UTC).replace(microsecond=0)
+    return (*of_last_day(group, now), at)[-bounds.RECREATIONS :]
 
 
 def recreating(group: TpuNodeGroup) -> bool:
@@ -117,15 +141,16 @@ def joins_until(group: TpuNodeGroup, member: Member, round_: Round) -> datetime 
 
 def _lost(group: TpuNodeGroup, fleet: Fleet, round_: Round) -> list[tuple[Member, str]]:
     whole = was_whole(condition_of(group.status.conditions, ConditionType.READY))
+    in_vain = bool(joining.problem_of(group, round_) or joining.refused_token(group, fleet, round_))
     lost = []
     for member in fleet.members:
-        words = _why_lost(group, member, round_, whole=whole)
+        words = _why_lost(group, member, round_, whole=whole, in_vain=in_vain)
         if words:
             lost.append((member, words))
     return lost
 
 
-def _why_lost(group: TpuNodeGroup, member: Member, round_: Round, *, whole: bool) -> str:
+def _why_lost(group: TpuNodeGroup, member: Member, round_: Round, *, whole: bool, in_vain: bool) -> str:
     """Say why a machine counts as lost; empty where it does not.
 
     Without all nodes having been ready, one that is not is on its way, for a long while.
@@ -139,7 +164,7 @@ def _why_lost(group: TpuNodeGroup, member: Member, round_: Round, *, whole: bool
     if member.ready:
         return ""
     if not whole:
-        if member.refusal:
+        if member.refusal or (in_vain and member.node is None):
             # Another machine in its place could not be told how to join either.
             return ""
         until = joins_until(group, member, round_)
@@ -165,13 +190,3 @@ def _works(fleet: Fleet, round_: Round) -> bool:
 
 def _makes_no_more(manager: Manager) -> bool:
     return manager.is_stable and not (manager.bulk is not None and manager.bulk.in_progress)
-
-
-def _since(group: TpuNodeGroup, lost: set[str], now: datetime) -> datetime:
-    """Return since when a machine is as it is, where the status knows: the process that saw it may be another one."""
-    known = [
-        machine.since
-        for machine in group.status.machines
-        if machine.since is not None and not machine.ready and machine.name in lost
-    ]
-    return min((moment for moment in known if moment <= now), default=now)

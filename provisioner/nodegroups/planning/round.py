@@ -87,6 +87,8 @@ class Round:
     memory: Memory
     #: By UID.
     groups: Mapping[str, TpuNodeGroup]
+    #: By kind and name of a child. The names have a hash of the group's UID, which nobody chooses.
+    parents: Mapping[tuple[Kind, str], TpuNodeGroup]
     #: By kind, namespace and name.
     children: Mapping[tuple[Kind, str, str], Child]
     #: By provider id: the node that has the machine's name, not any that only says that it is the machine.
@@ -101,24 +103,10 @@ class Round:
     #: By the UID of the object: calls that are not answered.
     calls: Mapping[str, Sequence[Call]] = field(default_factory=dict)
 
-    def group_of(self, child: ObjectMeta) -> TpuNodeGroup | None:
-        """Return the group of its namespace that a child belongs to; None where there is none, or it is not seen."""
-        owner = child.owner
-        if owner is None or owner.kind != Kind.TPU_NODE_GROUP:
-            return None
-        group = self.groups.get(owner.uid)
-        # Nobody checks owners: whoever may create a child writes what he likes there.
-        if group is None or (group.meta.namespace, group.meta.name) != (child.namespace, owner.name):
-            return None
-        return group
-
     def parent_of(self, child: ObjectMeta, kind: Kind) -> TpuNodeGroup | None:
-        """Return the group that a child belongs to, and whose child of this kind it is by its name.
-
-        The name has a hash of the group's UID, which nobody chooses; others may name any object the group's.
-        """
-        group = self.group_of(child)
-        return group if group is not None and child.name == names.child_name(group.meta, kind) else None
+        """Return the group of its namespace that a child belongs to by its name, whatever owner somebody wrote."""
+        group = self.parents.get((kind, child.name))
+        return group if group is not None and group.meta.namespace == child.namespace else None
 
     def is_set(self, annotation: str, child: ObjectMeta, kind: Kind) -> bool:
         """Whether a child, or the group that it is of, has an annotation that is "true"."""
@@ -171,6 +159,11 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
         now=now,
         memory=memory,
         groups={group.meta.uid: group for group in snapshot.groups},
+        parents={
+            (kind, names.child_name(group.meta, kind)): group
+            for group in snapshot.groups
+            for kind in names.CHILD_FINALIZERS
+        },
         children={(kind, child.meta.namespace, child.meta.name): child for kind, child in all_children(snapshot)},
         nodes=nodes,
         labelled=labelled,

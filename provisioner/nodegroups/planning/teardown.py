@@ -9,7 +9,7 @@ from __future__ import annotations
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
-from provisioner.nodegroups.planning import conditions, desired, nodes
+from provisioner.nodegroups.planning import conditions, nodes
 from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step
 from provisioner.nodegroups.planning.writes import DeleteChild, DeleteDevicePlugin, DeleteToken, SetFinalizers
 
@@ -45,16 +45,16 @@ def _late_children(group: TpuNodeGroup, round_: Round) -> Step:
     for finalizer, (kind, _) in _CHILDREN.items():
         child = round_.child_of(group, kind)
         turn_is_over = finalizer not in group.meta.finalizers
-        if turn_is_over and child is not None and desired.belongs_to(child, group) and not child.meta.deleting:
+        if turn_is_over and child is not None and not child.meta.deleting:
             write = DeleteChild(kind=kind, meta=child.meta)
             step += Step(writes=(Proposed(write=write, seen=child.meta.resource_version),))
     return step
 
 
 def _delete_child(group: TpuNodeGroup, kind: Kind, reason: Reason, round_: Round) -> Step | None:
-    """Delete a child; None: it is gone, or is somebody else's."""
+    """Delete a child; None: it is gone."""
     child = round_.child_of(group, kind)
-    if child is None or not desired.belongs_to(child, group):
+    if child is None:
         return None
     step = NOTHING
     message = f"{kind} {child.meta.name} is being deleted"
@@ -91,11 +91,24 @@ def _delete_nodes(group: TpuNodeGroup, round_: Round) -> Step | None:
     return (nodes.remove(left, forced=forced) if left else Step(writes=deletes)) + told
 
 
+def others_need_plugin(group: TpuNodeGroup, round_: Round) -> bool:
+    """Whether pods with chips may run on nodes of other groups; those that are deleted may wait for theirs."""
+    return any(
+        not other.meta.deleting or names.CLEANUP_NODES in other.meta.finalizers
+        for uid, other in round_.groups.items()
+        if uid != group.meta.uid
+    )
+
+
 def _delete_device_plugin(group: TpuNodeGroup, round_: Round) -> Step | None:
     """Delete the DaemonSet with the last group; one that we did not make stays."""
     plugin = round_.snapshot.device_plugin
-    others = any(not other.meta.deleting for uid, other in round_.groups.items() if uid != group.meta.uid)
-    if plugin is None or others or not plugin.version or not round_.settings.device_plugin_version:
+    if (
+        plugin is None
+        or others_need_plugin(group, round_)
+        or not plugin.version
+        or not round_.settings.device_plugin_version
+    ):
         return None
     delete = Proposed(write=DeleteDevicePlugin(uid=plugin.uid), seen=plugin.uid)
     told = conditions.deleting(group, Reason.DELETING_DEVICE_PLUGIN, "the device plugin is being deleted", round_.now)

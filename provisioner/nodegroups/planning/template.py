@@ -6,7 +6,8 @@ from provisioner.model import bounds
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import Reason
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
-from provisioner.nodegroups.api.types import InstanceConfig, InstanceTemplate, Kind, ProvisioningModel
+from provisioner.nodegroups.api.specs import InstanceConfig, ProvisioningModel
+from provisioner.nodegroups.api.types import InstanceTemplate, Kind
 from provisioner.nodegroups.compute.links import parse_link
 from provisioner.nodegroups.compute.records import (
     DELETE,
@@ -19,10 +20,9 @@ from provisioner.nodegroups.compute.records import (
     Template,
 )
 from provisioner.nodegroups.planning.calls import Resource, Target
-from provisioner.nodegroups.planning.child import Case, Hold, Rules
+from provisioner.nodegroups.planning.child import Case, Hold, Rules, in_use
 from provisioner.nodegroups.planning.refusal import Refusal, invalid, names_others, not_allowed
 from provisioner.nodegroups.planning.round import Round
-from provisioner.nodegroups.planning.users import in_use
 
 #: What Google does with a machine that it takes away, as the managed instance groups of TPUs want it.
 TERMINATION_ACTIONS = {
@@ -60,7 +60,7 @@ class TemplateRules(Rules[InstanceTemplate]):
                     'use "default" for the account of the project of the machines'
                 )
                 return Refusal(reason=Reason.NOT_ALLOWED, message=message)
-        return names_others(_addresses(child.spec.config), round_)
+        return names_others(child.meta.namespace, _addresses(child.spec.config), round_)
 
     def body(self, child: InstanceTemplate, mark: str) -> Resource:
         """Return what Compute Engine is asked for."""

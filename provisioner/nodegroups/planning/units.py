@@ -11,19 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from provisioner.nodegroups.api.types import (
-    Child,
-    InstanceTemplate,
-    Kind,
-    ManagedInstanceGroup,
-    TpuNodeGroup,
-    WorkloadPolicy,
-)
+from provisioner.nodegroups.api.types import Child, InstanceTemplate, ManagedInstanceGroup, TpuNodeGroup, WorkloadPolicy
 from provisioner.nodegroups.planning import group, teardown
 from provisioner.nodegroups.planning.child import step_of
-from provisioner.nodegroups.planning.desired import belongs_to
 from provisioner.nodegroups.planning.manager import ManagerRules
-from provisioner.nodegroups.planning.memory import ResourceMemory
+from provisioner.nodegroups.planning.memory import Lost, ResourceMemory
 from provisioner.nodegroups.planning.nodes import provider_id
 from provisioner.nodegroups.planning.policy import PolicyRules
 from provisioner.nodegroups.planning.round import Round, Step, all_children, merged
@@ -32,7 +24,6 @@ from provisioner.nodegroups.planning.template import TemplateRules
 _POLICIES = PolicyRules()
 _TEMPLATES = TemplateRules()
 _MANAGERS = ManagerRules()
-_CHILDREN = tuple(kind for kind in Kind if kind is not Kind.TPU_NODE_GROUP)
 #: A unit is looked at this often although nothing has changed and no step has asked for it.
 _LOOKED_AT_SECONDS = 60.0
 #: The same while it is deleted, or there is something to do that waits for its turn, or for the caches to show it.
@@ -58,7 +49,7 @@ class Concluded:
 
     step: Step
     resources: Mapping[str, ResourceMemory] = field(default_factory=dict)
-    lost_since: datetime | None = None
+    lost: Mapping[str, Lost] = field(default_factory=dict)
     #: All that it was concluded from, and when.
     inputs: tuple[object, ...] = ()
     at: datetime
@@ -86,10 +77,10 @@ class Derived:
 def units_of(round_: Round) -> Iterable[Unit]:
     """Return all units."""
     owned: dict[str, list[Child]] = {}
-    for _, child in all_children(round_.snapshot):
-        owner = round_.group_of(child.meta)
-        if owner is not None and belongs_to(child, owner):
-            owned.setdefault(owner.meta.uid, []).append(child)
+    for kind, child in all_children(round_.snapshot):
+        parent = round_.parent_of(child.meta, kind)
+        if parent is not None:
+            owned.setdefault(parent.meta.uid, []).append(child)
         else:
             yield Unit(group=None, children=(child,))
     for uid, each in round_.groups.items():
@@ -103,13 +94,13 @@ def conclude(unit: Unit, last: Concluded | None, round_: Round) -> Concluded:
         return last
     resources: dict[str, ResourceMemory] = {}
     steps: list[Step] = []
-    lost_since = None
+    lost: Mapping[str, Lost] = {}
     if unit.group is not None and unit.group.meta.deleting:
         steps.append(teardown.step_of(unit.group, round_))
     elif unit.group is not None:
         outcome = group.step_of(unit.group, round_)
         steps.append(outcome.step)
-        lost_since = outcome.lost_since
+        lost = outcome.lost
         if outcome.external is not None:
             resources[unit.group.meta.uid] = outcome.external
     for child in unit.children:
@@ -118,7 +109,7 @@ def conclude(unit: Unit, last: Concluded | None, round_: Round) -> Concluded:
     return Concluded(
         step=merged(steps),
         resources=resources,
-        lost_since=lost_since,
+        lost=lost,
         inputs=inputs or (),
         at=round_.now,
         busy=_deleting(unit),
@@ -144,14 +135,11 @@ def _inputs(unit: Unit, round_: Round) -> tuple[object, ...] | None:
     if unit.group is None:
         return None
     own, memory = unit.group, round_.memory
-    # Somebody else's object may have the name of a child.
-    named = [round_.child_of(own, kind) for kind in _CHILDREN]
-    inputs: list[object] = [own, *unit.children, *named, round_.settings, round_.snapshot.cluster]
-    inputs.append(memory.lost_since.get(own.meta.uid))
+    inputs: list[object] = [own, *unit.children, round_.settings, round_.snapshot.cluster]
+    inputs.append(memory.lost.get(own.meta.uid))
     if own.meta.deleting:
         # With the last group the device plugin goes.
-        others = any(not each.meta.deleting for each in round_.groups.values())
-        inputs += (round_.snapshot.device_plugin, others)
+        inputs += (round_.snapshot.device_plugin, teardown.others_need_plugin(own, round_))
     known = [memory.resources.get(each.meta.uid) for each in (own, *unit.children)]
     inputs += known
     if round_.settings.machines_per_namespace:

@@ -12,7 +12,8 @@ from datetime import datetime
 
 from provisioner.model.capacity import Taint
 from provisioner.model.writes import WriteFailure
-from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta, ResourceStatus, TpuNodeGroupStatus
+from provisioner.nodegroups.api.statuses import ResourceStatus, TpuNodeGroupStatus
+from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.types import Kind, ObjectMeta, OperationType, Owner
+from provisioner.nodegroups.api.statuses import OperationType
+from provisioner.nodegroups.api.types import Kind, ObjectMeta
 
 UID = "0b5c9f0e-6f63-4c2b-9b6e-6d7f9a3d1c11"
 CLUSTER_UID = "9d2e7c66-0f0a-4b0e-8f0f-0a4c6c1b2d3e"
@@ -107,19 +108,10 @@ def test_a_mark_is_one_line_that_is_read_back(
     assert names.parse_mark(text) == mark
 
 
-def test_a_resource_of_a_groups_child_is_the_groups() -> None:
-    child = ObjectMeta(
-        namespace="research",
-        name="slice-mig-a618e442",
-        uid="6f3b8d55-7a0b-4f61-8a5e-2f9d0c7b6a54",
-        owner=Owner(kind="TPUNodeGroup", name="slice", uid=UID),
-    )
-    assert str(names.mark_of(child, Kind.MANAGED_INSTANCE_GROUP, CLUSTER_UID)) == MARK
+def test_what_a_mark_says() -> None:
     assert str(names.mark_of(GROUP, Kind.TPU_NODE_GROUP, CLUSTER_UID)) == MARK
 
-
-def test_a_child_that_another_kind_owns_is_its_own() -> None:
-    child = ObjectMeta(namespace="research", name="t", uid=UID, owner=Owner(kind="Deployment", name="d", uid="1"))
+    child = ObjectMeta(namespace="research", name="t", uid=UID)
     assert str(names.mark_of(child, Kind.INSTANCE_TEMPLATE, CLUSTER_UID)) == (
         f"tpu-provisioner: InstanceTemplate research/t uid {UID} cluster {CLUSTER_UID}"
     )

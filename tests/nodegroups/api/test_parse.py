@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -16,39 +14,43 @@ from hypothesis import strategies as st
 
 from provisioner.kube.fields import MalformedObject
 from provisioner.nodegroups.api import names, write
-from provisioner.nodegroups.api.checking import Checker
 from provisioner.nodegroups.api.conditions import Condition, ConditionStatus, Reason
-from provisioner.nodegroups.api.forms import Struct
+from provisioner.nodegroups.api.crds import SPECS, STATUSES
 from provisioner.nodegroups.api.parse import parse, parse_group, parse_manager, parse_policy, parse_template
-from provisioner.nodegroups.api.schema import SPECS
-from provisioner.nodegroups.api.statuses import STATUSES
-from provisioner.nodegroups.api.types import (
+from provisioner.nodegroups.api.specs import (
     BootstrapConfig,
-    Child,
     FailureAction,
     InstanceConfig,
-    InstanceTemplate,
     InstanceTemplateSpec,
-    Kind,
-    Machine,
-    ManagedInstanceGroup,
     ManagedInstanceGroupSpec,
-    NodeSummary,
-    ObjectMeta,
-    OperationRef,
-    OperationType,
-    Owner,
     ProvisioningModel,
-    ResourceStatus,
     ServiceAccount,
     SizePolicyMode,
     TpuNodeGroupSpec,
-    TpuNodeGroupStatus,
-    WorkloadPolicy,
     WorkloadPolicySpec,
+)
+from provisioner.nodegroups.api.statuses import (
+    Machine,
+    NodeSummary,
+    OperationRef,
+    OperationType,
+    ResourceStatus,
+    TpuNodeGroupStatus,
+)
+from provisioner.nodegroups.api.types import (
+    Child,
+    InstanceTemplate,
+    Kind,
+    ManagedInstanceGroup,
+    ObjectMeta,
+    Owner,
+    WorkloadPolicy,
 )
 from tests.support.nodegroups import IMAGE, UID, raw_object, valid, without
 from tests.support.nodegroups import SPECS as EXAMPLES
+
+#: Values drawn from the forms of all fields take their time.
+pytestmark = pytest.mark.timeout(20)
 
 GROUP = EXAMPLES[Kind.TPU_NODE_GROUP]
 THEN = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
@@ -68,7 +70,6 @@ CONFIG = InstanceConfig(
 
 def test_a_group_is_read_in_full() -> None:
     group = parse_group(raw_object(Kind.TPU_NODE_GROUP, GROUP))
-    assert group.problem == ""
     assert group.meta == ObjectMeta(namespace="research", name="slice", uid=UID)
     assert group.status == TpuNodeGroupStatus()
     assert group.spec == TpuNodeGroupSpec(
@@ -113,16 +114,6 @@ def test_metadata_is_read() -> None:
             "finalizers": ["tpu.google.com/managedinstancegroup-cleanup", "example.com/other"],
             "labels": {"team": "research", "broken": 5},
             "annotations": {"tpu-provisioner.cloud.google.com/adopt": "true", "example.com/note": "left out"},
-            "ownerReferences": [
-                {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "1"},
-                {
-                    "apiVersion": "tpu.google.com/v1alpha1",
-                    "kind": "TPUNodeGroup",
-                    "name": "slice",
-                    "uid": UID,
-                    "controller": True,
-                },
-            ],
         },
     )
     assert parse_manager(raw).meta == ObjectMeta(
@@ -136,24 +127,7 @@ def test_metadata_is_read() -> None:
         finalizers=("tpu.google.com/managedinstancegroup-cleanup", "example.com/other"),
         labels={"team": "research"},
         annotations={names.ADOPT: "true"},
-        owner=Owner(kind="TPUNodeGroup", name="slice", uid=UID),
     )
-
-
-@pytest.mark.parametrize(
-    "reference",
-    [
-        pytest.param({"apiVersion": "apps/v1", "kind": "TPUNodeGroup", "name": "slice", "uid": UID}, id="another API"),
-        pytest.param(
-            {"apiVersion": "tpu.google.com/v1alpha1", "kind": "TPUNodeGroup", "name": "s uid x", "uid": UID},
-            id="a name that would be read as more in a mark",
-        ),
-        pytest.param({"apiVersion": "tpu.google.com/v1alpha1", "kind": "TPUNodeGroup"}, id="no name"),
-    ],
-)
-def test_an_owner_that_is_none(reference: dict[str, Any]) -> None:
-    raw = raw_object(Kind.WORKLOAD_POLICY, {}, metadata={"ownerReferences": [{**reference, "controller": True}]})
-    assert parse_policy(raw).meta.owner is None
 
 
 @pytest.mark.parametrize(
@@ -176,47 +150,6 @@ def test_an_owner_that_is_none(reference: dict[str, Any]) -> None:
 def test_objects_that_nothing_can_be_done_for(raw: object, want: str) -> None:
     with pytest.raises(MalformedObject, match=want):
         parse_group(raw)
-
-
-@pytest.mark.parametrize(
-    ("raw", "want"),
-    [
-        pytest.param(
-            raw_object(Kind.TPU_NODE_GROUP, without(GROUP, nodeLocation="us-central1")),
-            "spec.nodeLocation 'us-central1' is not a zone such as us-central1-c",
-            id="a region for a zone",
-        ),
-        pytest.param(
-            raw_object(Kind.TPU_NODE_GROUP, without(GROUP, nodeCount=0)),
-            "spec.nodeCount 0 is not in 1 to 2304",
-            id="no machines",
-        ),
-        pytest.param(
-            raw_object(Kind.TPU_NODE_GROUP, without(GROUP, topology="4X4")),
-            "spec.topology '4X4' is not a topology such as 4x4 or 2x2x2",
-            id="a topology in capitals",
-        ),
-        pytest.param(raw_object(Kind.TPU_NODE_GROUP, None), "spec.project is missing", id="no spec"),
-        pytest.param(
-            raw_object(Kind.TPU_NODE_GROUP, GROUP, name="a" * 46), "has 46 characters", id="a name beyond the budget"
-        ),
-        pytest.param(
-            raw_object(Kind.TPU_NODE_GROUP, GROUP, name="my.slice"), "is none for Compute Engine", id="a dot in a name"
-        ),
-        pytest.param(
-            raw_object(Kind.WORKLOAD_POLICY, EXAMPLES[Kind.WORKLOAD_POLICY], name="a" * 64),
-            "is none for Compute Engine",
-            id="a child's name that is too long",
-        ),
-    ],
-)
-def test_what_cannot_be_served_is_said(raw: dict[str, Any], want: str) -> None:
-    assert want in parse(Kind(raw["kind"]), raw).problem
-
-
-def test_a_name_of_a_child_may_be_longer_than_that_of_a_group() -> None:
-    for kind in (Kind.WORKLOAD_POLICY, Kind.INSTANCE_TEMPLATE, Kind.MANAGED_INSTANCE_GROUP):
-        assert parse(kind, raw_object(kind, EXAMPLES[kind], name="a" * 63)).problem == ""
 
 
 STATUS = {
@@ -266,7 +199,8 @@ GROUP_STATUS = TpuNodeGroupStatus(
 )
 RESOURCE_STATUS = ResourceStatus(
     url="projects/p/global/instanceTemplates/t",
-    operation=OperationRef(name="operation-1", type=OperationType.CREATE, attempt=2),
+    operation_name="operation-1",
+    operation_type=OperationType.CREATE,
     attempts=2,
 )
 
@@ -296,7 +230,6 @@ def test_a_status_that_the_operator_of_before_wrote() -> None:
     status = {"operationName": "operation-1", "operationType": "DELETE"}
     read = parse_policy(raw_object(Kind.WORKLOAD_POLICY, EXAMPLES[Kind.WORKLOAD_POLICY], status=status)).status
     assert read.operation == OperationRef(name="operation-1", type=OperationType.DELETE, attempt=0)
-    assert read.next_attempt == 1
     del status["operationType"]
     read = parse_policy(raw_object(Kind.WORKLOAD_POLICY, EXAMPLES[Kind.WORKLOAD_POLICY], status=status)).status
     assert read.operation is None
@@ -311,7 +244,19 @@ def test_a_status_that_nobody_can_have_written_says_nothing_and_harms_nothing() 
     status = {"conditions": [{"type": "Ready"}, 5], "machines": [{"state": "RUNNING"}], "nodeCount": "two"}
     group = parse_group(raw_object(Kind.TPU_NODE_GROUP, GROUP, status=status))
     assert group.status == TpuNodeGroupStatus()
-    assert group.problem == ""
+
+
+@pytest.mark.parametrize("changes", [{"nodeCount": "two"}, {"instanceConfig": 5}, {"targetSizePolicyMode": "ODD"}])
+def test_a_spec_that_no_definition_allows_is_not_read(changes: dict[str, Any]) -> None:
+    """The API server refuses such objects."""
+    with pytest.raises(MalformedObject, match="TPUNodeGroup research/slice: spec: "):
+        parse_group(raw_object(Kind.TPU_NODE_GROUP, without(GROUP, **changes)))
+
+
+def test_what_an_object_of_an_earlier_definition_lacks_is_empty() -> None:
+    """Decisions refuse it in words, and it can go."""
+    group = parse_group(raw_object(Kind.TPU_NODE_GROUP, None))
+    assert group.spec == TpuNodeGroupSpec(project="", node_location="")
 
 
 # --- totality ---
@@ -337,39 +282,22 @@ def test_any_json_becomes_a_record_or_a_malformed_object(kind: Kind, raw: object
 
 
 @given(st.sampled_from(Kind), st.data())
-def test_any_value_in_any_field_becomes_a_record_that_can_be_written(kind: Kind, data: st.DataObject) -> None:
+def test_any_value_in_any_field_is_malformed_or_can_be_written(kind: Kind, data: st.DataObject) -> None:
     part = data.draw(st.sampled_from(["spec", "status"]))
     raw = raw_object(kind, dict(EXAMPLES[kind]), status={})
     for _ in range(data.draw(st.integers(1, 3))):
         raw[part][data.draw(st.sampled_from(sorted((SPECS if part == "spec" else STATUSES)[kind].fields)))] = data.draw(
             _JSON
         )
-    record = parse(kind, raw)
-    json.dumps(write.spec_document(record.spec))
-    json.dumps(write.status_document(kind, record.status))
-
-
-@pytest.mark.parametrize("kind", Kind)
-def test_what_is_kept_of_an_object_is_bounded(kind: Kind) -> None:
-    """An object of the largest size that etcd takes, all of it in one field, is not kept."""
-    for name, big in itertools.product(
-        SPECS[kind].fields, ("x" * 1_000_000, ["x" * 100] * 10_000, {f"k{index}": "x" * 100 for index in range(10_000)})
-    ):
-        record = parse(kind, raw_object(kind, without(EXAMPLES[kind], **{name: big})))
-        # Of an object, unknown fields are left out without a word, as the API server does.
-        assert record.problem or isinstance(big, dict)
-        assert len(record.problem) < 1000
-        assert len(json.dumps(write.spec_document(record.spec))) < 5_000
+    with contextlib.suppress(MalformedObject):
+        record = parse(kind, raw)
+        json.dumps(write.spec_document(record.spec))
+        json.dumps(write.status_document(kind, record.status))
 
 
 # --- round trips ---
 
 PARENT = ObjectMeta(namespace="research", name="slice", uid=UID, resource_version="7")
-
-
-def _normal(form: Struct, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a spec with defaults and without what is empty, which is the same as absent."""
-    return _without_empty(Checker().checked(form, spec, "spec"))
 
 
 def _without_empty(value: Any) -> Any:
@@ -379,11 +307,23 @@ def _without_empty(value: Any) -> Any:
     return {key: each for key, each in kept.items() if key == "bootstrapKubernetes" or each not in ("", [], {})}
 
 
+def _with_defaults(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return a spec with those of its parts; the API server adds them."""
+    config, disk = spec.get("instanceConfig"), spec.get("bootDisk")
+    return {
+        **spec,
+        **({"instanceConfig": {"subnetwork": "default", **config}} if config is not None else {}),
+        **({"bootDisk": {"autoDelete": True, **disk}} if disk is not None else {}),
+    }
+
+
 @given(st.sampled_from(Kind), st.data())
 def test_every_field_of_a_spec_is_read_and_written(kind: Kind, data: st.DataObject) -> None:
     spec = data.draw(valid(SPECS[kind]))
     record = parse(kind, raw_object(kind, spec))
-    assert _without_empty(write.spec_document(record.spec)) == _normal(SPECS[kind], spec)
+    written = _without_empty(write.spec_document(record.spec))
+    # Beside what was given there are defaults alone.
+    assert written == _without_empty({**written, **_with_defaults(spec)})
     again = parse(kind, raw_object(kind, write.spec_document(record.spec)))
     assert again.spec == record.spec
 
@@ -474,11 +414,9 @@ def test_a_child_that_the_api_server_took_reads_as_what_was_wanted(wanted: Child
     """Otherwise it would be taken for one that is out of date, again and again."""
     kind = write.kind_of(wanted.spec)
     raw = write.child(wanted)
-    # The API server adds its defaults, and nothing else.
-    assert Checker().checked(SPECS[kind], raw["spec"], "spec") == raw["spec"]
     uid = "6f3b8d55-7a0b-4f61-8a5e-2f9d0c7b6a54"
     record = parse(kind, {**raw, "metadata": {**raw["metadata"], "uid": uid}})
-    meta = replace(wanted.meta, uid=uid, finalizers=(names.CHILD_FINALIZERS[kind],))
+    meta = replace(wanted.meta, uid=uid, owner=None, finalizers=(names.CHILD_FINALIZERS[kind],))
     assert record == replace(wanted, meta=meta)
 
 

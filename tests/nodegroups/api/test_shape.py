@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from provisioner import tpu
 from provisioner.nodegroups.api import shape
 from provisioner.nodegroups.api.shape import GroupShape
-from provisioner.nodegroups.api.types import SizePolicyMode, TpuNodeGroupSpec
+from provisioner.nodegroups.api.specs import SizePolicyMode, TpuNodeGroupSpec
 
 BULK, INDIVIDUAL = SizePolicyMode.BULK, SizePolicyMode.INDIVIDUAL
 V7X, V6E = "tpu7x-standard-4t", "ct6e-standard-4t"

@@ -18,15 +18,9 @@ from provisioner.nodegroups.api.conditions import (
     condition_of,
     with_condition,
 )
-from provisioner.nodegroups.api.types import (
-    InstanceConfig,
-    ManagedInstanceGroupSpec,
+from provisioner.nodegroups.api.specs import InstanceConfig, ManagedInstanceGroupSpec, ProvisioningModel, SizePolicyMode
+from provisioner.nodegroups.api.statuses import (
     NodeSummary,
-    OperationRef,
-    OperationType,
-    ProvisioningModel,
-    ResourceStatus,
-    SizePolicyMode,
     TpuNodeGroupStatus,
 )
 
@@ -99,19 +93,6 @@ def test_each_type_has_one_condition_and_its_time_is_that_of_its_last_change(
             want[kind] = status, moment
     assert {each.type: (each.status, each.last_transition_time) for each in conditions} == want
     assert len(conditions) == len(want)
-
-
-def test_an_attempt_is_taken_until_it_is_on_record_and_never_again() -> None:
-    status = ResourceStatus()
-    assert status.next_attempt == 1
-    begun = status.with_operation(OperationRef(name="operation-1", type=OperationType.CREATE, attempt=1))
-    assert begun.next_attempt == 2
-    ended = begun.without_operation()
-    assert ended.operation is None
-    assert ended.next_attempt == 2
-    # One that another leader began earlier does not take numbers back.
-    late = begun.with_operation(OperationRef(name="operation-0", type=OperationType.CREATE, attempt=0))
-    assert late.next_attempt == 2
 
 
 @pytest.mark.parametrize(

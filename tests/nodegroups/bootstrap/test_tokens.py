@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from provisioner.nodegroups import writing
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import ObjectMeta
-from provisioner.nodegroups.bootstrap import drawing, tokens
+from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.bootstrap.tokens import JoiningMachine, Token, TokenPlan, parse_secret, plan_tokens
 
 NOW = datetime(2026, 11, 23, 10, 0, tzinfo=UTC)
@@ -156,12 +157,12 @@ def test_fault_8_tokens_are_drawn_from_the_source_for_keys(monkeypatch: pytest.M
 
     monkeypatch.setattr("secrets.choice", choice)
 
-    assert drawing.draw_token() == "aaaaaa.aaaaaaaaaaaaaaaa"
+    assert writing.draw_token() == "aaaaaa.aaaaaaaaaaaaaaaa"
     assert set(drawn) == {"abcdefghijklmnopqrstuvwxyz0123456789"}
 
 
 def test_fault_8_no_two_tokens_are_alike() -> None:
-    assert len({drawing.draw_token() for _ in range(1000)}) == 1000
+    assert len({writing.draw_token() for _ in range(1000)}) == 1000
 
 
 def test_the_secret_is_what_kubernetes_takes_for_a_token() -> None:
@@ -200,7 +201,7 @@ def test_fault_9_groups_whose_joined_names_are_alike_have_labels_that_are_not() 
     second = names.group_labels(ObjectMeta(namespace="a", name="b-c", uid="2"))
 
     made = [
-        tokens.secret_of(drawing.draw_token(), group=group, machine="m", machine_id="7", expires_at=NOW)
+        tokens.secret_of(writing.draw_token(), group=group, machine="m", machine_id="7", expires_at=NOW)
         for group in (first, second)
     ]
 
@@ -211,7 +212,7 @@ def test_fault_9_groups_whose_joined_names_are_alike_have_labels_that_are_not() 
 
 def test_fault_9_labels_of_the_longest_names_fit() -> None:
     group = names.group_labels(ObjectMeta(namespace="n" * 63, name="g" * names.NAME_BUDGET, uid="1"))
-    secret = tokens.secret_of(drawing.draw_token(), group=group, machine="m" * 63, machine_id="9" * 20, expires_at=NOW)
+    secret = tokens.secret_of(writing.draw_token(), group=group, machine="m" * 63, machine_id="9" * 20, expires_at=NOW)
 
     assert max(map(len, secret["metadata"]["labels"].values())) == 63
 

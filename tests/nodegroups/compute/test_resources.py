@@ -1,6 +1,7 @@
 """Bodies out, records in."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -42,6 +43,10 @@ TEMPLATE = Template(
     tags=("a", "b"),
     service_accounts=(ServiceAccount(email="e@p.iam.gserviceaccount.com", scopes=("s",)),),
 )
+#: Without what is only asked for.
+READ_TEMPLATE = replace(
+    TEMPLATE, max_run_seconds=0, reservation="", boot_disk=None, subnetwork="", tags=(), service_accounts=()
+)
 MANAGER = Manager(
     name="g-mig",
     description=MARK,
@@ -51,6 +56,7 @@ MANAGER = Manager(
     policy="projects/p/regions/us-central1/resourcePolicies/g-policy",
     action_on_failure="DO_NOTHING",
 )
+READ_MANAGER = replace(MANAGER, action_on_failure="")
 TEMPLATE_BODY = {
     "name": "g-template",
     "description": MARK,
@@ -156,11 +162,16 @@ def test_items_are_sent_in_one_order_with_the_fingerprint() -> None:
     ("record", "body", "read"),
     [
         pytest.param(POLICY, resources.policy_body(POLICY), resources.policy_of, id="a policy"),
-        pytest.param(TEMPLATE, resources.template_body(TEMPLATE), resources.template_of, id="a template"),
-        pytest.param(MANAGER, resources.manager_body(MANAGER), resources.manager_of, id="a manager"),
+        pytest.param(READ_TEMPLATE, resources.template_body(TEMPLATE), resources.template_of, id="a template"),
+        pytest.param(
+            replace(MANAGER, action_on_failure=""),
+            resources.manager_body(MANAGER),
+            resources.manager_of,
+            id="a manager",
+        ),
     ],
 )
-def test_what_was_asked_for_is_read_back_as_it_was(record: object, body: object, read: object) -> None:
+def test_what_decisions_need_is_read_back_as_it_was_asked_for(record: object, body: object, read: object) -> None:
     assert read(json.loads(json.dumps(body))) == record
 
 
@@ -180,12 +191,6 @@ def test_a_users_template_that_says_nothing_of_scheduling_is_known_for_that() ->
 )
 def test_a_number_may_be_a_text(raw: object, want: int) -> None:
     assert resources.manager_of({"targetSize": raw}).target_size == want
-
-
-def test_a_disk_that_is_not_booted_from_is_no_boot_disk() -> None:
-    disks = [{"initializeParams": {"diskSizeGb": "10"}}, {"boot": "yes"}]
-
-    assert resources.template_of({"name": "t", "properties": {"disks": disks}}).boot_disk is None
 
 
 def test_a_group_that_waits_for_capacity_tells_what_google_says() -> None:
@@ -212,12 +217,9 @@ def test_a_group_that_waits_for_capacity_tells_what_google_says() -> None:
 
     assert found.bulk == BulkOperation(
         in_progress=True,
-        checked_at=datetime(2026, 11, 23, 10, 5, tzinfo=UTC),
         failures=(Failure(kind=FailureKind.STOCKOUT, message="ZONE_RESOURCE_POOL_EXHAUSTED: No luck."),),
     )
-    assert found.actions == {"CREATING_WITHOUT_RETRIES": 4, "DELETING": 1}
     assert found.created_at == datetime(2026, 11, 23, 10, 0, tzinfo=UTC)
-    assert found.id == "8123456789012345678"
     assert not found.is_stable
 
 
@@ -272,7 +274,6 @@ def test_a_machine_is_read_with_its_metadata() -> None:
             name="m-1",
             id="7",
             status="RUNNING",
-            machine_type="ct6e-standard-4t",
             metadata=Metadata(items={"a": "1", "b": ""}, fingerprint="f"),
         ),
     )
@@ -390,30 +391,3 @@ def test_whatever_json_comes_it_is_read(raw: object) -> None:
     assert isinstance(token, str)
     operation = resources.operation_of(raw, ZONE)
     assert operation.done or operation.failure is None
-
-
-_NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
-_WORDS = st.text(st.characters(codec="utf-8", exclude_characters="/"), max_size=12)
-_TEMPLATES = st.builds(
-    Template,
-    name=_NAMES,
-    description=_WORDS,
-    machine_type=_WORDS,
-    provisioning_model=st.sampled_from(["STANDARD", "SPOT", "RESERVATION_BOUND", "FLEX_START"]),
-    on_host_maintenance=st.sampled_from(["", "TERMINATE"]),
-    termination_action=st.sampled_from(["", "STOP", "DELETE"]),
-    max_run_seconds=st.integers(0, 10**9),
-    reservation=_WORDS,
-    metadata=st.dictionaries(_NAMES, _WORDS, max_size=4),
-    boot_disk=st.none() | st.builds(BootDisk, image=_WORDS, size_gb=st.integers(0, 65536), type=_WORDS),
-    subnetwork=_WORDS,
-    tags=st.lists(_NAMES, unique=True, max_size=3).map(lambda tags: tuple(sorted(tags))),
-    service_accounts=st.lists(
-        st.builds(ServiceAccount, email=_WORDS, scopes=st.lists(_WORDS, max_size=2).map(tuple)), max_size=2
-    ).map(tuple),
-)
-
-
-@given(_TEMPLATES)
-def test_any_template_is_read_back_as_it_was_asked_for(template: Template) -> None:
-    assert resources.template_of(json.loads(json.dumps(resources.template_body(template)))) == template

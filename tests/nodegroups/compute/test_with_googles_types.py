@@ -122,12 +122,3 @@ def test_google_knows_every_field_that_is_asked_for(mask: str, kind: Any) -> Non
 )
 def test_google_knows_every_word_that_decides(words: set[str], choices: Any) -> None:
     assert words <= {member.name for member in choices}
-
-
-def test_actions_are_counted_under_the_names_that_managed_instances_have() -> None:
-    counted = compute_v1.InstanceGroupManagerActionsSummary.pb().DESCRIPTOR.fields_by_camelcase_name
-    found = resources.manager_of({"currentActions": dict.fromkeys(counted, 1)}).actions
-
-    # STOPPING and SUSPENDING are counted, but no managed instance shows them.
-    known = {member.name for member in compute_v1.ManagedInstance.CurrentAction}
-    assert set(found) - known == {"STOPPING", "SUSPENDING"}

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from provisioner.nodegroups.api.conditions import Reason, condition_of
-from provisioner.nodegroups.api.types import Kind, ObjectMeta, WorkloadPolicy, WorkloadPolicySpec
+from provisioner.nodegroups.api.specs import WorkloadPolicySpec
+from provisioner.nodegroups.api.types import Kind, ObjectMeta, WorkloadPolicy
 from provisioner.nodegroups.planning import apart
 from provisioner.nodegroups.planning.decide import decide
 from provisioner.nodegroups.planning.memory import Memory

@@ -7,7 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from provisioner.model.capacity import Failure, FailureKind, OperationName
-from provisioner.nodegroups.api.types import Kind, OperationType
+from provisioner.nodegroups.api.statuses import OperationType
+from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.records import ManagedInstance, Manager, Scope
 from provisioner.nodegroups.planning.answers import fold
 from provisioner.nodegroups.planning.calls import (

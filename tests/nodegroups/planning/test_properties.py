@@ -13,28 +13,26 @@ from provisioner.model.capacity import Failure, FailureKind, OperationName, Tain
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import Condition, ConditionStatus, Reason
-from provisioner.nodegroups.api.types import (
+from provisioner.nodegroups.api.specs import (
     BootstrapConfig,
-    Child,
     InstanceConfig,
-    InstanceTemplate,
     InstanceTemplateSpec,
-    Kind,
-    Machine,
-    ManagedInstanceGroup,
     ManagedInstanceGroupSpec,
-    ObjectMeta,
-    OperationRef,
-    OperationType,
-    Owner,
     ProvisioningModel,
-    ResourceStatus,
     SizePolicyMode,
-    TpuNodeGroup,
     TpuNodeGroupSpec,
-    TpuNodeGroupStatus,
-    WorkloadPolicy,
     WorkloadPolicySpec,
+)
+from provisioner.nodegroups.api.statuses import Machine, OperationType, ResourceStatus, TpuNodeGroupStatus
+from provisioner.nodegroups.api.types import (
+    Child,
+    InstanceTemplate,
+    Kind,
+    ManagedInstanceGroup,
+    ObjectMeta,
+    Owner,
+    TpuNodeGroup,
+    WorkloadPolicy,
 )
 from provisioner.nodegroups.bootstrap.tokens import Token
 from provisioner.nodegroups.compute.records import (
@@ -162,17 +160,15 @@ class Oddities:
             ),
             recreated_at=self.some(self.time(), self.time(), self.time()),
         )
-        return TpuNodeGroup(
-            meta=self.meta(Kind.TPU_NODE_GROUP, name), spec=spec, status=status, problem=self.text("", "", "", "odd")
-        )
+        return TpuNodeGroup(meta=self.meta(Kind.TPU_NODE_GROUP, name), spec=spec, status=status)
 
     def status(self) -> ResourceStatus:
         """Return the status of a child."""
-        operation = OperationRef(name=self.text("operation-1"), type=self.rng.choice(list(OperationType)), attempt=1)
         return ResourceStatus(
             conditions=self.conditions(),
             url=self.text("", "https://c/compute/v1/projects/project-1/global/instanceTemplates/t"),
-            operation=operation if self.rng.random() < 0.3 else None,
+            operation_name=self.text("operation-1") if self.rng.random() < 0.3 else "",
+            operation_type=self.rng.choice(list(OperationType)),
             attempts=self.rng.randrange(3),
         )
 

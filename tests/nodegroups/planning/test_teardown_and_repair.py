@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 
 import pytest
 
+from provisioner.model import bounds
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import Reason
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata
+from provisioner.nodegroups.compute.records import BootDisk, Scope, Template
 from provisioner.nodegroups.planning import desired
+from provisioner.nodegroups.planning.snapshot import Node
 from provisioner.nodegroups.planning.writes import SetFinalizers
 from rehearsal.simulators.compute.api import PERMISSIONS
-from rehearsal.simulators.compute.records import Loss
+from rehearsal.simulators.compute.records import Loss, MachineView
+from tests.nodegroups.simulation.cloud import ZONE
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 
 #: Some of these play hours.
 pytestmark = pytest.mark.timeout(40)
 
 
-def _ready_world(*, repairs_per_day: int = 3) -> World:
+def _ready_world(*, topology: str = "2x4", repairs_per_day: int = 3) -> World:
     world = World(settings=replace(SETTINGS, repairs_per_day=repairs_per_day))
-    world.kube.create_group(make_group("train", topology="2x4"))
+    world.kube.create_group(make_group("train", topology=topology))
     world.wait_until(lambda: world.is_ready("train"))
     world.wait(60.0)
     return world
+
+
+def _group(world: World) -> TpuNodeGroup:
+    group = world.kube.group("train")
+    assert group is not None
+    return group
 
 
 def _is_gone(world: World) -> bool:
@@ -132,6 +144,54 @@ def test_a_chip_that_is_gone_waits_for_the_work_beside_it() -> None:
     for pod in pods:
         world.kube.finish_pod(pod)
     world.wait_until(lambda: world.reason("train") == Reason.RECREATING, within_seconds=600.0)
+
+
+def test_the_status_has_as_many_moments_as_the_definition_takes() -> None:
+    """Else the API server would refuse it; the oldest count for nothing by then."""
+    world = _ready_world(repairs_per_day=bounds.RECREATIONS)
+    group = _group(world)
+    moments = tuple(world.stage.wall() - timedelta(minutes=minutes) for minutes in range(bounds.RECREATIONS, 0, -1))
+    status = replace(group.status, recreated_at=moments)
+    reset = world.stage.wall().isoformat().replace("+00:00", "Z")
+    meta = replace(group.meta, annotations={names.RECREATIONS_RESET: reset})
+    world.kube._put((Kind.TPU_NODE_GROUP, "default", "train"), replace(group, meta=meta, status=status))
+    world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
+    world.wait_until(lambda: world.reason("train") == Reason.RECREATING)
+    assert _group(world).status.recreated_at[:-1] == moments[1:]
+
+
+@pytest.mark.parametrize("machines", [4, 2], ids=["each once", "two in turn"])
+def test_outages_of_different_machines_do_not_add_up(machines: int) -> None:
+    """As when kubelets are restarted one after the other: each is back long before REPAIR_AFTER."""
+    world = _ready_world(topology="4x4")
+    world.run_pods("train")
+    order = sorted(machine.name for machine in world.machines("train"))[:machines] * (4 // machines)
+    for turn, name in enumerate(order):
+        world.stage.after(100.0 * turn, partial(world.kube.change_node, name, ready=False))
+        world.stage.after(100.0 * turn + 120.0, partial(world.kube.change_node, name, ready=True))
+    world.wait(3600.0)
+    assert world.is_ready("train")
+    assert not _group(world).status.recreated_at
+
+
+@pytest.mark.parametrize("same", [False, True], ids=["another machine", "the same machine"])
+def test_a_short_outage_beside_a_chip_that_is_gone_ends_no_work(*, same: bool) -> None:
+    """The chip has been gone for an hour; the outage has its own time."""
+    world = _ready_world()
+    pods = world.run_pods("train")
+    name, other = (machine.name for machine in world.machines("train"))
+    world.kube.change_node(name, allocatable_chips=3)
+    world.wait(3600.0)
+    blip = name if same else other
+    world.kube.change_node(blip, ready=False)
+    world.wait(10.0)
+    assert f"node {blip} is not ready" in world.message("train")
+    world.kube.change_node(blip, ready=True)
+    world.wait(60.0)
+    assert sorted(pod.name for pod in world.kube.all("Pod")) == sorted(pods)
+    world.kube.change_node(blip, ready=False)
+    took = world.wait_until(lambda: world.reason("train") == Reason.RECREATING, within_seconds=600.0)
+    assert SETTINGS.repair_after_seconds - 1 < took < SETTINGS.repair_after_seconds + 10
 
 
 def test_a_group_is_ready_when_all_nodes_have_their_labels_and_the_taint() -> None:
@@ -287,6 +347,24 @@ def test_what_is_of_a_project_that_is_not_allowed_any_more_can_be_abandoned() ->
     assert len(world.cloud.resources()) == 3
 
 
+def test_the_device_plugin_stays_while_pods_with_chips_are_on_a_node() -> None:
+    """Their group is being deleted as well, and waits for them."""
+    world = _ready_world()
+    world.kube.create_group(make_group("idle", topology="2x4"))
+    world.wait_until(lambda: world.is_ready("idle"))
+    pods = world.run_pods("train")
+    world.kube.protected.update(pods)
+    for name in ("idle", "train"):
+        world.delete_group(name)
+    world.wait_until(lambda: world.kube.group("idle") is None)
+    world.wait(60.0)
+    assert world.kube.all("DaemonSet")
+    for pod in pods:
+        world.kube.finish_pod(pod)
+    world.wait_until(lambda: _is_gone(world))
+    assert not world.kube.all("DaemonSet")
+
+
 def test_what_was_refused_before_the_delete_abandons_nothing() -> None:
     """Compute Engine obeys the delete, and the machines would cost money with nobody to delete them."""
     world = _ready_world()
@@ -297,6 +375,33 @@ def test_what_was_refused_before_the_delete_abandons_nothing() -> None:
     world.delete_group("train")
     world.wait_until(lambda: _is_gone(world))
     world.check_nothing_left()
+
+
+def test_what_is_used_by_what_is_abandoned_goes_with_it() -> None:
+    """Where only the machines cannot be deleted, Compute Engine does not delete their template either."""
+    world = _ready_world()
+    world.cloud.world.change_settings({"denied_permissions": ["compute.instanceGroupManagers.delete"]})
+    world.delete_group("train")
+    world.wait(600.0)
+    world.kube.annotate("train", names.ABANDON, "true")
+    world.wait_until(lambda: _is_gone(world))
+    assert len(world.cloud.resources()) == 3
+
+
+def test_a_group_that_nobody_deletes_abandons_nothing() -> None:
+    """The calls of a slice that is made anew are refused for a while; all goes on when they are not."""
+    world = _ready_world()
+    world.kube.annotate("train", names.ABANDON, "true")
+    world.cloud.world.change_settings({"denied_permissions": ["compute.instanceGroupManagers.delete"]})
+    world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
+    world.wait(3600.0)
+    assert len(world.kube.all(Kind.MANAGED_INSTANCE_GROUP)) == 1
+    assert world.reason("train") == Reason.RECREATING
+    world.cloud.world.change_settings({"denied_permissions": []})
+    world.wait_until(lambda: world.is_ready("train"))
+    world.delete_group("train")
+    world.wait_until(lambda: _is_gone(world))
+    assert not world.cloud.resources()
 
 
 @pytest.mark.parametrize("reports", [False, True])
@@ -319,7 +424,10 @@ def test_why_a_slice_cannot_be_made_anew_is_told(*, reports: bool) -> None:
 
 
 def test_a_token_that_is_refused_is_told() -> None:
-    """As where the clock of the controller is far behind: the group says so while its machines cannot join."""
+    """As where the clock of the controller is far behind: the group says so while its machines cannot join.
+
+    Others in their place could not join either.
+    """
     world = World()
     world.kube.refused_tokens = "the clock of this controller is 40 minutes behind"
     world.kube.create_group(make_group("train", topology="2x4"))
@@ -327,5 +435,70 @@ def test_a_token_that_is_refused_is_told() -> None:
     asked = world.process.writes["CreateToken"]
     world.wait(600.0)
     assert world.process.writes["CreateToken"] - asked <= 2 * 10
+    world.wait(2 * SETTINGS.join_seconds)
+    assert not _group(world).status.recreated_at
     world.kube.refused_tokens = ""
     world.wait_until(lambda: world.is_ready("train"))
+
+
+def _world_with_a_template_of_the_users(topology: str = "2x4") -> World:
+    world = World()
+    template = Template(
+        name="mine",
+        machine_type="ct6e-standard-4t",
+        provisioning_model="STANDARD",
+        on_host_maintenance="TERMINATE",
+        boot_disk=BootDisk(image="projects/project-1/global/images/tpu"),
+        subnetwork="regions/us-central1/subnetworks/default",
+    )
+    request_id = "00000000-0000-4000-8000-000000000001"
+    world.cloud.client.insert_template(Scope(project="project-1"), template, request_id=request_id)
+
+    def join(machine: MachineView) -> None:
+        place = f"gce://project-1/{ZONE}/{machine.name}"
+        node = Node(
+            name=machine.name,
+            uid=f"uid-{machine.number}",
+            provider_id=place,
+            ready=True,
+            capacity_chips=4,
+            allocatable_chips=4,
+        )
+        world.kube._put(("Node", "", machine.name), node)
+
+    world.cloud.on_running = lambda machine: world.stage.after(10.0, partial(join, machine))
+    group = make_group("train", topology=topology)
+    uri = "projects/project-1/global/instanceTemplates/mine"
+    spec = replace(group.spec, instance_config=None, bootstrap_kubernetes=None, instance_template_uri=uri)
+    world.kube.create_group(replace(group, spec=spec))
+    world.wait_until(lambda: world.is_ready("train"))
+    world.wait(60.0)
+    return world
+
+
+def test_a_restart_changes_nothing_about_a_group_with_a_template_of_its_users() -> None:
+    """What the template is has to be read again; until then it is as it was."""
+    world = _world_with_a_template_of_the_users()
+    status = _group(world).status
+    world.restart()
+    world.wait(60.0)
+    assert _group(world).status == status
+    world.kube.change_node(world.machines("train")[0].name, ready=False)
+    world.wait(120.0)
+    world.restart()
+    took = world.wait_until(lambda: world.reason("train") == Reason.RECREATING)
+    assert took < SETTINGS.repair_after_seconds - 100.0
+    world.restart()
+    world.wait_until(lambda: world.is_ready("train"))
+    assert len(_group(world).status.recreated_at) == 1
+
+
+def test_a_template_of_the_users_that_cannot_be_read_is_told() -> None:
+    """Also by a process that has never read it."""
+    world = _world_with_a_template_of_the_users()
+    permission = "compute.instanceTemplates.get"
+    world.cloud.world.change_settings({"denied_permissions": [permission]})
+    world.restart()
+    world.wait_until(lambda: permission in world.message("train"), within_seconds=120.0)
+    assert world.reason("train") == Reason.REQUEST_REJECTED
+    assert len(_group(world).status.machines) == 2

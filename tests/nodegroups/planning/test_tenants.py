@@ -11,24 +11,23 @@ import pytest
 
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import Condition, Reason, condition_of
+from provisioner.nodegroups.api.specs import ManagedInstanceGroupSpec, ServiceAccount, WorkloadPolicySpec
+from provisioner.nodegroups.api.statuses import ResourceStatus
 from provisioner.nodegroups.api.types import (
     Child,
     Kind,
     ManagedInstanceGroup,
-    ManagedInstanceGroupSpec,
     ObjectMeta,
     Owner,
-    ResourceStatus,
-    ServiceAccount,
     TpuNodeGroup,
     WorkloadPolicy,
-    WorkloadPolicySpec,
 )
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.compute.records import Scope
 from provisioner.nodegroups.planning.calls import Target
 from provisioner.nodegroups.planning.joining import approvals
-from provisioner.nodegroups.planning.memory import LONG_AGO
+from provisioner.nodegroups.planning.manager import machines_before
+from provisioner.nodegroups.planning.memory import LONG_AGO, ResourceMemory
 from provisioner.nodegroups.planning.nodes import left_over
 from provisioner.nodegroups.planning.round import begin_round
 from provisioner.nodegroups.planning.snapshot import Node, Pod, Request, Token
@@ -78,9 +77,10 @@ def test_a_child_that_names_a_group_its_owner_does_not_touch_the_groups_nodes(na
     world = _ready_world()
     group = _group(world)
     [template] = world.kube.all(Kind.INSTANCE_TEMPLATE)
-    spec = ManagedInstanceGroupSpec(
-        project="project-1", location=ZONE, instance_template=template.status.url, target_size=1
-    )
+    own = ObjectMeta(namespace=namespace, name="own", uid="own")
+    _put(world, Kind.INSTANCE_TEMPLATE, replace(template, meta=own, status=ResourceStatus()))
+    address = "projects/project-1/global/instanceTemplates/own"
+    spec = ManagedInstanceGroupSpec(project="project-1", location=ZONE, instance_template=address, target_size=1)
     meta = ObjectMeta(namespace=namespace, name="forged", uid="forged", owner=_owner(group))
     key = _put(world, _MIG, ManagedInstanceGroup(meta=meta, spec=spec))
     world.wait_until(lambda: bool(world.kube.objects[key].status.url))
@@ -136,6 +136,78 @@ def test_a_managed_instance_group_of_another_namespace_holds_no_template() -> No
     world.delete_group("train")
     world.wait_until(lambda: world.kube.group("train") is None, within_seconds=600.0)
     assert not world.cloud.resources()
+
+
+@pytest.mark.parametrize("own", ["a managed instance group", "a group"])
+def test_the_template_and_the_policy_of_a_group_of_another_namespace_are_not_used(own: str) -> None:
+    """Their names follow from those of nodes, and Compute Engine would delete neither while something uses it."""
+    world = _ready_world()
+    [template], [policy] = world.kube.all(Kind.INSTANCE_TEMPLATE), world.kube.all(Kind.WORKLOAD_POLICY)
+    meta = ObjectMeta(namespace="evil", name="hold", uid="hold")
+    keys = []
+    if own == "a group":
+        group = make_group("hold", topology="2x2")
+        spec = replace(group.spec, instance_config=None, instance_template_uri=template.status.url)
+        keys.append(_put(world, Kind.TPU_NODE_GROUP, replace(group, meta=meta, spec=spec)))
+    else:
+        mine = "projects/project-1/global/instanceTemplates/mine"
+        for name, address, workload_policy in (("one", template.status.url, ""), ("two", mine, policy.status.url)):
+            manager = ManagedInstanceGroupSpec(
+                project="project-1",
+                location=ZONE,
+                instance_template=address,
+                workload_policy=workload_policy,
+                target_size=1,
+            )
+            meta = replace(meta, name=name, uid=name)
+            keys.append(_put(world, _MIG, ManagedInstanceGroup(meta=meta, spec=manager)))
+    world.cloud.limit(0)
+    world.wait(60.0)
+    for key in keys:
+        assert _ready(world, key).reason == Reason.NOT_ALLOWED
+        assert "of another namespace" in _ready(world, key).message
+    world.delete_group("train")
+    world.wait_until(lambda: world.kube.group("train") is None, within_seconds=600.0)
+    assert not world.cloud.resources()
+
+
+def _orphan(world: World) -> None:
+    """Take the owner off all children, as their users may."""
+    for kind in (Kind.WORKLOAD_POLICY, Kind.INSTANCE_TEMPLATE, _MIG):
+        for child in world.kube.all(kind):
+            _put(world, kind, replace(child, meta=replace(child.meta, owner=None)))
+
+
+def test_a_child_without_its_owner_counts_and_goes_with_its_group() -> None:
+    """As after kubectl delete --cascade=orphan: whose it is, its name and the mark of its resource say."""
+    world = World(settings=replace(SETTINGS, machines_per_namespace=2))
+    world.kube.create_group(make_group("train", topology="2x4"))
+    world.wait_until(lambda: world.is_ready("train"))
+    _orphan(world)
+    world.kube.create_group(make_group("more", topology="2x4"))
+    world.wait(60.0)
+    assert world.reason("more") == Reason.NOT_ALLOWED
+    world.delete_group("train")
+    world.wait_until(lambda: world.kube.group("train") is None, within_seconds=600.0)
+    assert not world.machines("train")
+    world.wait_until(lambda: world.is_ready("more"))
+
+
+def test_a_child_without_its_owner_goes_where_its_group_is_gone() -> None:
+    world = _ready_world()
+    _orphan(world)
+    group = _group(world)
+    world.delete_group("train")
+    _put(world, Kind.TPU_NODE_GROUP, replace(group, meta=replace(group.meta, finalizers=())))
+    world.delete_group("train")
+    world.wait(60.0)
+    assert world.kube.group("train") is None
+    assert len(world.machines("train")) == 2
+    for kind in (_MIG, Kind.INSTANCE_TEMPLATE, Kind.WORKLOAD_POLICY):
+        for child in world.kube.all(kind):
+            world.kube.delete((kind, "default", child.meta.name))
+    world.wait_until(lambda: not world.cloud.resources(), within_seconds=900.0)
+    assert not world.kube.all(_MIG)
 
 
 def test_a_node_with_the_provider_id_of_anothers_machine_gets_nothing_of_it() -> None:
@@ -338,6 +410,48 @@ def test_what_can_never_be_made_takes_no_turn() -> None:
     assert "16 machines are more than namespace default may have" in world.message("huge")
     world.kube.create_group(make_group("small", topology="2x4"))
     world.wait_until(lambda: world.is_ready("small"))
+
+
+def test_what_compute_engine_refuses_has_its_turn_after_those_of_others() -> None:
+    """It may do so for ever. Those that wait for capacity keep theirs."""
+    world = World(settings=replace(SETTINGS, machines_per_namespace=4))
+    world.cloud.fail(_MIG, "INVALID_USAGE", "The topology is not offered in this zone.")
+    world.kube.create_group(make_group("bad", topology="4x4"))
+    world.wait_until(lambda: world.reason("bad") == Reason.OPERATION_FAILED)
+    world.kube.create_group(make_group("good", topology="2x4"))
+    world.cloud.mend(_MIG)
+    world.wait_until(lambda: world.is_ready("good"), within_seconds=600.0)
+    assert not world.machines("bad")
+
+
+def test_those_that_compute_engine_refuses_take_turns() -> None:
+    """One that it will take some day is not kept from it by one that it never takes."""
+    world = World(settings=replace(SETTINGS, machines_per_namespace=4))
+    world.cloud.fail(_MIG, "INVALID_USAGE", "The topology is not offered in this zone.")
+    names_ = ("one", "other")
+    for name in names_:
+        world.kube.create_group(make_group(name))
+        world.wait(600.0)
+    failed = set()
+    for _ in range(3600):
+        world.wait(1.0)
+        failed.update(name for name in names_ if world.reason(name) == Reason.OPERATION_FAILED)
+    assert failed == set(names_)
+
+
+def test_what_may_have_been_made_counts_until_it_is_read() -> None:
+    """The answer to its request was lost, and what is older has its turn only after a reading."""
+    world = World(settings=replace(SETTINGS, machines_per_namespace=4))
+    for name in ("old", "young"):
+        spec = ManagedInstanceGroupSpec(project="project-1", location=ZONE, instance_template="t", target_size=3)
+        meta = ObjectMeta(namespace="default", name=name, uid=name, created_at=LONG_AGO)
+        _put(world, _MIG, ManagedInstanceGroup(meta=meta, spec=spec))
+    world.kube.recache()
+    now = world.stage.wall()
+    known = ResourceMemory(unsure_at=now, changed_at=now)
+    memory = replace(world.process.memory, resources={"young": known})
+    round_ = begin_round(world.kube.snapshot(frozenset()), memory, world.settings, now)
+    assert machines_before(round_) == {"young": 0, "old": 3}
 
 
 def test_a_status_that_says_that_it_is_made_takes_no_turn_from_what_is() -> None:

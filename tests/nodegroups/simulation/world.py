@@ -6,14 +6,8 @@ from collections.abc import Callable
 
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import ConditionStatus, ConditionType, condition_of
-from provisioner.nodegroups.api.types import (
-    BootstrapConfig,
-    InstanceConfig,
-    Kind,
-    ObjectMeta,
-    TpuNodeGroup,
-    TpuNodeGroupSpec,
-)
+from provisioner.nodegroups.api.specs import BootstrapConfig, InstanceConfig, TpuNodeGroupSpec
+from provisioner.nodegroups.api.types import Kind, ObjectMeta, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.planning.settings import PlanningSettings
 from provisioner.nodegroups.planning.snapshot import Pod

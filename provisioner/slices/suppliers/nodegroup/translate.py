@@ -31,16 +31,14 @@ from provisioner.model.capacity import (
 from provisioner.nodegroups.api import registration, write
 from provisioner.nodegroups.api.conditions import Condition, ConditionStatus, ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.forms import Json
-from provisioner.nodegroups.api.types import (
-    API_VERSION,
+from provisioner.nodegroups.api.specs import (
     BootstrapConfig,
     InstanceConfig,
-    Kind,
     ProvisioningModel,
     ServiceAccount,
-    TpuNodeGroup,
     TpuNodeGroupSpec,
 )
+from provisioner.nodegroups.api.types import API_VERSION, Kind, TpuNodeGroup
 from provisioner.slices.suppliers.nodegroup import errors
 from provisioner.slices.suppliers.nodegroup.node_labels import DERIVED, derived_labels
 
@@ -78,8 +76,6 @@ def progress_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: fl
     """Return how far a group is; a stockout that lasts for longer than `capacity_wait_seconds` is a failure."""
     if group.meta.deleting:
         return Progress(PoolStatus.STOPPING)
-    if group.problem:
-        return Progress(PoolStatus.UNKNOWN)
     ready = _condition(group, ConditionType.READY)
     if _is_true(ready):
         return Progress(PoolStatus.RUNNING)
@@ -189,12 +185,9 @@ def group_document(request: NodePoolRequest, place: Place) -> Json:
 
 
 def pool_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: float) -> NodePool:
-    """Return the node pool that a group is; one whose spec cannot be read has status UNKNOWN, and no owner."""
+    """Return the node pool that a group is."""
     progress = progress_of(group, now, capacity_wait_seconds=capacity_wait_seconds)
-    name = PoolName(group.meta.name)
     spec, config = group.spec, group.spec.instance_config
-    if group.problem:
-        return NodePool(name=name, status=progress.status)
     if config is None:
         return _pool(group, progress, InstanceConfig(machine_type=""))
     return _pool(group, progress, config, topology=spec.topology or _topology_of_machine(config.machine_type))

@@ -1,0 +1,221 @@
+"""Dataclasses whose annotated fields are those of the API: their forms, and how they are read from JSON and written.
+
+`Annotated[str, Text(about="...")]` is a field; a text behind the form is its name in JSON where that is not the
+attribute's in camel case. The API server has checked all values, so only their types are looked at here: what is
+absent has its default, and what has another type raises ValueError or TypeError.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import Enum
+from typing import Annotated, Any, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from provisioner.kube import fields
+from provisioner.kube.quantities import format_time, parse_timestamp
+from provisioner.nodegroups.api.forms import Array, Flag, Form, Json, Map, Moment, Rule, Struct, Text, Whole
+
+T = TypeVar("T")
+
+#: Marks a field whose own fields stand beside the others.
+INLINE = object()
+_FORMS = (Text, Whole, Flag, Moment, Array, Map, Struct)
+_LARGEST = 2**63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Class:
+    """What the API server is told of a whole class."""
+
+    about: str
+    required: tuple[str, ...] | None
+    rules: tuple[Rule, ...]
+    fixed: bool
+    all_fixed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """One field."""
+
+    attribute: str
+    name: str
+    hint: Any
+    #: None: its own fields stand beside the others.
+    form: Form | None
+    #: Whether it is written also where it is empty.
+    always: bool
+    #: Whether it has a value where none is given.
+    defaulted: bool
+    #: Whether it follows from others.
+    derived: bool
+    read: Callable[[Any], Any]
+
+
+_CLASSES: dict[type, _Class] = {}
+
+
+def declared(
+    about: str,
+    *,
+    required: tuple[str, ...] | None = None,
+    rules: tuple[Rule, ...] = (),
+    fixed: bool = False,
+    all_fixed: bool = False,
+) -> Callable[[type[T]], type[T]]:
+    """Declare a dataclass as an object of the API; `fixed`: each of its fields stays as it is.
+
+    Required are fields without a default, or those that are named.
+    """
+
+    def declare(cls: type[T]) -> type[T]:
+        _CLASSES[cls] = _Class(about=about, required=required, rules=rules, fixed=fixed, all_fixed=all_fixed)
+        return cls
+
+    return declare
+
+
+@functools.cache
+def struct_of(cls: type) -> Struct:
+    """Return the form of a declared dataclass."""
+    whole = _CLASSES[cls]
+    found: dict[str, Form] = {}
+    required: list[str] = []
+    rules = list(whole.rules)
+    for part in _parts(cls):
+        if part.form is None:
+            inner = struct_of(_bare(part.hint))
+            found |= inner.fields
+            required += inner.required
+            rules += inner.rules
+        else:
+            found[part.name] = part.form
+            required += () if part.defaulted else (part.name,)
+    return Struct(
+        about=whole.about,
+        fields=found,
+        required=tuple(required) if whole.required is None else whole.required,
+        rules=tuple(rules),
+        fixed=tuple(found) if whole.fixed else (),
+        all_fixed=whole.all_fixed,
+    )
+
+
+def read(cls: Callable[..., T], raw: object) -> T:
+    """Read a declared dataclass; ValueError or TypeError where a value has another type."""
+    given = fields.mapping(raw)
+    values: dict[str, Any] = {}
+    for part in _parts(cls):
+        if part.form is None:
+            values[part.attribute] = read(_bare(part.hint), given)
+        elif part.derived:
+            continue
+        elif given.get(part.name) is not None:
+            values[part.attribute] = part.read(given[part.name])
+        elif not part.defaulted:
+            # Objects of earlier definitions may lack it.
+            values[part.attribute] = _bare(part.hint)()
+    return cls(**values)
+
+
+def write(record: object) -> Json:
+    """Return a declared dataclass as JSON, with defaults, and without what is empty."""
+    written: Json = {}
+    for part in _parts(cast("Callable[..., Any]", type(record))):
+        value = getattr(record, part.attribute)
+        if part.form is None:
+            written |= write(value)
+        elif value is not None and (part.always or value):
+            written[part.name] = _plain(value)
+    return written
+
+
+@functools.cache
+def _parts(cls: Callable[..., Any]) -> tuple[_Part, ...]:
+    hints = get_type_hints(cls, include_extras=True)
+    return tuple(_part(cls, each, hints[each.name]) for each in dataclasses.fields(cast("Any", cls)))
+
+
+def _part(cls: Callable[..., Any], each: dataclasses.Field[Any], hint: Any) -> _Part:
+    marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    first, *rest = each.name.split("_")
+    name = next((mark for mark in marks if isinstance(mark, str)), first + "".join(word.title() for word in rest))
+    default = each.default_factory() if each.default_factory is not dataclasses.MISSING else each.default
+    form: Form | None = next((mark for mark in marks if isinstance(mark, _FORMS)), None)
+    if form is None and INLINE not in marks:
+        form = struct_of(_bare(hint))
+    if form is not None and default is not dataclasses.MISSING and default and not isinstance(default, tuple):
+        form = replace(form, default=_plain(default))
+    required = _CLASSES[cast("type", cls)].required or ()
+    return _Part(
+        attribute=each.name,
+        name=name,
+        hint=hint,
+        form=form,
+        always=default is dataclasses.MISSING
+        or name in required
+        or isinstance(form, Struct)
+        or (form is not None and form.default is not None),
+        defaulted=default is not dataclasses.MISSING,
+        derived=not each.init,
+        read=_reader(hint),
+    )
+
+
+def _bare(hint: Any) -> Any:
+    """Return a type without what is annotated, and without None."""
+    if get_origin(hint) is Annotated:
+        return _bare(get_args(hint)[0])
+    if get_origin(hint) in (Union, types.UnionType):
+        return next(each for each in get_args(hint) if each is not types.NoneType)
+    return hint
+
+
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """Return what reads a value of a type."""
+    kind = _bare(hint)
+    if get_origin(kind) is tuple:
+        entry = _reader(get_args(kind)[0])
+        return lambda raw: tuple([entry(each) for each in _typed(list, raw)])
+    if get_origin(kind) is Mapping:
+        return lambda raw: {_typed(str, key): _typed(str, each) for key, each in _typed(dict, raw).items()}
+    if kind is datetime:
+        return _moment
+    if issubclass(kind, Enum):
+        choices = {each.value: each for each in kind}
+        return lambda raw: choices.get(_typed(str, raw)) or _refuse(raw, kind)
+    if dataclasses.is_dataclass(kind):
+        return lambda raw: read(cast("type[Any]", kind), _typed(dict, raw))
+    return functools.partial(_typed, kind)
+
+
+def _typed(kind: type, raw: Any) -> Any:
+    if type(raw) is not kind or (isinstance(raw, int) and not -_LARGEST <= raw < _LARGEST):
+        _refuse(raw, kind)
+    return raw
+
+
+def _moment(raw: Any) -> datetime:
+    return parse_timestamp(raw) or _refuse(raw, datetime)
+
+
+def _refuse(raw: Any, kind: type) -> NoReturn:
+    raise ValueError(f"{fields.shown(raw)} is no {kind.__name__}")
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return write(value)
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, Mapping):
+        return dict(sorted(value.items()))
+    if isinstance(value, datetime):
+        return format_time(value)
+    # Without the types that JSON does not know.
+    return str(value) if isinstance(value, str) else value
