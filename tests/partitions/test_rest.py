@@ -43,7 +43,7 @@ def test_a_pod_waits_and_gets_its_configuration_in_the_end(ground: Ground) -> No
     waiting = ground.ask(pod)
     assert (waiting.status, waiting.headers["Retry-After"]) == (202, "5")
     assert waiting.json == {
-        "id": id_of(pod), "state": "waiting", "message": "the pod waits for IPUs",
+        "state": "waiting", "message": "the pod waits for IPUs",
         "namespace": "ml", "pod": "train", "uid": pod.uid, "size": 4,
     }  # fmt: skip
 

@@ -133,8 +133,11 @@ def _writes(
         save = SaveLedger(before=round_.ledger, entries=entries)
         proposals.append((save, round_.ledger.resource_version))
     proposals += [(each, each.pod.resource_version) for each in of_pods]
-    chosen, later = [], []
+    chosen, later, keys = [], [], set[str]()
     for write, seen in proposals:
+        if write.key in keys:
+            continue
+        keys.add(write.key)
         until = blocked_until(round_.memory.writes.get(write.key), seen, round_.now)
         if until is None:
             chosen.append(write)

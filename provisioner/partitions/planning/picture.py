@@ -136,5 +136,6 @@ def _owners_of_unreadable(round_: Round) -> Mapping[str, str]:
     unreadable = round_.ledger.unreadable
     if not unreadable:
         return {}
-    ids = {uid: names.partition_id(round_.snapshot.cluster_uid, uid) for uid in round_.pods}
-    return {uid: each for uid, each in ids.items() if each in unreadable}
+    by_owner = {names.owner_of(each): each for each in unreadable}
+    owners = {uid: names.owner_id(round_.snapshot.cluster_uid, uid) for uid in round_.pods}
+    return {uid: by_owner[owner] for uid, owner in owners.items() if owner in by_owner}

@@ -73,7 +73,7 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
     """Say how far an entry is."""
     known = known_of(entry, round_)
     pod = round_.pods.get(entry.pod_uid)
-    wanted = pod is not None and round_.wants(pod)
+    wanted = pod is not None and round_.may_use(pod, entry.id)
     reading = round_.reading(entry.server)
     if reading is None:
         phase = Phase.CREATING if wanted else Phase.RELEASING

@@ -135,7 +135,7 @@ class _Placement:
             if pod.uid not in placed
             and pod.injected
             and not (pod.problem or pod.held_by_others or pod.finished or pod.released or pod.deletion_deadline)
-            and names.partition_id(CLUSTER, pod.uid) not in self.save.before.unreadable
+            and names.owner_id(CLUSTER, pod.uid) not in map(names.owner_of, self.save.before.unreadable)
             and not self._waits_for_others(pod)
         ]
         return next((pod for pod in sorted(waiting, key=_order) if not self._is_refused(pod)), None)
