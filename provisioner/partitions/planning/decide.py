@@ -67,7 +67,6 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: 
     moments = [*step.moments, *later]
     if more:
         moments.append(now + timedelta(seconds=_MORE_SECONDS))
-    moments += [each.backoff.until for each in picture.crowding.values()]
     moments += [each.until for each in picture.queue if each.until is not None]
     view = guard.run(
         "view",
@@ -151,7 +150,6 @@ def _remembered(picture: Picture, round_: Round, calls: Iterable[Call], writes: 
     return replace(
         memory,
         partitions={each.entry.id: _known(each, now) for each in picture.standings.values()},
-        crowding=picture.crowding,
         servers={address: each for address, each in memory.servers.items() if address in round_.servers},
         strays={(each.server, each.partition.id): each.known for each in picture.strays},
         calls={**memory.calls, **{call.key: OpenCall(call=call, since=now) for call in calls}},

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning import events
-from provisioner.partitions.planning.calls import CreatePartition, OpenGate, RemovePartition
+from provisioner.partitions.planning.calls import LEDGER, CreatePartition, OpenGate, RemovePartition, SaveLedger
 from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.round import Round
 from provisioner.partitions.planning.standing import Phase, Standing
@@ -76,7 +76,7 @@ def _hand_over(standing: Standing, pod: Pod, round_: Round) -> Step:
     notice = events.created(pod, entry)
     if not pod.gated:
         return Step(notices=(notice,)) if not pod.told_server else NOTHING
-    if pod.deletion_deadline is not None or _is_being_removed(entry, round_):
+    if pod.deletion_deadline is not None or _is_being_removed(entry, round_) or _is_being_dropped(entry, round_):
         return NOTHING
     gate = OpenGate(pod=pod, partition_id=entry.id, server=round_.servers[entry.server].server)
     return Step(gates=(gate,), notices=(notice,))
@@ -87,6 +87,14 @@ def _is_being_removed(entry: Entry, round_: Round) -> bool:
     remove = RemovePartition(server=entry.server, id=entry.id, pod=None)
     under_way = round_.memory.calls.get(remove.key)
     return under_way is not None and isinstance(under_way.call, RemovePartition)
+
+
+def _is_being_dropped(entry: Entry, round_: Round) -> bool:
+    """Whether the ledger is being written without the entry: a partition that appears late is recorded again first."""
+    under_way = round_.memory.writes.get(LEDGER)
+    if under_way is None or under_way.answered_at is not None or not isinstance(under_way.write, SaveLedger):
+        return False
+    return entry.id not in {each.id for each in under_way.write.entries}
 
 
 def _is_being_told(standing: Standing, pod: Pod, round_: Round) -> bool:
@@ -101,9 +109,10 @@ def _make_anew(standing: Standing, pod: Pod, round_: Round, notice: Notice) -> S
     entry, known = standing.entry, standing.known
     if pod.begun or _is_being_told(standing, pod, round_):
         return Step(notices=(notice,))
+    notices = (notice, *events.not_removed(pod, entry, known))
     if known.removing is not None and known.removing.until > round_.now:
-        return Step(notices=(notice,), moments=(known.removing.until,))
+        return Step(notices=notices, moments=(known.removing.until,))
     proof = (entry.namespace, entry.pod, entry.pod_uid)
     call = RemovePartition(server=entry.server, id=entry.id, pod=proof, unused=True)
     due_at = known.removing.until if known.removing is not None else known.since
-    return Step(calls=(Wanted(call=call, urgency=Urgency.CHANGE, due_at=due_at),), notices=(notice,))
+    return Step(calls=(Wanted(call=call, urgency=Urgency.CHANGE, due_at=due_at),), notices=notices)

@@ -20,13 +20,16 @@ def step_of(standing: Standing, round_: Round) -> Step:
         return Step(moments=(lets_go_at,)) if lets_go_at is not None else NOTHING
     if not standing.certain or standing.partition is None or standing.outdated:
         return NOTHING
+    notices = events.not_removed(pod, entry, known) if pod is not None else ()
     if known.removing is not None and known.removing.until > round_.now:
-        return Step(moments=(known.removing.until,))
+        return Step(notices=notices, moments=(known.removing.until,))
     call = RemovePartition(
         server=entry.server,
         id=entry.id,
         pod=(entry.namespace, entry.pod, entry.pod_uid),
+        # Its pod waits for another one.
+        unused=pod is not None and pod.gated,
         past_deletion=round_.past_deletion(pod),
     )
     due_at = known.removing.until if known.removing is not None else known.since
-    return Step(calls=(Wanted(call=call, urgency=Urgency.CHANGE, due_at=due_at),))
+    return Step(calls=(Wanted(call=call, urgency=Urgency.CHANGE, due_at=due_at),), notices=notices)

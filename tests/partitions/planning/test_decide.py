@@ -207,29 +207,6 @@ def test_the_clock_of_a_node_that_is_ahead_makes_no_end_come_later() -> None:
     assert "600 s" in waiting.why
 
 
-def test_a_partition_that_cannot_be_made_does_not_hold_up_others_for_long() -> None:
-    """After three failures who is younger has its turn, though the older one may find no room beside it."""
-    old, other, younger = (
-        make_pod("old", size=8, age_seconds=9),
-        make_pod("other", size=2, age_seconds=10),
-        make_pod("y", size=1),
-    )
-    story = Story(pods=[old, other, younger], servers={SERVER: (Allocation(name="a", ipus=16),)})
-    story.record(make_entry(old), make_entry(other))
-    story.put(make_partition(other))
-    saved = []
-    for _ in range(3):
-        story.read()
-        story.decide()
-        saved += story.calls(SaveLedger)
-        (create,) = (call for call in story.memory.calls.values() if isinstance(call.call, CreatePartition))
-        story.answer(create.call, FailureKind.UNAVAILABLE)
-        story.pass_time(60)
-    assert saved == []
-    story.decide()
-    assert [entry.pod for entry in story.calls(SaveLedger)[0].entries] == ["old", "other", "y"]
-
-
 def test_a_broken_partition_is_made_anew_as_long_as_its_pod_was_told_nothing() -> None:
     """With a proof that goes by the gate."""
     pod = make_pod("a")
@@ -514,6 +491,31 @@ def test_no_gate_is_opened_while_the_partition_is_being_removed() -> None:
     story.answer(remove, FailureKind.UNAVAILABLE)
     story.decide()
     assert [gate.pod for gate in story.calls(OpenGate)] == [pod]
+
+
+def test_no_gate_is_opened_while_the_entry_is_taken_out_of_the_ledger() -> None:
+    """Its create was refused, and the partition is there all the same, before the write is answered."""
+    pod = make_pod("train")
+    story = Story(pods=[pod])
+    story.record(make_entry(pod))
+    story.read()
+    story.decide()
+    story.answer(story.calls(CreatePartition)[0], FailureKind.STOCKOUT)
+    story.pass_time(1)
+    story.read()
+    story.decide()
+    (save,) = story.calls(SaveLedger)
+    story.live = frozenset({save.key})
+    story.put(make_partition(pod))
+    story.pass_time(10)
+    story.read()
+    story.decide()
+    assert (save.entries, story.calls(OpenGate)) == ((), [])
+    story.live = frozenset()
+    story.write(save)
+    story.settle()
+    assert story.pods[0].told_partition == id_of(pod)
+    assert "train" in story.entries()
 
 
 def test_no_partition_is_removed_while_its_gate_is_being_opened() -> None:
