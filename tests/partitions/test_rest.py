@@ -322,6 +322,16 @@ def test_a_partition_is_released(ground: Ground, who: str) -> None:
     assert written == {"metadata": {"uid": pod.uid, "annotations": {names.RELEASE: "true"}}}
 
 
+def test_a_replica_that_has_not_seen_the_pod_yet_releases_it_all_the_same(ground: Ground) -> None:
+    """The ledger says whose partition it is."""
+    pod = ground.add_pod()
+    made, token = ground.place(pod), ground.token(pod)
+    ground.pods.clear()
+    assert ground.send("DELETE", f"{ROOT}/{made}", token).status == 202
+    (written,) = [each.body for each in ground.kube.calls if each.method == "PATCH"]
+    assert written == {"metadata": {"uid": pod.uid, "annotations": {names.RELEASE: "true"}}}
+
+
 def test_nothing_is_written_into_another_pod_of_that_name(ground: Ground) -> None:
     pod = ground.add_pod()
     made, token = ground.place(pod), ground.token(pod)

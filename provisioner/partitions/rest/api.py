@@ -204,26 +204,27 @@ class PartitionsApi:
 
     async def _delete(self, call: Call, caller: Caller) -> Content:
         pod, entry = await self._known(call, caller, "delete")
-        if pod is not None and not pod.released:
-            _log.info(
-                "partition.release_asked",
-                partition=call.names[0],
-                namespace=pod.namespace,
-                pod=pod.name,
-                by=caller.username,
-            )
+        if pod is None or not pod.released:
+            release = partial(self._release, call.names[0], pod, entry, caller.username)
             try:
-                await self._access.write(partial(self._release, pod), call.client)
+                await self._access.write(release, call.client)
             except (errors.NotFound, errors.Conflict):
                 # It is gone, or another one has its name: its partition goes with it.
                 pod = None
         return wire.answer(202, wire.described(pod, entry, "releasing", "the partition is given back"))
 
-    def _release(self, pod: Pod) -> None:
-        path = object_path("pods", pod.name, namespace=pod.namespace)
+    def _release(self, partition_id: str, pod: Pod | None, entry: Entry | None, by: str) -> None:
+        if pod is not None:
+            namespace, name, uid = pod.namespace, pod.name, pod.uid
+        elif entry is not None:
+            # This replica has not seen the pod yet.
+            namespace, name, uid = entry.namespace, entry.pod, entry.pod_uid
+        else:
+            return
+        _log.info("partition.release_asked", partition=partition_id, namespace=namespace, pod=name, by=by)
         # The UID makes it a precondition.
-        body = {"metadata": {"uid": pod.uid, "annotations": {names.RELEASE: "true"}}}
-        self._api.patch(path, body, timeouts=_WRITE_TIMEOUTS)
+        body = {"metadata": {"uid": uid, "annotations": {names.RELEASE: "true"}}}
+        self._api.patch(object_path("pods", name, namespace=namespace), body, timeouts=_WRITE_TIMEOUTS)
 
     # --- what is known ---
 
