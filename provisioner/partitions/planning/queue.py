@@ -98,7 +98,8 @@ def crowded(supply: Mapping[Site, SiteSupply], round_: Round) -> dict[Site, Site
             elif seconds >= round_.settings.crowded_seconds:
                 at = replace(at, tired_from=min(at.tired_from, size))
             if uid in at.trying:
-                at = replace(at, closed=at.closed or not refusal.never_fits)
+                holds = not (refusal.never_fits or round_.pods[uid].told_partition)
+                at = replace(at, closed=at.closed or holds)
             elif round_.now < refusal.backoff.until and refusal.listed <= at.listed:
                 at = replace(at, crowded_from=min(at.crowded_from, size))
             found[site] = at

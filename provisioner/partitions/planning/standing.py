@@ -146,9 +146,9 @@ def _is_away(entry: Entry, known: PartitionMemory, round_: Round) -> bool:
 
 
 def _is_given_up(entry: Entry, pod: Pod, known: PartitionMemory, round_: Round) -> bool:
-    """Whether a pod waits for another place; one that was told of this one, only of the same server."""
+    """Whether a pod waits for another place; told of this one, on the same server, after some tries."""
     if known.refused:
-        return pod.gated or _has_failed_often(known.backoff)
+        return pod.gated or pod.uid in round_.memory.refusals or _has_failed_often(known.backoff)
     return pod.gated and _is_in_vain(entry, known, round_)
 
 

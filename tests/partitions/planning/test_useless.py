@@ -231,8 +231,12 @@ def test_a_lost_partition_that_has_no_place_any_more_holds_up_nobody(other: str 
     allocations = (Allocation(name="a", ipus=64), *([Allocation(name=other, ipus=64)] if other else []))
     story = Story(pods=[lost, make_pod("next", size=32)], servers={SERVER: allocations})
     story.record(make_entry(lost))
-    _carry_out(story, 1, lambda call: isinstance(call, CreatePartition) and call.request == _wanted(lost))
+    plans = _carry_out(story, 1, lambda call: isinstance(call, CreatePartition) and call.request == _wanted(lost))
     assert "next" in story.entries()
+    if other is None:
+        # It is tried again, and has no IPUs in between.
+        held = [any(each.pod == "team/lost" for each in plan.view.holdings) for plan in plans[60:]]
+        assert 0 < sum(held) < len(held) / 4
     assert [each.allocation for each in story.at().values() if each.id == id_of(lost)] == ([other] if other else [])
 
 

@@ -126,6 +126,9 @@ class _Placement:
             pod = self.pods.get(entry.pod_uid)
             if entry in placed or (entry.server, entry.id) in listed or pod is None or not self._needs(pod):
                 continue
+            if pod.told_partition:
+                # It has lost its partition, and holds up nobody.
+                continue
             after = [each for each in placed if (each.server, each.allocation) == site]
             if after:
                 yield f"{after[0].pod} may take the room of {entry.pod}, which is tried again"
