@@ -6,6 +6,7 @@ an entry or a server that makes it raise costs nothing but itself (`Plan.faults`
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -17,13 +18,10 @@ from provisioner.partitions.planning import (
     events,
     idling,
     making,
-    pacing,
-    polling,
     recording,
-    releasing,
     sweeping,
 )
-from provisioner.partitions.planning.calls import Call, OpenGate, SaveLedger, TakeBack, Write
+from provisioner.partitions.planning.calls import Call, OpenGate, ReadServer, SaveLedger, TakeBack, Write
 from provisioner.partitions.planning.guard import Guard
 from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.memory import Memory, OpenCall, PartitionMemory
@@ -34,11 +32,15 @@ from provisioner.partitions.planning.round import Round, begin_round
 from provisioner.partitions.planning.settings import PlanningSettings
 from provisioner.partitions.planning.snapshot import Snapshot
 from provisioner.partitions.planning.standing import Phase, Standing
-from provisioner.partitions.planning.step import NOTHING, Notice, Step, merged
+from provisioner.partitions.planning.step import NOTHING, Notice, Step, Urgency, Wanted, merged
+from provisioner.partitions.planning.sweeping import Stray
 from provisioner.partitions.planning.view import view_of
 
 #: What is left to tell is told so soon.
 _MORE_SECONDS = 1.0
+#: However much depends on it, a server is not read more often.
+_SHORTEST_SECONDS = 1.0
+_SETTLED = frozenset({Phase.ACTIVE, Phase.GONE})
 
 
 def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Plan:
@@ -54,7 +56,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: 
     guard = Guard()
     picture, round_ = look(begin_round(snapshot, snapshot.ledger, memory, settings, now), guard)
     step = merged(_steps(picture, round_, guard))
-    calls = pacing.choose(step.calls, round_.memory, settings)
+    calls = _choose(step.calls, round_.memory, settings)
     entries = recording.entries_of(picture, round_)
     unrecorded = recording.unrecorded(entries, picture, round_)
     writes, later = _writes(entries, (*step.gates, *step.returns), round_)
@@ -86,7 +88,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: 
 
 def _steps(picture: Picture, round_: Round, guard: Guard) -> Iterable[Step]:
     for standing in picture.standings.values():
-        yield guard.run(f"entry {standing.entry.id}", partial(_step_of, standing, round_), NOTHING)
+        yield guard.run(f"entry {standing.entry.id}", partial(making.step_of, standing, round_), NOTHING)
     for stray in picture.strays:
         yield guard.run(f"partition {stray.partition.id}", partial(sweeping.step_of, stray, round_), NOTHING)
     none: tuple[Step, ...] = ()
@@ -94,13 +96,46 @@ def _steps(picture: Picture, round_: Round, guard: Guard) -> Iterable[Step]:
     waits = any(each.wait is not Wait.IMPOSSIBLE for each in picture.queue)
     for address in round_.servers:
         strays = [each for each in picture.strays if each.server == address]
-        part = partial(polling.step_of, address, picture.on.get(address, ()), strays, round_, waits=waits)
+        part = partial(_read, address, picture.on.get(address, ()), strays, round_, waits=waits)
         yield guard.run(f"server {address}", part, NOTHING)
 
 
-def _step_of(standing: Standing, round_: Round) -> Step:
-    made, released = making.step_of(standing, round_), releasing.step_of(standing, round_)
-    return merged((made, released)) if released is not NOTHING else made
+def _read(address: str, standings: Iterable[Standing], strays: Iterable[Stray], round_: Round, *, waits: bool) -> Step:
+    """Say when a server is read next; `standings` and `strays` are those on it, `waits`: somebody waits for IPUs."""
+    settings, view = round_.settings, round_.servers[address]
+    backoff = round_.memory.servers.get(address)
+    here, theirs = tuple(standings), tuple(strays)
+    if backoff is not None:
+        due_at = backoff.until
+    elif view.reading is None or view.failure is not None:
+        due_at = round_.now
+    else:
+        if any(each.reads for each in here) or any(each.known.changed_at is not None for each in theirs):
+            seconds = _SHORTEST_SECONDS
+        elif waits or theirs or any(each.phase not in _SETTLED for each in here):
+            seconds = settings.busy_read_seconds
+        else:
+            seconds = settings.idle_read_seconds
+        due_at = view.reading.asked_at + timedelta(seconds=seconds)
+    if due_at > round_.now:
+        return Step(moments=(due_at,))
+    return Step(calls=(Wanted(call=ReadServer(server=address), urgency=Urgency.READ, due_at=due_at),))
+
+
+def _choose(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings) -> tuple[Call, ...]:
+    """Choose what is called now: of each server so many changes at once, and one call of a key."""
+    under_way = Counter(each.call.server for each in memory.calls.values() if not isinstance(each.call, ReadServer))
+    chosen: dict[str, Call] = {}
+    for each in sorted(wanted, key=lambda each: (each.urgency, each.due_at, each.call.key)):
+        call = each.call
+        if call.key in memory.calls or call.key in chosen:
+            continue
+        if not isinstance(call, ReadServer):
+            if under_way[call.server] >= settings.most_changes_per_server:
+                continue
+            under_way[call.server] += 1
+        chosen[call.key] = call
+    return tuple(chosen.values())
 
 
 def _notices(picture: Picture, unrecorded: Mapping[str, str], round_: Round) -> Iterable[Notice]:
