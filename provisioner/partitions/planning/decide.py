@@ -13,10 +13,10 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from provisioner.model.writes import OpenWrite, blocked_until, still_open
+from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning import (
     answers,
     events,
-    idling,
     making,
     recording,
     sweeping,
@@ -31,7 +31,7 @@ from provisioner.partitions.planning.queue import Wait
 from provisioner.partitions.planning.round import Round, begin_round
 from provisioner.partitions.planning.settings import PlanningSettings
 from provisioner.partitions.planning.snapshot import Snapshot
-from provisioner.partitions.planning.standing import Phase, Standing
+from provisioner.partitions.planning.standing import OVER, Phase, Standing
 from provisioner.partitions.planning.step import NOTHING, Notice, Step, Urgency, Wanted, merged
 from provisioner.partitions.planning.sweeping import Stray
 from provisioner.partitions.planning.view import view_of
@@ -92,12 +92,50 @@ def _steps(picture: Picture, round_: Round, guard: Guard) -> Iterable[Step]:
     for stray in picture.strays:
         yield guard.run(f"partition {stray.partition.id}", partial(sweeping.step_of, stray, round_), NOTHING)
     none: tuple[Step, ...] = ()
-    yield from guard.run("pods without a node", lambda: tuple(idling.steps(picture, round_)), none)
+    yield from guard.run("pods without a node", lambda: tuple(_take_back(picture, round_)), none)
     waits = any(each.wait is not Wait.IMPOSSIBLE for each in picture.queue)
     for address in round_.servers:
         strays = [each for each in picture.strays if each.server == address]
         part = partial(_read, address, picture.on.get(address, ()), strays, round_, waits=waits)
         yield guard.run(f"server {address}", part, NOTHING)
+
+
+def _unscheduled_since(standing: Standing, now: datetime) -> datetime | None:
+    """Return since when a pod has been seen to have its partition and no node; None: it has one, or has none yet."""
+    pod = standing.pod
+    if pod is None or standing.phase in (*OVER, Phase.RELEASING) or pod.gated or pod.node:
+        return None
+    return standing.known.unscheduled_since or now
+
+
+def _take_back(picture: Picture, round_: Round) -> Iterable[Step]:
+    """Say from which pods partitions are taken back now, and when from others.
+
+    Who has a node may be about to start, and is left alone: the write fails where it got one meanwhile.
+    """
+    seconds = round_.settings.unscheduled_seconds
+    waiting = [each for each in picture.queue if each.wait is Wait.QUEUE]
+    if not seconds or not waiting:
+        return
+    wanted = {site for each in waiting for site in each.sites}
+    short = {each.pod.namespace for each in waiting if _waits_for_its_limit(each.pod, picture, round_)}
+    for standing in picture.standings.values():
+        since, pod = _unscheduled_since(standing, round_.now), standing.pod
+        if pod is None or since is None or pod.deletion_deadline is not None:
+            continue
+        if standing.site not in wanted and pod.namespace not in short:
+            continue
+        due_at = since + timedelta(seconds=seconds)
+        if due_at > round_.now:
+            yield Step(moments=(due_at,))
+        else:
+            yield Step(returns=(TakeBack(pod=pod, partition_id=standing.entry.id),))
+
+
+def _waits_for_its_limit(pod: Pod, picture: Picture, round_: Round) -> bool:
+    """Whether others of its namespace have what it may have; more than the limit it never gets."""
+    limit = round_.settings.limit_of(pod.namespace)
+    return pod.uid in picture.schedule.limited and limit is not None and pod.size <= limit
 
 
 def _read(address: str, standings: Iterable[Standing], strays: Iterable[Stray], round_: Round, *, waits: bool) -> Step:
@@ -194,7 +232,7 @@ def _remembered(picture: Picture, round_: Round, calls: Iterable[Call], writes: 
 
 def _known(standing: Standing, now: datetime) -> PartitionMemory:
     """Return what stays in mind of an entry: a partition that is listed ends what was tried in vain."""
-    known = replace(standing.known, unscheduled_since=idling.unscheduled_since(standing, now))
+    known = replace(standing.known, unscheduled_since=_unscheduled_since(standing, now))
     if standing.phase is Phase.ACTIVE:
         known = replace(known, active_at=now)
     if standing.partition is None or standing.outdated or standing.phase not in (Phase.CREATING, Phase.ACTIVE):

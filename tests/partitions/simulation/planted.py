@@ -12,7 +12,7 @@ from provisioner.partitions import names
 from provisioner.partitions.planning import (
     answers,
     backoff,
-    idling,
+    decide,
     making,
     placing,
     queue,
@@ -112,12 +112,6 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="who-was-refused-is-not-waited-for", at=(queue, "crowded"), mutate=lambda _: lambda found, _round: found),
     Bug(name="grace-ends-by-the-clock", at=(round.Round, "has_had_its_grace"), mutate=_by_the_clock, search_from=102),
     Bug(
-        name="pods-without-a-node-fill-limits",
-        at=(idling, "_waits_for_its_limit"),
-        mutate=always(value=False),
-        search_from=2021,
-    ),
-    Bug(
         name="only-active-ones-count",
         at=(standing, "OVER"),
         mutate=lambda _: frozenset(Phase) - {Phase.ACTIVE},
@@ -139,7 +133,7 @@ BUGS: tuple[Bug, ...] = (
         search_from=10,
     ),
     Bug(name="init-containers-wait-for-what-is-broken", at=(making, "_make_anew"), mutate=_where_gated, search_from=31),
-    Bug(name="pods-without-a-node-keep-ipus", at=(idling, "steps"), mutate=always(())),
+    Bug(name="pods-without-a-node-keep-ipus", at=(decide, "_take_back"), mutate=always(())),
     Bug(
         name="pods-stay-where-they-may-not-run",
         at=(standing, "_is_misplaced"),
