@@ -73,6 +73,7 @@ class _Ground:
         self.one = supply.total is None
         self.free = supply.free
         self._taken = self.one and bool(supply.trying)
+        self.closed = bool(supply.refused & supply.trying)
         self._ends = [(each.ends_in_seconds, each.ipus) for each in supply.ours if each.ends_in_seconds < inf]
         #: The shadow time of the pod that has the reservation here, and how many IPUs it leaves to others then.
         self.reserved: tuple[float, int] | None = None
@@ -80,7 +81,7 @@ class _Ground:
     @property
     def has_room(self) -> bool:
         """Whether anybody could be placed."""
-        if self.supply.closed or (self.reserved is not None and self.reserved[0] == inf):
+        if self.closed or (self.reserved is not None and self.reserved[0] == inf):
             return False
         return not self._taken if self.one else self.free > 0
 
@@ -136,6 +137,7 @@ class _Places:
             # The less is left over, the better it fits.
             site = min(fitting, key=lambda each: (self.grounds[each[1]].one, *each))[1]
             mine[site].take(pod.size, deadline_of(pod), longest_seconds)
+            mine[site].closed = pod.uid in mine[site].supply.refused
             self.placed.append((pod, site))
             return
         # One that was told of a partition, and has lost it, has its turn when there is room.

@@ -49,8 +49,8 @@ class SiteSupply:
     #: It has refused so many for long, or where nothing was: the second may never fit.
     tired_from: float = inf
     never_from: float = inf
-    #: A pod that was refused is tried again: until the server has answered, nobody else is placed.
-    closed: bool = False
+    #: UIDs of pods that it has refused: while one is tried again, until the server has answered, nobody else is placed.
+    refused: frozenset[str] = frozenset()
 
     @property
     def free(self) -> int:

@@ -82,7 +82,10 @@ _TO_END = (12, 1000.0)
                      "b", id="refused where nothing was"),
         pytest.param([_site(16, (8, inf), crowded_from=8, never_from=8)], [_waits("a", 8), _waits("b", 8)], "",
                      id="refused: nor is who asks for as much tried"),
-        pytest.param([_site(16, closed=True)], [_waits("a", 4)], "", id="refused: it is tried again alone"),
+        pytest.param([_site(16, refused=frozenset({"x"}), trying=frozenset({"x"}))], [_waits("a", 4)], "",
+                     id="refused: it is tried again alone"),
+        pytest.param([_site(16, refused=frozenset({"uid-a"}))], [_waits("a", 4), _waits("b", 4)], "a",
+                     id="refused: nobody is placed with it"),
     ],
 )  # fmt: skip
 def test_who_gets_ipus_now(supply: list[SiteSupply], queue: list[Candidate], want: str) -> None:

@@ -124,12 +124,18 @@ class _Placement:
             if refusal is None or refusal.listed is None or refusal.in_vain >= _MOST_IN_VAIN or tries >= _MOST_TRIES:
                 continue
             pod = self.pods.get(entry.pod_uid)
-            if entry in placed or (entry.server, entry.id) in listed or pod is None or not self._needs(pod):
+            if (entry.server, entry.id) in listed or pod is None or not self._needs(pod):
                 continue
             if pod.told_partition:
                 # It has lost its partition, and holds up nobody.
                 continue
-            after = [each for each in placed if (each.server, each.allocation) == site]
+            after = [
+                each
+                for each in placed
+                if (each.server, each.allocation) == site and each is not entry
+                # Who is older was placed before.
+                if entry.id not in self.new or _order(pod) < _order(self.pods[each.pod_uid])
+            ]
             if after:
                 yield f"{after[0].pod} may take the room of {entry.pod}, which is tried again"
 
