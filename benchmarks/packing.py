@@ -17,12 +17,9 @@ from itertools import accumulate
 from math import inf
 from typing import Protocol
 
-from provisioner.model.capacity import Failure, FailureKind
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.guard import Guard
-from provisioner.partitions.planning.memory import Backoff, Crowding
-from provisioner.partitions.planning.placing import schedule
-from provisioner.partitions.planning.profile import SOON_SECONDS
+from provisioner.partitions.planning.placing import SOON_SECONDS, schedule
 from provisioner.partitions.planning.queue import Candidate, Wait
 from provisioner.partitions.planning.settings import PlanningSettings
 from provisioner.partitions.planning.supply import Holder, SiteSupply
@@ -31,7 +28,6 @@ _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _SETTINGS = PlanningSettings()
 _PODS = 500
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 120.0, 1200.0
-_BACKOFF = Backoff(failure=Failure(kind=FailureKind.STOCKOUT, message=""), failures=1, at=_NOW, until=_NOW)
 #: Further back in the queue nobody is promised anything.
 _MOST_PROMISES = 32
 
@@ -258,7 +254,7 @@ class _Planning:
     jobs: Sequence[Job]
     allocations: Sequence[int]
     #: By allocation: what was refused there, and who was there then.
-    refused: dict[int, tuple[int, frozenset[int]]] = field(default_factory=dict)
+    refused: dict[int, tuple[float, frozenset[int]]] = field(default_factory=dict)
     _candidates: list[Candidate] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -305,26 +301,18 @@ class _Planning:
         return found
 
     def _placed(self, waiting: Sequence[int], here: Mapping[int, Mapping[int, Holder]]) -> list[tuple[int, int]]:
-        supply = {
-            _site(at): SiteSupply(
+        supply = {}
+        for at, holders in here.items():
+            size, there = self.refused.get(at, (inf, frozenset()))
+            supply[_site(at)] = SiteSupply(
                 site=_site(at),
                 total=self.allocations[at],
                 ours=tuple(holders.values()),
-                others=(),
-                usable=True,
-                trials=(),
-                unanswered=(),
-                ids=frozenset(),
                 within_reach=self.allocations[at],
+                crowded_from=size if there <= holders.keys() else inf,
             )
-            for at, holders in here.items()
-        }
-        crowding = {
-            _site(at): Crowding(size=ipus, refused="", backoff=_BACKOFF, holds=there <= here[at].keys())
-            for at, (ipus, there) in self.refused.items()
-        }
         queue = [self._candidates[number] for number in waiting]
-        placed = schedule(queue, supply, crowding, {}, _SETTINGS, Guard()).placed
+        placed = schedule(queue, supply, {}, _SETTINGS, Guard()).placed
         return [(int(pod.uid), int(name)) for pod, (_, name) in placed]
 
 

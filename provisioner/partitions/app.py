@@ -129,11 +129,7 @@ def build(
         servers={server.address: line(server.address) for server in known.servers},
         api=api,
         store=known.store,
-        gate=Gate(
-            api=api,
-            cluster_uid=lambda: known.cluster_uid,
-            servers=frozenset(server.address for server in known.servers),
-        ),
+        gate=Gate(api=api, cluster_uid=lambda: known.cluster_uid),
         clock=clock,
         lease_seconds=replica.lease_seconds,
         on_answer=replica.wake.set,

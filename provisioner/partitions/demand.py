@@ -64,6 +64,8 @@ class Pod:
     started_at: datetime | None = None
     #: HOST:PORT that it was told when its gate was opened (annotations); empty: it was told nothing yet.
     told_server: str = ""
+    #: Id of the partition that it was told then; it uses no other.
+    told_partition: str = ""
     #: Its init container has ended well, so that the others may use its partition.
     begun: bool = False
     #: Its nodeSelector and the required terms of its node affinity allow the nodes of these servers (HOST:PORT);

@@ -23,8 +23,6 @@ class Gate:
 
     api: Api
     cluster_uid: Callable[[], str]
-    #: HOST:PORT of those that the settings name. What a pod was told of another may be one of these by its old name.
-    servers: frozenset[str]
     parse: Callable[[object], Pod] = parse_pod
 
     def pass_through(self, call: RemovePartition) -> None:
@@ -33,7 +31,7 @@ class Gate:
             raise KeptError("it is no partition of this cluster")
         if call.pod is None:
             for pod in self._pods():
-                if names.partition_id(self.cluster_uid(), pod.uid) == call.id:
+                if names.owner_id(self.cluster_uid(), pod.uid) == names.owner_of(call.id):
                     self._refuse_if_used(pod, call)
             return
         namespace, name, uid = call.pod
@@ -51,8 +49,7 @@ class Gate:
     def _refuse_if_used(self, pod: Pod, call: RemovePartition) -> None:
         if pod.finished or pod.released:
             return
-        if pod.told_server != call.server and pod.told_server in self.servers:
-            # Its partition is there.
+        if pod.told_partition not in ("", call.id):
             return
         if call.unused and not pod.begun:
             # Its init container waits for it.

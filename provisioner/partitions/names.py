@@ -32,7 +32,8 @@ LEASE_NAME = "tpu-provisioner-partitions"
 
 _ID_PREFIX = "tpup"
 _CLUSTER_DIGITS = 8
-_POD_DIGITS = 16
+_POD_DIGITS = 12
+_SERVER_DIGITS = 5
 
 
 def id_prefix(cluster_uid: str) -> str:
@@ -43,12 +44,25 @@ def id_prefix(cluster_uid: str) -> str:
     return f"{_ID_PREFIX}-{_digits(cluster_uid, _CLUSTER_DIGITS)}-"
 
 
-def partition_id(cluster_uid: str, pod_uid: str) -> str:
-    """Return the id of a pod's partition: 30 characters, a DNS label.
+def owner_id(cluster_uid: str, pod_uid: str) -> str:
+    """Return what the ids of all partitions of a pod begin with."""
+    return id_prefix(cluster_uid) + _digits(pod_uid, _POD_DIGITS)
+
+
+def owner_of(partition_id: str) -> str:
+    """Return the part of an id that names its pod (`owner_id`)."""
+    return partition_id.rpartition("-")[0]
+
+
+def partition_id(cluster_uid: str, pod_uid: str, server: str) -> str:
+    """Return the id of a pod's partition on a server (HOST:PORT): 32 characters, a DNS label.
+
+    A partition that appears late on one server has another id than the one that the pod was told of on the next. And
+    one server that the settings name twice shows one id by both names.
 
     Jobs of Graphcore's operator with names of more than 36 characters got no partitions, so there is a limit to ids.
     """
-    return id_prefix(cluster_uid) + _digits(pod_uid, _POD_DIGITS)
+    return f"{owner_id(cluster_uid, pod_uid)}-{_digits(server, _SERVER_DIGITS)}"
 
 
 def _digits(text: str, count: int) -> str:

@@ -54,6 +54,7 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
         started_at=parse_timestamp(status.get("startTime")),
         # They are written when the gate is opened; before that they are not ours.
         told_server="" if gated else _told_server_of(annotations),
+        told_partition="" if gated else fields.name(annotations.get(names.PARTITION_ID)),
         begun=not gated and _has_begun(status),
         servers=_allowed_of(spec, servers),
     )

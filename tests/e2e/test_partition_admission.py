@@ -326,7 +326,7 @@ def test_tokens_prove_pods_to_the_rest_api(rehearsal: Rehearsal) -> None:
     mine, other = create("mine"), create("other")
     record = parse_pod(mine)
     vipu = FakeVipu()
-    partition = names.partition_id("cluster", record.uid)
+    partition = names.partition_id("cluster", record.uid, SERVER)
     vipu.partitions[partition] = PartitionState.ACTIVE
     entry = Entry(
         id=partition, namespace=namespace, pod="mine", pod_uid=record.uid, size=4, server=SERVER, recorded_at=NOW

@@ -134,6 +134,11 @@ class World:
         """Return how many pods have our gate."""
         return sum({"name": names.SCHEDULING_GATE} in (pod["spec"].get("schedulingGates") or []) for pod in self.pods())
 
+    def id_of(self, pod: dict[str, Any]) -> str:
+        """Return the id of a pod's partition."""
+        server = f"{self.vipu.host}:{self.vipu.port}"
+        return names.partition_id(self.cluster_uid, pod["metadata"]["uid"], server)
+
     def ledger(self) -> dict[str, Any]:
         """Return the entries of the ledger, by id."""
         found = self.rehearsal.objects(
@@ -205,9 +210,7 @@ def test_killed_at_every_step_nothing_is_lost_or_leaked(world: World) -> None:
     world.kill_when(lambda: "Running" in world.phases(), "the first pod runs")
     running = next(pod for pod in world.pods() if pod["status"].get("phase") in ("Running", "Succeeded"))
     assert running["spec"]["nodeSelector"] == dict([_LABEL])
-    assert running["metadata"]["annotations"][names.PARTITION_ID] == names.partition_id(
-        world.cluster_uid, running["metadata"]["uid"]
-    )
+    assert running["metadata"]["annotations"][names.PARTITION_ID] == world.id_of(running)
     world.kill_when(lambda: "Succeeded" in world.phases(), "the first pod has ended")
     world.kill_when(lambda: "REMOVING" in world.states() or not world.vipu.partitions, "a partition is removed")
     world.kill_when(lambda: world.phases() == ["Succeeded"] * 3, "all pods have ended")
@@ -221,7 +224,7 @@ def test_killed_at_every_step_nothing_is_lost_or_leaked(world: World) -> None:
 
 def test_orphans_of_this_cluster_go_and_foreign_partitions_stay(world: World) -> None:
     """Told by the id alone: what somebody made by hand is never touched."""
-    orphan, foreign = names.partition_id(world.cluster_uid, "nobody"), names.partition_id("another-cluster", "nobody")
+    orphan, foreign = (names.partition_id(uid, "nobody", "vipu:8090") for uid in (world.cluster_uid, "another-cluster"))
     # A controller that starts reads the server at once; one without pods looks at it less often.
     world.process.kill()
     for each in (orphan, foreign, "by-hand"):
@@ -252,7 +255,7 @@ def test_however_a_pod_ends_its_partition_is_given_back_and_no_other(world: Worl
         seconds=_PATIENCE_SECONDS,
     )
     pods = world.pods_of_jobs()
-    ids = {name: names.partition_id(world.cluster_uid, pod["metadata"]["uid"]) for name, pod in pods.items()}
+    ids = {name: world.id_of(pod) for name, pod in pods.items()}
     paths = {name: object_path("pods", pod["metadata"]["name"], namespace=_NAMESPACE) for name, pod in pods.items()}
     before = {each.id: each for each in world.vipu.partitions}
     assert before.keys() == {*ids.values(), "by-hand"}

@@ -9,7 +9,7 @@ import pytest
 from provisioner.partitions import names
 from provisioner.partitions.planning.ledger import encode, ledger_of
 from provisioner.partitions.vipu.records import PartitionState
-from tests.support.partitions import SERVER, SYSTEM, Controller, FakeVipu, partition
+from tests.support.partitions import CLUSTER_UID, SERVER, SYSTEM, Controller, FakeVipu, partition
 
 LEDGER = f"/api/v1/namespaces/{SYSTEM}/configmaps/{names.LEDGER_CONFIGMAP_NAME}"
 RENAMED = replace(SERVER, host="vipu.example")
@@ -53,7 +53,8 @@ def test_a_pod_whose_server_no_setting_names_any_more_has_its_partition_elsewher
     after = controller.restarted(vipu=FakeVipu(), server=RENAMED)
     after.rounds(_ROUNDS, seconds=5.0)
     assert not after.is_gated("train")
-    assert places(after) == {partition_id: RENAMED.address}
+    moved = names.partition_id(CLUSTER_UID, "uid-train", RENAMED.address)
+    assert places(after) == {moved: RENAMED.address}
 
 
 def test_an_entry_of_a_pod_that_ended_does_not_outlive_its_server(controller: Controller) -> None:
@@ -94,7 +95,9 @@ def test_a_ledger_of_another_cluster_removes_nothing_of_that_cluster(controller:
     controller.create_pod("train")
     controller.rounds(_ROUNDS)
     (entry,) = ledger_of(controller.kube.object(LEDGER)["data"], resource_version="1").entries  # type: ignore[index]
-    theirs = replace(entry, id=names.partition_id("other-cluster", "uid-of-theirs"), pod_uid="uid-of-theirs")
+    theirs = replace(
+        entry, id=names.partition_id("other-cluster", "uid-of-theirs", entry.server), pod_uid="uid-of-theirs"
+    )
     raw = controller.kube.object(LEDGER) or {}
     controller.kube.put_object(LEDGER, {**raw, "data": {**raw["data"], **encode([theirs])}})
     controller.vipu.partitions[theirs.id] = partition(theirs.id)

@@ -159,8 +159,8 @@ def test_a_pod_that_turns_out_to_run_keeps_its_partition(controller: Controller)
 
 def test_foreign_partitions_are_never_touched(controller: Controller) -> None:
     """Also those of another cluster of ours; an orphan of this one goes."""
-    foreign = names.partition_id("another-cluster", "uid-1")
-    orphan = names.partition_id("cluster-uid", "uid-of-nobody")
+    foreign = names.partition_id("another-cluster", "uid-1", SERVER.address)
+    orphan = names.partition_id("cluster-uid", "uid-of-nobody", SERVER.address)
     for each in ("by-hand", foreign, orphan):
         controller.vipu.partitions[each] = partition(each)
     controller.rounds(60, seconds=10.0)

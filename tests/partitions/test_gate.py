@@ -17,7 +17,8 @@ from provisioner.partitions.planning.calls import RemovePartition
 from tests.support.kube import FakeKube
 
 _PATH = object_path("pods", "train", namespace="research")
-_ID = names.partition_id("cluster", "uid-train")
+_ID = names.partition_id("cluster", "uid-train", "vipu-1:8090")
+_ELSEWHERE = names.partition_id("cluster", "uid-train", "vipu-2:8090")
 _DELETED = "2026-11-23T02:00:00Z"
 _REMOVE = RemovePartition(server="vipu-1:8090", id=_ID, pod=("research", "train", "uid-train"))
 
@@ -25,7 +26,7 @@ _REMOVE = RemovePartition(server="vipu-1:8090", id=_ID, pod=("research", "train"
 def _pod(*, gated: bool = False, told: str = "", phase: str = "Running", **metadata: Any) -> dict[str, Any]:
     annotations = {names.IPUS: "4"} | metadata.pop("annotations", {})
     if told:
-        annotations |= {names.PARTITION_HOST: told, names.PARTITION_PORT: "8090"}
+        annotations |= {names.PARTITION_ID: told}
     labels = {names.POD_LABEL: "train"}
     identity = {"namespace": "research", "name": "train", "uid": "uid-train", "annotations": annotations}
     gates = [{"name": names.SCHEDULING_GATE}] if gated else []
@@ -40,8 +41,7 @@ def _is_let_through(pod: dict[str, Any] | None, call: RemovePartition) -> bool:
     api = FakeKube()
     if pod is not None:
         api.put_object(_PATH, pod)
-    servers = frozenset({"vipu-1:8090", "vipu-2:8090"})
-    gate = Gate(api=api, cluster_uid=lambda: "cluster", servers=servers)
+    gate = Gate(api=api, cluster_uid=lambda: "cluster")
     try:
         gate.pass_through(call)
     except KeptError:
@@ -59,8 +59,8 @@ _AT = datetime(2026, 11, 23, 2, tzinfo=UTC)
         pytest.param(_pod(), {}, False, id="a pod that runs keeps its partition"),
         pytest.param(_pod(phase="Succeeded"), {}, True, id="one that has ended does not"),
         pytest.param(_pod(annotations={names.RELEASE: "true"}), {}, True, id="nor one that gives it back"),
-        pytest.param(_pod(told="vipu-2"), {}, True, id="nor one that has it on another server"),
-        pytest.param(_pod(told="vipu-old"), {}, False, id="another name may be one of this server"),
+        pytest.param(_pod(told=_ELSEWHERE), {}, True, id="nor one that has another partition"),
+        pytest.param(_pod(told=_ID), {"server": "vipu.example:8090"}, False, id="a server may have two names"),
         pytest.param(_pod(gated=True), {}, False, id="one that waits keeps it"),
         pytest.param(_pod(gated=True), {"unused": True}, True, id="but for what is made anew"),
         pytest.param(_pod(phase="Pending"), {"unused": True}, True, id="also where its init container waits"),
@@ -87,13 +87,13 @@ def test_another_pod_of_the_same_name_has_another_partition() -> None:
 
 
 def test_a_partition_of_another_cluster_is_never_let_through() -> None:
-    assert not _is_let_through(None, replace(_REMOVE, id=names.partition_id("another", "uid-train")))
+    assert not _is_let_through(None, replace(_REMOVE, id=names.partition_id("another", "uid-train", "vipu-1:8090")))
 
 
 def test_nothing_is_let_through_while_kubernetes_does_not_answer() -> None:
     api = FakeKube()
     api.fail("GET", ".*", kube.Unavailable("away"), times=2)
-    gate = Gate(api=api, cluster_uid=lambda: "cluster", servers=frozenset())
+    gate = Gate(api=api, cluster_uid=lambda: "cluster")
     for call in (_REMOVE, replace(_REMOVE, pod=None)):
         with pytest.raises(kube.ClusterError):
             gate.pass_through(call)

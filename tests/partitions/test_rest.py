@@ -43,7 +43,7 @@ def test_a_pod_waits_and_gets_its_configuration_in_the_end(ground: Ground) -> No
     waiting = ground.ask(pod)
     assert (waiting.status, waiting.headers["Retry-After"]) == (202, "5")
     assert waiting.json == {
-        "id": id_of(pod), "state": "waiting", "message": "the pod waits for IPUs",
+        "state": "waiting", "message": "the pod waits for IPUs",
         "namespace": "ml", "pod": "train", "uid": pod.uid, "size": 4,
     }  # fmt: skip
 
@@ -318,6 +318,16 @@ def test_a_partition_is_released(ground: Ground, who: str) -> None:
         answer = ground.send("DELETE", f"{ROOT}/{made}", token)
         assert (answer.status, answer.json["state"]) == (202, "releasing")
         ground.change(pod, released=True)
+    (written,) = [each.body for each in ground.kube.calls if each.method == "PATCH"]
+    assert written == {"metadata": {"uid": pod.uid, "annotations": {names.RELEASE: "true"}}}
+
+
+def test_a_replica_that_has_not_seen_the_pod_yet_releases_it_all_the_same(ground: Ground) -> None:
+    """The ledger says whose partition it is."""
+    pod = ground.add_pod()
+    made, token = ground.place(pod), ground.token(pod)
+    ground.pods.clear()
+    assert ground.send("DELETE", f"{ROOT}/{made}", token).status == 202
     (written,) = [each.body for each in ground.kube.calls if each.method == "PATCH"]
     assert written == {"metadata": {"uid": pod.uid, "annotations": {names.RELEASE: "true"}}}
 

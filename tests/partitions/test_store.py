@@ -26,7 +26,7 @@ SERVER = Server(host="10.0.0.5", port=8090, node_selector=("ipu-pod", "one"))
 def entry(number: int) -> Entry:
     """Return an entry."""
     return Entry(
-        id=names.partition_id("cluster", f"uid-{number}"),
+        id=names.partition_id("cluster", f"uid-{number}", SERVER.address),
         namespace="research",
         pod=f"pod-{number}",
         pod_uid=f"uid-{number}",

@@ -132,11 +132,7 @@ class Controller:
             servers={server.address: Line(vipu=self.vipu, changes=Inline(), reads=Inline())},
             api=self.kube,
             store=store,
-            gate=Gate(
-                api=self.kube,
-                cluster_uid=lambda: CLUSTER_UID,
-                servers=frozenset({server.address}),
-            ),
+            gate=Gate(api=self.kube, cluster_uid=lambda: CLUSTER_UID),
             clock=time,
             lease_seconds=lambda: self.lease_seconds,
             on_answer=wake.set,
@@ -191,7 +187,7 @@ class Controller:
             "status": {"phase": "Pending"},
         }
         self.kube.put_object(pod_path(name), raw)
-        return names.partition_id(CLUSTER_UID, f"uid-{name}")
+        return names.partition_id(CLUSTER_UID, f"uid-{name}", SERVER.address)
 
     def pod(self, name: str) -> dict[str, Any]:
         """Return a pod as it is."""

@@ -250,4 +250,4 @@ class Ground:
 
 def id_of(pod: Pod) -> str:
     """Return the id of a pod's partition."""
-    return names.partition_id(CLUSTER, pod.uid)
+    return names.partition_id(CLUSTER, pod.uid, SERVER)

@@ -16,7 +16,7 @@ from provisioner.partitions.planning.calls import (
     RemovePartition,
     WriteAnswer,
 )
-from provisioner.partitions.planning.memory import Crowding, Memory, PartitionMemory, StrayMemory
+from provisioner.partitions.planning.memory import Memory, PartitionMemory, StrayMemory
 
 #: A call that nobody makes is given up so long after it was decided: then it is surely not about to be sent.
 LOST_SECONDS = 60.0
@@ -68,19 +68,6 @@ def _read(memory: Memory, call: ReadServer, answer: CallAnswer) -> Memory:
 
 def _created(memory: Memory, call: CreatePartition, answer: CallAnswer) -> Memory:
     request, failure = call.request, answer.failure
-    if failure is not None and failure.kind is FailureKind.STOCKOUT:
-        site = (call.server, request.allocation)
-        before = memory.crowding.get(site)
-        wait = backoff.failed(before.backoff if before else None, failure, f"{call.server} {site[1]}", answer.at)
-        memory = replace(
-            memory,
-            crowding={
-                **memory.crowding,
-                site: Crowding(
-                    size=request.size, refused=request.id, backoff=wait, in_vain=before.in_vain if before else 0
-                ),
-            },
-        )
     known = memory.partitions.get(request.id)
     if known is None:
         return memory

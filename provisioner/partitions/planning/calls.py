@@ -50,7 +50,7 @@ class RemovePartition:
     released keeps it, except that
 
     - one that is being deleted has had its grace, if its deletionTimestamp is `past_deletion`;
-    - one that was told another server (`Pod.told_server`) has its partition there;
+    - one that was told of another partition (`Pod.told_partition`) does not use this one;
     - with `unused`, one whose init container has not ended does not use it: it is broken, and made anew.
     """
 

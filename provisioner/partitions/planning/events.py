@@ -8,8 +8,10 @@ from provisioner.model import bounds
 from provisioner.model.capacity import Failure
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry
+from provisioner.partitions.planning.memory import PartitionMemory
 from provisioner.partitions.planning.plan import Event
 from provisioner.partitions.planning.queue import Candidate, Wait
+from provisioner.partitions.planning.standing import MOST_TRIES
 from provisioner.partitions.planning.step import Notice
 from provisioner.partitions.vipu.records import Partition
 
@@ -63,6 +65,15 @@ def broken(pod: Pod, entry: Entry, partition: Partition | None) -> Notice:
     what = "The pod may be using it, so it stays." if pod.begun else "It is removed and made anew."
     message = f"Partition {entry.id} on {entry.server} is not usable (state {state or 'unknown'}). {what}"
     return _notice("broken", pod, FAILED, message, warning=True)
+
+
+def not_removed(pod: Pod, entry: Entry, known: PartitionMemory) -> tuple[Notice, ...]:
+    """Say why a pod's partition could not be removed, where that was tried again and again."""
+    if known.removing is None or known.removing.failures < MOST_TRIES or known.kept:
+        return ()
+    words = bounds.cut(known.removing.failure.message, bounds.HINTED_WORDS)
+    message = f"Partition {entry.id} is not removed from {entry.server}, and that is tried again: {words}"
+    return (_notice("not removed", pod, FAILED, message, warning=True),)
 
 
 def misplaced(pod: Pod, entry: Entry) -> Notice:

@@ -81,7 +81,7 @@ def of_cluster(ledger: Ledger, cluster_uid: str) -> Ledger:
     """
     ours, others = [], {}
     for entry in ledger.entries:
-        if entry.id == names.partition_id(cluster_uid, entry.pod_uid):
+        if names.owner_of(entry.id) == names.owner_id(cluster_uid, entry.pod_uid):
             ours.append(entry)
         else:
             others[entry.id] = _text_of(entry)

@@ -1,4 +1,4 @@
-"""Making partitions that are in the ledger, and opening the gates of their pods."""
+"""Making partitions that are in the ledger, opening the gates of their pods, and removing what nobody needs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ from datetime import timedelta
 
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning import events
-from provisioner.partitions.planning.calls import CreatePartition, OpenGate, RemovePartition
+from provisioner.partitions.planning.calls import LEDGER, CreatePartition, OpenGate, RemovePartition, SaveLedger
 from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.round import Round
 from provisioner.partitions.planning.standing import Phase, Standing
-from provisioner.partitions.planning.step import NOTHING, Notice, Step, Urgency, Wanted
+from provisioner.partitions.planning.step import NOTHING, Notice, Step, Urgency, Wanted, merged
 from provisioner.partitions.vipu.records import PartitionRequest
 
 
 def step_of(standing: Standing, round_: Round) -> Step:
+    """Say what is to be done for an entry."""
+    made, released = _make(standing, round_), _release(standing, round_)
+    return merged((made, released)) if released is not NOTHING else made
+
+
+def _make(standing: Standing, round_: Round) -> Step:
     """Say what is to be done for a pod that needs its partition."""
     pod = standing.pod
     if pod is None or not standing.certain:
@@ -76,7 +82,7 @@ def _hand_over(standing: Standing, pod: Pod, round_: Round) -> Step:
     notice = events.created(pod, entry)
     if not pod.gated:
         return Step(notices=(notice,)) if not pod.told_server else NOTHING
-    if pod.deletion_deadline is not None or _is_being_removed(entry, round_):
+    if pod.deletion_deadline is not None or _is_being_removed(entry, round_) or _is_being_dropped(entry, round_):
         return NOTHING
     gate = OpenGate(pod=pod, partition_id=entry.id, server=round_.servers[entry.server].server)
     return Step(gates=(gate,), notices=(notice,))
@@ -87,6 +93,14 @@ def _is_being_removed(entry: Entry, round_: Round) -> bool:
     remove = RemovePartition(server=entry.server, id=entry.id, pod=None)
     under_way = round_.memory.calls.get(remove.key)
     return under_way is not None and isinstance(under_way.call, RemovePartition)
+
+
+def _is_being_dropped(entry: Entry, round_: Round) -> bool:
+    """Whether the ledger is being written without the entry: a partition that appears late is recorded again first."""
+    under_way = round_.memory.writes.get(LEDGER)
+    if under_way is None or under_way.answered_at is not None or not isinstance(under_way.write, SaveLedger):
+        return False
+    return entry.id not in {each.id for each in under_way.write.entries}
 
 
 def _is_being_told(standing: Standing, pod: Pod, round_: Round) -> bool:
@@ -101,9 +115,36 @@ def _make_anew(standing: Standing, pod: Pod, round_: Round, notice: Notice) -> S
     entry, known = standing.entry, standing.known
     if pod.begun or _is_being_told(standing, pod, round_):
         return Step(notices=(notice,))
+    notices = (notice, *events.not_removed(pod, entry, known))
     if known.removing is not None and known.removing.until > round_.now:
-        return Step(notices=(notice,), moments=(known.removing.until,))
+        return Step(notices=notices, moments=(known.removing.until,))
     proof = (entry.namespace, entry.pod, entry.pod_uid)
     call = RemovePartition(server=entry.server, id=entry.id, pod=proof, unused=True)
     due_at = known.removing.until if known.removing is not None else known.since
-    return Step(calls=(Wanted(call=call, urgency=Urgency.CHANGE, due_at=due_at),), notices=(notice,))
+    return Step(calls=(Wanted(call=call, urgency=Urgency.CHANGE, due_at=due_at),), notices=notices)
+
+
+def _release(standing: Standing, round_: Round) -> Step:
+    """Say what is to be done for an entry whose pod has ended, or is gone; and when one that ends has."""
+    pod, known, entry = standing.pod, standing.known, standing.entry
+    if standing.phase is Phase.GONE:
+        # Where no setting names the server nobody has seen that it is not there.
+        return Step(notices=(events.released(pod, entry),)) if pod is not None and standing.certain else NOTHING
+    if standing.phase is not Phase.RELEASING:
+        lets_go_at = round_.lets_go_at(pod) if pod is not None else None
+        return Step(moments=(lets_go_at,)) if lets_go_at is not None else NOTHING
+    if not standing.certain or standing.partition is None or standing.outdated:
+        return NOTHING
+    notices = events.not_removed(pod, entry, known) if pod is not None else ()
+    if known.removing is not None and known.removing.until > round_.now:
+        return Step(notices=notices, moments=(known.removing.until,))
+    call = RemovePartition(
+        server=entry.server,
+        id=entry.id,
+        pod=(entry.namespace, entry.pod, entry.pod_uid),
+        # Its pod waits for another one.
+        unused=pod is not None and pod.gated,
+        past_deletion=round_.past_deletion(pod),
+    )
+    due_at = known.removing.until if known.removing is not None else known.since
+    return Step(calls=(Wanted(call=call, urgency=Urgency.CHANGE, due_at=due_at),), notices=notices)

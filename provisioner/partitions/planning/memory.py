@@ -16,6 +16,7 @@ from provisioner.partitions.planning.calls import Call, Write
 
 #: A server (HOST:PORT) and the name of an allocation on it: where a partition can be.
 Site = tuple[str, str]
+_MOST_IN_VAIN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,24 +66,21 @@ class StrayMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crowding:
-    """An allocation that had no room in one place, whatever the sum of its free IPUs.
+class Refusal:
+    """An allocation where a pod's partition could not be made."""
 
-    It is remembered as long as somebody waits who was crowded out.
-    """
-
-    #: Partitions of so many IPUs or more found no room.
-    size: int
-    #: Id of the partition that found none.
-    refused: str
-    #: Ids of those that were there; None: not yet noted. There may be room as soon as one of them is gone.
-    listed: frozenset[str] | None = None
-    #: There may be room then anyway.
     backoff: Backoff
-    #: How often a partition was refused although none was there.
+    #: When it was refused there first.
+    since: datetime
+    #: There was no place for it beside these: there may be one as soon as one of them is gone. None: another reason.
+    listed: frozenset[str] | None = None
+    #: How often there was no place for it although nothing was there.
     in_vain: int = 0
-    #: Nothing has changed since, and nobody tries again.
-    holds: bool = True
+
+    @property
+    def never_fits(self) -> bool:
+        """Whether there may never be a place for it: nobody is held up for it any more."""
+        return self.in_vain >= _MOST_IN_VAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +107,8 @@ class Memory:
 
     #: By id.
     partitions: Mapping[str, PartitionMemory] = field(default_factory=dict)
-    #: By the pod's UID: where its partition could not be made for reasons of its own.
-    refusals: Mapping[str, Mapping[Site, Backoff]] = field(default_factory=dict)
-    crowding: Mapping[Site, Crowding] = field(default_factory=dict)
+    #: By the pod's UID.
+    refusals: Mapping[str, Mapping[Site, Refusal]] = field(default_factory=dict)
     #: By server: of readings.
     servers: Mapping[str, Backoff] = field(default_factory=dict)
     #: By server and id.

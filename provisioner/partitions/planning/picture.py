@@ -9,12 +9,12 @@ from functools import partial
 
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning import crowding, placing, sweeping
+from provisioner.partitions.planning import placing, sweeping
 from provisioner.partitions.planning.guard import Guard
 from provisioner.partitions.planning.ledger import Entry
-from provisioner.partitions.planning.memory import Crowding, Site
+from provisioner.partitions.planning.memory import Site
 from provisioner.partitions.planning.placing import Schedule
-from provisioner.partitions.planning.queue import Candidate, queue_of
+from provisioner.partitions.planning.queue import Candidate, crowded, queue_of, refusals_of
 from provisioner.partitions.planning.round import Round
 from provisioner.partitions.planning.standing import OVER, Phase, Standing, known_of, standing_of
 from provisioner.partitions.planning.supply import SiteSupply, supply_of
@@ -40,7 +40,6 @@ class Picture:
     #: Entries that the ledger is to have for what servers show, by id.
     restored: Mapping[str, Entry]
     supply: Mapping[Site, SiteSupply]
-    crowding: Mapping[Site, Crowding]
     queue: tuple[Candidate, ...]
     schedule: Schedule
     #: Pods that are not served, and why.
@@ -56,34 +55,37 @@ def look(round_: Round, guard: Guard) -> tuple[Picture, Round]:
     on: dict[str, list[Standing]] = {}
     for standing in standings.values():
         on.setdefault(standing.entry.server, []).append(standing)
-    refusals = crowding.refusals_of(standings.values(), round_.memory, round_)
-    round_ = replace(round_, memory=replace(round_.memory, refusals=refusals))
     nothing: tuple[Mapping[str, Entry], Mapping[Site, SiteSupply]] = ({}, {})
     seen: Sequence[Stray] = guard.run("strays", partial(sweeping.strays_of, round_), ())
     restored = guard.run("strays", partial(sweeping.restored, seen, round_), nothing[0])
     supply = guard.run("supply", partial(supply_of, standings, round_), nothing[1])
+    known = round_.memory.refusals
+    refusals = guard.run("refusals", partial(refusals_of, standings, supply, round_), known)
+    round_ = replace(round_, memory=replace(round_.memory, refusals=refusals))
     waiting, rejected = _demand(standings, restored, round_)
-    queue = queue_of(waiting, supply, round_, guard)
-    crowded = crowding.still_minded(crowding.noted(supply, round_), queue, supply)
+    queue = queue_of(waiting, standings, supply, round_, guard)
     used: Counter[str] = Counter()
     for standing in standings.values():
-        # On a server that cannot be read what nobody needs any more may stay for long.
-        if standing.phase not in OVER and (standing.certain or standing.phase is not Phase.RELEASING):
+        # What nobody needs any more may stay for long where it cannot be removed or seen.
+        if (
+            standing.phase not in OVER
+            and not standing.stays
+            and (standing.certain or standing.phase is not Phase.RELEASING)
+        ):
             used[standing.entry.namespace] += standing.entry.size
     for entry in restored.values():
         if entry.id not in standings:
             used[entry.namespace] += entry.size
     # What is recorded again is not in what places are chosen by: it is after the next round.
     moving = {entry.server for entry in restored.values()}
-    settled = {site: each for site, each in supply.items() if site[0] not in moving}
-    schedule = placing.schedule(queue, settled, crowded, used, round_.settings, guard)
+    settled = {site: each for site, each in crowded(supply, round_).items() if site[0] not in moving}
+    schedule = placing.schedule(queue, settled, used, round_.settings, guard)
     picture = Picture(
         standings=standings,
         on={address: tuple(each) for address, each in on.items()},
         strays=tuple(stray for stray in seen if not _is_restored(stray, restored)),
         restored=restored,
         supply=supply,
-        crowding=crowded,
         queue=tuple(queue),
         schedule=schedule,
         rejected=rejected,
@@ -106,7 +108,7 @@ def _demand(
     standings: Mapping[str, Standing], restored: Mapping[str, Entry], round_: Round
 ) -> tuple[list[Pod], dict[str, str]]:
     """Return the pods that wait for a place, and why others that ask for one are not served."""
-    served = {each.entry.pod_uid for each in standings.values() if each.phase is not Phase.WITHDRAWN}
+    served = {each.entry.pod_uid for each in standings.values() if each.phase is not Phase.WITHDRAWN and not each.stays}
     served |= {entry.pod_uid for entry in restored.values()}
     unreadable = _owners_of_unreadable(round_)
     namespaces = round_.settings.namespaces
@@ -136,5 +138,6 @@ def _owners_of_unreadable(round_: Round) -> Mapping[str, str]:
     unreadable = round_.ledger.unreadable
     if not unreadable:
         return {}
-    ids = {uid: names.partition_id(round_.snapshot.cluster_uid, uid) for uid in round_.pods}
-    return {uid: each for uid, each in ids.items() if each in unreadable}
+    by_owner = {names.owner_of(each): each for each in unreadable}
+    owners = {uid: names.owner_id(round_.snapshot.cluster_uid, uid) for uid in round_.pods}
+    return {uid: by_owner[owner] for uid, owner in owners.items() if owner in by_owner}

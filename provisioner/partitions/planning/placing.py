@@ -1,21 +1,14 @@
-"""Which waiting pod gets its partition where, now: oldest first, with backfill that never delays an older pod.
+"""Which waiting pod gets its partition where, now: EASY backfill, as in Slurm and Maui.
 
-Each pod, oldest first, is promised the earliest start that the deadlines of those that hold IPUs, and the promises of
-older pods, allow; one whose start is now is placed. So what a pod is promised never depends on a younger one: a younger
-one passes only where all that older ones are promised stays as it is: it is gone by then, or the older one surely finds
-a place beside it, wherever all of them lie. (Conservative backfill. Deadlines are activeDeadlineSeconds; a pod that
-ends before its own may make room that a younger one has taken by right.)
+Pods are served in the order of the queue. The first that cannot start now has the only reservation: on the allocation
+where enough IPUs are free first by the deadlines of those that have them (its shadow time). A younger pod gets IPUs
+there only if it is gone by then, or takes none that the reservation needs. Where no deadlines tell a shadow time, what
+is free on the allocation with the most free IPUs is kept for the oldest pod: it grows with each pod that ends. All
+other allocations serve whoever fits; a pod that may use none but these has a reservation there, so that it does not
+wait for ever beside the oldest one. Deadlines are activeDeadlineSeconds.
 
-Who has no deadline never ends, so nothing can be promised to a pod that needs such a one to go. It might go at any
-moment, and nobody younger may take anything in any allocation that the pod could use. So it does not starve.
-
-Which IPUs are free the servers do not tell. A pod that finds no room in an allocation because what is free lies apart
-is promised nothing there: by deadlines, it has no room before the first partition in it goes, and may have it then,
-wherever the partitions lie. So younger ones that are gone by then may pass, and nobody else.
-
-Before its server has answered nobody knows that either. A pod is placed only where all those surely have room that are
-tried there and not answered yet; until then nobody younger is placed there. So what is unsure is tried alone, and the
-older one is never refused for what a younger one took meanwhile.
+Which IPUs are free, servers do not tell, and one may refuse a partition although the count fits. The pod then has no
+shadow time before the first partition there ends. Without deadlines it keeps its reservation for `crowded_seconds`.
 """
 
 from __future__ import annotations
@@ -26,25 +19,23 @@ from functools import partial
 from math import inf
 
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning.ground import Asked, Ground
 from provisioner.partitions.planning.guard import Guard
-from provisioner.partitions.planning.memory import Crowding, Site
+from provisioner.partitions.planning.memory import Site
 from provisioner.partitions.planning.queue import Candidate
 from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.partitions.planning.supply import SiteSupply, hold_of
+from provisioner.partitions.planning.supply import SiteSupply, deadline_of, longest_of
 
-#: So many pods that have to wait are looked at, oldest first. Where one further back waits, nobody passes: each makes
-#: the next one dearer.
-MOST_WAITING = 128
+#: What may end at any moment does not end now.
+SOON_SECONDS = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Who is served now, and what the others wait for as far as it was looked into."""
+    """Who is served now, and what the others wait for."""
 
     placed: tuple[tuple[Pod, Site], ...] = ()
-    #: By UID: in how many seconds a pod has its partition at the latest.
-    promised: Mapping[str, float] = field(default_factory=dict)
+    #: By UID of those that have a reservation: in how many seconds they can start by deadlines; infinite: nobody knows.
+    shadows: Mapping[str, float] = field(default_factory=dict)
     #: UIDs of pods whose namespace has all that it may have.
     limited: frozenset[str] = frozenset()
 
@@ -52,75 +43,112 @@ class Schedule:
 def schedule(
     queue: Iterable[Candidate],
     supply: Mapping[Site, SiteSupply],
-    crowding: Mapping[Site, Crowding],
     used: Mapping[str, int],
     settings: PlanningSettings,
     guard: Guard,
 ) -> Schedule:
     """Place whom can be placed. `used` has the IPUs of each namespace that has any."""
     places = _Places(
-        grounds={site: Ground(each, crowding.get(site)) for site, each in supply.items()},
+        grounds={site: _Ground(each) for site, each in supply.items()},
         limits=_Limits(used, settings),
         settings=settings,
     )
     for candidate in queue:
-        if not any(ground.has_room for ground in places.grounds.values()):
+        if places.shadows and not any(each.has_room for each in places.grounds.values()):
             break
         guard.run(f"pod {candidate.pod.uid}", partial(places.serve, candidate), None)
-    return Schedule(placed=tuple(places.placed), promised=places.promised, limited=frozenset(places.limits.aside))
+    return Schedule(
+        placed=tuple(places.placed),
+        shadows=places.shadows,
+        limited=frozenset(places.limits.aside),
+    )
+
+
+class _Ground:
+    """One allocation while places are given."""
+
+    def __init__(self, supply: SiteSupply) -> None:
+        self.supply = supply
+        #: An allocation of unknown size takes one at a time; the server says whether there is room.
+        self.one = supply.total is None
+        self.free = supply.free
+        self._taken = self.one and bool(supply.trying)
+        self.closed = bool(supply.refused & supply.trying)
+        self._ends = [(each.ends_in_seconds, each.ipus) for each in supply.ours if each.ends_in_seconds < inf]
+        #: The shadow time of the pod that has the reservation here, and how many IPUs it leaves to others then.
+        self.reserved: tuple[float, int] | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether anybody could be placed."""
+        if self.closed or (self.reserved is not None and self.reserved[0] == inf):
+            return False
+        return not self._taken if self.one else self.free > 0
+
+    def takes(self, ipus: int, longest_seconds: float) -> bool:
+        """Whether a pod can start now."""
+        if not self.has_room or ipus >= self.supply.crowded_from or not (self.one or ipus <= self.free):
+            return False
+        return self.reserved is None or longest_seconds <= self.reserved[0] or ipus <= self.reserved[1]
+
+    def take(self, ipus: int, deadline_seconds: float, longest_seconds: float) -> None:
+        """Let a pod start now."""
+        self._taken = True
+        self.free -= ipus
+        self._ends.append((deadline_seconds, ipus))
+        if self.reserved is not None and longest_seconds > self.reserved[0]:
+            self.reserved = (self.reserved[0], self.reserved[1] - ipus)
+
+    def shadow(self, ipus: int) -> tuple[float, int]:
+        """Return when a pod can start by deadlines, and how many IPUs are free beside it then."""
+        crowded, free = ipus >= self.supply.crowded_from, self.free
+        if free >= ipus and not crowded:
+            return SOON_SECONDS, 0
+        for end, more in sorted(self._ends) if not self.one else ():
+            free += more
+            if free >= ipus and end < inf:
+                return max(end, SOON_SECONDS), 0 if crowded else free - ipus
+        return inf, 0
+
+    def may_be_kept(self, ipus: int, shadow_seconds: float) -> bool:
+        """Whether others are held up for so many IPUs, which the server may have refused again and again."""
+        return ipus < self.supply.never_from and (ipus < self.supply.tired_from or shadow_seconds < inf)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Places:
     """Places while they are given."""
 
-    grounds: Mapping[Site, Ground]
+    grounds: Mapping[Site, _Ground]
     limits: _Limits
     settings: PlanningSettings
     placed: list[tuple[Pod, Site]] = field(default_factory=list)
-    promised: dict[str, float] = field(default_factory=dict)
-    #: How many of those that were looked at are not placed.
-    waiting: int = 0
+    shadows: dict[str, float] = field(default_factory=dict)
 
     def serve(self, candidate: Candidate) -> None:
-        """Give a pod its place, or a promise; or else see to it that nobody younger is in its way."""
+        """Give a pod its place; or a reservation, if nobody older has one where it may be."""
         pod = candidate.pod
         if candidate.aside or not self.limits.claim(pod):
             return
-        mine = [ground for site in candidate.sites if (ground := self.grounds.get(site)) is not None and ground.open]
-        if not mine:
+        longest_seconds = longest_of(pod, self.settings)
+        mine = {site: ground for site in candidate.sites if (ground := self.grounds.get(site)) is not None}
+        fitting = [(ground.free, site) for site, ground in mine.items() if ground.takes(pod.size, longest_seconds)]
+        if fitting:
+            # The less is left over, the better it fits.
+            site = min(fitting, key=lambda each: (self.grounds[each[1]].one, *each))[1]
+            mine[site].take(pod.size, deadline_of(pod), longest_seconds)
+            mine[site].closed = pod.uid in mine[site].supply.refused
+            self.placed.append((pod, site))
             return
-        asked = Asked(ipus=pod.size, hold=hold_of(pod, self.settings), order=pod.order, created_at=pod.created_at)
-        starts = {each.site: each.earliest(asked) for each in mine}
-        best = sorted(
-            mine, key=lambda each: (starts[each.site], not each.is_sure(pod.size), each.rest(pod.size), each.site)
-        )
-        ground = best[0]
-        start = starts[ground.site]
-        if start == 0.0:
-            ground.place(asked)
-            self.placed.append((pod, ground.site))
+        # One that was told of a partition, and has lost it, has its turn when there is room.
+        if pod.told_partition or any(ground.reserved is not None for ground in mine.values()):
             return
-        self.waiting += 1
-        if self.waiting > MOST_WAITING:
-            for each in mine:
-                each.open = False
-        elif start == inf:
-            for each in mine:
-                each.leave(asked)
-        else:
-            self.promised[pod.uid] = start
-            # Until it surely has a place in one, it may have its first in any of them.
-            sure = inf
-            for each in best:
-                if starts[each.site] >= sure:
-                    break
-                surely = each.surely(asked, starts[each.site])
-                each.promise(asked, starts[each.site], surely)
-                sure = min(sure, surely)
-            for each in mine:
-                if each.is_crowded_for(pod.size) or each.hangs_on_answers(asked):
-                    each.leave(asked)
+        shadows = {site: ground.shadow(pod.size) for site, ground in mine.items()}
+        holding = [site for site, shadow in shadows.items() if mine[site].may_be_kept(pod.size, shadow[0])]
+        if holding:
+            best = min(holding, key=lambda site: (shadows[site][0], -mine[site].free, site))
+            mine[best].reserved = shadows[best]
+            self.shadows[pod.uid] = shadows[best][0]
 
 
 class _Limits:

@@ -1,18 +1,22 @@
-"""Which pods wait for a partition, in which order, and which of them stand aside."""
+"""Which pods wait for a partition, in which order, where they may have it, and which of them stand aside."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
-from functools import partial
+from functools import cache, partial
+from typing import NamedTuple
 
+from provisioner.model.capacity import FailureKind
 from provisioner.partitions.demand import Pod
+from provisioner.partitions.planning import backoff
 from provisioner.partitions.planning.guard import Guard
-from provisioner.partitions.planning.memory import Site
+from provisioner.partitions.planning.memory import Refusal, Site
 from provisioner.partitions.planning.round import Round
-from provisioner.partitions.planning.supply import SiteSupply, servers_of
+from provisioner.partitions.planning.standing import Phase, Standing
+from provisioner.partitions.planning.supply import SiteSupply
 
 
 class Wait(Enum):
@@ -24,7 +28,7 @@ class Wait(Enum):
     LIMIT = "limit"
     #: No server has or may have an allocation that is large enough.
     IMPOSSIBLE = "impossible"
-    #: IPUs of partitions that are not of this cluster, and may stay for ever.
+    #: IPUs of partitions that are not of this cluster, or cannot be removed, and may stay for ever.
     OTHERS = "others"
     #: The servers that it may use cannot be read.
     UNREADABLE = "unreadable"
@@ -32,10 +36,6 @@ class Wait(Enum):
     HELD = "held"
     #: Where there was room, its partition could not be made.
     REFUSED = "refused"
-
-
-#: Pods that wait for these are in nobody's way.
-_ASIDE = frozenset({Wait.IMPOSSIBLE, Wait.OTHERS, Wait.UNREADABLE, Wait.HELD, Wait.REFUSED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,90 +47,142 @@ class Candidate:
     why: str
     #: Allocations that it may use now.
     sites: tuple[Site, ...] = ()
-    #: When it need not stand aside any more; None: nobody knows.
+    #: When it is tried again at the latest; None: nobody knows.
     until: datetime | None = None
 
     @property
     def aside(self) -> bool:
         """Whether it is passed by whoever can be served."""
-        return self.wait in _ASIDE
+        return self.wait is not Wait.QUEUE
 
 
-def queue_of(pods: Iterable[Pod], supply: Mapping[Site, SiteSupply], round_: Round, guard: Guard) -> list[Candidate]:
+def refusals_of(
+    standings: Mapping[str, Standing], supply: Mapping[Site, SiteSupply], round_: Round
+) -> dict[str, Mapping[Site, Refusal]]:
+    """Return where partitions of pods that are there could not be made, until they are made somewhere."""
+    found = {uid: each for uid, each in round_.memory.refusals.items() if uid in round_.pods}
+    for standing in standings.values():
+        known, uid = standing.known, standing.entry.pod_uid
+        site = (standing.entry.server, standing.entry.allocation)
+        if standing.phase is Phase.ACTIVE:
+            found.pop(uid, None)
+        if standing.phase is not Phase.WITHDRAWN or known.backoff is None:
+            continue
+        failure, before = known.backoff.failure, found.get(uid, {}).get(site)
+        if before is not None and before.backoff.at >= known.backoff.at:
+            continue
+        again = backoff.failed if known.refused else backoff.in_vain
+        at = known.backoff.at if known.refused else round_.now
+        listed = supply[site].listed if failure.kind is FailureKind.STOCKOUT and site in supply else None
+        refusal = Refusal(
+            backoff=again(before.backoff if before is not None else None, failure, standing.entry.id, at),
+            since=before.since if before is not None else round_.now,
+            listed=listed,
+            in_vain=(before.in_vain if before is not None else 0) + (listed == frozenset()),
+        )
+        found[uid] = {**found.get(uid, {}), site: refusal}
+    return found
+
+
+def crowded(supply: Mapping[Site, SiteSupply], round_: Round) -> dict[Site, SiteSupply]:
+    """Note where servers had no place for so many IPUs, and where such pods are tried again."""
+    found = dict(supply)
+    for uid, refusals in round_.memory.refusals.items():
+        for site, refusal in refusals.items():
+            at = found.get(site)
+            if at is None or refusal.listed is None:
+                continue
+            size, seconds = round_.pods[uid].size, (round_.now - refusal.since).total_seconds()
+            if refusal.never_fits:
+                at = replace(at, never_from=min(at.never_from, size))
+            elif seconds >= round_.settings.crowded_seconds:
+                at = replace(at, tired_from=min(at.tired_from, size))
+            if not (refusal.never_fits or round_.pods[uid].told_partition):
+                at = replace(at, refused=at.refused | {uid})
+            if uid not in at.trying and round_.now < refusal.backoff.until and refusal.listed <= at.listed:
+                at = replace(at, crowded_from=min(at.crowded_from, size))
+            found[site] = at
+    return found
+
+
+def queue_of(
+    pods: Iterable[Pod],
+    standings: Mapping[str, Standing],
+    supply: Mapping[Site, SiteSupply],
+    round_: Round,
+    guard: Guard,
+) -> list[Candidate]:
     """Return pods that wait, first those that are served first."""
     ordered = sorted(pods, key=lambda pod: pod.order)
-    choices = _Choices(supply, round_)
-    found = (guard.run(f"pod {pod.uid}", partial(_candidate, pod, choices, round_), None) for pod in ordered)
+    choose = cache(partial(_choose, supply, round_))
+    # Another one on the same server would have the same id.
+    stay = {each.entry.pod_uid: each for each in standings.values() if each.phase is Phase.RELEASING}
+    found = []
+    for pod in ordered:
+        part = partial(_candidate, pod, stay.get(pod.uid), choose, round_)
+        found.append(guard.run(f"pod {pod.uid}", part, None))
     return [candidate for candidate in found if candidate is not None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Choice:
+def _candidate(pod: Pod, stays: Standing | None, choose: Callable[..., _Choice], round_: Round) -> Candidate:
+    if pod.held_by_others:
+        return Candidate(pod=pod, wait=Wait.HELD, why="Other scheduling gates hold it.")
+    choice = choose(pod.servers, pod.told_server, pod.size)
+    refusals = round_.memory.refusals.get(pod.uid, {})
+    if choice.wait is not Wait.QUEUE or not (refusals or stays):
+        return Candidate(pod=pod, wait=choice.wait, why=choice.why, sites=choice.sites)
+    waits = {site: each for site, each in refusals.items() if each.backoff.until > round_.now}
+    sites = tuple(
+        site
+        for site in choice.sites
+        if (site not in waits or waits[site].listed is not None) and (stays is None or site[0] != stays.entry.server)
+    )
+    first = min(waits.values(), key=lambda each: each.backoff.until, default=None)
+    until = first.backoff.until if first is not None else None
+    if sites:
+        return Candidate(pod=pod, wait=Wait.QUEUE, why=choice.why, sites=sites, until=until)
+    failure = first.backoff.failure if first is not None else None
+    why = f"Its partition could not be made: {failure.message}" if failure is not None else ""
+    if stays is not None and stays.known.removing is not None:
+        why = f"Partition {stays.entry.id} cannot be removed: {stays.known.removing.failure.message}"
+    return Candidate(pod=pod, wait=Wait.REFUSED, why=why, until=until)
+
+
+class _Choice(NamedTuple):
     wait: Wait
     why: str
     sites: tuple[Site, ...] = ()
 
 
-class _Choices:
-    """Where pods may have their partitions: the same for all that ask for the same."""
-
-    def __init__(self, supply: Mapping[Site, SiteSupply], round_: Round) -> None:
-        self._supply, self._round = supply, round_
-        self._known: dict[tuple[frozenset[str] | None, str, int], _Choice] = {}
-
-    def of(self, pod: Pod) -> _Choice:
-        key = (pod.servers, pod.told_server, pod.size)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._choose(pod)
-        return found
-
-    def _choose(self, pod: Pod) -> _Choice:
-        servers = frozenset(servers_of(pod, self._round))
-        if not servers:
-            return _Choice(
-                wait=Wait.IMPOSSIBLE, why="Its node selector or affinity allows the nodes of no V-IPU server."
-            )
-        large = [
-            each
-            for site, each in sorted(self._supply.items())
-            if site[0] in servers and (each.total is None or each.total >= pod.size)
-        ]
-        usable = [each for each in large if each.usable]
-        sites = tuple(each.site for each in usable if each.within_reach is None or each.within_reach >= pod.size)
-        if sites:
-            why = f"{pod.size} IPUs have to be free in one allocation."
-            return _Choice(wait=Wait.QUEUE, why=why, sites=sites)
-        if usable:
-            why = (
-                f"Partitions of others leave no allocation {pod.size} IPUs: it has its turn when they are gone, and "
-                "others pass it meanwhile."
-            )
-            return _Choice(wait=Wait.OTHERS, why=why)
-        unread = sorted(
-            {each.site[0] for each in large} | {a for a in servers if self._round.servers[a].reading is None}
+def _choose(
+    supply: Mapping[Site, SiteSupply], round_: Round, allowed: frozenset[str] | None, told: str, size: int
+) -> _Choice:
+    """Say where pods may have their partitions; one that was told a server, only there."""
+    servers = {
+        each
+        for each in round_.servers
+        if (each == told if told in round_.servers else allowed is None or each in allowed)
+    }
+    if not servers:
+        return _Choice(Wait.IMPOSSIBLE, "Its node selector or affinity allows the nodes of no V-IPU server.")
+    large = [
+        each
+        for site, each in sorted(supply.items())
+        if site[0] in servers and (each.total is None or each.total >= size)
+    ]
+    usable = [each for each in large if each.usable]
+    sites = tuple(each.site for each in usable if each.within_reach is None or each.within_reach >= size)
+    if sites:
+        return _Choice(Wait.QUEUE, f"{size} IPUs have to be free in one allocation.", sites)
+    if usable:
+        return _Choice(
+            Wait.OTHERS,
+            f"Partitions of others, or that cannot be removed, leave no allocation {size} IPUs: it has its turn when "
+            "they are gone, and others pass it meanwhile.",
         )
-        if unread:
-            # Just after a start nobody has tried yet.
-            tried = any(self._round.servers[address].failure is not None for address in unread)
-            how = "cannot be read" if tried else "is not read yet"
-            return _Choice(wait=Wait.UNREADABLE, why=f"V-IPU server {', '.join(unread)} {how}.")
-        why = f"No allocation of the V-IPU servers that it may use has {pod.size} IPUs."
-        return _Choice(wait=Wait.IMPOSSIBLE, why=why)
-
-
-def _candidate(pod: Pod, choices: _Choices, round_: Round) -> Candidate:
-    if pod.held_by_others:
-        return Candidate(pod=pod, wait=Wait.HELD, why="Other scheduling gates hold it.")
-    choice = choices.of(pod)
-    refusals = round_.memory.refusals.get(pod.uid)
-    if not refusals or choice.wait is not Wait.QUEUE:
-        return Candidate(pod=pod, wait=choice.wait, why=choice.why, sites=choice.sites)
-    refused = {site: each for site, each in refusals.items() if each.until > round_.now}
-    sites = tuple(site for site in choice.sites if site not in refused)
-    if sites or not refused:
-        return Candidate(pod=pod, wait=Wait.QUEUE, why=choice.why, sites=sites)
-    first = min(refused.values(), key=lambda each: each.until)
-    return Candidate(
-        pod=pod, wait=Wait.REFUSED, why=f"Its partition could not be made: {first.failure.message}", until=first.until
-    )
+    unread = sorted({each.site[0] for each in large} | {a for a in servers if round_.servers[a].reading is None})
+    if unread:
+        # Just after a start nobody has tried yet.
+        how = "cannot be read" if any(round_.servers[each].failure for each in unread) else "is not read yet"
+        return _Choice(Wait.UNREADABLE, f"V-IPU server {', '.join(unread)} {how}.")
+    return _Choice(Wait.IMPOSSIBLE, f"No allocation of the V-IPU servers that it may use has {size} IPUs.")

@@ -30,7 +30,7 @@ def entries_of(picture: Picture, round_: Round) -> tuple[Entry, ...]:
     room -= sum(len(key) + len(text) for key, text in round_.ledger.unreadable.items())
     for pod, (server, allocation) in picture.schedule.placed:
         entry = Entry(
-            id=names.partition_id(round_.snapshot.cluster_uid, pod.uid),
+            id=pod.told_partition or names.partition_id(round_.snapshot.cluster_uid, pod.uid, server),
             namespace=pod.namespace,
             pod=pod.name,
             pod_uid=pod.uid,

@@ -53,6 +53,10 @@ class Round:
             return False
         return not self.has_had_its_grace(pod)
 
+    def may_use(self, pod: Pod, partition_id: str) -> bool:
+        """Whether a pod needs this partition or may use it: one that was told of another does not."""
+        return self.wants(pod) and pod.told_partition in ("", partition_id)
+
     def has_had_its_grace(self, pod: Pod) -> bool:
         """Whether a pod has been seen to be deleted for so long that it loses its partition, whatever it does."""
         lets_go_at = self.lets_go_at(pod)

@@ -35,6 +35,9 @@ class PlanningSettings:
     #: A partition that no pod uses yet, and that is not active after so long, is made anew; one that is not there by
     #: then, as while its server is down, is given up, and its pod waits again.
     stuck_seconds: float = 900.0
+    #: A pod that its server refuses although enough IPUs are free holds up others for so long, where no deadlines tell
+    #: when there is more room.
+    crowded_seconds: float = 3600.0
     #: Partitions made and removed at once on one server.
     most_changes_per_server: int = 4
 

@@ -8,7 +8,7 @@ from enum import Enum
 
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry
-from provisioner.partitions.planning.memory import PartitionMemory, Site
+from provisioner.partitions.planning.memory import Backoff, PartitionMemory, Site
 from provisioner.partitions.planning.round import Round
 from provisioner.partitions.vipu.records import Partition, PartitionState
 
@@ -37,6 +37,9 @@ class Phase(Enum):
 
 #: Entries of these take no IPUs, and leave the ledger.
 OVER = frozenset({Phase.WITHDRAWN, Phase.GONE})
+_USELESS = frozenset({Phase.BROKEN, Phase.MISPLACED})
+#: What has failed so often may fail for ever, and holds up nobody.
+MOST_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +71,17 @@ class Standing:
         """The IPUs that it takes or is about to take."""
         return max(self.entry.size, self.partition.size if self.partition is not None else 0)
 
+    @property
+    def stays(self) -> bool:
+        """Whether nobody needs it, and it cannot be removed."""
+        return self.phase is Phase.RELEASING and _cannot_be_removed(self.known)
+
 
 def standing_of(entry: Entry, round_: Round) -> Standing:
     """Say how far an entry is."""
     known = known_of(entry, round_)
     pod = round_.pods.get(entry.pod_uid)
-    wanted = pod is not None and round_.wants(pod)
+    wanted = pod is not None and round_.may_use(pod, entry.id)
     reading = round_.reading(entry.server)
     if reading is None:
         phase = Phase.CREATING if wanted else Phase.RELEASING
@@ -97,13 +105,16 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
         phase = Phase.MISPLACED if there else Phase.WITHDRAWN
     elif partition is not None:
         phase = _phase_of(entry, partition, known, round_)
-    elif pod.gated and (known.refused or _is_in_vain(entry, known, round_)):
+    elif _is_given_up(entry, pod, known, round_):
         phase = Phase.WITHDRAWN
     elif pod.told_server and not round_.told_elsewhere(pod, entry.server):
         phase = Phase.LOST if shows_all else Phase.CREATING
         reads = not shows_all
     else:
         phase = Phase.WANTED
+    if phase in _USELESS and pod is not None and pod.gated and _cannot_be_removed(known):
+        # Its pod waits for another one, of another server.
+        phase = Phase.RELEASING
     return Standing(
         entry=entry,
         pod=pod,
@@ -115,6 +126,14 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
     )
 
 
+def _cannot_be_removed(known: PartitionMemory) -> bool:
+    return _has_failed_often(known.removing) and not known.kept
+
+
+def _has_failed_often(wait: Backoff | None) -> bool:
+    return wait is not None and wait.failures >= MOST_TRIES
+
+
 def _is_misplaced(entry: Entry, pod: Pod) -> bool:
     """Whether a pod that has its gate may not use the nodes of its server: selectors can be added to it until then."""
     return pod.gated and pod.servers is not None and entry.server not in pod.servers
@@ -124,6 +143,13 @@ def _is_away(entry: Entry, known: PartitionMemory, round_: Round) -> bool:
     """Whether a server could not be read for long."""
     reading, began_at = round_.servers[entry.server].reading, known.changed_at or known.since
     return _is_long_ago(max(began_at, reading.asked_at) if reading is not None else began_at, round_)
+
+
+def _is_given_up(entry: Entry, pod: Pod, known: PartitionMemory, round_: Round) -> bool:
+    """Whether a pod waits for another place; told of this one, on the same server, after some tries."""
+    if known.refused:
+        return pod.gated or pod.uid in round_.memory.refusals or _has_failed_often(known.backoff)
+    return pod.gated and _is_in_vain(entry, known, round_)
 
 
 def _is_in_vain(entry: Entry, known: PartitionMemory, round_: Round) -> bool:

@@ -4,48 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from math import inf
 
 from provisioner.partitions import names
-from provisioner.partitions.demand import Order, Pod
+from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.memory import Site
 from provisioner.partitions.planning.round import Round
 from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.partitions.planning.standing import OVER, Phase, Standing
+from provisioner.partitions.planning.standing import MOST_TRIES, OVER, Phase, Standing
 from provisioner.partitions.vipu.records import Allocation, Partition
 
 _TRIALS = frozenset({Phase.WANTED, Phase.CREATING, Phase.MISPLACED, Phase.LOST})
-_MOST_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """IPUs that somebody has."""
+    """IPUs that one of our pods has."""
 
     ipus: int
     #: When they are free by the deadline, in seconds from now; infinite: nobody knows.
     ends_in_seconds: float
-    #: When they are free at the latest, after what the pod may take to end.
-    gone_in_seconds: float = inf
-    #: Of the pod; None: it is not known.
-    order: Order | None = None
-    #: When it got them.
-    since: datetime | None = None
-
-    def passed(self, order: Order, created_at: datetime) -> bool:
-        """Whether it got them while an older pod waited."""
-        return self.order is not None and self.order > order and self.since is not None and self.since >= created_at
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
-    """For how long a pod has its partition; infinite where it has no deadline."""
-
-    #: Up to its deadline: what those may hope for that come after it.
-    shortest_seconds: float
-    #: With all that it may take to end.
-    longest_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,24 +33,29 @@ class SiteSupply:
     site: Site
     #: IPUs; None: the server does not tell.
     total: int | None
-    ours: tuple[Holder, ...]
-    others: tuple[Holder, ...]
-    #: IPUs besides those of partitions that this cluster has no say in; None: the server does not tell the total.
+    ours: tuple[Holder, ...] = ()
+    #: IPUs of partitions that are not in the ledger.
+    others: int = 0
+    #: IPUs besides those of partitions that may stay for ever; None: the server does not tell the total.
     within_reach: int | None
     #: Its server can be read.
-    usable: bool
-    #: Sizes of partitions that are asked for and are not seen there.
-    trials: tuple[int, ...]
-    #: Sizes of those of them that have not failed several times.
-    unanswered: tuple[int, ...]
-    #: Ids of partitions that are in it or about to be.
-    ids: frozenset[str]
+    usable: bool = True
+    #: Ids of the partitions that are listed in it.
+    listed: frozenset[str] = frozenset()
+    #: UIDs of pods whose partitions are asked for and not seen yet, without those that have failed several times.
+    trying: frozenset[str] = frozenset()
+    #: The server has refused so many IPUs or more, and nothing has changed since; infinite: it has not.
+    crowded_from: float = inf
+    #: It has refused so many for long, or where nothing was: the second may never fit.
+    tired_from: float = inf
+    never_from: float = inf
+    #: UIDs of pods that it has refused: while one is tried again, until the server has answered, nobody else is placed.
+    refused: frozenset[str] = frozenset()
 
     @property
     def free(self) -> int:
         """IPUs that nobody has; 0 where the total is not known."""
-        taken = sum(holder.ipus for holder in (*self.ours, *self.others))
-        return max(0, (self.total or 0) - taken)
+        return max(0, (self.total or 0) - sum(holder.ipus for holder in self.ours) - self.others)
 
 
 def supply_of(standings: Mapping[str, Standing], round_: Round) -> Mapping[Site, SiteSupply]:
@@ -98,40 +81,43 @@ def supply_of(standings: Mapping[str, Standing], round_: Round) -> Mapping[Site,
         ]
         for allocation in view.reading.allocations:
             site = (address, allocation.name)
-            own = at.get(site, ())
-            theirs = [each for each in foreign if _may_be_in(each, allocation)]
+            own = at.get(site, [])
             # Where one of ours is that was recorded again may not be told either.
-            theirs += [each for each in adrift if _may_be_in(each, allocation)]
+            theirs = [each for each in (*foreign, *adrift) if _may_be_in(each, allocation)]
+            listed = [each.partition.id for each in own if each.partition is not None]
             found[site] = SiteSupply(
                 site=site,
                 total=allocation.ipus,
-                ours=tuple(_holder(each, round_) for each in own),
-                others=tuple(Holder(ipus=each.size, ends_in_seconds=inf) for each in theirs),
-                within_reach=_within_reach(allocation, theirs, round_),
+                ours=tuple(Holder(ipus=each.ipus, ends_in_seconds=_ends_in(each, round_)) for each in own),
+                others=sum(each.size for each in theirs),
+                within_reach=_within_reach(address, allocation, own, theirs, round_),
                 usable=view.failure is None,
-                trials=tuple(each.entry.size for each in own if _is_trial(each)),
-                unanswered=tuple(each.entry.size for each in own if _is_unanswered(each)),
-                ids=frozenset((*(each.entry.id for each in own), *(each.id for each in theirs))),
+                listed=frozenset((*listed, *(each.id for each in theirs))),
+                trying=frozenset(each.entry.pod_uid for each in own if _is_tried(each)),
             )
     return found
 
 
-def _is_trial(standing: Standing) -> bool:
-    return standing.phase in _TRIALS and standing.partition is None
-
-
-def _is_unanswered(standing: Standing) -> bool:
-    """Whether others are to leave it the choice of places: one that cannot be made does not hold them up for long."""
+def _is_tried(standing: Standing) -> bool:
     wait = standing.known.backoff
-    return _is_trial(standing) and (wait is None or wait.failures < _MOST_TRIES)
+    is_trial = standing.phase in _TRIALS and standing.partition is None
+    return is_trial and (wait is None or wait.failures < MOST_TRIES)
 
 
-def _within_reach(allocation: Allocation, theirs: Iterable[Partition], round_: Round) -> int | None:
+def _within_reach(
+    address: str, allocation: Allocation, own: Iterable[Standing], theirs: Iterable[Partition], round_: Round
+) -> int | None:
+    """Leave out what is not this cluster's, and what cannot be removed: it may stay for ever."""
     if allocation.ipus is None:
         return None
     prefix, unreadable = names.id_prefix(round_.snapshot.cluster_uid), round_.ledger.unreadable
-    strange = (each.size for each in theirs if each.id in unreadable or not each.id.startswith(prefix))
-    return max(0, allocation.ipus - sum(strange))
+    stays = sum(each.ipus for each in own if each.stays)
+    for each in theirs:
+        stray = round_.memory.strays.get((address, each.id))
+        kept = stray is not None and stray.backoff is not None and stray.backoff.failures >= MOST_TRIES
+        if kept or each.id in unreadable or not each.id.startswith(prefix):
+            stays += each.size
+    return max(0, allocation.ipus - stays)
 
 
 def _may_be_in(partition: Partition, allocation: Allocation) -> bool:
@@ -141,37 +127,23 @@ def _may_be_in(partition: Partition, allocation: Allocation) -> bool:
     return not (partition.cluster and allocation.cluster) or partition.cluster == allocation.cluster
 
 
-def hold_of(pod: Pod, settings: PlanningSettings) -> Hold:
-    """Return for how long a pod has a partition that it gets now."""
-    if pod.active_deadline_seconds is None:
-        return Hold(shortest_seconds=inf, longest_seconds=inf)
-    shortest = pod.active_deadline_seconds
-    return Hold(
-        shortest_seconds=shortest, longest_seconds=shortest + pod.grace_seconds + settings.backfill_allowance_seconds
-    )
+def deadline_of(pod: Pod) -> float:
+    """Return after how many seconds a pod has to end; infinite: it need not."""
+    return inf if pod.active_deadline_seconds is None else pod.active_deadline_seconds
 
 
-def _holder(standing: Standing, round_: Round) -> Holder:
-    pod, ipus = standing.pod, standing.ipus
+def longest_of(pod: Pod, settings: PlanningSettings) -> float:
+    """Return for how long a pod may have a partition that it gets now, with all that it takes to end."""
+    return deadline_of(pod) + pod.grace_seconds + settings.backfill_allowance_seconds
+
+
+def _ends_in(standing: Standing, round_: Round) -> float:
+    pod = standing.pod
     if pod is None or standing.phase is Phase.RELEASING:
-        # It may be free at any moment; one that cannot be removed may stay.
-        removing = standing.known.removing
-        stays = removing is not None and removing.failures >= _MOST_TRIES
-        return Holder(ipus=ipus, ends_in_seconds=0.0, gone_in_seconds=inf if stays else 0.0)
-    since, hold = standing.entry.recorded_at, hold_of(pod, round_.settings)
-    if pod.active_deadline_seconds is None:
-        return Holder(ipus=ipus, ends_in_seconds=inf, order=pod.order, since=since)
+        return inf if standing.stays else 0.0
+    since = standing.entry.recorded_at
     # By another clock, which may be ahead.
     began = pod.started_at if pod.started_at is not None and pod.started_at <= round_.now else since
     passed = max(0.0, (round_.now - began).total_seconds())
     # What should have ended long ago may never end.
-    ends = max(0.0, hold.shortest_seconds - passed) if passed < hold.longest_seconds else inf
-    gone = hold.longest_seconds - passed if passed < hold.longest_seconds else inf
-    return Holder(ipus=ipus, ends_in_seconds=ends, gone_in_seconds=gone, order=pod.order, since=since)
-
-
-def servers_of(pod: Pod, round_: Round) -> Iterable[str]:
-    """Return the servers that a pod may have its partition on, in their order; that which it was told, if it was."""
-    if pod.told_server in round_.servers:
-        return (pod.told_server,)
-    return [address for address in round_.servers if pod.servers is None or address in pod.servers]
+    return max(0.0, deadline_of(pod) - passed) if passed < longest_of(pod, round_.settings) else inf

@@ -43,13 +43,13 @@ def strays_of(round_: Round) -> Sequence[Stray]:
     ]
     if not found:
         return []
-    ids = {names.partition_id(round_.snapshot.cluster_uid, uid): pod for uid, pod in round_.pods.items()}
+    owners = {names.owner_id(round_.snapshot.cluster_uid, uid): pod for uid, pod in round_.pods.items()}
     return [
         Stray(
             server=address,
             partition=partition,
             entry=round_.entries.get(partition.id),
-            pod=ids.get(partition.id),
+            pod=owners.get(names.owner_of(partition.id)),
             known=round_.memory.strays.get((address, partition.id)) or StrayMemory(since=round_.now),
         )
         for address, partition in found
@@ -63,18 +63,18 @@ def _is_recorded(partition_id: str, address: str, round_: Round) -> bool:
 
 def restored(strays: Iterable[Stray], round_: Round) -> Mapping[str, Entry]:
     """Return entries of living pods that the ledger is to have, by id, for those that it has lost or has elsewhere."""
+    has_place = {entry.pod_uid for entry in round_.ledger.entries if entry.server in round_.servers}
+    #: By the pod's UID: each has one.
     found: dict[str, Entry] = {}
     for stray in strays:
         pod = stray.pod
-        if pod is None or not round_.wants(pod) or round_.told_elsewhere(pod, stray.server):
+        if pod is None or not _may_be_in_use(stray, round_) or round_.told_elsewhere(pod, stray.server):
             continue
-        told = pod.told_server == stray.server
         # A pod that was told of it has it there, whatever the ledger says.
-        if stray.entry is not None and not told and stray.entry.server in round_.servers:
-            continue
-        if told or stray.partition.id not in found:
-            found[stray.partition.id] = _entry_of(stray, pod, round_)
-    return found
+        told = pod.told_server == stray.server
+        if told or (pod.uid not in found and pod.uid not in has_place):
+            found[pod.uid] = _entry_of(stray, pod, round_)
+    return {entry.id: entry for entry in found.values()}
 
 
 def step_of(stray: Stray, round_: Round) -> Step:
@@ -101,16 +101,8 @@ def step_of(stray: Stray, round_: Round) -> Step:
 
 
 def _may_be_in_use(stray: Stray, round_: Round) -> bool:
-    """Whether this may be the partition of a living pod, seen by another name of the same server.
-
-    Two names of one server show the same allocations.
-    """
-    pod = stray.pod
-    if pod is None or not round_.wants(pod):
-        return False
-    home = pod.told_server if pod.told_server in round_.servers else stray.entry.server if stray.entry else ""
-    at_home, here = round_.reading(home), round_.reading(stray.server)
-    return at_home is None or here is None or at_home.allocations == here.allocations
+    """Whether a living pod was told of this partition or may be: it may be seen by another name of its server."""
+    return stray.pod is not None and round_.may_use(stray.pod, stray.partition.id)
 
 
 def _proof_of(stray: Stray) -> tuple[str, str, str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 
 from provisioner.partitions.planning.picture import Picture
 from provisioner.partitions.planning.placing import Schedule
@@ -40,7 +41,7 @@ def view_of(picture: Picture, unrecorded: Mapping[str, str]) -> View:
                 allocation=site[1],
                 total=each.total,
                 ours=sum(holder.ipus for holder in each.ours),
-                others=sum(holder.ipus for holder in each.others),
+                others=each.others,
             )
             for site, each in sorted(picture.supply.items())
         ),
@@ -76,7 +77,7 @@ def _why(candidate: Candidate, schedule: Schedule) -> str:
     uid = candidate.pod.uid
     if uid in schedule.limited:
         return f"Namespace {candidate.pod.namespace} has all the IPUs that it may have."
-    promised = schedule.promised.get(uid)
-    if promised is None:
+    shadow_seconds = schedule.shadows.get(uid, inf)
+    if shadow_seconds == inf:
         return candidate.why
-    return f"{candidate.why} By the deadlines of those that have them, that is in {promised:.0f} s at the latest."
+    return f"{candidate.why} By the deadlines of those that have them, that is in {shadow_seconds:.0f} s at the latest."

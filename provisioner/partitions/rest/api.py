@@ -140,15 +140,14 @@ class PartitionsApi:
         asked = wire.read_ask(call.body)
         if caller.pod != PodIdentity(namespace=asked.namespace, name=asked.pod, uid=asked.uid):
             raise Refused(403, "only a pod itself asks for its partition, with a token that is bound to it")
-        ledger = self._ledger()
-        found_id = names.partition_id(self._cluster_uid(), asked.uid)
+        ledger, owner = self._ledger(), names.owner_id(self._cluster_uid(), asked.uid)
         pod = self._pod(asked.namespace, asked.pod, asked.uid)
         if pod is None:
             # The token shows that there is one.
             raise Refused(
                 503, "the controller has not seen the pod yet; ask again", retry_after_seconds=_MAKING_SECONDS
             )
-        entry = _entry(ledger, found_id)
+        entry = next((each for each in ledger.entries if _is_of(each, pod, owner)), None)
         # What it has it keeps, whatever the settings are by now.
         if pod.problem and entry is None:
             raise Refused(422, pod.problem)
@@ -158,30 +157,30 @@ class PartitionsApi:
         if pod.finished or pod.released:
             raise Refused(410, "the pod has ended" if pod.finished else "the pod's partition was released")
         if entry is None:
-            body = wire.described(found_id, pod, None, "waiting", "the pod waits for IPUs")
+            body = wire.described(pod, None, "waiting", "the pod waits for IPUs")
             return wire.answer(202, body, retry_after_seconds=_WAITING_SECONDS)
         if asked.reconfigurable not in (None, entry.reconfigurable):
             is_so = "reconfigurable" if entry.reconfigurable else "not reconfigurable"
             raise Refused(409, f"the pod's partition is {is_so}")
         if pod.gated:
             # Until it was told of its partition, that may still be removed and made anew.
-            body = wire.described(found_id, pod, entry, "creating", "the partition is being made")
+            body = wire.described(pod, entry, "creating", "the partition is being made")
             return wire.answer(202, body, retry_after_seconds=_MAKING_SECONDS)
         if not pod.node:
             # It asks, so it has one, and this is old: its partition may have been taken back before it had.
-            body = wire.described(found_id, pod, entry, "creating", "the pod was not seen on a node yet")
+            body = wire.described(pod, entry, "creating", "the pod was not seen on a node yet")
             return wire.answer(202, body, retry_after_seconds=_MAKING_SECONDS)
-        return await self._handed_over(found_id, pod, entry)
+        return await self._handed_over(pod, entry)
 
-    async def _handed_over(self, found_id: str, pod: Pod, entry: Entry) -> Content:
+    async def _handed_over(self, pod: Pod, entry: Entry) -> Content:
         state, message, configuration = await self._read(entry)
-        body = wire.described(found_id, pod, entry, state, message)
+        body = wire.described(pod, entry, state, message)
         if not configuration:
             return wire.answer(202, body, retry_after_seconds=_MAKING_SECONDS)
         return wire.answer(200, {**body, "config": wire.configuration(configuration)})
 
     async def _get(self, call: Call, caller: Caller) -> Content:
-        found_id, pod, entry = await self._known(call, caller, "get")
+        pod, entry = await self._known(call, caller, "get")
         if entry is None:
             state, message = "waiting", "the pod waits for IPUs"
         elif pod is None or pod.finished or pod.released:
@@ -190,12 +189,12 @@ class PartitionsApi:
             state, message = "creating", "the partition is being made"
         else:
             state, message = "active", "the pod has its partition"
-        return wire.answer(200, wire.described(found_id, pod, entry, state, message))
+        return wire.answer(200, wire.described(pod, entry, state, message))
 
     async def _config(self, call: Call, caller: Caller) -> Content:
-        found_id, _, entry = await self._known(call, caller, "get")
+        _, entry = await self._known(call, caller, "get")
         if entry is None:
-            raise Refused(409, f"the partition {found_id} is not made yet", retry_after_seconds=_WAITING_SECONDS)
+            raise Refused(409, f"the partition {call.names[0]} is not made yet", retry_after_seconds=_WAITING_SECONDS)
         _, message, configuration = await self._read(entry)
         if not configuration:
             raise Refused(409, message, retry_after_seconds=_MAKING_SECONDS)
@@ -204,27 +203,32 @@ class PartitionsApi:
         )
 
     async def _delete(self, call: Call, caller: Caller) -> Content:
-        found_id, pod, entry = await self._known(call, caller, "delete")
-        if pod is not None and not pod.released:
-            _log.info(
-                "partition.release_asked", partition=found_id, namespace=pod.namespace, pod=pod.name, by=caller.username
-            )
+        pod, entry = await self._known(call, caller, "delete")
+        if pod is None or not pod.released:
+            release = partial(self._release, call.names[0], pod, entry, caller.username)
             try:
-                await self._access.write(partial(self._release, pod), call.client)
+                await self._access.write(release, call.client)
             except (errors.NotFound, errors.Conflict):
                 # It is gone, or another one has its name: its partition goes with it.
                 pod = None
-        return wire.answer(202, wire.described(found_id, pod, entry, "releasing", "the partition is given back"))
+        return wire.answer(202, wire.described(pod, entry, "releasing", "the partition is given back"))
 
-    def _release(self, pod: Pod) -> None:
-        path = object_path("pods", pod.name, namespace=pod.namespace)
+    def _release(self, partition_id: str, pod: Pod | None, entry: Entry | None, by: str) -> None:
+        if pod is not None:
+            namespace, name, uid = pod.namespace, pod.name, pod.uid
+        elif entry is not None:
+            # This replica has not seen the pod yet.
+            namespace, name, uid = entry.namespace, entry.pod, entry.pod_uid
+        else:
+            return
+        _log.info("partition.release_asked", partition=partition_id, namespace=namespace, pod=name, by=by)
         # The UID makes it a precondition.
-        body = {"metadata": {"uid": pod.uid, "annotations": {names.RELEASE: "true"}}}
-        self._api.patch(path, body, timeouts=_WRITE_TIMEOUTS)
+        body = {"metadata": {"uid": uid, "annotations": {names.RELEASE: "true"}}}
+        self._api.patch(object_path("pods", name, namespace=namespace), body, timeouts=_WRITE_TIMEOUTS)
 
     # --- what is known ---
 
-    async def _known(self, call: Call, caller: Caller, verb: str) -> tuple[str, Pod | None, Entry | None]:
+    async def _known(self, call: Call, caller: Caller, verb: str) -> tuple[Pod | None, Entry | None]:
         """Return a partition that the caller may see; both are not None only where they belong together."""
         found_id = call.name
         nothing = Refused(404, _NOT_YOURS.format(id=found_id if _ID.fullmatch(found_id) else "of that id"))
@@ -233,7 +237,7 @@ class PartitionsApi:
         ledger, cluster_uid = self._ledger(), self._cluster_uid()
         entry = _entry(ledger, found_id)
         own = caller.pod
-        is_own = own is not None and names.partition_id(cluster_uid, own.uid) == found_id
+        is_own = own is not None and names.owner_id(cluster_uid, own.uid) == names.owner_of(found_id)
         if own is not None and is_own:
             pod = self._pod(own.namespace, own.name, own.uid)
         elif entry is None or not await self._access.may(caller, verb, (entry.namespace, entry.pod), call.client):
@@ -243,7 +247,7 @@ class PartitionsApi:
             pod = self._pod(entry.namespace, entry.pod, entry.pod_uid)
         if pod is None and entry is None:
             raise nothing
-        return found_id, pod, entry
+        return pod, entry
 
     async def _read(self, entry: Entry) -> tuple[str, str, str]:
         """Return state, message, and the configuration where the partition is active."""
@@ -282,6 +286,11 @@ class PartitionsApi:
 
 def _entry(ledger: Ledger, partition_id: str) -> Entry | None:
     return next((each for each in ledger.entries if each.id == partition_id), None)
+
+
+def _is_of(entry: Entry, pod: Pod, owner: str) -> bool:
+    """Whether an entry is that of a pod, `owner` by its ids; a pod that was told of one has no other."""
+    return names.owner_of(entry.id) == owner and pod.told_partition in ("", entry.id)
 
 
 def make_rest_server(

@@ -63,11 +63,17 @@ def read_ask(body: bytes) -> Ask:
     return Ask(namespace=raw["namespace"], pod=raw["pod"], uid=raw["uid"], size=size, reconfigurable=reconfigurable)
 
 
-def described(partition_id: str, pod: Pod | None, entry: Entry | None, state: str, message: str) -> dict[str, Any]:
+def described(pod: Pod | None, entry: Entry | None, state: str, message: str) -> dict[str, Any]:
     """Return a partition as people and pods are shown it; at least one of `pod` and `entry` is there."""
-    found: dict[str, Any] = {"id": partition_id, "state": state, "message": message}
+    found: dict[str, Any] = {"state": state, "message": message}
     if entry is not None:
-        found |= {"namespace": entry.namespace, "pod": entry.pod, "uid": entry.pod_uid, "size": entry.size}
+        found |= {
+            "id": entry.id,
+            "namespace": entry.namespace,
+            "pod": entry.pod,
+            "uid": entry.pod_uid,
+            "size": entry.size,
+        }
         found |= {"server": entry.server, "allocation": entry.allocation, "reconfigurable": entry.reconfigurable}
     elif pod is not None:
         found |= {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid, "size": pod.size}

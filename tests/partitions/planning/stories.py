@@ -47,18 +47,19 @@ def make_pod(name: str, *, size: int = 4, age_seconds: float = 0.0, **fields: An
         "injected": True,
         "gated": True,
     }
-    return Pod(name=name, size=size, **{**defaults, **fields})
+    pod = Pod(name=name, size=size, **{**defaults, **fields})
+    return replace(pod, told_partition=names.partition_id(CLUSTER, pod.uid, told)) if (told := pod.told_server) else pod
 
 
-def id_of(pod: Pod) -> str:
+def id_of(pod: Pod, server: Server = SERVER) -> str:
     """Return the id of a pod's partition."""
-    return names.partition_id(CLUSTER, pod.uid)
+    return names.partition_id(CLUSTER, pod.uid, server.address)
 
 
 def make_entry(pod: Pod, *, server: Server = SERVER, allocation: str = "a", at: datetime = NOW) -> Entry:
     """Return a pod's entry."""
     return Entry(
-        id=id_of(pod),
+        id=id_of(pod, server),
         namespace=pod.namespace,
         pod=pod.name,
         pod_uid=pod.uid,
@@ -188,7 +189,8 @@ class Story:
             version = str(int(self.ledger.resource_version or "0") + 1)
             saved = self.ledger = replace(self.ledger, entries=write.entries, resource_version=version)
         if failure is None and isinstance(write, OpenGate):
-            self.change(write.pod, gated=False, told_server=write.server.address)
+            told = {"told_server": write.server.address, "told_partition": write.partition_id}
+            self.change(write.pod, gated=False, **told)
         if failure is None and isinstance(write, TakeBack):
             self.change(write.pod, released=True)
         self.memory = answers.fold(self.memory, WriteAnswer(write=write, at=self.now, failure=failure, ledger=saved))

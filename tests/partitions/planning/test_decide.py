@@ -207,29 +207,6 @@ def test_the_clock_of_a_node_that_is_ahead_makes_no_end_come_later() -> None:
     assert "600 s" in waiting.why
 
 
-def test_a_partition_that_cannot_be_made_does_not_hold_up_others_for_long() -> None:
-    """After three failures who is younger has its turn, though the older one may find no room beside it."""
-    old, other, younger = (
-        make_pod("old", size=8, age_seconds=9),
-        make_pod("other", size=2, age_seconds=10),
-        make_pod("y", size=1),
-    )
-    story = Story(pods=[old, other, younger], servers={SERVER: (Allocation(name="a", ipus=16),)})
-    story.record(make_entry(old), make_entry(other))
-    story.put(make_partition(other))
-    saved = []
-    for _ in range(3):
-        story.read()
-        story.decide()
-        saved += story.calls(SaveLedger)
-        (create,) = (call for call in story.memory.calls.values() if isinstance(call.call, CreatePartition))
-        story.answer(create.call, FailureKind.UNAVAILABLE)
-        story.pass_time(60)
-    assert saved == []
-    story.decide()
-    assert [entry.pod for entry in story.calls(SaveLedger)[0].entries] == ["old", "other", "y"]
-
-
 def test_a_broken_partition_is_made_anew_as_long_as_its_pod_was_told_nothing() -> None:
     """With a proof that goes by the gate."""
     pod = make_pod("a")
@@ -434,27 +411,64 @@ def test_a_ledger_that_somebody_else_has_changed_is_written_after_it_was_read_ag
     assert len(story.calls(SaveLedger)) == 1
 
 
-@pytest.mark.parametrize(
-    ("allocations", "want"),
-    [
-        pytest.param((Allocation(name="a", ipus=64),), 0, id="the same: it may be another name of the same server"),
-        pytest.param((Allocation(name="b", ipus=64),), 1, id="others: it is another server"),
-    ],
-)
-def test_a_partition_of_a_living_pod_on_a_second_server(allocations: tuple[Allocation, ...], want: int) -> None:
-    """Removing it by another name would take it from the pod."""
-    second = Server(host="vipu.example", port=8090)
-    pod = make_pod("train", gated=False, told_server=SERVER.address)
-    story = Story(pods=[pod], servers={SERVER: (Allocation(name="a", ipus=64),), second: allocations})
-    story.record(make_entry(pod))
+_ALIAS = Server(host="vipu.example", port=8090)
+
+
+@pytest.mark.parametrize("told", [SERVER, _ALIAS], ids=["by the first name", "by the second name"])
+def test_a_server_with_two_names_keeps_the_partitions_of_living_pods(told: Server) -> None:
+    """Whatever differs between two readings of one server."""
+    pod = make_pod("train", gated=False, told_server=told.address, node="host-1", begun=True)
+    story = Story(pods=[pod], servers=dict.fromkeys((SERVER, _ALIAS), (Allocation(name="a", ipus=64),)))
+    story.partitions = dict.fromkeys((SERVER.address, _ALIAS.address), story.at())
+    story.record(make_entry(pod, server=told))
+    story.put(make_partition(pod, id=id_of(pod, told)))
+    for ipus in (64, None, 60, 64):
+        story.servers[_ALIAS] = (Allocation(name="a", ipus=ipus),)
+        story.settle(10, seconds=20)
+    assert set(story.at()) == {id_of(pod, told)}
+    story.pods.clear()
+    story.settle(10, seconds=20)
+    assert (story.at(), story.entries()) == ({}, {})
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["", "the ledger is lost"])
+def test_what_appears_late_on_a_server_that_looks_the_same_is_removed(lost: bool) -> None:
+    """Its pod was told of a partition on the other one."""
+    pod = make_pod("train", gated=False, told_server=_OTHER.address, node="host-1", begun=True)
+    story = Story(pods=[pod], servers=dict.fromkeys((SERVER, _OTHER), (Allocation(name="a", ipus=64),)))
+    if not lost:
+        story.record(make_entry(pod, server=_OTHER))
     story.put(make_partition(pod))
-    story.put(make_partition(pod, allocation=allocations[0].name), server=second)
-    removed = []
-    for _ in range(5):
-        story.pass_time(100)
-        story.read()
-        removed += [call.server for call in story.calls(RemovePartition)]
-    assert removed == [second.address] * want
+    story.put(make_partition(pod, id=id_of(pod, _OTHER)), server=_OTHER)
+    story.settle(20, seconds=20)
+    assert (set(story.at()), set(story.at(_OTHER))) == (set(), {id_of(pod, _OTHER)})
+    assert {entry.id for entry in story.ledger.entries} == {id_of(pod, _OTHER)}  # type: ignore[union-attr]
+
+
+def test_a_server_that_is_renamed_keeps_the_partitions_of_pods_that_run() -> None:
+    """The id still says the old name, and so does the pod."""
+    pod, waits = make_pod("train", gated=False, told_server="old:8090", node="host-1", begun=True), make_pod("waits")
+    old = Server(host="old", port=8090)
+    story = Story(pods=[pod, waits])
+    story.record(make_entry(pod, server=old), make_entry(waits, server=old))
+    story.put(make_partition(pod, id=id_of(pod, old)))
+    story.settle(30, seconds=10)
+    assert set(story.at()) == {id_of(pod, old), id_of(waits)}
+    assert {entry.server for entry in story.entries().values()} == {SERVER.address}
+    story.pods.clear()
+    story.settle(10, seconds=20)
+    assert (story.at(), story.entries()) == ({}, {})
+
+
+def test_a_pod_that_was_told_of_one_of_two_partitions_keeps_that_one() -> None:
+    """Somebody has put an old entry back into the ledger."""
+    pod = make_pod("train")
+    story = Story(pods=[pod], servers=dict.fromkeys((SERVER, _OTHER), (Allocation(name="a", ipus=64),)))
+    story.record(make_entry(pod), make_entry(pod, server=_OTHER))
+    story.settle(30, seconds=5)
+    assert [set(story.at(each)) for each in (SERVER, _OTHER)] in ([{id_of(pod)}, set()], [set(), {id_of(pod, _OTHER)}])
+    told = story.pods[0].told_partition
+    assert [entry.id for entry in story.ledger.entries] == [told]  # type: ignore[union-attr]
 
 
 def test_no_gate_is_opened_while_the_partition_is_being_removed() -> None:
@@ -477,6 +491,31 @@ def test_no_gate_is_opened_while_the_partition_is_being_removed() -> None:
     story.answer(remove, FailureKind.UNAVAILABLE)
     story.decide()
     assert [gate.pod for gate in story.calls(OpenGate)] == [pod]
+
+
+def test_no_gate_is_opened_while_the_entry_is_taken_out_of_the_ledger() -> None:
+    """Its create was refused, and the partition is there all the same, before the write is answered."""
+    pod = make_pod("train")
+    story = Story(pods=[pod])
+    story.record(make_entry(pod))
+    story.read()
+    story.decide()
+    story.answer(story.calls(CreatePartition)[0], FailureKind.STOCKOUT)
+    story.pass_time(1)
+    story.read()
+    story.decide()
+    (save,) = story.calls(SaveLedger)
+    story.live = frozenset({save.key})
+    story.put(make_partition(pod))
+    story.pass_time(10)
+    story.read()
+    story.decide()
+    assert (save.entries, story.calls(OpenGate)) == ((), [])
+    story.live = frozenset()
+    story.write(save)
+    story.settle()
+    assert story.pods[0].told_partition == id_of(pod)
+    assert "train" in story.entries()
 
 
 def test_no_partition_is_removed_while_its_gate_is_being_opened() -> None:

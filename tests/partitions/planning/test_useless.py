@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,11 +11,11 @@ import pytest
 from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.partitions.demand import Pod, Server
-from provisioner.partitions.planning.calls import CreatePartition, OpenGate, RemovePartition, TakeBack
+from provisioner.partitions.planning.calls import Call, CreatePartition, OpenGate, RemovePartition, TakeBack
 from provisioner.partitions.planning.ledger import MOST_CHARACTERS
 from provisioner.partitions.planning.plan import Plan
 from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
+from provisioner.partitions.vipu.records import Allocation, Partition, PartitionRequest, PartitionState
 from tests.partitions.planning.stories import SERVER, Story, id_of, make_entry, make_partition, make_pod, reasons
 
 _OTHER = Server(host="vipu2", port=8090)
@@ -175,6 +176,84 @@ def test_a_pod_moves_on_where_its_partition_cannot_be_made_for_long() -> None:
             story.answer(call, FailureKind.UNKNOWN_OUTCOME if fails else None)
         story.pass_time(3)
     assert story.pods[0].told_server == _OTHER.address
+
+
+def _carry_out(story: Story, hours: float, refuses: Callable[[Call], bool]) -> list[Plan]:
+    """Go on for so long on a server that refuses some calls."""
+    plans = []
+    for _ in range(int(hours * 360)):
+        plan = story.decide()
+        plans.append(plan)
+        for write in plan.writes:
+            story.write(write)
+        for call in plan.calls:
+            kind = FailureKind.STOCKOUT if isinstance(call, CreatePartition) else FailureKind.UNAVAILABLE
+            story.answer(call, kind if refuses(call) else None)
+        for pod in story.pods:
+            if pod.told_server and not pod.node:
+                story.change(pod, node="host-1", begun=True)
+        story.pass_time(10)
+    return plans
+
+
+@pytest.mark.parametrize("misplaced", [False, True])
+def test_a_pod_whose_useless_partition_cannot_be_removed_has_another_one(misplaced: bool) -> None:
+    """It does not wait for the server that does not remove it, and is told what the server says."""
+    pod = make_pod("train")
+    story = Story(pods=[pod], servers=_BOTH)
+    story.record(make_entry(pod))
+    story.put(make_partition(pod, PartitionState.ACTIVE if misplaced else PartitionState.ERROR))
+    if misplaced:
+        story.change(pod, servers=frozenset({_OTHER.address}))
+    plans = _carry_out(story, 0.5, lambda call: isinstance(call, RemovePartition))
+    assert story.pods[0].told_partition == id_of(pod, _OTHER)
+    assert "that is tried again: no" in " ".join(event.message for plan in plans for event in plan.events)
+    _carry_out(story, 0.5, lambda _: False)
+    assert (story.at(), set(story.at(_OTHER))) == ({}, {id_of(pod, _OTHER)})
+
+
+def test_what_cannot_be_removed_holds_up_nobody() -> None:
+    """Neither others that find room beside it nor its namespace; whoever needs its IPUs is told so."""
+    gone, big = make_pod("gone"), make_pod("big", size=64, age_seconds=9, namespace="other")
+    story = Story(pods=[big, make_pod("next")], settings=PlanningSettings(namespace_limits={"team": 4}))
+    story.record(make_entry(gone))
+    story.put(make_partition(gone))
+    _carry_out(story, 0.5, lambda call: isinstance(call, RemovePartition))
+    assert story.entries().keys() == {"gone", "next"}
+    (waiting,) = story.decide().view.waiting
+    assert (waiting.pod.name, "cannot be removed" in waiting.why) == ("big", True)
+
+
+@pytest.mark.parametrize("other", [None, "b"], ids=["no place", "another allocation"])
+def test_a_lost_partition_that_has_no_place_any_more_holds_up_nobody(other: str | None) -> None:
+    """It is made in another allocation of its server, where there is one: the nodes of its pod are the same."""
+    lost = make_pod("lost", size=16, age_seconds=9, gated=False, told_server=SERVER.address, node="host-1", begun=True)
+    allocations = (Allocation(name="a", ipus=64), *([Allocation(name=other, ipus=64)] if other else []))
+    story = Story(pods=[lost, make_pod("next", size=32)], servers={SERVER: allocations})
+    story.record(make_entry(lost))
+    plans = _carry_out(story, 1, lambda call: isinstance(call, CreatePartition) and call.request == _wanted(lost))
+    assert "next" in story.entries()
+    if other is None:
+        # It is tried again, and has no IPUs in between.
+        held = [any(each.pod == "team/lost" for each in plan.view.holdings) for plan in plans[60:]]
+        assert 0 < sum(held) < len(held) / 4
+    assert [each.allocation for each in story.at().values() if each.id == id_of(lost)] == ([other] if other else [])
+
+
+def _wanted(pod: Pod) -> PartitionRequest:
+    return PartitionRequest(id=id_of(pod), size=pod.size, allocation="a", reconfigurable=True)
+
+
+def test_who_was_refused_where_nothing_was_holds_up_nobody_beside_others_either() -> None:
+    """Also when others of that size wait behind it, which nobody tries."""
+    never, behind = make_pod("never", size=32, age_seconds=9), make_pod("behind", size=32, age_seconds=8)
+    story = Story(pods=[never, behind], servers={SERVER: (Allocation(name="a", ipus=64),)})
+    refuses = lambda call: isinstance(call, CreatePartition) and call.request.size == 32  # noqa: E731
+    _carry_out(story, 0.5, refuses)
+    for number in range(3):
+        story.pods.append(make_pod(f"p{number}"))
+        _carry_out(story, 0.2, refuses)
+    assert story.entries().keys() >= {"p0", "p1", "p2"}
 
 
 def test_whoever_needs_ipus_of_others_holds_up_nobody() -> None:

@@ -55,7 +55,7 @@ class Checks:
 
     def _open(self, pod: Pod, gate: OpenGate) -> None:
         """A gate is opened only for a partition of the pod's own that is active."""
-        if gate.partition_id != names.partition_id(CLUSTER, pod.uid):
+        if gate.partition_id != names.partition_id(CLUSTER, pod.uid, gate.server.address):
             self.stage.violate(f"pod {pod.name} is told of partition {gate.partition_id}, which is not its own")
         other = self.kube.pods.get(self.handed.get(gate.partition_id, pod.uid))
         if other is not None and other.uid != pod.uid and self.kube.needs(other):
@@ -67,7 +67,7 @@ class Checks:
         tampered = self.stage.agenda.now - self.tampered_at < _SEEN_SECONDS
         if entry is None and not tampered:
             self.stage.violate(f"the gate of pod {pod.name} is opened, and the ledger has no entry of it")
-        self._has_its_partition(pod, gate.server.address, "its gate is opened")
+        self._has_its_partition(pod.name, gate.partition_id, gate.server.address, "its gate is opened")
 
     def _take_back(self, pod: Pod) -> None:
         """Only a pod that cannot have started loses its partition."""
@@ -79,27 +79,26 @@ class Checks:
         if not pod.told_server:
             return True
         server = self.servers[pod.told_server]
-        return not server.is_down and server.is_active(names.partition_id(CLUSTER, pod.uid))
+        return not server.is_down and server.is_active(pod.told_partition)
 
     def _start(self, pod: Pod) -> None:
         # Of one that found no node for long a fault may have taken it long ago: its init container waits for that.
         late = pod.uid in self.kube.late and self._was_robbed(pod)
         if pod.told_server and self.kube.needs(pod) and not late:
-            self._has_its_partition(pod, pod.told_server, "it starts")
+            self._has_its_partition(pod.name, pod.told_partition, pod.told_server, "it starts")
 
     def _was_robbed(self, pod: Pod) -> bool:
         server = self.servers.get(pod.told_server)
-        return server is not None and names.partition_id(CLUSTER, pod.uid) in server.robbed
+        return server is not None and pod.told_partition in server.robbed
 
-    def _has_its_partition(self, pod: Pod, address: str, when: str) -> None:
-        partition_id, server = names.partition_id(CLUSTER, pod.uid), self.servers[address]
+    def _has_its_partition(self, name: str, partition_id: str, address: str, when: str) -> None:
+        server = self.servers[address]
         robbed = self.stage.agenda.now - server.robbed.get(partition_id, -inf) < _SEEN_SECONDS
         if not server.is_active(partition_id) and not robbed:
-            self.stage.violate(f"pod {pod.name} has no active partition on {address} when {when}")
+            self.stage.violate(f"pod {name} has no active partition on {address} when {when}")
 
     def _change(self, server: VipuServer, call: Call) -> None:
         """Judge a request when it takes effect."""
-        address = server.server.address
         if isinstance(call, CreatePartition):
             if call.request.id not in self.recorded:
                 self.stage.violate(f"partition {call.request.id} is made, and the ledger never had it")
@@ -110,7 +109,7 @@ class Checks:
         if not own(call.id):
             self.stage.violate(f"partition {call.id} is removed, and it is not ours")
         pod = self.kube.by_partition(call.id)
-        if pod is None or not self.kube.needs(pod) or pod.told_server != address:
+        if pod is None or not self.kube.needs(pod) or pod.told_partition != call.id:
             return
         if not call.unused:
             self.stage.violate(f"partition {call.id} is removed under pod {pod.name}")
@@ -131,7 +130,7 @@ class Checks:
         """Each entry is of one pod, and each pod has one."""
         self.recorded |= {entry.id for entry in ledger.entries}
         for entry in ledger.entries:
-            if entry.id != names.partition_id(CLUSTER, entry.pod_uid):
+            if names.owner_of(entry.id) != names.owner_id(CLUSTER, entry.pod_uid):
                 self.stage.violate(f"entry {entry.id} is of pod {entry.pod}, whose id is another one")
 
     # --- plans
@@ -154,7 +153,8 @@ class Checks:
                 pod = self.kube.by_partition(partition_id)
                 if server.is_down or (pod is not None and self.kube.needs(pod)):
                     continue
-                uid = next((u for u in self.kube.runs if names.partition_id(CLUSTER, u) == partition_id), "")
+                owner = names.owner_of(partition_id)
+                uid = next((uid for uid in self.kube.runs if names.owner_id(CLUSTER, uid) == owner), "")
                 age = now - max(since, server.back_at, self.kube.ended.get(uid, 0.0) + 30.0)
                 self.longest_outlived = max(self.longest_outlived, age)
                 if age > OUTLIVES_SECONDS:

@@ -117,7 +117,8 @@ class Kube:
 
     def by_partition(self, partition_id: str) -> Pod | None:
         """Return the pod whose id it is."""
-        return next((pod for uid, pod in self.pods.items() if names.partition_id(CLUSTER, uid) == partition_id), None)
+        owner = names.owner_of(partition_id)
+        return next((pod for uid, pod in self.pods.items() if names.owner_id(CLUSTER, uid) == owner), None)
 
     def _put(self, pod: Pod) -> Pod:
         self._version += 1
@@ -236,7 +237,7 @@ class Kube:
             # Node selectors of a pod can be added to, and none changed.
             raise Declined(WriteFailure.CONFLICT)
         self.on_open(pod, gate)
-        self.change(pod.uid, gated=False, told_server=gate.server.address)
+        self.change(pod.uid, gated=False, told_server=gate.server.address, told_partition=gate.partition_id)
 
     def take_back(self, write: TakeBack) -> None:
         """Release a pod; somebody sees it, and deletes it."""

@@ -6,7 +6,7 @@ Independent of the code that it judges, as far as that goes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -14,7 +14,7 @@ from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.calls import ReadServer, SaveLedger
 from provisioner.partitions.planning.ledger import Entry
-from provisioner.partitions.planning.memory import Site
+from provisioner.partitions.planning.memory import Refusal, Site
 from provisioner.partitions.planning.plan import Plan
 from provisioner.partitions.planning.settings import PlanningSettings
 from provisioner.partitions.planning.snapshot import ServerView, Snapshot
@@ -24,6 +24,7 @@ from tests.partitions.simulation.process import own
 
 #: Refused so often where nothing was, a pod may never start there.
 _MOST_IN_VAIN = 3
+_MOST_TRIES = 3
 #: Starts that differ by less are the same.
 _NOTHING_SECONDS = 1.0
 
@@ -63,7 +64,12 @@ class _Placement:
     def __post_init__(self) -> None:
         self.pods = {pod.uid: pod for pod in self.snapshot.pods}
         self.now = self.plan.memory.writes[self.save.key].since.timestamp()
-        self.views = [view for view in self.snapshot.servers if view.reading is not None and view.failure is None]
+        self.views = [
+            view
+            for view in self.snapshot.servers
+            # After the clock was set nobody knows how old a reading of the future is.
+            if view.reading is not None and view.failure is None and view.reading.asked_at.timestamp() <= self.now
+        ]
 
     def faults(self) -> Iterator[str]:
         before = {entry.id: entry for entry in self.save.before.entries}
@@ -76,13 +82,13 @@ class _Placement:
             if entry.pod_uid in self.pods and self.pods[entry.pod_uid].gated and entry.id not in listed
         ]
         yield from self._too_much(placed)
-        yield from self._room_of_those_being_made(placed)
+        yield from self._room_of_those_tried_again(placed)
         head = self._head()
         if head is None or self.settings.namespace_limits:
             return
-        for entry in placed:
-            if _order(head) < _order(self.pods[entry.pod_uid]):
-                yield from self._passing(head, entry)
+        younger = [entry for entry in placed if _order(head) < _order(self.pods[entry.pod_uid])]
+        if younger:
+            yield from self._passing(head, younger)
 
     def _too_much(self, placed: list[Entry]) -> Iterator[str]:
         """No allocation is given away twice; on top of what is recorded again nothing goes where that is too much."""
@@ -108,22 +114,30 @@ class _Placement:
             if used > limit:
                 yield f"namespace {namespace} has {used} IPUs, and may have {limit}"
 
-    def _room_of_those_being_made(self, placed: list[Entry]) -> Iterator[str]:
-        """Nobody is placed where an older one may lose its room to it, wherever the server puts them."""
-        for view in self.views:
-            address, listed = view.server.address, {each.id for each in _partitions(view)}
-            for allocation in view.reading.allocations if view.reading is not None else ():
-                here = self._entries_at((address, allocation.name))
-                fresh = [each for each in placed if each in here]
-                for entry in here if allocation.ipus is not None else ():
-                    known = self.plan.memory.partitions.get(entry.id)
-                    tried = known is not None and known.backoff is not None
-                    older = self.pods.get(entry.pod_uid)
-                    if entry.id in listed or tried or older is None or not (older.gated and self._needs(older)):
-                        continue
-                    after = [each for each in fresh if _order(older) < _order(self.pods[each.pod_uid])]
-                    if after and _places_taken(here, entry.size) > (allocation.ipus or 0) // entry.size:
-                        yield f"{after[0].pod} may take the room of {entry.pod}, which is being made"
+    def _room_of_those_tried_again(self, placed: list[Entry]) -> Iterator[str]:
+        """Nobody is placed where one that was refused is tried again, before its server has answered."""
+        listed = {(view.server.address, each.id) for view in self.views for each in _partitions(view)}
+        for entry in self.save.entries:
+            known = self.plan.memory.partitions.get(entry.id)
+            site, tries = (entry.server, entry.allocation), known.backoff.failures if known and known.backoff else 0
+            refusal = self.plan.memory.refusals.get(entry.pod_uid, {}).get(site)
+            if refusal is None or refusal.listed is None or refusal.in_vain >= _MOST_IN_VAIN or tries >= _MOST_TRIES:
+                continue
+            pod = self.pods.get(entry.pod_uid)
+            if (entry.server, entry.id) in listed or pod is None or not self._needs(pod):
+                continue
+            if pod.told_partition:
+                # It has lost its partition, and holds up nobody.
+                continue
+            after = [
+                each
+                for each in placed
+                if (each.server, each.allocation) == site and each is not entry
+                # Who is older was placed before.
+                if entry.id not in self.new or _order(pod) < _order(self.pods[each.pod_uid])
+            ]
+            if after:
+                yield f"{after[0].pod} may take the room of {entry.pod}, which is tried again"
 
     # --- the oldest that waits
 
@@ -135,7 +149,8 @@ class _Placement:
             if pod.uid not in placed
             and pod.injected
             and not (pod.problem or pod.held_by_others or pod.finished or pod.released or pod.deletion_deadline)
-            and names.partition_id(CLUSTER, pod.uid) not in self.save.before.unreadable
+            and names.owner_id(CLUSTER, pod.uid) not in map(names.owner_of, self.save.before.unreadable)
+            and not pod.told_partition
             and not self._waits_for_others(pod)
         ]
         return next((pod for pod in sorted(waiting, key=_order) if not self._is_refused(pod)), None)
@@ -147,7 +162,9 @@ class _Placement:
 
     def _refused(self, pod: Pod) -> set[Site]:
         refusals = self.plan.memory.refusals.get(pod.uid, {})
-        return {site for site, each in refusals.items() if each.until.timestamp() > self.now}
+        return {
+            site for site, each in refusals.items() if each.listed is None and each.backoff.until.timestamp() > self.now
+        }
 
     def _sites(self, pod: Pod) -> dict[Site, Allocation]:
         """Return the allocations that a pod may use, as far as servers tell how large they are."""
@@ -176,74 +193,92 @@ class _Placement:
     def _strange_ipus(self, view: ServerView, allocation: Allocation) -> int:
         """Return the IPUs of partitions that may be in an allocation, and that nobody here removes."""
         unreadable = self.save.before.unreadable
-        return sum(
+        here = self._entries_at((view.server.address, allocation.name))
+        return sum(each.size for each in here if self._stays(each)) + sum(
             each.size
             for each in _partitions(view)
-            if (not own(each.id) or each.id in unreadable) and _may_be_in(each, allocation)
+            if (not own(each.id) or each.id in unreadable or self._is_left(view, each)) and _may_be_in(each, allocation)
         )
 
-    def _passing(self, head: Pod, entry: Entry) -> Iterator[str]:
-        """The oldest pod that waits can start no later for one that passes it."""
-        refused = self._refused(head)
-        sites = {site: each for site, each in self._sites(head).items() if site not in refused}
-        here = (entry.server, entry.allocation)
-        if here not in sites:
-            return
-        crowded = {
-            site
-            for site, each in self.plan.memory.crowding.items()
-            if each.holds and each.size <= head.size and site in sites
+    def _is_left(self, view: ServerView, partition: Partition) -> bool:
+        """Whether an orphan cannot be removed."""
+        known = self.plan.memory.strays.get((view.server.address, partition.id))
+        return known is not None and known.backoff is not None and known.backoff.failures >= _MOST_TRIES
+
+    def _passing(self, head: Pod, younger: list[Entry]) -> Iterator[str]:
+        """The oldest pod that waits can start no later, by deadlines, for those that pass it now."""
+        sites = {
+            site: each
+            for site, each in self._sites(head).items()
+            if site not in self._refused(head) and all(r.in_vain < _MOST_IN_VAIN for r in self._crowding(head, site))
         }
-        if here in crowded and self.plan.memory.crowding[here].in_vain < _MOST_IN_VAIN:
-            yield from self._before_anything_changes(head, entry)
-        starts = {site: self._start(head, each, site, without=entry) for site, each in sites.items()}
-        best = min((start for site, start in starts.items() if site not in crowded), default=None)
-        if best is None:
+        passing = {site: [each for each in younger if (each.server, each.allocation) == site] for site in sites}
+        before = {site: self._start(head, each, site, without=passing[site]) for site, each in sites.items()}
+        # Without deadlines others are held up for only so long for what may be refused for good.
+        since = self.now - self.settings.crowded_seconds
+        for site in sites:
+            if before[site] == inf and any(r.since.timestamp() <= since for r in self._crowding(head, site)):
+                del before[site]
+        if not before:
             return
-        if best == inf and here not in crowded:
-            yield f"{entry.pod} passes {head.name}, to which nobody can promise anything"
-        now = min(self._start(head, each, site) for site, each in sites.items() if site not in crowded)
+        if min(before.values()) == inf:
+            # One of them is kept for it.
+            if all(passing[site] for site in before) and not self._may_use_unknown(head):
+                yield f"{younger[0].pod} passes {head.name}, for which nothing is kept anywhere"
+            return
+        best = min(before.values())
+        now = min(self._start(head, sites[site], site) for site in before)
         if now > best + _NOTHING_SECONDS:
-            yield f"{entry.pod} passes {head.name}, which could start in {best:.0f} s, and now in {now:.0f} s"
-        elsewhere = min((start for site, start in starts.items() if site not in {here, *crowded}), default=inf)
-        if here not in crowded and starts[here] < elsewhere:
-            yield from self._place_left(head, entry, sites[here], starts[here])
+            yield f"{younger[0].pod} passes {head.name}, which could start in {best:.0f} s, and now in {now:.0f} s"
 
-    def _before_anything_changes(self, head: Pod, entry: Entry) -> Iterator[str]:
-        """Where a pod found no room, who passes it is gone before anything can change there."""
-        old = {each.id for each in self.save.before.entries}
-        here = [each for each in self._entries_at((entry.server, entry.allocation)) if each.id in old]
-        first = min((self._may_go_in(each) for each in here), default=inf)
-        if self._longest(self.pods[entry.pod_uid]) > first + _NOTHING_SECONDS:
-            yield f"{entry.pod} passes {head.name}, which was crowded out and may start in {first:.0f} s"
+    def _may_use_unknown(self, pod: Pod) -> bool:
+        """Whether a pod may be tried where nobody knows how much there is: then that is kept for it."""
+        return any(
+            not self.tells_sizes[view.server.address] and (pod.servers is None or view.server.address in pod.servers)
+            for view in self.views
+        )
 
-    def _place_left(self, head: Pod, entry: Entry, allocation: Allocation, start: float) -> Iterator[str]:
-        """Who passes is gone when the older one may start, or all leave it a place then, however they lie."""
-        if self._longest(self.pods[entry.pod_uid]) <= start + _NOTHING_SECONDS:
-            return
-        here = self._entries_at((entry.server, entry.allocation))
-        there = [each for each in here if self._ends_in(each, head) > start]
-        strange = self._not_recorded(entry.server, allocation)
-        if 1 + _places_taken((*there, *strange), head.size) > (allocation.ipus or 0) // head.size:
-            yield f"{entry.pod} passes {head.name}, and may lie where that could start in {start:.0f} s"
+    def _start(self, head: Pod, allocation: Allocation, site: Site, *, without: Sequence[Entry] = ()) -> float:
+        """Return in how many seconds a pod can start in an allocation, by deadlines.
 
-    def _start(self, head: Pod, allocation: Allocation, site: Site, *, without: Entry | None = None) -> float:
-        """Return in how many seconds a pod could start in an allocation if it were the only one that waits."""
-        holders = [each for each in self._entries_at(site) if without is None or each.id != without.id]
+        Where its partition was refused, that is not before the first one there ends.
+        """
+        holders = [each for each in self._entries_at(site) if each not in without]
         free = (allocation.ipus or 0) - sum(each.size for each in self._not_recorded(site[0], allocation))
         free -= sum(each.size for each in holders)
-        at = 0.0
-        for end, size in sorted((self._ends_in(each, head), each.size) for each in holders):
-            if free >= head.size or end == inf:
-                break
-            at, free = end, free + size
-        return at if free >= head.size else inf
+        ends = sorted((self._ends_in(each, head), each.size) for each in holders)
+        if free >= head.size and not self._is_crowded(head, site):
+            return 0.0
+        for end, size in ends:
+            free += size
+            if free >= head.size:
+                return end
+        return inf
+
+    def _is_crowded(self, head: Pod, site: Site) -> bool:
+        """Whether so many IPUs have found no place, and nothing has changed since."""
+        listed = {each.id for view in self.views if view.server.address == site[0] for each in _partitions(view)}
+        return any(
+            (each.listed or frozenset()) <= listed and each.backoff.until.timestamp() > self.now
+            for each in self._crowding(head, site)
+        )
+
+    def _crowding(self, head: Pod, site: Site) -> list[Refusal]:
+        """Return what is known of partitions that are no larger, and for which there was no place."""
+        return [
+            each
+            for uid, refusals in self.plan.memory.refusals.items()
+            if (each := refusals.get(site)) is not None and each.listed is not None
+            if uid in self.pods and self.pods[uid].size <= head.size
+        ]
 
     # --- who has IPUs, and how long
 
     def _counts(self, entry: Entry) -> bool:
         """Whether an entry counts against its namespace: what nobody needs does where it can be removed."""
         pod = self.pods.get(entry.pod_uid)
+        if self._stays(entry):
+            return False
         return (pod is not None and self._needs(pod)) or entry.server in {each.server.address for each in self.views}
 
     def _entries_at(self, site: Site) -> list[Entry]:
@@ -255,8 +290,10 @@ class _Placement:
         return [each for each in _partitions(view) if each.id not in ids and _may_be_in(each, allocation)]
 
     def _ends_in(self, entry: Entry, head: Pod) -> float:
-        """Return when an entry gives its IPUs back by its deadline; one that has passed the head may take its grace."""
+        """Return when an entry gives its IPUs back by its deadline; one that passes now may take its grace."""
         pod = self.pods.get(entry.pod_uid)
+        if self._stays(entry):
+            return inf
         if pod is None or not self._needs(pod):
             return 0.001
         if pod.active_deadline_seconds is None:
@@ -266,16 +303,15 @@ class _Placement:
         if rest <= -grace:
             # It should have ended long ago, and may never.
             return inf
-        since = entry.id in self.new or entry.recorded_at >= head.created_at
-        passed = since and _order(head) < _order(pod)
-        return max(0.001, rest + grace if passed else rest)
+        passes = entry.id in self.new and _order(head) < _order(pod)
+        return max(0.001, rest + grace if passes else rest)
 
-    def _may_go_in(self, entry: Entry) -> float:
-        """Return in how many seconds an entry may be gone; 0: at any moment, for all anybody knows."""
-        pod = self.pods.get(entry.pod_uid)
-        if pod is None or pod.active_deadline_seconds is None or not self._needs(pod):
-            return 0.0
-        return max(0.0, self._rest(entry, pod, pod.active_deadline_seconds))
+    def _stays(self, entry: Entry) -> bool:
+        """Whether its partition cannot be removed, and its pod, if there is one, waits for another."""
+        known, pod = self.plan.memory.partitions.get(entry.id), self.pods.get(entry.pod_uid)
+        if known is None or known.removing is None or known.kept or known.removing.failures < _MOST_TRIES:
+            return False
+        return pod is None or pod.gated or not self._needs(pod)
 
     def _rest(self, entry: Entry, pod: Pod, deadline_seconds: float) -> float:
         """Return what is left of a deadline: one that is placed now begins now, whatever came around its gate."""
@@ -306,11 +342,6 @@ def _may_be_in(partition: Partition, allocation: Allocation) -> bool:
     return partition.allocation == allocation.name or (
         not partition.allocation and partition.cluster == allocation.cluster
     )
-
-
-def _places_taken(those: Iterable[Entry | Partition], size: int) -> int:
-    """Return how many places for partitions of `size` those may take away at most."""
-    return sum(max(1, each.size // size) for each in those)
 
 
 def _order(pod: Pod) -> tuple[float, float, str]:

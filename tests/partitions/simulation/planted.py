@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from math import inf
 from typing import Any
 
 from provisioner.model import writes
@@ -11,8 +12,7 @@ from provisioner.partitions import names
 from provisioner.partitions.planning import (
     answers,
     backoff,
-    ground,
-    idling,
+    decide,
     making,
     placing,
     queue,
@@ -33,13 +33,25 @@ def _latched(original: Any) -> Any:
     return after
 
 
-def _open_for_all(original: Any) -> Any:
+def _nothing_reserved(original: Any) -> Any:
     def serve(self: Any, candidate: Any) -> None:
         original(self, candidate)
         for each in self.grounds.values():
-            each.open = True
+            each.reserved = None
 
     return serve
+
+
+def _with_all_to_spare(original: Any) -> Any:
+    return lambda *args: (original(*args)[0], 64)
+
+
+def _without_deadlines_at_once(original: Any) -> Any:
+    def shadow(*args: Any) -> Any:
+        seconds, spare = original(*args)
+        return (seconds, spare) if seconds < inf else (1e9, spare)
+
+    return shadow
 
 
 def _youngest_first(original: Any) -> Any:
@@ -79,22 +91,26 @@ def _by_the_clock(_original: Any) -> Any:
 
 BUGS: tuple[Bug, ...] = (
     Bug(name="gates-open-too-early", at=(standing, "_phase_of"), mutate=always(Phase.ACTIVE)),
-    Bug(name="removals-without-proof", at=(Process, "_kept"), mutate=always(""), search_from=13),
+    Bug(name="removals-without-proof", at=(Process, "_kept"), mutate=always(""), search_from=17),
     Bug(name="every-prefix-is-ours", at=(names, "id_prefix"), mutate=always("tpup-")),
-    Bug(name="orphans-stay", at=(sweeping, "strays_of"), mutate=always(()), search_from=1),
-    Bug(name="promises-are-not-kept", at=(ground.Ground, "promise"), mutate=always(None)),
-    Bug(name="pods-without-promise-are-passed", at=(placing._Places, "serve"), mutate=_open_for_all),
-    Bug(name="who-was-crowded-out-is-left-nothing", at=(ground.Ground, "leave"), mutate=always(None)),
-    Bug(name="nobody-awaits-answers", at=(ground.Ground, "hangs_on_answers"), mutate=always(value=False)),
-    Bug(name="counts-prove-places", at=(ground.Ground, "_in_the_way_until"), mutate=always(0.0)),
-    Bug(name="who-passed-takes-no-grace", at=(supply.Holder, "passed"), mutate=always(value=False), search_from=159),
-    Bug(name="grace-ends-by-the-clock", at=(round.Round, "has_had_its_grace"), mutate=_by_the_clock),
+    Bug(name="orphans-stay", at=(sweeping, "strays_of"), mutate=always(()), search_from=14),
+    Bug(name="reservations-are-not-kept", at=(placing._Places, "serve"), mutate=_nothing_reserved),
+    Bug(name="reservations-leave-all-to-others", at=(placing._Ground, "shadow"), mutate=_with_all_to_spare),
+    Bug(name="without-deadlines-nothing-is-kept", at=(placing._Ground, "shadow"), mutate=_without_deadlines_at_once),
     Bug(
-        name="pods-without-a-node-fill-limits",
-        at=(idling, "_waits_for_its_limit"),
-        mutate=always(value=False),
-        search_from=2021,
+        name="who-passes-takes-no-grace",
+        at=(supply, "longest_of"),
+        mutate=lambda _: lambda pod, _settings: supply.deadline_of(pod),
+        search_from=5,
     ),
+    Bug(
+        name="who-never-fits-holds-up-others",
+        at=(placing._Ground, "may_be_kept"),
+        mutate=always(value=True),
+        search_from=432,
+    ),
+    Bug(name="who-was-refused-is-not-waited-for", at=(queue, "crowded"), mutate=lambda _: lambda found, _round: found),
+    Bug(name="grace-ends-by-the-clock", at=(round.Round, "has_had_its_grace"), mutate=_by_the_clock, search_from=102),
     Bug(
         name="only-active-ones-count",
         at=(standing, "OVER"),
@@ -109,7 +125,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(name="lost-writes-are-awaited", at=(writes, "LOST_SECONDS"), mutate=lambda _: 1e9, search_from=2),
     Bug(name="failures-are-latched", at=(backoff, "_after"), mutate=_latched),
-    Bug(name="broken-partitions-are-awaited", at=(standing, "_phase_of"), mutate=_broken_is_on_its_way, search_from=25),
+    Bug(name="broken-partitions-are-awaited", at=(standing, "_phase_of"), mutate=_broken_is_on_its_way, search_from=31),
     Bug(
         name="pods-wait-for-a-server-that-is-down",
         at=(standing, "_is_away"),
@@ -117,20 +133,20 @@ BUGS: tuple[Bug, ...] = (
         search_from=10,
     ),
     Bug(name="init-containers-wait-for-what-is-broken", at=(making, "_make_anew"), mutate=_where_gated, search_from=31),
-    Bug(name="pods-without-a-node-keep-ipus", at=(idling, "steps"), mutate=always(())),
+    Bug(name="pods-without-a-node-keep-ipus", at=(decide, "_take_back"), mutate=always(())),
     Bug(
         name="pods-stay-where-they-may-not-run",
         at=(standing, "_is_misplaced"),
         mutate=always(value=False),
         search_from=90,
     ),
-    Bug(name="ids-collide", at=(names, "_POD_DIGITS"), mutate=lambda _: 1),
+    Bug(name="ids-collide", at=(names, "_POD_DIGITS"), mutate=lambda _: 1, search_from=4),
     Bug(name="neighbours-take-nothing", at=(supply, "_may_be_in"), mutate=always(value=False), search_from=44),
     Bug(name="limits-are-not-kept", at=(placing._Limits, "claim"), mutate=always(value=True), search_from=3),
     Bug(
         name="unread-servers-are-trusted",
         at=(round.Round, "reading"),
         mutate=_whatever_the_last_failure,
-        search_from=11,
+        search_from=15,
     ),
 )

@@ -239,7 +239,7 @@ class Process:
             return ""
         if call.unused and not pod.begun:
             return ""
-        if pod.told_server not in ("", call.server):
+        if pod.told_partition not in ("", call.id):
             return ""
         return f"pod {pod.name} has not ended"
 

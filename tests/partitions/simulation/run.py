@@ -50,6 +50,7 @@ class Run:
             stuck_seconds=120.0,
             orphan_seconds=60.0,
             unscheduled_seconds=200.0,
+            crowded_seconds=300.0,
         )
         self.checks = Checks(stage, self.kube, self.servers, self.settings)
         self.fault_chance = rng.choice((0.0, 0.03, 0.12))

@@ -1,0 +1,151 @@
+"""EASY backfill: who gets IPUs now, and who waits for whom."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.partitions.planning.guard import Guard
+from provisioner.partitions.planning.placing import Schedule, schedule
+from provisioner.partitions.planning.queue import Candidate, Wait
+from provisioner.partitions.planning.settings import PlanningSettings
+from provisioner.partitions.planning.supply import Holder, SiteSupply
+from tests.partitions.planning.stories import make_pod
+
+_SETTINGS = PlanningSettings(backfill_allowance_seconds=100.0)
+_A, _B = ("vipu:8090", "a"), ("vipu:8090", "b")
+_GRACE_SECONDS = 30.0
+
+
+def _site(total: int | None = 16, *holders: tuple[int, float], **fields: Any) -> SiteSupply:
+    ours = tuple(Holder(ipus=ipus, ends_in_seconds=ends) for ipus, ends in holders)
+    return SiteSupply(**{"site": _A, "total": total, "ours": ours, "within_reach": total, **fields})
+
+
+def _waits(name: str, size: int, deadline: float | None = None, sites: Any = (_A,), **fields: Any) -> Candidate:
+    """Return a pod that waits; the names are in the order of the queue."""
+    pod = make_pod(name, size=size, active_deadline_seconds=deadline, grace_seconds=_GRACE_SECONDS, **fields)
+    return Candidate(pod=pod, wait=Wait.QUEUE, why="", sites=sites)
+
+
+def _schedule(supply: list[SiteSupply], queue: list[Candidate]) -> Schedule:
+    return schedule(queue, {each.site: each for each in supply}, {}, _SETTINGS, Guard())
+
+
+#: Beside a pod of 12 IPUs that ends in 1,000 s: it can start then, and leaves four IPUs.
+_TO_END = (12, 1000.0)
+
+
+@pytest.mark.parametrize(
+    ("supply", "queue", "want"),
+    [
+        pytest.param([_site()], [_waits("a", 8), _waits("b", 8)], "ab", id="in order while there is room"),
+        pytest.param([_site(16, _TO_END)], [_waits("a", 16), _waits("b", 4, 860)], "b", id="gone in time"),
+        pytest.param([_site(16, _TO_END)], [_waits("a", 16), _waits("b", 4, 880)], "", id="not with its grace"),
+        pytest.param([_site(16, _TO_END)], [_waits("a", 12), _waits("b", 4)], "b", id="IPUs that are not needed then"),
+        pytest.param([_site(16, _TO_END)], [_waits("a", 12), _waits("b", 2), _waits("c", 4), _waits("d", 2)], "bd",
+                     id="but only once"),
+        pytest.param([_site(16, (12, inf))], [_waits("a", 16), _waits("b", 4, 10)], "", id="what is free is kept"),
+        pytest.param([_site(16, (12, 0.0))], [_waits("a", 16), _waits("b", 4, 10)], "", id="it ends at any moment"),
+        pytest.param([_site(16, (12, inf)), _site(16, (8, inf), site=_B)],
+                     [_waits("a", 16, sites=(_A, _B)), _waits("b", 4, sites=(_A, _B)), _waits("c", 4, sites=(_B,))],
+                     "b", id="where most is free, and nowhere else"),
+        pytest.param([_site(16, (16, inf)), _site(16, (8, inf), site=_B)],
+                     [_waits("a", 16), _waits("b", 16, sites=(_B,)), _waits("c", 4, sites=(_B,))], "",
+                     id="who may not use that allocation has another one kept"),
+        pytest.param([_site(16, (8, inf)), _site(16, (8, inf), site=_B)],
+                     [_waits("a", 16), _waits("b", 16, sites=(_A, _B)), _waits("c", 4, sites=(_B,))], "c",
+                     id="who may use it has none"),
+        pytest.param([_site(16, (8, inf)), _site(16, (12, inf), site=_B)], [_waits("a", 4, sites=(_A, _B))], "a",
+                     id="one place"),
+        pytest.param([_site(16, (12, inf))], [_waits("a", 16, told_server="vipu:8090"), _waits("b", 4)], "b",
+                     id="who has lost its partition holds up nobody"),
+        pytest.param([_site(None)], [_waits("a", 4), _waits("b", 4)], "a", id="unknown size: one at a time"),
+        pytest.param([_site(None, trying=frozenset({"x"}))], [_waits("a", 4)], "", id="and nobody beside it"),
+        # What a server refuses although enough IPUs are free.
+        pytest.param([_site(16, (8, 1000), crowded_from=8)], [_waits("a", 8), _waits("b", 4, 860)], "b",
+                     id="refused: who is gone before the first one ends"),
+        pytest.param([_site(16, (8, 1000), crowded_from=8)], [_waits("a", 8), _waits("b", 4)], "",
+                     id="refused: nobody else"),
+        pytest.param([_site(16, (8, inf), crowded_from=8)], [_waits("a", 8), _waits("b", 4, 10)], "",
+                     id="refused: without deadlines nobody"),
+        pytest.param([_site(16, (8, inf), crowded_from=8, tired_from=8)], [_waits("a", 8), _waits("b", 4)], "b",
+                     id="refused: for an hour"),
+        pytest.param([_site(16, (8, 1000), crowded_from=8, tired_from=8)], [_waits("a", 8), _waits("b", 4)], "",
+                     id="refused: with deadlines until they end"),
+        pytest.param([_site(16, (8, 1000), crowded_from=8, never_from=8)], [_waits("a", 8), _waits("b", 4)],
+                     "b", id="refused where nothing was"),
+        pytest.param([_site(16, (8, inf), crowded_from=8, never_from=8)], [_waits("a", 8), _waits("b", 8)], "",
+                     id="refused: nor is who asks for as much tried"),
+        pytest.param([_site(16, refused=frozenset({"x"}), trying=frozenset({"x"}))], [_waits("a", 4)], "",
+                     id="refused: it is tried again alone"),
+        pytest.param([_site(16, refused=frozenset({"uid-a"}))], [_waits("a", 4), _waits("b", 4)], "a",
+                     id="refused: nobody is placed with it"),
+    ],
+)  # fmt: skip
+def test_who_gets_ipus_now(supply: list[SiteSupply], queue: list[Candidate], want: str) -> None:
+    assert "".join(pod.name for pod, _ in _schedule(supply, queue).placed) == want
+
+
+def test_the_smallest_rest_fits_best() -> None:
+    supply = [_site(16, (8, inf)), _site(16, (12, inf), site=_B), _site(None, site=("vipu:8090", "c"))]
+    placed = _schedule(supply, [_waits("a", 4, sites=tuple(each.site for each in supply))]).placed
+    assert [site for _, site in placed] == [_B]
+
+
+def test_of_several_the_earliest_start_is_what_is_told() -> None:
+    supply = [_site(16, (16, 500.0)), _site(16, (16, 300.0), site=_B)]
+    assert _schedule(supply, [_waits("a", 16, sites=(_A, _B))]).shadows == {"uid-a": 300.0}
+
+
+_JOBS = st.lists(
+    st.tuples(st.sampled_from([1, 2, 4, 8, 16]), st.integers(10, 400), st.integers(0, 400)), min_size=1, max_size=25
+)
+
+
+@given(_JOBS, st.booleans())
+def test_who_has_the_reservation_starts_when_it_was_told_at_the_latest(
+    jobs: list[tuple[int, int, int]], both: bool
+) -> None:
+    """Each job has IPUs, a run time, and the slack of its deadline; all wait from the beginning."""
+    sites = (_A, _B) if both else (_A,)
+    waiting = {f"{number:02}": job for number, job in enumerate(jobs)}
+    running: dict[str, tuple[int, float, float, Any]] = {}
+    told: dict[str, float] = {}
+    now = 0.0
+    while waiting:
+        supply = [
+            _site(16, *((ipus, deadline - now) for ipus, _, deadline, at in running.values() if at == site), site=site)
+            for site in sites
+        ]
+        queue = [_waits(name, size, run + slack, sites) for name, (size, run, slack) in waiting.items()]
+        found = _schedule(supply, queue)
+        for pod, site in found.placed:
+            size, run, slack = waiting.pop(pod.name)
+            assert now <= told.get(pod.name, inf)
+            running[pod.name] = (size, now + run, now + run + slack, site)
+        for uid, seconds in found.shadows.items():
+            name = uid.removeprefix("uid-")
+            told[name] = min(told.get(name, inf), now + seconds + 0.01)
+        now = min((end for _, end, _, _ in running.values()), default=now)
+        running = {name: each for name, each in running.items() if each[1] > now}
+    assert not waiting
+
+
+@given(st.lists(st.sampled_from([1, 2, 4, 8, 16]), min_size=1, max_size=25), st.randoms(use_true_random=False))
+def test_without_deadlines_the_oldest_starts_before_those_that_come_later(sizes: list[int], random: Any) -> None:
+    """However often others come, and whoever ends: the oldest has its turn when all that were there have ended."""
+    site = _site(16, *((size, inf) for size in sizes[:3] if size < 8))
+    oldest = _waits("a", 16)
+    while site.ours:
+        young = [_waits(f"y{number}", size) for number, size in enumerate(sizes)]
+        placed = [pod.name for pod, _ in _schedule([site], [oldest, *young]).placed]
+        assert placed == []
+        gone = random.randrange(len(site.ours))
+        site = replace(site, ours=site.ours[:gone] + site.ours[gone + 1 :])
+    assert [pod.name for pod, _ in _schedule([site], [oldest]).placed] == ["a"]
