@@ -194,7 +194,7 @@ class PartitionsApi:
     async def _config(self, call: Call, caller: Caller) -> Content:
         _, entry = await self._known(call, caller, "get")
         if entry is None:
-            raise Refused(409, f"the partition {call.names[0]} is not made yet", retry_after_seconds=_WAITING_SECONDS)
+            raise Refused(409, f"the partition {call.name} is not made yet", retry_after_seconds=_WAITING_SECONDS)
         _, message, configuration = await self._read(entry)
         if not configuration:
             raise Refused(409, message, retry_after_seconds=_MAKING_SECONDS)
@@ -205,7 +205,7 @@ class PartitionsApi:
     async def _delete(self, call: Call, caller: Caller) -> Content:
         pod, entry = await self._known(call, caller, "delete")
         if pod is None or not pod.released:
-            release = partial(self._release, call.names[0], pod, entry, caller.username)
+            release = partial(self._release, call.name, pod, entry, caller.username)
             try:
                 await self._access.write(release, call.client)
             except (errors.NotFound, errors.Conflict):
