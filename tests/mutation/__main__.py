@@ -37,17 +37,23 @@ _PACKAGES = (
     *_OF_NODE_GROUPS,
     *_OF_PARTITIONS,
 )
+
+
+def _path(package: str) -> str:
+    return f"{'rehearsal' if package.startswith('simulators/') else 'provisioner'}/{package}"
+
+
 #: The simulations run in processes of their own, and are the last resort.
 _SIMULATIONS = ("--ignore=tests/nodegroups/simulation", "--ignore=tests/partitions/simulation")
 _OPTIONS = ("-m", "not e2e", "--hypothesis-seed=0", *_SIMULATIONS)
 _PROJECT = Project(
     root=_ROOT,
-    packages={f"provisioner/{name}": (f"tests/{name}",) for name in _PACKAGES},
+    packages={_path(name): (f"tests/{name}",) for name in _PACKAGES},
     pytest_options=(*_OPTIONS, "--hypothesis-profile=mutation"),
     recording_options=(*_OPTIONS, "--hypothesis-profile=mutation-map"),
     last_resort=("-m", "tests.simulation", "--seeds", "15", "--jobs", "1"),
     last_resorts={
-        f"provisioner/{name}": ("-m", f"tests.{product}.simulation", "--seeds", seeds)
+        _path(name): ("-m", f"tests.{product}.simulation", "--seeds", seeds)
         for product, seeds, names in (("nodegroups", "6", _OF_NODE_GROUPS), ("partitions", "60", _OF_PARTITIONS))
         for name in names
     },
@@ -83,7 +89,7 @@ def draw(project: Project, mutations: Sequence[Mutation], *, size: int, seed: in
 
 
 def _wanted(arguments: argparse.Namespace, results: Results) -> list[Mutation]:
-    names = {f"provisioner/{name}" for name in arguments.packages}
+    names = set(map(_path, arguments.packages))
     mutations = [each for each in _PROJECT.mutations() if _PROJECT.package_of(each.path) in names]
     if arguments.again:
         return list(find_again((each.mutation for each in results.read() if not each.fate.is_killed), mutations))
