@@ -151,7 +151,7 @@ class Loop(RoundLoop[answers.Answer]):
         if not self.identity.proven:
             if self.identity.due_in_seconds(now) <= 0:
                 self.identity.attempt()
-            self.metrics.set_cluster_proven(proven=self.identity.proven)
+            self.metrics.proven.set(self.identity.proven)
             self._problems = (self.identity.problem,) if self.identity.problem else ()
         else:
             self.identity.look_again(now)
@@ -176,7 +176,7 @@ class Loop(RoundLoop[answers.Answer]):
             self._fetch()
             plan, snapshot = self._decide_once()
         self._problems = (self.pools.problem,) if self.pools.problem else ()
-        self.metrics.set_pool_list_age(seconds=self.pools.age_seconds(self.clock()))
+        self.metrics.list_age.set(self.pools.age_seconds(self.clock()))
         return plan, snapshot
 
     def _fetch(self) -> None:
