@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from provisioner import constants, kube
+from provisioner import constants
 from provisioner.model.capacity import NodePool, PoolName
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Workloads
@@ -51,7 +51,7 @@ class Loop(RoundLoop[answers.Answer]):
     reporter: Reporter
     metrics: Metrics
     board: Board
-    store: kube.HintsStore
+    store: hints.HintsStore
     is_leader: Callable[[], bool]
     #: None: nothing is measured but what the plan says.
     meter: Meter | None = None
