@@ -166,7 +166,7 @@ class Board:
             stalled=view is not None and self.monotonic() - self._published_monotonic >= _STALLED_SECONDS,
             view=view,
             tracks=tuple(sorted(self.timeline.tracks(), key=lambda each: each.segments[0].since)),
-            activity=tuple(self.journal.since()),
+            activity=tuple(self.journal.entries()),
         )
 
     def _view(self) -> View | None:
