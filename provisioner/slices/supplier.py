@@ -30,7 +30,7 @@ from provisioner.model.capacity import Failure, NodePool, NodePoolRequest, Opera
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.fit import NodeView
 from provisioner.settings import Settings
-from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.demand import Slice
 
 #: Says why nothing may be changed now; None: it may.
 Blocked = Callable[[], Failure | None]
@@ -101,13 +101,6 @@ class PoolRules(Protocol):
         """Return the labels that nodes of a choice of capacity have only where the pool is asked for them."""
         ...
 
-    def pool_name(self, workload_name: str, slice_id: SliceId, attempt: int) -> PoolName:
-        """Return the name of the pool for one attempt of a slice.
-
-        Another slice, or attempt, has another name; what the pool is asked to be does not change it.
-        """
-        ...
-
     def complete(self, request: NodePoolRequest, slice_: Slice, settings: Settings) -> NodePoolRequest:
         """Add to the facts of a slice what this supplier's pools need beside them.
 
@@ -155,38 +148,31 @@ class Supplier(Protocol):
         ...
 
 
-class IdentityCheck(Protocol):
+class IdentityCheck:
     """Whether the supplier and the API server are proven to serve one cluster. Used by the loop's thread alone.
 
-    Otherwise a wrong setting would read every pool of another cluster as unneeded.
+    Otherwise a wrong setting would read every pool of another cluster as unneeded. Where node pools and workloads are
+    objects of one API server it is certain: then this class is the check, and nothing has to be done.
     """
 
-    @property
-    def proven(self) -> bool:
-        """Whether it is proven."""
-        ...
+    proven: bool = True
+    #: Why it is not proven, in words; empty where it is.
+    problem: str = ""
 
-    @property
-    def problem(self) -> str:
-        """Why it is not proven, in words; empty where it is."""
-        ...
-
-    def due_in_seconds(self, now: datetime) -> float:
+    def due_in_seconds(self, now: datetime) -> float:  # noqa: ARG002 - subclasses need it
         """Return in how many seconds the proof has to be tried (again); infinite where it is proven."""
-        ...
+        return float("inf")
 
     def attempt(self) -> bool:
         """Try to prove it: one call to the supplier."""
-        ...
+        return True
 
     def look_again(self, now: datetime) -> None:
         """Read once in a while, of a cluster that is proven, what somebody may change of it."""
-        ...
 
     def adapted(self, settings: Settings) -> Settings:
         """Return the settings with what the cluster decides of those that are left to it."""
-        ...
+        return settings
 
     def clock_set(self, by: timedelta) -> None:
         """Take note that the clock was set: the last try was as long ago as it was."""
-        ...

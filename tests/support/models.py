@@ -32,6 +32,7 @@ from provisioner.model.workloads import (
 )
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, find_slices, group_key
+from provisioner.slices.demand.names import pool_name
 from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.planning.launch.capacity import choices_of
 from provisioner.slices.planning.launch.specification import Candidates
@@ -199,7 +200,7 @@ def pool_request(
     """
     candidates = Candidates(settings_, GKE_RULES)
     chosen = choice or choices_of(slice_, settings_).open[0]
-    name = GKE_RULES.pool_name(slice_.workload.name, slice_.id, attempt)
+    name = pool_name(slice_.workload.name, slice_.id, attempt)
     return candidates.specification(slice_, chosen).stamped(name, attempt)
 
 

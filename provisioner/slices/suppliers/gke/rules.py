@@ -11,13 +11,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from provisioner import constants, tpu
-from provisioner.model.capacity import CapacityKind, Network, NodePool, NodePoolRequest, PoolName, Zone
+from provisioner.model.capacity import CapacityKind, Network, NodePool, NodePoolRequest, Zone
 from provisioner.model.choices import CapacityChoice, reservation_parts
 from provisioner.model.fit import NodeView
 from provisioner.settings import Settings, parse_networks, region_of
-from provisioner.slices.demand import Slice, SliceId, allowlists
+from provisioner.slices.demand import Slice, allowlists
 from provisioner.slices.supplier import ImpossibleError, LabelRules, Polling, PoolRules, UnmeetableError
-from provisioner.slices.suppliers import names, nodes
+from provisioner.slices.suppliers import nodes
 from provisioner.slices.suppliers.nodes import CHIP_TAINT, SPOT_TAINT
 from provisioner.tpu import MachineType
 
@@ -139,10 +139,6 @@ class GkeRules:
     supplier_name: str = "GKE"
     labels: LabelRules = _LABELS
     polling: Polling = Polling(backlog_seconds=1.0, busy_seconds=2.0, idle_seconds=60.0)
-
-    def pool_name(self, workload_name: str, slice_id: SliceId, attempt: int) -> PoolName:
-        """Implement `PoolRules.pool_name`."""
-        return names.pool_name(workload_name, slice_id, attempt)
 
     def labels_of_choice(self, slice_: Slice, choice: CapacityChoice) -> Mapping[str, str]:
         """Implement `PoolRules.labels_of_choice`."""

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 from provisioner import constants, tpu
 from provisioner.model import bounds
-from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest, PoolName
+from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.fit import NodeView
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
 from provisioner.settings import Settings
-from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.demand import Slice
 from provisioner.slices.supplier import LabelRules, Polling, PoolRules, UnmeetableError
-from provisioner.slices.suppliers import names, nodes
+from provisioner.slices.suppliers import nodes
 from provisioner.slices.suppliers.nodegroup import node_labels
 
 #: As on GKE, so that a workload which is served there is served here.
@@ -30,10 +30,6 @@ class NodeGroupRules:
     supplier_name: str = "Compute Engine"
     labels: LabelRules = _LABELS
     polling: Polling = Polling(backlog_seconds=1.0, busy_seconds=2.0, idle_seconds=30.0)
-
-    def pool_name(self, workload_name: str, slice_id: SliceId, attempt: int) -> PoolName:
-        """Implement `PoolRules.pool_name`."""
-        return names.pool_name(workload_name, slice_id, attempt)
 
     def labels_of_choice(self, slice_: Slice, choice: CapacityChoice) -> Mapping[str, str]:  # noqa: ARG002 - not needed
         """Implement `PoolRules.labels_of_choice`: all that follow from a choice are on its nodes anyway."""

@@ -10,8 +10,7 @@ from provisioner import kube
 from provisioner.kube import errors
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, OperationName, PoolName, PoolStatus
-from provisioner.slices.supplier import SupplierError
-from provisioner.slices.suppliers.choice import OneApiServer
+from provisioner.slices.supplier import IdentityCheck, SupplierError
 from provisioner.slices.suppliers.nodegroup.supplier import API_ROOT, NodeGroupSupplier, place_of
 from tests.slices.suppliers.nodegroup.test_translate import PLACE, REQUEST
 from tests.support.clock import NOW, FakeClock
@@ -171,7 +170,7 @@ def test_the_place_comes_from_the_settings() -> None:
 
 def test_there_is_nothing_to_prove() -> None:
     """Groups, workloads and nodes are objects of one API server."""
-    identity = OneApiServer()
+    identity = IdentityCheck()
     assert identity.proven
     assert identity.attempt()
     assert identity.due_in_seconds(NOW) == float("inf")
