@@ -18,9 +18,9 @@ from provisioner.runtime.clock import wall_clock
 from provisioner.settings import Settings, given
 from provisioner.slices.journal import Journal
 from provisioner.slices.planning.plan import Plan
-from provisioner.slices.view import View, build_view
+from provisioner.slices.view.build import build_view
 from provisioner.slices.view.timeline import Timeline, Track
-from provisioner.slices.view.types import Entry
+from provisioner.slices.view.types import Entry, View
 
 #: Views are built so far apart.
 _GAP_SECONDS = 0.5

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from provisioner.cli import main
-from provisioner.slices.view import State
+from provisioner.slices.view.types import State
 from tests.simulation import demo_page, logs
 from tests.simulation.demo_page import Demo
 from tests.support.waiting import wait_for

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from provisioner.slices import api
 from provisioner.slices.board import Board, Document
-from provisioner.slices.view import View, build_view
+from provisioner.slices.view.build import build_view
+from provisioner.slices.view.types import View
 from tests.support.board import make_board
 from tests.support.clock import NOW
 from tests.support.models import make_jobset
