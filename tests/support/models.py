@@ -36,7 +36,7 @@ from provisioner.slices.demand.names import pool_name
 from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.planning.launch.capacity import choices_of
 from provisioner.slices.planning.launch.specification import Candidates
-from provisioner.slices.suppliers.gke.rules import GKE_RULES, expected_node, slice_topology
+from provisioner.slices.suppliers.gke.rules import GKE_RULES, slice_topology
 from tests.support.clock import NOW
 from tests.support.settings import settings
 
@@ -213,7 +213,7 @@ def make_slice(workload: Workload, *, job: int = 0, **pod_changes: Any) -> Slice
 
 def make_node(pool: NodePool, index: int = 0, **changes: Any) -> Node:
     """Return a ready node of a pool, as GKE labels it."""
-    view = expected_node(pool)
+    view = GKE_RULES.expected_node(pool)
     fields: dict[str, Any] = {
         "name": f"gke-{pool.name}-{index}",
         "uid": f"uid-of-{pool.name}-{index}",
