@@ -12,7 +12,7 @@ from provisioner.slices.supplier import IdentityCheck, Supplier
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.protocol import Gke
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
-from provisioner.slices.suppliers.nodegroup.supplier import NodeGroupSupplier, place_of
+from provisioner.slices.suppliers.nodegroup.supplier import NodeGroupSupplier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +26,7 @@ class Chosen:
 def choose(settings: Settings, api: kube.KubeApi, gke: Gke | None, clock: Callable[[], datetime]) -> Chosen:
     """Return the supplier of these settings; ValueError where that is GKE and there is no client for it."""
     if settings.on_gce:
-        supplier = NodeGroupSupplier(
-            api=api,
-            place=place_of(settings),
-            clock=clock,
-            capacity_wait_seconds=settings.capacity_wait_seconds,
-        )
-        return Chosen(supplier=supplier, identity=IdentityCheck())
+        return Chosen(supplier=NodeGroupSupplier(api=api, settings=settings, clock=clock), identity=IdentityCheck())
     if gke is None:
         raise ValueError("PROVIDER=gke needs a client of GKE")
     proof = ClusterProof(
