@@ -168,19 +168,16 @@ class Loop(RoundLoop[answers.Answer]):
         every = self.last_plan.poll_seconds if self.last_plan is not None else 0.0
         due = self.pools.due_in_seconds(self.clock(), every_seconds=every) <= 0
         if due:
-            self._fetch()
+            self.pools.fetch()
         plan, snapshot = self._decide_once()
         old = self.pools.age_seconds(self.clock()) > _CREATE_LIST_AGE_SECONDS
         if not due and (plan.deletes or (plan.creates and old)):
             # The first plan was only a reason to look; nothing of it is kept.
-            self._fetch()
+            self.pools.fetch()
             plan, snapshot = self._decide_once()
         self._problems = (self.pools.problem,) if self.pools.problem else ()
         self.metrics.list_age.set(self.pools.age_seconds(self.clock()))
         return plan, snapshot
-
-    def _fetch(self) -> None:
-        self.pools.fetch()
 
     def _decide_once(self) -> tuple[Plan, Snapshot]:
         snapshot = take_snapshot(self.watches, self.pools, self.actor.live_calls())
@@ -202,16 +199,14 @@ class Loop(RoundLoop[answers.Answer]):
         return self.pause_seconds(plan.wake_at, due_in_seconds=due)
 
     def _save_hints(self, *, force: bool = False) -> None:
-        if not self._hints_loaded or not (force or self._hints_due()):
+        due = self.monotonic() - self._hints_saved_monotonic >= _HINTS_GAP_SECONDS
+        if not self._hints_loaded or not (force or due):
             return
         text = hints.to_text(self.memory)
         if text != self._hints:
             self._hints_saved_monotonic = self.monotonic()
             if self.store.save(text):
                 self._hints = text
-
-    def _hints_due(self) -> bool:
-        return self.monotonic() - self._hints_saved_monotonic >= _HINTS_GAP_SECONDS
 
 
 def _notices_while_stalled(snapshot: Snapshot, settings: Settings, problems: Sequence[str]) -> tuple[Notice, ...]:

@@ -176,7 +176,7 @@ class Reporter:
             seconds_in_old=round(seconds, 3) if seconds is not None else None,
             **_describe(state),
         )
-        self._write("pool", _sentence(transition), name, warning=new is Phase.FAILED, state=state)
+        self._write("pool", f"Node pool {name} {_SENTENCES[new]}", name, warning=new is Phase.FAILED, state=state)
         if new.planned:
             self._wanted_at.setdefault(name, transition.at)
         elif new in _TIMED and name in self._wanted_at:
@@ -316,10 +316,6 @@ _SENTENCES = {
     Phase.FAILED: "failed",
     Phase.GONE: "is gone",
 }
-
-
-def _sentence(transition: Transition) -> str:
-    return f"Node pool {transition.pool} {_SENTENCES[transition.new]}"
 
 
 def _log_notice(notice: Notice) -> None:
