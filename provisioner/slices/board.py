@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import msgspec
 
@@ -86,9 +86,10 @@ class Board:
     monotonic: Callable[[], float] = time.monotonic
     journal: Journal = field(default_factory=Journal)
     timeline: Timeline = field(default_factory=Timeline)
+    #: This process decides; else another one does.
+    leading: bool = False
     _published: Published | None = None
     _published_monotonic: float = 0.0
-    _leading: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _built_at: float = float("-inf")
     _document: Document | None = None
@@ -99,25 +100,13 @@ class Board:
 
     def publish(self, snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> None:
         """Take over what a round saw and decided."""
-        self._leading = True
+        self.leading = True
         if snapshot.not_synced:
             # What was decided last is shown, and the problems beside it.
             return
         self.timeline.follow(plan.pools, now)
         self._published = Published(snapshot=snapshot, plan=plan, settings=settings, at=now)
         self._published_monotonic = self.monotonic()
-
-    def lead(self) -> None:
-        """Take note that this process leads, and cannot decide anything yet."""
-        self._leading = True
-
-    def stand_by(self) -> None:
-        """Take note that another process decides."""
-        self._leading = False
-
-    def shift(self, by: timedelta) -> None:
-        """Take note that the clock was set."""
-        self.timeline.shift(by)
 
     def settings(self) -> dict[str, str]:
         """Return the settings in effect, by variable; empty before the first decision."""
@@ -154,7 +143,7 @@ class Board:
         return document
 
     def _build(self, version: int) -> Document:
-        leading = self._leading
+        leading = self.leading
         view = self._view() if leading else None
         return Document(
             version=version,

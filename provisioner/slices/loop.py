@@ -94,14 +94,14 @@ class Loop(RoundLoop[answers.Answer]):
         if not leading:
             self._problems = ()
             self._stalled_since = None
-            self.board.stand_by()
+            self.board.leading = False
             return LONGEST_PAUSE_SECONDS
         # Answers first: they are stamped by the clock as it was until now.
         fold = functools.partial(self._fold, self.pools.by_name())
         self.take_in(self.actor.take_answer, fold, self.reporter.tell_answer)
         self._follow_clock()
         if not self._prepare():
-            self.board.lead()
+            self.board.leading = True
             self._tell_stalled(take_snapshot(self.watches, self.pools))
             return min(LONGEST_PAUSE_SECONDS, max(0.1, self.identity.due_in_seconds(self.clock())))
         plan, snapshot = self._decide()
@@ -144,7 +144,7 @@ class Loop(RoundLoop[answers.Answer]):
         self.memory = shifted(self.memory, by)
         self.pools.clock_set(by)
         self.identity.clock_set(by)
-        self.board.shift(by)
+        self.board.timeline.shift(by)
 
     def _prepare(self) -> bool:
         now = self.clock()

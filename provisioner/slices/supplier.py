@@ -79,38 +79,23 @@ class LabelRules:
     copyable: frozenset[str]
 
 
-class PoolRules(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRules:
     """The rules that the node pools of a supplier follow. Pure: equal inputs, equal answers."""
 
-    @property
-    def polling(self) -> Polling:
-        """How often they are listed: each list is a call to the supplier."""
-        ...
-
-    @property
-    def supplier_name(self) -> str:
-        """As messages name the supplier."""
-        ...
-
-    @property
-    def labels(self) -> LabelRules:
-        """What may be asked of the labels of their nodes."""
-        ...
-
-    def labels_of_choice(self, slice_: Slice, choice: CapacityChoice) -> Mapping[str, str]:
-        """Return the labels that nodes of a choice of capacity have only where the pool is asked for them."""
-        ...
-
-    def complete(self, request: NodePoolRequest, slice_: Slice, settings: Settings) -> NodePoolRequest:
-        """Add to the facts of a slice what this supplier's pools need beside them.
-
-        Raises UnmeetableError where no pool can be had so. Depends on the slice's shape and on what its pods ask for.
-        """
-        ...
-
-    def expected_node(self, pool: NodePool) -> NodeView:
-        """Predict how the scheduler will see a node of a pool."""
-        ...
+    #: As messages name the supplier.
+    supplier_name: str
+    #: How often the pools are listed: each list is a call to the supplier.
+    polling: Polling
+    #: What may be asked of the labels of their nodes.
+    labels: LabelRules
+    #: Returns the labels that nodes of a choice of capacity have only where the pool is asked for them.
+    labels_of_choice: Callable[[Slice, CapacityChoice], Mapping[str, str]]
+    #: Adds to the facts of a slice what this supplier's pools need beside them. Raises UnmeetableError where no pool
+    #: can be had so. Depends on the slice's shape and on what its pods ask for.
+    complete: Callable[[NodePoolRequest, Slice, Settings], NodePoolRequest]
+    #: Predicts how the scheduler will see a node of a pool.
+    expected_node: Callable[[NodePool], NodeView]
 
 
 class Supplier(Protocol):

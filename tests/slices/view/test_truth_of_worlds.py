@@ -225,7 +225,7 @@ def _set_clock(trial: Trial, which: int) -> None:
     by = timedelta(hours=2) * (1 if which % 2 else -1)
     trial.world.now += by
     trial.world.memory = shifted(trial.world.memory, by)
-    trial.board.shift(by)
+    trial.board.timeline.shift(by)
 
 
 def _change_settings(trial: Trial, which: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -85,59 +85,47 @@ def _of_kind(kind: _Kind) -> Mapping[str, str]:
     return labels
 
 
-@dataclass(frozen=True, slots=True)
-class GkeRules:
-    """Implements `PoolRules`."""
-
-    supplier_name: str = "GKE"
-    labels: LabelRules = _LABELS
-    polling: Polling = Polling(backlog_seconds=1.0, busy_seconds=2.0, idle_seconds=60.0)
-
-    def labels_of_choice(self, slice_: Slice, choice: CapacityChoice) -> Mapping[str, str]:
-        """Implement `PoolRules.labels_of_choice`."""
-        labels: dict[str, str] = {}
-        if choice.reservation:
-            labels[constants.RESERVATION_AFFINITY] = "specific"
-        selector = slice_.requirements.node_selector
-        if choice.kind is CapacityKind.FLEX_START and constants.MAX_RUN_SECONDS in selector:
-            labels[constants.MAX_RUN_SECONDS] = selector[constants.MAX_RUN_SECONDS]
-        return labels
-
-    def complete(self, request: NodePoolRequest, slice_: Slice, settings: Settings) -> NodePoolRequest:
-        """Implement `PoolRules.complete`: placement, disks, identity and networks of the nodes."""
-        shape, selector = slice_.shape, slice_.requirements.node_selector
-        if shape is None:
-            raise UnmeetableError(slice_.shape_problem)
-        policy_name = _workload_policy(shape, selector)
-        own_policy = policy_name not in ("", _default_policy(shape))
-        spot = (nodes.SPOT_TAINT,) if request.capacity is CapacityKind.SPOT else ()
-        return replace(
-            request,
-            labels={**request.labels, constants.POOL_TOPOLOGY: request.topology} if own_policy else request.labels,
-            taints=(*spot, *request.taints),
-            placement_topology=_placed_topology(shape, settings),
-            policy_name=policy_name,
-            disk_type=nodes.disk_type(shape, settings),
-            service_account=nodes.service_account(slice_, settings),
-            oauth_scopes=settings.node_oauth_scopes,
-            auto_upgrade=bool(settings.auto_upgrade),
-            tags=settings.node_tags,
-            additional_networks=_networks(slice_, settings),
-            max_pods_per_node=settings.max_pods_per_node,
-            secure_boot=settings.node_secure_boot,
-            secondary_boot_disk=settings.node_secondary_disk,
-            confidential_storage=settings.node_confidential_storage,
-            boot_disk_kms_key=settings.node_boot_disk_kms_key,
-        )
-
-    def expected_node(self, pool: NodePool) -> NodeView:
-        """Implement `PoolRules.expected_node`."""
-        spot = (nodes.SPOT_TAINT,) if pool.capacity is CapacityKind.SPOT else ()
-        return nodes.expected_node(pool, lambda accelerator, machine: _labels(pool, accelerator.label, machine), spot)
+def _labels_of_choice(slice_: Slice, choice: CapacityChoice) -> Mapping[str, str]:
+    labels: dict[str, str] = {}
+    if choice.reservation:
+        labels[constants.RESERVATION_AFFINITY] = "specific"
+    selector = slice_.requirements.node_selector
+    if choice.kind is CapacityKind.FLEX_START and constants.MAX_RUN_SECONDS in selector:
+        labels[constants.MAX_RUN_SECONDS] = selector[constants.MAX_RUN_SECONDS]
+    return labels
 
 
-#: They have no state.
-GKE_RULES: PoolRules = GkeRules()
+def _complete(request: NodePoolRequest, slice_: Slice, settings: Settings) -> NodePoolRequest:
+    """Add placement, disks, identity and networks of the nodes."""
+    shape, selector = slice_.shape, slice_.requirements.node_selector
+    if shape is None:
+        raise UnmeetableError(slice_.shape_problem)
+    policy_name = _workload_policy(shape, selector)
+    own_policy = policy_name not in ("", _default_policy(shape))
+    spot = (nodes.SPOT_TAINT,) if request.capacity is CapacityKind.SPOT else ()
+    return replace(
+        request,
+        labels={**request.labels, constants.POOL_TOPOLOGY: request.topology} if own_policy else request.labels,
+        taints=(*spot, *request.taints),
+        placement_topology=_placed_topology(shape, settings),
+        policy_name=policy_name,
+        disk_type=nodes.disk_type(shape, settings),
+        service_account=nodes.service_account(slice_, settings),
+        oauth_scopes=settings.node_oauth_scopes,
+        auto_upgrade=bool(settings.auto_upgrade),
+        tags=settings.node_tags,
+        additional_networks=_networks(slice_, settings),
+        max_pods_per_node=settings.max_pods_per_node,
+        secure_boot=settings.node_secure_boot,
+        secondary_boot_disk=settings.node_secondary_disk,
+        confidential_storage=settings.node_confidential_storage,
+        boot_disk_kms_key=settings.node_boot_disk_kms_key,
+    )
+
+
+def _expected_node(pool: NodePool) -> NodeView:
+    spot = (nodes.SPOT_TAINT,) if pool.capacity is CapacityKind.SPOT else ()
+    return nodes.expected_node(pool, lambda accelerator, machine: _labels(pool, accelerator.label, machine), spot)
 
 
 def slice_topology(*, placement_topology: str, labels: Mapping[str, str], policy_name: str, machine_type: str) -> str:
@@ -180,3 +168,13 @@ def _networks(slice_: Slice, settings: Settings) -> tuple[Network, ...]:
     if problem:
         raise UnmeetableError(problem)
     return networks
+
+
+GKE_RULES = PoolRules(
+    supplier_name="GKE",
+    polling=Polling(backlog_seconds=1.0, busy_seconds=2.0, idle_seconds=60.0),
+    labels=_LABELS,
+    labels_of_choice=_labels_of_choice,
+    complete=_complete,
+    expected_node=_expected_node,
+)
