@@ -78,9 +78,9 @@ def _metrics() -> Metrics:
     for method in ("get", "list", "create", "delete", "operation"):
         for kind in (None, "quota", "stockout", "unknown"):
             metrics.observe_gke_call(method, seconds=0.2, error_kind=kind)
-    metrics.set_slices({"provisioning": _SLICES // 2, "in_use": _SLICES // 2})
-    metrics.set_node_pools({"provisioning": _SLICES // 2, "in_use": _SLICES // 2})
-    metrics.set_chips({"provisioning": 4 * _SLICES, "in_use": 4 * _SLICES})
+    metrics.slices.replace({"provisioning": _SLICES // 2, "in_use": _SLICES // 2})
+    metrics.node_pools.replace({"provisioning": _SLICES // 2, "in_use": _SLICES // 2})
+    metrics.chips.replace({"provisioning": 4 * _SLICES, "in_use": 4 * _SLICES})
     metrics.observe_round(seconds=0.1, result="ok", ended_at_seconds=0.0)
     metrics.observe_decide(seconds=0.1)
     return metrics

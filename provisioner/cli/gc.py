@@ -14,7 +14,7 @@ from provisioner.cli.output import ExitCode, plain, show, write
 from provisioner.cli.remote import Remote, RemoteError, remote_options
 from provisioner.model.moments import clock
 from provisioner.slices.board import Document
-from provisioner.slices.view import PoolView, State
+from provisioner.slices.view.types import PoolView, State
 
 
 @click.command(

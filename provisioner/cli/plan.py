@@ -23,7 +23,6 @@ from provisioner.cli.remote import Remote, remote_options
 from provisioner.model.capacity import NodePoolRequest, PoolName
 from provisioner.settings import Settings
 from provisioner.slices.offline.forecast import Forecast, PlannedPool, forecast
-from provisioner.slices.suppliers.nodegroup.supplier import place_of
 from provisioner.slices.suppliers.nodegroup.translate import group_document
 from provisioner.slices.suppliers.rules import rules_of
 
@@ -312,8 +311,7 @@ def _data(result: _Result) -> dict[str, Any]:
 def _request_json_of(effective: Settings) -> Callable[[NodePoolRequest], dict[str, Any]]:
     """Return what writes down what a create sends."""
     if effective.on_gce:
-        place = place_of(effective)
-        return lambda request: group_document(request, place)
+        return lambda request: group_document(request, effective)
     # Google's library takes a quarter of a second: only where its messages are shown.
     from provisioner.slices.suppliers.gke.translate import create_request_json  # noqa: PLC0415
 

@@ -16,9 +16,8 @@ from provisioner.cli.output import ExitCode, plain, write
 from provisioner.cli.remote import Remote, RemoteError, remote_options
 from provisioner.model.moments import clock
 from provisioner.slices.board import Document
-from provisioner.slices.view import PoolView, SliceView, State, View
 from provisioner.slices.view.explain import for_how_long
-from provisioner.slices.view.types import RUNS
+from provisioner.slices.view.types import RUNS, PoolView, SliceView, State, View
 
 #: What somebody has to look at comes first.
 _ORDER = (

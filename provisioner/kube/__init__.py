@@ -1,4 +1,4 @@
-"""The Kubernetes boundary: list-watches, live reads, Lease election, Events, hints.
+"""The Kubernetes boundary: list-watches, live reads, Lease election, Events.
 
 No type and no exception of the kubernetes package leaves it; every failure is a ClusterError (see errors.py).
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     )
     from provisioner.kube.events import EventRecorder
     from provisioner.kube.fields import MalformedObject
-    from provisioner.kube.hints import HintsStore
     from provisioner.kube.lease import LeaseElector, pod_of
     from provisioner.kube.listwatch import ListWatch
     from provisioner.kube.live import (
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "WATCH_DEFAULTS", "Api", "ClusterError", "Collection", "CombinedWatch", "Conflict", "EventRecorder",
-    "Forbidden", "Gone", "HintsStore", "Invalid", "KubeApi", "KubeconfigError", "LeaseElector", "ListWatch",
+    "Forbidden", "Gone", "Invalid", "KubeApi", "KubeconfigError", "LeaseElector", "ListWatch",
     "Malformed", "MalformedObject", "Namespace", "NotFound", "PoolNode", "Timeouts",
     "TooManyRequests", "Unauthorized", "Unavailable", "Watch", "WatchOptions", "connect", "cordon",
     "cordon_open_node", "list_nodes_of_pool", "list_provider_ids_without_tpus", "namespaces", "nodes", "parse_node",
@@ -58,7 +57,6 @@ _HOMES = {
     "TooManyRequests Unauthorized Unavailable",
     "events": "EventRecorder",
     "fields": "MalformedObject",
-    "hints": "HintsStore",
     "lease": "LeaseElector pod_of",
     "listwatch": "ListWatch",
     "live": "PoolNode cordon cordon_open_node list_nodes_of_pool list_provider_ids_without_tpus release uncordon",

@@ -1,4 +1,4 @@
-"""A certificate authority of one process: it signs for servers and clients, and nobody keeps its key, unless asked to.
+"""A certificate authority of one process, whose key nobody keeps.
 
 So what it has signed is never renewed and never revoked: whoever needs more makes another authority.
 """
@@ -6,10 +6,8 @@ So what it has signed is never renewed and never revoked: whoever needs more mak
 from __future__ import annotations
 
 import datetime as dt
-import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -27,20 +25,6 @@ class KeyPair:
     certificate_pem: bytes
     key_pem: bytes
 
-    def write(self, directory: Path, name: str) -> tuple[Path, Path]:
-        """Write name.crt and name.key (readable by the owner alone); return their paths."""
-        certificate, key = directory / f"{name}.crt", directory / f"{name}.key"
-        certificate.write_bytes(self.certificate_pem)
-        write_private(key, self.key_pem)
-        return certificate, key
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file that nobody but its owner could ever read."""
-    path.unlink(missing_ok=True)
-    path.touch(mode=0o600, exist_ok=False)
-    path.write_bytes(content)
-
 
 def new_key() -> ec.EllipticCurvePrivateKey:
     """Make a private key of the kind that all these certificates have."""
@@ -55,14 +39,14 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 class Authority:
-    """A certificate authority that lives in memory; its key leaves it by `pair` alone.
+    """A certificate authority that lives in memory.
 
     It, and all that it signs, is valid for the duration `valid` from `now` on.
     """
 
     def __init__(self, name: str, *, now: dt.datetime, valid: dt.timedelta) -> None:
         self._from, self._until = now - _BACKDATED, now + valid
-        self._key = new_key()
+        self.key = new_key()
         self._name = _name(name)
         usage = x509.KeyUsage(
             digital_signature=True,
@@ -76,10 +60,10 @@ class Authority:
             decipher_only=False,
         )
         self._certificate = (
-            self._builder(self._name, self._key.public_key())
+            self._builder(self._name, self.key.public_key())
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(usage, critical=True)
-            .sign(self._key, hashes.SHA256())
+            .sign(self.key, hashes.SHA256())
         )
 
     @property
@@ -87,42 +71,27 @@ class Authority:
         """The authority's own certificate."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
-    def pair(self) -> KeyPair:
-        """Return the authority's own certificate and key, for a program that signs in its place."""
-        return KeyPair(certificate_pem=self.certificate_pem, key_pem=private_pem(self._key))
+    def server(self, common_name: str, *, names: Sequence[str]) -> KeyPair:
+        """Return a serving certificate for DNS names."""
+        alternatives = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
+        return self.issue(_name(common_name), [ExtendedKeyUsageOID.SERVER_AUTH], alternatives)
 
-    def server(
-        self, common_name: str, *, names: Sequence[str], addresses: Sequence[str] = (), also_client: bool = False
-    ) -> KeyPair:
-        """Return a serving certificate for the DNS names and IP addresses."""
-        alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in names]
-        alternatives += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
-        return self._issue(
-            _name(common_name),
-            usages=[ExtendedKeyUsageOID.SERVER_AUTH, *([ExtendedKeyUsageOID.CLIENT_AUTH] if also_client else [])],
-            alternatives=x509.SubjectAlternativeName(alternatives),
-        )
-
-    def client(self, user: str, *, groups: Sequence[str] = ()) -> KeyPair:
-        """Return a client certificate: the API server takes the user and the groups from it."""
-        return self._issue(_name(user, groups=groups), usages=[ExtendedKeyUsageOID.CLIENT_AUTH])
-
-    def _issue(
+    def issue(
         self,
-        subject: x509.Name,
-        *,
+        of: x509.Name,
         usages: Sequence[x509.ObjectIdentifier],
         alternatives: x509.SubjectAlternativeName | None = None,
     ) -> KeyPair:
+        """Return a new key and its certificate."""
         key = new_key()
         builder = (
-            self._builder(subject, key.public_key())
+            self._builder(of, key.public_key())
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         )
         if alternatives is not None:
             builder = builder.add_extension(alternatives, critical=False)
-        certificate = builder.sign(self._key, hashes.SHA256())
+        certificate = builder.sign(self.key, hashes.SHA256())
         return KeyPair(certificate_pem=certificate.public_bytes(serialization.Encoding.PEM), key_pem=private_pem(key))
 
     def _builder(self, subject: x509.Name, public_key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
@@ -136,10 +105,9 @@ class Authority:
             .not_valid_after(self._until)
             # Strict verifiers, such as Python's since 3.13, ask for both identifiers.
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
         )
 
 
-def _name(common_name: str, *, groups: Sequence[str] = ()) -> x509.Name:
-    attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
-    return x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])

@@ -1,9 +1,7 @@
 """Acting: sends what was decided, and hands the answers back to the loop.
 
-Nothing here waits for a long operation: a call is submitted, and later rounds see how it went. Every call runs on one
-small pool of threads; the loop's thread never waits for any of them.
-
-Changes of nodes that Kubernetes rejects: tried again after longer and longer waits, and told to administrators.
+Nothing here waits for a long operation: a call is submitted to a pool of threads, and later rounds see how it went.
+Changes of nodes that Kubernetes rejects are tried again after longer and longer waits, and are an alert in the end.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -34,8 +32,7 @@ _log = structlog.get_logger(__name__)
 #: Longest that one mutating call to a supplier takes (the client's time-out): with less lease left, none is made.
 CALL_TIMEOUT_SECONDS = 10.0
 _NO_LEASE = Failure(kind=FailureKind.UNAVAILABLE, message=NO_LEASE)
-
-
+#: Between two tries of a change of a node.
 _FIRST_SECONDS = 1.0
 _CAP_SECONDS = 60.0
 #: A change that is rejected for this long is an alert.
@@ -176,35 +173,15 @@ class Actor(CallingActor[Answer]):
         return _NO_LEASE if self.lease_seconds() <= CALL_TIMEOUT_SECONDS else None
 
     def _delete(self, delete: Delete) -> Answer:
-        def answer(
-            result: DeleteResult,
-            *,
-            reason: str = "",
-            told: str = "",
-            failure: Failure | None = None,
-            wait_seconds: float | None = None,
-        ) -> DeleteAnswer:
-            return DeleteAnswer(
-                name=delete.name,
-                at=self.clock(),
-                result=result,
-                reason=reason,
-                told=told,
-                failure=failure,
-                wait_seconds=wait_seconds,
-            )
-
-        def no_lease() -> DeleteAnswer:
-            return answer(DeleteResult.FAILED, reason=_NO_LEASE.message, failure=_NO_LEASE)
+        def answer(result: DeleteResult, **details: Any) -> DeleteAnswer:
+            return DeleteAnswer(name=delete.name, at=self.clock(), result=result, **details)
 
         try:
-            if self._lack_of_lease() is not None:
-                return no_lease()
-            self.gate.pass_through(delete)
-            # Again: the gate may have taken long.
-            if self._lack_of_lease() is not None:
-                return no_lease()
-            operation = self.supplier.delete_pool(delete.name)
+            if self._lack_of_lease() is None:
+                self.gate.pass_through(delete)
+                # Again: the gate may have taken long.
+                if self._lack_of_lease() is None:
+                    return answer(DeleteResult.ACCEPTED, operation=self.supplier.delete_pool(delete.name))
         except NeededError as error:
             return answer(DeleteResult.NEEDED, reason=str(error))
         except SettlingError as error:
@@ -222,7 +199,7 @@ class Actor(CallingActor[Answer]):
             _log.exception("delete.crashed", node_pool=delete.name)
             failure = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error))
             return answer(DeleteResult.FAILED, reason=repr(error), failure=failure)
-        return DeleteAnswer(name=delete.name, at=self.clock(), result=DeleteResult.ACCEPTED, operation=operation)
+        return answer(DeleteResult.FAILED, reason=_NO_LEASE.message, failure=_NO_LEASE)
 
     def _look_up(self, look_up: LookUp) -> Answer:
         try:

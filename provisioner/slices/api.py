@@ -15,9 +15,8 @@ import msgspec
 from provisioner.runtime.pages import Content, Page
 from provisioner.slices import page
 from provisioner.slices.board import About, Board, Document
-from provisioner.slices.view import CapacityView, PoolView, SliceView, WorkloadView
 from provisioner.slices.view.timeline import Track
-from provisioner.slices.view.types import Entry
+from provisioner.slices.view.types import CapacityView, Entry, PoolView, SliceView, WorkloadView
 
 ROOT: Final = "/api/v1"
 _JSON = "application/json"

@@ -21,6 +21,7 @@ from provisioner.slices import api as board_api
 from provisioner.slices.act import Actor
 from provisioner.slices.board import About, Board
 from provisioner.slices.gate import Gate
+from provisioner.slices.hints import HintsStore
 from provisioner.slices.loop import Loop
 from provisioner.slices.meter import Meter
 from provisioner.slices.metrics import Metrics
@@ -102,7 +103,7 @@ def build(
         ),
         metrics=metrics,
         board=board,
-        store=kube.HintsStore(api, settings.own_namespace),
+        store=HintsStore(api, settings.own_namespace),
         is_leader=replica.is_leader,
         clock=clock,
         wake=replica.wake,

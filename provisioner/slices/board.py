@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import msgspec
 
@@ -18,9 +18,9 @@ from provisioner.runtime.clock import wall_clock
 from provisioner.settings import Settings, given
 from provisioner.slices.journal import Journal
 from provisioner.slices.planning.plan import Plan
-from provisioner.slices.view import View, build_view
+from provisioner.slices.view.build import build_view
 from provisioner.slices.view.timeline import Timeline, Track
-from provisioner.slices.view.types import Entry
+from provisioner.slices.view.types import Entry, View
 
 #: Views are built so far apart.
 _GAP_SECONDS = 0.5
@@ -86,9 +86,10 @@ class Board:
     monotonic: Callable[[], float] = time.monotonic
     journal: Journal = field(default_factory=Journal)
     timeline: Timeline = field(default_factory=Timeline)
+    #: This process decides; else another one does.
+    leading: bool = False
     _published: Published | None = None
     _published_monotonic: float = 0.0
-    _leading: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _built_at: float = float("-inf")
     _document: Document | None = None
@@ -99,25 +100,13 @@ class Board:
 
     def publish(self, snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> None:
         """Take over what a round saw and decided."""
-        self._leading = True
+        self.leading = True
         if snapshot.not_synced:
             # What was decided last is shown, and the problems beside it.
             return
         self.timeline.follow(plan.pools, now)
         self._published = Published(snapshot=snapshot, plan=plan, settings=settings, at=now)
         self._published_monotonic = self.monotonic()
-
-    def lead(self) -> None:
-        """Take note that this process leads, and cannot decide anything yet."""
-        self._leading = True
-
-    def stand_by(self) -> None:
-        """Take note that another process decides."""
-        self._leading = False
-
-    def shift(self, by: timedelta) -> None:
-        """Take note that the clock was set."""
-        self.timeline.shift(by)
 
     def settings(self) -> dict[str, str]:
         """Return the settings in effect, by variable; empty before the first decision."""
@@ -154,7 +143,7 @@ class Board:
         return document
 
     def _build(self, version: int) -> Document:
-        leading = self._leading
+        leading = self.leading
         view = self._view() if leading else None
         return Document(
             version=version,
@@ -166,7 +155,7 @@ class Board:
             stalled=view is not None and self.monotonic() - self._published_monotonic >= _STALLED_SECONDS,
             view=view,
             tracks=tuple(sorted(self.timeline.tracks(), key=lambda each: each.segments[0].since)),
-            activity=tuple(self.journal.since()),
+            activity=tuple(self.journal.entries()),
         )
 
     def _view(self) -> View | None:

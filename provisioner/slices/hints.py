@@ -1,9 +1,9 @@
-"""The part of the memory that is worth keeping over a crash, as text for one ConfigMap.
+"""The part of the memory that is worth keeping over a crash, as text in one ConfigMap.
 
 Kept: since when pools are idle (or an hour's timer would start anew), back-off (or a create that blocks the cluster for
 half an hour would be repeated), where slices last ran, the creates of the last hour (for a limit on them), and the
 attempt of creates that no list confirms yet (so that the same name is sent again, and no other). Anything that cannot
-be read back, or has no room, is left out: losing it is safe.
+be read back, or has no room, is left out: losing it is safe. So no failed exchange raises, and the last writer wins.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, TypeVar
 
-from provisioner import constants
+import structlog
+
+from provisioner import constants, kube
+from provisioner.kube.protocol import JsonObject, collection_path, object_path
 from provisioner.model import bounds
 from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.model.workloads import GroupKey, WorkloadUid
@@ -24,6 +27,7 @@ from provisioner.slices.planning.memory.state import Backoff, Memory
 #: More than any slice will ever need; keeps a spoilt hint from making absurd names.
 _MOST_ATTEMPTS = 1_000_000
 
+_log = structlog.get_logger(__name__)
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
@@ -137,3 +141,74 @@ def _backoff_in(content: Any) -> Backoff:
         since=_moment(content["since"]),
         until=_moment(content["until"]),
     )
+
+
+class HintsStore:
+    """The ConfigMap `tpu-provisioner-hints` in the provisioner's own namespace."""
+
+    def __init__(self, api: kube.Api, namespace: str) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._path = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace=namespace)
+        self._last_cause = ""
+        #: The object as it was last read or written; None: read it before it is written.
+        self._read: JsonObject | None = None
+
+    def load(self) -> dict[str, str]:
+        """Return the stored hints; empty where there are none or they can't be read."""
+        try:
+            self._read = self._api.get(self._path)
+        except kube.NotFound:
+            _log.info("hints.not_found", namespace=self._namespace, config_map=constants.HINTS_CONFIGMAP_NAME)
+            return {}
+        except kube.ClusterError as error:
+            _log.warning("hints.load_failed", namespace=self._namespace, error=str(error))
+            return {}
+        return dict(self._read.get("data") or {})
+
+    def save(self, data: Mapping[str, str]) -> bool:
+        """Create or update the hints; False when that failed, which is logged once per cause.
+
+        Keys that are stored and not given stay: another release may know them.
+        """
+        try:
+            self._read = self._written(data)
+        except kube.ClusterError as error:
+            # What is there now is not known.
+            self._read = None
+            cause = f"{type(error).__name__} {error.status} {error.reason}"
+            if cause != self._last_cause:
+                self._last_cause = cause
+                _log.warning("hints.save_failed", namespace=self._namespace, error=str(error))
+            return False
+        self._last_cause = ""
+        return True
+
+    def _written(self, data: Mapping[str, str]) -> JsonObject:
+        """Update the data and nothing else: labels and annotations belong to whoever installed the object."""
+        try:
+            if self._read is not None:
+                try:
+                    return self._api.put(self._path, _updated(self._read, data))
+                except kube.Conflict:
+                    # Somebody else wrote: their metadata is kept.
+                    _log.debug("hints.changed_meanwhile", namespace=self._namespace)
+            return self._api.put(self._path, _updated(self._api.get(self._path), data))
+        except kube.NotFound:
+            return self._api.post(
+                collection_path("configmaps", namespace=self._namespace),
+                {
+                    "apiVersion": "v1",
+                    "kind": "ConfigMap",
+                    "metadata": {
+                        "name": constants.HINTS_CONFIGMAP_NAME,
+                        "namespace": self._namespace,
+                        "labels": {"app.kubernetes.io/managed-by": constants.MANAGER},
+                    },
+                    "data": dict(data),
+                },
+            )
+
+
+def _updated(raw: JsonObject, data: Mapping[str, str]) -> JsonObject:
+    return {**raw, "data": {**(raw.get("data") or {}), **data}}

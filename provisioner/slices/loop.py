@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from provisioner import constants, kube
+from provisioner import constants
 from provisioner.model.capacity import NodePool, PoolName
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Workloads
@@ -51,7 +51,7 @@ class Loop(RoundLoop[answers.Answer]):
     reporter: Reporter
     metrics: Metrics
     board: Board
-    store: kube.HintsStore
+    store: hints.HintsStore
     is_leader: Callable[[], bool]
     #: None: nothing is measured but what the plan says.
     meter: Meter | None = None
@@ -94,14 +94,14 @@ class Loop(RoundLoop[answers.Answer]):
         if not leading:
             self._problems = ()
             self._stalled_since = None
-            self.board.stand_by()
+            self.board.leading = False
             return LONGEST_PAUSE_SECONDS
         # Answers first: they are stamped by the clock as it was until now.
         fold = functools.partial(self._fold, self.pools.by_name())
         self.take_in(self.actor.take_answer, fold, self.reporter.tell_answer)
         self._follow_clock()
         if not self._prepare():
-            self.board.lead()
+            self.board.leading = True
             self._tell_stalled(take_snapshot(self.watches, self.pools))
             return min(LONGEST_PAUSE_SECONDS, max(0.1, self.identity.due_in_seconds(self.clock())))
         plan, snapshot = self._decide()
@@ -144,14 +144,14 @@ class Loop(RoundLoop[answers.Answer]):
         self.memory = shifted(self.memory, by)
         self.pools.clock_set(by)
         self.identity.clock_set(by)
-        self.board.shift(by)
+        self.board.timeline.shift(by)
 
     def _prepare(self) -> bool:
         now = self.clock()
         if not self.identity.proven:
             if self.identity.due_in_seconds(now) <= 0:
                 self.identity.attempt()
-            self.metrics.set_cluster_proven(proven=self.identity.proven)
+            self.metrics.proven.set(self.identity.proven)
             self._problems = (self.identity.problem,) if self.identity.problem else ()
         else:
             self.identity.look_again(now)
@@ -168,19 +168,16 @@ class Loop(RoundLoop[answers.Answer]):
         every = self.last_plan.poll_seconds if self.last_plan is not None else 0.0
         due = self.pools.due_in_seconds(self.clock(), every_seconds=every) <= 0
         if due:
-            self._fetch()
+            self.pools.fetch()
         plan, snapshot = self._decide_once()
         old = self.pools.age_seconds(self.clock()) > _CREATE_LIST_AGE_SECONDS
         if not due and (plan.deletes or (plan.creates and old)):
             # The first plan was only a reason to look; nothing of it is kept.
-            self._fetch()
+            self.pools.fetch()
             plan, snapshot = self._decide_once()
         self._problems = (self.pools.problem,) if self.pools.problem else ()
-        self.metrics.set_pool_list_age(seconds=self.pools.age_seconds(self.clock()))
+        self.metrics.list_age.set(self.pools.age_seconds(self.clock()))
         return plan, snapshot
-
-    def _fetch(self) -> None:
-        self.pools.fetch()
 
     def _decide_once(self) -> tuple[Plan, Snapshot]:
         snapshot = take_snapshot(self.watches, self.pools, self.actor.live_calls())
@@ -202,16 +199,14 @@ class Loop(RoundLoop[answers.Answer]):
         return self.pause_seconds(plan.wake_at, due_in_seconds=due)
 
     def _save_hints(self, *, force: bool = False) -> None:
-        if not self._hints_loaded or not (force or self._hints_due()):
+        due = self.monotonic() - self._hints_saved_monotonic >= _HINTS_GAP_SECONDS
+        if not self._hints_loaded or not (force or due):
             return
         text = hints.to_text(self.memory)
         if text != self._hints:
             self._hints_saved_monotonic = self.monotonic()
             if self.store.save(text):
                 self._hints = text
-
-    def _hints_due(self) -> bool:
-        return self.monotonic() - self._hints_saved_monotonic >= _HINTS_GAP_SECONDS
 
 
 def _notices_while_stalled(snapshot: Snapshot, settings: Settings, problems: Sequence[str]) -> tuple[Notice, ...]:

@@ -43,20 +43,23 @@ class Meter:
         self._measure_startups(plan, supply, now)
         self._measure_waiting(plan, now)
         limited = (each.key for each in plan.notices if each.reason == constants.LIMIT_REACHED)
-        self.metrics.set_limits(plan.limits, waiting=Counter(key.partition(" ")[0] for key in limited))
-        in_flight = operations_under_way(snapshot.pools, plan.memory)
-        self.metrics.set_operations(len(in_flight), limit=plan.memory.operations.limit)
+        waiting = Counter(key.partition(" ")[0] for key in limited)
+        self.metrics.limit.replace({(each.limit, each.scope): each.most for each in plan.limits})
+        self.metrics.limit_used.replace({(each.limit, each.scope): each.used for each in plan.limits})
+        self.metrics.limit_waiting.replace({each.limit: 0 for each in plan.limits} | waiting)
+        self.metrics.operations.set(len(operations_under_way(snapshot.pools, plan.memory)))
+        self.metrics.operations_limit.set(plan.memory.operations.limit or 0)
 
     def _measure_startups(self, plan: Plan, supply: Mapping[PoolName, Supply], now: datetime) -> None:
         self._startups = follow(self._startups, plan.pools, now)
         for stage, seconds in self._startups.measured:
-            self.metrics.observe_startup(stage, seconds=seconds)
-        self.metrics.set_longest_wait(seconds=self._startups.longest_wait_seconds)
+            self.metrics.startup_seconds.labels(stage.value).observe(seconds)
+        self.metrics.longest_wait.set(self._startups.longest_wait_seconds)
         for transition in plan.transitions:
             if transition.new is Phase.FAILED:
                 failed = supply.get(transition.pool)
                 failure = failed.pool.failure if failed is not None else None
-                self.metrics.count_pool_failure(failure.kind.value if failure is not None else NOT_READY)
+                self.metrics.pool_failures.labels(failure.kind.value if failure is not None else NOT_READY).inc()
 
     def _measure_waiting(self, plan: Plan, now: datetime) -> None:
         memory = plan.memory
@@ -66,9 +69,10 @@ class Meter:
             kind = each.failure.kind.value
             blocking[kind] += each.until > now
             oldest[kind] = max(oldest.get(kind, 0.0), (now - each.since).total_seconds())
-        self.metrics.set_waiting_creates(blocking=blocking, oldest_seconds=oldest)
-        self.metrics.set_notices(Counter(each.reason for each in plan.notices))
-        self.metrics.set_unneeded_overdue(seconds=_overdue_seconds(memory, plan.pools, self.settings, now))
+        self.metrics.backoff_blocking.replace(blocking)
+        self.metrics.backoff_oldest.replace(oldest)
+        self.metrics.notices.replace(Counter(each.reason for each in plan.notices))
+        self.metrics.overdue.set(_overdue_seconds(memory, plan.pools, self.settings, now))
 
     def _measure_usage(self, states: tuple[PoolState, ...], supply: Mapping[PoolName, Supply]) -> None:
         """Count the time since the last round for what chips were doing then."""
@@ -93,7 +97,8 @@ class Meter:
         costs: defaultdict[Account, float] = defaultdict(float)
         for use in pools if prices else ():
             costs[use.account] += use.cost_per_hour
-        self.metrics.set_cost_per_hour(costs, unpriced_chips=usage.unpriced_chips(pools) if prices else 0)
+        self.metrics.cost_per_hour.replace(costs)
+        self.metrics.unpriced.set(usage.unpriced_chips(pools) if prices else 0)
 
     def _opened(self, use: PoolUse | None) -> PoolUse | None:
         """Begin a counter at zero where there is none: one that begins with a number hides it from `increase`."""

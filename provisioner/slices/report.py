@@ -113,7 +113,7 @@ class Reporter:
 
     def _tell_create(self, answer: CreateAnswer) -> None:
         create = self._creates.pop(answer.name, None)
-        self.metrics.count_create(answer.failure.kind.value if answer.failure is not None else "ok")
+        self.metrics.creates.labels(answer.failure.kind.value if answer.failure is not None else "ok").inc()
         if answer.failure is not None:
             why = f"{answer.failure.kind.value.replace('_', ' ')}: {answer.failure.message}"
             self._write("create", f"The create of node pool {answer.name} failed: {why}", answer.name, warning=True)
@@ -139,7 +139,7 @@ class Reporter:
         reason = delete.reason.value if delete is not None else "unknown"
         kind = answer.failure.kind.value if answer.failure is not None else answer.result.value
         accepted = answer.result in (DeleteResult.ACCEPTED, DeleteResult.GONE)
-        self.metrics.count_delete(reason, result="ok" if accepted else kind)
+        self.metrics.deletes.labels(reason, "ok" if accepted else kind).inc()
         if accepted:
             self._accepted.add(answer.name)
             _log.info("node_pool.delete_accepted", node_pool=answer.name, reason=reason)
@@ -176,7 +176,7 @@ class Reporter:
             seconds_in_old=round(seconds, 3) if seconds is not None else None,
             **_describe(state),
         )
-        self._write("pool", _sentence(transition), name, warning=new is Phase.FAILED, state=state)
+        self._write("pool", f"Node pool {name} {_SENTENCES[new]}", name, warning=new is Phase.FAILED, state=state)
         if new.planned:
             self._wanted_at.setdefault(name, transition.at)
         elif new in _TIMED and name in self._wanted_at:
@@ -185,7 +185,7 @@ class Reporter:
                 if (name, phase) not in self._timed:
                     self._timed.add((name, phase))
                     took = (transition.at - self._wanted_at[name]).total_seconds()
-                    self.metrics.observe_time_to_phase(phase.value, seconds=took)
+                    self.metrics.phase_seconds.labels(phase.value).observe(took)
         leader = pod_ref(state.leader) if state is not None and state.leader is not None else None
         workload = workload_ref(state.workload) if state is not None and state.workload is not None else None
         made = transition.old is not None and (transition.old.planned or transition.old is Phase.PROVISIONING)
@@ -268,7 +268,7 @@ class Reporter:
             _log.info("alert.ended", kind=kind, node_pool=pool or None)
             self.journal.write(self.clock(), "alert", f"Over: {kind.replace('_', ' ')} {pool}".rstrip(), pool=pool)
         self._alerts = frozenset(now)
-        self.metrics.set_alerts(Counter(alert.kind for alert in alerts))
+        self.metrics.alerts.replace(Counter(alert.kind for alert in alerts))
 
     def _write(
         self, kind: str, message: str, pool: PoolName, *, warning: bool = False, state: PoolState | None = None
@@ -291,17 +291,17 @@ class Reporter:
         chips: Counter[str] = Counter()
         for state in plan.pools:
             chips[_CHIP_STATE[state.phase]] += state.chips
-        self.metrics.set_chips(chips)
+        self.metrics.chips.replace(chips)
         created = (state for state in plan.pools if not state.phase.before_create)
-        self.metrics.set_node_pools(Counter(state.phase.value for state in created))
+        self.metrics.node_pools.replace(Counter(state.phase.value for state in created))
         slices = (state for state in plan.pools if state.slice_id is not None and state.workload is not None)
-        self.metrics.set_slices(Counter(state.phase.value for state in slices))
+        self.metrics.slices.replace(Counter(state.phase.value for state in slices))
         backoffs = (*plan.memory.backoffs.values(), *plan.memory.slice_backoffs.values())
-        self.metrics.set_backoff(Counter(each.failure.kind.value for each in backoffs))
+        self.metrics.backoff.replace(Counter(each.failure.kind.value for each in backoffs))
         calls = plan.memory.deletes.values()
         # One that is being tried again is blocked until the answer says otherwise, or an alert would start anew.
         held_up = (call.state is not CallState.ACCEPTED and call.postponed_since is not None for call in calls)
-        self.metrics.set_deletes_blocked(sum(held_up))
+        self.metrics.deletes_blocked.set(sum(held_up))
 
 
 _SENTENCES = {
@@ -316,10 +316,6 @@ _SENTENCES = {
     Phase.FAILED: "failed",
     Phase.GONE: "is gone",
 }
-
-
-def _sentence(transition: Transition) -> str:
-    return f"Node pool {transition.pool} {_SENTENCES[transition.new]}"
 
 
 def _log_notice(notice: Notice) -> None:

@@ -30,7 +30,7 @@ from provisioner.model.capacity import Failure, NodePool, NodePoolRequest, Opera
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.fit import NodeView
 from provisioner.settings import Settings
-from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.demand import Slice
 
 #: Says why nothing may be changed now; None: it may.
 Blocked = Callable[[], Failure | None]
@@ -79,45 +79,23 @@ class LabelRules:
     copyable: frozenset[str]
 
 
-class PoolRules(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRules:
     """The rules that the node pools of a supplier follow. Pure: equal inputs, equal answers."""
 
-    @property
-    def polling(self) -> Polling:
-        """How often they are listed: each list is a call to the supplier."""
-        ...
-
-    @property
-    def supplier_name(self) -> str:
-        """As messages name the supplier."""
-        ...
-
-    @property
-    def labels(self) -> LabelRules:
-        """What may be asked of the labels of their nodes."""
-        ...
-
-    def labels_of_choice(self, slice_: Slice, choice: CapacityChoice) -> Mapping[str, str]:
-        """Return the labels that nodes of a choice of capacity have only where the pool is asked for them."""
-        ...
-
-    def pool_name(self, workload_name: str, slice_id: SliceId, attempt: int) -> PoolName:
-        """Return the name of the pool for one attempt of a slice.
-
-        Another slice, or attempt, has another name; what the pool is asked to be does not change it.
-        """
-        ...
-
-    def complete(self, request: NodePoolRequest, slice_: Slice, settings: Settings) -> NodePoolRequest:
-        """Add to the facts of a slice what this supplier's pools need beside them.
-
-        Raises UnmeetableError where no pool can be had so. Depends on the slice's shape and on what its pods ask for.
-        """
-        ...
-
-    def expected_node(self, pool: NodePool) -> NodeView:
-        """Predict how the scheduler will see a node of a pool."""
-        ...
+    #: As messages name the supplier.
+    supplier_name: str
+    #: How often the pools are listed: each list is a call to the supplier.
+    polling: Polling
+    #: What may be asked of the labels of their nodes.
+    labels: LabelRules
+    #: Returns the labels that nodes of a choice of capacity have only where the pool is asked for them.
+    labels_of_choice: Callable[[Slice, CapacityChoice], Mapping[str, str]]
+    #: Adds to the facts of a slice what this supplier's pools need beside them. Raises UnmeetableError where no pool
+    #: can be had so. Depends on the slice's shape and on what its pods ask for.
+    complete: Callable[[NodePoolRequest, Slice, Settings], NodePoolRequest]
+    #: Predicts how the scheduler will see a node of a pool.
+    expected_node: Callable[[NodePool], NodeView]
 
 
 class Supplier(Protocol):
@@ -155,38 +133,31 @@ class Supplier(Protocol):
         ...
 
 
-class IdentityCheck(Protocol):
+class IdentityCheck:
     """Whether the supplier and the API server are proven to serve one cluster. Used by the loop's thread alone.
 
-    Otherwise a wrong setting would read every pool of another cluster as unneeded.
+    Otherwise a wrong setting would read every pool of another cluster as unneeded. Where node pools and workloads are
+    objects of one API server it is certain: then this class is the check, and nothing has to be done.
     """
 
-    @property
-    def proven(self) -> bool:
-        """Whether it is proven."""
-        ...
+    proven: bool = True
+    #: Why it is not proven, in words; empty where it is.
+    problem: str = ""
 
-    @property
-    def problem(self) -> str:
-        """Why it is not proven, in words; empty where it is."""
-        ...
-
-    def due_in_seconds(self, now: datetime) -> float:
+    def due_in_seconds(self, now: datetime) -> float:  # noqa: ARG002 - subclasses need it
         """Return in how many seconds the proof has to be tried (again); infinite where it is proven."""
-        ...
+        return float("inf")
 
     def attempt(self) -> bool:
         """Try to prove it: one call to the supplier."""
-        ...
+        return True
 
     def look_again(self, now: datetime) -> None:
         """Read once in a while, of a cluster that is proven, what somebody may change of it."""
-        ...
 
     def adapted(self, settings: Settings) -> Settings:
         """Return the settings with what the cluster decides of those that are left to it."""
-        ...
+        return settings
 
     def clock_set(self, by: timedelta) -> None:
         """Take note that the clock was set: the last try was as long ago as it was."""
-        ...

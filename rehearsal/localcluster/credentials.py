@@ -16,7 +16,8 @@ from pathlib import Path
 import yaml
 from cryptography.hazmat.primitives import serialization
 
-from provisioner.runtime.authority import Authority, KeyPair, new_key, private_pem, write_private
+from provisioner.runtime.authority import KeyPair, new_key, private_pem
+from rehearsal.authority import Authority, write, write_private
 from rehearsal.localcluster.ports import HOST
 
 _VALID = dt.timedelta(days=365)
@@ -71,24 +72,23 @@ class Credentials:
         authority_path = directory / "ca.crt"
         authority_path.write_bytes(authority.certificate_pem)
         kubelets = Authority("tpu-provisioner local kubelets", now=dt.datetime.now(dt.UTC), valid=_VALID).pair()
-        kubelet_authority = kubelets.write(directory, "kubelets")
+        kubelet_authority = write(kubelets, directory, "kubelets")
         client_authorities = directory / "clients.crt"
         client_authorities.write_bytes(authority.certificate_pem + kubelets.certificate_pem)
-        server = authority.server(
-            "kube-apiserver", names=_SERVER_NAMES, addresses=(HOST, "::1", _SERVICE_ADDRESS)
-        ).write(directory, "server")
+        addresses = (HOST, "::1", _SERVICE_ADDRESS)
+        of_server = authority.server_at("kube-apiserver", names=_SERVER_NAMES, addresses=addresses)
+        server = write(of_server, directory, "server")
         # Only who has this key gets at etcd's data, and etcd itself is known by it.
-        etcd = authority.server("etcd", names=("localhost",), addresses=(HOST,), also_client=True).write(
-            directory, "etcd"
-        )
+        of_etcd = authority.server_at("etcd", names=("localhost",), addresses=(HOST,), also_client=True)
+        etcd = write(of_etcd, directory, "etcd")
         webhooks = directory / "webhooks"
         webhooks.mkdir()
-        authority.server("webhooks", names=("localhost",), addresses=(HOST,)).write(webhooks, "tls")
+        write(authority.server_at("webhooks", names=("localhost",), addresses=(HOST,)), webhooks, "tls")
         private, public = _service_account_keys()
         write_private(directory / "service-accounts.key", private)
         (directory / "service-accounts.pub").write_bytes(public)
         clients = {name: authority.client(user, groups=groups) for name, (user, groups) in _CLIENTS.items()}
-        admin = clients[ADMIN].write(directory, ADMIN)
+        admin = write(clients[ADMIN], directory, ADMIN)
         return cls(
             directory=directory,
             authority_pem=authority.certificate_pem,

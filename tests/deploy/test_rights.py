@@ -15,6 +15,7 @@ from provisioner import constants, kube
 from provisioner.kube import KubeApi
 from provisioner.kube.protocol import LEASES_ROOT, object_path
 from provisioner.model.workloads import WorkloadKind
+from provisioner.slices.hints import HintsStore
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB, live
 from provisioner.workloads.watches import watch_pods, watch_workloads
 from rehearsal.demos import Rehearsal
@@ -171,13 +172,13 @@ def _get_workload(kind: WorkloadKind) -> Try:
 
 
 def _load_hints(api: KubeApi, rehearsal: Rehearsal) -> str:
-    store = kube.HintsStore(api, NAMESPACE)
+    store = HintsStore(api, NAMESPACE)
     rehearsal.api.patch(_HINTS, {"data": {"kept": "yes"}})
     return "" if store.load().get("kept") == "yes" else "hints are not loaded"
 
 
 def _save_hints(api: KubeApi, rehearsal: Rehearsal) -> str:
-    return "" if kube.HintsStore(api, NAMESPACE).save({"kept": "yes"}) else "hints are not saved"
+    return "" if HintsStore(api, NAMESPACE).save({"kept": "yes"}) else "hints are not saved"
 
 
 _COORDINATION = "coordination.k8s.io"

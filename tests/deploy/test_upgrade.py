@@ -24,6 +24,7 @@ from provisioner import constants, kube
 from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
 from provisioner.kube.quantities import format_micro_time
 from provisioner.slices.demand import group_key
+from provisioner.slices.hints import HintsStore
 from rehearsal.demos import Rehearsal
 from rehearsal.demos.world import CLUSTER, LOCATION, PROJECT, ZONE
 from tests.deploy import mainjob, tools
@@ -315,7 +316,7 @@ def test_from_kustomize_to_helm(
     """Helm takes over every object, the hints keep what is in them, and uninstalling leaves nothing of the overlay."""
     hints = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace=NAMESPACE)
     try:
-        store = kube.HintsStore(rehearsal.api, NAMESPACE)
+        store = HintsStore(rehearsal.api, NAMESPACE)
         store.load()
         assert store.save({"kept": "yes"})
         assert "successfully rolled out" in reader.run("takeover")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from provisioner.slices.view import State
+from provisioner.slices.view.types import State
 from tests.page.screenshots import MOST_BYTES, PICTURES
 
 _ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from typing import Any
 
 from selenium import webdriver
 
-from provisioner.slices.view import State
+from provisioner.slices.view.types import State
 from tests.support.page import (
     HandMadeBoard,
     a_browser,

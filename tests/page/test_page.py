@@ -13,8 +13,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
 
 from provisioner.model.capacity import FailureKind
-from provisioner.slices.view import AlertView, BackoffView, LimitView, NoticeView, State
 from provisioner.slices.view.timeline import Track
+from provisioner.slices.view.types import AlertView, BackoffView, LimitView, NoticeView, State
 from tests.support.board import make_board
 from tests.support.clock import NOW, FakeClock
 from tests.support.models import make_jobset

@@ -13,7 +13,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
-from provisioner.slices.view import AlertView, BackoffView, LimitView, NoticeView, State
+from provisioner.slices.view.types import AlertView, BackoffView, LimitView, NoticeView, State
 from tests.support.clock import NOW
 from tests.support.page import (
     NO_CAPACITY,

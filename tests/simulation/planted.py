@@ -33,6 +33,7 @@ from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, Wo
 from provisioner.runtime.clock import FollowedClock
 from provisioner.slices import act
 from provisioner.slices.demand import SliceId
+from provisioner.slices.demand.names import pool_name
 from provisioner.slices.gate import Gate
 from provisioner.slices.planning import decide, ownership
 from provisioner.slices.planning import round as rounds
@@ -46,7 +47,6 @@ from provisioner.slices.planning.retire import unneeded
 from provisioner.slices.planning.round import Supply
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke import client, identity_check, translate
-from provisioner.slices.suppliers.names import pool_name
 from provisioner.slices.view import build as view_build
 from provisioner.slices.view.timeline import Timeline
 from provisioner.workloads import pods

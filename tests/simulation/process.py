@@ -23,6 +23,7 @@ from provisioner.runtime.clock import FollowedClock
 from provisioner.settings import Settings
 from provisioner.slices.act import Actor, RejectedChanges
 from provisioner.slices.gate import Gate
+from provisioner.slices.hints import HintsStore
 from provisioner.slices.loop import Loop
 from provisioner.slices.observe import PoolList, make_watches
 from provisioner.slices.planning.plan import Plan
@@ -158,7 +159,7 @@ class Process:
             ),
             metrics=metrics,
             board=self.board,
-            store=kube.HintsStore(api, settings.own_namespace),
+            store=HintsStore(api, settings.own_namespace),
             is_leader=(lambda: elector.is_leader) if elector is not None else lambda: True,
             clock=clock,
             wake=threading.Event(),

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from provisioner.slices.planning.plan import Plan
-from provisioner.slices.view import State, View, build_view
+from provisioner.slices.view.build import build_view
 from provisioner.slices.view.explain import explain
+from provisioner.slices.view.types import State, View
 from rehearsal.simulators.gke.records import PoolStatus
 from tests.simulation.pools import is_ours
 from tests.support.truths import untrue

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from provisioner.cli import main
-from provisioner.slices.view import State
+from provisioner.slices.view.types import State
 from tests.simulation import demo_page, logs
 from tests.simulation.demo_page import Demo
 from tests.support.waiting import wait_for
@@ -37,7 +37,7 @@ def test_the_teams_come_are_served_and_have_every_day_s_trouble() -> None:
     assert sum(each.state is State.RUNNING for each in view.slices) >= 5
     assert any("topology 3x4 is not valid" in each.reason for each in view.slices if "oops" in each.workload)
     assert any(each.cost_per_hour for each in view.pools)
-    assert len({each.kind for each in board.journal.since()}) >= 3
+    assert len({each.kind for each in board.journal.entries()}) >= 3
 
 
 def test_page_and_commands_find_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from provisioner.slices import api
 from provisioner.slices.board import Board, Document
-from provisioner.slices.view import View, build_view
+from provisioner.slices.view.build import build_view
+from provisioner.slices.view.types import View
 from tests.support.board import make_board
 from tests.support.clock import NOW
 from tests.support.models import make_jobset
@@ -51,7 +52,7 @@ class Stage:
                 for _ in range(300):
                     self.board.journal.write(world.now, "pool", "flaps", workload=f"JobSet/team-{number % 3}/train")
             case 6:
-                self.board.stand_by()
+                self.board.leading = False
                 return
             case _:
                 world.pass_time(40)
@@ -116,7 +117,7 @@ def test_a_last_decision_that_is_long_ago_is_a_change_that_is_told_once() -> Non
     stage.publish()
     stage.later()
     assert not stage.board.document().stalled
-    stage.board.stand_by()
+    stage.board.leading = False
     stage.seconds += 500
     assert not stage.board.document().stalled
 
@@ -195,7 +196,7 @@ def test_a_follower_shows_no_view() -> None:
     """What it saw when it led is no longer so; it says who leads, and when that changes."""
     stage = Stage()
     stage.act(0)
-    stage.board.stand_by()
+    stage.board.leading = False
     stage.board.leader = lambda: "pod-b"
     document = stage.board.document()
     assert (document.leading, document.view, document.leader) == (False, None, "pod-b")

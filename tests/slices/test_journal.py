@@ -19,7 +19,7 @@ def write(journal: Journal, namespace: str, times: int = 1) -> None:
 
 def namespaces(journal: Journal) -> Counter[str]:
     """Count the entries of each namespace."""
-    return Counter(each.workload.split("/")[1] if each.workload else "" for each in journal.since())
+    return Counter(each.workload.split("/")[1] if each.workload else "" for each in journal.entries())
 
 
 def test_the_last_entries_are_kept() -> None:
@@ -27,9 +27,8 @@ def test_the_last_entries_are_kept() -> None:
     journal = Journal()
     for number in range(MOST_ENTRIES + 20):
         journal.write(NOW, "pool", f"message {number}")
-    entries = journal.since()
+    entries = journal.entries()
     assert (len(entries), entries[0].number, entries[-1].number) == (MOST_ENTRIES, 21, MOST_ENTRIES + 20)
-    assert [each.number for each in journal.since(MOST_ENTRIES + 18)] == [MOST_ENTRIES + 19, MOST_ENTRIES + 20]
 
 
 def test_a_workload_that_flaps_does_not_push_out_the_entries_of_others() -> None:
@@ -39,8 +38,8 @@ def test_a_workload_that_flaps_does_not_push_out_the_entries_of_others() -> None
     write(journal, "", 30)
     write(journal, "noisy", 10_000)
     assert namespaces(journal) == {"quiet": 20, "": 30, "noisy": 450}
-    assert [each.number for each in journal.since()][:50] == list(range(1, 51))
-    assert journal.since()[50].number == 10_050 - 450 + 1
+    assert [each.number for each in journal.entries()][:50] == list(range(1, 51))
+    assert journal.entries()[50].number == 10_050 - 450 + 1
 
 
 def test_two_that_flap_share_the_room() -> None:
@@ -56,7 +55,7 @@ def test_of_as_many_namespaces_as_entries_the_oldest_goes() -> None:
     journal = Journal()
     for number in range(MOST_ENTRIES + 7):
         write(journal, f"team-{number}")
-    assert [each.number for each in journal.since()] == list(range(8, MOST_ENTRIES + 8))
+    assert [each.number for each in journal.entries()] == list(range(8, MOST_ENTRIES + 8))
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", "c", ""]), st.integers(1, 15)), max_size=12))
@@ -66,7 +65,7 @@ def test_what_is_kept_is_as_even_as_it_can_be(writes: list[tuple[str, int]]) -> 
     for namespace, times in writes:
         write(journal, namespace, times)
         written += [namespace] * times
-    kept, counts, wrote = journal.since(), namespaces(journal), Counter(written)
+    kept, counts, wrote = journal.entries(), namespaces(journal), Counter(written)
     assert len(kept) == min(len(written), 20)
     assert [each.number for each in kept] == sorted(each.number for each in kept)
     for namespace, count in counts.items():

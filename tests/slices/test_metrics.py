@@ -1,4 +1,4 @@
-"""Every metric: its name, its labels, and what the setters do to it."""
+"""Every metric: its name, its labels, and what the methods do to it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 
 from provisioner.model.capacity import FailureKind
 from provisioner.slices.metrics import CHIP_STATES, PREFIX, Metrics
-from provisioner.slices.planning.plan import DeleteReason, LimitUse
-from provisioner.slices.startups import Stage
+from provisioner.slices.planning.plan import DeleteReason
 from provisioner.slices.suppliers.gke.decorators import CallMetrics
 from provisioner.slices.usage import Account
 
@@ -42,69 +41,7 @@ SETTERS: list[Any] = [
         1,
         id="a call is counted by status",
     ),
-    pytest.param(
-        lambda m: m.set_operations(3, limit=5), "gke_operations_in_flight", {}, 3, id="operations in progress"
-    ),
-    pytest.param(lambda m: m.set_operations(3, limit=5), "gke_operations_limit", {}, 5, id="the learned limit"),
-    pytest.param(lambda m: m.set_operations(3, limit=None), "gke_operations_limit", {}, 0, id="a limit not learned"),
     pytest.param(lambda m: m.observe_loop_lag(seconds=0.5), "loop_lag_seconds_sum", {}, 0.5, id="the lag of a round"),
-    pytest.param(lambda m: m.set_pool_list_age(seconds=7.0), "pool_list_age_seconds", {}, 7, id="the list's age"),
-    pytest.param(
-        lambda m: m.observe_startup(Stage.READY, seconds=90.0),
-        "slice_startup_seconds_sum",
-        {"stage": "ready"},
-        90,
-        id="the start of a slice",
-    ),
-    pytest.param(lambda m: m.set_longest_wait(seconds=9.0), "longest_wait_seconds", {}, 9, id="the longest wait"),
-    pytest.param(
-        lambda m: m.count_pool_failure("stockout"),
-        "node_pool_failures_total",
-        {"kind": "stockout"},
-        1,
-        id="a pool that failed",
-    ),
-    pytest.param(
-        lambda m: m.set_unneeded_overdue(seconds=60.0), "unneeded_overdue_seconds", {}, 60, id="an overdue pool"
-    ),
-    pytest.param(
-        lambda m: m.set_notices({"SliceStuck": 2}), "notices", {"reason": "SliceStuck"}, 2, id="standing notices"
-    ),
-    pytest.param(
-        lambda m: m.set_waiting_creates(blocking={"quota": 2}, oldest_seconds={"quota": 70.0}),
-        "backoff_blocking",
-        {"kind": "quota"},
-        2,
-        id="back-offs in the way",
-    ),
-    pytest.param(
-        lambda m: m.set_waiting_creates(blocking={"quota": 2}, oldest_seconds={"quota": 70.0}),
-        "backoff_oldest_seconds",
-        {"kind": "quota"},
-        70,
-        id="the oldest back-off",
-    ),
-    pytest.param(
-        lambda m: m.set_limits((LimitUse("MAX_CHIPS", "all", 64, 32),), waiting={}),
-        "limit",
-        {"limit": "MAX_CHIPS", "scope": "all"},
-        64,
-        id="a limit",
-    ),
-    pytest.param(
-        lambda m: m.set_limits((LimitUse("MAX_CHIPS", "all", 64, 32),), waiting={}),
-        "limit_used",
-        {"limit": "MAX_CHIPS", "scope": "all"},
-        32,
-        id="a limit's use",
-    ),
-    pytest.param(
-        lambda m: m.set_limits((), waiting={"MAX_CHIPS": 3}),
-        "limit_waiting_slices",
-        {"limit": "MAX_CHIPS"},
-        3,
-        id="slices that a limit keeps out",
-    ),
     pytest.param(
         lambda m: m.count_usage(_ACCOUNT, chip_seconds=2.5, cost=None),
         "chip_seconds_total",
@@ -118,20 +55,6 @@ SETTERS: list[Any] = [
         _ACCOUNT_LABELS,
         2.5,
         id="their cost",
-    ),
-    pytest.param(
-        lambda m: m.set_cost_per_hour({_ACCOUNT: 1.5}, unpriced_chips=4),
-        "cost_per_hour",
-        _ACCOUNT_LABELS,
-        1.5,
-        id="the cost of an hour",
-    ),
-    pytest.param(
-        lambda m: m.set_cost_per_hour({_ACCOUNT: 1.5}, unpriced_chips=4),
-        "unpriced_chips",
-        {},
-        4,
-        id="chips without a price",
     ),
     pytest.param(
         lambda m: m.observe_round(seconds=0.5, result="ok", ended_at_seconds=1000.0),
@@ -157,27 +80,6 @@ SETTERS: list[Any] = [
     pytest.param(
         lambda m: m.observe_decide(seconds=0.25), "decide_duration_seconds_sum", {}, 0.25, id="a decision is measured"
     ),
-    pytest.param(lambda m: m.set_slices({"wanted": 3}), "slices", {"phase": "wanted"}, 3, id="slices"),
-    pytest.param(lambda m: m.set_node_pools({"ready": 2}), "node_pools", {"phase": "ready"}, 2, id="node pools"),
-    pytest.param(lambda m: m.set_chips({"idle": 256}), "chips", {"state": "idle"}, 256, id="chips"),
-    pytest.param(lambda m: m.set_deletes_blocked(4), "deletes_blocked", {}, 4, id="blocked deletes"),
-    pytest.param(lambda m: m.set_alerts({"pool_stuck": 1}), "alerts", {"kind": "pool_stuck"}, 1, id="alerts"),
-    pytest.param(lambda m: m.set_backoff({"stockout": 1}), "backoff_active", {"kind": "stockout"}, 1, id="back-offs"),
-    pytest.param(lambda m: m.count_create("ok"), "creates_total", {"result": "ok"}, 1, id="creates"),
-    pytest.param(
-        lambda m: m.count_delete("jobset_gone", result="ok"),
-        "deletes_total",
-        {"reason": "jobset_gone", "result": "ok"},
-        1,
-        id="deletes",
-    ),
-    pytest.param(
-        lambda m: m.observe_time_to_phase("ready", seconds=90.0),
-        "time_to_phase_seconds_sum",
-        {"phase": "ready"},
-        90,
-        id="time to a phase",
-    ),
     pytest.param(lambda m: m.count_events_dropped(3), "events_dropped_total", {}, 3, id="dropped events"),
     pytest.param(
         lambda m: m.set_watch("pods", synced=True, last_contact_age_seconds=3.0),
@@ -194,7 +96,6 @@ SETTERS: list[Any] = [
         id="a watch was heard",
     ),
     pytest.param(lambda m: m.set_leader(leading=True), "leader", {}, 1, id="the leader"),
-    pytest.param(lambda m: m.set_cluster_proven(proven=True), "cluster_proven", {}, 1, id="the proof"),
 ]
 
 
@@ -217,8 +118,8 @@ def test_success_is_no_error() -> None:
 def test_what_is_gone_is_zero() -> None:
     """A phase that no slice is in any more is 0 and not what it was."""
     metrics = Metrics(version="1")
-    metrics.set_slices({"wanted": 3, "ready": 1})
-    metrics.set_slices({"ready": 2})
+    metrics.slices.replace({"wanted": 3, "ready": 1})
+    metrics.slices.replace({"ready": 2})
     values = {phase: metrics.registry.get_sample_value(P + "slices", {"phase": phase}) for phase in ("wanted", "ready")}
     assert values == {"wanted": 0, "ready": 2}
 
@@ -242,12 +143,6 @@ def test_what_is_counted_is_there_from_the_start() -> None:
     assert [each for each in wanted if metrics.registry.get_sample_value(P + each[0], each[1]) != 0] == []
 
 
-def test_unknown_chip_state() -> None:
-    """A state of chips that does not exist is a mistake."""
-    with pytest.raises(ValueError, match=r"chip states \['lost'\]"):
-        Metrics(version="1").set_chips({"lost": 1})
-
-
 def test_exposition() -> None:
     """Every metric has the prefix, a help text and bounded labels; two instances do not meet."""
     Metrics(version="other")
@@ -266,7 +161,7 @@ def test_exposition() -> None:
 def test_buckets_span_simulator_and_scarcity() -> None:
     """Times to a phase are told apart from a tenth of a second to two hours."""
     metrics = Metrics(version="1")
-    metrics.observe_time_to_phase("ready", seconds=0.05)
+    metrics.phase_seconds.labels("ready").observe(0.05)
     bounds = [
         float(sample.labels["le"])
         for family in metrics.registry.collect()

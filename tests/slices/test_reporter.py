@@ -115,7 +115,7 @@ def test_a_postponed_delete_is_told(world: World) -> None:
     assert message == f"Node pool {pool} is not deleted yet: unfinished pods of others are on it"
     assert {each.kind for each in failed} == {"Warning"}
     assert len({each.key for each in failed}) == 1
-    assert any("other/stray" in each.message for each in world.board.journal.since())
+    assert any("other/stray" in each.message for each in world.board.journal.entries())
     assert metric(world, "deletes_blocked 1.0")
 
 
@@ -360,7 +360,7 @@ def test_a_failed_pool_that_pods_of_others_are_on_names_none_of_them(world: Worl
     world.kube.put_object(stray, raw_foreign_pod("stray", f"gke-test-{pool}-0"))
     world.gke.set_pool(replace(world.gke.pools[pool], status=PoolStatus.ERROR))
     world.rounds(10, every_seconds=5)
-    assert any("other/stray" in each.message for each in world.board.journal.since())
+    assert any("other/stray" in each.message for each in world.board.journal.entries())
     assert "NodePoolDeletionFailed" in {each.reason for each in world.recorder.told}
     assert not any("stray" in each.message for each in world.recorder.told)
 

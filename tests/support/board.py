@@ -6,7 +6,8 @@ from collections.abc import Callable
 from datetime import datetime
 
 from provisioner.slices.board import About, Board
-from provisioner.slices.view import View, build_view
+from provisioner.slices.view.build import build_view
+from provisioner.slices.view.types import View
 from tests.support.world import World
 
 

@@ -18,6 +18,7 @@ from provisioner.model.workloads import ObjectRef, WorkloadKind
 from provisioner.runtime.clock import FollowedClock
 from provisioner.slices.act import Actor, RejectedChanges
 from provisioner.slices.gate import Gate
+from provisioner.slices.hints import HintsStore
 from provisioner.slices.loop import Loop
 from provisioner.slices.meter import Meter
 from provisioner.slices.metrics import Metrics
@@ -165,7 +166,7 @@ class World:
             ),
             metrics=self.metrics,
             board=self.board,
-            store=kube.HintsStore(self.kube, "tpu-provisioner-system"),
+            store=HintsStore(self.kube, "tpu-provisioner-system"),
             is_leader=lambda: self.leading,
             clock=self.time,
             wake=self.wake,

@@ -32,10 +32,11 @@ from provisioner.model.workloads import (
 )
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, find_slices, group_key
+from provisioner.slices.demand.names import pool_name
 from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.planning.launch.capacity import choices_of
 from provisioner.slices.planning.launch.specification import Candidates
-from provisioner.slices.suppliers.gke.rules import GKE_RULES, expected_node, slice_topology
+from provisioner.slices.suppliers.gke.rules import GKE_RULES, slice_topology
 from tests.support.clock import NOW
 from tests.support.settings import settings
 
@@ -199,7 +200,7 @@ def pool_request(
     """
     candidates = Candidates(settings_, GKE_RULES)
     chosen = choice or choices_of(slice_, settings_).open[0]
-    name = GKE_RULES.pool_name(slice_.workload.name, slice_.id, attempt)
+    name = pool_name(slice_.workload.name, slice_.id, attempt)
     return candidates.specification(slice_, chosen).stamped(name, attempt)
 
 
@@ -212,7 +213,7 @@ def make_slice(workload: Workload, *, job: int = 0, **pod_changes: Any) -> Slice
 
 def make_node(pool: NodePool, index: int = 0, **changes: Any) -> Node:
     """Return a ready node of a pool, as GKE labels it."""
-    view = expected_node(pool)
+    view = GKE_RULES.expected_node(pool)
     fields: dict[str, Any] = {
         "name": f"gke-{pool.name}-{index}",
         "uid": f"uid-of-{pool.name}-{index}",

@@ -22,9 +22,8 @@ from selenium.webdriver.common.by import By
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from provisioner.slices import api
 from provisioner.slices.board import About, Board, Document
-from provisioner.slices.view import CapacityView, PoolView, SliceView, State, View, WorkloadView
 from provisioner.slices.view.timeline import Segment, Track
-from provisioner.slices.view.types import Entry
+from provisioner.slices.view.types import CapacityView, Entry, PoolView, SliceView, State, View, WorkloadView
 from tests.support.clock import NOW
 
 #: Chromium as Debian names it, and its driver.

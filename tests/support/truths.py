@@ -10,8 +10,7 @@ from provisioner import constants
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Workloads
 from provisioner.slices.planning.plan import DeleteReason, Plan
-from provisioner.slices.view import PoolView, SliceView, State, View
-from provisioner.slices.view.types import HOST_READY, HOST_RUNNING, RUNS
+from provisioner.slices.view.types import HOST_READY, HOST_RUNNING, RUNS, PoolView, SliceView, State, View
 
 #: A slice that waits has one of these, or is told soon.
 _WAITS = frozenset(

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+from provisioner.model import bounds
+
 #: Keys and indexes from the object down to a field.
 Path = tuple[str | int, ...]
 #: Kinds that only hold others.
@@ -80,9 +82,6 @@ def dotted(path: Path) -> str:
         if isinstance(step, int):
             text += f"[{step}]"
         else:
-            text += f".{_cut(step)}" if step.isidentifier() else f"[{_cut(step)}]"
+            key = bounds.cut(step, _MOST_CHARACTERS)
+            text += f".{key}" if step.isidentifier() else f"[{key}]"
     return text.removeprefix(".")
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"

@@ -17,6 +17,7 @@ from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Requirements, Workload, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, allowlists
+from provisioner.slices.demand.names import pool_name
 from provisioner.slices.offline.documents import Document, Path
 from provisioner.slices.offline.expand import Template, is_made_up
 from provisioner.slices.offline.findings import Finding, Severity
@@ -267,7 +268,7 @@ class _Verdicts:
     ) -> None:
         uid = slice_.workload.uid
         if is_made_up(uid):
-            name = self.rules.pool_name(slice_.workload.name, slice_.id, 0)
+            name = pool_name(slice_.workload.name, slice_.id, 0)
             message = message.replace(name, shown_name(name))
         self._say(self.subjects[uid], message, severity, slice_=slice_, reason=reason, impossible=impossible)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from dataclasses import replace
 
 from provisioner.settings import Settings
@@ -22,19 +21,12 @@ _MOST_WITHIN_LIMITS = 256
 _ORDER = {severity: place for place, severity in enumerate(Severity)}
 
 
-def judge(
-    raw: object,
-    settings: Settings,
-    rules: PoolRules,
-    *,
-    namespace: str = "default",
-    namespace_labels: Mapping[str, str] | None = None,
-) -> tuple[Finding, ...]:
+def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str = "default") -> tuple[Finding, ...]:
     """Return what the provisioner would say of an object if it were created now, in a cluster without any node pool.
 
     `raw` is the object as decoded JSON: a JobSet, LeaderWorkerSet, Job or Pod, or one of any other kind whose pods
     may request chips, such as a StatefulSet. `namespace` is where it is created if it does not say so itself.
-    `namespace_labels` are those of its namespace; None: they are not known, and OPT_IN_LABEL is not judged.
+    OPT_IN_LABEL is not judged: the labels of the namespace are not known.
 
     Errors come first. Of each finding `message` has the words of the Event, if the provisioner would send one, and
     `reason` its reason; `field` is the field that it is about, such as "spec.replicatedJobs[0].replicas", and `path`
@@ -47,13 +39,10 @@ def judge(
     the first that is refused, but no more than 256: a limit of more slices than that is left to the Event. `slices` is
     not counted, and always 1.
     """
-    if namespace_labels is None:
-        settings = replace(settings, opt_in_label=None)
-    document = Document(raw)
-    spaces = {namespace_of(document, namespace): namespace_labels or {}}
+    settings, document = replace(settings, opt_in_label=None), Document(raw)
 
     def look(most_of_template: int) -> tuple[Reading, Forecast]:
-        reading = Reading(settings, namespace, most_of_template=most_of_template, namespace_labels=dict(spaces))
+        reading = Reading(settings, namespace, most_of_template=most_of_template)
         read_document(reading, document, 1)
         return reading, forecast_of(reading, rules)
 

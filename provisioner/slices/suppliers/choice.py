@@ -1,13 +1,10 @@
-"""Which supplier the settings choose, put together with what it needs.
-
-That node pools and workloads are of one cluster, which is certain where both are objects of one API server.
-"""
+"""Which supplier the settings choose, put together with what it needs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from provisioner import kube
 from provisioner.settings import Settings
@@ -15,33 +12,7 @@ from provisioner.slices.supplier import IdentityCheck, Supplier
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.protocol import Gke
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
-from provisioner.slices.suppliers.nodegroup.supplier import NodeGroupSupplier, place_of
-
-
-@dataclass(frozen=True, slots=True)
-class OneApiServer:
-    """Implements `IdentityCheck`: there is nothing to prove."""
-
-    proven: bool = True
-    problem: str = ""
-
-    def due_in_seconds(self, now: datetime) -> float:  # noqa: ARG002 - not needed
-        """Implement `IdentityCheck.due_in_seconds`: never."""
-        return float("inf")
-
-    def attempt(self) -> bool:
-        """Implement `IdentityCheck.attempt`."""
-        return True
-
-    def look_again(self, now: datetime) -> None:
-        """Implement `IdentityCheck.look_again`: nothing of it can change."""
-
-    def adapted(self, settings: Settings) -> Settings:
-        """Implement `IdentityCheck.adapted`: nothing is left to the cluster."""
-        return settings
-
-    def clock_set(self, by: timedelta) -> None:
-        """Implement `IdentityCheck.clock_set`."""
+from provisioner.slices.suppliers.nodegroup.supplier import NodeGroupSupplier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +26,7 @@ class Chosen:
 def choose(settings: Settings, api: kube.KubeApi, gke: Gke | None, clock: Callable[[], datetime]) -> Chosen:
     """Return the supplier of these settings; ValueError where that is GKE and there is no client for it."""
     if settings.on_gce:
-        supplier = NodeGroupSupplier(
-            api=api,
-            place=place_of(settings),
-            clock=clock,
-            capacity_wait_seconds=settings.capacity_wait_seconds,
-        )
-        return Chosen(supplier=supplier, identity=OneApiServer())
+        return Chosen(supplier=NodeGroupSupplier(api=api, settings=settings, clock=clock), identity=IdentityCheck())
     if gke is None:
         raise ValueError("PROVIDER=gke needs a client of GKE")
     proof = ClusterProof(

@@ -1,10 +1,14 @@
-"""What the settings and pods ask of nodes, whoever supplies them. Pure."""
+"""What the settings and pods ask of nodes, and what these will look like, whoever supplies them. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from provisioner import constants, tpu
 from provisioner.model import bounds
-from provisioner.model.capacity import Taint
+from provisioner.model.capacity import CapacityKind, NodePool, Taint
+from provisioner.model.choices import reservation_parts
+from provisioner.model.fit import NodeView
 from provisioner.settings import Settings, forms
 from provisioner.slices.demand import Slice, allowlists
 from provisioner.slices.supplier import ImpossibleError, UnmeetableError
@@ -13,6 +17,53 @@ from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 SPOT_TAINT = Taint(key=constants.SPOT, value="true")
 #: Keeps pods without chips off the nodes.
 CHIP_TAINT = Taint(key=constants.TPU_RESOURCE, value="present")
+#: Labels that GKE puts on nodes by how they were had.
+CAPACITY_LABELS: Mapping[CapacityKind, Mapping[str, str]] = {
+    CapacityKind.ON_DEMAND: {constants.PROVISIONING: "standard"},
+    CapacityKind.RESERVATION: {constants.PROVISIONING: "standard"},
+    CapacityKind.SPOT: {constants.PROVISIONING: "spot", constants.SPOT: "true"},
+    CapacityKind.FLEX_START: {constants.PROVISIONING: "flex-start", constants.FLEX_START: "true"},
+}
+#: The node labels that tell a reservation, in the order of its parts.
+RESERVATION_LABELS = (
+    constants.RESERVATION_PROJECT,
+    constants.RESERVATION_NAME,
+    constants.RESERVATION_BLOCK,
+    constants.RESERVATION_SUB_BLOCK,
+)
+_GIB = 1024**3
+
+
+def expected_node(
+    pool: NodePool,
+    labels: Callable[[tpu.Accelerator, tpu.MachineType], Mapping[str, str]],
+    added: tuple[Taint, ...] = (),
+) -> NodeView:
+    """Predict how the scheduler will see a node of a pool that has some labels, and some taints beside the pool's.
+
+    CPU and memory are the machine's own: what the system keeps of them is known only once nodes are there.
+    """
+    known = tpu.machine_type(pool.machine_type)
+    if known is None:
+        return NodeView(labels=pool.labels, taints=pool.taints, chips=0, cpu_millicores=0, memory_bytes=0)
+    accelerator, machine = known
+    taints = tuple(taint for taint in pool.taints if taint.key not in constants.HELD_KEYS)
+    return NodeView(
+        labels=labels(accelerator, machine),
+        taints=tuple(dict.fromkeys((*taints, CHIP_TAINT, *added))),
+        predicted=True,
+        chips=machine.chips,
+        cpu_millicores=machine.vcpus * 1000,
+        memory_bytes=machine.memory_gib * _GIB,
+    )
+
+
+def reservation_labels(pool: NodePool) -> dict[str, str]:
+    """Return the labels that tell the reservation of a pool; none where it has none."""
+    if not pool.reservation:
+        return {}
+    parts = zip(RESERVATION_LABELS, reservation_parts(pool.reservation), strict=True)
+    return {label: name for label, name in parts if name}
 
 
 def disk_type(shape: tpu.Shape, settings: Settings) -> str:

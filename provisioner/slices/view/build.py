@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from provisioner import tpu
+from provisioner.model import bounds
 from provisioner.model.capacity import Node
 from provisioner.model.choices import choice_of
 from provisioner.model.snapshot import Snapshot
@@ -27,7 +28,6 @@ from provisioner.slices.planning.round import Derived, Supply
 from provisioner.slices.usage import cost_per_hour
 from provisioner.slices.view import reasons
 from provisioner.slices.view.ids import id_of_slice, workload_id, workload_of_pool
-from provisioner.slices.view.shortened import shortened
 from provisioner.slices.view.states import state_of
 from provisioner.slices.view.types import (
     HOST_ABSENT,
@@ -60,6 +60,8 @@ _BEST = (
     State.DELETING,
 )
 _UNREADY_NODES = 10
+#: Of a text of others: twice what an Event may have.
+_MOST_CHARACTERS = 2048
 #: Of a pool that was made for a slice and that nobody is on, these phases tell the slice's state.
 _TOLD_OF_THE_LAST = (Phase.FAILED, Phase.DELETING)
 
@@ -110,7 +112,7 @@ def _backoff(capacity: str, parts: Iterable[str], wait: Backoff) -> BackoffView:
         shape=shape,
         terms=terms,
         kind=wait.failure.kind.value,
-        message=shortened(wait.failure.message),
+        message=_shortened(wait.failure.message),
         failures=wait.failures,
         since=wait.since,
         until=wait.until,
@@ -154,7 +156,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     ]
     return View(
         at=now,
-        alerts=tuple(AlertView(kind=each.kind, message=shortened(each.message)) for each in plan.alerts),
+        alerts=tuple(AlertView(kind=each.kind, message=_shortened(each.message)) for each in plan.alerts),
         capacity=capacity_view(snapshot, plan, derived, settings, now),
         workloads=tuple(sorted(workloads, key=lambda each: (each.namespace, each.name, each.kind))),
         slices=tuple(sorted(slice_views, key=lambda each: each.id)),
@@ -174,7 +176,7 @@ class _Notices:
         index = cls()
         for each in notices:
             ref: ObjectRef = each.objects[0]
-            view = NoticeView(reason=each.reason, message=shortened(each.message), warning=each.warning)
+            view = NoticeView(reason=each.reason, message=_shortened(each.message), warning=each.warning)
             if view not in index.about[ref.uid]:
                 index.about[ref.uid].append(view)
         return index
@@ -258,7 +260,7 @@ class _Round:
             state=state_of(state) if state is not None else State.NONE,
             since=since,
             since_start=since_start,
-            reason=shortened(reason),
+            reason=_shortened(reason),
             next_try_at=state.next_at if state is not None and not created else None,
             leader=leader.name if leader is not None else "",
             unschedulable_since=leader.unschedulable_since if leader is not None else None,
@@ -288,7 +290,7 @@ class _Round:
             state=state_of(state),
             since=state.since,
             since_start=state.since_start,
-            reason=shortened(reasons.of_pool(state, owner, self._told_of(owner), self.known)),
+            reason=_shortened(reasons.of_pool(state, owner, self._told_of(owner), self.known)),
             slice=id_of_slice(owner) if owner is not None else "",
             other_slices=tuple(id_of_slice(each) for each in users[1:]),
             workload=workload_of_pool(state),
@@ -340,3 +342,7 @@ def _workload_state(workload: Workload) -> str:
     if workload.finished:
         return workload.terminal_state.lower()
     return "suspended" if workload.suspended else "lives"
+
+
+def _shortened(text: str) -> str:
+    return bounds.cut(text, _MOST_CHARACTERS)

@@ -1,7 +1,4 @@
-"""What became of each node pool over time, from the round that first wanted it: bounded, and lost with the process.
-
-Which pools began, changed or ended from one round to the next, as far as people are shown it.
-"""
+"""What became of each node pool over time, from the round that first wanted it: bounded, and lost with the process."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 from provisioner.model.capacity import PoolName
 from provisioner.slices.planning.plan import PoolState
@@ -23,38 +19,6 @@ _MOST_ENDED = 5000
 _MOST_SEGMENTS = 50
 #: And of all together: whoever is sent everything is sent these too.
 _MOST_SEGMENTS_IN_ALL = 20_000
-
-
-class Changes(NamedTuple):
-    """What has changed since the last round."""
-
-    begun: tuple[PoolState, ...]
-    #: In another phase or state, or for another slice, than before.
-    changed: tuple[PoolState, ...]
-    #: There no more.
-    ended: tuple[PoolName, ...]
-
-
-class Follower:
-    """Compares the pools of each round with those of the last one."""
-
-    def __init__(self) -> None:
-        self._marks: dict[PoolName, Hashable] = {}
-
-    def follow(self, pools: Iterable[PoolState]) -> Changes:
-        """Take note of the pools of a round; return what has changed."""
-        marks: dict[PoolName, Hashable] = {}
-        begun, changed = [], []
-        for pool in pools:
-            mark = marks[pool.name] = (pool.phase, state_of(pool), pool.slice_id, pool.workload is None)
-            before = self._marks.get(pool.name)
-            if before is None:
-                begun.append(pool)
-            elif before != mark:
-                changed.append(pool)
-        ended = tuple(name for name in self._marks if name not in marks)
-        self._marks = marks
-        return Changes(tuple(begun), tuple(changed), ended)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +59,8 @@ class Timeline:
 
     def __init__(self) -> None:
         self._tracks: dict[PoolName, Track] = {}
-        self._follower = Follower()
+        #: What people are shown of each pool of the last round.
+        self._marks: dict[PoolName, Hashable] = {}
         #: When the pools that are gone went, the earliest first.
         self._ended: dict[PoolName, datetime] = {}
         self._past: defaultdict[str, _Past] = defaultdict(_Past)
@@ -104,10 +69,12 @@ class Timeline:
 
     def follow(self, pools: Iterable[PoolState], now: datetime) -> None:
         """Take note of what has changed since the last round."""
-        changes = self._follower.follow(pools)
-        for pool in (*changes.begun, *changes.changed):
-            self._begin(pool, now)
-        for name in changes.ended:
+        before, self._marks = self._marks, {}
+        for pool in pools:
+            mark = self._marks[pool.name] = (pool.phase, state_of(pool), pool.slice_id, pool.workload is None)
+            if before.get(pool.name) != mark:
+                self._begin(pool, now)
+        for name in [each for each in before if each not in self._marks]:
             self._end(name, now)
         while self._ended and self._ended[first := next(iter(self._ended))] <= now - _KEPT:
             self._forget(first)
@@ -143,12 +110,7 @@ class Timeline:
             self._segments += 1
             return
         last = before.segments[-1]
-        if (last.state, last.slice, last.workload, last.until) == (
-            segment.state,
-            segment.slice,
-            segment.workload,
-            None,
-        ):
+        if last == replace(segment, since=last.since):
             return
         segments = (*_ended(before, now).segments, segment)[-_MOST_SEGMENTS:]
         self._segments += len(segments) - len(before.segments)

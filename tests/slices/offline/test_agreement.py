@@ -465,9 +465,6 @@ def test_one_object_is_judged_as_it_is_planned(drawn: bytes, times: int) -> None
     raw = _object(dice, 0)
     for each in raw["spec"].get("replicatedJobs", [raw["spec"]]):
         each["replicas"] = times * each.get("replicas", 1)
-    labels = {"tpu": dice.one("yes", "no")}
-    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"labels": labels}}
-    space["metadata"] |= {"name": raw["metadata"]["namespace"]}
-    found = forecast([Document(raw), Document(space)], serving, GKE_RULES)
-    judged = judge(raw, serving, GKE_RULES, namespace_labels=labels)
+    found = forecast([Document(raw)], replace(serving, opt_in_label=None), GKE_RULES)
+    judged = judge(raw, serving, GKE_RULES)
     assert _without_names(judged) == _without_names([*found.problems, *found.remarks])

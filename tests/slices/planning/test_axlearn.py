@@ -10,7 +10,7 @@ from provisioner import constants
 from provisioner.model.capacity import CapacityKind, Network, NodePoolRequest, Taint, expected_pool
 from provisioner.model.fit import misfit
 from provisioner.model.workloads import Workload
-from provisioner.slices.suppliers.gke.rules import expected_node
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.models import CHIP_TOLERATION, SPOT_TOLERATION, go_pool, make_jobset, make_pod, make_requirements
 from tests.support.world import World
 
@@ -139,7 +139,7 @@ def test_a_jobset_of_axlearn_gets_the_pool_that_it_asks_for(
     assert {field: getattr(made, field) for field in request_fields} == request_fields
     leader = make_pod(workload).requirements
     assert CHIP_TOLERATION in leader.tolerations
-    assert misfit(leader, expected_node(expected_pool(made))) == ""
+    assert misfit(leader, GKE_RULES.expected_node(expected_pool(made))) == ""
 
 
 def test_a_jobset_of_axlearn_goes_on_with_its_go_pool() -> None:

@@ -26,7 +26,7 @@ from provisioner.slices.planning.launch.capacity import choices_of
 from provisioner.slices.planning.launch.specification import HELD_TAINT
 from provisioner.slices.planning.plan import Create, DeleteReason
 from provisioner.slices.supplier import UnmeetableError
-from provisioner.slices.suppliers.gke.rules import expected_node
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.models import (
     CHIP_TOLERATION,
     SPOT_TOLERATION,
@@ -209,7 +209,7 @@ def test_what_the_pod_selects_is_kept_and_never_widened(selector: dict[str, str]
     assert [str(each) for each in choices.open] == [f"{want} in us-central2-b"]
     request = request_of(slice_)
     assert choice_of(request) == choices.open[0]
-    assert misfit(slice_.requirements, expected_node(expected_pool(request))) == ""
+    assert misfit(slice_.requirements, GKE_RULES.expected_node(expected_pool(request))) == ""
 
 
 @pytest.mark.parametrize(
@@ -481,7 +481,7 @@ def test_a_max_run_duration_out_of_bounds_is_told(asked: dict[str, Any], words: 
 def test_the_nodes_of_each_capacity_are_foreseen(text: str, labels: dict[str, str], taints: set[str]) -> None:
     """As GKE labels and taints them; other capacity has none of these labels."""
     slice_ = slice_of()
-    view = expected_node(expected_pool(request_of(slice_, capacity=text)))
+    view = GKE_RULES.expected_node(expected_pool(request_of(slice_, capacity=text)))
     keys = {
         constants.PROVISIONING,
         constants.SPOT,
@@ -504,7 +504,7 @@ def test_the_taint_that_holds_a_slice_back_is_none_that_its_pods_must_tolerate()
     slice_ = slice_of(replicas=2, annotations={constants.ALL_OR_NOTHING: "true"})
     request = request_of(slice_)
     assert HELD_TAINT in request.taints
-    assert HELD_TAINT not in expected_node(expected_pool(request)).taints
+    assert HELD_TAINT not in GKE_RULES.expected_node(expected_pool(request)).taints
 
 
 @pytest.mark.parametrize(
@@ -525,7 +525,7 @@ def test_nodes_that_the_autoscaler_brings_are_held_by_a_taint_that_it_ignores(te
     )
     request = request_of(slice_, capacity=text)
     assert [taint.key for taint in request.taints] == [key]
-    view = expected_node(expected_pool(request))
+    view = GKE_RULES.expected_node(expected_pool(request))
     assert key not in {taint.key for taint in view.taints}
 
 

@@ -24,7 +24,7 @@ from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch import specification
 from provisioner.slices.planning.launch.specification import labels_left_out
 from provisioner.slices.supplier import UnmeetableError
-from provisioner.slices.suppliers.gke.rules import GKE_RULES, expected_node
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.models import (
     CHIP_TOLERATION,
     SPOT_TOLERATION,
@@ -127,7 +127,7 @@ def test_placement(
     made = request_of(slice_, single_host_placement=placement)
     assert (made.placement_topology, made.policy_name, made.topology) == (want_topology, want_policy, topology)
     assert expected_pool(made).topology == topology
-    assert misfit(slice_.requirements, expected_node(expected_pool(made))) == ""
+    assert misfit(slice_.requirements, GKE_RULES.expected_node(expected_pool(made))) == ""
 
 
 def test_nodes_may_pull_private_images_unless_the_settings_say_otherwise() -> None:
@@ -394,7 +394,7 @@ def test_each_part_of_a_request_counts_in_its_fingerprint(changes: dict[str, Any
 def test_the_view_of_a_pool_of_unknown_machines_offers_nothing() -> None:
     """No slice is matched with it."""
     pool = NodePool(name=PoolName("p"), status=PoolStatus.RUNNING, machine_type="e2-standard-4", labels={"a": "b"})
-    view = expected_node(pool)
+    view = GKE_RULES.expected_node(pool)
     assert (view.chips, view.labels) == (0, {"a": "b"})
     assert pool.topology == ""
 
@@ -414,4 +414,4 @@ def test_nodes_tell_their_reservation(reservation: str, want: dict[str, str]) ->
     """As pods select it, blocks or not."""
     pool = replace(expected_pool(request_of(slice_of())), reservation=reservation)
     keys = (constants.RESERVATION_NAME, constants.RESERVATION_PROJECT)
-    assert {key: value for key, value in expected_node(pool).labels.items() if key in keys} == want
+    assert {key: value for key, value in GKE_RULES.expected_node(pool).labels.items() if key in keys} == want

@@ -29,6 +29,7 @@ from provisioner.model.choices import CapacityChoice
 from provisioner.model.fit import misfit
 from provisioner.model.workloads import GroupKey, Toleration, WorkloadUid
 from provisioner.slices.demand import SliceId
+from provisioner.slices.demand.names import pool_name
 from provisioner.slices.planning.launch.specification import Candidates, labels_left_out
 from provisioner.slices.supplier import Supplier, SupplierError, UnmeetableError
 from tests.support.models import make_jobset, make_requirements, make_slice
@@ -145,7 +146,7 @@ class SupplierContract:
                 candidates.specification(slice_, choice)
             return
         specification = candidates.specification(slice_, choice)
-        request = specification.stamped(rules.pool_name(name, slice_.id, 3), 3)
+        request = specification.stamped(pool_name(name, slice_.id, 3), 3)
         facts = (request.zone, request.hosts, request.topology, request.capacity, request.reservation)
         assert facts == (choice.zone, slice_.nodes, topology, choice.kind, "")
         ground.supplier.create_pool(request, _free)
@@ -166,7 +167,7 @@ class SupplierContract:
             slice_ = make_slice(make_jobset("train", template=pod), requirements=pod)
             choice = CapacityChoice(kind=CapacityKind.ON_DEMAND, zone=zone)
             candidates = Candidates(settings(auto_upgrade=True, pod_to_node_labels=keys), rules)
-            return candidates.specification(slice_, choice).stamped(rules.pool_name("train", slice_.id, 1), 1)
+            return candidates.specification(slice_, choice).stamped(pool_name("train", slice_.id, 1), 1)
 
         def count(request: NodePoolRequest) -> int:
             return sum(len(key) + len(value) for key, value in request.labels.items())
@@ -217,7 +218,7 @@ class SupplierContract:
     def test_each_slice_and_each_attempt_has_a_name_of_its_own(self, ground: Ground) -> None:
         """However long the names of workloads are: `already exists` means that the pool is the slice's own."""
         ids = [SliceId(WorkloadUid(uid), GroupKey(key)) for uid in "ab" for key in "cd"]
-        names = [ground.supplier.rules.pool_name("t" * 253, each, attempt) for each in ids for attempt in range(12)]
+        names = [pool_name("t" * 253, each, attempt) for each in ids for attempt in range(12)]
         assert len({*names}) == len(names)
 
     def test_a_backlog_is_looked_at_most_often(self, ground: Ground) -> None:

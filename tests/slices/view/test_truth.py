@@ -13,8 +13,9 @@ from provisioner.model.choices import parse_choices
 from provisioner.model.workloads import Workload
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
 from provisioner.slices.planning.memory.state import Memory, OperationLimit
-from provisioner.slices.view import PoolView, SliceView, State, View, build_view
+from provisioner.slices.view.build import build_view
 from provisioner.slices.view.explain import explain
+from provisioner.slices.view.types import PoolView, SliceView, State, View
 from tests.support.board import view_of
 from tests.support.models import CHIP_TOLERATION, go_pool, make_jobset, make_pod, make_pool, make_requirements
 from tests.support.settings import settings

@@ -24,8 +24,8 @@ from provisioner.slices import hints
 from provisioner.slices.board import Board
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
 from provisioner.slices.planning.plan import Plan
-from provisioner.slices.view import View
 from provisioner.slices.view.explain import explain
+from provisioner.slices.view.types import View
 from tests.support.board import make_board
 from tests.support.models import make_jobset, make_lws, make_pod, make_requirements
 from tests.support.settings import settings
@@ -225,7 +225,7 @@ def _set_clock(trial: Trial, which: int) -> None:
     by = timedelta(hours=2) * (1 if which % 2 else -1)
     trial.world.now += by
     trial.world.memory = shifted(trial.world.memory, by)
-    trial.board.shift(by)
+    trial.board.timeline.shift(by)
 
 
 def _change_settings(trial: Trial, which: int) -> None:

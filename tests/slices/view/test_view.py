@@ -14,8 +14,9 @@ from provisioner.settings import Settings
 from provisioner.settings.prices import parse_prices
 from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import DeleteReason
-from provisioner.slices.view import SliceView, State, View, reasons
+from provisioner.slices.view import reasons
 from provisioner.slices.view.states import STATES
+from provisioner.slices.view.types import SliceView, State, View
 from tests.support.board import view_of
 from tests.support.models import make_jobset, make_lws, make_requirements
 from tests.support.settings import settings

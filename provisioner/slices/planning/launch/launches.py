@@ -14,6 +14,7 @@ from provisioner.model.choices import capacity_key
 from provisioner.model.moments import clock
 from provisioner.model.workloads import WorkloadUid, pod_ref, workload_ref
 from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.demand.names import pool_name
 from provisioner.slices.planning.launch.blocked import InTheWay, Prospects, combined, problem_of, prospects_of
 from provisioner.slices.planning.launch.capacity import Choices, wants_one_zone
 from provisioner.slices.planning.launch.gangs import Turns
@@ -345,7 +346,7 @@ class _Launcher:
         """Return the attempt to make and its pool's name: one of which nothing is left."""
         listed = max((each.attempt + 1 for each in self.round_.owned.get(slice_.id, ())), default=0)
         attempt = max(listed, self.round_.memory.attempts.get(slice_.id, 0))
-        while (name := self.round_.rules.pool_name(slice_.workload.name, slice_.id, attempt)) in self.names:
+        while (name := pool_name(slice_.workload.name, slice_.id, attempt)) in self.names:
             # Something is left of an earlier pool of that name, or somebody made one by hand.
             attempt += 1
         return attempt, name

@@ -15,6 +15,7 @@ from provisioner.model.fit import demand_key, misfit, room_misfit
 from provisioner.model.labels import is_system
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, allowlists
+from provisioner.slices.demand.names import pool_name
 from provisioner.slices.planning.launch import capacity
 from provisioner.slices.planning.launch.capacity import Choices, choices_of
 from provisioner.slices.planning.ownership import owner_labels
@@ -317,7 +318,7 @@ class Candidates:
 
         def draw() -> Blueprint:
             drawn = blueprint(slice_, self._settings, rules, choice, copied)
-            request = specify(slice_, drawn, rules).stamped(rules.pool_name(slice_.workload.name, slice_.id, 0), 0)
+            request = specify(slice_, drawn, rules).stamped(pool_name(slice_.workload.name, slice_.id, 0), 0)
             check_fit(slice_, request, self._settings, rules)
             return drawn
 

@@ -29,6 +29,8 @@ from provisioner.slices.suppliers.gke.protocol import Cluster, Gke
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
+_FIRST_DELAY_SECONDS = 0.3
+_LONGEST_DELAY_SECONDS = 5.0
 _OK = "200"
 _NO_CODE = "none"
 _OTHER_CODE = "other"
@@ -52,8 +54,6 @@ class RetryingGke:
         metrics: CallMetrics | None = None,
         *,
         tries: int = 3,
-        first_delay_seconds: float = 0.3,
-        longest_delay_seconds: float = 5.0,
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
@@ -61,8 +61,6 @@ class RetryingGke:
         self._inner = inner
         self._metrics = metrics
         self._tries = tries
-        self._first_delay_seconds = first_delay_seconds
-        self._longest_delay_seconds = longest_delay_seconds
         self._sleep = sleep
         self._monotonic = monotonic
         self._rng = rng or random.Random()  # noqa: S311 - spreads retries, guards nothing
@@ -136,11 +134,11 @@ class RetryingGke:
         if error.failure.kind is not FailureKind.UNAVAILABLE:
             return None
         wanted = error.retry_after_seconds or 0.0
-        if wanted > self._longest_delay_seconds:
+        if wanted > _LONGEST_DELAY_SECONDS:
             # The next round comes sooner than GKE wants to be asked again.
             return None
-        jittered = self._first_delay_seconds * 2.0 ** (attempt - 1) * self._rng.uniform(0.5, 1.5)
-        return min(max(wanted, jittered), self._longest_delay_seconds)
+        jittered = _FIRST_DELAY_SECONDS * 2.0 ** (attempt - 1) * self._rng.uniform(0.5, 1.5)
+        return min(max(wanted, jittered), _LONGEST_DELAY_SECONDS)
 
 
 def _code(status: int) -> str:

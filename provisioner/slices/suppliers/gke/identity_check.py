@@ -1,6 +1,4 @@
-"""What must hold before anything is made or deleted: the two clients speak of one cluster, and this process leads.
-
-Whether the Kubernetes client and the GKE client speak of one cluster. Pure.
+"""Whether the Kubernetes client and the GKE client speak of one cluster.
 
 Every pool of another cluster would look unneeded here, so nothing is created or deleted before this is proven. It does
 not prove that either client may do anything there.
@@ -19,6 +17,7 @@ import structlog
 
 from provisioner import kube
 from provisioner.settings import Settings
+from provisioner.slices.supplier import IdentityCheck
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Cluster, Gke
 
@@ -112,11 +111,8 @@ def _node_of_groups(provider_ids: Sequence[str], group_urls: Sequence[str]) -> s
 
 
 @dataclass(slots=True, kw_only=True)
-class ClusterProof:
-    """Whether kubeconfig and GCP_CLUSTER are proven to be one cluster. Used by the loop's thread alone.
-
-    Otherwise a wrong setting would read every pool of another cluster as unneeded.
-    """
+class ClusterProof(IdentityCheck):
+    """Whether kubeconfig and GCP_CLUSTER are proven to be one cluster."""
 
     gke: Gke
     api: kube.Api
@@ -133,17 +129,17 @@ class ClusterProof:
     release_channel: str = ""
 
     def adapted(self, settings: Settings) -> Settings:
-        """Return the settings for the release channel of the cluster, as far as they leave upgrades to it."""
+        """Implement `IdentityCheck.adapted`: for the release channel of the cluster."""
         return settings.on_channel(self.release_channel)
 
     def due_in_seconds(self, now: datetime) -> float:
-        """Return in how many seconds the proof has to be tried (again)."""
+        """Implement `IdentityCheck.due_in_seconds`."""
         if self.proven:
             return float("inf")
         return 0.0 if self.tried_at is None else _RETRY_SECONDS - (now - self.tried_at).total_seconds()
 
     def attempt(self) -> bool:
-        """Try to prove it: one call to GKE."""
+        """Implement `IdentityCheck.attempt`."""
         self.tried_at = self.clock()
         try:
             found = self.gke.get_cluster()
@@ -166,7 +162,7 @@ class ClusterProof:
         return proof.proven
 
     def look_again(self, now: datetime) -> None:
-        """Read once in a while, of a cluster that is proven, what somebody may change of it: its release channel."""
+        """Implement `IdentityCheck.look_again`: the release channel."""
         if self.tried_at is None or (now - self.tried_at).total_seconds() < _LOOK_AGAIN_SECONDS:
             return
         self.tried_at = now
@@ -188,7 +184,7 @@ class ClusterProof:
             _log.info("cluster.on_release_channel", channel=found.release_channel, consequence=CHANNEL_CONSEQUENCE)
 
     def clock_set(self, by: timedelta) -> None:
-        """Take note that the clock was set: the last try was as long ago as it was."""
+        """Implement `IdentityCheck.clock_set`."""
         if self.tried_at is not None:
             self.tried_at += by
 

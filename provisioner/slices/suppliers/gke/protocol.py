@@ -1,7 +1,7 @@
 """What the provisioner asks of GKE, in its own types.
 
-Every method is one short HTTP call. Nothing waits for a long-running operation: a create or delete returns as soon as
-GKE has taken it, and says nothing about how it will end. Every method raises `GkeError` and nothing else.
+The contract is that of a `Supplier` (provisioner/slices/supplier.py): every method is one short HTTP call, and raises
+`GkeError` and nothing else.
 """
 
 from __future__ import annotations
@@ -40,50 +40,27 @@ class Gke(Protocol):
     """The node pools of one cluster, and the workload policies of its region. Safe to call from many threads."""
 
     def get_cluster(self) -> Cluster:
-        """Return the cluster itself.
-
-        Changes nothing. NOT_FOUND, PERMISSION and INVALID will not go away by asking again.
-        """
+        """Return the cluster itself."""
         ...
 
     def list_node_pools(self) -> tuple[NodePool, ...]:
-        """Return all node pools of the cluster, ours or not, in one call however many there are.
-
-        Changes nothing. A pool that cannot be read is listed by its name with status UNKNOWN rather than left out, so
-        that nothing takes it for gone.
-        """
+        """Return all node pools of the cluster, ours or not, in one call: see `Supplier.list_pools`."""
         ...
 
     def get_node_pool(self, name: PoolName) -> NodePool:
-        """Return one node pool.
-
-        Changes nothing. NOT_FOUND: GKE does not know the name now; a create whose outcome is unknown may still be on
-        its way.
-        """
+        """Return one node pool: see `Supplier.get_pool`."""
         ...
 
     def create_node_pool(self, request: NodePoolRequest) -> OperationName:
-        """Submit the creation of a node pool; never retried here.
-
-        Idempotent by name: a second create of a name ends in ALREADY_EXISTS and changes nothing. After UNKNOWN_OUTCOME
-        send nothing but the same name. INVALID and PERMISSION: this request will never be taken as it is.
-        """
+        """Submit the creation of a node pool: see `Supplier.create_pool`."""
         ...
 
     def delete_node_pool(self, name: PoolName) -> OperationName:
-        """Submit the deletion of a node pool with all its nodes; never retried here.
-
-        Idempotent by name: NOT_FOUND is the end of all deleting. OPERATION_IN_THE_WAY also answers a delete of a pool
-        that is already being deleted.
-        """
+        """Submit the deletion of a node pool with all its nodes: see `Supplier.delete_pool`."""
         ...
 
     def get_operation(self, name: OperationName) -> Operation:
-        """Return an operation; done with a failure is a failure, not an exception.
-
-        Changes nothing. NOT_FOUND: GKE has forgotten it (for how long it remembers is not documented), which says
-        nothing about how it ended; look at the node pool.
-        """
+        """Return an operation: see `Supplier.get_operation`; how long GKE remembers it is not documented."""
         ...
 
     def get_workload_policy(self, name: str) -> WorkloadPolicy:

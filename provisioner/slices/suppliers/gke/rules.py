@@ -1,24 +1,20 @@
-"""What planning has to know of GKE's node pools before it asks for one. Pure.
-
-What the nodes of a pool on GKE will look like: the labels and taints that GKE adds, and what they offer.
-"""
+"""What planning has to know of GKE's node pools before it asks for one, and of their nodes. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from provisioner import constants, tpu
-from provisioner.model.capacity import CapacityKind, Network, NodePool, NodePoolRequest, PoolName, Zone
-from provisioner.model.choices import CapacityChoice, reservation_parts
+from provisioner.model.capacity import CapacityKind, Network, NodePool, NodePoolRequest, Zone
+from provisioner.model.choices import CapacityChoice
 from provisioner.model.fit import NodeView
 from provisioner.settings import Settings, parse_networks, region_of
-from provisioner.slices.demand import Slice, SliceId, allowlists
+from provisioner.slices.demand import Slice, allowlists
 from provisioner.slices.supplier import ImpossibleError, LabelRules, Polling, PoolRules, UnmeetableError
-from provisioner.slices.suppliers import names, nodes
-from provisioner.slices.suppliers.nodes import CHIP_TAINT, SPOT_TAINT
+from provisioner.slices.suppliers import nodes
 from provisioner.tpu import MachineType
 
 _WORKLOAD_POLICY_PREFIX = "tpu-provisioner-"
@@ -27,24 +23,6 @@ _LABELS = LabelRules(
     most_characters=1024,
     passed_on=frozenset({constants.ICI_RESILIENCY, constants.LOCATION_HINT}),
     copyable=frozenset({constants.AUTO_RESTART}),
-)
-
-
-_GIB = 1024**3
-_CAPACITY_TAINTS = {CapacityKind.SPOT: (SPOT_TAINT,)}
-#: Labels that GKE puts on nodes by how they were had.
-_CAPACITY_LABELS: Mapping[CapacityKind, Mapping[str, str]] = {
-    CapacityKind.ON_DEMAND: {constants.PROVISIONING: "standard"},
-    CapacityKind.RESERVATION: {constants.PROVISIONING: "standard"},
-    CapacityKind.SPOT: {constants.PROVISIONING: "spot", constants.SPOT: "true"},
-    CapacityKind.FLEX_START: {constants.PROVISIONING: "flex-start", constants.FLEX_START: "true"},
-}
-#: The node labels that tell a reservation, in the order of its parts.
-_RESERVATION_LABELS = (
-    constants.RESERVATION_PROJECT,
-    constants.RESERVATION_NAME,
-    constants.RESERVATION_BLOCK,
-    constants.RESERVATION_SUB_BLOCK,
 )
 
 
@@ -62,27 +40,6 @@ class _Kind(NamedTuple):
     policy_name: str
 
 
-def expected_node(pool: NodePool) -> NodeView:
-    """Predict how the scheduler will see a node of a pool.
-
-    CPU and memory are the machine's own: what the system keeps of them is known only once nodes are there.
-    """
-    known = tpu.machine_type(pool.machine_type)
-    if known is None:
-        return NodeView(labels=pool.labels, taints=pool.taints, chips=0, cpu_millicores=0, memory_bytes=0)
-    accelerator, machine = known
-    added = (CHIP_TAINT, *_CAPACITY_TAINTS.get(pool.capacity, ()))
-    taints = tuple(taint for taint in pool.taints if taint.key not in constants.HELD_KEYS)
-    return NodeView(
-        labels=_labels(pool, accelerator.label, machine),
-        taints=tuple(dict.fromkeys((*taints, *added))),
-        predicted=True,
-        chips=machine.chips,
-        cpu_millicores=machine.vcpus * 1000,
-        memory_bytes=machine.memory_gib * _GIB,
-    )
-
-
 def _labels(pool: NodePool, accelerator: str, machine: MachineType) -> dict[str, str]:
     """Return the labels that the nodes of a pool will carry as far as they are known."""
     zone = pool.zones[0] if pool.zones else None
@@ -96,11 +53,7 @@ def _labels(pool: NodePool, accelerator: str, machine: MachineType) -> dict[str,
         capacity=pool.capacity,
         policy_name=pool.policy_name,
     )
-    labels = {**pool.labels, constants.NODE_POOL: pool.name, **_of_kind(kind)}
-    if pool.reservation:
-        parts = zip(_RESERVATION_LABELS, reservation_parts(pool.reservation), strict=True)
-        labels |= {label: name for label, name in parts if name}
-    return labels
+    return {**pool.labels, constants.NODE_POOL: pool.name, **_of_kind(kind), **nodes.reservation_labels(pool)}
 
 
 @lru_cache(maxsize=1024)
@@ -126,68 +79,53 @@ def _of_kind(kind: _Kind) -> Mapping[str, str]:
     if kind.zone is not None:
         labels |= dict.fromkeys(constants.ZONE_LABELS, str(kind.zone))
         labels |= dict.fromkeys((constants.REGION, constants.BETA_REGION), region_of(kind.zone))
-    labels |= _CAPACITY_LABELS[kind.capacity]
+    labels |= nodes.CAPACITY_LABELS[kind.capacity]
     if kind.policy_name:
         labels[constants.PLACEMENT_POLICY] = kind.policy_name
     return labels
 
 
-@dataclass(frozen=True, slots=True)
-class GkeRules:
-    """Implements `PoolRules`."""
-
-    supplier_name: str = "GKE"
-    labels: LabelRules = _LABELS
-    polling: Polling = Polling(backlog_seconds=1.0, busy_seconds=2.0, idle_seconds=60.0)
-
-    def pool_name(self, workload_name: str, slice_id: SliceId, attempt: int) -> PoolName:
-        """Implement `PoolRules.pool_name`."""
-        return names.pool_name(workload_name, slice_id, attempt)
-
-    def labels_of_choice(self, slice_: Slice, choice: CapacityChoice) -> Mapping[str, str]:
-        """Implement `PoolRules.labels_of_choice`."""
-        labels: dict[str, str] = {}
-        if choice.reservation:
-            labels[constants.RESERVATION_AFFINITY] = "specific"
-        selector = slice_.requirements.node_selector
-        if choice.kind is CapacityKind.FLEX_START and constants.MAX_RUN_SECONDS in selector:
-            labels[constants.MAX_RUN_SECONDS] = selector[constants.MAX_RUN_SECONDS]
-        return labels
-
-    def complete(self, request: NodePoolRequest, slice_: Slice, settings: Settings) -> NodePoolRequest:
-        """Implement `PoolRules.complete`: placement, disks, identity and networks of the nodes."""
-        shape, selector = slice_.shape, slice_.requirements.node_selector
-        if shape is None:
-            raise UnmeetableError(slice_.shape_problem)
-        policy_name = _workload_policy(shape, selector)
-        own_policy = policy_name not in ("", _default_policy(shape))
-        spot = (nodes.SPOT_TAINT,) if request.capacity is CapacityKind.SPOT else ()
-        return replace(
-            request,
-            labels={**request.labels, constants.POOL_TOPOLOGY: request.topology} if own_policy else request.labels,
-            taints=(*spot, *request.taints),
-            placement_topology=_placed_topology(shape, settings),
-            policy_name=policy_name,
-            disk_type=nodes.disk_type(shape, settings),
-            service_account=nodes.service_account(slice_, settings),
-            oauth_scopes=settings.node_oauth_scopes,
-            auto_upgrade=bool(settings.auto_upgrade),
-            tags=settings.node_tags,
-            additional_networks=_networks(slice_, settings),
-            max_pods_per_node=settings.max_pods_per_node,
-            secure_boot=settings.node_secure_boot,
-            secondary_boot_disk=settings.node_secondary_disk,
-            confidential_storage=settings.node_confidential_storage,
-            boot_disk_kms_key=settings.node_boot_disk_kms_key,
-        )
-
-    def expected_node(self, pool: NodePool) -> NodeView:
-        """Implement `PoolRules.expected_node`."""
-        return expected_node(pool)
+def _labels_of_choice(slice_: Slice, choice: CapacityChoice) -> Mapping[str, str]:
+    labels: dict[str, str] = {}
+    if choice.reservation:
+        labels[constants.RESERVATION_AFFINITY] = "specific"
+    selector = slice_.requirements.node_selector
+    if choice.kind is CapacityKind.FLEX_START and constants.MAX_RUN_SECONDS in selector:
+        labels[constants.MAX_RUN_SECONDS] = selector[constants.MAX_RUN_SECONDS]
+    return labels
 
 
-#: They have no state.
-GKE_RULES: PoolRules = GkeRules()
+def _complete(request: NodePoolRequest, slice_: Slice, settings: Settings) -> NodePoolRequest:
+    """Add placement, disks, identity and networks of the nodes."""
+    shape, selector = slice_.shape, slice_.requirements.node_selector
+    if shape is None:
+        raise UnmeetableError(slice_.shape_problem)
+    policy_name = _workload_policy(shape, selector)
+    own_policy = policy_name not in ("", _default_policy(shape))
+    spot = (nodes.SPOT_TAINT,) if request.capacity is CapacityKind.SPOT else ()
+    return replace(
+        request,
+        labels={**request.labels, constants.POOL_TOPOLOGY: request.topology} if own_policy else request.labels,
+        taints=(*spot, *request.taints),
+        placement_topology=_placed_topology(shape, settings),
+        policy_name=policy_name,
+        disk_type=nodes.disk_type(shape, settings),
+        service_account=nodes.service_account(slice_, settings),
+        oauth_scopes=settings.node_oauth_scopes,
+        auto_upgrade=bool(settings.auto_upgrade),
+        tags=settings.node_tags,
+        additional_networks=_networks(slice_, settings),
+        max_pods_per_node=settings.max_pods_per_node,
+        secure_boot=settings.node_secure_boot,
+        secondary_boot_disk=settings.node_secondary_disk,
+        confidential_storage=settings.node_confidential_storage,
+        boot_disk_kms_key=settings.node_boot_disk_kms_key,
+    )
+
+
+def _expected_node(pool: NodePool) -> NodeView:
+    spot = (nodes.SPOT_TAINT,) if pool.capacity is CapacityKind.SPOT else ()
+    return nodes.expected_node(pool, lambda accelerator, machine: _labels(pool, accelerator.label, machine), spot)
 
 
 def slice_topology(*, placement_topology: str, labels: Mapping[str, str], policy_name: str, machine_type: str) -> str:
@@ -230,3 +168,13 @@ def _networks(slice_: Slice, settings: Settings) -> tuple[Network, ...]:
     if problem:
         raise UnmeetableError(problem)
     return networks
+
+
+GKE_RULES = PoolRules(
+    supplier_name="GKE",
+    polling=Polling(backlog_seconds=1.0, busy_seconds=2.0, idle_seconds=60.0),
+    labels=_LABELS,
+    labels_of_choice=_labels_of_choice,
+    complete=_complete,
+    expected_node=_expected_node,
+)

@@ -2,66 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from provisioner import constants, tpu
 from provisioner.model import bounds
-from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest, PoolName
-from provisioner.model.choices import CapacityChoice
-from provisioner.model.fit import NodeView
+from provisioner.model.capacity import CapacityKind, NodePoolRequest
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
 from provisioner.settings import Settings
-from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.demand import Slice
 from provisioner.slices.supplier import LabelRules, Polling, PoolRules, UnmeetableError
-from provisioner.slices.suppliers import names, nodes
+from provisioner.slices.suppliers import nodes
 from provisioner.slices.suppliers.nodegroup import node_labels
 
-#: As on GKE, so that a workload which is served there is served here.
-_LABELS = LabelRules(most_characters=1024, passed_on=frozenset(), copyable=frozenset())
 #: Kubelets may not register with labels of these domains, but for a few that nobody copies.
 _DOMAINS_OF_KUBERNETES = ("kubernetes.io", "k8s.io")
 
 
-@dataclass(frozen=True, slots=True)
-class NodeGroupRules:
-    """Implements `PoolRules`."""
-
-    supplier_name: str = "Compute Engine"
-    labels: LabelRules = _LABELS
-    polling: Polling = Polling(backlog_seconds=1.0, busy_seconds=2.0, idle_seconds=30.0)
-
-    def pool_name(self, workload_name: str, slice_id: SliceId, attempt: int) -> PoolName:
-        """Implement `PoolRules.pool_name`."""
-        return names.pool_name(workload_name, slice_id, attempt)
-
-    def labels_of_choice(self, slice_: Slice, choice: CapacityChoice) -> Mapping[str, str]:  # noqa: ARG002 - not needed
-        """Implement `PoolRules.labels_of_choice`: all that follow from a choice are on its nodes anyway."""
-        return {}
-
-    def complete(self, request: NodePoolRequest, slice_: Slice, settings: Settings) -> NodePoolRequest:
-        """Implement `PoolRules.complete`: disk, identity and tags of the machines."""
-        shape = slice_.shape
-        if shape is None:
-            raise UnmeetableError(slice_.shape_problem)
-        _check(request, slice_, shape, settings)
-        spot = (nodes.SPOT_TAINT,) if request.capacity is CapacityKind.SPOT else ()
-        return replace(
-            request,
-            taints=(*spot, *request.taints),
-            disk_type=nodes.disk_type(shape, settings),
-            service_account=nodes.service_account(slice_, settings),
-            oauth_scopes=settings.node_oauth_scopes,
-            tags=settings.node_tags,
-        )
-
-    def expected_node(self, pool: NodePool) -> NodeView:
-        """Implement `PoolRules.expected_node`."""
-        return node_labels.expected_node(pool)
-
-
-#: They have no state.
-NODE_GROUP_RULES: PoolRules = NodeGroupRules()
+def _complete(request: NodePoolRequest, slice_: Slice, settings: Settings) -> NodePoolRequest:
+    """Add disk, identity and tags of the machines."""
+    shape = slice_.shape
+    if shape is None:
+        raise UnmeetableError(slice_.shape_problem)
+    _check(request, slice_, shape, settings)
+    spot = (nodes.SPOT_TAINT,) if request.capacity is CapacityKind.SPOT else ()
+    return replace(
+        request,
+        taints=(*spot, *request.taints),
+        disk_type=nodes.disk_type(shape, settings),
+        service_account=nodes.service_account(slice_, settings),
+        oauth_scopes=settings.node_oauth_scopes,
+        tags=settings.node_tags,
+    )
 
 
 def _check(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings) -> None:
@@ -98,3 +69,15 @@ def _is_of_kubernetes(key: str) -> bool:
     return bool(separator) and any(
         prefix == domain or prefix.endswith(f".{domain}") for domain in _DOMAINS_OF_KUBERNETES
     )
+
+
+NODE_GROUP_RULES = PoolRules(
+    supplier_name="Compute Engine",
+    polling=Polling(backlog_seconds=1.0, busy_seconds=2.0, idle_seconds=30.0),
+    # As on GKE, so that a workload which is served there is served here.
+    labels=LabelRules(most_characters=1024, passed_on=frozenset(), copyable=frozenset()),
+    # All that follow from a choice are on its nodes anyway.
+    labels_of_choice=lambda _slice, _choice: {},
+    complete=_complete,
+    expected_node=node_labels.expected_node,
+)

@@ -33,7 +33,7 @@ from provisioner.settings import Settings
 from provisioner.slices.supplier import Blocked, PoolRules, SupplierError
 from provisioner.slices.suppliers.nodegroup.errors import supplier_error
 from provisioner.slices.suppliers.nodegroup.rules import NODE_GROUP_RULES
-from provisioner.slices.suppliers.nodegroup.translate import Place, group_document, pool_of
+from provisioner.slices.suppliers.nodegroup.translate import group_document, pool_of
 
 API_ROOT = f"/apis/{API_VERSION}"
 _PLURAL = Kind.TPU_NODE_GROUP.plural
@@ -49,33 +49,21 @@ def groups_path(namespace: str) -> str:
     return collection_path(_PLURAL, namespace=namespace, root=API_ROOT)
 
 
-def place_of(settings: Settings) -> Place:
-    """Return where groups are made under these settings."""
-    return Place(
-        namespace=settings.node_groups_in,
-        project=settings.project_id,
-        images=settings.node_images,
-        disk_gb=settings.node_disk_gb,
-        subnetwork=settings.node_subnetwork,
-    )
-
-
 @dataclass(slots=True, kw_only=True)
 class NodeGroupSupplier:
     """The TPUNodeGroups of one namespace. Used by many threads; lists by one."""
 
     api: kube.Api
-    place: Place
+    settings: Settings
     clock: Callable[[], datetime]
-    capacity_wait_seconds: float
     rules: PoolRules = NODE_GROUP_RULES
     #: The last list, by name: most groups are as they were, and need not be read anew.
     _listed: dict[str, tuple[str, TpuNodeGroup]] = field(default_factory=dict)
 
     def list_pools(self) -> tuple[NodePool, ...]:
         """Implement `Supplier.list_pools`: one list of the namespace, read from etcd's latest state."""
-        path = groups_path(self.place.namespace)
-        with _call(f"list of TPUNodeGroups in {self.place.namespace}", Call.READ):
+        path = groups_path(self.settings.node_groups_in)
+        with _call(f"list of TPUNodeGroups in {self.settings.node_groups_in}", Call.READ):
             bodies: list[Any] = list_all(self.api, path, {}, lambda raw: raw)
         before, listed, pools = self._listed, {}, []
         for raw in bodies:
@@ -100,8 +88,8 @@ class NodeGroupSupplier:
 
     def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
         """Implement `Supplier.create_pool`: one create; the controller of node groups does the rest."""
-        path = groups_path(self.place.namespace)
-        body = group_document(request, self.place)
+        path = groups_path(self.settings.node_groups_in)
+        body = group_document(request, self.settings)
         failure = blocked()
         if failure is not None:
             raise SupplierError(failure)
@@ -153,10 +141,10 @@ class NodeGroupSupplier:
         return parse_group(raw)
 
     def _pool(self, group: TpuNodeGroup) -> NodePool:
-        return pool_of(group, self.clock(), capacity_wait_seconds=self.capacity_wait_seconds)
+        return pool_of(group, self.clock(), capacity_wait_seconds=self.settings.capacity_wait_seconds)
 
     def _path(self, name: PoolName) -> str:
-        return object_path(_PLURAL, name, namespace=self.place.namespace, root=API_ROOT)
+        return object_path(_PLURAL, name, namespace=self.settings.node_groups_in, root=API_ROOT)
 
 
 def _operation(verb: str, name: PoolName, uid: str) -> OperationName:

@@ -39,6 +39,7 @@ from provisioner.nodegroups.api.specs import (
     TpuNodeGroupSpec,
 )
 from provisioner.nodegroups.api.types import API_VERSION, Kind, TpuNodeGroup
+from provisioner.settings import Settings
 from provisioner.slices.suppliers.nodegroup import errors
 from provisioner.slices.suppliers.nodegroup.node_labels import DERIVED, derived_labels
 
@@ -132,20 +133,7 @@ def _age_seconds(group: TpuNodeGroup, now: datetime) -> float:
     return (now - group.meta.created_at).total_seconds() if group.meta.created_at is not None else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where groups are made, and what all their machines have in common."""
-
-    namespace: str
-    project: str
-    #: Boot image by accelerator; `*` stands for all that are not there.
-    images: tuple[tuple[str, str], ...] = ()
-    #: None: the image's.
-    disk_gb: int | None = None
-    subnetwork: str = "default"
-
-
-def group_document(request: NodePoolRequest, place: Place) -> Json:
+def group_document(request: NodePoolRequest, settings: Settings) -> Json:
     """Return the TPUNodeGroup that a request asks for, as it is created."""
     labels = {**request.labels, **derived_labels(expected_pool(request))}
     metadata = {registration.LABELS: registration.labels_text(labels)}
@@ -157,10 +145,10 @@ def group_document(request: NodePoolRequest, place: Place) -> Json:
         provisioning_model=_MODELS[request.capacity],
         reservation=request.reservation,
         max_run_duration_seconds=(request.max_run_seconds or _LONGEST_RUN_SECONDS) if late else None,
-        image=_image(request.machine_type, place),
-        boot_disk_size_gb=place.disk_gb,
+        image=_image(request.machine_type, settings),
+        boot_disk_size_gb=settings.node_disk_gb,
         disk_type=request.disk_type,
-        subnetwork=place.subnetwork,
+        subnetwork=settings.node_subnetwork,
         service_accounts=(
             ServiceAccount(email=request.service_account or _DEFAULT_ACCOUNT, scopes=request.oauth_scopes),
         ),
@@ -168,7 +156,7 @@ def group_document(request: NodePoolRequest, place: Place) -> Json:
         metadata=metadata,
     )
     spec = TpuNodeGroupSpec(
-        project=place.project,
+        project=settings.project_id,
         node_location=request.zone,
         instance_config=config,
         node_count=request.hosts,
@@ -179,7 +167,7 @@ def group_document(request: NodePoolRequest, place: Place) -> Json:
     return {
         "apiVersion": API_VERSION,
         "kind": Kind.TPU_NODE_GROUP.value,
-        "metadata": {"namespace": place.namespace, "name": request.name, "labels": dict(request.labels)},
+        "metadata": {"namespace": settings.node_groups_in, "name": request.name, "labels": dict(request.labels)},
         "spec": write.spec_document(spec),
     }
 
@@ -216,7 +204,7 @@ def _topology_of_machine(machine_type: str) -> str:
     return known[1].single_host_topology if known else ""
 
 
-def _image(machine_type: str, place: Place) -> str:
-    known, images = tpu.machine_type(machine_type), dict(place.images)
+def _image(machine_type: str, settings: Settings) -> str:
+    known, images = tpu.machine_type(machine_type), dict(settings.node_images)
     accelerator = known[0].label if known else ""
     return images.get(accelerator) or images.get(_OTHERS, "")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.runtime.authority import Authority
+from rehearsal.authority import Authority, write
 from rehearsal.simulators.compute.guests.client import MERGE, Access, HttpsClient
 from rehearsal.simulators.compute.guests.errors import ServerError
 
@@ -62,7 +62,8 @@ class Server:
 
         self._server = Quiet(("127.0.0.1", 0), Handler)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*authority.server("server", names=(), addresses=("127.0.0.1",)).write(folder, "server"))
+        served = authority.server_at("server", names=(), addresses=("127.0.0.1",))
+        context.load_cert_chain(*write(served, folder, "server"))
         context.load_verify_locations(cadata=authority.certificate_pem.decode())
         context.verify_mode = ssl.CERT_OPTIONAL
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)

@@ -25,7 +25,7 @@ from provisioner.model.capacity import (
 from provisioner.slices.preflight.in_google import ACT_AS, PROJECT_PERMISSIONS, READ_RESERVATION
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError, says_missing
-from provisioner.slices.suppliers.gke.rules import expected_node
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from rehearsal.simulators.gke.app import Simulator
 from rehearsal.simulators.gke.capacity import FULL_RESERVATION_TEXTS
 from rehearsal.simulators.gke.faults import Fault, FaultKind
@@ -234,7 +234,7 @@ def test_nodes_are_what_planning_expects(gke: Rehearsal, request_: NodePoolReque
     gke.wait(60)
     pool = gke.simulator.world.pool(ClusterName("p", "us-east5", "c"), request_.name)
     node = node_object(pool, pool.nodes[0], version="1", life="life", ready=True)
-    view = expected_node(expected_pool(request_))
+    view = GKE_RULES.expected_node(expected_pool(request_))
     assert dict(view.labels).items() <= node["metadata"]["labels"].items()
     assert {(taint["key"], taint["value"], taint["effect"]) for taint in node["spec"]["taints"]} <= {
         (taint.key, taint.value, taint.effect) for taint in view.taints

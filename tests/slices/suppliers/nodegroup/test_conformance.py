@@ -13,13 +13,18 @@ from provisioner.kube.protocol import collection_path, object_path
 from provisioner.model.capacity import CapacityKind, NodePoolRequest, PoolName, PoolStatus, Taint, Zone
 from provisioner.nodegroups.api.types import Kind
 from provisioner.slices.suppliers.nodegroup.supplier import API_ROOT, NodeGroupSupplier
-from provisioner.slices.suppliers.nodegroup.translate import Place
 from rehearsal.simulators.compute.faults import Fault, FaultKind
 from tests.slices.suppliers.conformance import SupplierContract
 from tests.support.nodegroup_controller import NAMESPACE, PROJECT, SPEC, ZONE, World
+from tests.support.settings import settings
 
 _WAIT_SECONDS = 600.0
-_PLACE = Place(namespace=NAMESPACE, project=PROJECT, images=(("*", f"projects/{PROJECT}/global/images/u"),))
+_SETTINGS = settings(
+    node_group_namespace=NAMESPACE,
+    project_id=PROJECT,
+    node_images=(("*", f"projects/{PROJECT}/global/images/u"),),
+    capacity_wait_seconds=_WAIT_SECONDS,
+)
 _GROUPS = collection_path(Kind.TPU_NODE_GROUP.plural, namespace=NAMESPACE, root=API_ROOT)
 #: A slice of four machines, and a machine that is a slice.
 SLICE = NodePoolRequest(
@@ -40,9 +45,7 @@ class NodeGroupGround:
     def __init__(self, slice_: NodePoolRequest) -> None:
         self._slice = slice_
         self.world = World()
-        self.supplier = NodeGroupSupplier(
-            api=self.world.kube, place=_PLACE, clock=self.world.time, capacity_wait_seconds=_WAIT_SECONDS
-        )
+        self.supplier = NodeGroupSupplier(api=self.world.kube, settings=_SETTINGS, clock=self.world.time)
 
     def sells(self, accelerator: str) -> bool:
         """Only the newest generations."""

@@ -14,6 +14,7 @@ from provisioner.model.choices import CapacityChoice
 from provisioner.model.workloads import GroupKey, WorkloadUid
 from provisioner.nodegroups.api import names
 from provisioner.slices.demand import SliceId
+from provisioner.slices.demand.names import pool_name
 from provisioner.slices.planning.launch.specification import Candidates, Specification
 from provisioner.slices.supplier import UnmeetableError
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
@@ -102,7 +103,7 @@ def test_the_settings_of_nodes_hold_for_machines() -> None:
 )
 def test_any_name_of_a_workload_gives_a_name_that_a_group_and_its_resources_can_have(name: str, attempt: int) -> None:
     slice_id = SliceId(WorkloadUid("uid"), GroupKey("a" * 40))
-    assert names.group_name_problem(NODE_GROUP_RULES.pool_name(name, slice_id, attempt)) == ""
+    assert names.group_name_problem(pool_name(name, slice_id, attempt)) == ""
 
 
 @pytest.mark.parametrize(

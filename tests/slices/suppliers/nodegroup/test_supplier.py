@@ -10,10 +10,9 @@ from provisioner import kube
 from provisioner.kube import errors
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, OperationName, PoolName, PoolStatus
-from provisioner.slices.supplier import SupplierError
-from provisioner.slices.suppliers.choice import OneApiServer
-from provisioner.slices.suppliers.nodegroup.supplier import API_ROOT, NodeGroupSupplier, place_of
-from tests.slices.suppliers.nodegroup.test_translate import PLACE, REQUEST
+from provisioner.slices.supplier import IdentityCheck, SupplierError
+from provisioner.slices.suppliers.nodegroup.supplier import API_ROOT, NodeGroupSupplier
+from tests.slices.suppliers.nodegroup.test_translate import REQUEST, SETTINGS
 from tests.support.clock import NOW, FakeClock
 from tests.support.kube import FakeKube
 from tests.support.nodegroup_controller import SPEC
@@ -29,7 +28,7 @@ class Ground:
     def __init__(self) -> None:
         self.kube = FakeKube()
         self.clock = FakeClock()
-        self.supplier = NodeGroupSupplier(api=self.kube, place=PLACE, clock=self.clock.now, capacity_wait_seconds=600.0)
+        self.supplier = NodeGroupSupplier(api=self.kube, settings=SETTINGS, clock=self.clock.now)
 
     def create(self) -> OperationName:
         """Create a pool."""
@@ -37,7 +36,7 @@ class Ground:
 
     def path(self, name: str = NAME) -> str:
         """Return the address of a group."""
-        return object_path("tpunodegroups", name, namespace=PLACE.namespace, root=API_ROOT)
+        return object_path("tpunodegroups", name, namespace=SETTINGS.node_groups_in, root=API_ROOT)
 
 
 @pytest.fixture
@@ -164,14 +163,9 @@ def test_groups_of_other_namespaces_are_not_listed(ground: Ground) -> None:
     assert ground.supplier.list_pools() == ()
 
 
-def test_the_place_comes_from_the_settings() -> None:
-    place = place_of(settings(node_group_namespace="slices", node_images=(("*", "i"),), node_disk_gb=100))
-    assert (place.namespace, place.project, place.images, place.disk_gb) == ("slices", "project-1", (("*", "i"),), 100)
-
-
 def test_there_is_nothing_to_prove() -> None:
     """Groups, workloads and nodes are objects of one API server."""
-    identity = OneApiServer()
+    identity = IdentityCheck()
     assert identity.proven
     assert identity.attempt()
     assert identity.due_in_seconds(NOW) == float("inf")

@@ -23,16 +23,18 @@ from provisioner.nodegroups.api.parse import parse_group
 from provisioner.nodegroups.api.shape import resolve
 from provisioner.slices.planning.ownership import is_ours
 from provisioner.slices.suppliers.nodegroup.node_labels import DERIVED, derived_labels, expected_node
-from provisioner.slices.suppliers.nodegroup.translate import Place, group_document, pool_of
+from provisioner.slices.suppliers.nodegroup.translate import group_document, pool_of
 from tests.support.clock import NOW
 from tests.support.nodegroup_controller import SPEC
+from tests.support.settings import settings
 
-PLACE = Place(
-    namespace="slices",
-    project="research-project",
-    images=(("tpu7x", "projects/i/global/images/seven"), ("*", "projects/i/global/images/others")),
-    disk_gb=200,
-    subnetwork="projects/host/regions/us-east5/subnetworks/tpus",
+SETTINGS = settings(
+    node_group_namespace="slices",
+    project_id="research-project",
+    node_images=(("tpu7x", "projects/i/global/images/seven"), ("*", "projects/i/global/images/others")),
+    capacity_wait_seconds=600.0,
+    node_disk_gb=200,
+    node_subnetwork="projects/host/regions/us-east5/subnetworks/tpus",
 )
 REQUEST = NodePoolRequest(
     name=PoolName("train-0123456789"),
@@ -51,7 +53,7 @@ REQUEST = NodePoolRequest(
 
 def made(request: NodePoolRequest) -> dict[str, Any]:
     """Return a group as the API server has it right after its create."""
-    raw = copy.deepcopy(group_document(request, PLACE))
+    raw = copy.deepcopy(group_document(request, SETTINGS))
     raw["metadata"] |= {"uid": "1", "resourceVersion": "1", "generation": 1}
     return raw
 

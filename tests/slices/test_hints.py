@@ -7,19 +7,24 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
+from provisioner.kube import errors
 from provisioner.model import bounds
 from provisioner.model.capacity import FailureKind, PoolName
 from provisioner.model.workloads import GroupKey, WorkloadUid
 from provisioner.slices import hints
 from provisioner.slices.demand import SliceId
+from provisioner.slices.hints import HintsStore
 from provisioner.slices.planning.memory.state import Backoff, CallState, CreateCall, Memory
 from tests.support.clock import NOW, after
+from tests.support.kube import FakeKube
 from tests.support.models import make_jobset, make_request
 from tests.support.world import failure
 
+MAP = "/api/v1/namespaces/system/configmaps/tpu-provisioner-hints"
 SLICE = SliceId(workload_uid=WorkloadUid("uid"), group_key=GroupKey("a" * 40))
 
 
@@ -148,3 +153,104 @@ def test_any_text_is_read_without_an_error(data: dict[str, str]) -> None:
     read = hints.from_text(data)
     again = hints.from_text(hints.to_text(read))
     assert again == read
+
+
+# --- the ConfigMap
+
+
+@pytest.fixture
+def kube() -> FakeKube:
+    """Give an API server."""
+    return FakeKube()
+
+
+def test_hints_are_created_then_updated(kube: FakeKube) -> None:
+    """What another release has written, and this one does not know, stays."""
+    store = HintsStore(kube, "system")
+    assert store.load() == {}
+    assert store.save({"a": "1", "b": "2"})
+    assert store.save({"b": "3"})
+    assert HintsStore(kube, "system").load() == {"a": "1", "b": "3"}
+
+
+_INSTALLED = {
+    "metadata": {
+        "labels": {"app.kubernetes.io/managed-by": "Helm", "team": "ml"},
+        "annotations": {"meta.helm.sh/release-name": "tpu-provisioner"},
+    }
+}
+
+
+@pytest.mark.parametrize("loads", [True, False], ids=["read at the start", "never read"])
+def test_the_installers_metadata_is_kept(kube: FakeKube, loads: bool) -> None:
+    """Helm refuses to upgrade an object whose labels and annotations somebody took away."""
+    kube.put_object(MAP, _INSTALLED)
+    store = HintsStore(kube, "system")
+    if loads:
+        store.load()
+    assert store.save({"a": "1"})
+    assert store.save({"a": "2"})
+    kept = kube.object(MAP)
+    assert kept is not None
+    assert kept["data"] == {"a": "2"}
+    assert _INSTALLED["metadata"].items() <= kept["metadata"].items()
+
+
+def test_metadata_that_changes_while_the_provisioner_runs_is_kept(kube: FakeKube) -> None:
+    """The data of the last writer wins; a save of a quiet object is one call."""
+    kube.put_object(MAP, _INSTALLED)
+    store = HintsStore(kube, "system")
+    store.load()
+    assert store.save({"a": "1"})
+    changed = kube.object(MAP)
+    assert changed is not None
+    changed["metadata"]["labels"]["team"] = "research"
+    kube.put_object(MAP, {**changed, "data": {"a": "of another leader"}})
+    assert store.save({"a": "2"})
+    assert store.save({"a": "3"})
+    kept = kube.object(MAP)
+    assert kept is not None
+    assert (kept["data"], kept["metadata"]["labels"]["team"]) == ({"a": "3"}, "research")
+    assert [call.method for call in kube.calls] == ["GET", "PUT", "PUT", "GET", "PUT", "PUT"]
+
+
+def test_after_a_lost_answer_the_object_is_read_again(kube: FakeKube) -> None:
+    """The write may have had its effect: what was read before is old."""
+    kube.put_object(MAP, _INSTALLED)
+    store = HintsStore(kube, "system")
+    store.load()
+    kube.fail("PUT", "hints", errors.Unavailable("lost"), after_effect=True)
+    assert not store.save({"a": "1"})
+    assert store.save({"a": "2"})
+    assert HintsStore(kube, "system").load() == {"a": "2"}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.Forbidden("no", status=403),
+        errors.Unavailable("down"),
+        errors.Malformed("no JSON"),
+    ],
+)
+def test_hints_that_cannot_be_read_are_one_log_line(kube: FakeKube, error: Exception) -> None:
+    """And an empty start."""
+    kube.fail("GET", "hints", error)
+    with structlog.testing.capture_logs() as logs:
+        assert HintsStore(kube, "system").load() == {}
+    assert len(logs) == 1
+
+
+def test_a_failed_save_is_told_and_logged_once_per_cause(kube: FakeKube) -> None:
+    """It is tried each round; the log must not be."""
+    kube.put_object(MAP, {})
+    store = HintsStore(kube, "system")
+    with structlog.testing.capture_logs() as logs:
+        kube.fail("PUT", "hints", errors.Forbidden("no", status=403), times=3)
+        assert [store.save({}) for _ in range(3)] == [False] * 3
+        kube.fail("PUT", "hints", errors.Unavailable("down"))
+        assert not store.save({})
+        assert store.save({})
+        kube.fail("PUT", "hints", errors.Unavailable("down"))
+        assert not store.save({})
+    assert [line["event"] for line in logs] == ["hints.save_failed"] * 3
