@@ -552,10 +552,11 @@ def test_kubectl_says_what_is_wrong(rehearsal: Rehearsal, served: Served, ground
         assert apply("good", parallelism=2) == (0, "")
         code, said = _kubectl(rehearsal, "apply", "-f", "-", stdin=_stateful_set(namespace))
         assert (code, said) == (0, "")
-        for replicas, expected in ((4, 0), (5, 1)):
+        # A number of replicas is a warning at most: several slices may be on their way up or down.
+        for replicas, warned in ((4, False), (5, True)):
             scale = ["scale", "statefulset/serve", f"--replicas={replicas}"]
             code, said = _kubectl(rehearsal, *scale, f"--namespace={namespace}")
-            assert (code, "make it a multiple of 2" in said) == (expected, bool(expected)), said
+            assert (code, "make it a multiple of 2" in said) == (0, warned), said
         # As Kueue does.
         assert apply("queued", parallelism=2, spec={"suspend": True}) == (0, "")
         at = "/spec/replicatedJobs/0/template/spec/template/spec/nodeSelector/cloud.google.com~1gke-nodepool"
