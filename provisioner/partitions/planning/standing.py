@@ -8,7 +8,7 @@ from enum import Enum
 
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry
-from provisioner.partitions.planning.memory import Backoff, PartitionMemory, Site
+from provisioner.partitions.planning.memory import PartitionMemory, Site
 from provisioner.partitions.planning.round import Round
 from provisioner.partitions.vipu.records import Partition, PartitionState
 
@@ -38,8 +38,10 @@ class Phase(Enum):
 #: Entries of these take no IPUs, and leave the ledger.
 OVER = frozenset({Phase.WITHDRAWN, Phase.GONE})
 _USELESS = frozenset({Phase.BROKEN, Phase.MISPLACED})
-#: What has failed so often may fail for ever, and holds up nobody.
+#: Creates that have failed so often may fail for ever, and hold up nobody.
 MOST_TRIES = 3
+#: The same of removes. One that succeeds counts, too, until a reading shows it: these take half a minute at least.
+MOST_REMOVES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,11 +129,7 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
 
 
 def _cannot_be_removed(known: PartitionMemory) -> bool:
-    return _has_failed_often(known.removing) and not known.kept
-
-
-def _has_failed_often(wait: Backoff | None) -> bool:
-    return wait is not None and wait.failures >= MOST_TRIES
+    return known.removing is not None and known.removing.failures >= MOST_REMOVES and not known.kept
 
 
 def _is_misplaced(entry: Entry, pod: Pod) -> bool:
@@ -148,8 +146,12 @@ def _is_away(entry: Entry, known: PartitionMemory, round_: Round) -> bool:
 def _is_given_up(entry: Entry, pod: Pod, known: PartitionMemory, round_: Round) -> bool:
     """Whether a pod waits for another place; told of this one, on the same server, after some tries."""
     if known.refused:
-        return pod.gated or pod.uid in round_.memory.refusals or _has_failed_often(known.backoff)
+        return pod.gated or pod.uid in round_.memory.refusals or _is_refused_often(known)
     return pod.gated and _is_in_vain(entry, known, round_)
+
+
+def _is_refused_often(known: PartitionMemory) -> bool:
+    return known.backoff is not None and known.backoff.failures >= MOST_TRIES
 
 
 def _is_in_vain(entry: Entry, known: PartitionMemory, round_: Round) -> bool:

@@ -224,6 +224,17 @@ def test_what_cannot_be_removed_holds_up_nobody() -> None:
     assert (waiting.pod.name, "cannot be removed" in waiting.why) == ("big", True)
 
 
+def test_a_partition_that_is_removed_after_some_tries_keeps_the_reservation() -> None:
+    """Until a reading shows that it is gone: then the oldest pod has its IPUs."""
+    gone, oldest = make_pod("gone"), make_pod("oldest", size=64, age_seconds=9)
+    story = Story(pods=[oldest, *(make_pod(f"young{number}") for number in range(3))])
+    story.record(make_entry(gone))
+    story.put(make_partition(gone))
+    fails = iter([True, True])
+    _carry_out(story, 0.1, lambda call: isinstance(call, RemovePartition) and next(fails, False))
+    assert story.entries().keys() == {"oldest"}
+
+
 @pytest.mark.parametrize("other", [None, "b"], ids=["no place", "another allocation"])
 def test_a_lost_partition_that_has_no_place_any_more_holds_up_nobody(other: str | None) -> None:
     """It is made in another allocation of its server, where there is one: the nodes of its pod are the same."""
