@@ -92,7 +92,7 @@ def crowded(supply: Mapping[Site, SiteSupply], round_: Round) -> dict[Site, Site
             at = found.get(site)
             if at is None or refusal.listed is None:
                 continue
-            size, seconds = round_.pods[uid].size, (round_.now - refusal.since).total_seconds()
+            size, seconds = round_.pods[uid].size, (refusal.backoff.at - refusal.since).total_seconds()
             if refusal.never_fits:
                 at = replace(at, never_from=min(at.never_from, size))
             elif seconds >= round_.settings.crowded_seconds:

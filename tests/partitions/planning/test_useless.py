@@ -235,6 +235,21 @@ def test_a_partition_that_is_removed_after_some_tries_keeps_the_reservation() ->
     assert story.entries().keys() == {"oldest"}
 
 
+def test_one_refusal_long_ago_takes_no_reservation_from_others() -> None:
+    """The pod that was refused is not tried again, as with a node selector that somebody added since."""
+    run = make_pod("run", gated=False, told_server=SERVER.address, begun=True, node="host-1")
+    refused = make_pod("refused", size=8, age_seconds=9)
+    story = Story(pods=[run, refused])
+    story.record(make_entry(run))
+    story.put(make_partition(run))
+    _carry_out(story, 0.01, lambda call: isinstance(call, CreatePartition))
+    story.change(refused, servers=frozenset())
+    _carry_out(story, 1.1, lambda _: False)
+    story.pods += [make_pod("oldest", size=64, age_seconds=8), make_pod("young")]
+    _carry_out(story, 0.1, lambda _: False)
+    assert story.entries().keys() == {"run"}
+
+
 @pytest.mark.parametrize("other", [None, "b"], ids=["no place", "another allocation"])
 def test_a_lost_partition_that_has_no_place_any_more_holds_up_nobody(other: str | None) -> None:
     """It is made in another allocation of its server, where there is one: the nodes of its pod are the same."""
