@@ -36,9 +36,14 @@ def waiting(candidate: Candidate) -> Notice:
     return _notice(candidate.wait.value, candidate.pod, WAITING, candidate.why, warning=warning)
 
 
+def why_limited(pod: Pod) -> str:
+    """Return it in words."""
+    return f"Namespace {pod.namespace} has, or its older pods wait for, all the IPUs that it may have."
+
+
 def limited(pod: Pod) -> Notice:
-    """Say that a pod's namespace has all that it may have."""
-    return _notice(Wait.LIMIT.value, pod, WAITING, f"Namespace {pod.namespace} has all the IPUs that it may have.")
+    """Say that a pod waits for the limit of its namespace."""
+    return _notice(Wait.LIMIT.value, pod, WAITING, why_limited(pod))
 
 
 def unrecorded(pod: Pod, why: str) -> Notice:

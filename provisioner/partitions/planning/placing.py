@@ -36,7 +36,7 @@ class Schedule:
     placed: tuple[tuple[Pod, Site], ...] = ()
     #: By UID of those that have a reservation: in how many seconds they can start by deadlines; infinite: nobody knows.
     shadows: Mapping[str, float] = field(default_factory=dict)
-    #: UIDs of pods whose namespace has all that it may have.
+    #: UIDs of pods whose namespace has, or its older pods wait for, all that it may have.
     limited: frozenset[str] = frozenset()
 
 

@@ -24,7 +24,7 @@ class Wait(Enum):
 
     #: IPUs that others have, or that older pods are to have.
     QUEUE = "queue"
-    #: Its namespace has all that it may have.
+    #: Its namespace has, or its older pods wait for, all that it may have.
     LIMIT = "limit"
     #: No server has or may have an allocation that is large enough.
     IMPOSSIBLE = "impossible"
