@@ -145,6 +145,9 @@ def _is_away(entry: Entry, known: PartitionMemory, round_: Round) -> bool:
 
 def _is_given_up(entry: Entry, pod: Pod, known: PartitionMemory, round_: Round) -> bool:
     """Whether a pod waits for another place; told of this one, on the same server, after some tries."""
+    if pod.told_server and pod.told_server not in round_.servers:
+        # Which server that is nobody knows.
+        return False
     if known.refused:
         return pod.gated or pod.uid in round_.memory.refusals or _is_refused_often(known)
     return pod.gated and _is_in_vain(entry, known, round_)

@@ -250,6 +250,19 @@ def test_one_refusal_long_ago_takes_no_reservation_from_others() -> None:
     assert story.entries().keys() == {"run"}
 
 
+def test_a_lost_partition_stays_on_a_server_that_was_renamed() -> None:
+    """The old name tells nobody which server it is, and the pod's node reaches no other."""
+    renamed = Server(host="vipu-new", port=8090)
+    pod = make_pod("train", gated=False, told_server=SERVER.address, begun=True, node="host-1")
+    story = Story(pods=[pod], servers={each: (Allocation(name="a", ipus=64),) for each in (renamed, _OTHER)})
+    story.record(make_entry(pod))
+    story.put(make_partition(pod), server=renamed)
+    story.settle()
+    story.at(renamed).clear()
+    _carry_out(story, 1, lambda call: isinstance(call, CreatePartition) and call.server == renamed.address)
+    assert (story.entries()["train"].server, story.at(_OTHER)) == (renamed.address, {})
+
+
 @pytest.mark.parametrize("other", [None, "b"], ids=["no place", "another allocation"])
 def test_a_lost_partition_that_has_no_place_any_more_holds_up_nobody(other: str | None) -> None:
     """It is made in another allocation of its server, where there is one: the nodes of its pod are the same."""
