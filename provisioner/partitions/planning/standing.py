@@ -98,7 +98,8 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
     shows_all = shows_changes and reading.asked_at >= known.since
     reads = False
     if pod is None or not wanted:
-        phase = Phase.GONE if partition is None and shows_all else Phase.RELEASING
+        gone = partition is None and shows_all and not round_.is_being_changed(entry)
+        phase = Phase.GONE if gone else Phase.RELEASING
         reads = not shows_all
     elif not shows_changes:
         phase, reads = Phase.CREATING, True

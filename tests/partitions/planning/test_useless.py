@@ -71,6 +71,24 @@ def test_a_partition_that_is_being_made_for_a_narrowed_pod_is_not_forgotten() ->
     assert story.entries()["train"].server == _OTHER.address
 
 
+def test_a_partition_that_is_being_made_for_a_pod_that_is_gone_is_not_forgotten() -> None:
+    """Its IPUs are not free, although no reading shows it."""
+    pod = make_pod("train")
+    story = Story(pods=[pod])
+    story.record(make_entry(pod))
+    story.read()
+    story.decide()
+    (create,) = story.calls(CreatePartition)
+    story.live = frozenset({create.key})
+    story.pods.clear()
+    story.settle(5)
+    assert story.entries().keys() == {"train"}
+    story.live = frozenset()
+    story.answer(create)
+    story.settle(5)
+    assert (story.at(), story.entries()) == ({}, {})
+
+
 def test_a_narrowed_pod_keeps_what_it_was_told_of() -> None:
     """Its node is chosen, or its selector can be changed no more."""
     pod = make_pod("train", gated=False, told_server=SERVER.address, servers=frozenset({_OTHER.address}))
