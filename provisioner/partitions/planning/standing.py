@@ -40,7 +40,7 @@ OVER = frozenset({Phase.WITHDRAWN, Phase.GONE})
 _USELESS = frozenset({Phase.BROKEN, Phase.MISPLACED})
 #: Creates that have failed so often may fail for ever, and hold up nobody.
 MOST_TRIES = 3
-#: The same of removes. One that succeeds counts, too, until a reading shows it: these take half a minute at least.
+#: The same of removes. One that succeeds counts, too, until a reading shows it: these take about half a minute.
 MOST_REMOVES = 6
 
 
