@@ -96,10 +96,14 @@ def test_the_demo_of_partitions_shows_pods_from_waiting_to_released_and_ends_wel
         r"the webhook server runs, and pods with IPUs are sent to it",
         r"the controller of partitions runs; V-IPU is simulated, with 16 IPUs",
         r"asks for 8 IPUs, and is held back from the scheduler",
-        r"is let to the scheduler with partition tpup-\w+-\w+, for nodes with ipu-pod=one",
+        r"waits: 8 IPUs have to be free in one allocation",
+        r"is let to the scheduler with partition tpup-[\w-]+, for nodes with ipu-pod=one",
         r"has its IPUoF configuration, \d+ characters",
         r"has succeeded",
-        r"partition tpup-\w+-\w+ is removed",
+        r"partition tpup-[\w-]+ is removed",
+        # One that waited for these IPUs.
+        r"is let to the scheduler with partition tpup-[\w-]+",
+        r"has succeeded",
         r"nothing is left: no partition, no entry in the ledger",
         r"4 partitions, created, used and removed",
     ]

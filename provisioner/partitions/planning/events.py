@@ -11,7 +11,7 @@ from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.memory import PartitionMemory
 from provisioner.partitions.planning.plan import Event
 from provisioner.partitions.planning.queue import Candidate, Wait
-from provisioner.partitions.planning.standing import MOST_TRIES
+from provisioner.partitions.planning.standing import MOST_REMOVES
 from provisioner.partitions.planning.step import Notice
 from provisioner.partitions.vipu.records import Partition
 
@@ -36,9 +36,14 @@ def waiting(candidate: Candidate) -> Notice:
     return _notice(candidate.wait.value, candidate.pod, WAITING, candidate.why, warning=warning)
 
 
+def why_limited(pod: Pod) -> str:
+    """Return it in words."""
+    return f"Namespace {pod.namespace} has, or its older pods wait for, all the IPUs that it may have."
+
+
 def limited(pod: Pod) -> Notice:
-    """Say that a pod's namespace has all that it may have."""
-    return _notice(Wait.LIMIT.value, pod, WAITING, f"Namespace {pod.namespace} has all the IPUs that it may have.")
+    """Say that a pod waits for the limit of its namespace."""
+    return _notice(Wait.LIMIT.value, pod, WAITING, why_limited(pod))
 
 
 def unrecorded(pod: Pod, why: str) -> Notice:
@@ -69,7 +74,7 @@ def broken(pod: Pod, entry: Entry, partition: Partition | None) -> Notice:
 
 def not_removed(pod: Pod, entry: Entry, known: PartitionMemory) -> tuple[Notice, ...]:
     """Say why a pod's partition could not be removed, where that was tried again and again."""
-    if known.removing is None or known.removing.failures < MOST_TRIES or known.kept:
+    if known.removing is None or known.removing.failures < MOST_REMOVES or known.kept:
         return ()
     words = bounds.cut(known.removing.failure.message, bounds.HINTED_WORDS)
     message = f"Partition {entry.id} is not removed from {entry.server}, and that is tried again: {words}"

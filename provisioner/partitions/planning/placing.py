@@ -36,7 +36,7 @@ class Schedule:
     placed: tuple[tuple[Pod, Site], ...] = ()
     #: By UID of those that have a reservation: in how many seconds they can start by deadlines; infinite: nobody knows.
     shadows: Mapping[str, float] = field(default_factory=dict)
-    #: UIDs of pods whose namespace has all that it may have.
+    #: UIDs of pods whose namespace has, or its older pods wait for, all that it may have.
     limited: frozenset[str] = frozenset()
 
 
@@ -128,7 +128,7 @@ class _Places:
     def serve(self, candidate: Candidate) -> None:
         """Give a pod its place; or a reservation, if nobody older has one where it may be."""
         pod = candidate.pod
-        if candidate.aside or not self.limits.claim(pod):
+        if candidate.aside or not self.limits.may_have(pod):
             return
         longest_seconds = longest_of(pod, self.settings)
         mine = {site: ground for site in candidate.sites if (ground := self.grounds.get(site)) is not None}
@@ -138,6 +138,7 @@ class _Places:
             site = min(fitting, key=lambda each: (self.grounds[each[1]].one, *each))[1]
             mine[site].take(pod.size, deadline_of(pod), longest_seconds)
             mine[site].closed = pod.uid in mine[site].supply.refused
+            self.limits.count(pod)
             self.placed.append((pod, site))
             return
         # One that was told of a partition, and has lost it, has its turn when there is room.
@@ -147,6 +148,7 @@ class _Places:
         holding = [site for site, shadow in shadows.items() if mine[site].may_be_kept(pod.size, shadow[0])]
         if holding:
             best = min(holding, key=lambda site: (shadows[site][0], -mine[site].free, site))
+            self.limits.count(pod)
             mine[best].reserved = shadows[best]
             self.shadows[pod.uid] = shadows[best][0]
 
@@ -154,7 +156,7 @@ class _Places:
 class _Limits:
     """What namespaces may have.
 
-    A pod that waits has its share of the limit already, so that none of its namespace that is younger takes it away.
+    A pod that has a reservation has its share already, so that none of its namespace that is younger takes it away.
     """
 
     def __init__(self, used: Mapping[str, int], settings: PlanningSettings) -> None:
@@ -163,8 +165,8 @@ class _Limits:
         #: UIDs.
         self.aside: set[str] = set()
 
-    def claim(self, pod: Pod) -> bool:
-        """Take a pod's share; False where there is none, and it stands aside."""
+    def may_have(self, pod: Pod) -> bool:
+        """Whether there is a share for a pod; else it stands aside."""
         namespace = pod.namespace
         limit = self._settings.limit_of(namespace)
         if limit is None:
@@ -176,5 +178,8 @@ class _Limits:
                 # The next of them would take what it waits for.
                 self._full.add(namespace)
             return False
-        self._used[namespace] = used + pod.size
         return True
+
+    def count(self, pod: Pod) -> None:
+        """Take a pod's share."""
+        self._used[pod.namespace] = self._used.get(pod.namespace, 0) + pod.size

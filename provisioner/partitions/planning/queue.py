@@ -24,7 +24,7 @@ class Wait(Enum):
 
     #: IPUs that others have, or that older pods are to have.
     QUEUE = "queue"
-    #: Its namespace has all that it may have.
+    #: Its namespace has, or its older pods wait for, all that it may have.
     LIMIT = "limit"
     #: No server has or may have an allocation that is large enough.
     IMPOSSIBLE = "impossible"
@@ -92,7 +92,7 @@ def crowded(supply: Mapping[Site, SiteSupply], round_: Round) -> dict[Site, Site
             at = found.get(site)
             if at is None or refusal.listed is None:
                 continue
-            size, seconds = round_.pods[uid].size, (round_.now - refusal.since).total_seconds()
+            size, seconds = round_.pods[uid].size, (refusal.backoff.at - refusal.since).total_seconds()
             if refusal.never_fits:
                 at = replace(at, never_from=min(at.never_from, size))
             elif seconds >= round_.settings.crowded_seconds:

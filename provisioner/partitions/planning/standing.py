@@ -8,7 +8,7 @@ from enum import Enum
 
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry
-from provisioner.partitions.planning.memory import Backoff, PartitionMemory, Site
+from provisioner.partitions.planning.memory import PartitionMemory, Site
 from provisioner.partitions.planning.round import Round
 from provisioner.partitions.vipu.records import Partition, PartitionState
 
@@ -38,8 +38,10 @@ class Phase(Enum):
 #: Entries of these take no IPUs, and leave the ledger.
 OVER = frozenset({Phase.WITHDRAWN, Phase.GONE})
 _USELESS = frozenset({Phase.BROKEN, Phase.MISPLACED})
-#: What has failed so often may fail for ever, and holds up nobody.
+#: Creates that have failed so often may fail for ever, and hold up nobody.
 MOST_TRIES = 3
+#: The same of removes. One that succeeds counts, too, until a reading shows it: these take about half a minute.
+MOST_REMOVES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,8 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
     shows_all = shows_changes and reading.asked_at >= known.since
     reads = False
     if pod is None or not wanted:
-        phase = Phase.GONE if partition is None and shows_all else Phase.RELEASING
+        gone = partition is None and shows_all and not round_.is_being_changed(entry)
+        phase = Phase.GONE if gone else Phase.RELEASING
         reads = not shows_all
     elif not shows_changes:
         phase, reads = Phase.CREATING, True
@@ -127,11 +130,7 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
 
 
 def _cannot_be_removed(known: PartitionMemory) -> bool:
-    return _has_failed_often(known.removing) and not known.kept
-
-
-def _has_failed_often(wait: Backoff | None) -> bool:
-    return wait is not None and wait.failures >= MOST_TRIES
+    return known.removing is not None and known.removing.failures >= MOST_REMOVES and not known.kept
 
 
 def _is_misplaced(entry: Entry, pod: Pod) -> bool:
@@ -147,9 +146,16 @@ def _is_away(entry: Entry, known: PartitionMemory, round_: Round) -> bool:
 
 def _is_given_up(entry: Entry, pod: Pod, known: PartitionMemory, round_: Round) -> bool:
     """Whether a pod waits for another place; told of this one, on the same server, after some tries."""
+    if pod.told_server and pod.told_server not in round_.servers:
+        # Which server that is nobody knows.
+        return False
     if known.refused:
-        return pod.gated or pod.uid in round_.memory.refusals or _has_failed_often(known.backoff)
+        return pod.gated or pod.uid in round_.memory.refusals or _is_refused_often(known)
     return pod.gated and _is_in_vain(entry, known, round_)
+
+
+def _is_refused_often(known: PartitionMemory) -> bool:
+    return known.backoff is not None and known.backoff.failures >= MOST_TRIES
 
 
 def _is_in_vain(entry: Entry, known: PartitionMemory, round_: Round) -> bool:

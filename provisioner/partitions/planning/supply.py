@@ -11,7 +11,7 @@ from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.memory import Site
 from provisioner.partitions.planning.round import Round
 from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.partitions.planning.standing import MOST_TRIES, OVER, Phase, Standing
+from provisioner.partitions.planning.standing import MOST_REMOVES, MOST_TRIES, OVER, Phase, Standing
 from provisioner.partitions.vipu.records import Allocation, Partition
 
 _TRIALS = frozenset({Phase.WANTED, Phase.CREATING, Phase.MISPLACED, Phase.LOST})
@@ -114,7 +114,7 @@ def _within_reach(
     stays = sum(each.ipus for each in own if each.stays)
     for each in theirs:
         stray = round_.memory.strays.get((address, each.id))
-        kept = stray is not None and stray.backoff is not None and stray.backoff.failures >= MOST_TRIES
+        kept = stray is not None and stray.backoff is not None and stray.backoff.failures >= MOST_REMOVES
         if kept or each.id in unreadable or not each.id.startswith(prefix):
             stays += each.size
     return max(0, allocation.ipus - stays)

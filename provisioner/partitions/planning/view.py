@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 
+from provisioner.partitions.planning.events import why_limited
 from provisioner.partitions.planning.picture import Picture
 from provisioner.partitions.planning.placing import Schedule
 from provisioner.partitions.planning.plan import Holding, Supply, View, Waiting
@@ -76,7 +77,7 @@ def _in_the_way(standing: Standing) -> str:
 def _why(candidate: Candidate, schedule: Schedule) -> str:
     uid = candidate.pod.uid
     if uid in schedule.limited:
-        return f"Namespace {candidate.pod.namespace} has all the IPUs that it may have."
+        return why_limited(candidate.pod)
     shadow_seconds = schedule.shadows.get(uid, inf)
     if shadow_seconds == inf:
         return candidate.why

@@ -103,6 +103,14 @@ def test_of_several_the_earliest_start_is_what_is_told() -> None:
     assert _schedule(supply, [_waits("a", 16, sites=(_A, _B))]).shadows == {"uid-a": 300.0}
 
 
+@pytest.mark.parametrize(("never_from", "want"), [(inf, ""), (16, "b")], ids=["a reservation", "none"])
+def test_who_has_a_reservation_has_its_share_of_the_limit_and_nobody_else(never_from: float, want: str) -> None:
+    sites = {_A: _site(16, (12, inf), never_from=never_from), _B: _site(8, site=_B)}
+    settings = PlanningSettings(namespace_limits={"*": 16})
+    found = schedule([_waits("a", 16), _waits("b", 4, sites=(_B,))], sites, {}, settings, Guard())
+    assert ("".join(pod.name for pod, _ in found.placed), not found.limited) == (want, bool(want))
+
+
 _JOBS = st.lists(
     st.tuples(st.sampled_from([1, 2, 4, 8, 16]), st.integers(10, 400), st.integers(0, 400)), min_size=1, max_size=25
 )

@@ -71,6 +71,24 @@ def test_a_partition_that_is_being_made_for_a_narrowed_pod_is_not_forgotten() ->
     assert story.entries()["train"].server == _OTHER.address
 
 
+def test_a_partition_that_is_being_made_for_a_pod_that_is_gone_is_not_forgotten() -> None:
+    """Its IPUs are not free, although no reading shows it."""
+    pod = make_pod("train")
+    story = Story(pods=[pod])
+    story.record(make_entry(pod))
+    story.read()
+    story.decide()
+    (create,) = story.calls(CreatePartition)
+    story.live = frozenset({create.key})
+    story.pods.clear()
+    story.settle(5)
+    assert story.entries().keys() == {"train"}
+    story.live = frozenset()
+    story.answer(create)
+    story.settle(5)
+    assert (story.at(), story.entries()) == ({}, {})
+
+
 def test_a_narrowed_pod_keeps_what_it_was_told_of() -> None:
     """Its node is chosen, or its selector can be changed no more."""
     pod = make_pod("train", gated=False, told_server=SERVER.address, servers=frozenset({_OTHER.address}))
@@ -222,6 +240,45 @@ def test_what_cannot_be_removed_holds_up_nobody() -> None:
     assert story.entries().keys() == {"gone", "next"}
     (waiting,) = story.decide().view.waiting
     assert (waiting.pod.name, "cannot be removed" in waiting.why) == ("big", True)
+
+
+def test_a_partition_that_is_removed_after_some_tries_keeps_the_reservation() -> None:
+    """Until a reading shows that it is gone: then the oldest pod has its IPUs."""
+    gone, oldest = make_pod("gone"), make_pod("oldest", size=64, age_seconds=9)
+    story = Story(pods=[oldest, *(make_pod(f"young{number}") for number in range(3))])
+    story.record(make_entry(gone))
+    story.put(make_partition(gone))
+    fails = iter([True, True])
+    _carry_out(story, 0.1, lambda call: isinstance(call, RemovePartition) and next(fails, False))
+    assert story.entries().keys() == {"oldest"}
+
+
+def test_one_refusal_long_ago_takes_no_reservation_from_others() -> None:
+    """The pod that was refused is not tried again, as with a node selector that somebody added since."""
+    run = make_pod("run", gated=False, told_server=SERVER.address, begun=True, node="host-1")
+    refused = make_pod("refused", size=8, age_seconds=9)
+    story = Story(pods=[run, refused])
+    story.record(make_entry(run))
+    story.put(make_partition(run))
+    _carry_out(story, 0.01, lambda call: isinstance(call, CreatePartition))
+    story.change(refused, servers=frozenset())
+    _carry_out(story, 1.1, lambda _: False)
+    story.pods += [make_pod("oldest", size=64, age_seconds=8), make_pod("young")]
+    _carry_out(story, 0.1, lambda _: False)
+    assert story.entries().keys() == {"run"}
+
+
+def test_a_lost_partition_stays_on_a_server_that_was_renamed() -> None:
+    """The old name tells nobody which server it is, and the pod's node reaches no other."""
+    renamed = Server(host="vipu-new", port=8090)
+    pod = make_pod("train", gated=False, told_server=SERVER.address, begun=True, node="host-1")
+    story = Story(pods=[pod], servers={each: (Allocation(name="a", ipus=64),) for each in (renamed, _OTHER)})
+    story.record(make_entry(pod))
+    story.put(make_partition(pod), server=renamed)
+    story.settle()
+    story.at(renamed).clear()
+    _carry_out(story, 1, lambda call: isinstance(call, CreatePartition) and call.server == renamed.address)
+    assert (story.entries()["train"].server, story.at(_OTHER)) == (renamed.address, {})
 
 
 @pytest.mark.parametrize("other", [None, "b"], ids=["no place", "another allocation"])

@@ -25,6 +25,7 @@ from tests.partitions.simulation.process import own
 #: Refused so often where nothing was, a pod may never start there.
 _MOST_IN_VAIN = 3
 _MOST_TRIES = 3
+_MOST_REMOVES = 6
 #: Starts that differ by less are the same.
 _NOTHING_SECONDS = 1.0
 
@@ -203,7 +204,7 @@ class _Placement:
     def _is_left(self, view: ServerView, partition: Partition) -> bool:
         """Whether an orphan cannot be removed."""
         known = self.plan.memory.strays.get((view.server.address, partition.id))
-        return known is not None and known.backoff is not None and known.backoff.failures >= _MOST_TRIES
+        return known is not None and known.backoff is not None and known.backoff.failures >= _MOST_REMOVES
 
     def _passing(self, head: Pod, younger: list[Entry]) -> Iterator[str]:
         """The oldest pod that waits can start no later, by deadlines, for those that pass it now."""
@@ -309,7 +310,7 @@ class _Placement:
     def _stays(self, entry: Entry) -> bool:
         """Whether its partition cannot be removed, and its pod, if there is one, waits for another."""
         known, pod = self.plan.memory.partitions.get(entry.id), self.pods.get(entry.pod_uid)
-        if known is None or known.removing is None or known.kept or known.removing.failures < _MOST_TRIES:
+        if known is None or known.removing is None or known.kept or known.removing.failures < _MOST_REMOVES:
             return False
         return pod is None or pod.gated or not self._needs(pod)
 
