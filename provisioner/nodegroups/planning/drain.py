@@ -104,14 +104,15 @@ def _nodes(manager: ManagedInstanceGroup, fleet: Fleet, labels: dict[str, str], 
     stopped = {member.machine.provider_id for member in fleet.members if not member.runs}
     key = (labels.get(names.GROUP_NAMESPACE, ""), labels.get(names.GROUP_NAME, ""))
     for node in round_.labelled.get(key, ()):
-        if node.provider_id.startswith(_place(manager)) and node.provider_id not in stopped and node.ready:
+        here = names.manager_of(node.provider_id) == _place(manager)
+        if here and node.provider_id not in stopped and node.ready:
             found.setdefault(node.name, node)
     return tuple(found[name] for name in sorted(found))
 
 
 def _place(manager: ManagedInstanceGroup) -> str:
-    """Return what the provider ids of all its machines begin with."""
-    return f"gce://{manager.spec.project}/{manager.spec.location}/{manager.meta.name}-"
+    """Return what the provider ids of all its machines have before their suffix."""
+    return f"gce://{manager.spec.project}/{manager.spec.location}/{manager.meta.name}"
 
 
 def _deadline(manager: ManagedInstanceGroup, round_: Round) -> datetime:

@@ -247,15 +247,21 @@ def test_a_node_of_another_name_takes_no_machines_place() -> None:
         "gce://project-2/us-central1-b/zzz",
         f"gce://project-1/{ZONE}/zzz",
         f"gce://project-1/{ZONE}/MACHINE",
+        # Of a group that is named as this one's managed instance group.
+        f"gce://project-1/{ZONE}/MANAGER-mig-d6b4ebca-70md",
     ],
 )
 def test_a_node_with_the_labels_of_a_group_elsewhere_does_not_keep_it(provider_id: str) -> None:
     """A kubelet may set them on itself, and undo what is done to its node."""
     world = _ready_world()
     labels = names.group_labels(_group(world).meta)
-    key = ("Node", "", "zzz")
-    provider_id = provider_id.replace("MACHINE", world.machines("train")[0].name)
-    world.kube._put(key, Node(name="zzz", uid="zzz", provider_id=provider_id, labels=labels, ready=True))
+    machine = world.machines("train")[0]
+    provider_id = provider_id.replace("MACHINE", machine.name).replace("MANAGER", machine.group)
+    name = "zzz" if provider_id.endswith(machine.name) else provider_id.rpartition("/")[2] or "zzz"
+    key = ("Node", "", name)
+    world.kube._put(key, Node(name=name, uid="zzz", provider_id=provider_id, labels=labels, ready=True))
+    world.kube.add_pod(Pod(namespace="evil", name="zzz", uid="zzz", node=name, chips=4))
+    world.kube.protected.add("zzz")
     world.delete_group("train")
     world.wait_until(lambda: world.kube.group("train") is None, within_seconds=600.0)
     assert not world.kube.objects[key].unschedulable
