@@ -174,8 +174,9 @@ def test_outages_of_different_machines_do_not_add_up(machines: int) -> None:
     assert not _group(world).status.recreated_at
 
 
+@pytest.mark.parametrize("restarts", [False, True], ids=["", "and the controller is restarted"])
 @pytest.mark.parametrize("same", [False, True], ids=["another machine", "the same machine"])
-def test_a_short_outage_beside_a_chip_that_is_gone_ends_no_work(*, same: bool) -> None:
+def test_a_short_outage_beside_a_chip_that_is_gone_ends_no_work(*, same: bool, restarts: bool) -> None:
     """The chip has been gone for an hour; the outage has its own time."""
     world = _ready_world()
     pods = world.run_pods("train")
@@ -184,6 +185,8 @@ def test_a_short_outage_beside_a_chip_that_is_gone_ends_no_work(*, same: bool) -
     world.wait(3600.0)
     blip = name if same else other
     world.kube.change_node(blip, ready=False)
+    if restarts:
+        world.restart()
     world.wait(10.0)
     assert f"node {blip} is not ready" in world.message("train")
     world.kube.change_node(blip, ready=True)
