@@ -10,7 +10,7 @@ import pytest
 
 from provisioner.model import bounds
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import Reason
+from provisioner.nodegroups.api.conditions import ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.compute.records import BootDisk, Scope, Template
@@ -497,11 +497,20 @@ def test_a_restart_changes_nothing_about_a_group_with_a_template_of_its_users() 
 
 
 def test_a_template_of_the_users_that_cannot_be_read_is_told() -> None:
-    """Also by a process that has never read it."""
+    """By a process that has never read it, too; the group stays whole meanwhile, and a node that goes then is lost."""
     world = _world_with_a_template_of_the_users()
     permission = "compute.instanceTemplates.get"
     world.cloud.world.change_settings({"denied_permissions": [permission]})
     world.restart()
-    world.wait_until(lambda: permission in world.message("train"), within_seconds=120.0)
-    assert world.reason("train") == Reason.REQUEST_REJECTED
-    assert len(_group(world).status.machines) == 2
+
+    def told() -> bool:
+        template = condition_of(_group(world).status.conditions, ConditionType.INSTANCE_TEMPLATE_READY)
+        return template is not None and permission in template.message
+
+    world.wait_until(told, within_seconds=120.0)
+    assert world.is_ready("train")
+    assert _group(world).status.machines == before.machines
+    world.kube.change_node(world.machines("train")[0].name, ready=False)
+    world.cloud.world.change_settings({"denied_permissions": []})
+    world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST)
+    before = _group(world).status
