@@ -49,8 +49,8 @@ def _ready_world() -> World:
     return world
 
 
-def _group(world: World) -> TpuNodeGroup:
-    group = world.kube.group("train")
+def _group(world: World, name: str = "train") -> TpuNodeGroup:
+    group = world.kube.group(name)
     assert group is not None
     return group
 
@@ -389,6 +389,30 @@ def test_a_slice_that_is_made_anew_keeps_its_room() -> None:
     world.wait_until(lambda: world.reason("running") == Reason.RECREATING, within_seconds=3600.0)
     world.wait_until(lambda: world.is_ready("running"), within_seconds=3600.0)
     assert world.reason("waiting") == Reason.NOT_ALLOWED
+
+
+@pytest.mark.parametrize("refused", ["its template", "itself"])
+def test_a_slice_that_cannot_be_made_anew_keeps_no_room(refused: str) -> None:
+    """What refuses it may do so for ever."""
+    world = World(settings=replace(SETTINGS, machines_per_namespace=5))
+    world.kube.create_group(make_group("running"))
+    world.wait_until(lambda: world.is_ready("running"))
+    world.wait(60.0)
+    world.kube.create_group(make_group("waiting"))
+    # The template is made anew with the slice.
+    world.settings = replace(world.settings, startup_script=f"{world.settings.startup_script}\n# new")
+    world.restart()
+    world.wait(60.0)
+    world.cloud.fail(Kind.INSTANCE_TEMPLATE, "INVALID_USAGE", "The image was deleted.")
+    world.cloud.lose(world.machines("running")[0], Loss.DELETED)
+    if refused == "itself":
+        world.wait_until(lambda: not world.machines("running"), within_seconds=3600.0)
+        world.cloud.mend(Kind.INSTANCE_TEMPLATE)
+        running = _group(world, "running")
+        spec = replace(running.spec, project="secret")
+        world.kube._put((Kind.TPU_NODE_GROUP, "default", "running"), replace(running, spec=spec))
+    world.wait_until(lambda: world.is_ready("waiting"), within_seconds=3600.0)
+    assert not world.machines("running")
 
 
 @pytest.mark.parametrize("seed", range(4))
