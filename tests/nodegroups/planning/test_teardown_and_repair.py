@@ -391,6 +391,21 @@ def test_what_is_used_by_what_is_abandoned_goes_with_it() -> None:
     assert len(world.cloud.resources()) == 3
 
 
+def test_force_ends_no_work_of_a_group_that_nobody_deletes() -> None:
+    """It is for a deletion; pods on the other machines of a slice that is made anew may save their work."""
+    world = _ready_world()
+    pods = world.run_pods("train")
+    world.kube.protected.update(pods)
+    world.kube.annotate("train", names.FORCE, "true")
+    world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
+    world.wait_until(lambda: "unfinished pods keep its machines" in world.message("train"), within_seconds=600.0)
+    assert names.FORCE not in world.message("train")
+    world.wait(600.0)
+    assert world.reason("train") == Reason.RECREATING
+    world.delete_group("train")
+    world.wait_until(lambda: _is_gone(world), within_seconds=600.0)
+
+
 def test_a_group_that_nobody_deletes_abandons_nothing() -> None:
     """The calls of a slice that is made anew are refused for a while; all goes on when they are not."""
     world = _ready_world()
@@ -499,6 +514,7 @@ def test_a_restart_changes_nothing_about_a_group_with_a_template_of_its_users() 
 def test_a_template_of_the_users_that_cannot_be_read_is_told() -> None:
     """By a process that has never read it, too; the group stays whole meanwhile, and a node that goes then is lost."""
     world = _world_with_a_template_of_the_users()
+    before = _group(world).status
     permission = "compute.instanceTemplates.get"
     world.cloud.world.change_settings({"denied_permissions": [permission]})
     world.restart()
@@ -513,4 +529,3 @@ def test_a_template_of_the_users_that_cannot_be_read_is_told() -> None:
     world.kube.change_node(world.machines("train")[0].name, ready=False)
     world.cloud.world.change_settings({"denied_permissions": []})
     world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST)
-    before = _group(world).status
