@@ -129,5 +129,5 @@ def _counts(node: Node, proof: Proof) -> bool:
     if node.provider_id in proof.provider_ids:
         return True
     labelled = bool(proof.group_labels) and proof.group_labels.items() <= node.labels.items()
-    here = node.provider_id.startswith(proof.place)
+    here = names.manager_of(node.provider_id) == proof.place
     return labelled and here and node.ready and node.provider_id not in proof.stopped

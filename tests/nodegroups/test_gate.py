@@ -132,8 +132,13 @@ def _nothing(_: World) -> None: ...
         ),
         pytest.param(
             lambda world: world.put_node("m-2", unschedulable=False, spec={"providerID": "gce://other/z/m-2"}),
-            {"place": provider_id("")},
+            {},
             id="a node of another place that says it is of the group",
+        ),
+        pytest.param(
+            lambda world: world.put_node("m-mig-2", unschedulable=False),
+            {},
+            id="a node of a group that is named as this managed instance group, and says it is of this group",
         ),
         pytest.param(
             lambda world: world.put_node("n", unschedulable=False, spec={"providerID": provider_id("m-1")}),

@@ -115,6 +115,7 @@ def a_proof(machines: Iterable[str] = ("m-0", "m-1"), **changes: Any) -> Proof:
         "name": MANAGER,
         "uid": MANAGER_UID,
         "group_labels": LABELS,
+        "place": provider_id("m"),
         "provider_ids": frozenset(map(provider_id, machines)),
     }
     return Proof(**(values | changes))

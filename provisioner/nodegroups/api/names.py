@@ -90,6 +90,14 @@ def child_name(group: ObjectMeta | Mark, kind: Kind) -> str:
     return f"{group.name}-{_SUFFIXES[kind]}-{_digest(group.uid)}"
 
 
+def manager_of(machine: str) -> str:
+    """Return the managed instance group of a machine, by its name or provider id: the suffix has no hyphen in it.
+
+    A group may have the name of another's managed instance group, so that names of its machines begin with that.
+    """
+    return machine.rpartition("-")[0]
+
+
 @functools.lru_cache(maxsize=4096)
 def _digest(uid: str) -> str:
     return hashlib.sha256(uid.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_DIGITS]

@@ -89,7 +89,7 @@ class Proof:
     uid: str
     #: The labels of its nodes; empty for a managed instance group that belongs to no TPUNodeGroup.
     group_labels: Mapping[str, str] = field(default_factory=dict)
-    #: What the provider ids of all its machines begin with; a labelled node of another does not count.
+    #: What the provider ids of all its machines have before their suffix; a labelled node of another does not count.
     place: str = ""
     #: Until then pods without chips keep the machines, too.
     deadline: datetime | None = None

@@ -179,9 +179,7 @@ def step_of(rules: Rules[C], child: C, round_: Round) -> tuple[ResourceMemory, S
         return known, NOTHING
     refusal = rules.refusal(child, round_) or squats(rules.kind, child, round_)
     kept_away = refusal is not None and refusal.reason is Reason.NOT_ALLOWED and meta.deleting
-    parent = round_.parent_of(meta, rules.kind)
-    gives_up = (parent is None or parent.meta.deleting) and round_.is_set(names.ABANDON, meta, rules.kind)
-    if gives_up and (kept_away or _denied(rules.kind, meta, known)):
+    if round_.is_set(names.ABANDON, meta, rules.kind) and (kept_away or _denied(rules.kind, meta, known)):
         # Where Compute Engine obeys, machines would go on costing, and count for nobody.
         outcome = Outcome(known=known, done=True)
     elif refusal is not None:

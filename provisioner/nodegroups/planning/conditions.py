@@ -144,7 +144,7 @@ def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroup
         return _recreating(sightings, round_)
     if fleet is None or resolved is None:
         there = sightings.manager is not None and sightings.manager.status.url
-        if there and before is not None and not sightings.problem_of_template:
+        if there and before is not None:
             # Another process knew the machines, and this one has not listed them yet.
             return before, status
         if not there:

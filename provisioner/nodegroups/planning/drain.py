@@ -55,7 +55,7 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, target: Target, 
                 until = pod.deletion_deadline if pod.chips else min(pod.deletion_deadline or deadline, deadline)
                 step += Step(moments=(until,)) if until is not None else NOTHING
     if waiting:
-        return Hold(message=_words(waiting), reason=Reason.DRAINING_NODES, step=step)
+        return Hold(message=_words(manager, waiting, round_), reason=Reason.DRAINING_NODES, step=step)
     if any(not node.unschedulable for node in nodes):
         return Hold(message="its nodes are being cordoned", reason=Reason.DRAINING_NODES, step=step)
     proof = Proof(
@@ -104,14 +104,15 @@ def _nodes(manager: ManagedInstanceGroup, fleet: Fleet, labels: dict[str, str], 
     stopped = {member.machine.provider_id for member in fleet.members if not member.runs}
     key = (labels.get(names.GROUP_NAMESPACE, ""), labels.get(names.GROUP_NAME, ""))
     for node in round_.labelled.get(key, ()):
-        if node.provider_id.startswith(_place(manager)) and node.provider_id not in stopped and node.ready:
+        here = names.manager_of(node.provider_id) == _place(manager)
+        if here and node.provider_id not in stopped and node.ready:
             found.setdefault(node.name, node)
     return tuple(found[name] for name in sorted(found))
 
 
 def _place(manager: ManagedInstanceGroup) -> str:
-    """Return what the provider ids of all its machines begin with."""
-    return f"gce://{manager.spec.project}/{manager.spec.location}/{manager.meta.name}-"
+    """Return what the provider ids of all its machines have before their suffix."""
+    return f"gce://{manager.spec.project}/{manager.spec.location}/{manager.meta.name}"
 
 
 def _deadline(manager: ManagedInstanceGroup, round_: Round) -> datetime:
@@ -119,9 +120,10 @@ def _deadline(manager: ManagedInstanceGroup, round_: Round) -> datetime:
     return waits.after(deleted_at, round_.settings.drain_seconds)
 
 
-def _words(pods: list[Pod]) -> str:
+def _words(manager: ManagedInstanceGroup, pods: list[Pod], round_: Round) -> str:
     listed = sorted(f"{pod.namespace}/{pod.name} on {pod.node}" for pod in pods)
-    return (
-        f"unfinished pods keep its machines: {first_of(listed)}. The annotation "
-        f'{names.FORCE}: "true" deletes them all the same'
-    )
+    words = f"unfinished pods keep its machines: {first_of(listed)}"
+    group = round_.parent_of(manager.meta, Kind.MANAGED_INSTANCE_GROUP)
+    if group is not None and not group.meta.deleting:
+        return words
+    return f'{words}. The annotation {names.FORCE}: "true" deletes them all the same'

@@ -154,7 +154,7 @@ def approvals(round_: Round) -> Step:
         if token is None or group is None or group.meta.deleting or not approval.is_own(request, token, round_.now):
             continue
         # Whoever may make machines in the project could give one the name of any node.
-        named = token.machine.startswith(f"{names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP)}-")
+        named = names.manager_of(token.machine) == names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP)
         if named and round_.nodes.get(provider_id(group, token.machine)) is None:
             chosen.setdefault(token.machine, request)
     return Step(

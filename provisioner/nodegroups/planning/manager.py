@@ -14,8 +14,8 @@ from provisioner.model import bounds
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.choices import ZONE
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import Condition, Reason
-from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup
+from provisioner.nodegroups.api.conditions import Condition, ConditionType, Reason, condition_of
+from provisioner.nodegroups.api.types import Child, Kind, ManagedInstanceGroup
 from provisioner.nodegroups.compute.links import same_resource
 from provisioner.nodegroups.compute.records import INDIVIDUAL, Manager, Scope
 from provisioner.nodegroups.planning import answers
@@ -39,6 +39,8 @@ _LATEST_AFTER_LONG_SECONDS = 300.0
 _LIST_PLACEHOLDERS_SECONDS = 30.0
 #: Failures that last until somebody does something.
 _REFUSALS = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
+#: Reasons of a group for which nothing is made, until somebody changes it or the settings.
+_NOT_SERVED = (Reason.NOT_ALLOWED, Reason.INVALID_SPEC)
 #: How many of Google's words a message has.
 _MOST_FAILURES = 2
 _LATE = datetime.max.replace(tzinfo=UTC)
@@ -160,8 +162,8 @@ def machines_before(round_: Round) -> dict[str, int]:
     """Count, for each managed instance group by its UID, the machines of its namespace whose turn is before its own.
 
     First are those that are made, as read of Compute Engine: people may write any status. Then those of slices that are
-    made anew, and then others, by the age of their groups. What Compute Engine refuses has its turn after all others,
-    first what was refused first, and what cannot be made has none.
+    made anew, and then others, by the age of their groups. What Compute Engine refuses, or a policy or template that it
+    needs, has its turn after all others, first what was refused first, and what cannot be made has none.
     """
     limit = round_.settings.machines_per_namespace
     anew = {uid: group for uid, group in round_.groups.items() if group.status.recreated_at and not group.meta.deleting}
@@ -180,9 +182,12 @@ def machines_before(round_: Round) -> dict[str, int]:
             turns.append((not made, refused_at, not is_anew, age, child.meta.uid, child.meta.namespace, size))
     for uid, group in anew.items():
         size = group.status.node_count or 0
-        if 0 < size <= limit:
+        ready = condition_of(group.status.conditions, ConditionType.READY)
+        if 0 < size <= limit and not (ready is not None and ready.reason in _NOT_SERVED):
             age = group.meta.created_at or _LATE
-            turns.append((True, LONG_AGO, False, age, uid, group.meta.namespace, size))
+            children = [round_.child_of(group, kind) for kind in names.CHILD_FINALIZERS]
+            refused_at = max((_refused_at(each, round_) for each in children if each is not None), default=LONG_AGO)
+            turns.append((True, refused_at, False, age, uid, group.meta.namespace, size))
     counts: defaultdict[str, int] = defaultdict(int)
     before = {}
     for *_, uid, namespace, size in sorted(turns):
@@ -211,7 +216,7 @@ def _waits(child: ManagedInstanceGroup, round_: Round) -> bool:
     return (ManagerRules().refusal(child, round_) or _names_others(child, round_)) is None
 
 
-def _refused_at(child: ManagedInstanceGroup, round_: Round) -> datetime:
+def _refused_at(child: Child, round_: Round) -> datetime:
     """Return when Compute Engine last refused it, as it may do for ever; else a time before all others."""
     known = round_.remembered(child.meta.uid)
     wait = known.backoffs.get(answers.INSERT) if known is not None else None

@@ -115,7 +115,7 @@ def left_over(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> tuple[
     `fleet` None stands for a group without a managed instance group: all its machines are gone. Else a node that is
     ready may be that of a machine which is not listed yet.
     """
-    place = provider_id(group, f"{names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP)}-")
+    place = provider_id(group, names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP))
     known = {} if fleet is None else {member.machine.provider_id: member.machine for member in fleet.members}
     key = (group.meta.namespace, group.meta.name)
     found = {node.name: node for node in round_.labelled.get(key, ())}
@@ -127,7 +127,7 @@ def left_over(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> tuple[
     return tuple(
         node
         for _, node in sorted(found.items())
-        if node.provider_id.startswith(place)
+        if names.manager_of(node.provider_id) == place
         and (node.provider_id not in known or is_of_earlier(known[node.provider_id], node))
         and (fleet is None or not node.ready)
     )

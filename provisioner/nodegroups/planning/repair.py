@@ -80,7 +80,8 @@ def _remembered(group: TpuNodeGroup, only_chips: Mapping[str, bool], round_: Rou
     for name, chips in only_chips.items():
         known = before.get(name)
         since = known.since if known is not None else min(told.get(name) or round_.now, round_.now)
-        stopped = known.stopped_since or round_.now if known is not None else since
+        # No status says since when: an earlier process may have seen chips alone be gone.
+        stopped = (known.stopped_since if known is not None else None) or round_.now
         lost[name] = Lost(since=since, stopped_since=None if chips else stopped)
     # The same object tells that nothing has changed (`units.Concluded.holds`).
     return before if lost == before else lost

@@ -109,8 +109,10 @@ class Round:
         return group if group is not None and group.meta.namespace == child.namespace else None
 
     def is_set(self, annotation: str, child: ObjectMeta, kind: Kind) -> bool:
-        """Whether a child, or the group that it is of, has an annotation that is "true"."""
+        """Whether a child that goes for good, or the group that it goes with, has an annotation that is "true"."""
         group = self.parent_of(child, kind)
+        if group is not None and not group.meta.deleting:
+            return False
         metas = (child,) if group is None else (child, group.meta)
         return any(meta.annotations.get(annotation) == "true" for meta in metas)
 

@@ -10,7 +10,7 @@ import pytest
 
 from provisioner.model import bounds
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import Reason
+from provisioner.nodegroups.api.conditions import ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.compute.records import BootDisk, Scope, Template
@@ -174,8 +174,9 @@ def test_outages_of_different_machines_do_not_add_up(machines: int) -> None:
     assert not _group(world).status.recreated_at
 
 
+@pytest.mark.parametrize("restarts", [False, True], ids=["", "and the controller is restarted"])
 @pytest.mark.parametrize("same", [False, True], ids=["another machine", "the same machine"])
-def test_a_short_outage_beside_a_chip_that_is_gone_ends_no_work(*, same: bool) -> None:
+def test_a_short_outage_beside_a_chip_that_is_gone_ends_no_work(*, same: bool, restarts: bool) -> None:
     """The chip has been gone for an hour; the outage has its own time."""
     world = _ready_world()
     pods = world.run_pods("train")
@@ -184,6 +185,8 @@ def test_a_short_outage_beside_a_chip_that_is_gone_ends_no_work(*, same: bool) -
     world.wait(3600.0)
     blip = name if same else other
     world.kube.change_node(blip, ready=False)
+    if restarts:
+        world.restart()
     world.wait(10.0)
     assert f"node {blip} is not ready" in world.message("train")
     world.kube.change_node(blip, ready=True)
@@ -388,6 +391,21 @@ def test_what_is_used_by_what_is_abandoned_goes_with_it() -> None:
     assert len(world.cloud.resources()) == 3
 
 
+def test_force_ends_no_work_of_a_group_that_nobody_deletes() -> None:
+    """It is for a deletion; pods on the other machines of a slice that is made anew may save their work."""
+    world = _ready_world()
+    pods = world.run_pods("train")
+    world.kube.protected.update(pods)
+    world.kube.annotate("train", names.FORCE, "true")
+    world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
+    world.wait_until(lambda: "unfinished pods keep its machines" in world.message("train"), within_seconds=600.0)
+    assert names.FORCE not in world.message("train")
+    world.wait(600.0)
+    assert world.reason("train") == Reason.RECREATING
+    world.delete_group("train")
+    world.wait_until(lambda: _is_gone(world), within_seconds=600.0)
+
+
 def test_a_group_that_nobody_deletes_abandons_nothing() -> None:
     """The calls of a slice that is made anew are refused for a while; all goes on when they are not."""
     world = _ready_world()
@@ -494,11 +512,20 @@ def test_a_restart_changes_nothing_about_a_group_with_a_template_of_its_users() 
 
 
 def test_a_template_of_the_users_that_cannot_be_read_is_told() -> None:
-    """Also by a process that has never read it."""
+    """By a process that has never read it, too; the group stays whole meanwhile, and a node that goes then is lost."""
     world = _world_with_a_template_of_the_users()
+    before = _group(world).status
     permission = "compute.instanceTemplates.get"
     world.cloud.world.change_settings({"denied_permissions": [permission]})
     world.restart()
-    world.wait_until(lambda: permission in world.message("train"), within_seconds=120.0)
-    assert world.reason("train") == Reason.REQUEST_REJECTED
-    assert len(_group(world).status.machines) == 2
+
+    def told() -> bool:
+        template = condition_of(_group(world).status.conditions, ConditionType.INSTANCE_TEMPLATE_READY)
+        return template is not None and permission in template.message
+
+    world.wait_until(told, within_seconds=120.0)
+    assert world.is_ready("train")
+    assert _group(world).status.machines == before.machines
+    world.kube.change_node(world.machines("train")[0].name, ready=False)
+    world.cloud.world.change_settings({"denied_permissions": []})
+    world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST)

@@ -49,8 +49,8 @@ def _ready_world() -> World:
     return world
 
 
-def _group(world: World) -> TpuNodeGroup:
-    group = world.kube.group("train")
+def _group(world: World, name: str = "train") -> TpuNodeGroup:
+    group = world.kube.group(name)
     assert group is not None
     return group
 
@@ -247,15 +247,21 @@ def test_a_node_of_another_name_takes_no_machines_place() -> None:
         "gce://project-2/us-central1-b/zzz",
         f"gce://project-1/{ZONE}/zzz",
         f"gce://project-1/{ZONE}/MACHINE",
+        # Of a group that is named as this one's managed instance group.
+        f"gce://project-1/{ZONE}/MANAGER-mig-d6b4ebca-70md",
     ],
 )
 def test_a_node_with_the_labels_of_a_group_elsewhere_does_not_keep_it(provider_id: str) -> None:
     """A kubelet may set them on itself, and undo what is done to its node."""
     world = _ready_world()
     labels = names.group_labels(_group(world).meta)
-    key = ("Node", "", "zzz")
-    provider_id = provider_id.replace("MACHINE", world.machines("train")[0].name)
-    world.kube._put(key, Node(name="zzz", uid="zzz", provider_id=provider_id, labels=labels, ready=True))
+    machine = world.machines("train")[0]
+    provider_id = provider_id.replace("MACHINE", machine.name).replace("MANAGER", machine.group)
+    name = "zzz" if provider_id.endswith(machine.name) else provider_id.rpartition("/")[2] or "zzz"
+    key = ("Node", "", name)
+    world.kube._put(key, Node(name=name, uid="zzz", provider_id=provider_id, labels=labels, ready=True))
+    world.kube.add_pod(Pod(namespace="evil", name="zzz", uid="zzz", node=name, chips=4))
+    world.kube.protected.add("zzz")
     world.delete_group("train")
     world.wait_until(lambda: world.kube.group("train") is None, within_seconds=600.0)
     assert not world.kube.objects[key].unschedulable
@@ -383,6 +389,30 @@ def test_a_slice_that_is_made_anew_keeps_its_room() -> None:
     world.wait_until(lambda: world.reason("running") == Reason.RECREATING, within_seconds=3600.0)
     world.wait_until(lambda: world.is_ready("running"), within_seconds=3600.0)
     assert world.reason("waiting") == Reason.NOT_ALLOWED
+
+
+@pytest.mark.parametrize("refused", ["its template", "itself"])
+def test_a_slice_that_cannot_be_made_anew_keeps_no_room(refused: str) -> None:
+    """What refuses it may do so for ever."""
+    world = World(settings=replace(SETTINGS, machines_per_namespace=5))
+    world.kube.create_group(make_group("running"))
+    world.wait_until(lambda: world.is_ready("running"))
+    world.wait(60.0)
+    world.kube.create_group(make_group("waiting"))
+    # The template is made anew with the slice.
+    world.settings = replace(world.settings, startup_script=f"{world.settings.startup_script}\n# new")
+    world.restart()
+    world.wait(60.0)
+    world.cloud.fail(Kind.INSTANCE_TEMPLATE, "INVALID_USAGE", "The image was deleted.")
+    world.cloud.lose(world.machines("running")[0], Loss.DELETED)
+    if refused == "itself":
+        world.wait_until(lambda: not world.machines("running"), within_seconds=3600.0)
+        world.cloud.mend(Kind.INSTANCE_TEMPLATE)
+        running = _group(world, "running")
+        spec = replace(running.spec, project="secret")
+        world.kube._put((Kind.TPU_NODE_GROUP, "default", "running"), replace(running, spec=spec))
+    world.wait_until(lambda: world.is_ready("waiting"), within_seconds=3600.0)
+    assert not world.machines("running")
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -8,6 +8,7 @@ from typing import Any
 
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import WriteFailure
+from provisioner.nodegroups.api import names
 from provisioner.nodegroups.compute.protocol import ComputeError
 from provisioner.nodegroups.planning import answers
 from provisioner.nodegroups.planning import decide as deciding
@@ -200,7 +201,7 @@ class Process:
                 or (
                     proof.group_labels
                     and node.ready
-                    and node.provider_id.startswith(proof.place)
+                    and names.manager_of(node.provider_id) == proof.place
                     and all(node.labels.get(key) == value for key, value in proof.group_labels.items())
                 )
             )

@@ -144,7 +144,9 @@ class World:
         if (mark is None or mark.cluster_uid != FACTS.uid) and not adopts:
             self.stage.violate(f"{resource.name} is deleted, and it does not carry our mark")
         forced = any(
-            group.meta.annotations.get(names.FORCE) == "true" and resource.name.startswith(f"{group.meta.name}-mig-")
+            group.meta.deleting
+            and group.meta.annotations.get(names.FORCE) == "true"
+            and resource.name.startswith(f"{group.meta.name}-mig-")
             for group in groups
         )
         running = {vm.name for vm in self.cloud.machines() if vm.group == resource.name and vm.status == "RUNNING"}
