@@ -54,9 +54,6 @@ _ALL = (
         (
             *_CRUD,
             ("POST", "/NAME/listManagedInstances", "listManagedInstances"),
-            ("POST", "/NAME/deleteInstances", "deleteInstances"),
-            ("POST", "/NAME/recreateInstances", "recreateInstances"),
-            ("POST", "/NAME/resize", "resize"),
         ),
     ),
     (
@@ -117,9 +114,6 @@ PERMISSIONS = {
     "instanceGroupManagers.list": ("compute.instanceGroupManagers.list",),
     "instanceGroupManagers.delete": ("compute.instanceGroupManagers.delete", "compute.instances.delete"),
     "instanceGroupManagers.listManagedInstances": ("compute.instanceGroupManagers.get",),
-    "instanceGroupManagers.deleteInstances": ("compute.instanceGroupManagers.update", "compute.instances.delete"),
-    "instanceGroupManagers.recreateInstances": ("compute.instanceGroupManagers.update", "compute.instances.create"),
-    "instanceGroupManagers.resize": ("compute.instanceGroupManagers.update",),
     "instances.get": ("compute.instances.get",),
     "instances.list": ("compute.instances.list",),
     "instances.setMetadata": ("compute.instances.setMetadata", "iam.serviceAccounts.actAs"),
@@ -366,9 +360,6 @@ class Api:
                 scope, schema.read(request.body, schema.INSTANCE_GROUP_MANAGER), asked
             ),
             "instanceGroupManagers.delete": lambda scope, name, _, asked: world.groups.delete(scope, name, asked),
-            "instanceGroupManagers.deleteInstances": self._delete_instances,
-            "instanceGroupManagers.recreateInstances": self._recreate_instances,
-            "instanceGroupManagers.resize": self._resize,
             "instances.setMetadata": lambda scope, name, request, asked: world.instances.set_metadata(
                 scope, name, schema.read(request.body, schema.METADATA), asked
             ),
@@ -376,7 +367,7 @@ class Api:
 
     def handle(self, found: Route, request: Request) -> dict[str, Any]:
         """Return the body of the answer, a picture of one moment."""
-        with self._world.frozen():
+        with self._world.moment():
             scope, name = scope_of(found), found.parts.get("name", "")
             self._admit(found, scope, name, request)
             if found.method in self._changes:
@@ -445,21 +436,6 @@ class Api:
         bodies = [wire.member_body(group, member) for member in members]
         chosen = [body for body in bodies if matches(body, request.query.get("filter", ""))]
         return {"managedInstances": chosen} if chosen else {}
-
-    def _delete_instances(self, scope: Scope, name: str, request: Request, asked: Asked) -> Any:
-        sent = schema.read(request.body, schema.DELETE_INSTANCES)
-        skip = sent.get("skipInstancesOnValidationError", False)
-        return self._world.groups.delete_instances(scope, name, sent.get("instances", []), skip=skip, asked=asked)
-
-    def _recreate_instances(self, scope: Scope, name: str, request: Request, asked: Asked) -> Any:
-        sent = schema.read(request.body, schema.RECREATE_INSTANCES)
-        return self._world.groups.recreate_instances(scope, name, sent.get("instances", []), asked)
-
-    def _resize(self, scope: Scope, name: str, request: Request, asked: Asked) -> Any:
-        size = request.query.get("size", "")
-        if not size.isdecimal():
-            raise errors.required("size") if not size else errors.invalid("size", size, "Must be a number.")
-        return self._world.groups.resize(scope, name, int(size), asked)
 
 
 def _has_zone(zones: Any, zone: str) -> bool:

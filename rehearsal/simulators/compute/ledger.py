@@ -48,10 +48,6 @@ class Subject(Protocol):
     def number(self) -> int:
         """Its id."""
 
-    @property
-    def mark(self) -> str:
-        """Its description."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
@@ -134,7 +130,6 @@ class Ledger:
             method=asked.method,
             target=subject.path,
             target_number=subject.number,
-            mark=subject.mark,
             user=_USER,
             request_id=asked.request_id,
             inserted=now,
@@ -157,7 +152,6 @@ class Ledger:
             method=method,
             target=subject.path,
             target_number=subject.number,
-            mark=subject.mark,
             user=names.service_agent(subject.scope.project),
             request_id="",
             inserted=now,

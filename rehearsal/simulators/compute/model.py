@@ -61,8 +61,7 @@ class Instances:
 
     def get(self, scope: Scope, name: str) -> Machine:
         """Return a VM."""
-        with self._parts.lock:
-            self._parts.now()
+        with self._parts.moment():
             machines = self._parts.store.machines()
             found = next((machine for machine in machines if machine.name == name and machine.scope == scope), None)
             if found is None:
@@ -71,26 +70,25 @@ class Instances:
 
     def in_zone(self, scope: Scope) -> list[Machine]:
         """Return the VMs of a zone."""
-        with self._parts.lock:
-            self._parts.now()
+        with self._parts.moment():
             return [machine for machine in self._parts.store.machines() if machine.scope == scope]
 
     def metadata(self, scope: Scope, name: str) -> dict[str, str]:
         """Return what a VM reads of itself from its metadata server, by key. Raises ApiError where there is none."""
-        with self._parts.lock:
+        with self._parts.moment():
             return dict(self.get(scope, name).items)
 
     def set_metadata(self, scope: Scope, name: str, sent: Mapping[str, Any], asked: Asked) -> Operation:
         """Begin to replace the metadata of a VM."""
         parts = self._parts
-        with parts.lock:
+        with parts.moment() as now:
             machine = self.get(scope, name)
             items = items_of(sent, "metadata")
             if sent.get("fingerprint") != machine.fingerprint:
                 raise errors.condition_not_met(_STALE)
             if machine.status is MachineStatus.STOPPING:
                 raise errors.not_ready(machine.path)
-            operation = parts.ledger.begin(asked, machine, parts.now())
+            operation = parts.ledger.begin(asked, machine, now)
 
             def effect(_when: datetime) -> Failure | None:
                 if machine not in machine.group.machines:
@@ -143,9 +141,7 @@ class World(BaseWorld[ComputeSettings, Fault]):
             faults=self.faults,
             rng=self._rng,
         )
-        parts = Parts(
-            lock=self._lock, settings=now, now=self.now, store=self._store, ledger=self._ledger, life=self._life
-        )
+        parts = Parts(moment=self.moment, settings=now, store=self._store, ledger=self._ledger, life=self._life)
         self.groups = Managers(parts)
         self.instances = Instances(parts)
 
@@ -157,20 +153,17 @@ class World(BaseWorld[ComputeSettings, Fault]):
 
     def policy(self, scope: Scope, name: str) -> Policy:
         """Return a resource policy."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return self._store.get(self._store.policies, scope.resource(POLICIES, name))
 
     def policies(self, scope: Scope) -> list[Policy]:
         """Return the resource policies of a region."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return self._store.listed(self._store.policies, scope)
 
     def insert_policy(self, scope: Scope, body: dict[str, Any], asked: Asked) -> Operation:
         """Begin to make a resource policy."""
-        with self._lock:
-            now = self.now()
+        with self.moment() as now:
             check_name(body)
             templates.check_description(body)
             check_policy(body)
@@ -179,27 +172,23 @@ class World(BaseWorld[ComputeSettings, Fault]):
 
     def delete_policy(self, scope: Scope, name: str, asked: Asked) -> Operation:
         """Begin to delete a resource policy that no group uses."""
-        with self._lock:
-            now = self.now()
+        with self.moment() as now:
             policy = self._store.usable(self._store.policies, scope.resource(POLICIES, name))
             return self._store.delete(self._store.policies, policy, asked, now)
 
     def template(self, scope: Scope, name: str) -> Template:
         """Return an instance template."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return self._store.get(self._store.templates, scope.resource(TEMPLATES, name))
 
     def templates(self, scope: Scope) -> list[Template]:
         """Return the instance templates of a region, or the global ones."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return self._store.listed(self._store.templates, scope)
 
     def insert_template(self, scope: Scope, body: dict[str, Any], asked: Asked) -> Operation:
         """Begin to make an instance template."""
-        with self._lock:
-            now = self.now()
+        with self.moment() as now:
             check_name(body)
             templates.check_description(body)
             terms = templates.check_template(body, scope.project)
@@ -208,8 +197,7 @@ class World(BaseWorld[ComputeSettings, Fault]):
 
     def delete_template(self, scope: Scope, name: str, asked: Asked) -> Operation:
         """Begin to delete an instance template that no group uses."""
-        with self._lock:
-            now = self.now()
+        with self.moment() as now:
             template = self._store.usable(self._store.templates, scope.resource(TEMPLATES, name))
             return self._store.delete(self._store.templates, template, asked, now)
 
@@ -217,46 +205,39 @@ class World(BaseWorld[ComputeSettings, Fault]):
 
     def reservation(self, scope: Scope, name: str) -> Reservation:
         """Return a reservation."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return self._market.reservation(scope, name)
 
     def reservations(self, scope: Scope) -> list[Reservation]:
         """Return the reservations of a zone."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return self._market.reservations(scope)
 
     def operation(self, scope: Scope, name: str) -> Operation:
         """Return an operation of a scope."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return self._ledger.find(scope, name)
 
     def operations(self, scope: Scope) -> list[Operation]:
         """Return the operations of a scope."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return self._ledger.in_scope(scope)
 
     def all_operations(self) -> list[Operation]:
         """Return every operation that is remembered."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return self._ledger.all()
 
     def repeated(self, project: str, request_id: str, content: object) -> Operation | None:
         """Return the operation that the same request began before; None for a new one."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return self._ledger.repeated(project, request_id, content)
 
     # -- what a rehearsal sees and does --------------------------------------------------------------------------
 
     def release(self) -> None:
         """Let go on what was held by faults that are no longer in force."""
-        with self._lock:
-            now = self.now()
+        with self.moment() as now:
             self._ledger.release(now)
             in_force = {fault.fault_id for fault in self.faults.all()}
             for machine in self._store.machines():
@@ -265,20 +246,17 @@ class World(BaseWorld[ComputeSettings, Fault]):
 
     def lose(self, name: str, loss: Loss) -> bool:
         """Take away the VMs of that name; False where there is none that could go."""
-        with self._lock:
-            now = self.now()
+        with self.moment() as now:
             found = [machine for machine in self._store.machines() if machine.name == name]
             lost = [self._life.lose(machine, loss, now) for machine in found]
             return any(lost)
 
     def resources(self) -> tuple[Resource, ...]:
         """Return all policies, templates and groups, as they are."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return tuple(self._store)
 
     def machines(self) -> tuple[MachineView, ...]:
         """Return frozen pictures of all VMs."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return tuple(view_of(machine) for machine in self._store.machines())

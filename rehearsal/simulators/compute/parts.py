@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from threading import RLock
 from typing import Any
 
 from rehearsal.simulators.compute import errors, names
@@ -19,10 +19,9 @@ from rehearsal.simulators.compute.store import Store
 class Parts:
     """What the parts of the world share."""
 
-    lock: RLock
+    moment: Callable[[], AbstractContextManager[datetime]]
+    """The world's moment."""
     settings: Callable[[], ComputeSettings]
-    now: Callable[[], datetime]
-    """Lets happen what is due and returns the time."""
     store: Store
     ledger: Ledger
     life: Lifecycle

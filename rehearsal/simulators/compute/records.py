@@ -64,14 +64,13 @@ class Loss(StrEnum):
 
 @dataclass(kw_only=True, eq=False)
 class Operation:
-    """A long-running operation. `mark` is the description that its target had when it began."""
+    """A long-running operation."""
 
     name: str
     scope: Scope
     method: str
     target: str
     target_number: int
-    mark: str
     user: str
     request_id: str
     inserted: datetime
@@ -225,11 +224,6 @@ class Machine:
         return names.number_of(f"{self.path} {self.created.isoformat()}")
 
     @property
-    def mark(self) -> str:
-        """The description of its group."""
-        return self.group.mark
-
-    @property
     def fingerprint(self) -> str:
         """The fingerprint of its metadata."""
         return names.fingerprint(self.items, self.revision)
@@ -312,7 +306,7 @@ class Group(Resource):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a VM of a group would be; it has the group's mark."""
+    """Where a VM of a group would be."""
 
     group: Group
     name: str
@@ -332,11 +326,6 @@ class Place:
         """An id of nothing."""
         return names.number_of(self.path)
 
-    @property
-    def mark(self) -> str:
-        """The group's mark."""
-        return self.group.mark
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineView:
@@ -350,7 +339,6 @@ class MachineView:
     address: str
     metadata: dict[str, str]
     group: str
-    mark: str
     machine_type: str
     chips: int
 
@@ -366,7 +354,6 @@ def view_of(machine: Machine, *, gone: bool = False) -> MachineView:
         address=machine.address,
         metadata=dict(machine.items),
         group=machine.group.name,
-        mark=machine.mark,
         machine_type=machine.template.terms.machine_type,
         chips=machine.template.terms.chips,
     )

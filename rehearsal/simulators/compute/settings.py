@@ -91,9 +91,6 @@ class ComputeSettings(BaseSettings):
     visible_while_inserted: bool = True
     """A get finds a template or group before its insert is done. No document says so; off is worse for who looks."""
 
-    bulk_needs_assured_capacity: bool = False
-    """Refuse bulk mode for spot and standard VMs, as older versions of "About bulk mode" say; newer ones want TPUs."""
-
     capacity: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """How many VMs there is room for outside reservations, by ZONE/MACHINE_TYPE; unlimited where nothing is said."""
 

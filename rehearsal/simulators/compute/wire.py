@@ -28,9 +28,6 @@ from rehearsal.simulators.compute.records import (
 #: Operation.operationType of calls that are neither insert nor delete of the target itself.
 _TYPES = {
     "instances.setMetadata": "setMetadata",
-    "instanceGroupManagers.deleteInstances": "compute.instanceGroupManagers.deleteInstances",
-    "instanceGroupManagers.recreateInstances": "compute.instanceGroupManagers.recreateInstances",
-    "instanceGroupManagers.resize": "compute.instanceGroupManagers.resize",
 }
 _ACTION_FIELDS = (
     "none",

@@ -113,7 +113,7 @@ class Api:
 
     def handle(self, found: Route, request: Request) -> dict[str, Any]:
         """Return the body of the answer, a picture of one moment."""
-        with self._world.frozen():
+        with self._world.moment():
             return self._answers[found.method](found, request)
 
     # -- pools ---------------------------------------------------------------------------------------------------

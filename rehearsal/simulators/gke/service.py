@@ -49,7 +49,7 @@ class Admin(BaseAdmin[World]):
         return self._state() if (http_method, path) == ("GET", "state") else None
 
     def _state(self) -> dict[str, Any]:
-        with self._world.frozen():
+        with self._world.moment():
             return {
                 "pools": [_view_json(view) for view in self._world.views()],
                 "operations": [operation_body(item) for item in self._world.all_operations()],
