@@ -1,6 +1,6 @@
 """The simulated Compute Engine as a server serves it: which faults its calls meet, waits, its own API.
 
-What the simulated Compute Engine's own API has beside what every simulator's has (`http/admin.py`).
+What the simulated Compute Engine's own API has beside what every simulator's has (`http/service.py`).
 
 GET    /simulator/v1/state                      everything that there is, and operations
 POST   /simulator/v1/instances/NAME:lose        {"loss": L}: preempted, host_error, maintenance, deleted, run_time_over
@@ -21,10 +21,10 @@ from rehearsal.simulators.compute.faults import Fault, Target
 from rehearsal.simulators.compute.model import World
 from rehearsal.simulators.compute.records import INSTANCES, Group, Loss
 from rehearsal.simulators.compute.wire import operation_body
-from rehearsal.simulators.http.admin import BaseAdmin
 from rehearsal.simulators.http.calls import CallLog
 from rehearsal.simulators.http.exchange import Request, Route
-from rehearsal.simulators.http.faults import CALL_FAULTS, BaseFault
+from rehearsal.simulators.http.faults import BaseFault
+from rehearsal.simulators.http.service import BaseService
 
 _LOSE = re.compile(r"instances/([^/:]+):lose")
 
@@ -63,10 +63,39 @@ def _instances(group: Group) -> list[Item]:
     ]
 
 
-class Admin(BaseAdmin[World]):
-    """Answers the simulator's own API."""
+class ComputeService(BaseService[World]):
+    """Serves a world."""
 
     fault_type = Fault
+
+    def __init__(self, world: World, calls: CallLog) -> None:
+        super().__init__(world, calls)
+        self._api = api.Api(world)
+
+    def route(self, http_method: str, path: str) -> Route:
+        """Return the call that a request means."""
+        return api.route(http_method, path)
+
+    def handle(self, found: Route, request: Request) -> dict[str, Any]:
+        """Return the body of the answer."""
+        return self._api.handle(found, request)
+
+    def newer(self, found: Route, body: dict[str, Any], waited_seconds: float) -> dict[str, Any] | None:
+        """Return the operation as it is now while a wait for it goes on."""
+        is_wait = found.method.endswith("Operations.wait")
+        if not is_wait or body.get("status") == "DONE" or waited_seconds >= self._world.settings.wait_seconds:
+            return None
+        return self._api.operation(api.scope_of(found), found.parts["name"])
+
+    def broken(self, fault: BaseFault) -> errors.ApiError:
+        """Return the refusal that a fault answers with."""
+        return errors.of_http_code(fault.code, fault.message or "Backend Error")
+
+    def target_of(self, found: Route, request: Request) -> Target:
+        """Return what faults see of a call."""
+        sent = request.body if isinstance(request.body, dict) else {}
+        name = found.parts.get("name") or sent.get("name")
+        return Target(method=found.method, name=name, location=api.scope_of(found).location)
 
     def invalid(self, message: str) -> errors.ApiError:
         """Return the refusal of a mistake."""
@@ -97,51 +126,3 @@ class Admin(BaseAdmin[World]):
         if not self._world.lose(name, Loss(body["loss"])):
             raise self.not_found(f"no VM {name!r} that could go; GET /simulator/v1/state lists all")
         return {}
-
-
-class ComputeService:
-    """Serves a world."""
-
-    def __init__(self, world: World, calls: CallLog) -> None:
-        self._world = world
-        self._api = api.Api(world)
-        self._admin = Admin(world, calls)
-
-    @property
-    def request_seconds(self) -> float:
-        """How much later every call is answered."""
-        return self._world.settings.request_seconds
-
-    def route(self, http_method: str, path: str) -> Route:
-        """Return the call that a request means."""
-        return api.route(http_method, path)
-
-    def handle(self, found: Route, request: Request) -> dict[str, Any]:
-        """Return the body of the answer."""
-        return self._api.handle(found, request)
-
-    def newer(self, found: Route, body: dict[str, Any], waited_seconds: float) -> dict[str, Any] | None:
-        """Return the operation as it is now while a wait for it goes on."""
-        is_wait = found.method.endswith("Operations.wait")
-        if not is_wait or body.get("status") == "DONE" or waited_seconds >= self._world.settings.wait_seconds:
-            return None
-        return self._api.operation(api.scope_of(found), found.parts["name"])
-
-    def admin(self, request: Request) -> dict[str, Any]:
-        """Answer the simulator's own API."""
-        return self._admin.handle(request)
-
-    def malformed(self, message: str) -> errors.ApiError:
-        """Return the refusal of what is no request."""
-        return errors.malformed(message)
-
-    def broken(self, fault: BaseFault) -> errors.ApiError:
-        """Return the refusal that a fault answers with."""
-        return errors.of_http_code(fault.code, fault.message or "Backend Error")
-
-    def fault_of(self, found: Route, request: Request) -> Fault | None:
-        """Return what is to happen to a call, and count it."""
-        sent = request.body if isinstance(request.body, dict) else {}
-        name = found.parts.get("name") or sent.get("name")
-        target = Target(method=found.method, name=name, location=api.scope_of(found).location)
-        return self._world.faults.take(CALL_FAULTS, target)

@@ -62,7 +62,6 @@ class FaultKind(StrEnum):
     """The command writes without end."""
 
 
-CALL_FAULTS = faults.CALL_FAULTS
 CREATE_FAULTS = (FaultKind.CREATE_FAILS, FaultKind.CREATE_LEAKS, FaultKind.CREATE_STUCK, FaultKind.ACTIVE_LATE)
 REMOVE_FAULTS = (FaultKind.REMOVE_LATE, FaultKind.REMOVE_LEAKS)
 COMMAND_FAULTS = (
