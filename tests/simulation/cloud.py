@@ -207,7 +207,7 @@ class Wire(requests.adapters.BaseAdapter):
             if changes:
                 self._checker.after_change(process, found.method, found.pool, body)
         except errors.ApiError as error:
-            code, text = error.code, json.dumps(errors.body_of(error, request_id="0x1"))
+            code, text = error.code, json.dumps(error.body(request_id="0x1"))
             if creates is not None and "Too many operations" in str(error):
                 self._checker.fairness.create_not_taken(self._process, creates["nodePool"])
             if creates is not None and not self._excuses_nobody(creates, error):

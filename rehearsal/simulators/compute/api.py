@@ -31,9 +31,10 @@ from typing import Any, Protocol, TypeVar
 from rehearsal.simulators.compute import errors, names, schema, wire
 from rehearsal.simulators.compute.ledger import Asked
 from rehearsal.simulators.compute.model import World
-from rehearsal.simulators.compute.names import COMPUTE_API, GLOBAL, REGIONS, ZONES, Scope
+from rehearsal.simulators.compute.names import GLOBAL, REGIONS, ZONES, Scope
 from rehearsal.simulators.compute.records import GROUPS, INSTANCES, OPERATIONS, POLICIES, RESERVATIONS, TEMPLATES
 from rehearsal.simulators.compute.settings import ComputeSettings
+from rehearsal.simulators.http import google
 from rehearsal.simulators.http.exchange import Request, Route
 
 _PROJECT = r"/compute/v1/projects/(?P<project>[^/]+)"
@@ -288,7 +289,7 @@ class RateLimits:
             taken.popleft()
         if limit is not None and len(taken) >= limit:
             group = "Mutation" if changes else "Read"
-            raise errors.rate_limited(settings.rate_limit_code, group, names.project_number(project))
+            raise errors.rate_limited(settings.rate_limit_code, group, google.project_number(project))
         if limit is not None:
             taken.append(now)
 
@@ -379,7 +380,8 @@ class Api:
         settings, method = self._world.settings, found.method
         if settings.project not in (None, scope.project):
             raise errors.not_found(f"projects/{scope.project}")
-        if scope.kind == ZONES and (not names.is_zone(scope.location) or not _has_zone(settings.zones, scope.location)):
+        is_zone = google.is_zone(scope.location) and (settings.zones is None or scope.location in settings.zones)
+        if scope.kind == ZONES and not is_zone:
             raise errors.invalid("zone", scope.location, "Unknown zone.")
         if scope.kind == REGIONS and not names.is_region(scope.location):
             raise errors.invalid("region", scope.location, "Unknown region.")
@@ -410,7 +412,7 @@ class Api:
         path = f"{scope.path}/{title}"
         shown = page_of(items, request.query, render)
         kind = _LIST_KINDS.get(method, "operationList")
-        return {"kind": f"compute#{kind}", "id": path, "selfLink": f"{COMPUTE_API}/{path}", **shown}
+        return {"kind": f"compute#{kind}", "id": path, "selfLink": f"{google.COMPUTE_API}/{path}", **shown}
 
     # -- groups --------------------------------------------------------------------------------------------------
 
@@ -436,10 +438,6 @@ class Api:
         bodies = [wire.member_body(group, member) for member in members]
         chosen = [body for body in bodies if matches(body, request.query.get("filter", ""))]
         return {"managedInstances": chosen} if chosen else {}
-
-
-def _has_zone(zones: Any, zone: str) -> bool:
-    return zones is None or zone in zones
 
 
 def _subject(found: Route, scope: Scope, name: str, request: Request) -> str:

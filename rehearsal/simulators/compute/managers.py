@@ -33,6 +33,7 @@ from rehearsal.simulators.compute.records import (
     Template,
 )
 from rehearsal.simulators.compute.settings import ComputeSettings
+from rehearsal.simulators.http import google
 from rehearsal.simulators.machines import find_machine
 
 _MOST_INSTANCES = 1000
@@ -45,8 +46,8 @@ def base_name(body: Mapping[str, Any]) -> str:
         return str(body["name"])[:BASE_NAME_LENGTH].rstrip("-")
     if "#" in sent:
         raise errors.not_played("numbered names of instances")
-    if not names.is_name(sent) or len(sent) > BASE_NAME_LENGTH:
-        rule = f"Must be a match of regex '{names.NAME_PATTERN}' with at most {BASE_NAME_LENGTH} characters."
+    if not google.is_name(sent) or len(sent) > BASE_NAME_LENGTH:
+        rule = f"Must be a match of regex '{google.NAME_PATTERN}' with at most {BASE_NAME_LENGTH} characters."
         raise errors.invalid("resource.baseInstanceName", sent, rule)
     return str(sent)
 

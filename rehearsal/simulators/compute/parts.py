@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from rehearsal.simulators.compute import errors, names
+from rehearsal.simulators.compute import errors
 from rehearsal.simulators.compute.ledger import Ledger
 from rehearsal.simulators.compute.lifecycle import Lifecycle
 from rehearsal.simulators.compute.settings import ComputeSettings
 from rehearsal.simulators.compute.store import Store
+from rehearsal.simulators.http import google
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,5 +32,5 @@ def check_name(body: dict[str, Any]) -> None:
     """Refuse a body without a name, or with a bad one."""
     if "name" not in body:
         raise errors.required("resource.name")
-    if not names.is_name(body["name"]):
-        raise errors.invalid("resource.name", body["name"], f"Must be a match of regex '{names.NAME_PATTERN}'")
+    if not google.is_name(body["name"]):
+        raise errors.invalid("resource.name", body["name"], f"Must be a match of regex '{google.NAME_PATTERN}'")

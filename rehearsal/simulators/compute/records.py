@@ -11,6 +11,7 @@ from rehearsal.simulators.compute import names
 from rehearsal.simulators.compute.errors import Failure
 from rehearsal.simulators.compute.faults import FLEX_START, SPOT, STANDARD
 from rehearsal.simulators.compute.names import Scope
+from rehearsal.simulators.http import google
 
 POLICIES = "resourcePolicies"
 TEMPLATES = "instanceTemplates"
@@ -112,7 +113,7 @@ class Resource:
     @property
     def number(self) -> int:
         """Its id: another one for each incarnation of a name."""
-        return names.number_of(f"{self.path} {self.created.isoformat()}")
+        return google.number_of(f"{self.path} {self.created.isoformat()}")
 
     @property
     def mark(self) -> str:
@@ -221,7 +222,7 @@ class Machine:
     @property
     def number(self) -> int:
         """Its id: another one for each incarnation of a name."""
-        return names.number_of(f"{self.path} {self.created.isoformat()}")
+        return google.number_of(f"{self.path} {self.created.isoformat()}")
 
     @property
     def fingerprint(self) -> str:
@@ -324,7 +325,7 @@ class Place:
     @property
     def number(self) -> int:
         """An id of nothing."""
-        return names.number_of(self.path)
+        return google.number_of(self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

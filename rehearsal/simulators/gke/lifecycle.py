@@ -13,7 +13,6 @@ from typing import Protocol
 
 from rehearsal.simulators.gke import capacity, names
 from rehearsal.simulators.gke.capacity import Capacity
-from rehearsal.simulators.gke.errors import RPC_CODES
 from rehearsal.simulators.gke.faults import (
     CAPACITY_FAULTS,
     CREATE_FAULTS,
@@ -35,6 +34,7 @@ from rehearsal.simulators.gke.records import (
 )
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from rehearsal.simulators.gke.validation import Failure
+from rehearsal.simulators.http import google
 from rehearsal.simulators.http.faults import FaultBook
 from rehearsal.simulators.http.timeline import Timeline
 
@@ -268,7 +268,7 @@ class Lifecycle:
 
 
 def _rpc_status(fault: Fault) -> str:
-    return fault.status if fault.status in RPC_CODES else "UNKNOWN"
+    return fault.status if fault.status in google.STATUSES else "UNKNOWN"
 
 
 def _failure_of(fault: Fault, pool: Pool) -> Failure | None:

@@ -33,6 +33,7 @@ from rehearsal.simulators.gke.records import (
 )
 from rehearsal.simulators.gke.settings import FULL, SimulatorSettings
 from rehearsal.simulators.gke.validation import Failure
+from rehearsal.simulators.http import google
 from rehearsal.simulators.http.timeline import Clock
 from rehearsal.simulators.http.world import BaseWorld
 
@@ -55,9 +56,9 @@ def reservation_body(settings: SimulatorSettings, project: str, zone: str, name:
     used = {"specificReservation": {"count": "1", "inUseCount": "1"}} if state == FULL else {}
     return {
         "kind": "compute#reservation",
-        "id": str(names.number_of(path)),
-        "selfLink": f"{names.COMPUTE_API}/{path}",
-        "zone": f"{names.COMPUTE_API}/projects/{project}/zones/{zone}",
+        "id": str(google.number_of(path)),
+        "selfLink": f"{google.COMPUTE_API}/{path}",
+        "zone": f"{google.COMPUTE_API}/projects/{project}/zones/{zone}",
         "name": name,
         "status": "READY" if state == FULL else state,
         "specificReservationRequired": True,

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from rehearsal.simulators.gke import scopes
+from rehearsal.simulators.gke.capacity import reservation_names
 from rehearsal.simulators.gke.faults import Target
 from rehearsal.simulators.gke.names import ClusterName
 from rehearsal.simulators.gke.validation import Failure, PoolPlan
@@ -38,7 +39,6 @@ class OperationStatus(StrEnum):
     PENDING = "PENDING"
     RUNNING = "RUNNING"
     DONE = "DONE"
-    ABORTING = "ABORTING"
 
 
 class NodeState(StrEnum):
@@ -131,11 +131,11 @@ class Pool:
         plan = self.plan
         return Target(
             pool=self.name,
-            zones=plan.zones,
+            zone=plan.zones,
             machine_type=plan.machine.name,
             topology=plan.topology,
             capacity=plan.capacity,
-            reservation=plan.reservation,
+            reservation=reservation_names(plan.reservation),
         )
 
     def touch(self, etag: str) -> None:

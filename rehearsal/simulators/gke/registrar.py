@@ -23,6 +23,7 @@ from rehearsal.simulators.gke.capacity import reservation_of, reservation_parts
 from rehearsal.simulators.gke.kube import KubeError, KubeNodes
 from rehearsal.simulators.gke.model import World
 from rehearsal.simulators.gke.records import Pool, SimulatedNode
+from rehearsal.simulators.http import google
 from rehearsal.simulators.machines import Machine, allocatable
 
 _log = structlog.get_logger(__name__)
@@ -67,7 +68,7 @@ def node_object(pool: Pool, node: SimulatedNode, *, version: str, life: str, rea
             "labels": node_labels(pool, node),
             "annotations": {
                 MARKER: life,
-                "container.googleapis.com/instance_id": str(names.number_of(node.name)),
+                "container.googleapis.com/instance_id": str(google.number_of(node.name)),
             },
         },
         "spec": {
@@ -186,7 +187,7 @@ def _resources(pool: Pool, node: SimulatedNode) -> dict[str, Any]:
 
 
 def _node_info(node: SimulatedNode, version: str) -> dict[str, str]:
-    machine_id = f"{names.number_of(node.name):032x}"
+    machine_id = f"{google.number_of(node.name):032x}"
     return {
         "architecture": "amd64",
         "bootID": machine_id,

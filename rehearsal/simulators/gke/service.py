@@ -14,7 +14,7 @@ import re
 from typing import Any
 
 from rehearsal.simulators.gke import api, names, schema
-from rehearsal.simulators.gke.capacity import capacity_of, reservation_of
+from rehearsal.simulators.gke.capacity import capacity_of, reservation_names, reservation_of
 from rehearsal.simulators.gke.errors import ApiError, of_http_code
 from rehearsal.simulators.gke.faults import Fault, Target
 from rehearsal.simulators.gke.model import World
@@ -68,11 +68,11 @@ class GkeService(BaseService[World]):
         return Target(
             method=found.method,
             pool=sent.get("name"),
-            zones=sent.get("locations") or names.zones_of(found.parts["location"]),
+            zone=sent.get("locations") or names.zones_of(found.parts["location"]),
             machine_type=sent.get("config", {}).get("machineType"),
             topology=self._world.asked_topology(found.cluster, sent),
             capacity=capacity_of(sent),
-            reservation=reservation_of(sent),
+            reservation=reservation_names(reservation_of(sent)),
         )
 
     def invalid(self, message: str) -> ApiError:

@@ -16,10 +16,10 @@ from rehearsal.simulators.gke import capacity, labels, names, scopes
 from rehearsal.simulators.gke.capacity import Capacity
 from rehearsal.simulators.gke.errors import ApiError
 from rehearsal.simulators.gke.settings import FULL, SimulatorSettings
+from rehearsal.simulators.http import google
 from rehearsal.simulators.machines import Machine, PolicyRule, find_machine
 
 _POOL_NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?")
-_POLICY_NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _MAX_NODES_PER_ZONE = 1000
 
 
@@ -100,7 +100,7 @@ def _zones(pool: Mapping[str, Any], cluster: names.ClusterName) -> tuple[str, ..
     zones = tuple(pool.get("locations") or names.zones_of(cluster.location))
     region = names.region_of(cluster.location)
     for zone in zones:
-        if not names.is_zone(zone) or names.region_of(zone) != region:
+        if not google.is_zone(zone) or names.region_of(zone) != region:
             raise _invalid(f'Invalid value for field "node_pool.locations": "{zone}". Not a zone of region {region}.')
     if len(set(zones)) != len(zones):
         raise _invalid(f'Invalid value for field "node_pool.locations": duplicates in {", ".join(zones)}.')
@@ -136,7 +136,7 @@ def _check_pods_per_node(pool: Mapping[str, Any]) -> None:
 def _check_service_account(config: Mapping[str, Any], project: str, settings: SimulatorSettings) -> None:
     account = config.get("serviceAccount", "default")
     if account == "default":
-        account = names.default_account(project)
+        account = google.default_account(project)
     state = settings.state_of_account(account)
     if state == "forbidden":
         raise _invalid(
@@ -178,7 +178,7 @@ def _reservation_failure(
         raise ApiError("NOT_FOUND", f"The resource '{path}' was not found")
     if state == "READY":
         return None
-    text = capacity.full_reservation_text(pool["name"]) if state == FULL else capacity.NOT_READY_TEXT
+    text = capacity.full_reservation_text(pool["name"]) if state == FULL else google.NOT_READY_TEXT
     return Failure(status="INVALID_ARGUMENT", message=text)
 
 
@@ -230,7 +230,7 @@ def _policy(name: str, policies: Mapping[str, str]) -> str | None:
     if not name:
         return None
     short = name.rpartition("/")[2]
-    if _POLICY_NAME.fullmatch(short) is None:
+    if not google.is_name(short):
         raise _invalid(f'Invalid value for field "node_pool.placement_policy.policy_name": "{name}".')
     if short not in policies:
         raise _invalid(f'Resource policy "{name}" is not found in the project and region of the node pool.')

@@ -10,11 +10,11 @@ import hashlib
 from typing import Any
 
 from rehearsal.simulators.gke import fieldmask, names, schema, scopes
-from rehearsal.simulators.gke.errors import RPC_CODES
 from rehearsal.simulators.gke.names import ClusterName
 from rehearsal.simulators.gke.records import Cluster, Operation, OperationType, Pool, PoolStatus
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from rehearsal.simulators.gke.validation import Failure
+from rehearsal.simulators.http import google
 
 _NODE_POOL = schema.message("NodePool")
 _DEFAULT_PODS = "110"
@@ -96,8 +96,8 @@ def operation_body(operation: Operation) -> dict[str, Any]:
         "location": name.location,
         "operationType": operation.kind.value,
         "status": operation.status.value,
-        "selfLink": f"{names.CONTAINER_API}/" + names.numbered(f"{scope}/operations/{operation.name}", name.project),
-        "targetLink": f"{names.CONTAINER_API}/{names.numbered(target, name.project)}",
+        "selfLink": f"{names.CONTAINER_API}/" + google.numbered(f"{scope}/operations/{operation.name}", name.project),
+        "targetLink": f"{names.CONTAINER_API}/{google.numbered(target, name.project)}",
         "startTime": names.timestamp(operation.started),
     }
     if operation.ended is not None:
@@ -107,7 +107,10 @@ def operation_body(operation: Operation) -> dict[str, Any]:
         body["statusMessage"] = body["detail"] = failure.message
         body["clusterConditions"] = [_condition(failure)]
         body["nodepoolConditions"] = [_condition(failure)]
-        body["error"] = {"code": RPC_CODES.get(failure.status, 2), "message": failure.message}
+        body["error"] = {
+            "code": google.canonical(failure.status)[0],
+            "message": failure.message,
+        }
     return body
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -93,9 +92,3 @@ class Fault(faults.BaseFault):
     name: str | None = None
     grpc_code: str = "Internal"
     exit_code: int = 0
-
-    def strikes(self, target: Target) -> bool:
-        """Tell whether the fault is meant for such a call or partition."""
-        return (self.method is None or self.method == target.method) and (
-            self.name is None or (target.name is not None and re.fullmatch(self.name, target.name) is not None)
-        )
