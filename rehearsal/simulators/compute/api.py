@@ -32,7 +32,16 @@ from rehearsal.simulators.compute import errors, names, schema, wire
 from rehearsal.simulators.compute.ledger import Asked
 from rehearsal.simulators.compute.model import World
 from rehearsal.simulators.compute.names import GLOBAL, REGIONS, ZONES, Scope
-from rehearsal.simulators.compute.records import GROUPS, INSTANCES, OPERATIONS, POLICIES, RESERVATIONS, TEMPLATES
+from rehearsal.simulators.compute.records import (
+    GROUPS,
+    INSTANCES,
+    OPERATIONS,
+    POLICIES,
+    RESERVATIONS,
+    TEMPLATES,
+    Member,
+    Operation,
+)
 from rehearsal.simulators.compute.settings import ComputeSettings
 from rehearsal.simulators.http import google
 from rehearsal.simulators.http.exchange import Request, Route
@@ -88,18 +97,10 @@ _LIST_KINDS = {
 
 
 _MINUTE = timedelta(minutes=1)
-#: By method; what is first is named first where several are missing.
-PERMISSIONS = {
-    "resourcePolicies.insert": ("compute.resourcePolicies.create",),
-    "resourcePolicies.get": ("compute.resourcePolicies.get",),
-    "resourcePolicies.list": ("compute.resourcePolicies.list",),
-    "resourcePolicies.delete": ("compute.resourcePolicies.delete",),
-    "instanceTemplates.insert": ("compute.instanceTemplates.create",),
-    "instanceTemplates.get": ("compute.instanceTemplates.get",),
-    "instanceTemplates.list": ("compute.instanceTemplates.list",),
-    "instanceTemplates.delete": ("compute.instanceTemplates.delete",),
+_RIGHTS = {"insert": "create", "wait": "get", "listManagedInstances": "get"}
+#: Beside compute.COLLECTION.VERB of each method; what is first is named first where several are missing.
+_MORE = {
     "instanceGroupManagers.insert": (
-        "compute.instanceGroupManagers.create",
         "compute.instanceTemplates.useReadOnly",
         "compute.instances.create",
         "compute.disks.create",
@@ -111,25 +112,17 @@ PERMISSIONS = {
         "compute.resourcePolicies.use",
         "iam.serviceAccounts.actAs",
     ),
-    "instanceGroupManagers.get": ("compute.instanceGroupManagers.get",),
-    "instanceGroupManagers.list": ("compute.instanceGroupManagers.list",),
-    "instanceGroupManagers.delete": ("compute.instanceGroupManagers.delete", "compute.instances.delete"),
-    "instanceGroupManagers.listManagedInstances": ("compute.instanceGroupManagers.get",),
-    "instances.get": ("compute.instances.get",),
-    "instances.list": ("compute.instances.list",),
-    "instances.setMetadata": ("compute.instances.setMetadata", "iam.serviceAccounts.actAs"),
-    "reservations.get": ("compute.reservations.get",),
-    "reservations.list": ("compute.reservations.list",),
-    "zoneOperations.get": ("compute.zoneOperations.get",),
-    "zoneOperations.list": ("compute.zoneOperations.list",),
-    "zoneOperations.wait": ("compute.zoneOperations.get",),
-    "regionOperations.get": ("compute.regionOperations.get",),
-    "regionOperations.list": ("compute.regionOperations.list",),
-    "regionOperations.wait": ("compute.regionOperations.get",),
-    "globalOperations.get": ("compute.globalOperations.get",),
-    "globalOperations.list": ("compute.globalOperations.list",),
-    "globalOperations.wait": ("compute.globalOperations.get",),
+    "instanceGroupManagers.delete": ("compute.instances.delete",),
+    "instances.setMetadata": ("iam.serviceAccounts.actAs",),
 }
+
+
+def _permissions_of(method: str) -> tuple[str, ...]:
+    title, _, verb = method.partition(".")
+    return (f"compute.{title}.{_RIGHTS.get(verb, verb)}", *_MORE.get(method, ()))
+
+
+PERMISSIONS = {method: _permissions_of(method) for _, _, method in _ROUTES}
 
 
 _MOST = 500
@@ -313,7 +306,12 @@ def scope_of(found: Route) -> Scope:
     return Scope(project, REGIONS, found.parts["region"]) if "region" in found.parts else Scope(project, GLOBAL)
 
 
-_Handler = Callable[[Scope, str, Request], dict[str, Any]]
+_SCHEMAS = {
+    POLICIES: schema.RESOURCE_POLICY,
+    TEMPLATES: schema.INSTANCE_TEMPLATE,
+    GROUPS: schema.INSTANCE_GROUP_MANAGER,
+}
+_CHANGES = ("insert", "delete", "setMetadata")
 
 
 class Api:
@@ -322,48 +320,13 @@ class Api:
     def __init__(self, world: World) -> None:
         self._world = world
         self._limits = RateLimits()
-        self._reads: dict[str, _Handler] = {
-            "resourcePolicies.get": lambda scope, name, _: wire.policy_body(world.policy(scope, name)),
-            "resourcePolicies.list": lambda scope, _, request: self._page(
-                "resourcePolicies.list", scope, world.policies(scope), wire.policy_body, request
-            ),
-            "instanceTemplates.get": lambda scope, name, _: wire.template_body(world.template(scope, name)),
-            "instanceTemplates.list": lambda scope, _, request: self._page(
-                "instanceTemplates.list", scope, world.templates(scope), wire.template_body, request
-            ),
-            "instanceGroupManagers.get": self._get_group,
-            "instanceGroupManagers.list": self._list_groups,
-            "instanceGroupManagers.listManagedInstances": self._list_managed,
-            "instances.get": lambda scope, name, _: wire.machine_body(world.instances.get(scope, name)),
-            "instances.list": lambda scope, _, request: self._page(
-                "instances.list", scope, world.instances.in_zone(scope), wire.machine_body, request
-            ),
-            "reservations.get": lambda scope, name, _: wire.reservation_body(world.reservation(scope, name)),
-            "reservations.list": lambda scope, _, request: self._page(
-                "reservations.list", scope, world.reservations(scope), wire.reservation_body, request
-            ),
-            "operations.get": self.operation,
-            "operations.wait": self.operation,
-            "operations.list": lambda scope, _, request: self._page(
-                "operations.list", scope, world.operations(scope), wire.operation_body, request
-            ),
-        }
-        self._changes: dict[str, Callable[[Scope, str, Request, Asked], Any]] = {
-            "resourcePolicies.insert": lambda scope, _, request, asked: world.insert_policy(
-                scope, schema.read(request.body, schema.RESOURCE_POLICY), asked
-            ),
-            "resourcePolicies.delete": lambda scope, name, _, asked: world.delete_policy(scope, name, asked),
-            "instanceTemplates.insert": lambda scope, _, request, asked: world.insert_template(
-                scope, schema.read(request.body, schema.INSTANCE_TEMPLATE), asked
-            ),
-            "instanceTemplates.delete": lambda scope, name, _, asked: world.delete_template(scope, name, asked),
-            "instanceGroupManagers.insert": lambda scope, _, request, asked: world.groups.insert(
-                scope, schema.read(request.body, schema.INSTANCE_GROUP_MANAGER), asked
-            ),
-            "instanceGroupManagers.delete": lambda scope, name, _, asked: world.groups.delete(scope, name, asked),
-            "instances.setMetadata": lambda scope, name, request, asked: world.instances.set_metadata(
-                scope, name, schema.read(request.body, schema.METADATA), asked
-            ),
+        self._bodies: dict[str, Callable[[Any], dict[str, Any]]] = {
+            POLICIES: wire.policy_body,
+            TEMPLATES: wire.template_body,
+            GROUPS: lambda group: wire.group_body(group, world.now()),
+            INSTANCES: wire.machine_body,
+            RESERVATIONS: wire.reservation_body,
+            OPERATIONS: wire.operation_body,
         }
 
     def handle(self, found: Route, request: Request) -> dict[str, Any]:
@@ -371,10 +334,17 @@ class Api:
         with self._world.moment():
             scope, name = scope_of(found), found.parts.get("name", "")
             self._admit(found, scope, name, request)
-            if found.method in self._changes:
-                return partial(self._change(found, scope, name, request), request.query.get("fields", ""))
-            verb = found.method if found.method in self._reads else f"operations.{found.method.partition('.')[2]}"
-            return partial(self._reads[verb](scope, name, request), request.query.get("fields", ""))
+            return partial(self._answer(found, scope, name, request), request.query.get("fields", ""))
+
+    def _answer(self, found: Route, scope: Scope, name: str, request: Request) -> dict[str, Any]:
+        collection, verb = _collection_of(found), found.method.partition(".")[2]
+        if verb in _CHANGES:
+            return self._change(found, scope, name, request)
+        if verb == "listManagedInstances":
+            return self._list_managed(scope, name, request)
+        if verb == "list":
+            return self._page(found, scope, collection, request)
+        return self._bodies[collection](self._world.get(collection, scope, name))
 
     def _admit(self, found: Route, scope: Scope, name: str, request: Request) -> None:
         settings, method = self._world.settings, found.method
@@ -385,7 +355,7 @@ class Api:
             raise errors.invalid("zone", scope.location, "Unknown zone.")
         if scope.kind == REGIONS and not names.is_region(scope.location):
             raise errors.invalid("region", scope.location, "Unknown region.")
-        changes = method in self._changes
+        changes = method.partition(".")[2] in _CHANGES
         self._limits.check(scope.project, changes=changes, now=self._world.now(), settings=settings)
         check_permissions(method, _subject(found, scope, name, request), settings)
         if changes and method in settings.violated_constraints:
@@ -398,39 +368,32 @@ class Api:
         operation = self._world.repeated(scope.project, request_id, content)
         if operation is None:
             asked = Asked(method=found.method, request_id=request_id, content=content)
-            operation = self._changes[found.method](scope, name, request, asked)
+            operation = self._begin(found, scope, name, request.body, asked)
         return wire.operation_body(operation)
 
-    def operation(self, scope: Scope, name: str, _request: Request | None = None) -> dict[str, Any]:
-        """Return the body of an operation."""
-        return wire.operation_body(self._world.operation(scope, name))
+    def _begin(self, found: Route, scope: Scope, name: str, body: object, asked: Asked) -> Operation:
+        collection, verb = _collection_of(found), found.method.partition(".")[2]
+        if verb == "insert":
+            return self._world.insert(collection, scope, schema.read(body, _SCHEMAS[collection]), asked)
+        if verb == "delete":
+            return self._world.delete(collection, scope, name, asked)
+        return self._world.set_metadata(scope, name, schema.read(body, schema.METADATA), asked)
 
-    def _page(
-        self, method: str, scope: Scope, items: Sequence[Any], render: Callable[[Any], dict[str, Any]], request: Request
-    ) -> dict[str, Any]:
-        title = method.partition(".")[0]
-        path = f"{scope.path}/{title}"
-        shown = page_of(items, request.query, render)
-        kind = _LIST_KINDS.get(method, "operationList")
+    def operation(self, scope: Scope, name: str) -> dict[str, Any]:
+        """Return the body of an operation."""
+        return wire.operation_body(self._world.get(OPERATIONS, scope, name))
+
+    def _page(self, found: Route, scope: Scope, collection: str, request: Request) -> dict[str, Any]:
+        path = f"{scope.path}/{collection}"
+        shown = page_of(self._world.listed(collection, scope), request.query, self._bodies[collection])
+        kind = _LIST_KINDS.get(found.method, "operationList")
         return {"kind": f"compute#{kind}", "id": path, "selfLink": f"{google.COMPUTE_API}/{path}", **shown}
 
-    # -- groups --------------------------------------------------------------------------------------------------
-
-    def _get_group(self, scope: Scope, name: str, _request: Request) -> dict[str, Any]:
-        return wire.group_body(self._world.groups.get(scope, name), self._world.now())
-
-    def _list_groups(self, scope: Scope, _name: str, request: Request) -> dict[str, Any]:
-        now = self._world.now()
-        found = self._world.groups.in_zone(scope)
-        return self._page(
-            "instanceGroupManagers.list", scope, found, lambda group: wire.group_body(group, now), request
-        )
-
     def _list_managed(self, scope: Scope, name: str, request: Request) -> dict[str, Any]:
-        group = self._world.groups.get(scope, name)
+        group = self._world.get(GROUPS, scope, name)
         if "orderBy" in request.query:
             raise errors.invalid("orderBy", request.query["orderBy"], "Not supported by listManagedInstances.")
-        members = self._world.groups.members(scope, name)
+        members: list[Member] = [*group.members]
         if group.body.get("listManagedInstancesResults") == "PAGINATED":
             return page_of(
                 members, request.query, lambda member: wire.member_body(group, member), key="managedInstances"
@@ -440,10 +403,13 @@ class Api:
         return {"managedInstances": chosen} if chosen else {}
 
 
+def _collection_of(found: Route) -> str:
+    title = found.method.partition(".")[0]
+    return OPERATIONS if title.endswith("Operations") else title
+
+
 def _subject(found: Route, scope: Scope, name: str, request: Request) -> str:
     """Return what a call is about, as far as it shows, for texts on permissions."""
-    title = found.method.partition(".")[0]
-    collection = OPERATIONS if title.endswith("Operations") else title
     if not name and isinstance(request.body, dict):
         name = str(request.body.get("name", ""))
-    return scope.resource(collection, name) if name else f"projects/{scope.project}"
+    return scope.resource(_collection_of(found), name) if name else f"projects/{scope.project}"

@@ -1,9 +1,7 @@
-"""What may be asked of managed instance groups.
+"""Managed instance groups: what Compute Engine refuses of them.
 
 The operation of an insert ends when the group is there; whether VMs are there is told by the group and its managed
 instances (reference of instanceGroupManagers). The operation of a delete ends when all VMs are gone.
-
-Managed instance groups: what Compute Engine refuses of them.
 
 "About bulk mode": TPU machine types only; flex-start needs defaultActionOnFailure DO_NOTHING. "About workload
 policies": a policy is regional, and needed for a slice of several hosts. That the policy's topology fixes the size was
@@ -14,21 +12,12 @@ deleted nor recreated one by one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from rehearsal.simulators.compute import errors, names, templates
 from rehearsal.simulators.compute.faults import FLEX_START
-from rehearsal.simulators.compute.ledger import Asked
 from rehearsal.simulators.compute.names import BASE_NAME_LENGTH, Scope
-from rehearsal.simulators.compute.parts import Parts, check_name
 from rehearsal.simulators.compute.records import (
-    GROUPS,
-    POLICIES,
-    TEMPLATES,
-    Group,
-    Member,
-    Operation,
     Policy,
     Template,
 )
@@ -102,79 +91,8 @@ def _check_gang(size: int, template: Template, policy: Policy) -> None:
         raise errors.invalid("resource.targetSize", size, rule)
 
 
-class Managers:
-    """The managed instance groups of the world."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._groups = parts.store.groups
-
-    def get(self, scope: Scope, name: str) -> Group:
-        """Return a group."""
-        with self._parts.moment():
-            return self._parts.store.get(self._groups, scope.resource(GROUPS, name))
-
-    def in_zone(self, scope: Scope) -> list[Group]:
-        """Return the groups of a zone."""
-        with self._parts.moment():
-            return self._parts.store.listed(self._groups, scope)
-
-    def members(self, scope: Scope, name: str) -> list[Member]:
-        """Return the managed instances of a group."""
-        with self._parts.moment():
-            return [*self.get(scope, name).members]
-
-    def insert(self, scope: Scope, body: dict[str, Any], asked: Asked) -> Operation:
-        """Begin to make a group."""
-        parts = self._parts
-        with parts.moment() as now:
-            check_name(body)
-            templates.check_description(body)
-            group = self._planned(scope, body, now)
-            return parts.store.insert(self._groups, group, asked, then=lambda when: parts.life.fill(group, when))
-
-    def _planned(self, scope: Scope, body: dict[str, Any], now: datetime) -> Group:
-        if "instanceTemplate" not in body:
-            raise errors.required("resource.instanceTemplate")
-        base, store, settings = base_name(body), self._parts.store, self._parts.settings()
-        within, name = reference(body, "instanceTemplate", TEMPLATES, scope)
-        template = store.usable(store.templates, within.resource(TEMPLATES, name))
-        policy = None
-        if "workloadPolicy" in body.get("resourcePolicies", {}):
-            within, name = reference(body["resourcePolicies"], "workloadPolicy", POLICIES, scope)
-            policy = store.usable(store.policies, within.resource(POLICIES, name))
-        check_group(body, scope, template, policy)
-        _check_account(template, settings)
-        return Group(
-            scope=scope,
-            name=body["name"],
-            body=body,
-            created=now,
-            template=template,
-            policy=policy,
-            base_name=base,
-            size=body["targetSize"],
-        )
-
-    def delete(self, scope: Scope, name: str, asked: Asked) -> Operation:
-        """Begin to delete a group with its VMs."""
-        parts = self._parts
-        with parts.moment() as now:
-            group = parts.store.usable(self._groups, scope.resource(GROUPS, name))
-            operation = parts.store.delete(
-                self._groups,
-                group,
-                asked,
-                now,
-                seconds=parts.settings().stopping_seconds if group.machines else 0.0,
-                then=lambda when: parts.life.end(group, when),
-            )
-            if operation.fate is None and operation.held_by is None:
-                parts.life.remove(group, [*group.members], now)
-            return operation
-
-
-def _check_account(template: Template, settings: ComputeSettings) -> None:
+def check_account(template: Template, settings: ComputeSettings) -> None:
+    """Refuse a group whose VMs would get a service account that they cannot."""
     account = templates.service_account(template.properties, template.scope.project)
     state = settings.service_accounts.get(account)
     if state == "missing":

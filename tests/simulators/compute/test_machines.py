@@ -55,15 +55,15 @@ def test_metadata_is_what_a_vm_reads(compute: Compute) -> None:
     """What the template gave, and then what setMetadata made of it, once its operation has taken effect."""
     compute.slice()
     name = first(compute)
-    assert compute.world.instances.metadata(ZONE, name)["startup-script"] == "#!/bin/sh"
+    assert compute.world.metadata(ZONE, name)["startup-script"] == "#!/bin/sh"
     found = compute.get(f"{INSTANCES}/{name}")["metadata"]
     assert {item["key"] for item in found["items"]} == {"startup-script", "created-by", "instance-template"}
     compute("POST", f"{INSTANCES}/{name}/setMetadata", {**found, "items": [{"key": "k", "value": "v"}]})
-    assert "k" not in compute.world.instances.metadata(ZONE, name)
+    assert "k" not in compute.world.metadata(ZONE, name)
     compute.pass_seconds(1)
-    assert compute.world.instances.metadata(ZONE, name) == {"k": "v"}
+    assert compute.world.metadata(ZONE, name) == {"k": "v"}
     with pytest.raises(ApiError, match="instances/nobody' was not found"):
-        compute.world.instances.metadata(ZONE, "nobody")
+        compute.world.metadata(ZONE, "nobody")
 
 
 @pytest.mark.parametrize("fingerprint", [None, "", "stale"])
