@@ -26,7 +26,6 @@ _POOL = rf"{_CLUSTER}/nodePools/(?P<pool>[^/:]+)"
 _OPERATION = rf"{_SCOPE}/operations/(?P<operation>[^/:]+)"
 _POLICIES = r"/compute/v1/projects/(?P<project>[^/:]+)/regions/(?P<region>[^/:]+)/resourcePolicies"
 _RESERVATION = r"/compute/v1/projects/(?P<project>[^/:]+)/zones/(?P<zone>[^/:]+)/reservations/(?P<reservation>[^/:]+)"
-_UPDATABLE = frozenset({"labels", "name", "projectId", "zone", "clusterId", "nodePoolId", "etag"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,17 +46,14 @@ class Route(exchange.Route):
 _ROUTES = tuple(
     (http_method, re.compile(pattern), method)
     for http_method, pattern, method in (
-        ("GET", f"{_SCOPE}/serverConfig", "getServerConfig"),
         ("GET", f"{_SCOPE}/clusters", "clusters.list"),
         ("GET", _CLUSTER, "clusters.get"),
         ("GET", f"{_CLUSTER}/nodePools", "nodePools.list"),
         ("POST", f"{_CLUSTER}/nodePools", "nodePools.create"),
         ("GET", _POOL, "nodePools.get"),
         ("DELETE", _POOL, "nodePools.delete"),
-        ("PUT", _POOL, "nodePools.update"),
         ("GET", f"{_SCOPE}/operations", "operations.list"),
         ("GET", _OPERATION, "operations.get"),
-        ("POST", f"{_OPERATION}:cancel", "operations.cancel"),
         ("GET", rf"{_POLICIES}/(?P<policy>[^/:]+)", "resourcePolicies.get"),
         ("POST", _POLICIES, "resourcePolicies.insert"),
         ("GET", _RESERVATION, "reservations.get"),
@@ -93,17 +89,14 @@ class Api:
         self._ca_certificate = ca_certificate
         self._endpoint = endpoint
         self._answers: dict[str, Callable[[Route, Request], dict[str, Any]]] = {
-            "getServerConfig": self._server_config,
             "clusters.list": self._list_clusters,
             "clusters.get": self._get_cluster,
             "nodePools.list": self._list_pools,
             "nodePools.create": self._create_pool,
             "nodePools.get": self._get_pool,
             "nodePools.delete": self._delete_pool,
-            "nodePools.update": self._update_pool,
             "operations.list": self._list_operations,
             "operations.get": self._get_operation,
-            "operations.cancel": self._cancel_operation,
             "resourcePolicies.get": self._get_policy,
             "resourcePolicies.insert": self._insert_policy,
             "reservations.get": self._get_reservation,
@@ -148,15 +141,6 @@ class Api:
         operation = self._world.delete_pool(found.cluster, found.parts["pool"])
         return output.render(wire.operation_body(operation))
 
-    def _update_pool(self, found: Route, request: Request) -> dict[str, Any]:
-        output = _Output(request, "Operation")
-        sent = schema.read(schema.message("UpdateNodePoolRequest"), request.body)
-        if "labels" not in sent or not sent.keys() <= _UPDATABLE:
-            raise ApiError("UNIMPLEMENTED", "The simulator updates only a node pool's labels.")
-        wanted = sent["labels"].get("labels", {})
-        operation = self._world.update_labels(found.cluster, found.parts["pool"], wanted)
-        return output.render(wire.operation_body(operation))
-
     # -- clusters ------------------------------------------------------------------------------------------------
 
     def _get_cluster(self, found: Route, request: Request) -> dict[str, Any]:
@@ -178,9 +162,6 @@ class Api:
         body["nodePools"] = [wire.pool_body(pool, version=self._version) for pool in self._world.pools(name)]
         return body
 
-    def _server_config(self, _found: Route, request: Request) -> dict[str, Any]:
-        return _Output(request, "ServerConfig").render(wire.server_config(version=self._version))
-
     # -- operations ----------------------------------------------------------------------------------------------
 
     def _get_operation(self, found: Route, request: Request) -> dict[str, Any]:
@@ -194,11 +175,6 @@ class Api:
         operations = self._world.operations(found.parts["project"], found.parts["location"])
         bodies = [wire.operation_body(operation) for operation in operations]
         return output.render({"operations": bodies} if bodies else {})
-
-    def _cancel_operation(self, found: Route, _request: Request) -> dict[str, Any]:
-        parts = found.parts
-        self._world.cancel(parts["project"], parts["location"], parts["operation"])
-        return {}
 
     @property
     def _version(self) -> str:

@@ -47,7 +47,7 @@ class NodeSink(Protocol):
     """Takes nodes into a cluster and out of it; calls come under the model's lock, so it must only take note."""
 
     def register(self, pool: Pool, node: SimulatedNode) -> None:
-        """Bring the node into the cluster, then tell `World.node_registered`; also brings its labels up to date."""
+        """Bring the node into the cluster, then tell `World.node_registered`."""
 
     def remove(self, node_name: str) -> None:
         """Take the node out of the cluster."""
@@ -226,25 +226,6 @@ class Lifecycle:
                 node.state = NodeState.REMOVED
                 if self.sink is not None:
                     self.sink.remove(node.name)
-
-    # -- update --------------------------------------------------------------------------------------------------
-
-    def begin_update(self, pool: Pool, labels: dict[str, str], now: datetime) -> None:
-        """Plan the steps of a change of labels."""
-        operation, before, trouble = pool.operation, pool.status, pool.trouble
-        self.set_status(pool, PoolStatus.RECONCILING, trouble=trouble)
-
-        def finish(when: datetime) -> None:
-            config = pool.body.get("config", {})
-            pool.dropped_labels |= config.get("labels", {}).keys() - labels.keys()
-            pool.body = {**pool.body, "config": {**config, "labels": labels}}
-            self.set_status(pool, before, trouble=trouble)
-            for node in pool.nodes:
-                if node.is_wanted and self.sink is not None:
-                    self.sink.register(pool, node)
-            self._ledger.end(operation, when)
-
-        self._timeline.at(now + timedelta(seconds=self._settings().update_seconds), finish)
 
     # -- shared --------------------------------------------------------------------------------------------------
 

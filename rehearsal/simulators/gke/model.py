@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from rehearsal.simulators.gke import labels, names, permissions, policies, validation
+from rehearsal.simulators.gke import names, permissions, policies, validation
 from rehearsal.simulators.gke.errors import ApiError
 from rehearsal.simulators.gke.faults import Fault
 from rehearsal.simulators.gke.ledger import Ledger
@@ -40,7 +40,6 @@ from rehearsal.simulators.http.world import BaseWorld
 _DOING = {
     OperationType.CREATE_NODE_POOL: "creating a node pool for",
     OperationType.DELETE_NODE_POOL: "deleting a node pool for",
-    OperationType.UPDATE_CLUSTER: "updating",
 }
 
 
@@ -196,17 +195,6 @@ class World(BaseWorld[SimulatorSettings, Fault]):
             self._life.begin_deletion(pool, now)
             return pool.operation
 
-    def update_labels(self, name: ClusterName, pool_name: str, wanted: dict[str, str]) -> Operation:
-        """Begin to replace the labels of a pool and its nodes."""
-        with self.moment() as now:
-            pool = self.pool(name, pool_name)
-            self._check_idle(pool)
-            labels.check_labels(wanted)
-            self._ledger.check_quota(name)
-            pool.operation = self._ledger.begin(OperationType.UPDATE_CLUSTER, name, pool_name, now)
-            self._life.begin_update(pool, wanted, now)
-            return pool.operation
-
     def _check_idle(self, pool: Pool) -> None:
         running = pool.operation
         if not running.is_done:
@@ -275,12 +263,6 @@ class World(BaseWorld[SimulatorSettings, Fault]):
         """Return every operation that is remembered."""
         with self.moment():
             return self._ledger.all()
-
-    def cancel(self, project: str, location: str, name: str) -> None:
-        """Refuse to cancel: GKE can't cancel what concerns a whole pool."""
-        operation = self.operation(project, location, name)
-        state = "already done" if operation.is_done else f"of type {operation.kind}, which cannot be cancelled"
-        raise ApiError("FAILED_PRECONDITION", f"Operation {name} is {state}.")
 
     # -- nodes ---------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,6 @@ class OperationType(StrEnum):
 
     CREATE_NODE_POOL = "CREATE_NODE_POOL"
     DELETE_NODE_POOL = "DELETE_NODE_POOL"
-    UPDATE_CLUSTER = "UPDATE_CLUSTER"
 
 
 class OperationStatus(StrEnum):
@@ -120,8 +119,6 @@ class Pool:
     """The fault that keeps a pool made empty from its nodes."""
     trouble: Failure | None = None
     etag: str = ""
-    dropped_labels: frozenset[str] = frozenset()
-    """Labels that its nodes had once."""
     rendered: dict[object, Any] = field(default_factory=dict)
     """What the wire form keeps of it; emptied by every change."""
 

@@ -245,7 +245,7 @@ class Registrar:
         self._kube.close()
 
     def register(self, pool: Pool, node: SimulatedNode) -> None:
-        """Take the order to bring a node, or its labels, up to date."""
+        """Take the order to bring a node."""
         self._take(node.name, (pool, node))
 
     def remove(self, node_name: str) -> None:
@@ -296,7 +296,6 @@ class Registrar:
             return
         pool, node = wanted
         if order.registered:
-            self._kube.patch(order.name, {"metadata": {"labels": self._label_changes(pool, node)}})
             return
         settings = self._world.settings
         made = node_object(pool, node, version=settings.version, life=self._life, ready=settings.ready_nodes)
@@ -307,13 +306,8 @@ class Registrar:
                 raise
             stored = {}  # an earlier attempt whose answer was lost
         if stored.get("status", {}).get("capacity") != made["status"]["capacity"]:
-            self._kube.patch(order.name, {"status": made["status"]}, subresource="status")
+            self._kube.patch_status(order.name, made["status"])
         order.registered = True
-
-    def _label_changes(self, pool: Pool, node: SimulatedNode) -> dict[str, str | None]:
-        wanted = node_labels(pool, node)
-        dropped = {key: None for key in pool.dropped_labels if key not in wanted}
-        return {**wanted, **dropped}
 
     def _remove_leftovers(self) -> None:
         for node in self._kube.list(label=POOL_LABEL):

@@ -39,9 +39,6 @@ class SimulatorSettings(GoogleSettings):
     delete_seconds: float = 5.0
     """From a delete to its pool being gone."""
 
-    update_seconds: float = 1.0
-    """How long an update of labels takes."""
-
     node_stagger_seconds: float = 1.0
     """A pool's nodes register spread over this long before it is RUNNING."""
 
@@ -56,9 +53,6 @@ class SimulatorSettings(GoogleSettings):
 
     delete_while_creating: bool = False
     """Accept the delete of a pool whose create still runs; real GKE was seen to refuse it."""
-
-    accept_single_host_placement: bool = False
-    """Accept a topology or COMPACT placement on single-host TPU pools; real GKE was seen to refuse it."""
 
     workload_policies: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Workload policies that somebody made before, in every project and region, each with its topology."""

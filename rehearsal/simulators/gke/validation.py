@@ -66,7 +66,7 @@ def check_pool(
     _check_service_account(config, cluster.project, settings)
     _check_upgrades(pool, settings)
     capacity.check_capacity(pool, machine)
-    plan = _check_placement(pool, machine, zones, settings, policies)
+    plan = _check_placement(pool, machine, zones, policies)
     return replace(plan, failure=plan.failure or _reservation_failure(pool, plan, cluster.project, settings))
 
 
@@ -186,7 +186,6 @@ def _check_placement(
     pool: Mapping[str, Any],
     machine: Machine,
     zones: tuple[str, ...],
-    settings: SimulatorSettings,
     policies: Mapping[str, str],
 ) -> PoolPlan:
     placement = pool.get("placementPolicy", {})
@@ -208,7 +207,7 @@ def _check_placement(
         return _ordinary_plan(pool, machine, zones, topology=_own_topology(pool, machine))
     shape = _shape(machine, topology, policy)
     if shape is None or shape == machine.own_topology:
-        return _single_host_plan(pool, machine, zones, settings)
+        return _single_host_plan(pool, machine, zones)
     hosts = machine.hosts_of(shape)
     if hosts is None:
         raise _invalid(f'invalid TPU topology "{shape}" for machine type "{machine.name}".')
@@ -250,12 +249,10 @@ def _shape(machine: Machine, topology: str, policy: str | None) -> str | None:
     return None
 
 
-def _single_host_plan(
-    pool: Mapping[str, Any], machine: Machine, zones: tuple[str, ...], settings: SimulatorSettings
-) -> PoolPlan:
+def _single_host_plan(pool: Mapping[str, Any], machine: Machine, zones: tuple[str, ...]) -> PoolPlan:
     placement = pool.get("placementPolicy", {})
     placed = placement.get("tpuTopology") or placement.get("policyName") or placement.get("type") == "COMPACT"
-    if placed and not settings.accept_single_host_placement:
+    if placed:
         raise _invalid(
             "TPU topology can't be specified with single-host TPU slice pool; please remove the tpu_topology from "
             "the node pool creation request if the node pool is intented to run with single-host TPU slice nodes."

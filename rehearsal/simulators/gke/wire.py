@@ -11,7 +11,7 @@ from typing import Any
 
 from rehearsal.simulators.gke import fieldmask, names, schema, scopes
 from rehearsal.simulators.gke.names import ClusterName
-from rehearsal.simulators.gke.records import Cluster, Operation, OperationType, Pool, PoolStatus
+from rehearsal.simulators.gke.records import Cluster, Operation, Pool, PoolStatus
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from rehearsal.simulators.gke.validation import Failure
 from rehearsal.simulators.http import google
@@ -89,7 +89,7 @@ def operation_body(operation: Operation) -> dict[str, Any]:
     """Return an Operation."""
     name = operation.cluster
     scope = f"projects/{name.project}/{names.location_kind(name.location)}/{name.location}"
-    target = name.path if operation.kind is OperationType.UPDATE_CLUSTER else name.pool_path(operation.pool)
+    target = name.pool_path(operation.pool)
     body: dict[str, Any] = {
         "name": operation.name,
         "zone": name.location,
@@ -162,15 +162,3 @@ def _cluster_features(name: ClusterName, settings: SimulatorSettings) -> dict[st
     if settings.workload_identity:
         features["workloadIdentityConfig"] = {"workloadPool": f"{name.project}.svc.id.goog"}
     return features
-
-
-def server_config(*, version: str) -> dict[str, Any]:
-    """Return a ServerConfig with the one version there is."""
-    return {
-        "defaultClusterVersion": version,
-        "validNodeVersions": [version],
-        "validMasterVersions": [version],
-        "defaultImageType": "COS_CONTAINERD",
-        "validImageTypes": ["COS_CONTAINERD", "UBUNTU_CONTAINERD"],
-        "channels": [{"channel": "REGULAR", "defaultVersion": version, "validVersions": [version]}],
-    }

@@ -25,7 +25,13 @@ from rehearsal.simulators.vipu.records import ANYBODY, AllocationView, Asked, Ca
 from rehearsal.simulators.vipu.settings import FIRST, IPUS_OF_AGENT, VipuSettings
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_ACTIVE_STATE = "ACTIVE"
+#: The words for phases; the real ones are not known but for ACTIVE.
+_STATES = {
+    Phase.CREATING: "PENDING",
+    Phase.ACTIVE: "ACTIVE",
+    Phase.REMOVING: "REMOVING",
+    Phase.BROKEN: "ERROR",
+}
 _OUTCOMES_KEPT = 10_000
 
 
@@ -319,12 +325,6 @@ class World(BaseWorld[VipuSettings, Fault]):
         changed.change = 0
 
     def _view_of(self, item: _Partition) -> PartitionView:
-        words = {
-            Phase.CREATING: self._settings.creating_state,
-            Phase.ACTIVE: _ACTIVE_STATE,
-            Phase.REMOVING: self._settings.removing_state,
-            Phase.BROKEN: self._settings.error_state,
-        }
         return PartitionView(
             id=item.asked.id,
             number=item.number,
@@ -334,7 +334,7 @@ class World(BaseWorld[VipuSettings, Fault]):
             reconfigurable=item.asked.reconfigurable,
             user=item.user,
             phase=item.phase,
-            state=item.word or words[item.phase],
+            state=item.word or _STATES[item.phase],
             created_at=item.created_at,
             ipus=item.ipus,
         )

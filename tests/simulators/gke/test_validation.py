@@ -482,13 +482,6 @@ def test_nodes_without_a_scope_pull_no_images(scopes: list[str] | None, want: bo
     assert pulls_images(pool(config=config)) is want
 
 
-def test_single_host_placement_can_be_accepted() -> None:
-    """Where the settings say so, a topology on a single-host pool is taken."""
-    settings = SimulatorSettings(accept_single_host_placement=True)
-
-    assert check_pool(pool(topology="2x2", count=1), ZONAL, settings, {}).topology == "2x2"
-
-
 def test_a_regional_cluster_spreads_ordinary_pools() -> None:
     """Without locations, a regional cluster's pool is in three zones; a slice must name one."""
     assert len(check_pool(pool("e2-medium", "", 1), REGIONAL, SimulatorSettings(), POLICIES).zones) == 3
