@@ -12,8 +12,8 @@ every permission but those that the settings deny.
 
 Lists as Compute Engine gives them: pages, filters, orders; and the part of an answer that a client asks for.
 
-Reference of every list: at most 500 a page, names in alphabetical order or the newest first, filters with = != and : of
-AIP 160 or with eq and ne, of which the values are regular expressions. Comparisons by size, OR, and parentheses inside
+Reference of every list: at most 500 a page, names in alphabetical order, filters with = != and : of AIP 160 or with eq
+and ne, of which the values are regular expressions. Other orders, comparisons by size, OR, and parentheses inside
 parentheses are not played. Partial answers: "Partial response", parameter `fields`.
 """
 
@@ -43,7 +43,7 @@ from rehearsal.simulators.compute.records import (
     Operation,
 )
 from rehearsal.simulators.compute.settings import ComputeSettings
-from rehearsal.simulators.http import google
+from rehearsal.simulators.http import fieldmask, google
 from rehearsal.simulators.http.exchange import Request, Route
 
 _PROJECT = r"/compute/v1/projects/(?P<project>[^/]+)"
@@ -127,7 +127,6 @@ PERMISSIONS = {method: _permissions_of(method) for _, _, method in _ROUTES}
 
 _MOST = 500
 _TERM = re.compile(r"\s*([A-Za-z][\w.-]*)\s*(!=|=|:|\beq\b|\bne\b)\s*(\"[^\"]*\"|'[^']*'|[^\s()\"']+)\s*")
-_FIELD_NAMES = re.compile(r"[A-Za-z0-9_/*$-]+|[(),]")
 
 
 class _Named(Protocol):
@@ -143,26 +142,19 @@ def page_of(
 ) -> dict[str, Any]:
     """Return the page of a list that is asked for, with the token of the next; only what has to be is rendered."""
     size, start = _size(query.get("maxResults", str(_MOST))), _start(query.get("pageToken", ""))
-    if query.get("filter") or query.get("orderBy"):
+    if query.get("orderBy", "name") != "name":
+        raise errors.invalid("orderBy", query["orderBy"], "Only name is supported.")
+    items = sorted(items, key=lambda item: item.name)
+    if query.get("filter"):
         chosen = [item for item in items if _may_match(item.name, query.get("filter", ""))]
         bodies = [body for body in map(render, chosen) if matches(body, query.get("filter", ""))]
-        total, page = len(bodies), ordered(bodies, query.get("orderBy", ""))[start : start + size]
+        total, page = len(bodies), bodies[start : start + size]
     else:
-        chosen = sorted(items, key=lambda item: item.name)[start : start + size]
-        total, page = len(items), [render(item) for item in chosen]
+        total, page = len(items), [render(item) for item in items[start : start + size]]
     shown = {key: page} if page else {}
     if start + size < total:
         return {**shown, "nextPageToken": base64.urlsafe_b64encode(str(start + size).encode()).decode()}
     return shown
-
-
-def ordered(items: Sequence[dict[str, Any]], order: str) -> list[dict[str, Any]]:
-    """Return bodies in the order that is asked for."""
-    if order in ("", "name", "name asc"):
-        return sorted(items, key=lambda item: str(item["name"]))
-    if order == "creationTimestamp desc":
-        return sorted(items, key=lambda item: str(item.get("creationTimestamp") or item["insertTime"]), reverse=True)
-    raise errors.invalid("orderBy", order, "Only name and creationTimestamp desc are supported.")
 
 
 def _size(text: str) -> int:
@@ -220,45 +212,15 @@ def _holds(item: Mapping[str, Any], field: str, operator: str, value: str) -> bo
 
 def partial(body: dict[str, Any], fields: str) -> dict[str, Any]:
     """Return the part of a body that `fields` names, such as items(name,status),nextPageToken."""
-    if not fields or fields == "*":
-        return body
-    tokens = _FIELD_NAMES.findall(fields)
-    if "".join(tokens) != fields.replace(" ", ""):
-        raise errors.invalid("fields", fields, "Invalid field selection.")
-    mask, rest = _mask(tokens)
-    if rest:
-        raise errors.invalid("fields", fields, "Invalid field selection.")
-    found: dict[str, Any] = _part(body, mask)
-    return found
+    return fieldmask.apply(_mask_of(fields), body) if fields else body
 
 
-_Mask = dict[str, Any]
-
-
-def _mask(tokens: Sequence[str]) -> tuple[_Mask, list[str]]:
-    mask: _Mask = {}
-    left, inner = list(tokens), mask
-    while left and left[0] != ")":
-        part = left.pop(0)
-        if part == "(":
-            below, left = _mask(left)
-            inner.update(below)
-            left = left[1:]
-        elif part != ",":
-            inner = mask
-            for name in part.split("/"):
-                inner = inner.setdefault(name, {})
-    return mask, left
-
-
-def _part(body: Any, mask: _Mask) -> Any:
-    if not mask or "*" in mask:
-        return body
-    if isinstance(body, list):
-        return [_part(item, mask) for item in body]
-    if isinstance(body, dict):
-        return {name: _part(body[name], below) for name, below in mask.items() if name in body}
-    return body
+@functools.lru_cache(maxsize=256)
+def _mask_of(fields: str) -> fieldmask.Mask:
+    try:
+        return fieldmask.tree(fieldmask.paths(fields))
+    except fieldmask.MaskError as error:
+        raise errors.invalid("fields", fields, "Invalid field selection.") from error
 
 
 def check_permissions(method: str, path: str, settings: ComputeSettings) -> None:

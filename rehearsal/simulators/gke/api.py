@@ -19,6 +19,7 @@ from rehearsal.simulators.gke.names import ClusterName
 from rehearsal.simulators.gke.policies import RegionName
 from rehearsal.simulators.http import exchange
 from rehearsal.simulators.http.exchange import Request
+from rehearsal.simulators.http.fieldmask import apply
 
 _SCOPE = r"/v1/projects/(?P<project>[^/:]+)/locations/(?P<location>[^/:]+)"
 _CLUSTER = rf"{_SCOPE}/clusters/(?P<cluster>[^/:]+)"
@@ -224,5 +225,5 @@ class _Output:
 
     def render(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the part of the body that was asked for, in the encoding that was asked for."""
-        selected = fieldmask.apply(self.mask, body)
+        selected = apply(self.mask, body)
         return schema.number_enums(self._descriptor, selected) if self.numbers else selected

@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from rehearsal.simulators.gke import fieldmask, names, schema, scopes
+from rehearsal.simulators.gke import names, schema, scopes
 from rehearsal.simulators.gke.names import ClusterName
 from rehearsal.simulators.gke.records import Cluster, Operation, Pool, PoolStatus
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from rehearsal.simulators.gke.validation import Failure
 from rehearsal.simulators.http import google
+from rehearsal.simulators.http.fieldmask import Mask, apply
 
 _NODE_POOL = schema.message("NodePool")
 _DEFAULT_PODS = "110"
@@ -71,12 +72,12 @@ def _condition(failure: Failure) -> dict[str, Any]:
     return {"code": failure.condition, **condition} if failure.condition else condition
 
 
-def masked_pool(pool: Pool, *, version: str, mask: fieldmask.Mask, mask_key: str, numbers: bool) -> dict[str, Any]:
+def masked_pool(pool: Pool, *, version: str, mask: Mask, mask_key: str, numbers: bool) -> dict[str, Any]:
     """Return a pool's body as a client asked for it."""
     key = (mask_key, numbers, version)
     known: dict[str, Any] | None = pool.rendered.get(key)
     if known is None:
-        known = fieldmask.apply(mask, pool_body(pool, version=version))
+        known = apply(mask, pool_body(pool, version=version))
         if numbers:
             known = schema.number_enums(_NODE_POOL, known)
         if len(pool.rendered) >= _RENDERINGS_KEPT:
