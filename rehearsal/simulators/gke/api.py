@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from rehearsal.simulators.gke import fieldmask, permissions, schema, wire
@@ -17,8 +16,7 @@ from rehearsal.simulators.gke.errors import ApiError, FieldViolation
 from rehearsal.simulators.gke.model import World
 from rehearsal.simulators.gke.names import ClusterName
 from rehearsal.simulators.gke.policies import RegionName
-from rehearsal.simulators.http import exchange
-from rehearsal.simulators.http.exchange import Request
+from rehearsal.simulators.http.exchange import Request, Route
 from rehearsal.simulators.http.fieldmask import apply
 
 _SCOPE = r"/v1/projects/(?P<project>[^/:]+)/locations/(?P<location>[^/:]+)"
@@ -29,19 +27,9 @@ _POLICIES = r"/compute/v1/projects/(?P<project>[^/:]+)/regions/(?P<region>[^/:]+
 _RESERVATION = r"/compute/v1/projects/(?P<project>[^/:]+)/zones/(?P<zone>[^/:]+)/reservations/(?P<reservation>[^/:]+)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route(exchange.Route):
-    """A matched call."""
-
-    @property
-    def pool(self) -> str | None:
-        """The pool that the path names."""
-        return self.parts.get("pool")
-
-    @property
-    def cluster(self) -> ClusterName:
-        """The cluster that the path names."""
-        return ClusterName(self.parts["project"], self.parts["location"], self.parts["cluster"])
+def cluster_of(found: Route) -> ClusterName:
+    """Return the cluster that a path names."""
+    return ClusterName(found.parts["project"], found.parts["location"], found.parts["cluster"])
 
 
 _ROUTES = tuple(
@@ -117,17 +105,17 @@ class Api:
         sent = schema.read(schema.message("CreateNodePoolRequest"), request.body)
         if "nodePool" not in sent:
             raise ApiError("INVALID_ARGUMENT", "Missing required field: node_pool.")
-        operation = self._world.create_pool(found.cluster, sent["nodePool"])
+        operation = self._world.create_pool(cluster_of(found), sent["nodePool"])
         return output.render(wire.operation_body(operation))
 
     def _get_pool(self, found: Route, request: Request) -> dict[str, Any]:
         output = _Output(request, "NodePool")
-        pool = self._world.pool(found.cluster, found.parts["pool"])
+        pool = self._world.pool(cluster_of(found), found.parts["pool"])
         return output.render(wire.pool_body(pool, version=self._version))
 
     def _list_pools(self, found: Route, request: Request) -> dict[str, Any]:
         output = _Output(request, "ListNodePoolsResponse")
-        pools = self._world.pools(found.cluster)
+        pools = self._world.pools(cluster_of(found))
         if output.mask and "nodePools" not in output.mask:
             return {}
         mask = output.mask.get("nodePools", {})
@@ -139,14 +127,14 @@ class Api:
 
     def _delete_pool(self, found: Route, request: Request) -> dict[str, Any]:
         output = _Output(request, "Operation")
-        operation = self._world.delete_pool(found.cluster, found.parts["pool"])
+        operation = self._world.delete_pool(cluster_of(found), found.parts["pool"])
         return output.render(wire.operation_body(operation))
 
     # -- clusters ------------------------------------------------------------------------------------------------
 
     def _get_cluster(self, found: Route, request: Request) -> dict[str, Any]:
         output = _Output(request, "Cluster")
-        return output.render(self._cluster_body(found.cluster))
+        return output.render(self._cluster_body(cluster_of(found)))
 
     def _list_clusters(self, found: Route, request: Request) -> dict[str, Any]:
         output = _Output(request, "ListClustersResponse")

@@ -37,13 +37,13 @@ class GkeService(BaseService[World]):
         super().__init__(world, calls)
         self._api = own_api
 
-    def route(self, http_method: str, path: str) -> api.Route:
+    def route(self, http_method: str, path: str) -> Route:
         """Return the call that a request means."""
         return api.route(http_method, path)
 
     def handle(self, found: Route, request: Request) -> dict[str, Any]:
         """Return the body of the answer."""
-        return self._api.handle(_own(found), request)
+        return self._api.handle(found, request)
 
     def broken(self, fault: BaseFault) -> ApiError:
         """Return the refusal that a fault answers with."""
@@ -52,15 +52,15 @@ class GkeService(BaseService[World]):
 
     def target_of(self, found: Route, request: Request) -> Target:
         """Return the call, and the pool that it is about, as far as it shows."""
-        own = _own(found)
-        if own.method == "nodePools.create":
-            return self._target_of_create(own, request)
-        pool = self._world.peek(own.cluster, own.pool) if own.pool else None
+        if found.method == "nodePools.create":
+            return self._target_of_create(found, request)
+        name = found.parts.get("pool")
+        pool = self._world.peek(api.cluster_of(found), name) if name else None
         if pool is None:
-            return Target(method=own.method, pool=own.pool)
+            return Target(method=found.method, pool=name)
         return dataclasses.replace(pool.target, method=found.method)
 
-    def _target_of_create(self, found: api.Route, request: Request) -> Target:
+    def _target_of_create(self, found: Route, request: Request) -> Target:
         try:
             sent = schema.read(schema.message("CreateNodePoolRequest"), request.body).get("nodePool", {})
         except ApiError:
@@ -70,7 +70,7 @@ class GkeService(BaseService[World]):
             pool=sent.get("name"),
             zone=sent.get("locations") or names.zones_of(found.parts["location"]),
             machine_type=sent.get("config", {}).get("machineType"),
-            topology=self._world.asked_topology(found.cluster, sent),
+            topology=self._world.asked_topology(api.cluster_of(found), sent),
             capacity=capacity_of(sent),
             reservation=reservation_names(reservation_of(sent)),
         )
@@ -116,7 +116,3 @@ class GkeService(BaseService[World]):
 def _view_json(view: PoolView) -> dict[str, Any]:
     raw = dataclasses.asdict(view)
     return {**raw, "cluster": view.cluster.path, "created": names.timestamp(view.created)}
-
-
-def _own(found: Route) -> api.Route:
-    return api.Route(method=found.method, parts=found.parts)
