@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rehearsal.simulators.gke.errors import body_of, of_http_code
+from rehearsal.simulators.gke.errors import of_http_code
 from tests.simulation.stage import Stage
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Trouble:
 
 def says(code: int, text: str, *, status: str | None = None, of_capacity: bool = False) -> Trouble:
     """Return an answer in Google's form, given before any effect."""
-    body = body_of(of_http_code(code, text, status=status), request_id="0x1")
+    body = of_http_code(code, text, status=status).body(request_id="0x1")
     return Trouble(code=code, text=json.dumps(body), of_capacity=of_capacity)
 
 
@@ -192,4 +192,4 @@ class Calls:
 
 
 def _google(code: int, text: str) -> str:
-    return json.dumps(body_of(of_http_code(code, text), request_id="0x1"))
+    return json.dumps(of_http_code(code, text).body(request_id="0x1"))

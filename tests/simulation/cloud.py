@@ -178,7 +178,7 @@ class Wire(requests.adapters.BaseAdapter):
         found = api.route(str(request.method), address.path)
         limit = agenda.now + timeout[1]
         changes = request.method != "GET"
-        self._checker.saw_call(process, found.method, found.pool)
+        self._checker.saw_call(process, found.method, found.parts.get("pool"))
         fault = self._calls.gke_fault(process, found.method)
         process.travel(fault.delay_seconds if fault is not None else 0.0, may_pause=not changes)
         if agenda.now > limit:
@@ -192,7 +192,7 @@ class Wire(requests.adapters.BaseAdapter):
             return _struck(fault.code, fault.text, request)
         try:
             if changes:
-                self._checker.before_change(process, found.method, found.pool, body)
+                self._checker.before_change(process, found.method, found.parts.get("pool"), body)
             answer = self._cloud.api.handle(
                 found,
                 Request(
@@ -205,15 +205,15 @@ class Wire(requests.adapters.BaseAdapter):
             )
             code, text = 200, json.dumps(answer)
             if changes:
-                self._checker.after_change(process, found.method, found.pool, body)
+                self._checker.after_change(process, found.method, found.parts.get("pool"), body)
         except errors.ApiError as error:
-            code, text = error.code, json.dumps(errors.body_of(error, request_id="0x1"))
+            code, text = error.code, json.dumps(error.body(request_id="0x1"))
             if creates is not None and "Too many operations" in str(error):
                 self._checker.fairness.create_not_taken(self._process, creates["nodePool"])
             if creates is not None and not self._excuses_nobody(creates, error):
                 self._checker.waiting.create_failed(creates, of_capacity=True)
             if changes:
-                process.note("%s %s is refused: %s", found.method, found.pool or "", error)
+                process.note("%s %s is refused: %s", found.method, found.parts.get("pool", ""), error)
         process.travel(self._checker.simulation.hostile.call_seconds(creates) if creates is not None else 0.0)
         if fault is not None and fault.code is not None:
             return _struck(fault.code, fault.text, request)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from rehearsal.simulators.compute.api import Api, route
 from rehearsal.simulators.compute.model import World
 from rehearsal.simulators.compute.names import GLOBAL, REGIONS, ZONES, Scope
+from rehearsal.simulators.compute.records import Group, MachineStatus
 from rehearsal.simulators.compute.settings import ComputeSettings
 from rehearsal.simulators.http.exchange import RefusalError, Request
 from tests.support.clock import FakeClock
@@ -154,3 +156,30 @@ class Compute:
         """Return the status of a group."""
         found: dict[str, Any] = self.get(f"{GROUPS}/{name}")["status"]
         return found
+
+
+def broken_invariants(world: World) -> list[str]:
+    """Return what must not be, whatever clients do: a text each. A mistake of the simulator itself, if there is any."""
+    with world.moment():
+        resources = world.resources()
+        kept = {id(resource) for resource in resources}
+        problems = []
+        for group in resources:
+            if not isinstance(group, Group):
+                continue
+            problems += [
+                f"{group.path} uses {used.path}, which is gone"
+                for used in (group.template, group.policy)
+                if used is not None and id(used) not in kept
+            ]
+            problems += _broken_group(group)
+        return problems
+
+
+def _broken_group(group: Group) -> list[str]:
+    counts = Counter(member.name for member in group.members)
+    problems = [f"{group.path} has {name} twice" for name, number in counts.items() if number > 1]
+    coming = [machine for machine in group.machines if machine.status is MachineStatus.PROVISIONING]
+    if group.is_bulk and coming and any(member.wants_machine for member in group.members):
+        problems.append(f"{group.path} makes some of its VMs while others wait")
+    return problems

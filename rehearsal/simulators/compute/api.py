@@ -12,8 +12,8 @@ every permission but those that the settings deny.
 
 Lists as Compute Engine gives them: pages, filters, orders; and the part of an answer that a client asks for.
 
-Reference of every list: at most 500 a page, names in alphabetical order or the newest first, filters with = != and : of
-AIP 160 or with eq and ne, of which the values are regular expressions. Comparisons by size, OR, and parentheses inside
+Reference of every list: at most 500 a page, names in alphabetical order, filters with = != and : of AIP 160 or with eq
+and ne, of which the values are regular expressions. Other orders, comparisons by size, OR, and parentheses inside
 parentheses are not played. Partial answers: "Partial response", parameter `fields`.
 """
 
@@ -31,9 +31,19 @@ from typing import Any, Protocol, TypeVar
 from rehearsal.simulators.compute import errors, names, schema, wire
 from rehearsal.simulators.compute.ledger import Asked
 from rehearsal.simulators.compute.model import World
-from rehearsal.simulators.compute.names import COMPUTE_API, GLOBAL, REGIONS, ZONES, Scope
-from rehearsal.simulators.compute.records import GROUPS, INSTANCES, OPERATIONS, POLICIES, RESERVATIONS, TEMPLATES
+from rehearsal.simulators.compute.names import GLOBAL, REGIONS, ZONES, Scope
+from rehearsal.simulators.compute.records import (
+    GROUPS,
+    INSTANCES,
+    OPERATIONS,
+    POLICIES,
+    RESERVATIONS,
+    TEMPLATES,
+    Member,
+    Operation,
+)
 from rehearsal.simulators.compute.settings import ComputeSettings
+from rehearsal.simulators.http import fieldmask, google
 from rehearsal.simulators.http.exchange import Request, Route
 
 _PROJECT = r"/compute/v1/projects/(?P<project>[^/]+)"
@@ -54,9 +64,6 @@ _ALL = (
         (
             *_CRUD,
             ("POST", "/NAME/listManagedInstances", "listManagedInstances"),
-            ("POST", "/NAME/deleteInstances", "deleteInstances"),
-            ("POST", "/NAME/recreateInstances", "recreateInstances"),
-            ("POST", "/NAME/resize", "resize"),
         ),
     ),
     (
@@ -90,18 +97,10 @@ _LIST_KINDS = {
 
 
 _MINUTE = timedelta(minutes=1)
-#: By method; what is first is named first where several are missing.
-PERMISSIONS = {
-    "resourcePolicies.insert": ("compute.resourcePolicies.create",),
-    "resourcePolicies.get": ("compute.resourcePolicies.get",),
-    "resourcePolicies.list": ("compute.resourcePolicies.list",),
-    "resourcePolicies.delete": ("compute.resourcePolicies.delete",),
-    "instanceTemplates.insert": ("compute.instanceTemplates.create",),
-    "instanceTemplates.get": ("compute.instanceTemplates.get",),
-    "instanceTemplates.list": ("compute.instanceTemplates.list",),
-    "instanceTemplates.delete": ("compute.instanceTemplates.delete",),
+_RIGHTS = {"insert": "create", "wait": "get", "listManagedInstances": "get"}
+#: Beside compute.COLLECTION.VERB of each method; what is first is named first where several are missing.
+_MORE = {
     "instanceGroupManagers.insert": (
-        "compute.instanceGroupManagers.create",
         "compute.instanceTemplates.useReadOnly",
         "compute.instances.create",
         "compute.disks.create",
@@ -113,33 +112,21 @@ PERMISSIONS = {
         "compute.resourcePolicies.use",
         "iam.serviceAccounts.actAs",
     ),
-    "instanceGroupManagers.get": ("compute.instanceGroupManagers.get",),
-    "instanceGroupManagers.list": ("compute.instanceGroupManagers.list",),
-    "instanceGroupManagers.delete": ("compute.instanceGroupManagers.delete", "compute.instances.delete"),
-    "instanceGroupManagers.listManagedInstances": ("compute.instanceGroupManagers.get",),
-    "instanceGroupManagers.deleteInstances": ("compute.instanceGroupManagers.update", "compute.instances.delete"),
-    "instanceGroupManagers.recreateInstances": ("compute.instanceGroupManagers.update", "compute.instances.create"),
-    "instanceGroupManagers.resize": ("compute.instanceGroupManagers.update",),
-    "instances.get": ("compute.instances.get",),
-    "instances.list": ("compute.instances.list",),
-    "instances.setMetadata": ("compute.instances.setMetadata", "iam.serviceAccounts.actAs"),
-    "reservations.get": ("compute.reservations.get",),
-    "reservations.list": ("compute.reservations.list",),
-    "zoneOperations.get": ("compute.zoneOperations.get",),
-    "zoneOperations.list": ("compute.zoneOperations.list",),
-    "zoneOperations.wait": ("compute.zoneOperations.get",),
-    "regionOperations.get": ("compute.regionOperations.get",),
-    "regionOperations.list": ("compute.regionOperations.list",),
-    "regionOperations.wait": ("compute.regionOperations.get",),
-    "globalOperations.get": ("compute.globalOperations.get",),
-    "globalOperations.list": ("compute.globalOperations.list",),
-    "globalOperations.wait": ("compute.globalOperations.get",),
+    "instanceGroupManagers.delete": ("compute.instances.delete",),
+    "instances.setMetadata": ("iam.serviceAccounts.actAs",),
 }
+
+
+def _permissions_of(method: str) -> tuple[str, ...]:
+    title, _, verb = method.partition(".")
+    return (f"compute.{title}.{_RIGHTS.get(verb, verb)}", *_MORE.get(method, ()))
+
+
+PERMISSIONS = {method: _permissions_of(method) for _, _, method in _ROUTES}
 
 
 _MOST = 500
 _TERM = re.compile(r"\s*([A-Za-z][\w.-]*)\s*(!=|=|:|\beq\b|\bne\b)\s*(\"[^\"]*\"|'[^']*'|[^\s()\"']+)\s*")
-_FIELD_NAMES = re.compile(r"[A-Za-z0-9_/*$-]+|[(),]")
 
 
 class _Named(Protocol):
@@ -155,26 +142,19 @@ def page_of(
 ) -> dict[str, Any]:
     """Return the page of a list that is asked for, with the token of the next; only what has to be is rendered."""
     size, start = _size(query.get("maxResults", str(_MOST))), _start(query.get("pageToken", ""))
-    if query.get("filter") or query.get("orderBy"):
+    if query.get("orderBy", "name") != "name":
+        raise errors.invalid("orderBy", query["orderBy"], "Only name is supported.")
+    items = sorted(items, key=lambda item: item.name)
+    if query.get("filter"):
         chosen = [item for item in items if _may_match(item.name, query.get("filter", ""))]
         bodies = [body for body in map(render, chosen) if matches(body, query.get("filter", ""))]
-        total, page = len(bodies), ordered(bodies, query.get("orderBy", ""))[start : start + size]
+        total, page = len(bodies), bodies[start : start + size]
     else:
-        chosen = sorted(items, key=lambda item: item.name)[start : start + size]
-        total, page = len(items), [render(item) for item in chosen]
+        total, page = len(items), [render(item) for item in items[start : start + size]]
     shown = {key: page} if page else {}
     if start + size < total:
         return {**shown, "nextPageToken": base64.urlsafe_b64encode(str(start + size).encode()).decode()}
     return shown
-
-
-def ordered(items: Sequence[dict[str, Any]], order: str) -> list[dict[str, Any]]:
-    """Return bodies in the order that is asked for."""
-    if order in ("", "name", "name asc"):
-        return sorted(items, key=lambda item: str(item["name"]))
-    if order == "creationTimestamp desc":
-        return sorted(items, key=lambda item: str(item.get("creationTimestamp") or item["insertTime"]), reverse=True)
-    raise errors.invalid("orderBy", order, "Only name and creationTimestamp desc are supported.")
 
 
 def _size(text: str) -> int:
@@ -232,45 +212,15 @@ def _holds(item: Mapping[str, Any], field: str, operator: str, value: str) -> bo
 
 def partial(body: dict[str, Any], fields: str) -> dict[str, Any]:
     """Return the part of a body that `fields` names, such as items(name,status),nextPageToken."""
-    if not fields or fields == "*":
-        return body
-    tokens = _FIELD_NAMES.findall(fields)
-    if "".join(tokens) != fields.replace(" ", ""):
-        raise errors.invalid("fields", fields, "Invalid field selection.")
-    mask, rest = _mask(tokens)
-    if rest:
-        raise errors.invalid("fields", fields, "Invalid field selection.")
-    found: dict[str, Any] = _part(body, mask)
-    return found
+    return fieldmask.apply(_mask_of(fields), body) if fields else body
 
 
-_Mask = dict[str, Any]
-
-
-def _mask(tokens: Sequence[str]) -> tuple[_Mask, list[str]]:
-    mask: _Mask = {}
-    left, inner = list(tokens), mask
-    while left and left[0] != ")":
-        part = left.pop(0)
-        if part == "(":
-            below, left = _mask(left)
-            inner.update(below)
-            left = left[1:]
-        elif part != ",":
-            inner = mask
-            for name in part.split("/"):
-                inner = inner.setdefault(name, {})
-    return mask, left
-
-
-def _part(body: Any, mask: _Mask) -> Any:
-    if not mask or "*" in mask:
-        return body
-    if isinstance(body, list):
-        return [_part(item, mask) for item in body]
-    if isinstance(body, dict):
-        return {name: _part(body[name], below) for name, below in mask.items() if name in body}
-    return body
+@functools.lru_cache(maxsize=256)
+def _mask_of(fields: str) -> fieldmask.Mask:
+    try:
+        return fieldmask.tree(fieldmask.paths(fields))
+    except fieldmask.MaskError as error:
+        raise errors.invalid("fields", fields, "Invalid field selection.") from error
 
 
 def check_permissions(method: str, path: str, settings: ComputeSettings) -> None:
@@ -294,7 +244,7 @@ class RateLimits:
             taken.popleft()
         if limit is not None and len(taken) >= limit:
             group = "Mutation" if changes else "Read"
-            raise errors.rate_limited(settings.rate_limit_code, group, names.project_number(project))
+            raise errors.rate_limited(settings.rate_limit_code, group, google.project_number(project))
         if limit is not None:
             taken.append(now)
 
@@ -318,7 +268,12 @@ def scope_of(found: Route) -> Scope:
     return Scope(project, REGIONS, found.parts["region"]) if "region" in found.parts else Scope(project, GLOBAL)
 
 
-_Handler = Callable[[Scope, str, Request], dict[str, Any]]
+_SCHEMAS = {
+    POLICIES: schema.RESOURCE_POLICY,
+    TEMPLATES: schema.INSTANCE_TEMPLATE,
+    GROUPS: schema.INSTANCE_GROUP_MANAGER,
+}
+_CHANGES = ("insert", "delete", "setMetadata")
 
 
 class Api:
@@ -327,72 +282,42 @@ class Api:
     def __init__(self, world: World) -> None:
         self._world = world
         self._limits = RateLimits()
-        self._reads: dict[str, _Handler] = {
-            "resourcePolicies.get": lambda scope, name, _: wire.policy_body(world.policy(scope, name)),
-            "resourcePolicies.list": lambda scope, _, request: self._page(
-                "resourcePolicies.list", scope, world.policies(scope), wire.policy_body, request
-            ),
-            "instanceTemplates.get": lambda scope, name, _: wire.template_body(world.template(scope, name)),
-            "instanceTemplates.list": lambda scope, _, request: self._page(
-                "instanceTemplates.list", scope, world.templates(scope), wire.template_body, request
-            ),
-            "instanceGroupManagers.get": self._get_group,
-            "instanceGroupManagers.list": self._list_groups,
-            "instanceGroupManagers.listManagedInstances": self._list_managed,
-            "instances.get": lambda scope, name, _: wire.machine_body(world.instances.get(scope, name)),
-            "instances.list": lambda scope, _, request: self._page(
-                "instances.list", scope, world.instances.in_zone(scope), wire.machine_body, request
-            ),
-            "reservations.get": lambda scope, name, _: wire.reservation_body(world.reservation(scope, name)),
-            "reservations.list": lambda scope, _, request: self._page(
-                "reservations.list", scope, world.reservations(scope), wire.reservation_body, request
-            ),
-            "operations.get": self.operation,
-            "operations.wait": self.operation,
-            "operations.list": lambda scope, _, request: self._page(
-                "operations.list", scope, world.operations(scope), wire.operation_body, request
-            ),
-        }
-        self._changes: dict[str, Callable[[Scope, str, Request, Asked], Any]] = {
-            "resourcePolicies.insert": lambda scope, _, request, asked: world.insert_policy(
-                scope, schema.read(request.body, schema.RESOURCE_POLICY), asked
-            ),
-            "resourcePolicies.delete": lambda scope, name, _, asked: world.delete_policy(scope, name, asked),
-            "instanceTemplates.insert": lambda scope, _, request, asked: world.insert_template(
-                scope, schema.read(request.body, schema.INSTANCE_TEMPLATE), asked
-            ),
-            "instanceTemplates.delete": lambda scope, name, _, asked: world.delete_template(scope, name, asked),
-            "instanceGroupManagers.insert": lambda scope, _, request, asked: world.groups.insert(
-                scope, schema.read(request.body, schema.INSTANCE_GROUP_MANAGER), asked
-            ),
-            "instanceGroupManagers.delete": lambda scope, name, _, asked: world.groups.delete(scope, name, asked),
-            "instanceGroupManagers.deleteInstances": self._delete_instances,
-            "instanceGroupManagers.recreateInstances": self._recreate_instances,
-            "instanceGroupManagers.resize": self._resize,
-            "instances.setMetadata": lambda scope, name, request, asked: world.instances.set_metadata(
-                scope, name, schema.read(request.body, schema.METADATA), asked
-            ),
+        self._bodies: dict[str, Callable[[Any], dict[str, Any]]] = {
+            POLICIES: wire.policy_body,
+            TEMPLATES: wire.template_body,
+            GROUPS: lambda group: wire.group_body(group, world.now()),
+            INSTANCES: wire.machine_body,
+            RESERVATIONS: wire.reservation_body,
+            OPERATIONS: wire.operation_body,
         }
 
     def handle(self, found: Route, request: Request) -> dict[str, Any]:
         """Return the body of the answer, a picture of one moment."""
-        with self._world.frozen():
+        with self._world.moment():
             scope, name = scope_of(found), found.parts.get("name", "")
             self._admit(found, scope, name, request)
-            if found.method in self._changes:
-                return partial(self._change(found, scope, name, request), request.query.get("fields", ""))
-            verb = found.method if found.method in self._reads else f"operations.{found.method.partition('.')[2]}"
-            return partial(self._reads[verb](scope, name, request), request.query.get("fields", ""))
+            return partial(self._answer(found, scope, name, request), request.query.get("fields", ""))
+
+    def _answer(self, found: Route, scope: Scope, name: str, request: Request) -> dict[str, Any]:
+        collection, verb = _collection_of(found), found.method.partition(".")[2]
+        if verb in _CHANGES:
+            return self._change(found, scope, name, request)
+        if verb == "listManagedInstances":
+            return self._list_managed(scope, name, request)
+        if verb == "list":
+            return self._page(found, scope, collection, request)
+        return self._bodies[collection](self._world.get(collection, scope, name))
 
     def _admit(self, found: Route, scope: Scope, name: str, request: Request) -> None:
         settings, method = self._world.settings, found.method
         if settings.project not in (None, scope.project):
             raise errors.not_found(f"projects/{scope.project}")
-        if scope.kind == ZONES and (not names.is_zone(scope.location) or not _has_zone(settings.zones, scope.location)):
+        is_zone = google.is_zone(scope.location) and (settings.zones is None or scope.location in settings.zones)
+        if scope.kind == ZONES and not is_zone:
             raise errors.invalid("zone", scope.location, "Unknown zone.")
         if scope.kind == REGIONS and not names.is_region(scope.location):
             raise errors.invalid("region", scope.location, "Unknown region.")
-        changes = method in self._changes
+        changes = method.partition(".")[2] in _CHANGES
         self._limits.check(scope.project, changes=changes, now=self._world.now(), settings=settings)
         check_permissions(method, _subject(found, scope, name, request), settings)
         if changes and method in settings.violated_constraints:
@@ -405,39 +330,32 @@ class Api:
         operation = self._world.repeated(scope.project, request_id, content)
         if operation is None:
             asked = Asked(method=found.method, request_id=request_id, content=content)
-            operation = self._changes[found.method](scope, name, request, asked)
+            operation = self._begin(found, scope, name, request.body, asked)
         return wire.operation_body(operation)
 
-    def operation(self, scope: Scope, name: str, _request: Request | None = None) -> dict[str, Any]:
+    def _begin(self, found: Route, scope: Scope, name: str, body: object, asked: Asked) -> Operation:
+        collection, verb = _collection_of(found), found.method.partition(".")[2]
+        if verb == "insert":
+            return self._world.insert(collection, scope, schema.read(body, _SCHEMAS[collection]), asked)
+        if verb == "delete":
+            return self._world.delete(collection, scope, name, asked)
+        return self._world.set_metadata(scope, name, schema.read(body, schema.METADATA), asked)
+
+    def operation(self, scope: Scope, name: str) -> dict[str, Any]:
         """Return the body of an operation."""
-        return wire.operation_body(self._world.operation(scope, name))
+        return wire.operation_body(self._world.get(OPERATIONS, scope, name))
 
-    def _page(
-        self, method: str, scope: Scope, items: Sequence[Any], render: Callable[[Any], dict[str, Any]], request: Request
-    ) -> dict[str, Any]:
-        title = method.partition(".")[0]
-        path = f"{scope.path}/{title}"
-        shown = page_of(items, request.query, render)
-        kind = _LIST_KINDS.get(method, "operationList")
-        return {"kind": f"compute#{kind}", "id": path, "selfLink": f"{COMPUTE_API}/{path}", **shown}
-
-    # -- groups --------------------------------------------------------------------------------------------------
-
-    def _get_group(self, scope: Scope, name: str, _request: Request) -> dict[str, Any]:
-        return wire.group_body(self._world.groups.get(scope, name), self._world.now())
-
-    def _list_groups(self, scope: Scope, _name: str, request: Request) -> dict[str, Any]:
-        now = self._world.now()
-        found = self._world.groups.in_zone(scope)
-        return self._page(
-            "instanceGroupManagers.list", scope, found, lambda group: wire.group_body(group, now), request
-        )
+    def _page(self, found: Route, scope: Scope, collection: str, request: Request) -> dict[str, Any]:
+        path = f"{scope.path}/{collection}"
+        shown = page_of(self._world.listed(collection, scope), request.query, self._bodies[collection])
+        kind = _LIST_KINDS.get(found.method, "operationList")
+        return {"kind": f"compute#{kind}", "id": path, "selfLink": f"{google.COMPUTE_API}/{path}", **shown}
 
     def _list_managed(self, scope: Scope, name: str, request: Request) -> dict[str, Any]:
-        group = self._world.groups.get(scope, name)
+        group = self._world.get(GROUPS, scope, name)
         if "orderBy" in request.query:
             raise errors.invalid("orderBy", request.query["orderBy"], "Not supported by listManagedInstances.")
-        members = self._world.groups.members(scope, name)
+        members: list[Member] = [*group.members]
         if group.body.get("listManagedInstancesResults") == "PAGINATED":
             return page_of(
                 members, request.query, lambda member: wire.member_body(group, member), key="managedInstances"
@@ -446,30 +364,14 @@ class Api:
         chosen = [body for body in bodies if matches(body, request.query.get("filter", ""))]
         return {"managedInstances": chosen} if chosen else {}
 
-    def _delete_instances(self, scope: Scope, name: str, request: Request, asked: Asked) -> Any:
-        sent = schema.read(request.body, schema.DELETE_INSTANCES)
-        skip = sent.get("skipInstancesOnValidationError", False)
-        return self._world.groups.delete_instances(scope, name, sent.get("instances", []), skip=skip, asked=asked)
 
-    def _recreate_instances(self, scope: Scope, name: str, request: Request, asked: Asked) -> Any:
-        sent = schema.read(request.body, schema.RECREATE_INSTANCES)
-        return self._world.groups.recreate_instances(scope, name, sent.get("instances", []), asked)
-
-    def _resize(self, scope: Scope, name: str, request: Request, asked: Asked) -> Any:
-        size = request.query.get("size", "")
-        if not size.isdecimal():
-            raise errors.required("size") if not size else errors.invalid("size", size, "Must be a number.")
-        return self._world.groups.resize(scope, name, int(size), asked)
-
-
-def _has_zone(zones: Any, zone: str) -> bool:
-    return zones is None or zone in zones
+def _collection_of(found: Route) -> str:
+    title = found.method.partition(".")[0]
+    return OPERATIONS if title.endswith("Operations") else title
 
 
 def _subject(found: Route, scope: Scope, name: str, request: Request) -> str:
     """Return what a call is about, as far as it shows, for texts on permissions."""
-    title = found.method.partition(".")[0]
-    collection = OPERATIONS if title.endswith("Operations") else title
     if not name and isinstance(request.body, dict):
         name = str(request.body.get("name", ""))
-    return scope.resource(collection, name) if name else f"projects/{scope.project}"
+    return scope.resource(_collection_of(found), name) if name else f"projects/{scope.project}"

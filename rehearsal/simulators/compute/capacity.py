@@ -18,6 +18,7 @@ from rehearsal.simulators.compute.faults import CAPACITY_FAULTS, Fault, FaultKin
 from rehearsal.simulators.compute.names import Scope
 from rehearsal.simulators.compute.records import RESERVATIONS, Group, Machine, Reservation
 from rehearsal.simulators.compute.settings import ComputeSettings
+from rehearsal.simulators.http import google
 from rehearsal.simulators.http.faults import FaultBook
 from rehearsal.simulators.machines import find_machine
 
@@ -77,10 +78,9 @@ class Market:
             text = f"Specified reservation '{name}' does not match the machine type {terms.machine_type}."
             return Failure(code="INVALID_USAGE", message=text)
         if found.get("status", "READY") != "READY":
-            text = "The operation requires reservation to be in READY state"
-            return Failure(code="RESOURCE_NOT_READY", message=text)
+            return Failure(code="RESOURCE_NOT_READY", message=google.NOT_READY_TEXT)
         if self.in_use(group.scope.location, terms.reservation) + count > int(found["count"]):
-            text = f"Specified reservation '{name}' does not have available resources for the request."
+            text = google.full_reservation_text(name)
             return stockout(group.scope, terms.machine_type, salt=group.name, message=text)
         return None
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+from rehearsal.simulators.http import google
 from rehearsal.simulators.http.exchange import RefusalError
 
 _ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
@@ -27,13 +28,6 @@ _REASONS = {
     412: "conditionNotMet",
     429: "rateLimitExceeded",
     501: "notImplemented",
-}
-_STATUSES = {
-    400: "INVALID_ARGUMENT",
-    403: "PERMISSION_DENIED",
-    404: "NOT_FOUND",
-    429: "RESOURCE_EXHAUSTED",
-    503: "UNAVAILABLE",
 }
 
 
@@ -57,12 +51,10 @@ class ApiError(RefusalError):
 
     def body(self, *, request_id: str) -> dict[str, Any]:  # noqa: ARG002 - Compute Engine does not tell it
         """Return the JSON body."""
-        entry = {"message": self.message, "domain": self.domain, "reason": self.reason}
-        error: dict[str, Any] = {"code": self.http_code, "message": self.message, "errors": [entry]}
-        if self.details:
-            error["status"] = _STATUSES.get(self.http_code, "UNKNOWN")
-            error["details"] = [dict(item) for item in self.details]
-        return {"error": error}
+        status = google.status_of_http(self.http_code)
+        return google.error_body(
+            self.http_code, self.message, self.reason, status=status, details=self.details, domain=self.domain
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

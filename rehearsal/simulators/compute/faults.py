@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -83,6 +82,7 @@ class Fault(faults.BaseFault):
 
     kinds = FaultKind
     choices: ClassVar[Mapping[str, Collection[str]]] = {"model": PROVISIONING_MODELS}
+    matched = ("method", "location", "machine_type", "model", "reservation")
     patterns = ("name",)
 
     kind: FaultKind
@@ -93,14 +93,3 @@ class Fault(faults.BaseFault):
     reservation: str | None = None
     error_code: str = "INTERNAL_ERROR"
     after_seconds: float | None = None
-
-    def strikes(self, target: Target) -> bool:
-        """Tell whether the fault is meant for such a call, operation or machine."""
-        return (
-            (self.method is None or self.method == target.method)
-            and (self.location is None or self.location == target.location)
-            and (self.machine_type is None or self.machine_type == target.machine_type)
-            and (self.model is None or self.model == target.model)
-            and (self.reservation is None or self.reservation == target.reservation)
-            and (self.name is None or (target.name is not None and re.fullmatch(self.name, target.name) is not None))
-        )

@@ -14,13 +14,12 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from rehearsal.simulators.compute import errors, names
 from rehearsal.simulators.compute.errors import Failure
 from rehearsal.simulators.compute.faults import OPERATION_FAULTS, Fault, FaultKind, Target
 from rehearsal.simulators.compute.names import Scope
-from rehearsal.simulators.compute.records import Operation, OperationStatus
+from rehearsal.simulators.compute.records import Machine, Operation, OperationStatus, Place, Resource
 from rehearsal.simulators.compute.settings import ComputeSettings
 from rehearsal.simulators.http.faults import FaultBook
 from rehearsal.simulators.http.timeline import Timeline
@@ -29,28 +28,8 @@ _USER = "somebody@example.com"
 _INTERNAL = "Internal error. Please try again or contact Google Support."
 
 
-class Subject(Protocol):
-    """What an operation is about."""
-
-    @property
-    def scope(self) -> Scope:
-        """Where it lives, and so the operation."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def path(self) -> str:
-        """Its full name."""
-
-    @property
-    def number(self) -> int:
-        """Its id."""
-
-    @property
-    def mark(self) -> str:
-        """Its description."""
+#: What an operation is about.
+Subject = Resource | Machine | Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +113,6 @@ class Ledger:
             method=asked.method,
             target=subject.path,
             target_number=subject.number,
-            mark=subject.mark,
             user=_USER,
             request_id=asked.request_id,
             inserted=now,
@@ -157,7 +135,6 @@ class Ledger:
             method=method,
             target=subject.path,
             target_number=subject.number,
-            mark=subject.mark,
             user=names.service_agent(subject.scope.project),
             request_id="",
             inserted=now,

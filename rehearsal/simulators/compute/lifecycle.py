@@ -34,6 +34,7 @@ from rehearsal.simulators.compute.records import (
 )
 from rehearsal.simulators.compute.settings import ComputeSettings
 from rehearsal.simulators.compute.templates import items_of
+from rehearsal.simulators.http import google
 from rehearsal.simulators.http.faults import FaultBook
 from rehearsal.simulators.http.timeline import Timeline
 
@@ -170,8 +171,8 @@ class Lifecycle:
             # Groups leave these two behind; whoever replaces metadata without them takes them away.
             items={
                 **items_of(template.properties.get("metadata", {}), "metadata"),
-                "created-by": names.numbered(group.path, group.scope.project),
-                "instance-template": names.numbered(template.path, template.scope.project),
+                "created-by": google.numbered(group.path, group.scope.project),
+                "instance-template": google.numbered(template.path, template.scope.project),
             },
         )
         member.machine = machine

@@ -19,26 +19,25 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from rehearsal.simulators.compute import errors, templates
+from rehearsal.simulators.compute import errors, managers, templates
 from rehearsal.simulators.compute.capacity import Market
 from rehearsal.simulators.compute.errors import Failure
 from rehearsal.simulators.compute.faults import Fault
 from rehearsal.simulators.compute.ledger import Asked, Ledger
 from rehearsal.simulators.compute.lifecycle import Lifecycle, MachineObserver
-from rehearsal.simulators.compute.managers import Managers
 from rehearsal.simulators.compute.names import Scope
-from rehearsal.simulators.compute.parts import Parts, check_name
 from rehearsal.simulators.compute.records import (
+    GROUPS,
     INSTANCES,
     POLICIES,
     TEMPLATES,
+    Group,
     Loss,
     Machine,
     MachineStatus,
     MachineView,
     Operation,
     Policy,
-    Reservation,
     Resource,
     Template,
     view_of,
@@ -46,63 +45,12 @@ from rehearsal.simulators.compute.records import (
 from rehearsal.simulators.compute.settings import ComputeSettings
 from rehearsal.simulators.compute.store import Store
 from rehearsal.simulators.compute.templates import items_of
+from rehearsal.simulators.http import google
 from rehearsal.simulators.http.timeline import Clock
 from rehearsal.simulators.http.world import BaseWorld
 from rehearsal.simulators.machines import parse_topology
 
 _STALE = "Supplied fingerprint does not match current metadata fingerprint."
-
-
-class Instances:
-    """The VMs of the world."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-
-    def get(self, scope: Scope, name: str) -> Machine:
-        """Return a VM."""
-        with self._parts.lock:
-            self._parts.now()
-            machines = self._parts.store.machines()
-            found = next((machine for machine in machines if machine.name == name and machine.scope == scope), None)
-            if found is None:
-                raise errors.not_found(scope.resource(INSTANCES, name))
-            return found
-
-    def in_zone(self, scope: Scope) -> list[Machine]:
-        """Return the VMs of a zone."""
-        with self._parts.lock:
-            self._parts.now()
-            return [machine for machine in self._parts.store.machines() if machine.scope == scope]
-
-    def metadata(self, scope: Scope, name: str) -> dict[str, str]:
-        """Return what a VM reads of itself from its metadata server, by key. Raises ApiError where there is none."""
-        with self._parts.lock:
-            return dict(self.get(scope, name).items)
-
-    def set_metadata(self, scope: Scope, name: str, sent: Mapping[str, Any], asked: Asked) -> Operation:
-        """Begin to replace the metadata of a VM."""
-        parts = self._parts
-        with parts.lock:
-            machine = self.get(scope, name)
-            items = items_of(sent, "metadata")
-            if sent.get("fingerprint") != machine.fingerprint:
-                raise errors.condition_not_met(_STALE)
-            if machine.status is MachineStatus.STOPPING:
-                raise errors.not_ready(machine.path)
-            operation = parts.ledger.begin(asked, machine, parts.now())
-
-            def effect(_when: datetime) -> Failure | None:
-                if machine not in machine.group.machines:
-                    text = f"The resource '{machine.path}' was not found"
-                    return Failure(code="RESOURCE_NOT_FOUND", message=text, http_code=404)
-                if sent["fingerprint"] != machine.fingerprint:
-                    return Failure(code="CONDITION_NOT_MET", message=_STALE, http_code=412)
-                parts.life.set_items(machine, items)
-                return None
-
-            parts.ledger.finish_later(operation, parts.settings().metadata_seconds, effect=effect)
-            return operation
 
 
 def check_policy(body: Mapping[str, Any]) -> None:
@@ -143,120 +91,150 @@ class World(BaseWorld[ComputeSettings, Fault]):
             faults=self.faults,
             rng=self._rng,
         )
-        parts = Parts(
-            lock=self._lock, settings=now, now=self.now, store=self._store, ledger=self._ledger, life=self._life
-        )
-        self.groups = Managers(parts)
-        self.instances = Instances(parts)
 
     def attach(self, observer: MachineObserver) -> None:
-        """Tell an observer of VMs from now on; `instances.metadata` is what their guests can read."""
+        """Tell an observer of VMs from now on; `metadata` is what their guests can read."""
         self._life.observer = observer
 
-    # -- policies and templates ----------------------------------------------------------------------------------
+    # -- what clients ask ----------------------------------------------------------------------------------------
 
-    def policy(self, scope: Scope, name: str) -> Policy:
-        """Return a resource policy."""
-        with self._lock:
-            self.now()
-            return self._store.get(self._store.policies, scope.resource(POLICIES, name))
+    def get(self, collection: str, scope: Scope, name: str) -> Any:
+        """Return a resource, a VM, a reservation or an operation of a scope."""
+        with self.moment():
+            match collection:
+                case "instances":
+                    return self._machine(scope, name)
+                case "reservations":
+                    return self._market.reservation(scope, name)
+                case "operations":
+                    return self._ledger.find(scope, name)
+            return self._store.get(self._store.shelves[collection], scope.resource(collection, name))
 
-    def policies(self, scope: Scope) -> list[Policy]:
-        """Return the resource policies of a region."""
-        with self._lock:
-            self.now()
-            return self._store.listed(self._store.policies, scope)
+    def listed(self, collection: str, scope: Scope) -> list[Any]:
+        """Return all of a collection that a scope has."""
+        with self.moment():
+            match collection:
+                case "instances":
+                    return [machine for machine in self._store.machines() if machine.scope == scope]
+                case "reservations":
+                    return self._market.reservations(scope)
+                case "operations":
+                    return self._ledger.in_scope(scope)
+            return self._store.listed(self._store.shelves[collection], scope)
 
-    def insert_policy(self, scope: Scope, body: dict[str, Any], asked: Asked) -> Operation:
-        """Begin to make a resource policy."""
-        with self._lock:
-            now = self.now()
-            check_name(body)
+    def insert(self, collection: str, scope: Scope, body: dict[str, Any], asked: Asked) -> Operation:
+        """Begin to make a policy, a template or a group."""
+        with self.moment() as now:
+            if "name" not in body:
+                raise errors.required("resource.name")
+            if not google.is_name(body["name"]):
+                raise errors.invalid("resource.name", body["name"], f"Must be a match of regex '{google.NAME_PATTERN}'")
             templates.check_description(body)
-            check_policy(body)
-            policy = Policy(scope=scope, name=body["name"], body=body, created=now)
-            return self._store.insert(self._store.policies, policy, asked)
-
-    def delete_policy(self, scope: Scope, name: str, asked: Asked) -> Operation:
-        """Begin to delete a resource policy that no group uses."""
-        with self._lock:
-            now = self.now()
-            policy = self._store.usable(self._store.policies, scope.resource(POLICIES, name))
-            return self._store.delete(self._store.policies, policy, asked, now)
-
-    def template(self, scope: Scope, name: str) -> Template:
-        """Return an instance template."""
-        with self._lock:
-            self.now()
-            return self._store.get(self._store.templates, scope.resource(TEMPLATES, name))
-
-    def templates(self, scope: Scope) -> list[Template]:
-        """Return the instance templates of a region, or the global ones."""
-        with self._lock:
-            self.now()
-            return self._store.listed(self._store.templates, scope)
-
-    def insert_template(self, scope: Scope, body: dict[str, Any], asked: Asked) -> Operation:
-        """Begin to make an instance template."""
-        with self._lock:
-            now = self.now()
-            check_name(body)
-            templates.check_description(body)
+            if collection == GROUPS:
+                group = self._planned(scope, body, now)
+                return self._store.insert(
+                    self._store.groups, group, asked, then=lambda when: self._life.fill(group, when)
+                )
+            if collection == POLICIES:
+                check_policy(body)
+                policy = Policy(scope=scope, name=body["name"], body=body, created=now)
+                return self._store.insert(self._store.policies, policy, asked)
             terms = templates.check_template(body, scope.project)
             template = Template(scope=scope, name=body["name"], body=body, created=now, terms=terms)
             return self._store.insert(self._store.templates, template, asked)
 
-    def delete_template(self, scope: Scope, name: str, asked: Asked) -> Operation:
-        """Begin to delete an instance template that no group uses."""
-        with self._lock:
-            now = self.now()
-            template = self._store.usable(self._store.templates, scope.resource(TEMPLATES, name))
-            return self._store.delete(self._store.templates, template, asked, now)
+    def _planned(self, scope: Scope, body: dict[str, Any], now: datetime) -> Group:
+        if "instanceTemplate" not in body:
+            raise errors.required("resource.instanceTemplate")
+        base, store = managers.base_name(body), self._store
+        within, name = managers.reference(body, "instanceTemplate", TEMPLATES, scope)
+        template = store.usable(store.templates, within.resource(TEMPLATES, name))
+        policy = None
+        if "workloadPolicy" in body.get("resourcePolicies", {}):
+            within, name = managers.reference(body["resourcePolicies"], "workloadPolicy", POLICIES, scope)
+            policy = store.usable(store.policies, within.resource(POLICIES, name))
+        managers.check_group(body, scope, template, policy)
+        managers.check_account(template, self._settings)
+        return Group(
+            scope=scope,
+            name=body["name"],
+            body=body,
+            created=now,
+            template=template,
+            policy=policy,
+            base_name=base,
+            size=body["targetSize"],
+        )
 
-    # -- reservations and operations -----------------------------------------------------------------------------
+    def delete(self, collection: str, scope: Scope, name: str, asked: Asked) -> Operation:
+        """Begin to delete a policy or a template that no group uses, or a group with its VMs."""
+        with self.moment() as now:
+            shelf = self._store.shelves[collection]
+            found = self._store.usable(shelf, scope.resource(collection, name))
+            if not isinstance(found, Group):
+                return self._store.delete(shelf, found, asked, now)
+            operation = self._store.delete(
+                shelf,
+                found,
+                asked,
+                now,
+                seconds=self._settings.stopping_seconds if found.machines else 0.0,
+                then=lambda when: self._life.end(found, when),
+            )
+            if operation.fate is None and operation.held_by is None:
+                self._life.remove(found, [*found.members], now)
+            return operation
 
-    def reservation(self, scope: Scope, name: str) -> Reservation:
-        """Return a reservation."""
-        with self._lock:
-            self.now()
-            return self._market.reservation(scope, name)
+    def metadata(self, scope: Scope, name: str) -> dict[str, str]:
+        """Return what a VM reads of itself from its metadata server, by key. Raises ApiError where there is none."""
+        with self.moment():
+            return dict(self._machine(scope, name).items)
 
-    def reservations(self, scope: Scope) -> list[Reservation]:
-        """Return the reservations of a zone."""
-        with self._lock:
-            self.now()
-            return self._market.reservations(scope)
+    def set_metadata(self, scope: Scope, name: str, sent: Mapping[str, Any], asked: Asked) -> Operation:
+        """Begin to replace the metadata of a VM."""
+        with self.moment() as now:
+            machine = self._machine(scope, name)
+            items = items_of(sent, "metadata")
+            if sent.get("fingerprint") != machine.fingerprint:
+                raise errors.condition_not_met(_STALE)
+            if machine.status is MachineStatus.STOPPING:
+                raise errors.not_ready(machine.path)
+            operation = self._ledger.begin(asked, machine, now)
 
-    def operation(self, scope: Scope, name: str) -> Operation:
-        """Return an operation of a scope."""
-        with self._lock:
-            self.now()
-            return self._ledger.find(scope, name)
+            def effect(_when: datetime) -> Failure | None:
+                if machine not in machine.group.machines:
+                    text = f"The resource '{machine.path}' was not found"
+                    return Failure(code="RESOURCE_NOT_FOUND", message=text, http_code=404)
+                if sent["fingerprint"] != machine.fingerprint:
+                    return Failure(code="CONDITION_NOT_MET", message=_STALE, http_code=412)
+                self._life.set_items(machine, items)
+                return None
 
-    def operations(self, scope: Scope) -> list[Operation]:
-        """Return the operations of a scope."""
-        with self._lock:
-            self.now()
-            return self._ledger.in_scope(scope)
+            self._ledger.finish_later(operation, self._settings.metadata_seconds, effect=effect)
+            return operation
+
+    def _machine(self, scope: Scope, name: str) -> Machine:
+        machines = self._store.machines()
+        found = next((machine for machine in machines if machine.name == name and machine.scope == scope), None)
+        if found is None:
+            raise errors.not_found(scope.resource(INSTANCES, name))
+        return found
 
     def all_operations(self) -> list[Operation]:
         """Return every operation that is remembered."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return self._ledger.all()
 
     def repeated(self, project: str, request_id: str, content: object) -> Operation | None:
         """Return the operation that the same request began before; None for a new one."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return self._ledger.repeated(project, request_id, content)
 
     # -- what a rehearsal sees and does --------------------------------------------------------------------------
 
     def release(self) -> None:
         """Let go on what was held by faults that are no longer in force."""
-        with self._lock:
-            now = self.now()
+        with self.moment() as now:
             self._ledger.release(now)
             in_force = {fault.fault_id for fault in self.faults.all()}
             for machine in self._store.machines():
@@ -265,20 +243,17 @@ class World(BaseWorld[ComputeSettings, Fault]):
 
     def lose(self, name: str, loss: Loss) -> bool:
         """Take away the VMs of that name; False where there is none that could go."""
-        with self._lock:
-            now = self.now()
+        with self.moment() as now:
             found = [machine for machine in self._store.machines() if machine.name == name]
             lost = [self._life.lose(machine, loss, now) for machine in found]
             return any(lost)
 
     def resources(self) -> tuple[Resource, ...]:
         """Return all policies, templates and groups, as they are."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return tuple(self._store)
 
     def machines(self) -> tuple[MachineView, ...]:
         """Return frozen pictures of all VMs."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return tuple(view_of(machine) for machine in self._store.machines())

@@ -11,19 +11,16 @@ import hashlib
 import json
 import random
 import re
-import zlib
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
-COMPUTE_API = "https://www.googleapis.com/compute/v1"
-NAME_PATTERN = "(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)"
+from rehearsal.simulators.http import google
+
 BASE_NAME_LENGTH = 58
 GLOBAL = "global"
 ZONES = "zones"
 REGIONS = "regions"
 
-_NAME = re.compile(NAME_PATTERN)
-_ZONE = re.compile(r"[a-z]+-[a-z]+\d+-[a-z][a-z0-9]*")
 _REGION = re.compile(r"[a-z]+-[a-z]+\d+")
 _SERVICE = re.compile(r"https?://[^/]+/compute/(?:v1|beta)/")
 _SUFFIX_ALPHABET = "0123456789bcdfghjklmnpqrstvwxz"
@@ -51,7 +48,7 @@ class Scope:
     @property
     def link(self) -> str:
         """The link of the zone or region itself."""
-        return f"{COMPUTE_API}/{self.path}"
+        return f"{google.COMPUTE_API}/{self.path}"
 
     @property
     def region(self) -> str:
@@ -66,16 +63,6 @@ class Scope:
     def resource(self, collection: str, name: str) -> str:
         """Return the full name of a resource."""
         return f"{self.path}/{collection}/{name}"
-
-
-def is_name(text: str) -> bool:
-    """Tell whether a text can be a resource's name."""
-    return _NAME.fullmatch(text) is not None
-
-
-def is_zone(text: str) -> bool:
-    """Tell whether a text has the form of a zone, such as us-east5-a or us-central1-ai1a."""
-    return _ZONE.fullmatch(text) is not None
 
 
 def is_region(text: str) -> bool:
@@ -102,29 +89,9 @@ def read_reference(text: str, collection: str, within: Scope) -> tuple[Scope, st
     return None
 
 
-def project_number(project: str) -> str:
-    """Return a stable twelve-digit number for a project."""
-    return str(100_000_000_000 + zlib.crc32(project.encode()) * 181 % 900_000_000_000)
-
-
-def numbered(path: str, project: str) -> str:
-    """Return a path with the project's number in place of its name, as VMs are told of what made them."""
-    return path.replace(f"projects/{project}/", f"projects/{project_number(project)}/", 1)
-
-
-def default_account(project: str) -> str:
-    """Return Compute Engine's default service account of a project."""
-    return f"{project_number(project)}-compute@developer.gserviceaccount.com"
-
-
 def service_agent(project: str) -> str:
     """Return the account in whose name groups act."""
-    return f"{project_number(project)}@cloudservices.gserviceaccount.com"
-
-
-def number_of(text: str) -> int:
-    """Return a stable nineteen-digit number, as ids of resources are."""
-    return 10**18 + int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+    return f"{google.project_number(project)}@cloudservices.gserviceaccount.com"
 
 
 def operation_name(now: datetime, rng: random.Random) -> str:

@@ -11,6 +11,7 @@ from rehearsal.simulators.compute import names
 from rehearsal.simulators.compute.errors import Failure
 from rehearsal.simulators.compute.faults import FLEX_START, SPOT, STANDARD
 from rehearsal.simulators.compute.names import Scope
+from rehearsal.simulators.http import google
 
 POLICIES = "resourcePolicies"
 TEMPLATES = "instanceTemplates"
@@ -64,14 +65,13 @@ class Loss(StrEnum):
 
 @dataclass(kw_only=True, eq=False)
 class Operation:
-    """A long-running operation. `mark` is the description that its target had when it began."""
+    """A long-running operation."""
 
     name: str
     scope: Scope
     method: str
     target: str
     target_number: int
-    mark: str
     user: str
     request_id: str
     inserted: datetime
@@ -113,7 +113,7 @@ class Resource:
     @property
     def number(self) -> int:
         """Its id: another one for each incarnation of a name."""
-        return names.number_of(f"{self.path} {self.created.isoformat()}")
+        return google.number_of(f"{self.path} {self.created.isoformat()}")
 
     @property
     def mark(self) -> str:
@@ -222,12 +222,7 @@ class Machine:
     @property
     def number(self) -> int:
         """Its id: another one for each incarnation of a name."""
-        return names.number_of(f"{self.path} {self.created.isoformat()}")
-
-    @property
-    def mark(self) -> str:
-        """The description of its group."""
-        return self.group.mark
+        return google.number_of(f"{self.path} {self.created.isoformat()}")
 
     @property
     def fingerprint(self) -> str:
@@ -312,7 +307,7 @@ class Group(Resource):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a VM of a group would be; it has the group's mark."""
+    """Where a VM of a group would be."""
 
     group: Group
     name: str
@@ -330,12 +325,7 @@ class Place:
     @property
     def number(self) -> int:
         """An id of nothing."""
-        return names.number_of(self.path)
-
-    @property
-    def mark(self) -> str:
-        """The group's mark."""
-        return self.group.mark
+        return google.number_of(self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,7 +340,6 @@ class MachineView:
     address: str
     metadata: dict[str, str]
     group: str
-    mark: str
     machine_type: str
     chips: int
 
@@ -366,7 +355,6 @@ def view_of(machine: Machine, *, gone: bool = False) -> MachineView:
         address=machine.address,
         metadata=dict(machine.items),
         group=machine.group.name,
-        mark=machine.mark,
         machine_type=machine.template.terms.machine_type,
         chips=machine.template.terms.chips,
     )

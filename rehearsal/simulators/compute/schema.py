@@ -175,9 +175,6 @@ INSTANCE_GROUP_MANAGER: Mapping[str, Kind] = {
     "listManagedInstancesResults": Choice(("PAGELESS", "PAGINATED")),
 }
 
-DELETE_INSTANCES: Mapping[str, Kind] = {"instances": [TEXT], "skipInstancesOnValidationError": FLAG}
-RECREATE_INSTANCES: Mapping[str, Kind] = {"instances": [TEXT]}
-
 
 def read(body: object, fields: Mapping[str, Kind]) -> dict[str, Any]:
     """Return what a body says, without what is ignored, or refuse it."""

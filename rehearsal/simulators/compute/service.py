@@ -1,12 +1,9 @@
 """The simulated Compute Engine as a server serves it: which faults its calls meet, waits, its own API.
 
-What the simulated Compute Engine's own API has beside what every simulator's has (`http/admin.py`).
+What the simulated Compute Engine's own API has beside what every simulator's has (`http/service.py`).
 
 GET    /simulator/v1/state                      everything that there is, and operations
-GET    /simulator/v1/marks                      how many resources of each collection each description has
 POST   /simulator/v1/instances/NAME:lose        {"loss": L}: preempted, host_error, maintenance, deleted, run_time_over
-
-What there is, by the mark of whoever made it: for checks that nothing was left, and nothing of others was touched.
 
 The mark of a policy, template or group is its description; a managed instance, with or without a VM, has that of its
 group.
@@ -16,19 +13,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from rehearsal.simulators.compute import api, errors, names
+from rehearsal.simulators.compute import api, errors
 from rehearsal.simulators.compute.faults import Fault, Target
 from rehearsal.simulators.compute.model import World
-from rehearsal.simulators.compute.records import INSTANCES, Group, Loss, MachineStatus
+from rehearsal.simulators.compute.records import INSTANCES, Group, Loss
 from rehearsal.simulators.compute.wire import operation_body
-from rehearsal.simulators.http.admin import BaseAdmin
 from rehearsal.simulators.http.calls import CallLog
 from rehearsal.simulators.http.exchange import Request, Route
-from rehearsal.simulators.http.faults import CALL_FAULTS, BaseFault
+from rehearsal.simulators.http.faults import BaseFault
+from rehearsal.simulators.http.service import BaseService
 
 _LOSE = re.compile(r"instances/([^/:]+):lose")
 
@@ -43,18 +39,9 @@ class Item:
     state: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Touch:
-    """A change that somebody asked for: the call, and the mark that its target had."""
-
-    method: str
-    path: str
-    mark: str
-
-
 def inventory(world: World) -> tuple[Item, ...]:
     """Return everything that there is."""
-    with world.frozen():
+    with world.moment():
         items = []
         for resource in world.resources():
             state = "ready" if resource.is_ready else "busy"
@@ -76,103 +63,14 @@ def _instances(group: Group) -> list[Item]:
     ]
 
 
-def counts_by_mark(world: World) -> dict[str, Counter[str]]:
-    """Return how many resources of each collection each mark has; a mark without any is not there."""
-    counts: dict[str, Counter[str]] = {}
-    for item in inventory(world):
-        counts.setdefault(item.mark, Counter())[item.collection] += 1
-    return counts
-
-
-def touches(world: World) -> tuple[Touch, ...]:
-    """Return the changes that clients asked for and whose operations are remembered, oldest first."""
-    return tuple(
-        Touch(method=operation.method, path=operation.target, mark=operation.mark)
-        for operation in world.all_operations()
-        if operation.user != names.service_agent(operation.scope.project)
-    )
-
-
-def broken_invariants(world: World) -> list[str]:
-    """Return what must not be, whatever clients do: a text each. A mistake of the simulator itself, if there is any."""
-    with world.frozen():
-        resources = world.resources()
-        kept = {id(resource) for resource in resources}
-        problems = []
-        for group in resources:
-            if not isinstance(group, Group):
-                continue
-            problems += [
-                f"{group.path} uses {used.path}, which is gone"
-                for used in (group.template, group.policy)
-                if used is not None and id(used) not in kept
-            ]
-            problems += _broken_group(group)
-        return problems
-
-
-def _broken_group(group: Group) -> list[str]:
-    counts = Counter(member.name for member in group.members)
-    problems = [f"{group.path} has {name} twice" for name, number in counts.items() if number > 1]
-    coming = [machine for machine in group.machines if machine.status is MachineStatus.PROVISIONING]
-    if group.is_bulk and coming and any(member.wants_machine for member in group.members):
-        problems.append(f"{group.path} makes some of its VMs while others wait")
-    return problems
-
-
-class Admin(BaseAdmin[World]):
-    """Answers the simulator's own API."""
+class ComputeService(BaseService[World]):
+    """Serves a world."""
 
     fault_type = Fault
 
-    def invalid(self, message: str) -> errors.ApiError:
-        """Return the refusal of a mistake."""
-        return errors.malformed(message)
-
-    def not_found(self, message: str) -> errors.ApiError:
-        """Return the refusal of what is not there."""
-        return errors.of_http_code(404, message)
-
-    def act(self, http_method: str, path: str, body: object) -> dict[str, Any] | None:
-        """Answer what is about Compute Engine's resources."""
-        lose = _LOSE.fullmatch(path)
-        if lose is not None and http_method == "POST":
-            return self._lose(lose[1], self.object_of(body))
-        match http_method, path:
-            case "GET", "state":
-                return self._state()
-            case "GET", "marks":
-                return {"marks": {mark: dict(count) for mark, count in counts_by_mark(self._world).items()}}
-        return None
-
-    def _state(self) -> dict[str, Any]:
-        with self._world.frozen():
-            return {
-                "resources": [dataclasses.asdict(item) for item in inventory(self._world)],
-                "operations": [operation_body(item) for item in self._world.all_operations()],
-            }
-
-    def _lose(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
-        known = [loss.value for loss in Loss]
-        if body.get("loss") not in known:
-            raise self.invalid(f"loss: {body.get('loss')!r} is not one of {', '.join(known)}")
-        if not self._world.lose(name, Loss(body["loss"])):
-            raise self.not_found(f"no VM {name!r} that could go; GET /simulator/v1/state lists all")
-        return {}
-
-
-class ComputeService:
-    """Serves a world."""
-
     def __init__(self, world: World, calls: CallLog) -> None:
-        self._world = world
+        super().__init__(world, calls)
         self._api = api.Api(world)
-        self._admin = Admin(world, calls)
-
-    @property
-    def request_seconds(self) -> float:
-        """How much later every call is answered."""
-        return self._world.settings.request_seconds
 
     def route(self, http_method: str, path: str) -> Route:
         """Return the call that a request means."""
@@ -189,21 +87,42 @@ class ComputeService:
             return None
         return self._api.operation(api.scope_of(found), found.parts["name"])
 
-    def admin(self, request: Request) -> dict[str, Any]:
-        """Answer the simulator's own API."""
-        return self._admin.handle(request)
-
-    def malformed(self, message: str) -> errors.ApiError:
-        """Return the refusal of what is no request."""
-        return errors.malformed(message)
-
     def broken(self, fault: BaseFault) -> errors.ApiError:
         """Return the refusal that a fault answers with."""
         return errors.of_http_code(fault.code, fault.message or "Backend Error")
 
-    def fault_of(self, found: Route, request: Request) -> Fault | None:
-        """Return what is to happen to a call, and count it."""
+    def target_of(self, found: Route, request: Request) -> Target:
+        """Return what faults see of a call."""
         sent = request.body if isinstance(request.body, dict) else {}
         name = found.parts.get("name") or sent.get("name")
-        target = Target(method=found.method, name=name, location=api.scope_of(found).location)
-        return self._world.faults.take(CALL_FAULTS, target)
+        return Target(method=found.method, name=name, location=api.scope_of(found).location)
+
+    def invalid(self, message: str) -> errors.ApiError:
+        """Return the refusal of a mistake."""
+        return errors.malformed(message)
+
+    def not_found(self, message: str) -> errors.ApiError:
+        """Return the refusal of what is not there."""
+        return errors.of_http_code(404, message)
+
+    def act(self, http_method: str, path: str, body: object) -> dict[str, Any] | None:
+        """Answer what is about Compute Engine's resources."""
+        lose = _LOSE.fullmatch(path)
+        if lose is not None and http_method == "POST":
+            return self._lose(lose[1], self.object_of(body))
+        return self._state() if (http_method, path) == ("GET", "state") else None
+
+    def _state(self) -> dict[str, Any]:
+        with self._world.moment():
+            return {
+                "resources": [dataclasses.asdict(item) for item in inventory(self._world)],
+                "operations": [operation_body(item) for item in self._world.all_operations()],
+            }
+
+    def _lose(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        known = [loss.value for loss in Loss]
+        if body.get("loss") not in known:
+            raise self.invalid(f"loss: {body.get('loss')!r} is not one of {', '.join(known)}")
+        if not self._world.lose(name, Loss(body["loss"])):
+            raise self.not_found(f"no VM {name!r} that could go; GET /simulator/v1/state lists all")
+        return {}

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from rehearsal.simulators.http.settings import BaseSettings
+from rehearsal.simulators.http.google import GoogleSettings
 
 _DAY_SECONDS = 24 * 3600.0
 _RESERVATION = re.compile(r"(?:[^/]+/)?[a-z0-9-]+/[a-z0-9-]+")
@@ -16,22 +16,16 @@ QUOTAS = ("INSTANCE_TEMPLATES", "INSTANCE_GROUP_MANAGERS", "RESOURCE_POLICIES", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComputeSettings(BaseSettings):
+class ComputeSettings(GoogleSettings):
     """Every option of the simulator."""
 
     fixed = ("project", "machines_join")
-
-    project: str | None = None
-    """The one project served; None serves any."""
 
     zones: Collection[str] | None = None
     """The zones that there are; None: any of that form."""
 
     operation_seconds: float = 1.0
     """How long an insert or delete of a policy, template or group takes, beside what VMs take."""
-
-    pending_seconds: float = 0.0
-    """How long an operation is PENDING before it is RUNNING."""
 
     metadata_seconds: float = 0.5
     """From a setMetadata to its effect."""
@@ -91,9 +85,6 @@ class ComputeSettings(BaseSettings):
     visible_while_inserted: bool = True
     """A get finds a template or group before its insert is done. No document says so; off is worse for who looks."""
 
-    bulk_needs_assured_capacity: bool = False
-    """Refuse bulk mode for spot and standard VMs, as older versions of "About bulk mode" say; newer ones want TPUs."""
-
     capacity: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """How many VMs there is room for outside reservations, by ZONE/MACHINE_TYPE; unlimited where nothing is said."""
 
@@ -117,9 +108,6 @@ class ComputeSettings(BaseSettings):
     """Organisation policies in the way, by method, such as {"instanceTemplates.insert": "constraints/compute.x"};
     "instances.insert" is the creation of VMs by groups."""
 
-    service_accounts: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Service accounts that cannot be used: "forbidden" (the caller may not act as it) or "missing"."""
-
     def problems(self) -> list[str]:
         """Return what is wrong with them."""
         problems = [f"quotas: {name!r} is not one of {', '.join(QUOTAS)}" for name in self.quotas if name not in QUOTAS]
@@ -141,9 +129,4 @@ class ComputeSettings(BaseSettings):
             if not isinstance(reservation.get("machine_type"), str) or not isinstance(reservation.get("count"), int):
                 problems.append(f'reservations: {name!r} needs a "machine_type" and a "count" of VMs')
         problems += [f"capacity: {name!r} is not ZONE/MACHINE_TYPE" for name in self.capacity if name.count("/") != 1]
-        problems += [
-            f"service_accounts: {account!r} has {state!r}, which is neither forbidden nor missing"
-            for account, state in self.service_accounts.items()
-            if state not in ("forbidden", "missing")
-        ]
-        return problems
+        return problems + GoogleSettings.problems(self)

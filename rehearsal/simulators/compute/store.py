@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rehearsal.simulators.compute import errors
 from rehearsal.simulators.compute.errors import Failure
@@ -47,10 +47,14 @@ class Store:
         self._settings = settings
         self._ledger = ledger
 
+    @property
+    def shelves(self) -> dict[str, Any]:
+        """All that is kept, by collection."""
+        return {POLICIES: self.policies, TEMPLATES: self.templates, GROUPS: self.groups}
+
     def __iter__(self) -> Iterator[Resource]:
-        yield from self.policies.values()
-        yield from self.templates.values()
-        yield from self.groups.values()
+        for shelf in self.shelves.values():
+            yield from shelf.values()
 
     def machines(self) -> list[Machine]:
         """Return the VMs of all groups."""

@@ -13,21 +13,17 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rehearsal.simulators.compute import errors, names
+from rehearsal.simulators.compute import errors
 from rehearsal.simulators.compute.faults import FLEX_START, RESERVATION_BOUND, SPOT, STANDARD
 from rehearsal.simulators.compute.records import Terms
+from rehearsal.simulators.http import google
 from rehearsal.simulators.machines import find_machine
 
-RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 _MACHINE_TYPE = re.compile(r"[a-z][a-z0-9-]*")
 _METADATA_KEY = re.compile(r"[a-zA-Z0-9_-]{1,127}")
 _METADATA_VALUE_BYTES = 262_144
 _METADATA_BYTES = 512 * 1024
-_LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-_LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _DESCRIPTION_LENGTH = 2048
-_RUN_SECONDS = (30, 120 * 24 * 3600)
-_FLEX_RUN_SECONDS = (600, 7 * 24 * 3600)
 _PROPERTIES = "resource.properties"
 
 
@@ -84,7 +80,7 @@ def service_account(properties: Mapping[str, Any], project: str) -> str:
     """Return the service account that VMs get; empty for none."""
     accounts = properties.get("serviceAccounts", [])
     email = accounts[0].get("email", "default") if accounts else ""
-    return names.default_account(project) if email == "default" else str(email)
+    return google.default_account(project) if email == "default" else str(email)
 
 
 def _check_disks(disks: Sequence[Mapping[str, Any]]) -> None:
@@ -97,10 +93,10 @@ def _check_disks(disks: Sequence[Mapping[str, Any]]) -> None:
 
 def _check_tags_and_labels(properties: Mapping[str, Any]) -> None:
     for tag in properties.get("tags", {}).get("items", []):
-        if not names.is_name(tag):
-            raise errors.invalid(f"{_PROPERTIES}.tags.items", tag, f"Must be a match of regex '{names.NAME_PATTERN}'")
+        if not google.is_name(tag):
+            raise errors.invalid(f"{_PROPERTIES}.tags.items", tag, f"Must be a match of regex '{google.NAME_PATTERN}'")
     for key, value in properties.get("labels", {}).items():
-        if _LABEL_KEY.fullmatch(key) is None or _LABEL_VALUE.fullmatch(value) is None:
+        if not google.is_label(key, value):
             raise errors.invalid(f"{_PROPERTIES}.labels", f"{key}={value}", "Not a label of Compute Engine.")
 
 
@@ -140,7 +136,7 @@ def _check_scheduling(scheduling: Mapping[str, Any], model: str, *, has_chips: b
     if model == FLEX_START and duration is None:
         raise _scheduling("maxRunDuration", "", "Required for provisioning model FLEX_START.")
     if duration is not None:
-        low, high = _FLEX_RUN_SECONDS if model == FLEX_START else _RUN_SECONDS
+        low, high = google.run_seconds(flex_start=model == FLEX_START)
         if not low <= duration.get("seconds", 0) <= high:
             raise _scheduling("maxRunDuration", duration.get("seconds"), f"Must be from {low} to {high} seconds.")
         if action is None:
@@ -155,13 +151,13 @@ def _reservation(affinity: Mapping[str, Any], project: str) -> str:
         if values or affinity.get("key"):
             raise errors.invalid(field, kind, "Key and values are for SPECIFIC_RESERVATION only.")
         return ""
-    if affinity.get("key") != RESERVATION_KEY:
-        raise errors.invalid(f"{field}.key", affinity.get("key"), f"Must be {RESERVATION_KEY}.")
+    if affinity.get("key") != google.RESERVATION_KEY:
+        raise errors.invalid(f"{field}.key", affinity.get("key"), f"Must be {google.RESERVATION_KEY}.")
     if len(values) != 1:
         raise errors.invalid(f"{field}.values", values, "Exactly one reservation must be specified.")
     parts = values[0].split("/")
     if len(parts) >= 4 and parts[0] == "projects" and parts[2] == "reservations":
         return f"{parts[1]}/{parts[3]}"
-    if len(parts) == 1 and names.is_name(parts[0]):
+    if len(parts) == 1 and google.is_name(parts[0]):
         return f"{project}/{parts[0]}"
     raise errors.invalid(f"{field}.values", values[0], "Not the name of a reservation.")

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from rehearsal.simulators.compute import names
-from rehearsal.simulators.compute.names import COMPUTE_API, REGIONS, ZONES, Scope
+from rehearsal.simulators.compute.names import REGIONS, ZONES, Scope
 from rehearsal.simulators.compute.records import (
     INSTANCES,
     OPERATIONS,
@@ -24,13 +24,11 @@ from rehearsal.simulators.compute.records import (
     Resource,
     Template,
 )
+from rehearsal.simulators.http import google
 
 #: Operation.operationType of calls that are neither insert nor delete of the target itself.
 _TYPES = {
     "instances.setMetadata": "setMetadata",
-    "instanceGroupManagers.deleteInstances": "compute.instanceGroupManagers.deleteInstances",
-    "instanceGroupManagers.recreateInstances": "compute.instanceGroupManagers.recreateInstances",
-    "instanceGroupManagers.resize": "compute.instanceGroupManagers.resize",
 }
 _ACTION_FIELDS = (
     "none",
@@ -47,7 +45,7 @@ _ACTION_FIELDS = (
 
 def link(path: str) -> str:
     """Return the link of what a full name names."""
-    return f"{COMPUTE_API}/{path}"
+    return f"{google.COMPUTE_API}/{path}"
 
 
 def _located(scope: Scope) -> dict[str, str]:
@@ -226,7 +224,7 @@ def reservation_body(reservation: Reservation) -> dict[str, Any]:
     path = reservation.scope.resource(RESERVATIONS, reservation.name)
     return {
         "kind": "compute#reservation",
-        "id": str(names.number_of(path)),
+        "id": str(google.number_of(path)),
         "selfLink": link(path),
         "name": reservation.name,
         "status": reservation.status,
@@ -245,7 +243,7 @@ def operation_body(operation: Operation) -> dict[str, Any]:
     scope = operation.scope
     shown: dict[str, Any] = {
         "kind": "compute#operation",
-        "id": str(names.number_of(operation.name)),
+        "id": str(google.number_of(operation.name)),
         "name": operation.name,
         "operationType": _TYPES.get(operation.method, operation.method.partition(".")[2]),
         "targetLink": link(operation.target),

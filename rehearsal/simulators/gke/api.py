@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from rehearsal.simulators.gke import fieldmask, permissions, schema, wire
@@ -17,8 +16,8 @@ from rehearsal.simulators.gke.errors import ApiError, FieldViolation
 from rehearsal.simulators.gke.model import World
 from rehearsal.simulators.gke.names import ClusterName
 from rehearsal.simulators.gke.policies import RegionName
-from rehearsal.simulators.http import exchange
-from rehearsal.simulators.http.exchange import Request
+from rehearsal.simulators.http.exchange import Request, Route
+from rehearsal.simulators.http.fieldmask import apply
 
 _SCOPE = r"/v1/projects/(?P<project>[^/:]+)/locations/(?P<location>[^/:]+)"
 _CLUSTER = rf"{_SCOPE}/clusters/(?P<cluster>[^/:]+)"
@@ -26,38 +25,24 @@ _POOL = rf"{_CLUSTER}/nodePools/(?P<pool>[^/:]+)"
 _OPERATION = rf"{_SCOPE}/operations/(?P<operation>[^/:]+)"
 _POLICIES = r"/compute/v1/projects/(?P<project>[^/:]+)/regions/(?P<region>[^/:]+)/resourcePolicies"
 _RESERVATION = r"/compute/v1/projects/(?P<project>[^/:]+)/zones/(?P<zone>[^/:]+)/reservations/(?P<reservation>[^/:]+)"
-_UPDATABLE = frozenset({"labels", "name", "projectId", "zone", "clusterId", "nodePoolId", "etag"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route(exchange.Route):
-    """A matched call."""
-
-    @property
-    def pool(self) -> str | None:
-        """The pool that the path names."""
-        return self.parts.get("pool")
-
-    @property
-    def cluster(self) -> ClusterName:
-        """The cluster that the path names."""
-        return ClusterName(self.parts["project"], self.parts["location"], self.parts["cluster"])
+def cluster_of(found: Route) -> ClusterName:
+    """Return the cluster that a path names."""
+    return ClusterName(found.parts["project"], found.parts["location"], found.parts["cluster"])
 
 
 _ROUTES = tuple(
     (http_method, re.compile(pattern), method)
     for http_method, pattern, method in (
-        ("GET", f"{_SCOPE}/serverConfig", "getServerConfig"),
         ("GET", f"{_SCOPE}/clusters", "clusters.list"),
         ("GET", _CLUSTER, "clusters.get"),
         ("GET", f"{_CLUSTER}/nodePools", "nodePools.list"),
         ("POST", f"{_CLUSTER}/nodePools", "nodePools.create"),
         ("GET", _POOL, "nodePools.get"),
         ("DELETE", _POOL, "nodePools.delete"),
-        ("PUT", _POOL, "nodePools.update"),
         ("GET", f"{_SCOPE}/operations", "operations.list"),
         ("GET", _OPERATION, "operations.get"),
-        ("POST", f"{_OPERATION}:cancel", "operations.cancel"),
         ("GET", rf"{_POLICIES}/(?P<policy>[^/:]+)", "resourcePolicies.get"),
         ("POST", _POLICIES, "resourcePolicies.insert"),
         ("GET", _RESERVATION, "reservations.get"),
@@ -93,17 +78,14 @@ class Api:
         self._ca_certificate = ca_certificate
         self._endpoint = endpoint
         self._answers: dict[str, Callable[[Route, Request], dict[str, Any]]] = {
-            "getServerConfig": self._server_config,
             "clusters.list": self._list_clusters,
             "clusters.get": self._get_cluster,
             "nodePools.list": self._list_pools,
             "nodePools.create": self._create_pool,
             "nodePools.get": self._get_pool,
             "nodePools.delete": self._delete_pool,
-            "nodePools.update": self._update_pool,
             "operations.list": self._list_operations,
             "operations.get": self._get_operation,
-            "operations.cancel": self._cancel_operation,
             "resourcePolicies.get": self._get_policy,
             "resourcePolicies.insert": self._insert_policy,
             "reservations.get": self._get_reservation,
@@ -113,7 +95,7 @@ class Api:
 
     def handle(self, found: Route, request: Request) -> dict[str, Any]:
         """Return the body of the answer, a picture of one moment."""
-        with self._world.frozen():
+        with self._world.moment():
             return self._answers[found.method](found, request)
 
     # -- pools ---------------------------------------------------------------------------------------------------
@@ -123,17 +105,17 @@ class Api:
         sent = schema.read(schema.message("CreateNodePoolRequest"), request.body)
         if "nodePool" not in sent:
             raise ApiError("INVALID_ARGUMENT", "Missing required field: node_pool.")
-        operation = self._world.create_pool(found.cluster, sent["nodePool"])
+        operation = self._world.create_pool(cluster_of(found), sent["nodePool"])
         return output.render(wire.operation_body(operation))
 
     def _get_pool(self, found: Route, request: Request) -> dict[str, Any]:
         output = _Output(request, "NodePool")
-        pool = self._world.pool(found.cluster, found.parts["pool"])
+        pool = self._world.pool(cluster_of(found), found.parts["pool"])
         return output.render(wire.pool_body(pool, version=self._version))
 
     def _list_pools(self, found: Route, request: Request) -> dict[str, Any]:
         output = _Output(request, "ListNodePoolsResponse")
-        pools = self._world.pools(found.cluster)
+        pools = self._world.pools(cluster_of(found))
         if output.mask and "nodePools" not in output.mask:
             return {}
         mask = output.mask.get("nodePools", {})
@@ -145,23 +127,14 @@ class Api:
 
     def _delete_pool(self, found: Route, request: Request) -> dict[str, Any]:
         output = _Output(request, "Operation")
-        operation = self._world.delete_pool(found.cluster, found.parts["pool"])
-        return output.render(wire.operation_body(operation))
-
-    def _update_pool(self, found: Route, request: Request) -> dict[str, Any]:
-        output = _Output(request, "Operation")
-        sent = schema.read(schema.message("UpdateNodePoolRequest"), request.body)
-        if "labels" not in sent or not sent.keys() <= _UPDATABLE:
-            raise ApiError("UNIMPLEMENTED", "The simulator updates only a node pool's labels.")
-        wanted = sent["labels"].get("labels", {})
-        operation = self._world.update_labels(found.cluster, found.parts["pool"], wanted)
+        operation = self._world.delete_pool(cluster_of(found), found.parts["pool"])
         return output.render(wire.operation_body(operation))
 
     # -- clusters ------------------------------------------------------------------------------------------------
 
     def _get_cluster(self, found: Route, request: Request) -> dict[str, Any]:
         output = _Output(request, "Cluster")
-        return output.render(self._cluster_body(found.cluster))
+        return output.render(self._cluster_body(cluster_of(found)))
 
     def _list_clusters(self, found: Route, request: Request) -> dict[str, Any]:
         output = _Output(request, "ListClustersResponse")
@@ -178,9 +151,6 @@ class Api:
         body["nodePools"] = [wire.pool_body(pool, version=self._version) for pool in self._world.pools(name)]
         return body
 
-    def _server_config(self, _found: Route, request: Request) -> dict[str, Any]:
-        return _Output(request, "ServerConfig").render(wire.server_config(version=self._version))
-
     # -- operations ----------------------------------------------------------------------------------------------
 
     def _get_operation(self, found: Route, request: Request) -> dict[str, Any]:
@@ -194,11 +164,6 @@ class Api:
         operations = self._world.operations(found.parts["project"], found.parts["location"])
         bodies = [wire.operation_body(operation) for operation in operations]
         return output.render({"operations": bodies} if bodies else {})
-
-    def _cancel_operation(self, found: Route, _request: Request) -> dict[str, Any]:
-        parts = found.parts
-        self._world.cancel(parts["project"], parts["location"], parts["operation"])
-        return {}
 
     @property
     def _version(self) -> str:
@@ -248,5 +213,5 @@ class _Output:
 
     def render(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the part of the body that was asked for, in the encoding that was asked for."""
-        selected = fieldmask.apply(self.mask, body)
+        selected = apply(self.mask, body)
         return schema.number_enums(self._descriptor, selected) if self.numbers else selected

@@ -9,27 +9,24 @@ from enum import StrEnum
 from typing import Any
 
 from rehearsal.simulators.gke.errors import ApiError
+from rehearsal.simulators.http import google
 from rehearsal.simulators.machines import Machine
 
-_RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 _RESERVATION = re.compile(
     r"(?:projects/[^/]+/reservations/)?[^/]+(?:/reservationBlocks/[^/]+(?:/reservationSubBlocks/[^/]+)?)?"
 )
 #: The cluster autoscaler takes such taints to be gone once a node has started.
 _IGNORED_TAINT_PREFIX = "startup-taint.cluster-autoscaler.kubernetes.io/"
 _TOLERATED_TAINT = "google.com/tpu"
-NOT_READY_TEXT = "The operation requires reservation to be in READY state"
 #: What was recorded of reservations that are used up, or that GKE's autoscaler looks for.
 FULL_RESERVATION_TEXTS = (
-    "Specified reservation 'r' does not have available resources for the request.",
+    google.full_reservation_text("r"),
     "No available resources in specified reservations",
     "[RESERVATION_CAPACITY_EXCEEDED]: the reservation is used up",
     "Reservation does not have enough resources for the request",
-    NOT_READY_TEXT,
+    google.NOT_READY_TEXT,
     "Zone does not currently have sufficient capacity for the requested resources.",
 )
-_RUN_SECONDS = (30, 120 * 24 * 3600)
-_FLEX_RUN_SECONDS = (600, 7 * 24 * 3600)
 
 
 class Capacity(StrEnum):
@@ -69,6 +66,11 @@ def reservation_parts(reservation: str) -> tuple[str, str, str, str]:
         project, parts = parts[1], parts[3:]
     name, block, sub_block = (*parts[::2], "", "")[:3]
     return project, name, block, sub_block
+
+
+def reservation_names(reservation: str) -> tuple[str, str]:
+    """Return all that a pool sends of its reservation, and the name in it, each empty for none."""
+    return reservation, reservation_parts(reservation)[1]
 
 
 def full_reservation_text(pool_name: str) -> str:
@@ -123,8 +125,8 @@ def _check_reservation(config: Mapping[str, Any]) -> None:
     values = affinity.get("values", [])
     field = 'Invalid value for field "node_pool.config.reservation_affinity"'
     if kind == "SPECIFIC_RESERVATION":
-        if affinity.get("key") != _RESERVATION_KEY:
-            raise _invalid(f'{field}: key must be "{_RESERVATION_KEY}" for SPECIFIC_RESERVATION.')
+        if affinity.get("key") != google.RESERVATION_KEY:
+            raise _invalid(f'{field}: key must be "{google.RESERVATION_KEY}" for SPECIFIC_RESERVATION.')
         if len(values) != 1:
             raise _invalid(f"{field}: exactly one reservation must be given, got {len(values)}.")
         if _RESERVATION.fullmatch(values[0]) is None:
@@ -161,6 +163,6 @@ def _check_longest_run(pool: Mapping[str, Any], config: Mapping[str, Any]) -> No
     flex = config.get("flexStart")
     if is_queued(pool) and not flex:
         raise _invalid("Max run duration is not allowed with queued provisioning.")
-    low, high = _FLEX_RUN_SECONDS if flex else _RUN_SECONDS
+    low, high = google.run_seconds(flex_start=bool(flex))
     if not low <= float(config["maxRunDuration"][:-1]) <= high:
         raise _invalid(f"Max run duration must be between {low}s and {high}s{' for flex-start' if flex else ''}.")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
-from rehearsal.simulators.gke.capacity import Capacity, reservation_parts
+from rehearsal.simulators.gke.capacity import Capacity
 from rehearsal.simulators.http import faults
 
 
@@ -61,15 +60,18 @@ DELETE_FAULTS = (FaultKind.DELETE_FAILS, FaultKind.DELETE_NEVER_ENDS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a fault may strike: a call, the pool that it is about, or a pool; None and empty where it isn't known."""
+    """What a fault may strike: a call, the pool that it is about, or a pool; None and empty where it isn't known.
+
+    `reservation` is how a pool names its own, and the name alone.
+    """
 
     method: str | None = None
     pool: str | None = None
-    zones: Collection[str] = ()
+    zone: Collection[str] = ()
     machine_type: str | None = None
     topology: str | None = None
     capacity: Capacity | None = None
-    reservation: str = ""
+    reservation: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,7 @@ class Fault(faults.BaseFault):
 
     kinds = FaultKind
     choices: ClassVar[Mapping[str, Collection[str]]] = {"capacity": tuple(Capacity)}
+    matched = ("method", "zone", "machine_type", "topology", "capacity", "reservation")
     patterns = ("pool",)
 
     kind: FaultKind
@@ -95,19 +98,3 @@ class Fault(faults.BaseFault):
     after_seconds: float | None = None
     status: str = "INTERNAL"
     hosts: int | None = None
-
-    def strikes(self, target: Target) -> bool:
-        """Tell whether the fault is meant for such a call or pool."""
-        return (
-            (self.method is None or self.method == target.method)
-            and (self.zone is None or self.zone in target.zones)
-            and (self.machine_type is None or self.machine_type == target.machine_type)
-            and (self.topology is None or self.topology == target.topology)
-            and (self.capacity is None or self.capacity == target.capacity)
-            and (self.reservation is None or self.reservation in _names_of(target.reservation))
-            and (self.pool is None or (target.pool is not None and re.fullmatch(self.pool, target.pool) is not None))
-        )
-
-
-def _names_of(reservation: str) -> tuple[str, str]:
-    return reservation, reservation_parts(reservation)[1]

@@ -55,10 +55,10 @@ class KubeNodes:
         """Create a Node and return it as stored."""
         return self._call("POST", _NODES, body=node)
 
-    def patch(self, name: str, change: dict[str, Any], *, subresource: str = "") -> dict[str, Any]:
-        """Merge a change into a Node or its status."""
-        path = f"{_NODES}/{name}/{subresource}" if subresource else f"{_NODES}/{name}"
-        return self._call("PATCH", path, body=change, content_type="application/merge-patch+json")
+    def patch_status(self, name: str, status: dict[str, Any]) -> None:
+        """Merge a change into the status of a Node."""
+        body = {"status": status}
+        self._call("PATCH", f"{_NODES}/{name}/status", body=body, content_type="application/merge-patch+json")
 
     def delete(self, name: str) -> None:
         """Delete a Node; one that is gone already is no error."""

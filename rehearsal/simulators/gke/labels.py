@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rehearsal.simulators.gke.errors import ApiError
+from rehearsal.simulators.http import google
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _DNS = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
-_RESOURCE_KEY = re.compile(r"[a-z][-a-z0-9_]{0,62}")
-_RESOURCE_VALUE = re.compile(r"[-a-z0-9_]{0,63}")
 _MAX_CHARACTERS = 1024
 _MAX_RESOURCE_LABELS = 64
 
@@ -41,7 +40,7 @@ def check_resource_labels(labels: Mapping[str, str]) -> None:
     if len(labels) > _MAX_RESOURCE_LABELS:
         raise ApiError("INVALID_ARGUMENT", f"Too many resource labels: {len(labels)}, at most 64 are allowed.")
     for key, value in labels.items():
-        if _RESOURCE_KEY.fullmatch(key) is None or _RESOURCE_VALUE.fullmatch(value) is None:
+        if not google.is_label(key, value):
             raise ApiError(
                 "INVALID_ARGUMENT",
                 f'Invalid value for field "node_pool.config.resource_labels": "{key}={value}".',

@@ -13,7 +13,6 @@ from typing import Protocol
 
 from rehearsal.simulators.gke import capacity, names
 from rehearsal.simulators.gke.capacity import Capacity
-from rehearsal.simulators.gke.errors import RPC_CODES
 from rehearsal.simulators.gke.faults import (
     CAPACITY_FAULTS,
     CREATE_FAULTS,
@@ -35,6 +34,7 @@ from rehearsal.simulators.gke.records import (
 )
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from rehearsal.simulators.gke.validation import Failure
+from rehearsal.simulators.http import google
 from rehearsal.simulators.http.faults import FaultBook
 from rehearsal.simulators.http.timeline import Timeline
 
@@ -47,7 +47,7 @@ class NodeSink(Protocol):
     """Takes nodes into a cluster and out of it; calls come under the model's lock, so it must only take note."""
 
     def register(self, pool: Pool, node: SimulatedNode) -> None:
-        """Bring the node into the cluster, then tell `World.node_registered`; also brings its labels up to date."""
+        """Bring the node into the cluster, then tell `World.node_registered`."""
 
     def remove(self, node_name: str) -> None:
         """Take the node out of the cluster."""
@@ -227,25 +227,6 @@ class Lifecycle:
                 if self.sink is not None:
                     self.sink.remove(node.name)
 
-    # -- update --------------------------------------------------------------------------------------------------
-
-    def begin_update(self, pool: Pool, labels: dict[str, str], now: datetime) -> None:
-        """Plan the steps of a change of labels."""
-        operation, before, trouble = pool.operation, pool.status, pool.trouble
-        self.set_status(pool, PoolStatus.RECONCILING, trouble=trouble)
-
-        def finish(when: datetime) -> None:
-            config = pool.body.get("config", {})
-            pool.dropped_labels |= config.get("labels", {}).keys() - labels.keys()
-            pool.body = {**pool.body, "config": {**config, "labels": labels}}
-            self.set_status(pool, before, trouble=trouble)
-            for node in pool.nodes:
-                if node.is_wanted and self.sink is not None:
-                    self.sink.register(pool, node)
-            self._ledger.end(operation, when)
-
-        self._timeline.at(now + timedelta(seconds=self._settings().update_seconds), finish)
-
     # -- shared --------------------------------------------------------------------------------------------------
 
     def lose(self, pool: Pool, node: SimulatedNode, now: datetime) -> None:
@@ -268,7 +249,7 @@ class Lifecycle:
 
 
 def _rpc_status(fault: Fault) -> str:
-    return fault.status if fault.status in RPC_CODES else "UNKNOWN"
+    return fault.status if fault.status in google.STATUSES else "UNKNOWN"
 
 
 def _failure_of(fault: Fault, pool: Pool) -> Failure | None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from rehearsal.simulators.gke import labels, names, permissions, policies, validation
+from rehearsal.simulators.gke import names, permissions, policies, validation
 from rehearsal.simulators.gke.errors import ApiError
 from rehearsal.simulators.gke.faults import Fault
 from rehearsal.simulators.gke.ledger import Ledger
@@ -33,13 +33,13 @@ from rehearsal.simulators.gke.records import (
 )
 from rehearsal.simulators.gke.settings import FULL, SimulatorSettings
 from rehearsal.simulators.gke.validation import Failure
+from rehearsal.simulators.http import google
 from rehearsal.simulators.http.timeline import Clock
 from rehearsal.simulators.http.world import BaseWorld
 
 _DOING = {
     OperationType.CREATE_NODE_POOL: "creating a node pool for",
     OperationType.DELETE_NODE_POOL: "deleting a node pool for",
-    OperationType.UPDATE_CLUSTER: "updating",
 }
 
 
@@ -55,9 +55,9 @@ def reservation_body(settings: SimulatorSettings, project: str, zone: str, name:
     used = {"specificReservation": {"count": "1", "inUseCount": "1"}} if state == FULL else {}
     return {
         "kind": "compute#reservation",
-        "id": str(names.number_of(path)),
-        "selfLink": f"{names.COMPUTE_API}/{path}",
-        "zone": f"{names.COMPUTE_API}/projects/{project}/zones/{zone}",
+        "id": str(google.number_of(path)),
+        "selfLink": f"{google.COMPUTE_API}/{path}",
+        "zone": f"{google.COMPUTE_API}/projects/{project}/zones/{zone}",
         "name": name,
         "status": "READY" if state == FULL else state,
         "specificReservationRequired": True,
@@ -90,8 +90,7 @@ class World(BaseWorld[SimulatorSettings, Fault]):
 
     def cluster(self, name: ClusterName) -> Cluster:
         """Return a cluster; where any name is served, it is made on first sight."""
-        with self._lock:
-            now = self.now()
+        with self.moment() as now:
             self._check_scope(name.project, "container.clusters.get")
             served = self._settings
             if (served.location or name.location, served.cluster or name.cluster) != (name.location, name.cluster):
@@ -102,8 +101,7 @@ class World(BaseWorld[SimulatorSettings, Fault]):
 
     def clusters(self, project: str, location: str) -> list[Cluster]:
         """Return the clusters of a location, or of all for "-"."""
-        with self._lock:
-            self.now()
+        with self.moment():
             self._check_scope(project, "container.clusters.list")
             served = self._settings
             if served.location and served.cluster and location in ("-", served.location):
@@ -127,8 +125,7 @@ class World(BaseWorld[SimulatorSettings, Fault]):
 
     def create_pool(self, name: ClusterName, body: dict[str, Any]) -> Operation:
         """Begin to create a pool from canonical JSON."""
-        with self._lock:
-            now = self.now()
+        with self.moment() as now:
             cluster = self.cluster(name)
             self._check_changeable(name.project)
             plan = validation.check_pool(body, name, self._settings, self._usable_policies(name, now))
@@ -154,16 +151,15 @@ class World(BaseWorld[SimulatorSettings, Fault]):
 
     def asked_topology(self, name: ClusterName, body: Mapping[str, Any]) -> str | None:
         """Return the topology that a create asks for, whether or not it is allowed; None where it tells none."""
-        with self._lock:
-            return validation.asked_topology(body, self._usable_policies(name, self.now()))
+        with self.moment() as now:
+            return validation.asked_topology(body, self._usable_policies(name, now))
 
     def _usable_policies(self, name: ClusterName, now: datetime) -> dict[str, str]:
         return self._policies.usable(RegionName(name.project, names.region_of(name.location)), now)
 
     def pool(self, name: ClusterName, pool: str) -> Pool:
         """Return one pool."""
-        with self._lock:
-            self.now()
+        with self.moment():
             found = self.cluster(name).pools.get(pool)
             if found is None:
                 raise ApiError("NOT_FOUND", f'nodePool "{name.pool_path(pool)}" not found')
@@ -171,21 +167,18 @@ class World(BaseWorld[SimulatorSettings, Fault]):
 
     def peek(self, name: ClusterName, pool: str) -> Pool | None:
         """Return a pool if it is there, without a word if not."""
-        with self._lock:
-            self.now()
+        with self.moment():
             cluster = self._clusters.get(name)
             return cluster.pools.get(pool) if cluster is not None else None
 
     def pools(self, name: ClusterName) -> list[Pool]:
         """Return all pools of a cluster."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return list(self.cluster(name).pools.values())
 
     def delete_pool(self, name: ClusterName, pool_name: str) -> Operation:
         """Begin to delete a pool."""
-        with self._lock:
-            now = self.now()
+        with self.moment() as now:
             self._check_changeable(name.project)
             pool = self.pool(name, pool_name)
             running = pool.operation
@@ -202,18 +195,6 @@ class World(BaseWorld[SimulatorSettings, Fault]):
             self._life.begin_deletion(pool, now)
             return pool.operation
 
-    def update_labels(self, name: ClusterName, pool_name: str, wanted: dict[str, str]) -> Operation:
-        """Begin to replace the labels of a pool and its nodes."""
-        with self._lock:
-            now = self.now()
-            pool = self.pool(name, pool_name)
-            self._check_idle(pool)
-            labels.check_labels(wanted)
-            self._ledger.check_quota(name)
-            pool.operation = self._ledger.begin(OperationType.UPDATE_CLUSTER, name, pool_name, now)
-            self._life.begin_update(pool, wanted, now)
-            return pool.operation
-
     def _check_idle(self, pool: Pool) -> None:
         running = pool.operation
         if not running.is_done:
@@ -227,15 +208,13 @@ class World(BaseWorld[SimulatorSettings, Fault]):
 
     def policy(self, region: RegionName, name: str) -> dict[str, Any]:
         """Return the body of a resource policy."""
-        with self._lock:
-            now = self.now()
+        with self.moment() as now:
             self._check_scope(region.project, "compute.resourcePolicies.get")
             return policies.policy_body(region, self._policies.get(region, name, now), now)
 
     def insert_policy(self, region: RegionName, body: object) -> dict[str, Any]:
         """Begin to make a workload policy; return the body of the operation."""
-        with self._lock:
-            now = self.now()
+        with self.moment() as now:
             self._check_scope(region.project, "compute.resourcePolicies.create")
             return policies.insert_body(region, self._policies.insert(region, body, now))
 
@@ -262,8 +241,7 @@ class World(BaseWorld[SimulatorSettings, Fault]):
 
     def operation(self, project: str, location: str, name: str) -> Operation:
         """Return one operation."""
-        with self._lock:
-            self.now()
+        with self.moment():
             self._check_scope(project, "container.operations.get")
             found = self._ledger.find(name)
             if found is None or (found.cluster.project, found.cluster.location) != (project, location):
@@ -273,8 +251,7 @@ class World(BaseWorld[SimulatorSettings, Fault]):
 
     def operations(self, project: str, location: str) -> list[Operation]:
         """Return the operations of a location, or of all for "-"."""
-        with self._lock:
-            self.now()
+        with self.moment():
             self._check_scope(project, "container.operations.list")
             return [
                 operation
@@ -284,38 +261,28 @@ class World(BaseWorld[SimulatorSettings, Fault]):
 
     def all_operations(self) -> list[Operation]:
         """Return every operation that is remembered."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return self._ledger.all()
-
-    def cancel(self, project: str, location: str, name: str) -> None:
-        """Refuse to cancel: GKE can't cancel what concerns a whole pool."""
-        operation = self.operation(project, location, name)
-        state = "already done" if operation.is_done else f"of type {operation.kind}, which cannot be cancelled"
-        raise ApiError("FAILED_PRECONDITION", f"Operation {name} is {state}.")
 
     # -- nodes ---------------------------------------------------------------------------------------------------
 
     def node_registered(self, pool: Pool, node: SimulatedNode) -> None:
         """Take note that the cluster has the node."""
-        with self._lock:
-            now = self.now()
+        with self.moment() as now:
             if node.state is NodeState.DUE:
                 node.state = NodeState.REGISTERED
             self._life.try_finish_creation(pool, pool.operation, now)
 
     def registered_nodes(self) -> list[tuple[Pool, SimulatedNode]]:
         """Return the nodes that the cluster should have by now."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return [
                 (pool, node) for pool in self._all_pools() for node in pool.nodes if node.state is NodeState.REGISTERED
             ]
 
     def node_vanished(self, pool: Pool, node: SimulatedNode) -> None:
         """Take note that somebody else took the node out of the cluster."""
-        with self._lock:
-            now = self.now()
+        with self.moment() as now:
             if node.state is NodeState.REGISTERED:
                 self._life.lose(pool, node, now)
 
@@ -323,8 +290,7 @@ class World(BaseWorld[SimulatorSettings, Fault]):
 
     def release(self) -> None:
         """Let go on what was held by faults that are no longer in force."""
-        with self._lock:
-            now = self.now()
+        with self.moment() as now:
             in_force = {fault.fault_id for fault in self.faults.all()}
             for pool in self._all_pools():
                 operation = pool.operation
@@ -339,8 +305,7 @@ class World(BaseWorld[SimulatorSettings, Fault]):
 
     def preempt(self, pool_name: str, *, hosts: int | None = None) -> tuple[str, ...]:
         """Take nodes from the pools of that name, the first ones first; return their names."""
-        with self._lock:
-            now = self.now()
+        with self.moment() as now:
             lost: list[str] = []
             for pool in self._named(pool_name):
                 for node in [node for node in pool.nodes if node.is_wanted][:hosts]:
@@ -354,16 +319,14 @@ class World(BaseWorld[SimulatorSettings, Fault]):
 
     def set_status(self, pool_name: str, status: PoolStatus, *, message: str = "") -> None:
         """Put the pools of that name into a state, which lasts until something else changes it."""
-        with self._lock:
-            self.now()
+        with self.moment():
             trouble = Failure(status="UNKNOWN", message=message) if message else None
             for pool in self._named(pool_name):
                 self._life.set_status(pool, status, trouble=trouble)
 
     def views(self) -> tuple[PoolView, ...]:
         """Return frozen pictures of all pools."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return tuple(view_of(pool) for pool in self._all_pools())
 
     def _all_pools(self) -> list[Pool]:

@@ -5,7 +5,6 @@ They are regional, outlive clusters, and serve any number of pools. Not thread-s
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,9 +13,9 @@ from typing import Any
 from rehearsal.simulators.gke import names
 from rehearsal.simulators.gke.errors import ApiError
 from rehearsal.simulators.gke.settings import SimulatorSettings
+from rehearsal.simulators.http import google
 from rehearsal.simulators.machines import parse_topology
 
-_NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _TYPES = ("HIGH_THROUGHPUT", "HIGH_AVAILABILITY")
 _FIELDS = {
     "": frozenset({"name", "description", "kind", "region", "workloadPolicy"}),
@@ -106,8 +105,8 @@ def _read(raw: object) -> tuple[str, Mapping[str, Any]]:
     sent = raw if isinstance(raw, dict) else {}
     _check_fields("", sent)
     name = sent.get("name", "")
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise _invalid("name", name, f"Must be a match of regex '{_NAME.pattern}'")
+    if not isinstance(name, str) or not google.is_name(name):
+        raise _invalid("name", name, f"Must be a match of regex '{google.NAME_PATTERN}'")
     body = sent.get("workloadPolicy")
     if not isinstance(body, dict):
         raise _invalid(
@@ -133,12 +132,12 @@ def _check_fields(path: str, sent: Mapping[str, Any]) -> None:
 
 def policy_body(region: RegionName, policy: Policy, now: datetime) -> dict[str, Any]:
     """Return a ResourcePolicy."""
-    link = f"{names.COMPUTE_API}/projects/{region.project}/regions/{region.region}"
+    link = f"{google.COMPUTE_API}/projects/{region.project}/regions/{region.region}"
     return {
         "kind": "compute#resourcePolicy",
-        "id": str(names.number_of(region.policy_path(policy.name))),
+        "id": str(google.number_of(region.policy_path(policy.name))),
         "creationTimestamp": names.timestamp(policy.created),
-        "selfLink": f"{names.COMPUTE_API}/{region.policy_path(policy.name)}",
+        "selfLink": f"{google.COMPUTE_API}/{region.policy_path(policy.name)}",
         "region": link,
         "name": policy.name,
         "status": "READY" if policy.ready_at <= now else "CREATING",
@@ -148,14 +147,14 @@ def policy_body(region: RegionName, policy: Policy, now: datetime) -> dict[str, 
 
 def insert_body(region: RegionName, policy: Policy) -> dict[str, Any]:
     """Return the Operation that an insert answers with; nobody is served it again."""
-    link = f"{names.COMPUTE_API}/projects/{region.project}/regions/{region.region}"
-    name = f"operation-{names.number_of(f'{policy.name} {policy.created}')}"
+    link = f"{google.COMPUTE_API}/projects/{region.project}/regions/{region.region}"
+    name = f"operation-{google.number_of(f'{policy.name} {policy.created}')}"
     return {
         "kind": "compute#operation",
-        "id": str(names.number_of(name)),
+        "id": str(google.number_of(name)),
         "name": name,
         "operationType": "insert",
-        "targetLink": f"{names.COMPUTE_API}/{region.policy_path(policy.name)}",
+        "targetLink": f"{google.COMPUTE_API}/{region.policy_path(policy.name)}",
         "status": "RUNNING",
         "progress": 0,
         "insertTime": names.timestamp(policy.created),

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from rehearsal.simulators.gke import scopes
+from rehearsal.simulators.gke.capacity import reservation_names
 from rehearsal.simulators.gke.faults import Target
 from rehearsal.simulators.gke.names import ClusterName
 from rehearsal.simulators.gke.validation import Failure, PoolPlan
@@ -29,7 +30,6 @@ class OperationType(StrEnum):
 
     CREATE_NODE_POOL = "CREATE_NODE_POOL"
     DELETE_NODE_POOL = "DELETE_NODE_POOL"
-    UPDATE_CLUSTER = "UPDATE_CLUSTER"
 
 
 class OperationStatus(StrEnum):
@@ -38,7 +38,6 @@ class OperationStatus(StrEnum):
     PENDING = "PENDING"
     RUNNING = "RUNNING"
     DONE = "DONE"
-    ABORTING = "ABORTING"
 
 
 class NodeState(StrEnum):
@@ -120,8 +119,6 @@ class Pool:
     """The fault that keeps a pool made empty from its nodes."""
     trouble: Failure | None = None
     etag: str = ""
-    dropped_labels: frozenset[str] = frozenset()
-    """Labels that its nodes had once."""
     rendered: dict[object, Any] = field(default_factory=dict)
     """What the wire form keeps of it; emptied by every change."""
 
@@ -131,11 +128,11 @@ class Pool:
         plan = self.plan
         return Target(
             pool=self.name,
-            zones=plan.zones,
+            zone=plan.zones,
             machine_type=plan.machine.name,
             topology=plan.topology,
             capacity=plan.capacity,
-            reservation=plan.reservation,
+            reservation=reservation_names(plan.reservation),
         )
 
     def touch(self, etag: str) -> None:

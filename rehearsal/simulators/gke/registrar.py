@@ -23,6 +23,7 @@ from rehearsal.simulators.gke.capacity import reservation_of, reservation_parts
 from rehearsal.simulators.gke.kube import KubeError, KubeNodes
 from rehearsal.simulators.gke.model import World
 from rehearsal.simulators.gke.records import Pool, SimulatedNode
+from rehearsal.simulators.http import google
 from rehearsal.simulators.machines import Machine, allocatable
 
 _log = structlog.get_logger(__name__)
@@ -67,7 +68,7 @@ def node_object(pool: Pool, node: SimulatedNode, *, version: str, life: str, rea
             "labels": node_labels(pool, node),
             "annotations": {
                 MARKER: life,
-                "container.googleapis.com/instance_id": str(names.number_of(node.name)),
+                "container.googleapis.com/instance_id": str(google.number_of(node.name)),
             },
         },
         "spec": {
@@ -186,7 +187,7 @@ def _resources(pool: Pool, node: SimulatedNode) -> dict[str, Any]:
 
 
 def _node_info(node: SimulatedNode, version: str) -> dict[str, str]:
-    machine_id = f"{names.number_of(node.name):032x}"
+    machine_id = f"{google.number_of(node.name):032x}"
     return {
         "architecture": "amd64",
         "bootID": machine_id,
@@ -244,7 +245,7 @@ class Registrar:
         self._kube.close()
 
     def register(self, pool: Pool, node: SimulatedNode) -> None:
-        """Take the order to bring a node, or its labels, up to date."""
+        """Take the order to bring a node."""
         self._take(node.name, (pool, node))
 
     def remove(self, node_name: str) -> None:
@@ -295,7 +296,6 @@ class Registrar:
             return
         pool, node = wanted
         if order.registered:
-            self._kube.patch(order.name, {"metadata": {"labels": self._label_changes(pool, node)}})
             return
         settings = self._world.settings
         made = node_object(pool, node, version=settings.version, life=self._life, ready=settings.ready_nodes)
@@ -306,13 +306,8 @@ class Registrar:
                 raise
             stored = {}  # an earlier attempt whose answer was lost
         if stored.get("status", {}).get("capacity") != made["status"]["capacity"]:
-            self._kube.patch(order.name, {"status": made["status"]}, subresource="status")
+            self._kube.patch_status(order.name, made["status"])
         order.registered = True
-
-    def _label_changes(self, pool: Pool, node: SimulatedNode) -> dict[str, str | None]:
-        wanted = node_labels(pool, node)
-        dropped = {key: None for key in pool.dropped_labels if key not in wanted}
-        return {**wanted, **dropped}
 
     def _remove_leftovers(self) -> None:
         for node in self._kube.list(label=POOL_LABEL):

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rehearsal.simulators.http.settings import BaseSettings
+from rehearsal.simulators.http.google import GoogleSettings
 from rehearsal.simulators.machines import parse_topology
 
 CHANNELS = ("RAPID", "REGULAR", "STABLE", "EXTENDED")
@@ -18,14 +18,11 @@ _RESERVATION_STATES = ("CREATING", "DELETING", "INVALID", "READY", "UPDATING", F
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatorSettings(BaseSettings):
+class SimulatorSettings(GoogleSettings):
     """Every option of the simulator."""
 
     # These identify the cluster or its credentials.
     fixed = ("project", "location", "cluster")
-
-    project: str | None = None
-    """The one project served; None serves any."""
 
     location: str | None = None
     """The one cluster location (zone or region) served; None serves any."""
@@ -42,12 +39,6 @@ class SimulatorSettings(BaseSettings):
     delete_seconds: float = 5.0
     """From a delete to its pool being gone."""
 
-    update_seconds: float = 1.0
-    """How long an update of labels takes."""
-
-    pending_seconds: float = 0.0
-    """How long an operation is PENDING before it is RUNNING."""
-
     node_stagger_seconds: float = 1.0
     """A pool's nodes register spread over this long before it is RUNNING."""
 
@@ -57,17 +48,11 @@ class SimulatorSettings(BaseSettings):
     release_channel: str | None = "REGULAR"
     """The release channel of every cluster, REGULAR as that of clusters made through the API; None: none."""
 
-    service_accounts: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Node service accounts that cannot be used: "forbidden" (the caller may not act as it) or "missing"."""
-
     operations_quota: int | None = None
     """More concurrent operations than this in a cluster are refused with 429; None: no limit."""
 
     delete_while_creating: bool = False
     """Accept the delete of a pool whose create still runs; real GKE was seen to refuse it."""
-
-    accept_single_host_placement: bool = False
-    """Accept a topology or COMPACT placement on single-host TPU pools; real GKE was seen to refuse it."""
 
     workload_policies: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Workload policies that somebody made before, in every project and region, each with its topology."""
@@ -108,11 +93,7 @@ class SimulatorSettings(BaseSettings):
         problems = [*_policy_problems(self.workload_policies), *_reservation_problems(self.reservations or {})]
         if self.operations_quota is not None and self.operations_quota < 1:
             problems.append(f"operations_quota: {self.operations_quota} is less than 1; null disables it")
-        problems += [
-            f"service_accounts: {account!r} has {state!r}, which is neither forbidden nor missing"
-            for account, state in self.service_accounts.items()
-            if state not in ("forbidden", "missing")
-        ]
+        problems += GoogleSettings.problems(self)
         if self.release_channel not in (None, *CHANNELS):
             problems.append(
                 f"release_channel: {self.release_channel!r} is not one of {', '.join(CHANNELS)}; null means no channel"

@@ -16,10 +16,10 @@ from rehearsal.simulators.gke import capacity, labels, names, scopes
 from rehearsal.simulators.gke.capacity import Capacity
 from rehearsal.simulators.gke.errors import ApiError
 from rehearsal.simulators.gke.settings import FULL, SimulatorSettings
+from rehearsal.simulators.http import google
 from rehearsal.simulators.machines import Machine, PolicyRule, find_machine
 
 _POOL_NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?")
-_POLICY_NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _MAX_NODES_PER_ZONE = 1000
 
 
@@ -66,7 +66,7 @@ def check_pool(
     _check_service_account(config, cluster.project, settings)
     _check_upgrades(pool, settings)
     capacity.check_capacity(pool, machine)
-    plan = _check_placement(pool, machine, zones, settings, policies)
+    plan = _check_placement(pool, machine, zones, policies)
     return replace(plan, failure=plan.failure or _reservation_failure(pool, plan, cluster.project, settings))
 
 
@@ -100,7 +100,7 @@ def _zones(pool: Mapping[str, Any], cluster: names.ClusterName) -> tuple[str, ..
     zones = tuple(pool.get("locations") or names.zones_of(cluster.location))
     region = names.region_of(cluster.location)
     for zone in zones:
-        if not names.is_zone(zone) or names.region_of(zone) != region:
+        if not google.is_zone(zone) or names.region_of(zone) != region:
             raise _invalid(f'Invalid value for field "node_pool.locations": "{zone}". Not a zone of region {region}.')
     if len(set(zones)) != len(zones):
         raise _invalid(f'Invalid value for field "node_pool.locations": duplicates in {", ".join(zones)}.')
@@ -136,7 +136,7 @@ def _check_pods_per_node(pool: Mapping[str, Any]) -> None:
 def _check_service_account(config: Mapping[str, Any], project: str, settings: SimulatorSettings) -> None:
     account = config.get("serviceAccount", "default")
     if account == "default":
-        account = names.default_account(project)
+        account = google.default_account(project)
     state = settings.state_of_account(account)
     if state == "forbidden":
         raise _invalid(
@@ -178,7 +178,7 @@ def _reservation_failure(
         raise ApiError("NOT_FOUND", f"The resource '{path}' was not found")
     if state == "READY":
         return None
-    text = capacity.full_reservation_text(pool["name"]) if state == FULL else capacity.NOT_READY_TEXT
+    text = capacity.full_reservation_text(pool["name"]) if state == FULL else google.NOT_READY_TEXT
     return Failure(status="INVALID_ARGUMENT", message=text)
 
 
@@ -186,7 +186,6 @@ def _check_placement(
     pool: Mapping[str, Any],
     machine: Machine,
     zones: tuple[str, ...],
-    settings: SimulatorSettings,
     policies: Mapping[str, str],
 ) -> PoolPlan:
     placement = pool.get("placementPolicy", {})
@@ -208,7 +207,7 @@ def _check_placement(
         return _ordinary_plan(pool, machine, zones, topology=_own_topology(pool, machine))
     shape = _shape(machine, topology, policy)
     if shape is None or shape == machine.own_topology:
-        return _single_host_plan(pool, machine, zones, settings)
+        return _single_host_plan(pool, machine, zones)
     hosts = machine.hosts_of(shape)
     if hosts is None:
         raise _invalid(f'invalid TPU topology "{shape}" for machine type "{machine.name}".')
@@ -230,7 +229,7 @@ def _policy(name: str, policies: Mapping[str, str]) -> str | None:
     if not name:
         return None
     short = name.rpartition("/")[2]
-    if _POLICY_NAME.fullmatch(short) is None:
+    if not google.is_name(short):
         raise _invalid(f'Invalid value for field "node_pool.placement_policy.policy_name": "{name}".')
     if short not in policies:
         raise _invalid(f'Resource policy "{name}" is not found in the project and region of the node pool.')
@@ -250,12 +249,10 @@ def _shape(machine: Machine, topology: str, policy: str | None) -> str | None:
     return None
 
 
-def _single_host_plan(
-    pool: Mapping[str, Any], machine: Machine, zones: tuple[str, ...], settings: SimulatorSettings
-) -> PoolPlan:
+def _single_host_plan(pool: Mapping[str, Any], machine: Machine, zones: tuple[str, ...]) -> PoolPlan:
     placement = pool.get("placementPolicy", {})
     placed = placement.get("tpuTopology") or placement.get("policyName") or placement.get("type") == "COMPACT"
-    if placed and not settings.accept_single_host_placement:
+    if placed:
         raise _invalid(
             "TPU topology can't be specified with single-host TPU slice pool; please remove the tpu_topology from "
             "the node pool creation request if the node pool is intented to run with single-host TPU slice nodes."

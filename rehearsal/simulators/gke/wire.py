@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from rehearsal.simulators.gke import fieldmask, names, schema, scopes
-from rehearsal.simulators.gke.errors import RPC_CODES
+from rehearsal.simulators.gke import names, schema, scopes
 from rehearsal.simulators.gke.names import ClusterName
-from rehearsal.simulators.gke.records import Cluster, Operation, OperationType, Pool, PoolStatus
+from rehearsal.simulators.gke.records import Cluster, Operation, Pool, PoolStatus
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from rehearsal.simulators.gke.validation import Failure
+from rehearsal.simulators.http import google
+from rehearsal.simulators.http.fieldmask import Mask, apply
 
 _NODE_POOL = schema.message("NodePool")
 _DEFAULT_PODS = "110"
@@ -71,12 +72,12 @@ def _condition(failure: Failure) -> dict[str, Any]:
     return {"code": failure.condition, **condition} if failure.condition else condition
 
 
-def masked_pool(pool: Pool, *, version: str, mask: fieldmask.Mask, mask_key: str, numbers: bool) -> dict[str, Any]:
+def masked_pool(pool: Pool, *, version: str, mask: Mask, mask_key: str, numbers: bool) -> dict[str, Any]:
     """Return a pool's body as a client asked for it."""
     key = (mask_key, numbers, version)
     known: dict[str, Any] | None = pool.rendered.get(key)
     if known is None:
-        known = fieldmask.apply(mask, pool_body(pool, version=version))
+        known = apply(mask, pool_body(pool, version=version))
         if numbers:
             known = schema.number_enums(_NODE_POOL, known)
         if len(pool.rendered) >= _RENDERINGS_KEPT:
@@ -89,15 +90,15 @@ def operation_body(operation: Operation) -> dict[str, Any]:
     """Return an Operation."""
     name = operation.cluster
     scope = f"projects/{name.project}/{names.location_kind(name.location)}/{name.location}"
-    target = name.path if operation.kind is OperationType.UPDATE_CLUSTER else name.pool_path(operation.pool)
+    target = name.pool_path(operation.pool)
     body: dict[str, Any] = {
         "name": operation.name,
         "zone": name.location,
         "location": name.location,
         "operationType": operation.kind.value,
         "status": operation.status.value,
-        "selfLink": f"{names.CONTAINER_API}/" + names.numbered(f"{scope}/operations/{operation.name}", name.project),
-        "targetLink": f"{names.CONTAINER_API}/{names.numbered(target, name.project)}",
+        "selfLink": f"{names.CONTAINER_API}/" + google.numbered(f"{scope}/operations/{operation.name}", name.project),
+        "targetLink": f"{names.CONTAINER_API}/{google.numbered(target, name.project)}",
         "startTime": names.timestamp(operation.started),
     }
     if operation.ended is not None:
@@ -107,7 +108,10 @@ def operation_body(operation: Operation) -> dict[str, Any]:
         body["statusMessage"] = body["detail"] = failure.message
         body["clusterConditions"] = [_condition(failure)]
         body["nodepoolConditions"] = [_condition(failure)]
-        body["error"] = {"code": RPC_CODES.get(failure.status, 2), "message": failure.message}
+        body["error"] = {
+            "code": google.canonical(failure.status)[0],
+            "message": failure.message,
+        }
     return body
 
 
@@ -159,15 +163,3 @@ def _cluster_features(name: ClusterName, settings: SimulatorSettings) -> dict[st
     if settings.workload_identity:
         features["workloadIdentityConfig"] = {"workloadPool": f"{name.project}.svc.id.goog"}
     return features
-
-
-def server_config(*, version: str) -> dict[str, Any]:
-    """Return a ServerConfig with the one version there is."""
-    return {
-        "defaultClusterVersion": version,
-        "validNodeVersions": [version],
-        "validMasterVersions": [version],
-        "defaultImageType": "COS_CONTAINERD",
-        "validImageTypes": ["COS_CONTAINERD", "UBUNTU_CONTAINERD"],
-        "channels": [{"channel": "REGULAR", "defaultVersion": version, "validVersions": [version]}],
-    }

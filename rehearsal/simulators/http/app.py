@@ -12,7 +12,8 @@ from typing import Any, Generic, Self, TypeVar
 from provisioner.runtime import process
 from rehearsal.simulators.http.calls import Call, CallLog
 from rehearsal.simulators.http.faults import BaseFault
-from rehearsal.simulators.http.server import Server, Service
+from rehearsal.simulators.http.server import Server
+from rehearsal.simulators.http.service import BaseService
 from rehearsal.simulators.http.settings import BaseSettings
 from rehearsal.simulators.http.timeline import Clock
 from rehearsal.simulators.http.world import BaseWorld
@@ -58,7 +59,7 @@ class LocalSimulator(Generic[World, Settings]):
     def start(self) -> None:
         """Open the port. Raises OSError where it is taken."""
 
-    def _listen(self, make_service: Callable[[str], Service]) -> Server:
+    def _listen(self, make_service: Callable[[str], BaseService[Any]]) -> Server:
         """Take the port; nothing is answered before `_run`."""
         self._stopping.clear()
         self._server = Server(self._address, make_service=make_service, calls=self._calls, clock=self._clock)

@@ -38,8 +38,10 @@ class BaseFault:
     kinds: ClassVar[type[StrEnum]]
     choices: ClassVar[Mapping[str, Collection[str]]] = {}
     """The values that fields may have, beside None."""
+    matched: ClassVar[Collection[str]] = ("method",)
+    """Fields that, where they are not None, have the value that a target has, or one of its values."""
     patterns: ClassVar[Collection[str]] = ()
-    """Fields that are regular expressions for a whole name."""
+    """Fields that are regular expressions for a whole name that a target has."""
 
     kind: StrEnum
     method: str | None = None
@@ -67,7 +69,7 @@ class BaseFault:
         problems += [
             f"{name}: {raw[name]!r} is not of type {known[name]}"
             for name in known
-            if name in raw and name != "kind" and not _fits(raw[name], known[name])
+            if name in raw and name != "kind" and not _is_of_type(raw[name], known[name])
         ]
         problems += [problem for name in cls.patterns if (problem := _pattern_problem(name, raw.get(name)))]
         if problems:
@@ -80,7 +82,17 @@ class BaseFault:
 
     def strikes(self, target: Any) -> bool:
         """Tell whether the fault is meant for such a call or thing, as the service's own faults describe it."""
-        return self.method is None or self.method == target.method
+        return all(self._meets(name, getattr(target, name)) for name in self.matched) and all(
+            self._fits(name, getattr(target, name)) for name in self.patterns
+        )
+
+    def _meets(self, name: str, found: Any) -> bool:
+        wanted = getattr(self, name)
+        return wanted is None or wanted in ((found,) if found is None or isinstance(found, str) else found)
+
+    def _fits(self, name: str, found: str | None) -> bool:
+        wanted = getattr(self, name)
+        return wanted is None or (found is not None and re.fullmatch(wanted, found) is not None)
 
 
 def _pattern_problem(name: str, value: object) -> str | None:
@@ -92,7 +104,7 @@ def _pattern_problem(name: str, value: object) -> str | None:
     return None
 
 
-def _fits(value: object, annotation: str) -> bool:
+def _is_of_type(value: object, annotation: str) -> bool:
     if value is None:
         return "None" in annotation
     base = annotation.split(" | ", maxsplit=1)[0]

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import structlog
@@ -23,12 +23,11 @@ import structlog
 from rehearsal.simulators.http.calls import Call, CallLog
 from rehearsal.simulators.http.exchange import RefusalError, Request, Route
 from rehearsal.simulators.http.faults import HANG, BaseFault
+from rehearsal.simulators.http.service import ADMIN_PREFIX, BaseService
 from rehearsal.simulators.http.timeline import Clock
 
 _log = structlog.get_logger(__name__)
 
-#: Where every simulator has its own API.
-ADMIN_PREFIX = "/simulator/v1/"
 _MAX_BODY_BYTES = 4 * 1024 * 1024
 _STOP_LOOK_SECONDS = 0.05
 _LOOK_AGAIN_SECONDS = 0.02
@@ -48,35 +47,6 @@ class _RawAnswerError(Exception):
         self.raw = raw
 
 
-class Service(Protocol):
-    """What a server serves. Whatever it refuses it raises as a RefusalError."""
-
-    @property
-    def request_seconds(self) -> float:
-        """How much later every call is answered."""
-
-    def route(self, http_method: str, path: str) -> Route:
-        """Return the call that a request means."""
-
-    def handle(self, found: Route, request: Request) -> dict[str, Any]:
-        """Return the body of the answer."""
-
-    def newer(self, found: Route, body: dict[str, Any], waited_seconds: float) -> dict[str, Any] | None:
-        """Return another body for a call that waits for something; None answers with this one."""
-
-    def fault_of(self, found: Route, request: Request) -> BaseFault | None:
-        """Return what is to happen to a call, and count it."""
-
-    def malformed(self, message: str) -> RefusalError:
-        """Return the refusal of what is no request."""
-
-    def broken(self, fault: BaseFault) -> RefusalError:
-        """Return the refusal that a fault answers with."""
-
-    def admin(self, request: Request) -> dict[str, Any]:
-        """Answer the simulator's own API, under ADMIN_PREFIX."""
-
-
 class Server(ThreadingHTTPServer):
     """Listens, and hands requests to the API and to the simulator's own API."""
 
@@ -88,7 +58,7 @@ class Server(ThreadingHTTPServer):
         self,
         address: tuple[str, int],
         *,
-        make_service: Callable[[str], Service],
+        make_service: Callable[[str], BaseService[Any]],
         calls: CallLog,
         clock: Clock,
     ) -> None:
@@ -231,14 +201,14 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "0")
         if not length.isdecimal() or int(length) > _MAX_BODY_BYTES:
             self.close_connection = True
-            raise self.server.service.malformed(f"Content-Length {length!r} is not from 0 to {_MAX_BODY_BYTES}.")
+            raise self.server.service.invalid(f"Content-Length {length!r} is not from 0 to {_MAX_BODY_BYTES}.")
         raw = self.rfile.read(int(length))
         if not raw:
             return None
         try:
             return json.loads(raw)
         except ValueError as error:
-            raise self.server.service.malformed(f"Invalid JSON payload received. {error}") from error
+            raise self.server.service.invalid(f"Invalid JSON payload received. {error}") from error
 
     def _call(self, found: Route, request: Request) -> tuple[int, bytes]:
         service = self.server.service

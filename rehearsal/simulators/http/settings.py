@@ -28,9 +28,6 @@ class BaseSettings:
     calls_kept: int = 10_000
     """How many API calls the log remembers."""
 
-    denied_permissions: Collection[str] = ()
-    """IAM permissions that clients do not have, on whatever resource: calls that need them are refused."""
-
     def __post_init__(self) -> None:
         problems = [*self._range_problems(), *self.problems()]
         if problems:

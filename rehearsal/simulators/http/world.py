@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import threading
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
@@ -46,21 +47,22 @@ class BaseWorld(ABC, Generic[Settings, Fault]):
             self._settings = self._settings.changed(changes)
             return self._settings
 
-    def frozen(self) -> AbstractContextManager[object]:
-        """Return a context in which only the caller changes anything."""
-        return self._lock
-
-    def now(self) -> datetime:
-        """Let happen what is due and return the time."""
+    @contextmanager
+    def moment(self) -> Iterator[datetime]:
+        """Let happen what is due and return the time, at which only the caller changes anything."""
         with self._lock:
             now = self._clock()
             self.timeline.run(now)
+            yield now
+
+    def now(self) -> datetime:
+        """Let happen what is due and return the time."""
+        with self.moment() as now:
             return now
 
     def advance(self) -> datetime | None:
         """Let happen what is due and return when there will be more."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return self.timeline.next_due
 
     @abstractmethod

@@ -2,7 +2,7 @@
 
 The simulated V-IPU server as a server serves it: which faults its calls meet, waits, its own API.
 
-What the simulated V-IPU server's own API has beside what every simulator's has (`http/admin.py`).
+What the simulated V-IPU server's own API has beside what every simulator's has (`http/service.py`).
 
 GET     /simulator/v1/state                     all allocations and partitions
 POST    /simulator/v1/restart                   {"keeps_partitions": true, "down_seconds": 0}
@@ -29,11 +29,11 @@ import random
 import re
 from typing import Any
 
-from rehearsal.simulators.http.admin import BaseAdmin
 from rehearsal.simulators.http.app import LocalSimulator
 from rehearsal.simulators.http.calls import CallLog
 from rehearsal.simulators.http.exchange import Request, Route
-from rehearsal.simulators.http.faults import CALL_FAULTS, BaseFault
+from rehearsal.simulators.http.faults import BaseFault
+from rehearsal.simulators.http.service import BaseService
 from rehearsal.simulators.http.timeline import Clock, system_clock
 from rehearsal.simulators.vipu import errors, faults
 from rehearsal.simulators.vipu.faults import COMMAND_FAULTS, Fault
@@ -68,23 +68,6 @@ def config_of(partition: PartitionView, server: str) -> dict[str, Any]:
             {"id": number, "agent": agent, "ipu": index} for number, (agent, index) in enumerate(partition.ipus)
         ],
     }
-
-
-def route(http_method: str, path: str) -> Route:
-    """Return the call that a request means."""
-    method = _METHODS.get((http_method, path))
-    if method is not None:
-        return Route(method=method, parts={})
-    one = _ONE.fullmatch(path)
-    if one is not None and http_method in _METHODS_OF_ONE:
-        return Route(method=_METHODS_OF_ONE[http_method], parts={"name": one[1]})
-    raise errors.VipuRefusalError("NotFound", f"{http_method} {path} is not served")
-
-
-def target_of(found: Route, request: Request) -> faults.Target:
-    """Return what faults see of a call."""
-    sent = request.body if isinstance(request.body, dict) else {}
-    return faults.Target(method=found.method, name=found.parts.get("name") or sent.get("id"))
 
 
 class Api:
@@ -135,10 +118,48 @@ def _asked_of(body: object) -> Asked:
     return Asked(**sent)
 
 
-class Admin(BaseAdmin[World]):
-    """Answers the simulator's own API."""
+class VipuService(BaseService[World]):
+    """Serves a world."""
 
     fault_type = Fault
+
+    def __init__(self, world: World, calls: CallLog, address: str) -> None:
+        super().__init__(world, calls)
+        self._api = Api(world, address)
+
+    def route(self, http_method: str, path: str) -> Route:
+        """Return the call that a request means."""
+        method = _METHODS.get((http_method, path))
+        if method is not None:
+            return Route(method=method, parts={})
+        one = _ONE.fullmatch(path)
+        if one is not None and http_method in _METHODS_OF_ONE:
+            return Route(method=_METHODS_OF_ONE[http_method], parts={"name": one[1]})
+        raise errors.VipuRefusalError("NotFound", f"{http_method} {path} is not served")
+
+    def handle(self, found: Route, request: Request) -> dict[str, Any]:
+        """Return the body of the answer, with what the command is to play."""
+        body = self._api.handle(found, request)
+        fault = self._world.faults.take(COMMAND_FAULTS, self.target_of(found, request))
+        if fault is not None:
+            body["command"] = fault.as_json()
+        return body
+
+    def newer(self, found: Route, body: dict[str, Any], waited_seconds: float) -> dict[str, Any] | None:  # noqa: ARG002
+        """Return a create or remove as it is now while it goes on."""
+        is_over = "change" not in body or body["done"]
+        if is_over or waited_seconds >= self._world.settings.change_wait_seconds:
+            return None
+        return {**body, **self._api.change(body["change"])}
+
+    def broken(self, fault: BaseFault) -> errors.VipuRefusalError:
+        """Return the refusal that a fault answers with."""
+        return errors.VipuRefusalError("Unavailable", fault.message or "transport is closing")
+
+    def target_of(self, found: Route, request: Request) -> faults.Target:
+        """Return what faults see of a call."""
+        sent = request.body if isinstance(request.body, dict) else {}
+        return faults.Target(method=found.method, name=found.parts.get("name") or sent.get("id"))
 
     def invalid(self, message: str) -> errors.VipuRefusalError:
         """Return the refusal of a mistake."""
@@ -191,55 +212,6 @@ class Admin(BaseAdmin[World]):
         if not there:
             raise self.not_found(f"no partition {name!r}; GET /simulator/v1/state lists all")
         return {}
-
-
-class VipuService:
-    """Serves a world."""
-
-    def __init__(self, world: World, calls: CallLog, address: str) -> None:
-        self._world = world
-        self._api = Api(world, address)
-        self._admin = Admin(world, calls)
-
-    @property
-    def request_seconds(self) -> float:
-        """How much later every call is answered."""
-        return self._world.settings.request_seconds
-
-    def route(self, http_method: str, path: str) -> Route:
-        """Return the call that a request means."""
-        return route(http_method, path)
-
-    def handle(self, found: Route, request: Request) -> dict[str, Any]:
-        """Return the body of the answer, with what the command is to play."""
-        body = self._api.handle(found, request)
-        fault = self._world.faults.take(COMMAND_FAULTS, target_of(found, request))
-        if fault is not None:
-            body["command"] = fault.as_json()
-        return body
-
-    def newer(self, found: Route, body: dict[str, Any], waited_seconds: float) -> dict[str, Any] | None:  # noqa: ARG002
-        """Return a create or remove as it is now while it goes on."""
-        is_over = "change" not in body or body["done"]
-        if is_over or waited_seconds >= self._world.settings.change_wait_seconds:
-            return None
-        return {**body, **self._api.change(body["change"])}
-
-    def admin(self, request: Request) -> dict[str, Any]:
-        """Answer the simulator's own API."""
-        return self._admin.handle(request)
-
-    def malformed(self, message: str) -> errors.VipuRefusalError:
-        """Return the refusal of what is no request."""
-        return errors.invalid(message)
-
-    def broken(self, fault: BaseFault) -> errors.VipuRefusalError:
-        """Return the refusal that a fault answers with."""
-        return errors.VipuRefusalError("Unavailable", fault.message or "transport is closing")
-
-    def fault_of(self, found: Route, request: Request) -> Fault | None:
-        """Return what is to happen to a call, and count it."""
-        return self._world.faults.take(CALL_FAULTS, target_of(found, request))
 
 
 class VipuSimulator(LocalSimulator[World, VipuSettings]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -62,7 +61,6 @@ class FaultKind(StrEnum):
     """The command writes without end."""
 
 
-CALL_FAULTS = faults.CALL_FAULTS
 CREATE_FAULTS = (FaultKind.CREATE_FAILS, FaultKind.CREATE_LEAKS, FaultKind.CREATE_STUCK, FaultKind.ACTIVE_LATE)
 REMOVE_FAULTS = (FaultKind.REMOVE_LATE, FaultKind.REMOVE_LEAKS)
 COMMAND_FAULTS = (
@@ -94,9 +92,3 @@ class Fault(faults.BaseFault):
     name: str | None = None
     grpc_code: str = "Internal"
     exit_code: int = 0
-
-    def strikes(self, target: Target) -> bool:
-        """Tell whether the fault is meant for such a call or partition."""
-        return (self.method is None or self.method == target.method) and (
-            self.name is None or (target.name is not None and re.fullmatch(self.name, target.name) is not None)
-        )

@@ -25,7 +25,13 @@ from rehearsal.simulators.vipu.records import ANYBODY, AllocationView, Asked, Ca
 from rehearsal.simulators.vipu.settings import FIRST, IPUS_OF_AGENT, VipuSettings
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_ACTIVE_STATE = "ACTIVE"
+#: The words for phases; the real ones are not known but for ACTIVE.
+_STATES = {
+    Phase.CREATING: "PENDING",
+    Phase.ACTIVE: "ACTIVE",
+    Phase.REMOVING: "REMOVING",
+    Phase.BROKEN: "ERROR",
+}
 _OUTCOMES_KEPT = 10_000
 
 
@@ -139,28 +145,24 @@ class World(BaseWorld[VipuSettings, Fault]):
 
     def outcome(self, number: int) -> Outcome:
         """Return how a create or remove ended, or when it will."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return self._outcomes[number]
 
     # -- what a rehearsal sees and does ----------------------------------------------------------------------------
 
     def all_partitions(self) -> tuple[PartitionView, ...]:
         """Return all partitions, as they are, also while the server is down."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return tuple(self._view_of(item) for item in self._partitions.values())
 
     def all_allocations(self) -> tuple[AllocationView, ...]:
         """Return all allocations, also while the server is down."""
-        with self._lock:
-            self.now()
+        with self.moment():
             return tuple(self._view_of_allocation(item) for item in self._allocations.values())
 
     def release(self) -> None:
         """Let go on what was held by faults that are no longer in force."""
-        with self._lock:
-            now = self.now()
+        with self.moment() as now:
             in_force = {fault.fault_id for fault in self.faults.all()}
             for item in self._partitions.values():
                 if item.stuck_by and item.stuck_by not in in_force:
@@ -169,8 +171,7 @@ class World(BaseWorld[VipuSettings, Fault]):
 
     def mark(self, partition_id: str, *, state: str = "", phase: Phase | None = None) -> bool:
         """Give a partition another phase, or a word that lists have for it; False where there is none."""
-        with self._lock:
-            self.now()
+        with self.moment():
             found = self._partitions.get(partition_id)
             if found is None:
                 return False
@@ -180,8 +181,7 @@ class World(BaseWorld[VipuSettings, Fault]):
 
     def vanish(self, partition_id: str) -> bool:
         """Take a partition away as if it had never been; False where there is none."""
-        with self._lock:
-            now = self.now()
+        with self.moment() as now:
             found = self._partitions.pop(partition_id, None)
             if found is None:
                 return False
@@ -190,8 +190,7 @@ class World(BaseWorld[VipuSettings, Fault]):
 
     def restart(self, *, keeps_partitions: bool = True, down_seconds: float = 0.0) -> None:
         """Restart the server: it is out of reach for a while, what is under way breaks, all the rest may be lost."""
-        with self._lock:
-            now = self.now()
+        with self.moment() as now:
             for item in list(self._partitions.values()):
                 if item.change:
                     item.phase, item.stuck_by = Phase.BROKEN, ""
@@ -326,12 +325,6 @@ class World(BaseWorld[VipuSettings, Fault]):
         changed.change = 0
 
     def _view_of(self, item: _Partition) -> PartitionView:
-        words = {
-            Phase.CREATING: self._settings.creating_state,
-            Phase.ACTIVE: _ACTIVE_STATE,
-            Phase.REMOVING: self._settings.removing_state,
-            Phase.BROKEN: self._settings.error_state,
-        }
         return PartitionView(
             id=item.asked.id,
             number=item.number,
@@ -341,7 +334,7 @@ class World(BaseWorld[VipuSettings, Fault]):
             reconfigurable=item.asked.reconfigurable,
             user=item.user,
             phase=item.phase,
-            state=item.word or words[item.phase],
+            state=item.word or _STATES[item.phase],
             created_at=item.created_at,
             ipus=item.ipus,
         )

@@ -56,15 +56,6 @@ class VipuSettings(BaseSettings):
     placement: str = FIRST
     """Where among the places that fit: the `first`, or `scattered`, which is the worst for those that come later."""
 
-    creating_state: str = "PENDING"
-    """The word for a partition that is being made; the real one is not known."""
-
-    removing_state: str = "REMOVING"
-    """The word for a partition that is being removed; the real one is not known."""
-
-    error_state: str = "ERROR"
-    """The word for a partition that is broken; the real one is not known."""
-
     lists_allocations: bool = False
     """The list of partitions says in which allocation each is."""
 

@@ -13,10 +13,20 @@ from hypothesis import strategies as st
 from rehearsal.simulators.compute.faults import Fault, FaultKind
 from rehearsal.simulators.compute.model import World
 from rehearsal.simulators.compute.records import Loss, MachineView
-from rehearsal.simulators.compute.service import broken_invariants, inventory
+from rehearsal.simulators.compute.service import inventory
 from rehearsal.simulators.compute.settings import ComputeSettings
 from tests.support.clock import FakeClock
-from tests.support.compute import GROUPS, INSTANCES, POLICIES, TEMPLATES, Compute, group, policy, template
+from tests.support.compute import (
+    GROUPS,
+    INSTANCES,
+    POLICIES,
+    TEMPLATES,
+    Compute,
+    broken_invariants,
+    group,
+    policy,
+    template,
+)
 
 MODELS = ("STANDARD", "SPOT", "RESERVATION_BOUND", "FLEX_START")
 ROOM = 6
@@ -73,9 +83,6 @@ class Life:
             self.insert,
             self.insert,
             self.delete,
-            self.delete_instances,
-            self.recreate,
-            self.resize,
             self.set_metadata,
             self.lose,
             self.lose,
@@ -105,22 +112,6 @@ class Life:
 
     def delete(self) -> None:
         self.call("DELETE", f"{GROUPS}/{self.a_group()}")
-
-    def chosen(self, name: str) -> list[str]:
-        status, body = self.compute("POST", f"{GROUPS}/{name}/listManagedInstances")
-        members = [member["name"] for member in body.get("managedInstances", [])] if status == 200 else []
-        return members if self.rng.random() < 0.5 else members[: self.rng.randrange(4)]
-
-    def delete_instances(self) -> None:
-        name = self.a_group()
-        self.call("POST", f"{GROUPS}/{name}/deleteInstances", {"instances": self.chosen(name)})
-
-    def recreate(self) -> None:
-        name = self.a_group()
-        self.call("POST", f"{GROUPS}/{name}/recreateInstances", {"instances": self.chosen(name)})
-
-    def resize(self) -> None:
-        self.call("POST", f"{GROUPS}/{self.a_group()}/resize?size={self.rng.randrange(6)}")
 
     def set_metadata(self) -> None:
         machines = self.compute.world.machines()

@@ -9,7 +9,6 @@ import pytest
 
 from rehearsal.simulators.compute import names
 from rehearsal.simulators.compute.faults import Fault, FaultKind
-from rehearsal.simulators.compute.service import broken_invariants
 from tests.support.compute import (
     GROUPS,
     INSTANCES,
@@ -18,6 +17,7 @@ from tests.support.compute import (
     TEMPLATES,
     Compute,
     affinity,
+    broken_invariants,
     group,
     policy,
     template,
@@ -120,16 +120,6 @@ def test_groups_with_one_base_name_share_no_instance_name(compute: Compute, monk
     for name in "xy":
         compute.do("POST", GROUPS, group(name, 8, "INDIVIDUAL", None, baseInstanceName="vm"))
     assert len({member["name"] for name in "xy" for member in compute.members(name)}) == 16
-
-
-def test_older_rules_of_bulk_mode(make_compute: MakeCompute) -> None:
-    """With bulk_needs_assured_capacity, bulk mode is for reservation-bound and flex-start VMs alone."""
-    compute = make_compute(bulk_needs_assured_capacity=True)
-    compute.do("POST", POLICIES, policy())
-    compute.do("POST", TEMPLATES, template())
-    compute.do("POST", TEMPLATES, template("bound", model="RESERVATION_BOUND"))
-    assert "provisioning model STANDARD" in str(compute("POST", GROUPS, group()))
-    compute.do("POST", GROUPS, group(instanceTemplate="global/instanceTemplates/bound"))
 
 
 def test_a_slice_runs(compute: Compute) -> None:
@@ -341,129 +331,6 @@ def test_a_group_that_waits_is_deleted(compute: Compute) -> None:
     compute.pass_seconds(60)
     assert compute("GET", f"{GROUPS}/group")[0] == 404
     assert compute.world.machines() == ()
-
-
-def test_all_instances_are_deleted_and_the_slice_comes_again(compute: Compute) -> None:
-    """DeleteInstances of all leaves a group of size 0; a resize fills it again, with other names."""
-    compute.slice()
-    compute.pass_seconds(10)
-    before = [member["name"] for member in compute.members()]
-    compute.do(
-        "POST", f"{GROUPS}/group/deleteInstances", {"instances": [f"zones/us-east5-a/instances/{n}" for n in before]}
-    )
-    assert compute.get(f"{GROUPS}/group")["targetSize"] == 0
-    compute.pass_seconds(10)
-    assert (compute.members(), compute.status()["isStable"]) == ([], True)
-    compute.do("POST", f"{GROUPS}/group/resize?size=4")
-    compute.pass_seconds(10)
-    assert compute.statuses() == ["RUNNING"] * 4
-    assert not {*before} & {member["name"] for member in compute.members()}
-
-
-def test_queued_instances_are_deleted_by_name(compute: Compute) -> None:
-    """Placeholders can be deleted all together, which ends the wait."""
-    compute.world.faults.add(Fault(kind=FaultKind.STOCKOUT))
-    compute.slice()
-    compute.do("POST", f"{GROUPS}/group/deleteInstances", {"instances": [m["name"] for m in compute.members()]})
-    assert (compute.members(), compute.status()["bulkInstanceOperation"]) == ([], {"inProgress": False})
-
-
-def test_a_wait_is_cancelled_by_size_0(compute: Compute) -> None:
-    """As "View or cancel bulk creation" has it: the placeholders go, and the group is stable and empty."""
-    compute.world.faults.add(Fault(kind=FaultKind.STOCKOUT))
-    compute.slice()
-    compute.do("POST", f"{GROUPS}/group/resize?size=0")
-    assert (compute.members(), compute.status()["isStable"]) == ([], True)
-    compute.world.faults.clear()
-    compute.pass_seconds(60)
-    assert compute.members() == []
-
-
-@pytest.mark.parametrize(
-    ("verb", "wait_seconds", "chosen", "text"),
-    [
-        pytest.param("deleteInstances", 10, 1, "Should be equal to the gang size", id="delete one of a slice"),
-        pytest.param("deleteInstances", 0, 1, "bulk instance operation is in progress", id="delete while it comes"),
-        pytest.param("recreateInstances", 10, 1, "only together", id="recreate one of a slice"),
-        pytest.param("recreateInstances", 0, 4, "bulk instance operation is in progress", id="recreate while it comes"),
-        pytest.param("deleteInstances", 10, 0, "'instances' not specified", id="delete nothing"),
-        pytest.param("deleteInstances", 10, -1, "is not a member", id="delete another's"),
-    ],
-)
-def test_slices_do_not_come_apart(compute: Compute, verb: str, wait_seconds: float, chosen: int, text: str) -> None:
-    """What would leave a part of a slice is refused."""
-    compute.slice()
-    compute.pass_seconds(wait_seconds)
-    meant = [member["name"] for member in compute.members()][:chosen] if chosen >= 0 else ["somebody"]
-    status, answer = compute("POST", f"{GROUPS}/group/{verb}", {"instances": meant})
-    assert status == 400
-    assert text in answer["error"]["message"]
-    assert compute.get(f"{GROUPS}/group")["targetSize"] == 4
-
-
-def test_strangers_can_be_left_out(compute: Compute) -> None:
-    """With skipInstancesOnValidationError, instances that are not of the group are passed over; bad links are not."""
-    compute.slice()
-    compute.pass_seconds(10)
-    mine = [member["name"] for member in compute.members()]
-    body = {"instances": [*mine, "somebody"], "skipInstancesOnValidationError": True}
-    compute.do("POST", f"{GROUPS}/group/deleteInstances", body)
-    assert compute.get(f"{GROUPS}/group")["targetSize"] == 0
-    bad = {"instances": ["zones/us-east5-b/instances/x"], "skipInstancesOnValidationError": True}
-    assert "malformed" in str(compute("POST", f"{GROUPS}/group/deleteInstances", bad))
-
-
-def test_a_slice_is_recreated_under_the_same_names(compute: Compute) -> None:
-    """All VMs stop and go, and then all come again."""
-    compute.slice()
-    compute.pass_seconds(10)
-    before = compute.members()
-    compute.do("POST", f"{GROUPS}/group/recreateInstances", {"instances": [member["name"] for member in before]})
-    assert {member["currentAction"] for member in compute.members()} == {"RECREATING"}
-    assert compute.status()["bulkInstanceOperation"]["inProgress"]
-    compute.world.faults.add(Fault(kind=FaultKind.STOCKOUT))
-    compute.pass_seconds(20)
-    assert compute.statuses() == [""] * 4
-    compute.world.faults.clear()
-    compute.pass_seconds(20)
-    after = compute.members()
-    assert compute.statuses() == ["RUNNING"] * 4
-    assert [member["name"] for member in after] == [member["name"] for member in before]
-    assert not {member["id"] for member in after} & {member["id"] for member in before}
-
-
-@pytest.mark.parametrize(
-    ("size", "mode", "text"),
-    [
-        pytest.param("2", "BULK", "gang mode of size '4'", id="half a slice"),
-        pytest.param("8", "BULK", "can be added only to a group without any", id="more of a slice"),
-        pytest.param("-1", "BULK", "Must be a number", id="a negative size"),
-        pytest.param("", "BULK", "'size' not specified", id="no size"),
-        pytest.param("1001", "INDIVIDUAL", "Must be from 0 to 1000", id="too many"),
-    ],
-)
-def test_sizes_that_are_refused(compute: Compute, size: str, mode: str, text: str) -> None:
-    """A group gets only to sizes that its mode and slice allow."""
-    compute.slice(mode=mode, policy="policy" if mode == "BULK" else None)
-    compute.pass_seconds(10)
-    status, answer = compute("POST", f"{GROUPS}/group/resize?size={size}")
-    assert status == 400
-    assert text in answer["error"]["message"]
-
-
-def test_single_vms_come_and_go(compute: Compute) -> None:
-    """Without bulk mode and policy a group grows and shrinks by any number."""
-    compute.slice(mode="INDIVIDUAL", policy=None)
-    compute.pass_seconds(10)
-    compute.do("POST", f"{GROUPS}/group/resize?size=6")
-    compute.pass_seconds(10)
-    assert compute.statuses() == ["RUNNING"] * 6
-    one = compute.members()[2]["name"]
-    compute.do("POST", f"{GROUPS}/group/deleteInstances", {"instances": [one]})
-    compute.do("POST", f"{GROUPS}/group/recreateInstances", {"instances": [compute.members()[0]["name"]]})
-    compute.pass_seconds(20)
-    assert compute.statuses() == ["RUNNING"] * 5
-    assert one not in [member["name"] for member in compute.members()]
 
 
 def test_invariants_hold_at_every_moment(make_compute: MakeCompute) -> None:

@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from rehearsal.simulators.compute.faults import Fault, FaultKind
-from rehearsal.simulators.compute.service import touches
 from tests.support.compute import (
     GROUPS,
     INSTANCES,
-    MARK,
     OPERATIONS,
     POLICIES,
     PROJECT,
@@ -199,22 +197,6 @@ def test_an_operation_that_hangs_goes_on_when_the_fault_is_cleared(compute: Comp
         assert compute("GET", f"{GROUPS}/group")[0] == 404
 
 
-@pytest.mark.parametrize("kind", [FaultKind.OPERATION_NEVER_ENDS, FaultKind.OPERATION_ERROR])
-def test_actions_on_groups_can_hang_or_fail(compute: Compute, kind: FaultKind) -> None:
-    """DeleteInstances has no effect under either fault; one that hung has it when the fault is cleared."""
-    compute.slice()
-    compute.pass_seconds(10)
-    compute.world.faults.add(Fault(kind=kind, method="instanceGroupManagers.deleteInstances"))
-    names = [member["name"] for member in compute.members()]
-    compute.do("POST", f"{GROUPS}/group/deleteInstances", {"instances": names})
-    compute.pass_seconds(60)
-    assert (compute.statuses(), compute.get(f"{GROUPS}/group")["targetSize"]) == (["RUNNING"] * 4, 4)
-    compute.world.faults.clear()
-    compute.world.release()
-    compute.pass_seconds(60)
-    assert len(compute.members()) == (0 if kind is FaultKind.OPERATION_NEVER_ENDS else 4)
-
-
 def test_metadata_can_change_under_an_operation(compute: Compute) -> None:
     """Two changes with the same fingerprint are accepted, and the operation of the second fails."""
     compute.slice()
@@ -229,13 +211,11 @@ def test_metadata_can_change_under_an_operation(compute: Compute) -> None:
     assert compute.get(f"{INSTANCES}/{name}")["metadata"]["fingerprint"] != found["fingerprint"]
 
 
-def test_operations_are_listed_newest_first(compute: Compute) -> None:
-    """With orderBy and a filter, the last one that failed is found."""
+def test_operations_are_filtered(compute: Compute) -> None:
+    """A filter finds those of one type."""
     compute.do("POST", TEMPLATES, template("a"))
     compute.do("POST", TEMPLATES, template("b"))
     compute.do("DELETE", f"{TEMPLATES}/a")
-    listed = compute.get(f"{GLOBAL_OPERATIONS}?orderBy=creationTimestamp+desc")["items"]
-    assert [item["operationType"] for item in listed] == ["delete", "insert", "insert"]
     chosen = compute.get(f"{GLOBAL_OPERATIONS}?filter=operationType+%3D+delete")["items"]
     assert [item["targetLink"].rpartition("/")[2] for item in chosen] == ["a"]
 
@@ -252,12 +232,6 @@ def test_what_groups_do_is_listed_with_what_clients_do(make_compute: MakeCompute
     assert shown == [("bulkInsert", 503), ("insert", 200), ("insert", 503)]
     codes = {error["code"] for item in agents for error in item.get("error", {"errors": []})["errors"]}
     assert all(code.startswith("ZONE_RESOURCE_POOL_EXHAUSTED") for code in codes)
-    assert {operation.mark for operation in compute.world.all_operations()} == {MARK}
-    assert [touch.method for touch in touches(compute.world)] == [
-        "resourcePolicies.insert",
-        "instanceTemplates.insert",
-        *["instanceGroupManagers.insert"] * 2,
-    ]
 
 
 def test_time_passes_for_who_looks_at_the_world(compute: Compute) -> None:

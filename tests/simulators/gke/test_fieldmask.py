@@ -6,6 +6,7 @@ import pytest
 
 from rehearsal.simulators.gke import fieldmask, schema
 from rehearsal.simulators.gke.errors import ApiError
+from rehearsal.simulators.http.fieldmask import apply
 
 LIST = schema.message("ListNodePoolsResponse")
 BODY = {
@@ -59,7 +60,7 @@ BODY = {
 )
 def test_a_mask_selects(mask: str, want: object) -> None:
     """A mask leaves exactly what it names."""
-    assert want == fieldmask.apply(fieldmask.parse(mask, LIST), BODY)
+    assert want == apply(fieldmask.parse(mask, LIST), BODY)
 
 
 @pytest.mark.parametrize(

@@ -289,20 +289,6 @@ def test_a_delete_may_end_a_create_where_allowed(make_world: MakeWorld, clock: F
     assert status(world) == "gone"
 
 
-def test_labels_can_be_replaced(make_world: MakeWorld, clock: FakeClock) -> None:
-    """An update passes through RECONCILING and reaches the nodes."""
-    world, sink = make_world(create_seconds=0, update_seconds=1), RecordingSink()
-    world.create_pool(CLUSTER, slice_pool(config={"machineType": "ct5lp-hightpu-4t", "labels": {"a": "1"}}))
-    world.advance()
-    world.attach(sink)
-    world.update_labels(CLUSTER, "slice", {"b": "2"})
-    assert status(world) == "RECONCILING"
-    clock.advance(1)
-    pool = world.pool(CLUSTER, "slice")
-    assert ({"b": "2"}, {"a"}) == (pool.body["config"]["labels"], pool.dropped_labels)
-    assert len(sink.registered) == 4
-
-
 def test_preempted_nodes_stay_away(make_world: MakeWorld, clock: FakeClock) -> None:
     """Without repair, a preempted node is lost for good."""
     world, sink = make_world(create_seconds=0), RecordingSink()
@@ -537,11 +523,3 @@ def test_finished_operations_are_forgotten_at_last(make_world: MakeWorld, clock:
         clock.advance(1)
 
     assert [operation.pool for operation in world.all_operations()] == ["pool-3", "pool-4", "pool-5"]
-
-
-def test_no_operation_can_be_cancelled(make_world: MakeWorld) -> None:
-    """A create cannot be cancelled."""
-    world = make_world()
-    operation = world.create_pool(CLUSTER, slice_pool())
-    with pytest.raises(ApiError, match="cannot be cancelled"):
-        world.cancel("proj", "us-east5-a", operation.name)

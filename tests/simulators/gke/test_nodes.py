@@ -279,18 +279,6 @@ def test_preempted_and_deleted_nodes(kube: FakeKubeNodes, kubeconfig: Path) -> N
         assert preempted not in kube.nodes
 
 
-def test_new_labels_reach_the_nodes(kube: FakeKubeNodes, kubeconfig: Path) -> None:
-    """An update adds and takes labels on the Nodes."""
-    with Simulator(FAST.changed({"update_seconds": 0}), kubeconfig=kubeconfig) as gke:
-        create(gke, config={"machineType": "ct5lp-hightpu-4t", "labels": {"a": "1"}})
-        wait_for(lambda: runs(gke))
-        client = Client(gke.port)
-        client("PUT", f"{POOLS_PATH}/slice", {"labels": {"labels": {"b": "2"}}})
-        client.close()
-        wait_for(lambda: all(node["metadata"]["labels"].get("b") == "2" for node in kube.nodes.values()))
-        assert not any("a" in node["metadata"]["labels"] for node in kube.nodes.values())
-
-
 def test_leftovers_of_an_earlier_life_are_removed(kube: FakeKubeNodes, kubeconfig: Path) -> None:
     """A start removes simulated Nodes, and only those."""
     labels = {"cloud.google.com/gke-nodepool": "old"}

@@ -158,16 +158,6 @@ def test_a_list_shows_every_change(gke: Simulator, call: Client) -> None:
     wait_for(lambda: call("GET", path)[1] == {})
 
 
-def test_an_update_replaces_labels(call: Client) -> None:
-    """PUT with labels changes them; with anything else it is not implemented."""
-    create(call, config={"machineType": "ct5lp-hightpu-4t", "labels": {"a": "1"}})
-    wait_for(lambda: call("GET", f"{POOLS_PATH}/slice")[1]["status"] == "RUNNING")
-    call("PUT", "/simulator/v1/settings", {"update_seconds": 0})
-    assert call("PUT", f"{POOLS_PATH}/slice", {"labels": {"labels": {"b": "2"}}})[0] == 200
-    assert call("GET", f"{POOLS_PATH}/slice")[1]["config"]["labels"] == {"b": "2"}
-    assert call("PUT", f"{POOLS_PATH}/slice", {"imageType": "x"})[0] == 501
-
-
 @pytest.mark.parametrize(
     ("method", "path", "code"),
     [
@@ -179,7 +169,6 @@ def test_an_update_replaces_labels(call: Client) -> None:
         pytest.param("POST", "/simulator/v1/pools/none:preempt", 404, id="an unknown pool"),
         pytest.param("GET", "/simulator/v1/log?limit=no", 400, id="a limit that is no number"),
         pytest.param("GET", f"{OPERATIONS_PATH}/none", 404, id="an unknown operation"),
-        pytest.param("GET", "/v1/projects/proj/locations/us-east5-a/serverConfig", 200, id="server configuration"),
         pytest.param("GET", f"{POOLS_PATH}?alt=media", 400, id="another encoding"),
     ],
 )

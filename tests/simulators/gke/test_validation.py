@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from rehearsal.simulators.gke.capacity import FULL_RESERVATION_TEXTS, NOT_READY_TEXT
+from rehearsal.simulators.gke.capacity import FULL_RESERVATION_TEXTS
 from rehearsal.simulators.gke.errors import ApiError
-from rehearsal.simulators.gke.names import ClusterName, default_account
+from rehearsal.simulators.gke.names import ClusterName
 from rehearsal.simulators.gke.scopes import pulls_images
 from rehearsal.simulators.gke.settings import ACT_AS, FULL, SimulatorSettings
 from rehearsal.simulators.gke.validation import check_pool
+from rehearsal.simulators.http.google import NOT_READY_TEXT, default_account
 from rehearsal.simulators.http.settings import SettingsError
 from tests.support.simulator import reserved
 
@@ -479,13 +480,6 @@ def test_nodes_without_a_scope_pull_no_images(scopes: list[str] | None, want: bo
     """GKE adds those of logging and monitoring alone."""
     config = {} if scopes is None else {"oauthScopes": [f"https://www.googleapis.com/auth/{each}" for each in scopes]}
     assert pulls_images(pool(config=config)) is want
-
-
-def test_single_host_placement_can_be_accepted() -> None:
-    """Where the settings say so, a topology on a single-host pool is taken."""
-    settings = SimulatorSettings(accept_single_host_placement=True)
-
-    assert check_pool(pool(topology="2x2", count=1), ZONAL, settings, {}).topology == "2x2"
 
 
 def test_a_regional_cluster_spreads_ordinary_pools() -> None:

@@ -46,7 +46,7 @@ class Stage:
         items = [{"key": key, "value": value} for key, value in self.cluster.metadata(**metadata).items()]
         self.compute.do("POST", POLICIES, policy())
         self.compute.do("POST", TEMPLATES, template(metadata={"items": items}))
-        self.compute.do("POST", GROUPS, group())
+        self.compute.do("POST", GROUPS, group(instanceLifecyclePolicy={"defaultActionOnFailure": "REPAIR"}))
 
     def requests(self) -> int:
         """Return how often a certificate was asked for."""
@@ -100,8 +100,7 @@ def test_other_machines_of_the_same_names_join_anew(compute: Compute) -> None:
     assert stage.ready() == ["True"] * 4
     assert stage.requests() == 4
     compute.world.change_settings({"graceful_shutdown": True})
-    links = [f"https://www.googleapis.com{INSTANCES}/{name}" for name in names]
-    compute.do("POST", f"{GROUPS}/group/recreateInstances", {"instances": links})
+    compute.world.lose(names[0], Loss.DELETED)
     stage.live(60)
     assert stage.requests() == 8
     assert stage.ready() == ["True"] * 4

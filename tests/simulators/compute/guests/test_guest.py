@@ -40,7 +40,6 @@ class Machine:
             address="10.128.0.9",
             metadata=self.cluster.metadata(),
             group="slice",
-            mark="",
             machine_type="ct6e-standard-4t",
             chips=4,
         )

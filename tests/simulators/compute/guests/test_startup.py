@@ -36,7 +36,6 @@ def machine(**changes: str) -> MachineView:
         address="10.128.0.9",
         metadata=CLUSTER.metadata(**changes),
         group="slice",
-        mark="",
         machine_type="ct6e-standard-4t",
         chips=4,
     )

@@ -1,4 +1,4 @@
-"""What every simulator's own API has: settings, faults, the log of calls, and counts of them.
+"""What a server serves: the calls of a service, and what the own API of every simulator has.
 
     GET    /simulator/v1/settings                   PUT changes those that the body names
     GET    /simulator/v1/faults                     POST adds one, DELETE clears all; DELETE .../faults/ID one
@@ -15,20 +15,21 @@ from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
 from rehearsal.simulators.http.calls import CallLog
-from rehearsal.simulators.http.exchange import RefusalError, Request
-from rehearsal.simulators.http.faults import BaseFault, FaultError
-from rehearsal.simulators.http.server import ADMIN_PREFIX
+from rehearsal.simulators.http.exchange import RefusalError, Request, Route
+from rehearsal.simulators.http.faults import CALL_FAULTS, BaseFault, FaultError
 from rehearsal.simulators.http.settings import BaseSettings, SettingsError
 from rehearsal.simulators.http.world import BaseWorld
 
+#: Where every simulator has its own API.
+ADMIN_PREFIX = "/simulator/v1/"
 _DEFAULT_LIMIT = 200
 
 
 World = TypeVar("World", bound=BaseWorld[Any, Any])
 
 
-class BaseAdmin(ABC, Generic[World]):
-    """Answers a simulator's own API, as far as all have the same."""
+class BaseService(ABC, Generic[World]):
+    """Serves a world. Whatever it refuses it raises as a RefusalError."""
 
     fault_type: type[BaseFault]
 
@@ -36,9 +37,39 @@ class BaseAdmin(ABC, Generic[World]):
         self._world = world
         self._calls = calls
 
+    @property
+    def request_seconds(self) -> float:
+        """How much later every call is answered."""
+        seconds: float = self._world.settings.request_seconds
+        return seconds
+
+    @abstractmethod
+    def route(self, http_method: str, path: str) -> Route:
+        """Return the call that a request means."""
+
+    @abstractmethod
+    def handle(self, found: Route, request: Request) -> dict[str, Any]:
+        """Return the body of the answer."""
+
+    def newer(self, found: Route, body: dict[str, Any], waited_seconds: float) -> dict[str, Any] | None:  # noqa: ARG002
+        """Return another body for a call that waits for something; None answers with this one."""
+        return None
+
+    @abstractmethod
+    def target_of(self, found: Route, request: Request) -> Any:
+        """Return what faults see of a call."""
+
+    def fault_of(self, found: Route, request: Request) -> Any:
+        """Return what is to happen to a call, and count it; None for nothing."""
+        return self._world.faults.take(CALL_FAULTS, self.target_of(found, request))
+
+    @abstractmethod
+    def broken(self, fault: BaseFault) -> RefusalError:
+        """Return the refusal that a fault answers with."""
+
     @abstractmethod
     def invalid(self, message: str) -> RefusalError:
-        """Return the refusal of a mistake, in the form of the service."""
+        """Return the refusal of a mistake, or of what is no request, in the form of the service."""
 
     @abstractmethod
     def not_found(self, message: str) -> RefusalError:
@@ -48,8 +79,8 @@ class BaseAdmin(ABC, Generic[World]):
     def act(self, http_method: str, path: str, body: object) -> dict[str, Any] | None:
         """Answer what only this simulator has; None for what it has not. The path is without the prefix."""
 
-    def handle(self, request: Request) -> dict[str, Any]:
-        """Return the body of the answer."""
+    def admin(self, request: Request) -> dict[str, Any]:
+        """Answer the simulator's own API, under ADMIN_PREFIX."""
         path = request.path.removeprefix(ADMIN_PREFIX)
         own = self.act(request.http_method, path, request.body)
         if own is not None:

@@ -1,0 +1,141 @@
+"""What the simulated services of Google have in common: names, numbers, errors, settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+import zlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rehearsal.simulators.http.settings import BaseSettings
+
+COMPUTE_API = "https://www.googleapis.com/compute/v1"
+NAME_PATTERN = "(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)"
+RESERVATION_KEY = "compute.googleapis.com/reservation-name"
+NOT_READY_TEXT = "The operation requires reservation to be in READY state"
+#: google.rpc.Code by name: its number, its HTTP status, and the legacy `reason` that Google puts into `errors`. Of
+#: those with one HTTP status the first is the usual one.
+STATUSES = {
+    "INVALID_ARGUMENT": (3, 400, "badRequest"),
+    "FAILED_PRECONDITION": (9, 400, "failedPrecondition"),
+    "OUT_OF_RANGE": (11, 400, "outOfRange"),
+    "UNAUTHENTICATED": (16, 401, "authError"),
+    "PERMISSION_DENIED": (7, 403, "forbidden"),
+    "NOT_FOUND": (5, 404, "notFound"),
+    "ALREADY_EXISTS": (6, 409, "alreadyExists"),
+    "ABORTED": (10, 409, "aborted"),
+    "RESOURCE_EXHAUSTED": (8, 429, "rateLimitExceeded"),
+    "CANCELLED": (1, 499, "cancelled"),
+    "INTERNAL": (13, 500, "backendError"),
+    "UNKNOWN": (2, 500, "backendError"),
+    "UNIMPLEMENTED": (12, 501, "notImplemented"),
+    "UNAVAILABLE": (14, 503, "backendError"),
+    "DEADLINE_EXCEEDED": (4, 504, "backendError"),
+}
+_OF_HTTP = {http: status for status, (_, http, _) in reversed(STATUSES.items())} | {412: "FAILED_PRECONDITION"}
+_NAME = re.compile(NAME_PATTERN)
+_ZONE = re.compile(r"[a-z]+-[a-z]+\d+-[a-z][a-z0-9]*")
+_LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+_RUN_SECONDS = (30, 120 * 24 * 3600)
+_FLEX_RUN_SECONDS = (600, 7 * 24 * 3600)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoogleSettings(BaseSettings):
+    """What all simulated services of Google can be told about themselves."""
+
+    project: str | None = None
+    """The one project served; None serves any."""
+
+    pending_seconds: float = 0.0
+    """How long an operation is PENDING before it is RUNNING."""
+
+    service_accounts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Service accounts that cannot be used: "forbidden" (the caller may not act as it) or "missing"."""
+
+    denied_permissions: Collection[str] = ()
+    """IAM permissions that clients do not have, on whatever resource: calls that need them are refused."""
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with them."""
+        return [
+            f"service_accounts: {account!r} has {state!r}, which is neither forbidden nor missing"
+            for account, state in self.service_accounts.items()
+            if state not in ("forbidden", "missing")
+        ]
+
+
+def is_name(text: str) -> bool:
+    """Tell whether a text can be a resource's name."""
+    return _NAME.fullmatch(text) is not None
+
+
+def is_label(key: str, value: str) -> bool:
+    """Tell whether Compute Engine would put a label on a VM."""
+    return _LABEL_KEY.fullmatch(key) is not None and _LABEL_VALUE.fullmatch(value) is not None
+
+
+def is_zone(text: str) -> bool:
+    """Tell a zone (us-east5-a, us-central1-ai1a) from a region (us-east5)."""
+    return _ZONE.fullmatch(text) is not None
+
+
+def project_number(project: str) -> str:
+    """Return a stable twelve-digit number for a project."""
+    return str(100_000_000_000 + zlib.crc32(project.encode()) * 181 % 900_000_000_000)
+
+
+def numbered(path: str, project: str) -> str:
+    """Return a path with the project's number in place of its name."""
+    return path.replace(f"projects/{project}/", f"projects/{project_number(project)}/", 1)
+
+
+def default_account(project: str) -> str:
+    """Return Compute Engine's default service account of a project."""
+    return f"{project_number(project)}-compute@developer.gserviceaccount.com"
+
+
+def number_of(text: str) -> int:
+    """Return a stable nineteen-digit number, as ids of resources are."""
+    return 10**18 + int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+
+
+def run_seconds(*, flex_start: bool) -> tuple[int, int]:
+    """Return the shortest and the longest time for which VMs can be asked for."""
+    return _FLEX_RUN_SECONDS if flex_start else _RUN_SECONDS
+
+
+def full_reservation_text(name: str) -> str:
+    """Return what is said of a reservation that is used up."""
+    return f"Specified reservation '{name}' does not have available resources for the request."
+
+
+def canonical(status: str) -> tuple[int, int, str]:
+    """Return code, HTTP status and reason of a canonical status; those of UNKNOWN for what is none."""
+    return STATUSES.get(status, STATUSES["UNKNOWN"])
+
+
+def status_of_http(code: int) -> str:
+    """Return the canonical status that goes with an HTTP status."""
+    return _OF_HTTP.get(code, "UNKNOWN")
+
+
+def error_body(
+    code: int,
+    message: str,
+    reason: str,
+    *,
+    status: str,
+    details: Sequence[Mapping[str, Any]],
+    domain: str = "global",
+) -> dict[str, Any]:
+    """Return the JSON body of a refusal; the canonical status comes with details alone."""
+    entry = {"message": message, "domain": domain, "reason": reason}
+    error: dict[str, Any] = {"code": code, "message": message, "errors": [entry]}
+    if details:
+        error |= {"status": status, "details": [dict(item) for item in details]}
+    return {"error": error}
