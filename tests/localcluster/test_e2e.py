@@ -329,7 +329,7 @@ def test_no_component_outlives_the_command(tmp_path: Path, signal_number: int) -
     command = [
         sys.executable,
         "-m",
-        "rehearsal.localcluster",
+        "rehearsal",
         "up",
         "--no-jobset",
         "--directory",
@@ -353,7 +353,7 @@ def test_the_command_ends_when_a_component_does(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "rehearsal.localcluster",
+        "rehearsal",
         "up",
         "--no-jobset",
         "--directory",
