@@ -246,7 +246,7 @@ class Ground:
     def sent(self) -> dict[str, dict[str, Any]]:
         """Return the bodies that the creators of all pools sent."""
         world = self.gke.world
-        with world.frozen():
+        with world.moment():
             return {name: pool.body for each in world._clusters.values() for name, pool in each.pools.items()}
 
     def make_pool(self, body: dict[str, Any]) -> None:
@@ -278,7 +278,7 @@ class Ground:
     def let_pass(self, seconds: float) -> datetime:
         """Let happen in GKE at once what it would do within so many seconds; return when."""
         world = self.gke.world
-        with world.frozen():
+        with world.moment():
             now = datetime.now(UTC)
             world.timeline.run(now + timedelta(seconds=seconds))
         return now
