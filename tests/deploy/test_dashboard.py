@@ -15,7 +15,6 @@ from deploy import chart, dashboard
 from provisioner.slices.metrics import PREFIX, Metrics
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, NAMESPACE, only
-from tests.slices.test_metrics import SETTERS
 
 #: Labels that Prometheus gives to what it scrapes; `cluster` where it is told to.
 _OF_THE_SCRAPE = {"cluster", "namespace", "pod"}
@@ -35,15 +34,14 @@ _BY = re.compile(r"\bby \(([^)]*)\)")
 
 def _exposed() -> dict[str, set[str]]:
     """Return every series that the controller can export, with its labels."""
-    metrics = Metrics(version="test")
-    for setter in SETTERS:
-        setter.values[0](metrics)
-    return {
-        sample.name: set(sample.labels)
-        for family in metrics.registry.collect()
-        for sample in family.samples
-        if not sample.name.endswith("_created")
-    }
+    found: dict[str, set[str]] = {}
+    for each in Metrics(version="test").registry.described:
+        name, labels = each.name.removesuffix("_total"), set(each.labels)
+        if each.kind == "histogram":
+            found |= {f"{name}_bucket": labels | {"le"}, f"{name}_sum": labels, f"{name}_count": labels}
+        else:
+            found[f"{name}_total" if each.kind == "counter" else each.name] = labels
+    return found
 
 
 def _panels() -> list[dict[str, Any]]:
