@@ -22,7 +22,7 @@ from provisioner.model.capacity import FailureKind
 from provisioner.nodegroups.metrics import PREFIX as NODE_GROUPS_PREFIX
 from provisioner.partitions.metrics import PREFIX as PARTITIONS_PREFIX
 from provisioner.slices.metrics import PREFIX
-from provisioner.webhook.metrics import PREFIX as WEBHOOK_PREFIX
+from provisioner.webhook.app import PREFIX as WEBHOOK_PREFIX
 
 _DEPLOY = Path(__file__).parent
 #: The chart can read no file outside of its own folder.

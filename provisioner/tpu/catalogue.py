@@ -4,6 +4,12 @@ Chips a VM, single-host topologies, vCPU, memory and disks are those of GKE's ow
 (GoogleCloudPlatform/cluster-autoscaler). It holds no list of topologies; those come from cluster-toolkit, xpk and the
 Cloud TPU documentation: a fixed list for 2-D generations, a rule with a maximum of 4x4x4 cubes for 3-D ones. Where
 sources disagree a comment says what is followed.
+
+The 3-D topologies that Google's own tools list.
+
+GKE publishes a rule for slices of whole cubes, and its autoscaler holds no list. These are the slices that xpk makes by
+default and, for tpu7x, also those of a reference list for this provisioner; the two differ, so both count. The one
+v4 slice beyond xpk's list, 16x16x16, is a whole pod.
 """
 
 from __future__ import annotations
@@ -12,7 +18,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from provisioner.tpu import documented
 from provisioner.tpu.topology import Topology
 
 _PD = ("pd-standard", "pd-balanced", "pd-ssd")
@@ -28,6 +33,41 @@ LONGEST_AXIS = 256
 _TWO_DIMENSIONAL = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 #: One report only, which calls them podslices; GKE's autoscaler knows the machine type but lists no topologies.
 _V3_SLICE = ("4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32", "32x64")
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+BELOW_CUBE = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
+
+V4 = (*BELOW_CUBE, *_words("4x4x4 4x4x8 4x8x8 8x8x8 8x8x12 8x8x16 8x16x16 16x16x16"))
+
+V5P = (
+    *BELOW_CUBE,
+    *_words("""
+    4x4x4 4x4x8 4x4x12 4x8x8 4x4x20 4x8x12 4x4x28 8x8x8 4x12x12 4x8x20 4x4x44 8x8x12 4x4x52 4x8x28 4x12x20 8x8x16
+    4x4x68 8x12x12 4x4x76 8x8x20 4x12x28 4x8x44 4x4x92 8x12x16 4x20x20 4x8x52 12x12x12 8x8x28 4x4x116 8x12x20
+    4x4x124 8x16x16 4x12x44 4x8x68 4x20x28 12x12x16 4x4x148 4x8x76 4x12x52 8x16x20 4x4x164 8x12x28 4x4x172 8x8x44
+    12x12x20 4x8x92 4x4x188 12x16x16 4x28x28 8x20x20 4x12x68 8x8x52 4x4x212 12x12x24 4x20x44 8x16x28 4x12x76
+    4x8x116 4x4x236 12x16x20 4x4x244 4x8x124 12x12x28 16x16x16 4x20x52 8x12x44 8x8x68 4x12x92 8x20x28 12x16x24
+    4x8x148 12x20x20 8x8x76 4x28x44 8x12x52 16x16x20 12x12x36 4x8x164 12x16x28 4x20x68 4x8x172 4x12x116 8x16x44
+    12x20x24 4x28x52 8x8x92 4x12x124 4x8x188 4x20x76 16x16x24 12x24x24 16x20x28
+    """),
+)
+
+TPU7X = (
+    "1x1x1",
+    *V5P,
+    "16x16x32",
+    "16x24x24",
+    *_words("""
+    4x4x16 4x4x24 4x8x16 4x4x32 4x12x16 4x8x24 4x8x32 4x16x16 4x12x24 4x16x20 8x8x24 4x16x24 8x8x32 4x16x32 8x12x24
+    8x16x24 8x16x32
+    """),
+)
+
+TPU7 = ("1x1x1", *BELOW_CUBE, "4x4x4", "4x4x8", "4x4x12", "4x4x16", "4x8x8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +179,8 @@ _ALL = (
         label="tpu-v4-podslice",
         generation="v4",
         machine_types=(_machine("ct4p-hightpu-4t", 4, "2x2x1", 240, 407, (*_PD, *_HYPERDISK), flex_start=False),),
-        listed_topologies=documented.BELOW_CUBE,
-        documented_topologies=documented.V4,
+        listed_topologies=BELOW_CUBE,
+        documented_topologies=V4,
         max_cubes=64,
         # xpk lists unsorted topologies too; the documentation and cluster-toolkit want them sorted.
         any_order=True,
@@ -171,8 +211,8 @@ _ALL = (
         generation="v5p",
         # cluster-toolkit lists ct5p-hightpu-1t and -2t too; GKE's autoscaler does not, so they are left out.
         machine_types=(_machine("ct5p-hightpu-4t", 4, "2x2x1", 208, 448, _PD_FAST),),
-        listed_topologies=documented.BELOW_CUBE,
-        documented_topologies=documented.V5P,
+        listed_topologies=BELOW_CUBE,
+        documented_topologies=V5P,
         max_cubes=140,
     ),
     Accelerator(
@@ -193,8 +233,8 @@ _ALL = (
             _machine("tpu7x-standard-4t", 4, "2x2x1", 224, 992, _HYPERDISK),
             _machine("tpu7x-ultranet-4t", 4, "2x2x1", 224, 992, _HYPERDISK, only_on_request=True),
         ),
-        listed_topologies=("1x1x1", *documented.BELOW_CUBE),
-        documented_topologies=documented.TPU7X,
+        listed_topologies=("1x1x1", *BELOW_CUBE),
+        documented_topologies=TPU7X,
         max_cubes=144,
         workload_policy=True,
     ),
@@ -205,8 +245,8 @@ _ALL = (
             _machine("tpu7-standard-1t", 1, "1x1x1", 56, 240, _HYPERDISK),
             _machine("tpu7-standard-4t", 4, "2x2x1", 224, 960, _HYPERDISK),
         ),
-        listed_topologies=("1x1x1", *documented.BELOW_CUBE),
-        documented_topologies=documented.TPU7,
+        listed_topologies=("1x1x1", *BELOW_CUBE),
+        documented_topologies=TPU7,
         max_cubes=4,
         workload_policy=True,
     ),

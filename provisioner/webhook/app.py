@@ -1,4 +1,7 @@
-"""Putting the webhook server together, starting it, and ending in good order."""
+"""Putting the webhook server together, starting it, and ending in good order.
+
+Every metric of the webhook server.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,7 @@ from provisioner.partitions.admission.review import review_pod as review_pod_wit
 from provisioner.runtime import process
 from provisioner.runtime.endpoints import EndpointApp
 from provisioner.runtime.http import HttpServer, Limits, ServerError, parse_address
+from provisioner.runtime.metrics import Registry
 from provisioner.runtime.repeats import Repeats
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from provisioner.settings.webhook import WebhookSettings
@@ -40,7 +44,6 @@ from provisioner.slices.admission.jobs import JobChanges, jobset_to_read, review
 from provisioner.slices.admission.validation import Judge, Mode, review_scale, review_workload
 from provisioner.slices.offline.assumed import settings_by_object
 from provisioner.slices.suppliers.rules import rules_of
-from provisioner.webhook.metrics import Metrics
 from provisioner.workloads.owners import controller_of
 
 _log = structlog.get_logger(__name__)
@@ -59,6 +62,44 @@ _LIMITS = Limits(
 _READ_TIMEOUTS = Timeouts(connect_seconds=1.0, read_seconds=2.0)
 _STOPPED = "the thread that keeps the certificates has ended"
 _DATED = "the certificate may not be trusted any more: it was not looked at for long, or it ended"
+
+
+PREFIX = "tpu_provisioner_webhook_"
+OUTCOMES = ("admitted", "patched", "warned", "denied", "malformed", "failed")
+_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Metrics:
+    """The metrics of one process; setters may be called from any thread."""
+
+    def __init__(self, *, version: str) -> None:
+        self.registry = registry = Registry(PREFIX, version=version)
+        self._reviews = registry.counter("reviews", "Reviews by webhook and what became of them.", "hook", "outcome")
+        self._seconds = registry.histogram(
+            "review_duration_seconds", "Time from a whole review to its answer.", _BUCKETS, "hook"
+        )
+        self._problem = registry.gauge(
+            "certificates_problem", "1: the certificates are not as they should be; the log says why."
+        )
+
+    def know(self, hook: str) -> None:
+        """Show a webhook before its first review."""
+        for outcome in OUTCOMES:
+            self._reviews.labels(hook, outcome)
+        self._seconds.labels(hook)
+
+    def reviewed(self, hook: str, outcome: str, seconds: float) -> None:
+        """Count a review."""
+        self._reviews.labels(hook, outcome).inc()
+        self._seconds.labels(hook).observe(seconds)
+
+    def certificates(self, problem: str) -> None:
+        """Show whether there is a problem with the certificates."""
+        self._problem.set(bool(problem))
+
+    def exposition(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
+        return self.registry.exposition()
 
 
 class Certificates(Protocol):

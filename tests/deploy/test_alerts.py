@@ -17,7 +17,7 @@ from deploy import alerts, chart
 from provisioner.nodegroups.metrics import Metrics as NodeGroupMetrics
 from provisioner.partitions.metrics import Metrics as PartitionMetrics
 from provisioner.slices.metrics import PREFIX, Metrics
-from provisioner.webhook.metrics import Metrics as WebhookMetrics
+from provisioner.webhook.app import Metrics as WebhookMetrics
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, NAMESPACE, only
 

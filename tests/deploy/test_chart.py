@@ -22,7 +22,7 @@ from provisioner.settings import OPTIONS, Option, SettingsError, read_settings
 from provisioner.settings.nodegroups import OPTIONS as NODE_GROUP_OPTIONS
 from provisioner.slices.metrics import Metrics
 from provisioner.slices.preflight.in_kubernetes import rights_used
-from provisioner.webhook.metrics import Metrics as WebhookMetrics
+from provisioner.webhook.app import Metrics as WebhookMetrics
 from rehearsal.demos import Rehearsal
 from tests.deploy import tools
 from tests.deploy.kit import NAMESPACE, Recorder, only, rights, sources_of_scrapes

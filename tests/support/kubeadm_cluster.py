@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
-from rehearsal.authority import Authority
+from rehearsal.localcluster.credentials import Authority
 from rehearsal.simulators.compute.guests import joining
 from rehearsal.simulators.compute.guests.client import JSON, Access
 from rehearsal.simulators.compute.guests.errors import ServerError

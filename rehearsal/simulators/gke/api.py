@@ -3,21 +3,27 @@
 Compute Engine's for workload policies and reservations, and the tests of IAM permissions, are served beside them, at
 the same address. Transport-free: `Api.handle` takes a parsed request and returns a JSON body or raises an ApiError.
 Methods that node pools don't need answer UNIMPLEMENTED.
+
+Partial responses, checked against the messages of the API.
+
+A mask that names a field the message doesn't have is refused, as Google does, so that a client's typing mistake shows.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
 
-from rehearsal.simulators.gke import fieldmask, permissions, schema, wire
+from rehearsal.simulators.gke import permissions, schema, wire
 from rehearsal.simulators.gke.errors import ApiError, FieldViolation
 from rehearsal.simulators.gke.model import World
 from rehearsal.simulators.gke.names import ClusterName
 from rehearsal.simulators.gke.policies import RegionName
+from rehearsal.simulators.http import fieldmask
 from rehearsal.simulators.http.exchange import Request, Route
-from rehearsal.simulators.http.fieldmask import apply
+from rehearsal.simulators.http.fieldmask import Mask, MaskError, apply
 
 _SCOPE = r"/v1/projects/(?P<project>[^/:]+)/locations/(?P<location>[^/:]+)"
 _CLUSTER = rf"{_SCOPE}/clusters/(?P<cluster>[^/:]+)"
@@ -25,6 +31,29 @@ _POOL = rf"{_CLUSTER}/nodePools/(?P<pool>[^/:]+)"
 _OPERATION = rf"{_SCOPE}/operations/(?P<operation>[^/:]+)"
 _POLICIES = r"/compute/v1/projects/(?P<project>[^/:]+)/regions/(?P<region>[^/:]+)/resourcePolicies"
 _RESERVATION = r"/compute/v1/projects/(?P<project>[^/:]+)/zones/(?P<zone>[^/:]+)/reservations/(?P<reservation>[^/:]+)"
+
+
+# Clients send the same few masks again and again; nobody changes a mask that was parsed.
+@functools.lru_cache(maxsize=256)
+def parse(text: str, descriptor: schema.Descriptor) -> Mask:
+    """Return the mask that the text spells, checked against the message; an empty one selects everything."""
+    try:
+        return fieldmask.tree([_canonical(path, descriptor) for path in fieldmask.paths(text)])
+    except MaskError as error:
+        raise _refusal(str(error)) from error
+
+
+def _canonical(path: tuple[str, ...], descriptor: schema.Descriptor) -> tuple[str, ...]:
+    canonical = schema.canonical_path(descriptor, path)
+    if canonical is None:
+        raise _refusal("/".join(path))
+    return canonical
+
+
+def _refusal(path: str) -> ApiError:
+    description = f"Error expanding 'fields' parameter. Cannot find matching fields for path '{path}'."
+    violations = (FieldViolation(path=path, description=description),)
+    return ApiError("INVALID_ARGUMENT", "Request contains an invalid argument.", violations=violations)
 
 
 def cluster_of(found: Route) -> ClusterName:
@@ -200,7 +229,7 @@ class _Output:
         query, headers = request.query, request.headers
         self._descriptor = schema.message(message)
         self.mask_text = query.get("fields") or query.get("$fields") or headers.get("x-goog-fieldmask", "")
-        self.mask = fieldmask.parse(self.mask_text, self._descriptor) if self.mask_text else {}
+        self.mask = parse(self.mask_text, self._descriptor) if self.mask_text else {}
         alt = query.get("$alt") or query.get("alt") or "json"
         form, _, options = alt.partition(";")
         if form != "json":

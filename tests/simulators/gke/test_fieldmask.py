@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rehearsal.simulators.gke import fieldmask, schema
+from rehearsal.simulators.gke import api, schema
 from rehearsal.simulators.gke.errors import ApiError
 from rehearsal.simulators.http.fieldmask import apply
 
@@ -60,7 +60,7 @@ BODY = {
 )
 def test_a_mask_selects(mask: str, want: object) -> None:
     """A mask leaves exactly what it names."""
-    assert want == apply(fieldmask.parse(mask, LIST), BODY)
+    assert want == apply(api.parse(mask, LIST), BODY)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_mask_selects(mask: str, want: object) -> None:
 def test_a_wrong_mask_is_refused(mask: str) -> None:
     """A mask that doesn't fit the message is an invalid argument that names the path."""
     with pytest.raises(ApiError) as caught:
-        fieldmask.parse(mask, LIST)
+        api.parse(mask, LIST)
 
     assert caught.value.status == "INVALID_ARGUMENT"
     assert "Cannot find matching fields for path" in caught.value.violations[0].description

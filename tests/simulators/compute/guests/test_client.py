@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rehearsal.authority import Authority, write
+from rehearsal.localcluster.credentials import Authority, write
 from rehearsal.simulators.compute.guests.client import MERGE, Access, HttpsClient
 from rehearsal.simulators.compute.guests.errors import ServerError
 
