@@ -206,6 +206,14 @@ def test_the_server_ends_while_the_api_server_hangs(tmp_path: Path, capfd: pytes
         assert capfd.readouterr() == ("", "")
         for each in sent:
             each.close()
+    # What they log goes to this test's output, which must not be closed meanwhile.
+    wait_for(lambda: _reviews(webhook) == len(names))
+
+
+def _reviews(webhook: WebhookServer) -> float:
+    """Count the reviews that have ended."""
+    families = {each.name: each for each in webhook.metrics.registry.collect()}
+    return sum(each.value for each in families[f"{app.PREFIX}reviews"].samples if each.name.endswith("_total"))
 
 
 def test_without_a_certificate_the_server_is_not_ready(kube: FakeKube, tmp_path: Path):
