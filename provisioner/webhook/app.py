@@ -246,7 +246,7 @@ def _read_owner(api: Api, key: OwnerKey) -> Mapping[str, Any] | None:
         raise OwnerError(str(error)) from error
 
 
-def _admitted_unread(key: OwnerKey, why: OwnerError, maker: ObjectRef | None = None) -> Answer:
+def _admitted_unread(key: OwnerKey, why: OwnerError, maker: ObjectRef | None) -> Answer:
     """Admit an object as it is; the controller that made it would be the only one to see the warning."""
     told = f"{key.title} could not be read ({why})"
     message = f"A Job is created without the selectors that it was to get: {told}"
@@ -276,6 +276,18 @@ def make_hooks(
     )
     read_owner = partial(_read_owner, api)
 
+    def after_reading(
+        key: OwnerKey, judged: Callable[[Mapping[str, Any] | None], Answer], maker: ObjectRef | None = None
+    ) -> Deferred:
+        def finish() -> Answer:
+            try:
+                found = read_owner(key)
+            except OwnerError as error:
+                return _admitted_unread(key, error, maker)
+            return judged(found)
+
+        return finish
+
     def environment_of(request: Request) -> Answer | Deferred:
         found = judge_pod(request, environment)
         return found if isinstance(found, Answer) else partial(found.finish, read_owner)
@@ -295,33 +307,18 @@ def make_hooks(
         if (request.kind, request.subresource) != ("Scale", "scale") or mode is Mode.OFF:
             return review_workload(request, judge, mode)
 
-        key = stateful_set_key(request.namespace, request.name)
-
-        def finish() -> Answer:
-            try:
-                scaled = read_owner(key)
-            except OwnerError as error:
-                return _admitted_unread(key, error)
+        def judged(scaled: Mapping[str, Any] | None) -> Answer:
             return Answer() if scaled is None else review_scale(request, scaled, judge, mode)
 
-        return finish
+        return after_reading(stateful_set_key(request.namespace, request.name), judged)
 
     def jobs_of(request: Request) -> Answer | Deferred:
         jobset = jobset_to_read(request, changes)
         if not jobset:
             return review_job(request, changes, judge)
-        key = jobset_key(request.namespace, jobset)
         owner = controller_of(fields.mapping(request.object.get("metadata")))
         maker = object_of(owner, request.namespace) if owner is not None else None
-
-        def finish() -> Answer:
-            try:
-                jobset_read = read_owner(key)
-            except OwnerError as error:
-                return _admitted_unread(key, error, maker)
-            return review_job(request, changes, judge, jobset_read)
-
-        return finish
+        return after_reading(jobset_key(request.namespace, jobset), partial(review_job, request, changes, judge), maker)
 
     return [
         Hook(

@@ -36,11 +36,11 @@ def _exposed() -> dict[str, set[str]]:
     """Return every series that the controller can export, with its labels."""
     found: dict[str, set[str]] = {}
     for each in Metrics(version="test").registry.described:
-        name, labels = each.name.removesuffix("_total"), set(each.labels)
+        name, labels = each.name, set(each.labels)
         if each.kind == "histogram":
             found |= {f"{name}_bucket": labels | {"le"}, f"{name}_sum": labels, f"{name}_count": labels}
         else:
-            found[f"{name}_total" if each.kind == "counter" else each.name] = labels
+            found[name] = labels
     return found
 
 

@@ -10,7 +10,7 @@ from rehearsal.simulators.compute.records import Loss, MachineView
 from rehearsal.simulators.compute.service import ComputeService
 from rehearsal.simulators.compute.settings import ComputeSettings
 from rehearsal.simulators.http.app import LocalSimulator
-from rehearsal.simulators.http.timeline import Clock, system_clock
+from rehearsal.simulators.http.timeline import Clock
 
 if TYPE_CHECKING:
     from rehearsal.simulators.compute.guests.crew import Crew
@@ -19,19 +19,10 @@ if TYPE_CHECKING:
 class ComputeSimulator(LocalSimulator[World, ComputeSettings]):
     """A Compute Engine on a local port; use it as a context, or call `start` and `stop`."""
 
-    def __init__(
-        self,
-        settings: ComputeSettings | None = None,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        clock: Clock | None = None,
-        rng: random.Random | None = None,
-    ) -> None:
-        clock = clock or system_clock()
-        world = World(settings or ComputeSettings(), clock=clock, rng=rng)
-        super().__init__(world, clock=clock, address=(host, port))
-        self._crew: Crew | None = None
+    _crew: Crew | None = None
+
+    def _make_world(self, settings: ComputeSettings | None, clock: Clock, rng: random.Random | None) -> World:
+        return World(settings or ComputeSettings(), clock=clock, rng=rng)
 
     def start(self) -> None:
         """Open the port, and let VMs join where the settings say so. Raises OSError where the port is taken."""

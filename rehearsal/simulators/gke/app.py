@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rehearsal.simulators.gke.api import Api
 from rehearsal.simulators.gke.errors import ClusterError
@@ -19,7 +19,7 @@ from rehearsal.simulators.gke.service import GkeService
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from rehearsal.simulators.http.app import LocalSimulator
 from rehearsal.simulators.http.server import Server
-from rehearsal.simulators.http.timeline import Clock, system_clock
+from rehearsal.simulators.http.timeline import Clock
 
 if TYPE_CHECKING:
     from rehearsal.simulators.gke.kube import KubeNodes
@@ -29,21 +29,16 @@ if TYPE_CHECKING:
 class Simulator(LocalSimulator[World, SimulatorSettings]):
     """A GKE on a local port; use it as a context, or call `start` and `stop`."""
 
+    _registrar: Registrar | None = None
+
     def __init__(
-        self,
-        settings: SimulatorSettings | None = None,
-        *,
-        kubeconfig: Path | str | None = None,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        clock: Clock | None = None,
-        rng: random.Random | None = None,
+        self, settings: SimulatorSettings | None = None, *, kubeconfig: Path | str | None = None, **options: Any
     ) -> None:
-        clock = clock or system_clock()
-        world = World(settings or SimulatorSettings(), clock=clock, rng=rng)
-        super().__init__(world, clock=clock, address=(host, port))
+        super().__init__(settings, **options)
         self._kubeconfig = Path(kubeconfig) if kubeconfig is not None else None
-        self._registrar: Registrar | None = None
+
+    def _make_world(self, settings: SimulatorSettings | None, clock: Clock, rng: random.Random | None) -> World:
+        return World(settings or SimulatorSettings(), clock=clock, rng=rng)
 
     def start(self) -> None:
         """Open the port, and take charge of the cluster's simulated Nodes.

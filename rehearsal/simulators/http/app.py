@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import threading
 from abc import abstractmethod
@@ -15,7 +16,7 @@ from rehearsal.simulators.http.faults import BaseFault
 from rehearsal.simulators.http.server import Server
 from rehearsal.simulators.http.service import BaseService
 from rehearsal.simulators.http.settings import BaseSettings
-from rehearsal.simulators.http.timeline import Clock
+from rehearsal.simulators.http.timeline import Clock, system_clock
 from rehearsal.simulators.http.world import BaseWorld
 
 _LONGEST_PAUSE_SECONDS = 1.0
@@ -29,15 +30,27 @@ Settings = TypeVar("Settings", bound=BaseSettings)
 class LocalSimulator(Generic[World, Settings]):
     """A simulated service on a local port; use it as a context, or call `start` and `stop`."""
 
-    def __init__(self, world: World, *, clock: Clock, address: tuple[str, int]) -> None:
-        self.world = world
-        self._clock = clock
-        self._calls = CallLog(kept=world.settings.calls_kept)
-        self._address = address
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._clock = clock or system_clock()
+        self.world = self._make_world(settings, self._clock, rng)
+        self._calls = CallLog(kept=self.world.settings.calls_kept)
+        self._address = host, port
         self._server: Server | None = None
         self._threads: list[threading.Thread] = []
         self._wake = threading.Event()
         self._stopping = threading.Event()
+
+    @abstractmethod
+    def _make_world(self, settings: Settings | None, clock: Clock, rng: random.Random | None) -> World:
+        """Return the world, with its own settings where none are given."""
 
     @property
     def url(self) -> str:

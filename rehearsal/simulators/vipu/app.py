@@ -34,7 +34,7 @@ from rehearsal.simulators.http.calls import CallLog
 from rehearsal.simulators.http.exchange import Request, Route
 from rehearsal.simulators.http.faults import BaseFault
 from rehearsal.simulators.http.service import BaseService
-from rehearsal.simulators.http.timeline import Clock, system_clock
+from rehearsal.simulators.http.timeline import Clock
 from rehearsal.simulators.vipu import errors, faults
 from rehearsal.simulators.vipu.faults import COMMAND_FAULTS, Fault
 from rehearsal.simulators.vipu.model import World
@@ -217,18 +217,8 @@ class VipuService(BaseService[World]):
 class VipuSimulator(LocalSimulator[World, VipuSettings]):
     """A V-IPU server on a local port; use it as a context, or call `start` and `stop`. Several are several servers."""
 
-    def __init__(
-        self,
-        settings: VipuSettings | None = None,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        clock: Clock | None = None,
-        rng: random.Random | None = None,
-    ) -> None:
-        clock = clock or system_clock()
-        world = World(settings or VipuSettings(), clock=clock, rng=rng)
-        super().__init__(world, clock=clock, address=(host, port))
+    def _make_world(self, settings: VipuSettings | None, clock: Clock, rng: random.Random | None) -> World:
+        return World(settings or VipuSettings(), clock=clock, rng=rng)
 
     def start(self) -> None:
         """Open the port. Raises OSError where it is taken."""

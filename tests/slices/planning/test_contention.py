@@ -649,3 +649,19 @@ def test_a_slice_of_another_shape_takes_turns_with_gangs_that_want_the_same_stoc
     world.add(honest)
     world.live(60, seconds=7)
     assert world.bound(honest) == 1
+
+
+def test_a_slice_that_never_finds_stock_takes_no_more_than_its_turns_from_gangs() -> None:
+    """Its shape is never there, and it waits beside a gang whose stock comes back."""
+    world, honest, stock = queued()
+    refuse = world.refuse_create
+    world.refuse_create = lambda create: (
+        failure(FailureKind.STOCKOUT) if create.request.topology == "4x4x4" else refuse(create)
+    )
+    world.add(jobset_of("hopeless", "4x4x4", namespace="other"))
+    world.live(80, seconds=30)
+    [turn] = world.memory.turns.values()
+    assert turn.holder is not None
+    assert turn.holder.namespace == "other"
+    stock["ct4p"] = 2
+    assert served_within(world, honest, minutes=60)

@@ -153,14 +153,10 @@ def _alone(round_: Round, members: Collection[WorkloadUid]) -> dict[str, dict[Un
     memory, found = round_.memory, defaultdict[str, dict[Unit, datetime]](dict)
     tried = {unit for resource, unit in memory.last_turns if probing(memory.backoffs, resource) is not None}
     for each in round_.slices.values() if tried else ():
-        unit, has_pool = unit_of(each), any(pool.usable for pool in round_.owned.get(each.id, ()))
-        if (
-            unit in tried
-            and each.pending
-            and each.shape is not None
-            and not has_pool
-            and unit.workload_uid not in members
-        ):
+        unit = unit_of(each)
+        if unit not in tried or unit.workload_uid in members or each.shape is None or not each.pending:
+            continue
+        if not any(pool.usable for pool in round_.owned.get(each.id, ())):
             found[each.shape.accelerator.label][unit] = waits_since(each, round_.now)
     return found
 
@@ -193,12 +189,14 @@ def _creates(turn: Turn, members: Mapping[WorkloadUid, Sequence[Slice]], round_:
     For no longer than a create that finds no capacity takes.
     """
     unit = turn.holder
-    slices: Iterable[Slice] = members.get(unit.workload_uid, ()) if unit is not None else ()
-    if unit is not None and unit.group_key:
-        slices = [each for each in round_.slices.values() if unit_of(each) == unit]
+    if unit is None:
+        return False
+    alone = bool(unit.group_key)
+    every = round_.slices.values() if alone else members.get(unit.workload_uid, ())
+    slices = [each for each in every if not alone or unit_of(each) == unit]
     pools = [[each for each in round_.owned.get(slice_.id, ()) if each.usable] for slice_ in slices]
     busy = any(each.pool.status is PoolStatus.PROVISIONING for many in pools for each in many)
-    complete = all(pools) and any(each.pending for each in slices) and not (unit is not None and unit.group_key)
+    complete = not alone and all(pools) and any(each.pending for each in slices)
     return round_.now - turn.began_at < SLOWEST and (busy or complete)
 
 
