@@ -252,8 +252,10 @@ def _children(group: TpuNodeGroup, machines: _Machines, resolved: GroupShape, ro
         child = desired.managed_instance_group(group, resolved, machines.model, template_url, policy_url)
         manager = found.get(Kind.MANAGED_INSTANCE_GROUP)
         deleting = any(each.meta.deleting for each in found.values())
+        # Machines that cannot join would cost, and do nothing.
+        in_vain = joining.problem_of(group, round_)
         # The status has to say otherwise first that the slice is made anew (`conditions`).
-        if manager is None and not (outdated or deleting or old or repair.recreating(group)):
+        if manager is None and not (outdated or deleting or old or in_vain or repair.recreating(group)):
             step += _create(Kind.MANAGED_INSTANCE_GROUP, child)
         elif manager is not None and desired.differs(manager, child):
             notes.append(f"{Kind.MANAGED_INSTANCE_GROUP} {manager.meta.name} is not as it is made today")

@@ -21,6 +21,7 @@ from provisioner.nodegroups.planning.nodes import left_over
 from provisioner.nodegroups.planning.round import begin_round
 from provisioner.nodegroups.planning.snapshot import Cluster
 from rehearsal.simulators.compute.records import Loss
+from tests.nodegroups.simulation import cluster
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 
 
@@ -339,6 +340,18 @@ def test_17_what_is_not_on_the_list_gets_no_call(settings: object, named: str) -
     assert not world.process.calls
     world.delete_group("train")
     world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
+
+
+def test_no_machines_are_made_while_it_is_not_known_how_they_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would cost for as long as nobody looks. What is missing is told."""
+    world = World()
+    with monkeypatch.context() as unknown:
+        unknown.setattr(cluster, "FACTS", replace(cluster.FACTS, api_server=""))
+        world.kube.create_group(make_group("train"))
+        world.wait(600.0)
+        assert not world.machines("train")
+        assert "the address of the API server" in world.message("train")
+    world.wait_until(lambda: world.is_ready("train"))
 
 
 @pytest.mark.parametrize(
