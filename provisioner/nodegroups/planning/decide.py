@@ -30,11 +30,12 @@ def decide(
     """Decide what to do.
 
     `last` is what the last plan says of itself (`Plan.derived`): the outcome is the same without it, and takes longer.
-    Where the snapshot is not to be trusted, or does not say which cluster this is, nothing is decided and nothing is
-    forgotten: what is made without a whole mark could never be told from what others made.
+    Where the snapshot is not to be trusted, or does not say which cluster this is, nothing is decided, and nothing is
+    forgotten but since when machines are lost, which may be well meanwhile: what is made without a whole mark could
+    never be told from what others made.
     """
     if snapshot.not_synced or not snapshot.cluster.uid:
-        return Plan(memory=memory, derived=last)
+        return Plan(memory=replace(memory, lost={}), derived=last)
     if memory.began_at is None:
         memory = replace(memory, began_at=now)
     memory = answers.give_up_lost_calls(memory, snapshot.live, now)

@@ -20,6 +20,7 @@ from provisioner.nodegroups.planning.writes import SetFinalizers
 from rehearsal.simulators.compute.api import PERMISSIONS
 from rehearsal.simulators.compute.records import Loss, MachineView
 from tests.nodegroups.simulation.cloud import ZONE
+from tests.nodegroups.simulation.cluster import Kube
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 
 #: Some of these play hours.
@@ -170,6 +171,29 @@ def test_outages_of_different_machines_do_not_add_up(machines: int) -> None:
         world.stage.after(100.0 * turn, partial(world.kube.change_node, name, ready=False))
         world.stage.after(100.0 * turn + 120.0, partial(world.kube.change_node, name, ready=True))
     world.wait(3600.0)
+    assert world.is_ready("train")
+    assert not _group(world).status.recreated_at
+
+
+def test_outages_before_and_after_a_time_in_which_nothing_is_seen_do_not_add_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when nodes cannot be listed for a while: the machine may have been well meanwhile."""
+    world = _ready_world()
+    world.run_pods("train")
+    name = world.machines("train")[0].name
+    world.kube.change_node(name, ready=False)
+    world.wait(10.0)
+    assert world.reason("train") == Reason.NODE_LOST
+    with monkeypatch.context() as blind:
+        unseen = replace(world.kube.snapshot(frozenset()), not_synced=("the nodes are not listed yet",))
+        blind.setattr(Kube, "snapshot", lambda _kube, _live: unseen)
+        world.process.wake()
+        world.wait(600.0)
+    world.process.wake()
+    world.wait(10.0)
+    world.kube.change_node(name, ready=True)
+    world.wait(60.0)
     assert world.is_ready("train")
     assert not _group(world).status.recreated_at
 
