@@ -130,4 +130,4 @@ def _counts(node: Node, proof: Proof) -> bool:
         return True
     labelled = bool(proof.group_labels) and proof.group_labels.items() <= node.labels.items()
     here = names.manager_of(node.provider_id) == proof.place
-    return labelled and here and node.ready and node.provider_id not in proof.stopped
+    return labelled and here and node.ready

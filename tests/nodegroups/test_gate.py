@@ -118,11 +118,6 @@ def _nothing(_: World) -> None: ...
             id="a labelled node that is not ready and of no machine",
         ),
         pytest.param(
-            lambda world: world.put_node("m-2", unschedulable=False),
-            {"stopped": frozenset({provider_id("m-2")})},
-            id="a node whose machine has stopped",
-        ),
-        pytest.param(
             lambda world: world.put_node("m-2", unschedulable=False, labels=ANOTHER), {}, id="a node of another group"
         ),
         pytest.param(

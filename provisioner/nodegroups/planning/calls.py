@@ -81,7 +81,7 @@ class Proof:
 
     The child is there with this UID and is being deleted; every node of these machines, and every ready node that
     carries the group's labels, is unschedulable; no pod on them that asks for chips, and before a deadline no other, is
-    unfinished and within its grace. Nodes of machines that have stopped do not count.
+    unfinished and within its grace.
     """
 
     namespace: str
@@ -95,7 +95,6 @@ class Proof:
     deadline: datetime | None = None
     #: Of all machines that may run: their nodes may lack the labels.
     provider_ids: frozenset[str] = frozenset()
-    stopped: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

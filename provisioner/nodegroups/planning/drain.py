@@ -64,7 +64,6 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, target: Target, 
         uid=manager.meta.uid,
         group_labels=labels,
         provider_ids=running,
-        stopped=fleet.provider_ids - running,
         place=_place(manager),
         deadline=deadline,
     )
@@ -101,11 +100,10 @@ def _nodes(manager: ManagedInstanceGroup, fleet: Fleet, labels: dict[str, str], 
     A labelled node whose machine is not listed may be one that joined since; not one of another name, whatever it says.
     """
     found = {node.name: node for node in fleet.nodes}
-    stopped = {member.machine.provider_id for member in fleet.members if not member.runs}
     key = (labels.get(names.GROUP_NAMESPACE, ""), labels.get(names.GROUP_NAME, ""))
     for node in round_.labelled.get(key, ()):
         here = names.manager_of(node.provider_id) == _place(manager)
-        if here and node.provider_id not in stopped and node.ready:
+        if here and node.ready:
             found.setdefault(node.name, node)
     return tuple(found[name] for name in sorted(found))
 

@@ -37,14 +37,19 @@ class Member:
     refusal: str = ""
 
     @property
+    def reports(self) -> bool:
+        """Whether its node is ready: then it runs, whatever was last listed of it; it may have been started since."""
+        return self.node is not None and self.node.ready
+
+    @property
     def runs(self) -> bool:
         """Whether something may be running on it."""
-        return _runs(self.machine)
+        return self.reports or (self.machine.has_machine and self.machine.status not in STOPPED)
 
     @property
     def stopped(self) -> bool:
         """Whether it has stopped or is about to, and nobody starts it again."""
-        return self.machine.status in STOPPED or self.machine.status in _STOPPING
+        return not self.reports and (self.machine.status in STOPPED or self.machine.status in _STOPPING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,16 +116,12 @@ def _member(machine: ManagedInstance, round_: Round, chips: int | None) -> Membe
         lacks = f"node {node.name} is not ready"
     elif node.capacity_chips != expected or node.allocatable_chips != expected:
         lacks = f"node {node.name} has {min(node.allocatable_chips, node.capacity_chips)} of {expected} chips"
-    return Member(machine=machine, node=node, ready=not lacks and _runs(machine), lacks=lacks)
+    return Member(machine=machine, node=node, ready=not lacks, lacks=lacks)
 
 
 def is_of_earlier(machine: ManagedInstance, node: Node) -> bool:
     """Whether a node is that of an earlier machine of the same name, which was created again with an empty disk."""
     return bool(machine.id) and node.labels.get(names.MACHINE_ID, machine.id) != machine.id
-
-
-def _runs(machine: ManagedInstance) -> bool:
-    return machine.has_machine and machine.status not in STOPPED
 
 
 def _refusal(machine: ManagedInstance, round_: Round) -> str:

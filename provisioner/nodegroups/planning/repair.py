@@ -61,7 +61,8 @@ def find_loss(
         words = (*words, f"{missing} of {shape.node_count} machines are gone")
     if not words:
         return None
-    only_chips = {member.machine.name: _only_chips(member) for member, _ in lost} | ({"": False} if missing else {})
+    # Those that report lack chips alone.
+    only_chips = {member.machine.name: member.reports for member, _ in lost} | ({"": False} if missing else {})
     loss = Loss(words=words, machines=len(lost) + missing, lost=_remembered(group, only_chips, round_))
     if not (shape.one_slice or shape.node_count == 1):
         return loss
@@ -159,7 +160,7 @@ def _why_lost(group: TpuNodeGroup, member: Member, round_: Round, *, whole: bool
     name = member.machine.name
     if member.stopped:
         return f"machine {name} is {member.machine.status}"
-    if not member.machine.has_machine:
+    if not (member.machine.has_machine or member.reports):
         # One that is waited for has an action.
         return f"machine {name} is gone" if member.machine.action == NO_ACTION else ""
     if member.ready:
@@ -176,10 +177,6 @@ def _why_lost(group: TpuNodeGroup, member: Member, round_: Round, *, whole: bool
     joined = {machine.name: machine.node for machine in group.status.machines}
     node = joined.get(name)
     return f"node {node} of machine {name} is gone" if node else f"machine {name} has not joined"
-
-
-def _only_chips(member: Member) -> bool:
-    return member.runs and not member.stopped and member.node is not None and member.node.ready
 
 
 def _works(fleet: Fleet, round_: Round) -> bool:

@@ -13,7 +13,7 @@ from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata
-from provisioner.nodegroups.compute.records import BootDisk, Scope, Template
+from provisioner.nodegroups.compute.records import BootDisk, ManagedInstance, Scope, Template
 from provisioner.nodegroups.planning import desired
 from provisioner.nodegroups.planning.snapshot import Node
 from provisioner.nodegroups.planning.writes import SetFinalizers
@@ -173,6 +173,24 @@ def test_outages_of_different_machines_do_not_add_up(machines: int) -> None:
     world.wait(3600.0)
     assert world.is_ready("train")
     assert not _group(world).status.recreated_at
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_machine_that_was_started_again_since_it_was_listed_keeps_its_work(*, deleted: bool) -> None:
+    """Its node reports: that is newer than the list, which may be minutes old, or cannot be had."""
+    world = _ready_world()
+    world.kube.protected.update(world.run_pods("train"))
+    listed = world.cloud.client.list_managed_instances
+
+    def of_before(scope: Scope, name: str) -> tuple[ManagedInstance, ...]:
+        return tuple(replace(machine, status="TERMINATED") for machine in listed(scope, name))
+
+    world.cloud.client.list_managed_instances = of_before  # type: ignore[method-assign]
+    world.wait(900.0)
+    if deleted:
+        world.delete_group("train")
+    world.wait(900.0)
+    assert world.reason("train") == (Reason.DRAINING_NODES if deleted else Reason.READY)
 
 
 def test_outages_before_and_after_a_time_in_which_nothing_is_seen_do_not_add_up(

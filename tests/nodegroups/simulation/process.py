@@ -194,8 +194,7 @@ class Process:
         nodes = [
             node
             for node in self.kube.all("Node")
-            if node.provider_id not in proof.stopped
-            and node.provider_id.endswith(f"/{node.name}")
+            if node.provider_id.endswith(f"/{node.name}")
             and (
                 node.provider_id in proof.provider_ids
                 or (
