@@ -66,6 +66,9 @@ RECREATIONS = 100
 SLICE_WORKERS = 9216
 #: Containers of a pod that request chips; a VM has at most eight chips.
 TPU_CONTAINERS = 64
+#: Containers of a pod that asks for IPUs, init containers included: each is told the way to them. Pods of more than a
+#: few dozen are not known.
+IPU_CONTAINERS = 256
 #: Characters of one variable with its name: Linux starts no process with a longer one (MAX_ARG_STRLEN, with "=" and a
 #: byte at the end).
 VARIABLE = 131_072 - 2

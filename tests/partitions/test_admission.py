@@ -318,6 +318,7 @@ def test_a_copy_of_a_running_pod_is_a_new_one() -> None:
             "2 of its containers have the port 80 (TCP)",
             id="one port twice",
         ),
+        pytest.param(raw_pod(initContainers=[{}], containers=[{}] * 256), "it has 257 containers", id="too much to do"),
     ],
 )
 def test_a_pod_is_rejected_that_has(pod: Json, want: str) -> None:
@@ -325,6 +326,33 @@ def test_a_pod_is_rejected_that_has(pod: Json, want: str) -> None:
     assert answer.denied.startswith("Pod ml/train")
     assert want in answer.denied
     assert answer.patch == ()
+
+
+def test_not_everything_is_said_of_a_pod_in_which_thousands_of_things_are_wrong() -> None:
+    """All of it would take more memory than the server has."""
+    mounts = [{"name": "x", "mountPath": "/etc/graphcore"}] * 10_000
+    assert len(review(raw_pod(containers=[{"name": "m", "volumeMounts": mounts}])).denied) < 2_000
+
+
+class _Counted(dict[str, Any]):
+    """Counts how often it is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        _Counted.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("by", [COMPATIBLE, LEAST], ids=["compatible", "least privilege"])
+def test_the_work_for_mounts_grows_as_their_number(by: Settings) -> None:
+    """Comparing each with all others takes minutes for a pod that the API server sends, and keeps others waiting."""
+    mounts = [_Counted(name="x", mountPath=f"/{number}") for number in range(500)]
+    _Counted.compared = 0
+    assert not review(raw_pod(containers=[{"name": "m", "volumeMounts": mounts}]), by).denied
+    assert _Counted.compared <= 2 * len(mounts)
 
 
 def test_ports_that_do_not_meet_are_no_conflict() -> None:

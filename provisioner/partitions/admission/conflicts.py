@@ -19,6 +19,9 @@ _OTHER_DNS = ("Default", "None")
 def conflicts(raw: Mapping[str, Any], settings: Settings) -> Iterator[str]:
     """Yield why a pod cannot get its partition as it is."""
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
+    containers = sum(len(fields.sequence(spec.get(part))) for part in ("initContainers", "containers"))
+    if containers > bounds.IPU_CONTAINERS:
+        yield f"it {bounds.too_many('containers', containers, bounds.IPU_CONTAINERS)}."
     if node := fields.text(spec.get("nodeName")):
         yield (
             f"spec.nodeName is {bounds.quoted(node)}, so nothing can hold the pod back until its partition is there; "

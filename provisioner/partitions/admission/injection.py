@@ -159,7 +159,7 @@ def _at_paths(
     mounts = fields.sequence(container.get("volumeMounts"))
     by_path = {each["mountPath"]: each for each in wanted}
     others = [each for each in mounts if _path_of(each) not in by_path]
-    if [each for each in mounts if each not in others] != list(by_path.values()):
+    if [each for each in mounts if _path_of(each) in by_path] != list(by_path.values()):
         yield from _field(container, at, "volumeMounts", [*others, *by_path.values()])
 
 

@@ -8,6 +8,7 @@ partition stays as it is as long as the pod is there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from provisioner.admission.review import Answer, Request
@@ -20,6 +21,8 @@ from provisioner.partitions.request import Wrong, read_size
 #: Where annotations and labels of a pod can be changed: it, and its status. The API server ignores them elsewhere.
 _STATUS = "status"
 _CHANGING = ("", _STATUS)
+#: Of what is wrong with a pod so much is said at once: it may have thousands of mounts.
+_MOST_CONFLICTS = 10
 
 
 def review_pod(request: Request, settings: Settings) -> Answer:
@@ -53,7 +56,7 @@ def _created(request: Request, settings: Settings) -> Answer:
         return Answer()
     if names.MIRROR in annotations:
         return _static(title)
-    wrong = list(conflicts(pod, settings))
+    wrong = list(islice(conflicts(pod, settings), _MOST_CONFLICTS))
     if wrong:
         return Answer(denied=" ".join((f"{title} asks for IPUs:", *wrong)))
     warnings = [

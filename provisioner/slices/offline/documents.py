@@ -75,6 +75,18 @@ def mappings_in(value: object) -> Iterator[tuple[Path, dict[str, Any]]]:
         todo += reversed(inner)
 
 
+def value_at(value: object, path: Path) -> Any:
+    """Return the value of a field; None where it is not there."""
+    for step in path:
+        if isinstance(value, dict) and isinstance(step, str):
+            value = value.get(step)
+        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+            value = value[step]
+        else:
+            return None
+    return value
+
+
 def dotted(path: Path) -> str:
     """Return a path as Kubernetes writes it: "spec.containers[0].image"; empty for the object itself."""
     text = ""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from provisioner import constants
 from provisioner.kube import fields, podspec
+from provisioner.model import bounds
 from provisioner.model.workloads import WorkloadKind, group_key
 from provisioner.slices.offline.documents import Path
 from provisioner.workloads.job import JOB
@@ -94,7 +95,8 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
             )
         ]
     found = []
-    for place, entry in enumerate(fields.mappings(spec.get("replicatedJobs"))):
+    # A JobSet with more is not served.
+    for place, entry in enumerate(fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]):
         job: Path = ("spec", "replicatedJobs", place)
         job_spec = fields.mapping(fields.mapping(entry.get("template")).get("spec"))
         found.append(

@@ -11,7 +11,7 @@ from typing import Any
 
 from provisioner import constants
 from provisioner.model import bounds
-from provisioner.slices.offline.documents import Path, mappings_in
+from provisioner.slices.offline.documents import Path, mappings_in, value_at
 from provisioner.slices.offline.expand import Template
 
 #: Fields, and words that stand for them beside their keys.
@@ -63,13 +63,23 @@ def path_of(message: str, raw: Mapping[str, Any], template: Template | None) -> 
 
 def _candidates(raw: Mapping[str, Any], template: Template | None) -> Iterator[tuple[str, Path, object]]:
     """Yield words, and the field that they stand for with its value: in the template, and around it."""
-    above: Path = template.path if template is not None else ()
-    for path, found in mappings_in(raw):
-        inside = template is not None and path[: len(above)] == above
-        if not (inside or path == above[: len(path)] or path[:1] == ("metadata",)):
-            continue
+    for path, found in _around(raw, template):
         # More are read of none.
         for key, value in islice(found.items(), bounds.MAP_ENTRIES):
             words = _WORDS.get(key, ())
             named = (key,) if path[-1:] and path[-1] in _MAPS else ()
             yield from ((each, (*path, key), value) for each in (*words, *named))
+
+
+def _around(raw: Mapping[str, Any], template: Template | None) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield the objects above a template and those in it; there may be hundreds of other templates."""
+    above: Path = template.path if template is not None else ()
+    # A pod is its own template.
+    if above or template is None:
+        yield (), dict(raw)
+        yield from ((("metadata", *path), found) for path, found in mappings_in(raw.get("metadata")))
+    for depth in range(1, len(above)):
+        if isinstance(found := value_at(raw, above[:depth]), dict):
+            yield above[:depth], found
+    if template is not None:
+        yield from (((*above, *path), found) for path, found in mappings_in(value_at(raw, above)))
