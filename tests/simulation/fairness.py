@@ -74,7 +74,8 @@ class Fairness:
         uid, namespace = _counted_for(pool)
         slices = sum(each.most_replicas for each in self._simulation.cluster.every_workload if each.uid == uid)
         for key, most, per_second in (
-            (uid, _BURST + slices, _PER_SECOND),
+            # One of each slice may be under way when the last one is answered.
+            (uid, _BURST + 2 * slices, _PER_SECOND),
             (namespace, _BURST_OF_NAMESPACE, _PER_SECOND_OF_NAMESPACE),
         ):
             count, before = self._creates.get((process, key), (0.0, self._stage.agenda.now))

@@ -52,6 +52,8 @@ class Market:
         self.hold_seconds = rng.choice((15.0, 45.0))
         #: Zone and terms that nothing is to be had of, ever.
         self.barren: tuple[tuple[str, str], ...] = ()
+        #: The stockouts that creates are to meet, by the pool's name.
+        self._shortages: dict[str, str] = {}
         # Of its own, so that other runs stay as they were.
         own = random.Random(f"market {stage.seed}")
         #: Whether nothing but flex-start is to be had.
@@ -127,13 +129,16 @@ class Market:
         pools = [pool for pool in self.simulation.cloud.pools.values() if is_ours(pool)]
         same = (pool for pool in pools if pool.plan.machine.name.split("-")[0] == generation)
         used = sum(chips_of(pool) for pool in same if zone in pool.plan.zones)
+        world, name = self.simulation.cloud.world, body["nodePool"]["name"]
+        # One that GKE did not take, as it had too many operations, has not met its stockout.
+        world.faults.remove(self._shortages.pop(name, ""))
         if used + chips > self.stock_chips:
             self.stage.fault(
                 "stock too small", "%s has %d of %d chips in use", f"{zone} {generation}", used, self.stock_chips
             )
-            name, seconds = body["nodePool"]["name"], self.simulation.hostile.stockout_seconds
-            world = self.simulation.cloud.world
-            world.faults.add(Fault(kind=FaultKind.STOCKOUT, pool=name, count=1, after_seconds=seconds))
+            seconds = self.simulation.hostile.stockout_seconds
+            shortage = Fault(kind=FaultKind.STOCKOUT, pool=name, count=1, after_seconds=seconds)
+            self._shortages[name] = world.faults.add(shortage).fault_id
 
 
 def chips_of(pool: Pool) -> int:

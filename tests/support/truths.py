@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 
 from provisioner import constants
 from provisioner.model.snapshot import Snapshot
@@ -23,6 +24,8 @@ _WAITS = frozenset(
 )
 #: Of a slice whose leader has no place on the pool that its other pods are on.
 _WAITS_FOR_THE_NEXT = frozenset({State.WAITING, State.CREATING, State.JOINING, State.READY})
+#: A clock that is read twice at one moment may tell two microseconds.
+_ROUNDING = timedelta(microseconds=1)
 _ABOUT_TO_BE_SENT = "The create of its node pool is about to be sent."
 
 
@@ -94,7 +97,7 @@ def _untrue_of_all(plan: Plan, view: View) -> Iterator[str]:
 def _untrue_of_slice(each: SliceView, plan: Plan, view: View, bound: _Bound) -> Iterator[str]:
     if not each.reason:
         yield "nothing says why"
-    if each.since is not None and each.since > view.at:
+    if each.since is not None and each.since - view.at > _ROUNDING:
         yield f"it is so from {each.since} on, which is yet to come"
     if each.next_try_at is not None and (each.next_try_at <= view.at or each.state is not State.WAITING):
         yield f"the next try was at {each.next_try_at}"
@@ -130,7 +133,7 @@ def _untrue_of_pool(pool: PoolView, plan: Plan, view: View, bound: _Bound) -> It
     state = plan.states[pool.name]  # type: ignore[index]
     if not pool.reason:
         yield "nothing says why"
-    if pool.since > view.at:
+    if pool.since - view.at > _ROUNDING:
         yield f"it is so from {pool.since} on, which is yet to come"
     ready = pool.hosts.count(HOST_READY) + pool.hosts.count(HOST_RUNNING)
     if len(pool.hosts) < state.nodes or ready != state.ready_nodes:
