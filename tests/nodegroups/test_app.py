@@ -19,8 +19,8 @@ from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.bootstrap.script import startup_script
 from provisioner.nodegroups.device_plugin import version_of
 from provisioner.nodegroups.planning.calls import Read
+from provisioner.nodegroups.planning.decide import Plan
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.plan import Plan
 from provisioner.settings.nodegroups import NodeGroupSettings, read_node_group_settings
 from tests.support.clock import FakeClock
 from tests.support.kube import FakeKube

@@ -14,7 +14,7 @@ from provisioner.kube.protocol import collection_path, object_path
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.bootstrap import approval, tokens
-from provisioner.nodegroups.device_plugin import Images, manifest
+from provisioner.nodegroups.device_plugin import manifest
 from provisioner.nodegroups.observe import ClusterReader, Watches, make_watches, not_synced, take_snapshot
 from provisioner.nodegroups.planning.snapshot import Cluster, Snapshot
 from provisioner.nodegroups.reading import API_ROOT
@@ -104,7 +104,7 @@ def test_everything_of_a_group_is_seen(world: World) -> None:
     world.put_node()
     world.put_pod()
     world.put_secret()
-    made = manifest(Images(plugin="p"))
+    made = manifest("p")
     world.kube.put_object("/apis/apps/v1/namespaces/kube-system/daemonsets/tpu-device-plugin", made)
     world.step()
     world.reader.read()

@@ -9,18 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import get_type_hints
 
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.codec import struct_of
 from provisioner.nodegroups.api.forms import Json, Struct, openapi
-from provisioner.nodegroups.api.specs import (
-    InstanceTemplateSpec,
-    ManagedInstanceGroupSpec,
-    TpuNodeGroupSpec,
-    WorkloadPolicySpec,
-)
-from provisioner.nodegroups.api.statuses import ResourceStatus, TpuNodeGroupStatus
-from provisioner.nodegroups.api.types import GROUP, VERSION, Kind
+from provisioner.nodegroups.api.statuses import ResourceStatus
+from provisioner.nodegroups.api.types import GROUP, RECORDS, VERSION, Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,22 +87,16 @@ _SHOWN: Mapping[Kind, _Shown] = MappingProxyType(
     }
 )
 
-SPECS: Mapping[Kind, Struct] = {
-    Kind.TPU_NODE_GROUP: struct_of(TpuNodeGroupSpec),
-    Kind.WORKLOAD_POLICY: struct_of(WorkloadPolicySpec),
-    Kind.INSTANCE_TEMPLATE: struct_of(InstanceTemplateSpec),
-    Kind.MANAGED_INSTANCE_GROUP: struct_of(ManagedInstanceGroupSpec),
-}
+_HINTS = {kind: get_type_hints(record) for kind, record in RECORDS.items()}
+SPECS: Mapping[Kind, Struct] = {kind: struct_of(hints["spec"]) for kind, hints in _HINTS.items()}
 _OF_A_RESOURCE = struct_of(ResourceStatus)
 #: The address of a child's resource is called uri, but in one kind.
 _OF_A_CHILD = replace(
     _OF_A_RESOURCE, fields={{"url": "uri"}.get(name, name): form for name, form in _OF_A_RESOURCE.fields.items()}
 )
 STATUSES: Mapping[Kind, Struct] = {
-    Kind.TPU_NODE_GROUP: struct_of(TpuNodeGroupStatus),
-    Kind.WORKLOAD_POLICY: _OF_A_CHILD,
-    Kind.INSTANCE_TEMPLATE: _OF_A_CHILD,
-    Kind.MANAGED_INSTANCE_GROUP: _OF_A_RESOURCE,
+    kind: _OF_A_CHILD if kind in (Kind.WORKLOAD_POLICY, Kind.INSTANCE_TEMPLATE) else struct_of(hints["status"])
+    for kind, hints in _HINTS.items()
 }
 
 #: What a kind is, in a sentence, and how kubectl knows it for short.

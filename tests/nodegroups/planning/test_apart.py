@@ -9,10 +9,10 @@ import pytest
 from provisioner.nodegroups.api.conditions import Reason, condition_of
 from provisioner.nodegroups.api.specs import WorkloadPolicySpec
 from provisioner.nodegroups.api.types import Kind, ObjectMeta, WorkloadPolicy
-from provisioner.nodegroups.planning import apart
+from provisioner.nodegroups.planning import events
 from provisioner.nodegroups.planning.decide import decide
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.settings import PlanningSettings
+from provisioner.nodegroups.planning.snapshot import PlanningSettings
 from rehearsal.simulators.compute.records import Loss
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 
@@ -141,7 +141,7 @@ def test_where_not_even_the_condition_can_be_made_the_others_have_their_turn(mon
     def fails(*_: object) -> None:
         raise ValueError
 
-    monkeypatch.setattr(apart, "_status", fails)
+    monkeypatch.setattr(events, "propose", fails)
     plan = decide(snapshot, Memory(), SETTINGS, world.stage.wall())
     assert [write.key for write in plan.writes] == ["TPUNodeGroup default/other"]
     assert [crashed.object.name for crashed in plan.crashed] == ["bad"]

@@ -14,9 +14,10 @@ from provisioner.nodegroups.api.conditions import ConditionType, Reason, conditi
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.compute.records import Scope
-from provisioner.nodegroups.planning import desired
 from provisioner.nodegroups.planning.calls import Insert, Target
 from provisioner.nodegroups.planning.decide import decide
+from provisioner.nodegroups.planning.group import differs as child_differs
+from provisioner.nodegroups.planning.group import instance_template
 from provisioner.nodegroups.planning.nodes import left_over
 from provisioner.nodegroups.planning.round import begin_round
 from provisioner.nodegroups.planning.snapshot import Cluster
@@ -260,14 +261,14 @@ def test_12_children_with_defaults_filled_in_are_as_they_should_be() -> None:
     group = world.kube.group("train")
     assert group is not None
     assert group.spec.instance_config is not None
-    template = desired.instance_template(group, group.spec.instance_config, SETTINGS.startup_script)
+    template = instance_template(group, group.spec.instance_config, SETTINGS.startup_script)
     found = replace(template, spec=replace(template.spec, config=replace(template.spec.config)))
     without = replace(
         template, spec=replace(template.spec, config=replace(template.spec.config, provisioning_model=None))
     )
-    assert not desired.differs(found, template)
-    assert not desired.differs(without, template)
-    assert desired.differs(found, desired.instance_template(group, group.spec.instance_config, "#!/bin/sh"))
+    assert not child_differs(found, template)
+    assert not child_differs(without, template)
+    assert child_differs(found, instance_template(group, group.spec.instance_config, "#!/bin/sh"))
 
 
 def test_13_a_new_startup_script_is_told_and_comes_with_the_next_slice() -> None:

@@ -11,10 +11,12 @@ import pytest
 from provisioner.model import bounds
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import ConditionType, Reason, condition_of
+from provisioner.nodegroups.api.specs import InstanceConfig
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata
-from provisioner.nodegroups.compute.records import BootDisk, Scope, Template
-from provisioner.nodegroups.planning import desired
+from provisioner.nodegroups.compute.records import Scope, Template
+from provisioner.nodegroups.planning.group import differs as child_differs
+from provisioner.nodegroups.planning.group import instance_template
 from provisioner.nodegroups.planning.snapshot import Node
 from provisioner.nodegroups.planning.writes import SetFinalizers
 from rehearsal.simulators.compute.api import PERMISSIONS
@@ -110,7 +112,7 @@ def test_a_child_that_shows_up_after_its_turn_goes_too() -> None:
     group = world.kube.group("train")
     assert group is not None
     finalizers = tuple(each for each in group.meta.finalizers if each != names.CLEANUP_MIG)
-    world.kube.write(SetFinalizers(kind=Kind.TPU_NODE_GROUP, meta=group.meta, finalizers=finalizers))
+    world.kube.write(SetFinalizers(record=group, finalizers=finalizers))
     world.delete_group("train")
     world.wait_until(lambda: _is_gone(world), within_seconds=900.0)
     world.check_nothing_left()
@@ -300,12 +302,12 @@ def test_a_node_that_joins_has_the_number_of_its_machine_before_it_is_ready() ->
 def test_a_template_that_names_its_subnetwork_without_a_path_stays() -> None:
     """tpu-operator wrote such ones; one of our own has the path, for Compute Engine takes no bare name."""
     group = make_group("train")
-    wanted = desired.instance_template(group, group.spec.instance_config, "")
+    wanted = instance_template(group, group.spec.instance_config, "")
     assert wanted.spec.config.subnetwork == "regions/us-central1/subnetworks/default"
     for subnetwork, differs in (("default", False), ("other", True), ("regions/us-east1/subnetworks/default", True)):
         config = replace(wanted.spec.config, subnetwork=subnetwork)
         found = replace(wanted, spec=replace(wanted.spec, config=config))
-        assert desired.differs(found, wanted) is differs
+        assert child_differs(found, wanted) is differs
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["machines run", "the project is gone"])
@@ -466,11 +468,14 @@ def _world_with_a_template_of_the_users(topology: str = "2x4") -> World:
         machine_type="ct6e-standard-4t",
         provisioning_model="STANDARD",
         on_host_maintenance="TERMINATE",
-        boot_disk=BootDisk(image="projects/project-1/global/images/tpu"),
-        subnetwork="regions/us-central1/subnetworks/default",
+        config=InstanceConfig(
+            machine_type="ct6e-standard-4t",
+            image="projects/project-1/global/images/tpu",
+            subnetwork="regions/us-central1/subnetworks/default",
+        ),
     )
     request_id = "00000000-0000-4000-8000-000000000001"
-    world.cloud.client.insert_template(Scope(project="project-1"), template, request_id=request_id)
+    world.cloud.client.insert(Scope(project="project-1"), template, request_id=request_id)
 
     def join(machine: MachineView) -> None:
         place = f"gce://project-1/{ZONE}/{machine.name}"

@@ -18,7 +18,6 @@ from provisioner.nodegroups.api.types import (
     Kind,
     ManagedInstanceGroup,
     ObjectMeta,
-    Owner,
     TpuNodeGroup,
     WorkloadPolicy,
 )
@@ -67,8 +66,8 @@ def _ready(world: World, key: tuple[str, str, str]) -> Condition:
     return ready
 
 
-def _owner(group: TpuNodeGroup) -> Owner:
-    return Owner(kind=Kind.TPU_NODE_GROUP.value, name=group.meta.name, uid=group.meta.uid)
+def _owner(group: TpuNodeGroup) -> ObjectMeta:
+    return ObjectMeta(namespace="", name=group.meta.name, uid=group.meta.uid)
 
 
 @pytest.mark.parametrize("namespace", ["evil", "default"])
