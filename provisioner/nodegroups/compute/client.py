@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
 
 from google.auth import credentials as auth_credentials
 from google.auth import exceptions as auth_exceptions
@@ -301,8 +302,7 @@ class ComputeClient:
 
     def _path(self, scope: Scope, collection: str, name: str, subject: str, call: Call) -> str:
         """Return the path of a resource, without a call where there can be none of this name."""
-        checked = links.operation_problem if collection == _OPERATIONS else links.address_problem
-        problem = checked(scope, name)
+        problem = links.address_problem(scope, name, operation=collection == _OPERATIONS)
         if problem:
             kind = FailureKind.INVALID if call is Call.CREATE else FailureKind.NOT_FOUND
             raise ComputeError(Failure(kind=kind, message=f"{problem}; nothing was sent"), subject)
@@ -315,7 +315,7 @@ class ComputeClient:
         headers = {} if body is None else {"Content-Type": "application/json"}
         response = self._session.request(
             method,
-            f"{self._base_url}/compute/v1/{links.quoted(path)}",
+            f"{self._base_url}/compute/v1/{quote(path, safe='/:')}",
             data=data,
             headers=headers,
             params=params,

@@ -91,19 +91,6 @@ def failed(
     return Backoff(failure=failure, failures=failures, since=since, at=now, until=now + timedelta(seconds=wait))
 
 
-def with_failure(
-    backoffs: Mapping[str, Backoff],
-    what: str,
-    failure: Failure,
-    key: str,
-    now: datetime,
-    *,
-    wish_seconds: float | None = None,
-) -> Mapping[str, Backoff]:
-    """Return the back-offs after `what` failed once more."""
-    return {**backoffs, what: failed(backoffs.get(what), failure, f"{what} {key}", now, wish_seconds)}
-
-
 def without(backoffs: Mapping[str, Backoff], *what: str) -> Mapping[str, Backoff]:
     """Return the back-offs without those that a success has ended."""
     return {each: wait for each, wait in backoffs.items() if each not in what}
@@ -164,10 +151,8 @@ def _of_resource(known: ResourceMemory, call: Call, answer: CallAnswer) -> Resou
 
 
 def _failing(known: ResourceMemory, what: str, failure: Failure, answer: CallAnswer) -> ResourceMemory:
-    backoffs = with_failure(
-        known.backoffs, what, failure, answer.call.key, answer.at, wish_seconds=answer.retry_after_seconds
-    )
-    return replace(known, backoffs=backoffs)
+    wait = failed(known.backoffs.get(what), failure, f"{what} {answer.call.key}", answer.at, answer.retry_after_seconds)
+    return replace(known, backoffs={**known.backoffs, what: wait})
 
 
 def _read(known: ResourceMemory, answer: CallAnswer) -> ResourceMemory:

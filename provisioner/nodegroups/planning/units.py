@@ -14,29 +14,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from provisioner.model import bounds, waits
 from provisioner.model.workloads import ObjectRef
 from provisioner.nodegroups.api.conditions import ConditionType, Reason, condition_of, not_ready
-from provisioner.nodegroups.api.types import (
-    Child,
-    InstanceTemplate,
-    ManagedInstanceGroup,
-    Record,
-    TpuNodeGroup,
-    WorkloadPolicy,
-)
+from provisioner.nodegroups.api.types import Child, Kind, Record, TpuNodeGroup
 from provisioner.nodegroups.planning import events, group, teardown
-from provisioner.nodegroups.planning.child import step_of
+from provisioner.nodegroups.planning.child import Rules, step_of
 from provisioner.nodegroups.planning.manager import ManagerRules
 from provisioner.nodegroups.planning.memory import Crash, Lost, ResourceMemory
 from provisioner.nodegroups.planning.nodes import provider_id
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step, merged
 from provisioner.nodegroups.planning.template import PolicyRules, TemplateRules
 
-_POLICIES = PolicyRules()
-_TEMPLATES = TemplateRules()
-_MANAGERS = ManagerRules()
+_RULES: Mapping[Kind, Rules[Any, Any]] = {
+    Kind.WORKLOAD_POLICY: PolicyRules(),
+    Kind.INSTANCE_TEMPLATE: TemplateRules(),
+    Kind.MANAGED_INSTANCE_GROUP: ManagerRules(),
+}
 #: A unit is looked at this often although nothing has changed and no step has asked for it.
 _LOOKED_AT_SECONDS = 60.0
 #: The same while it is deleted, or there is something to do that waits for its turn, or for the caches to show it.
@@ -178,7 +174,7 @@ def _conclude(unit: Unit, last: Concluded | None, round_: Round) -> Concluded:
         if seen.external is not None:
             resources[unit.group.meta.uid] = seen.external
     for child in unit.children:
-        resources[child.meta.uid], step = _step_of_child(child, round_)
+        resources[child.meta.uid], step = step_of(_RULES[child.kind], child, round_)
         steps.append(step)
     return Concluded(
         step=merged(steps),
@@ -188,16 +184,6 @@ def _conclude(unit: Unit, last: Concluded | None, round_: Round) -> Concluded:
         at=round_.now,
         busy=any(each.meta.deleting for each in unit.records),
     )
-
-
-def _step_of_child(child: Child, round_: Round) -> tuple[ResourceMemory, Step]:
-    match child:
-        case WorkloadPolicy():
-            return step_of(_POLICIES, child, round_)
-        case InstanceTemplate():
-            return step_of(_TEMPLATES, child, round_)
-        case ManagedInstanceGroup():
-            return step_of(_MANAGERS, child, round_)
 
 
 def _inputs(unit: Unit, round_: Round) -> tuple[object, ...] | None:
