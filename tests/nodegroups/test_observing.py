@@ -307,28 +307,6 @@ def test_definitions_that_are_installed_later_are_found(world: World) -> None:
     assert world.snapshot().not_synced == ()
 
 
-def test_definitions_that_are_removed_make_nothing_of_the_groups(world: World) -> None:
-    """A 404 must not look like groups that nobody wants any more."""
-    world.kube.put_object(kind_path(Kind.TPU_NODE_GROUP), raw_kind(Kind.TPU_NODE_GROUP))
-    world.step()
-    world.reader.read()
-    world.kube.uninstall(API_ROOT)
-    world.step(Kind.TPU_NODE_GROUP.plural)
-    assert len(world.snapshot().not_synced) == 1
-
-
-@pytest.mark.parametrize("name", ["tpunodegroups", "managedinstancegroups", "nodes", "pods", "secrets", "daemonsets"])
-def test_a_watch_that_is_silent_is_not_trusted(world: World, name: str) -> None:
-    """After two and a half minutes."""
-    world.step()
-    world.reader.read()
-    world.clock.advance(151)
-    for other, watch in world.watches.named().items():
-        if other != name:
-            watch.take_event(event("BOOKMARK", {"metadata": {"resourceVersion": "500"}}))  # type: ignore[attr-defined]
-    assert world.snapshot().not_synced == (f"nothing was received about the {name} for 150 s",)
-
-
 # --- the cluster ---
 
 
