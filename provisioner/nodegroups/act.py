@@ -57,8 +57,6 @@ _SORTS: Mapping[Kind, tuple[str, type[Resource]]] = {
     Kind.INSTANCE_TEMPLATE: ("template", Template),
     Kind.MANAGED_INSTANCE_GROUP: ("manager", Manager),
 }
-#: Of a create NotFound is no answer but a failure: what the request refers to is not there.
-_MAY_BE_ABSENT = (Read, ListMachines, Delete, Poll, ReadMachines, SetMetadata)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,7 +121,8 @@ class Actor(CallingActor[Answer]):
             failure, code = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error)), 0
         kind = failure.kind if failure is not None else None
         self.metrics.observe_call(method, seconds=self.monotonic() - started, failure=kind, code=code)
-        if kind is FailureKind.NOT_FOUND and isinstance(call, _MAY_BE_ABSENT):
+        # Of a create it is a failure: what the request refers to is not there.
+        if kind is FailureKind.NOT_FOUND and not isinstance(call, Insert):
             failure = None
         return CallAnswer(
             call=call,

@@ -89,22 +89,20 @@ def make_watches(
 ) -> Watches:
     """Make the list-watches; they are not started yet."""
 
-    def watch(name: str, parse: Callable[[object], T | None], **collection: Any) -> kube.ListWatch[T]:
+    def watch(
+        name: str,
+        parse: Callable[[object], T | None],
+        quiet: Callable[[T, T], bool] | None = None,
+        **collection: Any,
+    ) -> kube.ListWatch[T]:
         made = kube.Collection(name=name, resource=name, **collection)
-        return kube.ListWatch(api, made, parse=parse, on_change=on_change, options=options)
+        return kube.ListWatch(api, made, parse=parse, quiet=quiet, on_change=on_change, options=options)
 
     def of_kind(record: type[R]) -> kube.Watch[R]:
         read = functools.partial(parse, record)
         return watch(record.kind.plural, read, root=API_ROOT, install_hint=_INSTALL_HINT)
 
-    nodes: kube.Watch[Node] = kube.ListWatch(
-        api,
-        kube.Collection(name="nodes", resource="nodes"),
-        parse=lambda raw: _node_seen(raw, nodes, pods),
-        quiet=_differ_by_version_alone,
-        on_change=on_change,
-        options=options,
-    )
+    nodes: kube.Watch[Node] = watch("nodes", lambda raw: _node_seen(raw, nodes, pods), _differ_by_version_alone)
     pods: kube.ListWatch[Pod] = watch(
         "pods",
         lambda raw: _wanted_pod(raw, nodes),

@@ -319,15 +319,10 @@ REMOVE = DeleteNode(name="m-0", uid="u")
     [
         pytest.param(REMOVE, kube.Conflict("changed"), WriteFailure.CONFLICT, id="an object that has changed"),
         pytest.param(REMOVE, kube.Forbidden("RBAC"), WriteFailure.REFUSED, id="a right that lacks"),
-        pytest.param(REMOVE, kube.Invalid("what"), WriteFailure.REFUSED, id="a mistake"),
         pytest.param(REMOVE, kube.Unavailable("no answer"), WriteFailure.UNAVAILABLE, id="no answer"),
-        pytest.param(REMOVE, kube.Unauthorized("who"), WriteFailure.UNAVAILABLE, id="credentials that are renewed"),
-        pytest.param(REMOVE, kube.Malformed("what"), WriteFailure.UNAVAILABLE, id="an answer that is none"),
         pytest.param(REMOVE, kube.TooManyRequests("slowly"), WriteFailure.UNAVAILABLE, id="too many requests"),
         pytest.param(REMOVE, TypeError("a mistake"), WriteFailure.UNAVAILABLE, id="a mistake of ours"),
         pytest.param(EVICT, kube.TooManyRequests("budget"), WriteFailure.NOT_NOW, id="a disruption budget"),
-        pytest.param(EVICT, kube.Conflict("another pod"), WriteFailure.CONFLICT, id="another pod of that name"),
-        pytest.param(EVICT, kube.Unavailable("two budgets"), WriteFailure.UNAVAILABLE, id="two disruption budgets"),
     ],
 )
 def test_a_write_that_fails(world: World, write: Write, error: Exception, want: WriteFailure) -> None:

