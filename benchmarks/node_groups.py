@@ -55,9 +55,9 @@ def seconds(derived):
     plan = decide(snapshot, known, settings, now, derived)
     return time.process_time() - started, plan
 first, plan = seconds(None)
-known, derived = plan.memory, plan.derived
+known, derived = plan.memory, plan.units
 again, plan = seconds(derived)
-known, derived = plan.memory, plan.derived
+known, derived = plan.memory, plan.units
 client, scope = ComputeClient(endpoint=sys.argv[2]), Scope(project="p", zone="us-central1-b")
 names = [f"m-{index}" for index in range(16)]
 with ThreadPoolExecutor(16) as threads:

@@ -8,8 +8,7 @@ none waits for what is slower; the loop's thread never waits for any of them.
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
@@ -22,9 +21,10 @@ from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.protocol import Compute, ComputeError
-from provisioner.nodegroups.compute.records import Manager, ResourcePolicy, Template
+from provisioner.nodegroups.compute.records import Manager, Resource, ResourcePolicy, Template
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.metrics import Metrics
+from provisioner.nodegroups.planning.answers import Answer
 from provisioner.nodegroups.planning.calls import (
     Call,
     CallAnswer,
@@ -36,8 +36,9 @@ from provisioner.nodegroups.planning.calls import (
     ReadMachines,
     Result,
     SetMetadata,
+    words_of,
 )
-from provisioner.nodegroups.planning.plan import Answer, Plan
+from provisioner.nodegroups.planning.decide import Plan
 from provisioner.nodegroups.planning.writes import EvictPod, PatchNode, PatchStatus, Write, WriteAnswer
 from provisioner.nodegroups.writing import WRITE_SECONDS, Writer
 from provisioner.runtime.actor import NO_LEASE, CallingActor
@@ -50,8 +51,12 @@ CALL_SECONDS = 10.0
 _DRY = "Not done: this is a dry run."
 _MOST_SAID = 10_000
 _CHANGES = (Insert, Delete, SetMetadata)
-#: Of a create NotFound is no answer but a failure: what the request refers to is not there.
-_MAY_BE_ABSENT = (Read, ListMachines, Delete, Poll, ReadMachines, SetMetadata)
+#: By kind: what metrics call a resource, and its record.
+_SORTS: Mapping[Kind, tuple[str, type[Resource]]] = {
+    Kind.WORKLOAD_POLICY: ("policy", ResourcePolicy),
+    Kind.INSTANCE_TEMPLATE: ("template", Template),
+    Kind.MANAGED_INSTANCE_GROUP: ("manager", Manager),
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,7 +121,8 @@ class Actor(CallingActor[Answer]):
             failure, code = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error)), 0
         kind = failure.kind if failure is not None else None
         self.metrics.observe_call(method, seconds=self.monotonic() - started, failure=kind, code=code)
-        if kind is FailureKind.NOT_FOUND and isinstance(call, _MAY_BE_ABSENT):
+        # Of a create it is a failure: what the request refers to is not there.
+        if kind is FailureKind.NOT_FOUND and not isinstance(call, Insert):
             failure = None
         return CallAnswer(
             call=call,
@@ -187,7 +193,7 @@ def would(change: Call | Write) -> str:
         return f"{type(change).__name__.lower()} {target.name} in {target.scope.path}"
     if isinstance(change, SetMetadata):
         return change.key
-    verb = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(change).__name__).lower()
+    verb = words_of(type(change).__name__)
     if isinstance(change, PatchNode):
         verb = "cordon" if change.cordon else "label or taint"
     return f"{verb}: {change.key}"
@@ -203,15 +209,16 @@ def failure_of(write: Write, error: kube.ClusterError) -> WriteFailure:
 def _exchange(compute: Compute, call: Call) -> tuple[str, Callable[[], Result]]:
     """Return the method of a call, as metrics name it, and how it is sent."""
     scope, name = call.target.scope, call.target.name
+    word, sort = _SORTS[call.target.kind]
     match call:
         case Read():
-            return _read(compute, call)
+            return f"get_{word}", lambda: compute.get(sort, scope, name)
         case ListMachines():
             return "list_managed_instances", lambda: compute.list_managed_instances(scope, name)
         case Insert():
-            return _insert(compute, call)
+            return f"insert_{word}", lambda: compute.insert(scope, call.resource, request_id=call.request_id)
         case Delete():
-            return _delete(compute, call)
+            return f"delete_{word}", lambda: compute.delete(sort, scope, name, request_id=call.request_id)
         case Poll():
             return "get_operation", lambda: compute.get_operation(scope, call.operation)
         case ReadMachines(machines=machines):
@@ -224,39 +231,3 @@ def _exchange(compute: Compute, call: Call) -> tuple[str, Callable[[], Result]]:
                 fingerprint=call.fingerprint,
                 request_id=call.request_id,
             )
-
-
-def _read(compute: Compute, call: Read) -> tuple[str, Callable[[], Result]]:
-    scope, name = call.target.scope, call.target.name
-    match call.target.kind:
-        case Kind.WORKLOAD_POLICY:
-            return "get_policy", lambda: compute.get_policy(scope, name)
-        case Kind.MANAGED_INSTANCE_GROUP:
-            return "get_manager", lambda: compute.get_manager(scope, name)
-        case Kind.INSTANCE_TEMPLATE | Kind.TPU_NODE_GROUP:
-            # A group names a template of its user's.
-            return "get_template", lambda: compute.get_template(scope, name)
-
-
-def _insert(compute: Compute, call: Insert) -> tuple[str, Callable[[], Result]]:
-    scope, request_id = call.target.scope, call.request_id
-    match call.resource:
-        case ResourcePolicy() as policy:
-            return "insert_policy", lambda: compute.insert_policy(scope, policy, request_id=request_id)
-        case Template() as template:
-            return "insert_template", lambda: compute.insert_template(scope, template, request_id=request_id)
-        case Manager() as manager:
-            return "insert_manager", lambda: compute.insert_manager(scope, manager, request_id=request_id)
-
-
-def _delete(compute: Compute, call: Delete) -> tuple[str, Callable[[], Result]]:
-    scope, name, request_id = call.target.scope, call.target.name, call.request_id
-    match call.target.kind:
-        case Kind.WORKLOAD_POLICY:
-            return "delete_policy", lambda: compute.delete_policy(scope, name, request_id=request_id)
-        case Kind.INSTANCE_TEMPLATE:
-            return "delete_template", lambda: compute.delete_template(scope, name, request_id=request_id)
-        case Kind.MANAGED_INSTANCE_GROUP:
-            return "delete_manager", lambda: compute.delete_manager(scope, name, request_id=request_id)
-        case Kind.TPU_NODE_GROUP:
-            raise ValueError(f"the template of a user is not deleted: {call.target}")

@@ -15,12 +15,12 @@ from provisioner.controller import Addresses, Candidacy, Controller, make_replic
 from provisioner.nodegroups.act import Actor, DryActor
 from provisioner.nodegroups.bootstrap.script import startup_script
 from provisioner.nodegroups.compute.protocol import Compute
-from provisioner.nodegroups.device_plugin import Images, manifest, version_of
+from provisioner.nodegroups.device_plugin import manifest, version_of
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.loop import Loop
 from provisioner.nodegroups.metrics import Metrics
 from provisioner.nodegroups.observe import ClusterReader, make_watches
-from provisioner.nodegroups.planning.settings import PlanningSettings
+from provisioner.nodegroups.planning.snapshot import PlanningSettings
 from provisioner.nodegroups.report import Reporter
 from provisioner.nodegroups.writing import Writer
 from provisioner.runtime.clock import FollowedClock
@@ -119,11 +119,7 @@ def device_plugin_of(settings: NodeGroupSettings) -> dict[str, object] | None:
     if not settings.device_plugin_image:
         return None
     return manifest(
-        Images(
-            plugin=settings.device_plugin_image,
-            agent=settings.device_plugin_agent_image,
-            log=settings.device_plugin_log_image,
-        )
+        settings.device_plugin_image, agent=settings.device_plugin_agent_image, log=settings.device_plugin_log_image
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from provisioner.nodegroups.api import names
@@ -32,20 +31,13 @@ _HOST_PATHS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Images:
-    """Of the containers of the DaemonSet; each but the first may be empty for none."""
+def manifest(plugin: str, *, agent: str = "", log: str = "") -> dict[str, Any]:
+    """Return the DaemonSet with these images, with its version among its annotations.
 
-    plugin: str
-    #: Controls the links between chips.
-    agent: str = ""
-    #: Has a shell and `tail`: prints the driver's log as its own.
-    log: str = ""
-
-
-def manifest(images: Images) -> dict[str, Any]:
-    """Return the DaemonSet, with its version among its annotations."""
-    made = _manifest(images)
+    The agent, if there is one, controls the links between chips. The last has a shell and `tail`: it prints the
+    driver's log as its own.
+    """
+    made = _manifest(plugin, agent, log)
     text = json.dumps(made, sort_keys=True, separators=(",", ":"))
     made["metadata"]["annotations"] = {VERSION: hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]}
     return made
@@ -56,8 +48,8 @@ def version_of(daemon_set: Mapping[str, Any]) -> str:
     return str(daemon_set["metadata"]["annotations"][VERSION])
 
 
-def _manifest(images: Images) -> dict[str, Any]:
-    optional = ((images.log, _log), (images.agent, _agent))
+def _manifest(plugin: str, agent: str, log: str) -> dict[str, Any]:
+    optional = ((log, _log), (agent, _agent))
     pod = {
         "hostNetwork": True,
         "priorityClassName": "system-node-critical",
@@ -74,7 +66,7 @@ def _manifest(images: Images) -> dict[str, Any]:
             {"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
             for name, path in _HOST_PATHS.items()
         ],
-        "containers": [_plugin(images.plugin), *(make(image) for image, make in optional if image)],
+        "containers": [_plugin(plugin), *(make(image) for image, make in optional if image)],
     }
     return {
         "apiVersion": "apps/v1",

@@ -13,6 +13,7 @@ machine's own name; it shows no chips, because the device plugin runs on nodes w
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -25,8 +26,8 @@ from provisioner.kube.protocol import collection_path, object_path
 from provisioner.kube.watches import UNFINISHED
 from provisioner.model.wording import first_of
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.parse import parse_manager
-from provisioner.nodegroups.api.types import Kind
+from provisioner.nodegroups.api.parse import parse
+from provisioner.nodegroups.api.types import ManagedInstanceGroup
 from provisioner.nodegroups.planning.calls import Proof
 from provisioner.nodegroups.planning.snapshot import Node, Pod
 from provisioner.nodegroups.reading import API_ROOT, parse_node, parse_pod
@@ -58,10 +59,10 @@ class Gate:
         look_last(lambda: self._strangers(proof, known), self.monotonic)
 
     def _refuse_unless_deleted(self, proof: Proof) -> None:
-        kind = Kind.MANAGED_INSTANCE_GROUP
+        kind = ManagedInstanceGroup.kind
         path = object_path(kind.plural, proof.name, namespace=proof.namespace, root=API_ROOT)
         try:
-            meta = read_one(self.api.get(path), parse_manager).meta
+            meta = read_one(self.api.get(path), functools.partial(parse, ManagedInstanceGroup)).meta
         except kube.NotFound as error:
             raise KeptError(f"there is no {kind} {proof.namespace}/{proof.name}") from error
         if meta.uid != proof.uid:
@@ -109,10 +110,7 @@ class Gate:
         return [
             pod
             for pod in list_all(self.api, collection_path("pods"), query, parse_pod)
-            if (pod.chips > 0 or all_count)
-            and not pod.finished
-            and not pod.bound_to_node
-            and (pod.deletion_deadline is None or pod.deletion_deadline > now)
+            if (pod.chips > 0 or all_count) and pod.keeps_machine(now)
         ]
 
     def _strangers(self, proof: Proof, known: Collection[tuple[str, str]]) -> list[str]:

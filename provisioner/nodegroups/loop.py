@@ -11,18 +11,16 @@ from provisioner.nodegroups.act import Actor
 from provisioner.nodegroups.metrics import Metrics
 from provisioner.nodegroups.observe import ClusterReader, Watches, not_synced, take_snapshot
 from provisioner.nodegroups.planning import answers
-from provisioner.nodegroups.planning.decide import decide
+from provisioner.nodegroups.planning.decide import Plan, decide
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.plan import Answer, Plan
-from provisioner.nodegroups.planning.settings import PlanningSettings
-from provisioner.nodegroups.planning.snapshot import Snapshot
+from provisioner.nodegroups.planning.snapshot import PlanningSettings, Snapshot
 from provisioner.nodegroups.report import Reporter
 from provisioner.runtime.clock import shifted
 from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
 
 
 @dataclass(slots=True, kw_only=True)
-class Loop(RoundLoop[Answer]):
+class Loop(RoundLoop[answers.Answer]):
     """Observe, decide, act, until told to stop. `memory` and all parts belong to the loop's thread."""
 
     settings: PlanningSettings
@@ -66,13 +64,13 @@ class Loop(RoundLoop[Answer]):
             self.report(functools.partial(self.reporter.tell, plan, snapshot))
         return self.pause_seconds(plan.wake_at, due_in_seconds=self.cluster.due_in_seconds(self.clock()))
 
-    def _fold(self, answer: Answer) -> None:
+    def _fold(self, answer: answers.Answer) -> None:
         self.memory = answers.fold(self.memory, answer)
 
     def _decide(self) -> tuple[Snapshot, Plan]:
         snapshot = take_snapshot(self.watches, self.cluster, self.actor.live())
         started = self.monotonic()
-        derived = self.last_plan.derived if self.last_plan is not None else None
-        plan = decide(snapshot, self.memory, self.settings, self.clock(), derived)
+        last = self.last_plan.units if self.last_plan is not None else {}
+        plan = decide(snapshot, self.memory, self.settings, self.clock(), last)
         self.metrics.observe_decide(seconds=self.monotonic() - started)
         return snapshot, plan

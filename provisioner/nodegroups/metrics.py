@@ -1,4 +1,4 @@
-"""Every metric of the controller of node groups: a definition, and the method that sets it.
+"""Every metric of the controller of node groups.
 
 Labels are bounded: reasons, methods, kinds, never names of groups, machines or nodes. docs/metrics.md is made from the
 texts here.
@@ -6,12 +6,10 @@ texts here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from http import HTTPStatus
 
 from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
-from provisioner.nodegroups.api.conditions import Reason
 from provisioner.runtime.metrics import LoopMetrics, Registry
 
 PREFIX = "tpu_provisioner_nodegroups_"
@@ -23,19 +21,18 @@ DONE = "ok"
 WRITE_RESULTS = (DONE, *(failure.value for failure in WriteFailure))
 _CALL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
 _STATUSES = frozenset(map(int, HTTPStatus))
-_REASONS = frozenset(Reason)
 
 
 class Metrics(LoopMetrics):
-    """The metrics of one process; setters may be called from any thread."""
+    """The metrics of one process; any thread may change them."""
 
     def __init__(self, *, version: str) -> None:
         registry = Registry(PREFIX, version=version)
         super().__init__(registry)
-        self._groups = registry.picture("groups", "TPUNodeGroups, by the reason of their condition Ready.", "reason")
-        self._nodes = registry.picture("nodes", "Nodes of all TPUNodeGroups, by state.", "state")
-        self._nodes.replace(dict.fromkeys(NODE_STATES, 0))
-        self._wanted = registry.gauge("nodes_wanted", "Nodes that all TPUNodeGroups together are to have.")
+        self.groups = registry.picture("groups", "TPUNodeGroups, by the reason of their condition Ready.", "reason")
+        self.nodes = registry.picture("nodes", "Nodes of all TPUNodeGroups, by state.", "state")
+        self.nodes.replace(dict.fromkeys(NODE_STATES, 0))
+        self.wanted = registry.gauge("nodes_wanted", "Nodes that all TPUNodeGroups together are to have.")
         self._seconds = registry.histogram(
             "compute_request_duration_seconds", "Duration of calls to Compute Engine.", _CALL_BUCKETS, "method"
         )
@@ -48,22 +45,22 @@ class Metrics(LoopMetrics):
             "method",
             "code",
         )
-        self._kept = registry.counter(
+        self.kept = registry.counter(
             "deletes_kept", "Deletes of managed instance groups that were not sent, because of what runs on them."
         )
-        self._crashed = registry.counter(
+        self.crashed = registry.counter(
             "decisions_crashed", "Objects that could not be decided on because of a mistake, each time."
         )
-        self._writes = registry.counter(
+        self.writes = registry.counter(
             "writes", "Writes to Kubernetes, by what is written and result.", "write", "result"
         )
-        self._open = registry.picture("open", "Calls to Compute Engine and writes that are not answered.", "sort")
-        self._failing = registry.picture(
+        self.open = registry.picture("open", "Calls to Compute Engine and writes that are not answered.", "sort")
+        self.failing = registry.picture(
             "failing",
             "Resources of Compute Engine whose last read, create or delete failed, by kind of failure.",
             "kind",
         )
-        self._cluster_known = registry.gauge(
+        self.cluster_known = registry.gauge(
             "cluster_known", "1 when all is known of the cluster that machines have to know to join it."
         )
 
@@ -75,40 +72,3 @@ class Metrics(LoopMetrics):
         self._requests.labels(method, status).inc()
         if failure is not None:
             self._errors.labels(method, failure.value).inc()
-
-    def count_kept(self) -> None:
-        """Count a delete that was not sent because its proof failed."""
-        self._kept.inc()
-
-    def count_crashed_decision(self) -> None:
-        """Count an object that could not be decided on."""
-        self._crashed.inc()
-
-    def count_write(self, write: str, *, result: str) -> None:
-        """Count a write that was answered; the result is one of `WRITE_RESULTS`."""
-        self._writes.labels(write, result).inc()
-
-    def set_groups(self, by_reason: Mapping[str, int]) -> None:
-        """Set how many groups have which reason; those that are none of ours count as `UNKNOWN`."""
-        known: dict[str, int] = {}
-        for reason, count in by_reason.items():
-            label = reason if reason in _REASONS else UNKNOWN
-            known[label] = known.get(label, 0) + count
-        self._groups.replace(known)
-
-    def set_nodes(self, by_state: Mapping[str, int], *, wanted: int) -> None:
-        """Set how many nodes are in each of `NODE_STATES`, and how many there are to be."""
-        self._nodes.replace(by_state)
-        self._wanted.set(wanted)
-
-    def set_open(self, *, calls: int, writes: int) -> None:
-        """Set how much is not answered."""
-        self._open.replace({"call": calls, "write": writes})
-
-    def set_failing(self, by_kind: Mapping[str, int]) -> None:
-        """Set how many resources fail; kinds that are not named become 0."""
-        self._failing.replace(by_kind)
-
-    def set_cluster_known(self, *, known: bool) -> None:
-        """Set whether all is known of the cluster."""
-        self._cluster_known.set(known)

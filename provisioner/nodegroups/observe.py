@@ -11,10 +11,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -24,7 +25,7 @@ from provisioner.kube.protocol import Timeouts, object_path
 from provisioner.kube.watches import UNFINISHED, doubt_of
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.parse import parse_group, parse_manager, parse_policy, parse_template
+from provisioner.nodegroups.api.parse import R, parse
 from provisioner.nodegroups.api.types import InstanceTemplate, Kind, ManagedInstanceGroup, TpuNodeGroup, WorkloadPolicy
 from provisioner.nodegroups.bootstrap import approval, tokens
 from provisioner.nodegroups.bootstrap import cluster as bootstrap_cluster
@@ -38,6 +39,8 @@ from provisioner.nodegroups.reading import (
     parse_pod,
     tolerates_tpu_nodes,
 )
+
+T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
 
@@ -86,82 +89,53 @@ def make_watches(
 ) -> Watches:
     """Make the list-watches; they are not started yet."""
 
-    def of_kind(kind: Kind) -> kube.Collection:
-        return kube.Collection(name=kind.plural, resource=kind.plural, root=API_ROOT, install_hint=_INSTALL_HINT)
+    def watch(
+        name: str,
+        parse: Callable[[object], T | None],
+        quiet: Callable[[T, T], bool] | None = None,
+        **collection: Any,
+    ) -> kube.ListWatch[T]:
+        made = kube.Collection(name=name, resource=name, **collection)
+        return kube.ListWatch(api, made, parse=parse, quiet=quiet, on_change=on_change, options=options)
 
-    nodes: kube.Watch[Node] = kube.ListWatch(
-        api,
-        kube.Collection(name="nodes", resource="nodes"),
-        parse=lambda raw: _node_seen(raw, nodes, pods),
-        quiet=_differ_by_version_alone,
-        on_change=on_change,
-        options=options,
-    )
-    pods: kube.ListWatch[Pod] = kube.ListWatch(
-        api,
-        kube.Collection(
-            name="pods",
-            resource="pods",
-            query={"labelSelector": f"!{_OF_A_DAEMON_SET}", "fieldSelector": f"spec.nodeName!=,{UNFINISHED}"},
-        ),
-        parse=lambda raw: _wanted_pod(raw, nodes),
-        on_change=on_change,
-        options=options,
+    def of_kind(record: type[R]) -> kube.Watch[R]:
+        read = functools.partial(parse, record)
+        return watch(record.kind.plural, read, root=API_ROOT, install_hint=_INSTALL_HINT)
+
+    nodes: kube.Watch[Node] = watch("nodes", lambda raw: _node_seen(raw, nodes, pods), _differ_by_version_alone)
+    pods: kube.ListWatch[Pod] = watch(
+        "pods",
+        lambda raw: _wanted_pod(raw, nodes),
+        query={"labelSelector": f"!{_OF_A_DAEMON_SET}", "fieldSelector": f"spec.nodeName!=,{UNFINISHED}"},
     )
     return Watches(
-        groups=kube.ListWatch(
-            api, of_kind(Kind.TPU_NODE_GROUP), parse=parse_group, on_change=on_change, options=options
-        ),
-        policies=kube.ListWatch(
-            api, of_kind(Kind.WORKLOAD_POLICY), parse=parse_policy, on_change=on_change, options=options
-        ),
-        templates=kube.ListWatch(
-            api, of_kind(Kind.INSTANCE_TEMPLATE), parse=parse_template, on_change=on_change, options=options
-        ),
-        managers=kube.ListWatch(
-            api, of_kind(Kind.MANAGED_INSTANCE_GROUP), parse=parse_manager, on_change=on_change, options=options
-        ),
+        groups=of_kind(TpuNodeGroup),
+        policies=of_kind(WorkloadPolicy),
+        templates=of_kind(InstanceTemplate),
+        managers=of_kind(ManagedInstanceGroup),
         nodes=nodes,
         pods=pods,
-        tokens=kube.ListWatch(
-            api,
-            kube.Collection(
-                name="secrets",
-                resource="secrets",
-                namespace=tokens.NAMESPACE,
-                query={
-                    "labelSelector": f"{names.GROUP_NAMESPACE},{names.GROUP_NAME}",
-                    "fieldSelector": f"type={tokens.SECRET_TYPE}",
-                },
-            ),
-            parse=tokens.parse_secret,
-            on_change=on_change,
-            options=options,
+        tokens=watch(
+            "secrets",
+            tokens.parse_secret,
+            namespace=tokens.NAMESPACE,
+            query={
+                "labelSelector": f"{names.GROUP_NAMESPACE},{names.GROUP_NAME}",
+                "fieldSelector": f"type={tokens.SECRET_TYPE}",
+            },
         ),
-        requests=kube.ListWatch(
-            api,
-            kube.Collection(
-                name="certificatesigningrequests",
-                resource="certificatesigningrequests",
-                root=approval.API_ROOT,
-                query={"fieldSelector": f"spec.signerName={approval.SIGNER}"},
-            ),
-            parse=approval.parse_request,
-            on_change=on_change,
-            options=options,
+        requests=watch(
+            "certificatesigningrequests",
+            approval.parse_request,
+            root=approval.API_ROOT,
+            query={"fieldSelector": f"spec.signerName={approval.SIGNER}"},
         ),
-        device_plugin=kube.ListWatch(
-            api,
-            kube.Collection(
-                name="daemonsets",
-                resource="daemonsets",
-                root=APPS_ROOT,
-                namespace=device_plugin.NAMESPACE,
-                query={"fieldSelector": f"metadata.name={device_plugin.NAME}"},
-            ),
-            parse=parse_device_plugin,
-            on_change=on_change,
-            options=options,
+        device_plugin=watch(
+            "daemonsets",
+            parse_device_plugin,
+            root=APPS_ROOT,
+            namespace=device_plugin.NAMESPACE,
+            query={"fieldSelector": f"metadata.name={device_plugin.NAME}"},
         ),
     )
 

@@ -7,7 +7,6 @@ tells nothing.
 from __future__ import annotations
 
 import functools
-import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,12 +16,12 @@ import structlog
 from provisioner import kube
 from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
-from provisioner.nodegroups.api.conditions import ConditionType, condition_of
+from provisioner.nodegroups.api.conditions import ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.nodegroups.compute.records import Operation
 from provisioner.nodegroups.metrics import DONE, UNKNOWN, Metrics
+from provisioner.nodegroups.planning.answers import Answer
 from provisioner.nodegroups.planning.calls import (
-    Call,
     CallAnswer,
     Delete,
     Insert,
@@ -31,17 +30,23 @@ from provisioner.nodegroups.planning.calls import (
     Read,
     ReadMachines,
     SetMetadata,
+    words_of,
 )
+from provisioner.nodegroups.planning.decide import Plan
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.plan import Answer, Crashed, Event, Plan
 from provisioner.nodegroups.planning.snapshot import Snapshot
-from provisioner.nodegroups.planning.writes import PatchStatus, WriteAnswer
+from provisioner.nodegroups.planning.units import Crashed
+from provisioner.nodegroups.planning.writes import Event, PatchStatus, WriteAnswer
 from provisioner.runtime.repeats import Lasting, Repeats, place_of
 
 _log = structlog.get_logger(__name__)
 
 #: Failures of changes that end by themselves within seconds.
 _PASSING = frozenset({FailureKind.OPERATION_IN_THE_WAY, FailureKind.ALREADY_EXISTS})
+
+
+#: What the condition of a group may say in a label.
+_REASONS = frozenset(Reason)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,7 +70,7 @@ class Reporter:
         self._apart(lambda: self._measure(plan.memory, snapshot))
         if self.dry_run:
             return
-        statuses = {write.meta.uid: write.key for write in plan.writes if isinstance(write, PatchStatus)}
+        statuses = {write.record.meta.uid: write.key for write in plan.writes if isinstance(write, PatchStatus)}
         now: dict[str, list[Event]] = {}
         for event in plan.events:
             key = statuses.get(event.object.uid)
@@ -78,7 +83,7 @@ class Reporter:
         self._held = kept | {key: tuple(events) for key, events in now.items()}
 
     def _tell_crash(self, crashed: Crashed) -> None:
-        self.metrics.count_crashed_decision()
+        self.metrics.crashed.inc()
         left_out = self._repeats.left_out(place_of(crashed.error))
         if left_out is None:
             return
@@ -103,7 +108,7 @@ class Reporter:
         if isinstance(answer, WriteAnswer):
             self._tell_write(answer)
         elif answer.kept:
-            self.metrics.count_kept()
+            self.metrics.kept.inc()
             self._lasting.fails(
                 answer.call.key, answer.kept, lambda: _log.warning("resource.delete_kept", **_of(answer))
             )
@@ -114,9 +119,9 @@ class Reporter:
             _tell_success(answer)
 
     def _tell_write(self, answer: WriteAnswer) -> None:
-        key, kind = answer.write.key, _words(type(answer.write).__name__)
+        key, kind = answer.write.key, _label(answer.write)
         result = answer.failure.value if answer.failure is not None else DONE
-        self.metrics.count_write(kind, result=result)
+        self.metrics.writes.labels(kind, result).inc()
         events = self._held.pop(key, ())
         if answer.failure is None:
             self._lasting.ended(key)
@@ -168,27 +173,22 @@ class Reporter:
         dropped = self.recorder.dropped_total
         self.metrics.count_events_dropped(dropped - self._events_dropped)
         self._events_dropped = dropped
-        self.metrics.set_groups(Counter(_reason(group) for group in snapshot.groups))
+        self.metrics.groups.replace(Counter(_reason(group) for group in snapshot.groups))
         nodes: Counter[str] = Counter()
         wanted = 0
         for group in snapshot.groups:
             wanted += 0 if group.meta.deleting else group.status.node_count or 0
             if (summary := group.status.node_summary) is not None:
                 nodes.update(ready=summary.ready, reconciling=summary.reconciling, failed=summary.failed)
-        self.metrics.set_nodes(nodes, wanted=wanted)
-        self.metrics.set_open(
-            calls=len(memory.calls), writes=sum(each.answered_at is None for each in memory.writes.values())
-        )
-        self.metrics.set_failing(
-            Counter(
-                kind
-                for resource in memory.resources.values()
-                for kind in {backoff.failure.kind.value for backoff in resource.backoffs.values()}
-            )
-        )
+        self.metrics.nodes.replace(nodes)
+        self.metrics.wanted.set(wanted)
+        writes = sum(each.answered_at is None for each in memory.writes.values())
+        self.metrics.open.replace({"call": len(memory.calls), "write": writes})
+        kinds = ({each.failure.kind.value for each in of.backoffs.values()} for of in memory.resources.values())
+        self.metrics.failing.replace(Counter(kind for failing in kinds for kind in failing))
         cluster = snapshot.cluster
         known = all((cluster.uid, cluster.project, cluster.ca_hash, cluster.api_server, cluster.kubernetes_version))
-        self.metrics.set_cluster_known(known=known)
+        self.metrics.cluster_known.set(known)
 
 
 def _tell_success(answer: CallAnswer) -> None:
@@ -221,7 +221,7 @@ def _of(answer: CallAnswer) -> dict[str, str]:
     if isinstance(call, SetMetadata):
         said["machine"] = call.machine.provider_id
     if isinstance(call, Read | ListMachines | ReadMachines | Poll):
-        said["call"] = _name(call)
+        said["call"] = _label(call)
     if failure is not None:
         said["message"] = failure.message
     if answer.kept:
@@ -229,15 +229,11 @@ def _of(answer: CallAnswer) -> dict[str, str]:
     return said
 
 
-def _name(call: Call) -> str:
-    return _words(type(call).__name__)
-
-
-def _words(name: str) -> str:
-    """Return the name of a class as a label: PatchStatus -> patch_status."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+def _label(what: object) -> str:
+    """Return the name of a record's class as a label: PatchStatus -> patch_status."""
+    return words_of(type(what).__name__).replace(" ", "_")
 
 
 def _reason(group: TpuNodeGroup) -> str:
     condition = condition_of(group.status.conditions, ConditionType.READY)
-    return condition.reason if condition is not None else UNKNOWN
+    return condition.reason if condition is not None and condition.reason in _REASONS else UNKNOWN

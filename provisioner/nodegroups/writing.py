@@ -19,7 +19,7 @@ from provisioner.kube.quantities import parse_timestamp
 from provisioner.model.capacity import Taint
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names, write
-from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta
+from provisioner.nodegroups.api.types import Child, Record
 from provisioner.nodegroups.bootstrap import approval, tokens
 from provisioner.nodegroups.planning.writes import (
     ApplyDevicePlugin,
@@ -69,15 +69,15 @@ class Writer:
         """Make one write."""
         match what:
             case CreateChild():
-                self._create_child(what.kind, what.child)
+                self._create_child(what.record)
             case DeleteChild():
-                self._delete(_path(what.kind, what.meta), what.meta.uid)
+                self._delete(_path(what.record), what.record.meta.uid)
             case SetFinalizers():
-                self._patch(_path(what.kind, what.meta), write.finalizers_patch(what.meta, what.finalizers))
+                self._patch(_path(what.record), write.finalizers_patch(what.record.meta, what.finalizers))
             case PatchStatus():
-                patch = write.status_patch(what.kind, what.meta, what.old, what.new)
+                patch = write.status_patch(what.record, what.new)
                 if patch is not None:
-                    self._patch(f"{_path(what.kind, what.meta)}/status", patch)
+                    self._patch(f"{_path(what.record)}/status", patch)
             case PatchNode():
                 self._patch_node(what)
             case DeleteNode():
@@ -96,8 +96,8 @@ class Writer:
             case DeleteDevicePlugin():
                 self._delete(_device_plugin_path(), what.uid)
 
-    def _create_child(self, kind: Kind, child: Child) -> None:
-        path = collection_path(kind.plural, namespace=child.meta.namespace, root=API_ROOT)
+    def _create_child(self, child: Child) -> None:
+        path = collection_path(child.kind.plural, namespace=child.meta.namespace, root=API_ROOT)
         try:
             self.api.post(path, write.child(child), timeouts=_TIMEOUTS)
         except kube.Conflict as error:
@@ -177,8 +177,8 @@ class Writer:
         self.api.apply(_device_plugin_path(), dict(manifest), manager=constants.MANAGER, timeouts=_TIMEOUTS)
 
 
-def _path(kind: Kind, meta: ObjectMeta) -> str:
-    return object_path(kind.plural, meta.name, namespace=meta.namespace, root=API_ROOT)
+def _path(record: Record) -> str:
+    return object_path(record.kind.plural, record.meta.name, namespace=record.meta.namespace, root=API_ROOT)
 
 
 def _device_plugin_path() -> str:

@@ -20,9 +20,13 @@ from provisioner.kube.gates import KeptError
 from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
 from provisioner.nodegroups import app, device_plugin
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.parse import parse_group, parse_manager, parse_policy, parse_template
-from provisioner.nodegroups.api.statuses import ResourceStatus, TpuNodeGroupStatus
-from provisioner.nodegroups.api.types import GROUP, Kind, ObjectMeta
+from provisioner.nodegroups.api.parse import parse
+from provisioner.nodegroups.api.types import (
+    GROUP,
+    RECORDS,
+    Kind,
+    ObjectMeta,
+)
 from provisioner.nodegroups.bootstrap import approval, tokens
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.observe import ClusterReader, make_watches
@@ -56,15 +60,9 @@ pytestmark = pytest.mark.e2e
 
 _ROLES = "/apis/rbac.authorization.k8s.io/v1"
 _NODE = "machine-of-rights"
-_PARSERS: dict[Kind, Callable[[object], Any]] = {
-    Kind.TPU_NODE_GROUP: parse_group,
-    Kind.WORKLOAD_POLICY: parse_policy,
-    Kind.INSTANCE_TEMPLATE: parse_template,
-    Kind.MANAGED_INSTANCE_GROUP: parse_manager,
-}
 _DEFINITIONS = tuple(f"customresourcedefinitions/{kind.plural}.{GROUP}" for kind in Kind)
 _CHILDREN = tuple(kind for kind in Kind if kind is not Kind.TPU_NODE_GROUP)
-_PLUGIN = device_plugin.manifest(device_plugin.Images(plugin="registry.example/plugin:1"))
+_PLUGIN = device_plugin.manifest("registry.example/plugin:1")
 _PLUGIN_PATH = object_path("daemonsets", device_plugin.NAME, namespace=device_plugin.NAMESPACE, root=APPS_ROOT)
 _LEASE = object_path("leases", app.LEASE_NAME, namespace=NAMESPACE, root=LEASES_ROOT)
 _ABSENT = ObjectMeta(namespace="default", name="absent", uid="absent")
@@ -91,23 +89,27 @@ def _write(make: Callable[[Rehearsal], Write]) -> Try:
 
 
 def _seen(rehearsal: Rehearsal, kind: Kind) -> Any:
-    return _PARSERS[kind](rehearsal.api.get(object_path(kind.plural, "rights", namespace="default", root=API_ROOT)))
+    raw = rehearsal.api.get(object_path(kind.plural, "rights", namespace="default", root=API_ROOT))
+    return parse(RECORDS[kind], raw)
 
 
 def _finalizers(kind: Kind, rehearsal: Rehearsal) -> Write:
-    return SetFinalizers(kind=kind, meta=_seen(rehearsal, kind).meta, finalizers=())
+    return SetFinalizers(record=_seen(rehearsal, kind), finalizers=())
 
 
 def _status(kind: Kind, rehearsal: Rehearsal) -> Write:
-    old = TpuNodeGroupStatus() if kind is Kind.TPU_NODE_GROUP else ResourceStatus()
-    new = replace(old, observed_generation=next(_NUMBERS))
-    return PatchStatus(kind=kind, meta=_seen(rehearsal, kind).meta, old=old, new=new)
+    record = _seen(rehearsal, kind)
+    return PatchStatus(record=record, new=replace(record.status, observed_generation=next(_NUMBERS)))
 
 
 def _child(kind: Kind, rehearsal: Rehearsal) -> Write:
     child = _seen(rehearsal, kind)
     meta = ObjectMeta(namespace="default", name=f"rights-{next(_NUMBERS)}", uid="")
-    return CreateChild(kind=kind, child=replace(child, meta=meta))
+    return CreateChild(record=replace(child, meta=meta))
+
+
+def _absent_child(kind: Kind, rehearsal: Rehearsal) -> Write:
+    return DeleteChild(record=replace(_seen(rehearsal, kind), meta=_ABSENT))
 
 
 def _node(rehearsal: Rehearsal) -> Write:
@@ -225,10 +227,7 @@ _TRIES: dict[Right, Try] = {
     **{Right(GROUP, kind.plural, "patch"): _write(partial(_finalizers, kind)) for kind in Kind},
     **{Right(GROUP, f"{kind.plural}/status", "patch"): _write(partial(_status, kind)) for kind in Kind},
     **{Right(GROUP, kind.plural, "create"): _write(partial(_child, kind)) for kind in _CHILDREN},
-    **{
-        Right(GROUP, kind.plural, "delete"): _write(lambda _, kind=kind: DeleteChild(kind=kind, meta=_ABSENT))
-        for kind in _CHILDREN
-    },
+    **{Right(GROUP, kind.plural, "delete"): _write(partial(_absent_child, kind)) for kind in _CHILDREN},
     Right(GROUP, "managedinstancegroups", "get"): _pass_the_gate,
     Right("", "nodes", "get"): _write(_node),
     Right("", "nodes", "patch"): _write(_node),

@@ -138,7 +138,7 @@ def test_the_network(written: list[dict[str, Any]]) -> None:
 
 def test_what_the_device_plugin_runs_as(written: list[dict[str, Any]]) -> None:
     """The DaemonSet that the controller makes names a ServiceAccount that is installed with it."""
-    made = device_plugin.manifest(device_plugin.Images(plugin="a"))
+    made = device_plugin.manifest("a")
     account = only(written, "ServiceAccount", made["spec"]["template"]["spec"]["serviceAccountName"])
     assert account["metadata"]["namespace"] == made["metadata"]["namespace"]
     (subject,) = only(written, "ClusterRoleBinding", "tpu-device-plugin")["subjects"]

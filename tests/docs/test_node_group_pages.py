@@ -14,10 +14,10 @@ from provisioner.model import bounds
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import Reason
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
+from provisioner.nodegroups.api.specs import ProvisioningModel
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.bootstrap import tokens
-from provisioner.nodegroups.compute.records import FLEX_START, RESERVATION_BOUND, SPOT, STANDARD
-from provisioner.nodegroups.planning import backoff
+from provisioner.nodegroups.planning import answers
 from provisioner.settings.nodegroups import OPTIONS
 
 _ROOT = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ _RUNBOOKS = "\n".join(
 _ALL = f"{_PAGE}\n{_FROM_UPSTREAM}\n{_SECTION}\n{_RUNBOOKS}"
 _OPTIONS = {option.variable: option for option in OPTIONS}
 #: Words in capitals that are values of fields.
-_NO_SETTINGS = {STANDARD, SPOT, RESERVATION_BOUND, FLEX_START}
+_NO_SETTINGS = set(ProvisioningModel)
 _CODE = "".join(path.read_text(encoding="utf-8") for path in (_ROOT / "provisioner" / "nodegroups").rglob("*.py"))
 
 
@@ -113,7 +113,7 @@ def test_limits() -> None:
     (row,) = re.findall(r"(?m)^\| machine types \| (.+) \|$", _PAGE)
     assert set(re.findall(r"`([a-z0-9]+-)`", row)) == set(MACHINE_TYPE_PREFIXES)
     assert f"good for {tokens.LIFE.total_seconds() / 60:.0f} minutes" in _PAGE
-    longest = max(delay.cap_seconds for delay in backoff.DELAYS.values())
+    longest = max(delay.cap_seconds for delay in answers.DELAYS.values())
     assert f"pauses of at most {longest / 60:.0f} minutes" in _PAGE
 
 

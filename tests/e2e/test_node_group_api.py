@@ -22,7 +22,7 @@ from provisioner.nodegroups.api import names, write
 from provisioner.nodegroups.api.conditions import Condition, ConditionStatus, Reason, with_condition
 from provisioner.nodegroups.api.crds import SPECS, STATUSES, crd
 from provisioner.nodegroups.api.forms import Array, Flag, Form, Map, Moment, Struct, Text, Whole
-from provisioner.nodegroups.api.parse import parse, parse_group
+from provisioner.nodegroups.api.parse import parse
 from provisioner.nodegroups.api.specs import (
     InstanceConfig,
     InstanceTemplateSpec,
@@ -38,12 +38,13 @@ from provisioner.nodegroups.api.statuses import (
     TpuNodeGroupStatus,
 )
 from provisioner.nodegroups.api.types import (
+    RECORDS,
     Child,
     InstanceTemplate,
     Kind,
     ManagedInstanceGroup,
     ObjectMeta,
-    Owner,
+    TpuNodeGroup,
     WorkloadPolicy,
 )
 from rehearsal.demos import Rehearsal
@@ -379,16 +380,16 @@ def test_nothing_of_a_child_changes(kind: Kind, server: Server) -> None:
 def test_an_object_that_no_one_could_make_now_can_still_go(name: str, server: Server) -> None:
     """It gets its status, and loses its finalizers: otherwise neither it nor its namespace would ever go."""
     path = server.path(Kind.TPU_NODE_GROUP, name)
-    group = parse_group(server.kube.get(path))
+    group = parse(TpuNodeGroup, server.kube.get(path))
     why = Condition(type="Ready", status=ConditionStatus.FALSE, reason=Reason.INVALID_SPEC, message="cannot be served")
     status = TpuNodeGroupStatus(conditions=with_condition((), why, NOW))
-    patch = write.status_patch(Kind.TPU_NODE_GROUP, group.meta, group.status, status)
+    patch = write.status_patch(group, status)
     assert patch is not None
     server.kube.merge(f"{path}/status", patch)
-    after = parse_group(server.kube.get(path))
+    after = parse(TpuNodeGroup, server.kube.get(path))
     assert after.status == status
     assert server.kube.call("DELETE", path).status_code == 200
-    server.kube.merge(path, write.finalizers_patch(parse_group(server.kube.get(path)).meta, ()))
+    server.kube.merge(path, write.finalizers_patch(parse(TpuNodeGroup, server.kube.get(path)).meta, ()))
     assert server.kube.call("GET", path).status_code == 404
 
 
@@ -434,7 +435,7 @@ def test_what_the_api_server_takes_can_be_read(kind: Kind, server: Server) -> No
         answer = server.create(kind, spec)
         assert answer.status_code in (201, 422), answer.text
         if answer.status_code == 201:
-            parse(kind, answer.json())
+            parse(RECORDS[kind], answer.json())
             taken += 1
     assert taken >= len(SPECS[kind].fields)
 
@@ -452,7 +453,7 @@ def test_anything_of_the_right_form_can_be_read(kind: Kind, server: Server) -> N
         answer = server.create(kind, spec)
         assert answer.status_code in (201, 422), answer.text
         if answer.status_code == 201:
-            parse(kind, answer.json())
+            parse(RECORDS[kind], answer.json())
         server.kube.merge(f"{path}/status?dryRun=All", {"status": status})
 
     agree()
@@ -507,7 +508,7 @@ def test_defaults(kind: Kind, spec: dict[str, Any], added: dict[str, Any], serve
     answer = server.create(kind, spec)
     assert answer.status_code == 201, answer.text
     assert answer.json()["spec"] == {**spec, **added}
-    assert write.spec_document(parse(kind, raw_object(kind, spec)).spec) == {**spec, **added}
+    assert write.spec_document(parse(RECORDS[kind], raw_object(kind, spec)).spec) == {**spec, **added}
 
 
 # --- objects as they are made ---
@@ -528,7 +529,7 @@ def test_manifests_for_the_operator_of_before_apply(rehearsal: Rehearsal, server
     assert rehearsal.kubectl("apply", "-f", "-", stdin=manifests).count("created") == len(Kind)
     assert rehearsal.kubectl("apply", "-f", "-", stdin=manifests).count("unchanged") == len(Kind)
     for kind in Kind:
-        read = parse(kind, server.kube.get(server.path(kind, "as-before")))
+        read = parse(RECORDS[kind], server.kube.get(server.path(kind, "as-before")))
         assert write.spec_document(read.spec) == EXAMPLES[kind]
 
 
@@ -543,13 +544,13 @@ def test_the_examples_apply(rehearsal: Rehearsal, server: Server) -> None:
 def test_a_child_reads_as_what_it_was_made_from(server: Server) -> None:
     """The API server adds nothing that would look like a difference: it would be made anew again and again."""
     made = server.create(Kind.TPU_NODE_GROUP, GROUP, name="parent", dry=False)
-    group = parse_group(made.json()).meta
+    group = parse(TpuNodeGroup, made.json()).meta
     for wanted in _children(group):
-        kind = write.kind_of(wanted.spec)
+        kind = wanted.kind
         raw = write.child(wanted)
         child = server.kube.create(collection_path(kind.plural, namespace=_NAMESPACE, root=_ROOT), raw)
         assert child["spec"] == raw["spec"]
-        read = parse(kind, child)
+        read = parse(RECORDS[kind], child)
         assert read.spec == wanted.spec
         assert child["metadata"]["ownerReferences"] == raw["metadata"]["ownerReferences"]
         assert read.meta.finalizers == (names.CHILD_FINALIZERS[kind],)
@@ -557,7 +558,7 @@ def test_a_child_reads_as_what_it_was_made_from(server: Server) -> None:
 
 def _children(group: ObjectMeta) -> Iterator[Child]:
     def meta(kind: Kind) -> ObjectMeta:
-        owner = Owner(kind="TPUNodeGroup", name=group.name, uid=group.uid)
+        owner = ObjectMeta(namespace="", name=group.name, uid=group.uid)
         return ObjectMeta(
             namespace=group.namespace,
             name=names.child_name(group, kind),
@@ -591,13 +592,13 @@ def test_a_patch_of_what_was_read_long_ago_is_a_conflict(server: Server) -> None
     path = server.path(Kind.TPU_NODE_GROUP, "patched")
 
     def make() -> ObjectMeta:
-        return parse_group(server.create(Kind.TPU_NODE_GROUP, GROUP, name="patched", dry=False).json()).meta
+        return parse(TpuNodeGroup, server.create(Kind.TPU_NODE_GROUP, GROUP, name="patched", dry=False).json()).meta
 
     first = make()
     server.kube.merge(path, write.finalizers_patch(first, ("a.example/b",)))
     with pytest.raises(AssertionError, match='"code":409'):
         server.kube.merge(path, write.finalizers_patch(first, ()))
-    second = parse_group(server.kube.get(path)).meta
+    second = parse(TpuNodeGroup, server.kube.get(path)).meta
     server.kube.merge(path, write.finalizers_patch(second, ()))
     assert server.kube.call("DELETE", path).status_code == 200
     make()
@@ -609,7 +610,7 @@ def test_a_patch_of_what_was_read_long_ago_is_a_conflict(server: Server) -> None
 def test_what_people_see_of_a_group(rehearsal: Rehearsal, server: Server) -> None:
     """A status that is written shows in the columns, by the short name, and among all kinds of TPUs."""
     made = server.create(Kind.TPU_NODE_GROUP, GROUP, name="seen", dry=False)
-    group = parse_group(made.json())
+    group = parse(TpuNodeGroup, made.json())
     waiting = Condition(
         type="Ready", status=ConditionStatus.FALSE, reason=Reason.AWAITING_NODE_JOIN, message="1 of 2 nodes are ready"
     )
@@ -626,14 +627,14 @@ def test_what_people_see_of_a_group(rehearsal: Rehearsal, server: Server) -> Non
         ),
         recreated_at=(NOW,),
     )
-    patch = write.status_patch(Kind.TPU_NODE_GROUP, group.meta, group.status, status)
+    patch = write.status_patch(group, status)
     assert patch is not None
     server.kube.merge(f"{server.path(Kind.TPU_NODE_GROUP, 'seen')}/status", patch)
     head, row = rehearsal.kubectl("get", "tng", "seen", "-n", _NAMESPACE).splitlines()
     assert head.split() == ["NAME", "TOPOLOGY", "NODES", "READY", "REASON", "AGE"]
     assert row.split()[:5] == ["seen", "2x2x2", "1/2", "False", "AwaitingNodeJoin"]
     assert "tpunodegroup.tpu.google.com/seen" in rehearsal.kubectl("get", "tpu", "-n", _NAMESPACE, "-o", "name")
-    assert parse_group(server.kube.get(server.path(Kind.TPU_NODE_GROUP, "seen"))).status == status
+    assert parse(TpuNodeGroup, server.kube.get(server.path(Kind.TPU_NODE_GROUP, "seen"))).status == status
 
 
 @pytest.mark.e2e
@@ -647,11 +648,11 @@ def test_the_status_of_a_child_is_kept(kind: Kind, server: Server) -> None:
     )
     ended = replace(begun, operation_name="", operation_type=None, url="a", conditions=with_condition((), created, NOW))
     for status in (begun, ended):
-        read = parse(kind, server.kube.get(server.path(kind, "status")))
-        patch = write.status_patch(kind, read.meta, read.status, status)
+        read = parse(RECORDS[kind], server.kube.get(server.path(kind, "status")))
+        patch = write.status_patch(read, status)
         assert patch is not None
         server.kube.merge(f"{server.path(kind, 'status')}/status", patch)
-        assert parse(kind, server.kube.get(server.path(kind, "status"))).status == status
+        assert parse(RECORDS[kind], server.kube.get(server.path(kind, "status"))).status == status
 
 
 @pytest.mark.e2e

@@ -9,20 +9,19 @@ from __future__ import annotations
 import base64
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from provisioner.kube.fields import MalformedObject
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.parse import parse_group, parse_manager, parse_policy, parse_template
-from provisioner.nodegroups.api.types import Kind
+from provisioner.nodegroups.api.parse import parse
+from provisioner.nodegroups.api.types import InstanceTemplate, Kind, ManagedInstanceGroup, TpuNodeGroup, WorkloadPolicy
 from provisioner.nodegroups.bootstrap import tokens
-from provisioner.nodegroups.planning.decide import decide
+from provisioner.nodegroups.planning.decide import Plan, decide
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.plan import Plan
-from provisioner.nodegroups.planning.settings import PlanningSettings
-from provisioner.nodegroups.planning.snapshot import Cluster, Snapshot
+from provisioner.nodegroups.planning.snapshot import Cluster, PlanningSettings, Snapshot
 from provisioner.nodegroups.reading import parse_device_plugin, parse_node, parse_pod
 from tests.support.clock import NOW
 from tests.support.nodegroup_world import LABELS, PROJECT, raw_kind, raw_machine_node, raw_pod_on
@@ -94,10 +93,16 @@ def _secret() -> Json:
 
 
 _READ: dict[str, tuple[Json, Callable[[object], Any]]] = {
-    "groups": (_object(Kind.TPU_NODE_GROUP, **_GROUP_STATUS), parse_group),
-    "policies": (_object(Kind.WORKLOAD_POLICY, **_CHILD_STATUS, uri="u"), parse_policy),
-    "templates": (_object(Kind.INSTANCE_TEMPLATE, **_CHILD_STATUS, uri="u"), parse_template),
-    "managers": (_object(Kind.MANAGED_INSTANCE_GROUP, **_CHILD_STATUS, url="u"), parse_manager),
+    "groups": (_object(Kind.TPU_NODE_GROUP, **_GROUP_STATUS), partial(parse, TpuNodeGroup)),
+    "policies": (_object(Kind.WORKLOAD_POLICY, **_CHILD_STATUS, uri="u"), partial(parse, WorkloadPolicy)),
+    "templates": (
+        _object(Kind.INSTANCE_TEMPLATE, **_CHILD_STATUS, uri="u"),
+        partial(parse, InstanceTemplate),
+    ),
+    "managers": (
+        _object(Kind.MANAGED_INSTANCE_GROUP, **_CHILD_STATUS, url="u"),
+        partial(parse, ManagedInstanceGroup),
+    ),
     "nodes": (raw_machine_node("m-0"), parse_node),
     "pods": (raw_pod_on("m-0"), parse_pod),
     "tokens": (_secret(), tokens.parse_secret),
@@ -122,7 +127,9 @@ def _with(raw: Json, path: tuple[Any, ...], value: Any) -> Json:
 
 
 def _plan(what: str, record: Any) -> Plan:
-    honest = parse_group(raw_kind(Kind.TPU_NODE_GROUP, "honest", uid="honest", finalizers=[*names.GROUP_FINALIZERS]))
+    honest = parse(
+        TpuNodeGroup, raw_kind(Kind.TPU_NODE_GROUP, "honest", uid="honest", finalizers=[*names.GROUP_FINALIZERS])
+    )
     seen: dict[str, Any] = {"groups": (honest,)}
     if record is not None:
         seen[what] = (*seen.get(what, ()), record)

@@ -16,9 +16,10 @@ from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.act import CALL_SECONDS, Actor
 from provisioner.nodegroups.api.statuses import OperationType
 from provisioner.nodegroups.api.types import Kind
-from provisioner.nodegroups.compute.records import Instance, Manager, Metadata, Operation, ResourcePolicy, Template
+from provisioner.nodegroups.compute.records import Instance, Manager, Operation, ResourcePolicy, Template
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.metrics import Metrics
+from provisioner.nodegroups.planning.answers import Answer
 from provisioner.nodegroups.planning.calls import (
     Call,
     CallAnswer,
@@ -30,8 +31,8 @@ from provisioner.nodegroups.planning.calls import (
     ReadMachines,
     SetMetadata,
 )
+from provisioner.nodegroups.planning.decide import Plan
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.plan import Answer, Plan
 from provisioner.nodegroups.planning.writes import DeleteNode, EvictPod, Write, WriteAnswer
 from provisioner.nodegroups.writing import WRITE_SECONDS, Writer
 from tests.support.clock import FakeClock
@@ -41,6 +42,7 @@ from tests.support.nodegroup_world import (
     MANAGER,
     MANAGER_UID,
     NAMESPACE,
+    WORDS,
     FakeCompute,
     a_machine,
     a_proof,
@@ -89,9 +91,7 @@ class World:
         raw = raw_kind(MIG, MANAGER, uid=MANAGER_UID, **DELETED)
         self.kube.put_object(kind_path(MIG, MANAGER), raw)
         self.kube.put_object("/api/v1/nodes/m-0", raw_machine_node("m-0"))
-        self.compute.insert_manager(
-            target(MIG).scope, Manager(name=MANAGER, template="t", target_size=1), request_id="1"
-        )
+        self.compute.insert(target(MIG).scope, Manager(name=MANAGER, template="t", target_size=1), request_id="1")
         self.compute.calls.clear()
 
     def answers(self, *calls: Call, writes: tuple[Write, ...] = ()) -> list[Answer]:
@@ -139,9 +139,9 @@ GATED = delete(MIG, target=target(MIG, MANAGER), proof=a_proof(["m-0"]))
 POLL = Poll(target=target(MIG), operation=OperationName("operation-1"), type=OperationType.CREATE)
 READ_MACHINES = ReadMachines(target=target(MIG), machines=(a_machine(), a_machine("m-1")))
 SET_METADATA = SetMetadata(target=target(MIG), machine=a_machine(), items={"a": "b"}, fingerprint="f", request_id="m")
-INSTANCE = Instance(name="m-0", status="RUNNING", id="id-of-m-0", metadata=Metadata(fingerprint="f"))
+INSTANCE = Instance(name="m-0", status="RUNNING", id="id-of-m-0", fingerprint="f")
 ALL_CALLS = [
-    *(Read(target=target(kind)) for kind in (*KINDS, Kind.TPU_NODE_GROUP)),
+    *(Read(target=target(kind)) for kind in KINDS),
     *(insert(kind) for kind in KINDS),
     *(delete(kind) for kind in KINDS),
     ListMachines(target=target(MIG)),
@@ -168,12 +168,6 @@ def test_a_resource_from_its_create_to_its_delete(world: World, kind: Kind) -> N
     assert (absent.result, absent.failure) == (None, None)
 
 
-def test_a_template_of_the_user_is_read_for_the_group(world: World) -> None:
-    """A group that names one has no child for it."""
-    world.answer(insert(TEMPLATE))
-    assert world.answer(Read(target=target(Kind.TPU_NODE_GROUP))).result == RESOURCES[TEMPLATE]
-
-
 def test_machines_are_listed_and_their_metadata_changed(world: World) -> None:
     """Read together, without those that are none, and changed each by its own place and name."""
     world.answer(insert(MIG))
@@ -182,7 +176,7 @@ def test_machines_are_listed_and_their_metadata_changed(world: World) -> None:
     assert world.answer(ListMachines(target=target(MIG))).result == (a_machine(),)
     assert world.answer(READ_MACHINES).result == (INSTANCE,)
     assert isinstance(world.answer(SET_METADATA).result, Operation)
-    assert world.compute.instances["m-0"].metadata.items == {"a": "b"}
+    assert world.compute.instances["m-0"].items == {"a": "b"}
     again = world.answer(SET_METADATA).failure
     assert again is not None
     assert again.kind is FailureKind.OPERATION_IN_THE_WAY
@@ -200,7 +194,10 @@ def test_a_failure_is_handed_on(world: World, call: Call, kind: FailureKind) -> 
     assert answer.result is None
 
 
-METHODS = [name for name in dir(FakeCompute) if name.startswith(("get_", "insert_", "delete_", "list_", "set_"))]
+METHODS = [
+    *(f"{verb}_{word}" for verb in ("get", "insert", "delete") for word in WORDS.values()),
+    *(name for name in dir(FakeCompute) if name.startswith(("get_", "list_", "set_"))),
+]
 
 
 @pytest.mark.parametrize("call", ALL_CALLS, ids=CALL_IDS)
@@ -221,13 +218,6 @@ def test_a_mistake_of_ours_leaves_the_outcome_unknown(world: World, call: Call) 
     answer = world.answer(call)
     assert answer.failure is not None
     assert answer.failure.kind is FailureKind.UNKNOWN_OUTCOME
-
-
-def test_a_user_s_template_is_never_deleted(world: World) -> None:
-    """Whatever was decided."""
-    answer = world.answer(delete(Kind.TPU_NODE_GROUP))
-    assert answer.failure is not None
-    assert world.compute.calls == []
 
 
 def test_an_answer_says_when_it_was_asked_for(world: World) -> None:
@@ -329,15 +319,10 @@ REMOVE = DeleteNode(name="m-0", uid="u")
     [
         pytest.param(REMOVE, kube.Conflict("changed"), WriteFailure.CONFLICT, id="an object that has changed"),
         pytest.param(REMOVE, kube.Forbidden("RBAC"), WriteFailure.REFUSED, id="a right that lacks"),
-        pytest.param(REMOVE, kube.Invalid("what"), WriteFailure.REFUSED, id="a mistake"),
         pytest.param(REMOVE, kube.Unavailable("no answer"), WriteFailure.UNAVAILABLE, id="no answer"),
-        pytest.param(REMOVE, kube.Unauthorized("who"), WriteFailure.UNAVAILABLE, id="credentials that are renewed"),
-        pytest.param(REMOVE, kube.Malformed("what"), WriteFailure.UNAVAILABLE, id="an answer that is none"),
         pytest.param(REMOVE, kube.TooManyRequests("slowly"), WriteFailure.UNAVAILABLE, id="too many requests"),
         pytest.param(REMOVE, TypeError("a mistake"), WriteFailure.UNAVAILABLE, id="a mistake of ours"),
         pytest.param(EVICT, kube.TooManyRequests("budget"), WriteFailure.NOT_NOW, id="a disruption budget"),
-        pytest.param(EVICT, kube.Conflict("another pod"), WriteFailure.CONFLICT, id="another pod of that name"),
-        pytest.param(EVICT, kube.Unavailable("two budgets"), WriteFailure.UNAVAILABLE, id="two disruption budgets"),
     ],
 )
 def test_a_write_that_fails(world: World, write: Write, error: Exception, want: WriteFailure) -> None:

@@ -10,21 +10,15 @@ from typing import Any
 
 import pytest
 
-from provisioner import controller as controlling
 from provisioner.controller import Addresses, Controller
-from provisioner.kube import errors
 from provisioner.nodegroups import app
 from provisioner.nodegroups.act import Actor, DryActor
-from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.bootstrap.script import startup_script
 from provisioner.nodegroups.device_plugin import version_of
-from provisioner.nodegroups.planning.calls import Read
-from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.plan import Plan
 from provisioner.settings.nodegroups import NodeGroupSettings, read_node_group_settings
 from tests.support.clock import FakeClock
 from tests.support.kube import FakeKube
-from tests.support.nodegroup_world import FakeCompute, target
+from tests.support.nodegroup_world import FakeCompute
 from tests.support.waiting import wait_for
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/tpu-provisioner-system/leases/tpu-provisioner-nodegroups"
@@ -93,29 +87,6 @@ def test_the_one_candidate_leads_by_a_lease_of_its_own(process: Process) -> None
     assert 0 < process.controller.actor.lease_seconds() <= 30
 
 
-def test_without_an_election_it_leads_from_the_start() -> None:
-    """And for ever, and makes no Lease."""
-    process = Process(leader_elect=False)
-    process.controller.start()
-    assert process.controller.loop.is_leader()
-    assert process.controller.actor.lease_seconds() == float("inf")
-    assert process.kube.object(LEASE) is None
-    process.end()
-
-
-def test_a_lost_lease_ends_the_process_at_once(process: Process) -> None:
-    """No further round begins."""
-    elector = process.controller.elector
-    assert elector is not None
-    elector.step()
-    assert elector.is_leader
-    process.kube.fail("*", "leases", errors.Unavailable("away"), times=100)
-    process.clock.advance(21)
-    elector.step()
-    assert process.exit_codes == [1]
-    assert process.controller.loop.stopping.is_set()
-
-
 def test_it_runs_until_it_is_told_to_stop_and_gives_the_lease_back(process: Process) -> None:
     """In its own thread it observes and decides; then the next may lead at once."""
     controller = process.controller
@@ -132,31 +103,6 @@ def test_it_runs_until_it_is_told_to_stop_and_gives_the_lease_back(process: Proc
     assert lease is not None
     assert not lease["spec"].get("holderIdentity")
     assert process.exit_codes == []
-
-
-def test_a_call_that_hangs_keeps_the_lease_and_ends_the_process(
-    process: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever leads next must not begin before it is over."""
-    monkeypatch.setattr(controlling, "_DRAIN_SECONDS", 0.01)
-    entered, release = threading.Event(), threading.Event()
-
-    def hang(_: str) -> None:
-        entered.set()
-        assert release.wait(10)
-
-    process.compute.on_call = hang
-    controller = process.controller
-    controller.start()
-    wait_for(controller.loop.is_leader)
-    controller.actor.carry_out(Plan(memory=Memory(), calls=(Read(target=target(Kind.WORKLOAD_POLICY)),)))
-    assert entered.wait(5)
-    controller.shut_down()
-    lease = process.kube.object(LEASE)
-    assert lease is not None
-    assert lease["spec"]["holderIdentity"]
-    assert process.exit_codes == [0]
-    release.set()
 
 
 def test_probes_and_metrics_are_served() -> None:

@@ -16,7 +16,7 @@ from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.planning import answers
 from provisioner.nodegroups.planning.calls import Call, CallAnswer
-from provisioner.nodegroups.planning.memory import Memory, ResourceMemory
+from provisioner.nodegroups.planning.memory import ResourceMemory
 from tests.support.nodegroup_controller import NAMESPACE, World
 
 _HOUR = 3600.0
@@ -63,27 +63,7 @@ def test_a_group_goes_without_a_trace(ready: World) -> None:
     assert len([change for change in ready.changes() if change.startswith("DELETE")]) == 3
 
 
-def test_a_settled_group_costs_next_to_nothing(ready: World) -> None:
-    """At most twelve reads of Compute Engine an hour, no change there, no write to Kubernetes."""
-    ready.run(lambda: False if ready.clock.seconds < 0 else ready.clock.seconds > 3000, seconds=2 * _HOUR)
-    ready.wire.sent.clear()
-    before, end = len(ready.writes()), ready.clock.seconds + _HOUR
-    ready.run(lambda: ready.clock.seconds >= end, seconds=2 * _HOUR)
-    assert len(ready.wire.sent) <= 12
-    assert (ready.changes(), ready.writes()[before:]) == ([], [])
-
-
 # --- crashes and lost answers ---
-
-
-@pytest.mark.parametrize("rounds", [3, 4, 8, 17])
-@pytest.mark.timeout(40)
-def test_a_controller_that_crashes_again_and_again_gets_there(world: World, rounds: int) -> None:
-    """What it needs to know is in Compute Engine and in the objects; no resource is made twice."""
-    world.run(world.is_ready, crash_every=rounds)
-    assert (len(world.resources()), len(world.state()["machines"])) == (3, 4)
-    world.kube.delete(world.path())
-    world.run(world.is_gone, seconds=900, crash_every=rounds)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -226,20 +206,6 @@ def test_nothing_is_decided_before_the_cluster_is_known(world: World) -> None:
     assert world.loop.problems() == ()
 
 
-def test_work_keeps_its_machines(ready: World) -> None:
-    """A group that is deleted under a pod with chips which nobody may evict stays until that has ended."""
-    node = ready.nodes()[1]["metadata"]["name"]
-    pod = ready.put_pod(node)
-    ready.kube.budget_spent = True
-    ready.kube.delete(ready.path())
-    ready.run(lambda: ready.clock.seconds > 2000, seconds=_HOUR)
-    assert len(ready.state()["machines"]) == 4
-    assert ready.reason() == "DrainingNodes"
-    assert all(raw["spec"]["unschedulable"] for raw in ready.nodes())
-    ready.kube.remove_object(pod)
-    ready.run(ready.is_gone)
-
-
 def test_a_pod_that_the_caches_do_not_show_keeps_its_machines(ready: World) -> None:
     """The gate reads it live, and the log says what keeps them."""
     node = ready.nodes()[1]["metadata"]["name"]
@@ -254,15 +220,6 @@ def test_a_pod_that_the_caches_do_not_show_keeps_its_machines(ready: World) -> N
     assert f"train-0 on {node}" in told[0]["reason"]
     ready.kube.remove_object(pod)
     ready.run(ready.is_gone, seconds=_HOUR)
-
-
-def test_a_group_that_names_a_foreign_project_gets_nothing() -> None:
-    """Only the project that the controller runs in is allowed unless settings say otherwise."""
-    world = World()
-    world.put_group(project="other-project")
-    for _ in range(20):
-        world.round(after_seconds=5)
-    assert (world.reason(), world.wire.sent) == ("NotAllowed", [])
 
 
 # --- time ---
@@ -349,14 +306,6 @@ def test_metrics_tell_what_there_is(ready: World) -> None:
         'watch_synced{resource="nodes"} 1.0',
     ):
         assert f"tpu_provisioner_nodegroups_{line}" in text, line
-
-
-def test_a_group_of_a_controller_without_memory_is_measured(ready: World) -> None:
-    """As after a restart."""
-    ready.start()
-    assert ready.loop.memory == Memory()
-    ready.round()
-    assert 'groups{reason="Ready"} 1.0' in ready.metrics.exposition().decode()
 
 
 # --- a dry run ---

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 from datetime import timedelta
 from typing import Any
 
@@ -14,10 +13,12 @@ from provisioner.kube.protocol import collection_path, object_path
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.bootstrap import approval, tokens
-from provisioner.nodegroups.device_plugin import Images, manifest
+from provisioner.nodegroups.bootstrap.cluster import ca_hash_of
+from provisioner.nodegroups.device_plugin import manifest
 from provisioner.nodegroups.observe import ClusterReader, Watches, make_watches, not_synced, take_snapshot
 from provisioner.nodegroups.planning.snapshot import Cluster, Snapshot
 from provisioner.nodegroups.reading import API_ROOT
+from provisioner.runtime.authority import Authority
 from tests.support.clock import FakeClock
 from tests.support.kube import FakeKube
 from tests.support.nodegroup_world import (
@@ -104,7 +105,7 @@ def test_everything_of_a_group_is_seen(world: World) -> None:
     world.put_node()
     world.put_pod()
     world.put_secret()
-    made = manifest(Images(plugin="p"))
+    made = manifest("p")
     world.kube.put_object("/apis/apps/v1/namespaces/kube-system/daemonsets/tpu-device-plugin", made)
     world.step()
     world.reader.read()
@@ -307,28 +308,6 @@ def test_definitions_that_are_installed_later_are_found(world: World) -> None:
     assert world.snapshot().not_synced == ()
 
 
-def test_definitions_that_are_removed_make_nothing_of_the_groups(world: World) -> None:
-    """A 404 must not look like groups that nobody wants any more."""
-    world.kube.put_object(kind_path(Kind.TPU_NODE_GROUP), raw_kind(Kind.TPU_NODE_GROUP))
-    world.step()
-    world.reader.read()
-    world.kube.uninstall(API_ROOT)
-    world.step(Kind.TPU_NODE_GROUP.plural)
-    assert len(world.snapshot().not_synced) == 1
-
-
-@pytest.mark.parametrize("name", ["tpunodegroups", "managedinstancegroups", "nodes", "pods", "secrets", "daemonsets"])
-def test_a_watch_that_is_silent_is_not_trusted(world: World, name: str) -> None:
-    """After two and a half minutes."""
-    world.step()
-    world.reader.read()
-    world.clock.advance(151)
-    for other, watch in world.watches.named().items():
-        if other != name:
-            watch.take_event(event("BOOKMARK", {"metadata": {"resourceVersion": "500"}}))  # type: ignore[attr-defined]
-    assert world.snapshot().not_synced == (f"nothing was received about the {name} for 150 s",)
-
-
 # --- the cluster ---
 
 
@@ -343,13 +322,14 @@ def put_config_maps(world: World, certificate: str) -> None:
 
 def test_what_machines_have_to_know_is_read_of_the_cluster(world: World) -> None:
     """Of kubeadm's own objects."""
-    pem, digest = a_certificate()
+    authority = Authority("kubernetes", now=world.clock.now(), valid=timedelta(days=1))
+    pem = authority.certificate_pem.decode()
     put_config_maps(world, pem)
     world.reader.read()
     assert world.reader.cluster == Cluster(
         uid="cluster-uid",
         project="research-project",
-        ca_hash=f"sha256:{digest}",
+        ca_hash=ca_hash_of({"data": {"ca.crt": pem}}),
         api_server="10.0.0.2:6443",
         kubernetes_version="1.31",
     )
@@ -400,20 +380,3 @@ def test_a_clock_that_is_set_back_delays_no_read(world: World) -> None:
     """Else it would be put off by as much."""
     world.reader.read()
     assert world.reader.due_in_seconds(world.clock.now() - timedelta(hours=2)) <= 0
-
-
-def a_certificate() -> tuple[str, str]:
-    """Return an authority, and the hash of its key that kubeadm asks for."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "kubernetes")])
-    now = FakeClock().now()
-    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-    builder = builder.serial_number(1).not_valid_before(now).not_valid_after(now + timedelta(days=1))
-    spki = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    pem = builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
-    return pem, hashlib.sha256(spki).hexdigest()

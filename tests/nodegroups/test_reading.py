@@ -14,7 +14,7 @@ from provisioner import constants
 from provisioner.kube.fields import MalformedObject
 from provisioner.model.capacity import Taint
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.device_plugin import Images, manifest, version_of
+from provisioner.nodegroups.device_plugin import manifest, version_of
 from provisioner.nodegroups.planning.snapshot import DevicePlugin, Node
 from provisioner.nodegroups.reading import (
     may_be_of_a_group,
@@ -167,7 +167,7 @@ def test_which_pods_are_let_on_nodes_with_tpus(tolerations: object, want: bool) 
 
 def test_the_device_plugin_says_what_it_was_applied_from() -> None:
     """One that somebody else made says nothing."""
-    made = manifest(Images(plugin="p"))
+    made = manifest("p")
     raw = {**made, "metadata": {**made["metadata"], "uid": "u"}}
     assert parse_device_plugin(raw) == DevicePlugin(uid="u", version=version_of(made))
     del raw["metadata"]["annotations"]

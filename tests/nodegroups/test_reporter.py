@@ -29,11 +29,13 @@ from provisioner.nodegroups.planning.calls import (
     ReadMachines,
     SetMetadata,
 )
+from provisioner.nodegroups.planning.decide import Plan
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.plan import Crashed, Event, Plan
 from provisioner.nodegroups.planning.snapshot import Cluster, Snapshot
+from provisioner.nodegroups.planning.units import Crashed
 from provisioner.nodegroups.planning.writes import (
     DeleteNode,
+    Event,
     EvictPod,
     PatchNode,
     PatchStatus,
@@ -56,7 +58,9 @@ METADATA = SetMetadata(
     target=target(MIG), machine=a_machine(), items={"kubeadm-join-token": SECRET}, fingerprint="f", request_id="m"
 )
 READ = Read(target=target(POLICY))
-STATUS = PatchStatus(kind=Kind.TPU_NODE_GROUP, meta=meta(), old=TpuNodeGroupStatus(), new=TpuNodeGroupStatus())
+STATUS = PatchStatus(
+    record=TpuNodeGroup(meta=meta(), spec=TpuNodeGroupSpec(project="", node_location="")), new=TpuNodeGroupStatus()
+)
 REMOVE = DeleteNode(name="m-0", uid="u")
 EVENT = Event(
     object=ObjectRef(kind="TPUNodeGroup", api_version="v1", namespace="research", name="slice", uid="u1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,13 +16,13 @@ from provisioner.model.capacity import Taint
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import Condition, ConditionStatus
-from provisioner.nodegroups.api.parse import parse, parse_group, parse_policy
+from provisioner.nodegroups.api.parse import parse
 from provisioner.nodegroups.api.specs import WorkloadPolicySpec
-from provisioner.nodegroups.api.statuses import ResourceStatus, TpuNodeGroupStatus
-from provisioner.nodegroups.api.types import Kind, ObjectMeta, Owner, WorkloadPolicy
+from provisioner.nodegroups.api.statuses import ResourceStatus
+from provisioner.nodegroups.api.types import RECORDS, Kind, ObjectMeta, TpuNodeGroup, WorkloadPolicy
 from provisioner.nodegroups.bootstrap import approval
 from provisioner.nodegroups.bootstrap.tokens import LIFE, parse_secret
-from provisioner.nodegroups.device_plugin import Images, manifest, version_of
+from provisioner.nodegroups.device_plugin import manifest, version_of
 from provisioner.nodegroups.planning.writes import (
     ApplyDevicePlugin,
     ApproveRequest,
@@ -53,7 +54,7 @@ from tests.support.nodegroup_world import (
 )
 
 GROUP_KIND, POLICY = Kind.TPU_NODE_GROUP, Kind.WORKLOAD_POLICY
-MANIFEST = manifest(Images(plugin="p"))
+MANIFEST = manifest("p")
 PLUGIN = "/apis/apps/v1/namespaces/kube-system/daemonsets/tpu-device-plugin"
 EXPIRES = datetime(2026, 1, 1, 0, 30, tzinfo=UTC)
 NODE = "/api/v1/nodes/m-0"
@@ -70,9 +71,9 @@ def writer(api: FakeKube, **parts: Any) -> Writer:
     return Writer(**{"api": api, "device_plugin": MANIFEST, **parts})
 
 
-def put(api: FakeKube, kind: Kind = GROUP_KIND, name: str = GROUP, **metadata: Any) -> ObjectMeta:
-    """Put an object of one of the kinds; return its metadata as the caches show it."""
-    return parse(kind, api.put_object(kind_path(kind, name), raw_kind(kind, name, **metadata))).meta
+def put(api: FakeKube, kind: Kind = GROUP_KIND, name: str = GROUP, **metadata: Any) -> Any:
+    """Put an object of one of the kinds; return it as the caches show it."""
+    return parse(RECORDS[kind], api.put_object(kind_path(kind, name), raw_kind(kind, name, **metadata)))
 
 
 def a_child() -> WorkloadPolicy:
@@ -85,7 +86,7 @@ def a_child() -> WorkloadPolicy:
             uid="",
             labels=names.group_labels(group),
             annotations=group.annotations,
-            owner=Owner(kind="TPUNodeGroup", name=GROUP, uid="u1"),
+            owner=ObjectMeta(namespace="", name=GROUP, uid="u1"),
         ),
         spec=WorkloadPolicySpec(project="research-project", region="us-central1", accelerator_topology="2x2x2"),
     )
@@ -94,11 +95,11 @@ def a_child() -> WorkloadPolicy:
 def test_a_child_is_made_as_it_was_decided(api: FakeKube) -> None:
     """With owner, labels, and the finalizer that keeps it until its resource is gone."""
     child = a_child()
-    write = CreateChild(kind=POLICY, child=child)
+    write = CreateChild(record=child)
     writer(api).write(write)
     writer(api).write(write)
     raw = api.object(kind_path(POLICY, child.meta.name))
-    made = parse_policy(raw)
+    made = parse(WorkloadPolicy, raw)
     assert (made.spec, made.meta.labels) == (child.spec, child.meta.labels)
     assert raw["metadata"]["ownerReferences"][0]["uid"] == "u1"
     assert made.meta.annotations == {names.ADOPT: "true"}
@@ -109,47 +110,45 @@ def test_a_conflict_other_than_a_taken_name_is_none_of_a_child_that_is_there(api
     """Such as a namespace that changes."""
     api.fail("POST", "/workloadpolicies", kube.Conflict("try again", status=409, reason="Conflict"))
     with pytest.raises(kube.Conflict):
-        writer(api).write(CreateChild(kind=POLICY, child=a_child()))
+        writer(api).write(CreateChild(record=a_child()))
 
 
 def test_a_child_is_deleted_by_its_uid(api: FakeKube) -> None:
     """What is gone has gone; a namesake stays."""
-    meta = put(api, POLICY)
-    writer(api).write(DeleteChild(kind=POLICY, meta=meta))
-    writer(api).write(DeleteChild(kind=POLICY, meta=meta))
+    policy = put(api, POLICY)
+    writer(api).write(DeleteChild(record=policy))
+    writer(api).write(DeleteChild(record=policy))
     assert api.object(kind_path(POLICY)) is None
     put(api, POLICY, uid="another")
     with pytest.raises(kube.Conflict):
-        writer(api).write(DeleteChild(kind=POLICY, meta=meta))
+        writer(api).write(DeleteChild(record=policy))
 
 
 def test_finalizers_are_replaced_on_what_was_seen(api: FakeKube) -> None:
     """An object that has changed is decided on again."""
-    meta = put(api)
-    writer(api).write(SetFinalizers(kind=GROUP_KIND, meta=meta, finalizers=("a", "b")))
-    assert parse_group(api.object(kind_path(GROUP_KIND))).meta.finalizers == ("a", "b")
+    group = put(api)
+    writer(api).write(SetFinalizers(record=group, finalizers=("a", "b")))
+    assert parse(TpuNodeGroup, api.object(kind_path(GROUP_KIND))).meta.finalizers == ("a", "b")
     with pytest.raises(kube.Conflict):
-        writer(api).write(SetFinalizers(kind=GROUP_KIND, meta=meta, finalizers=()))
+        writer(api).write(SetFinalizers(record=group, finalizers=()))
     body = api.calls[-1].body
     assert body is not None
-    assert body["metadata"] == {"resourceVersion": meta.resource_version, "finalizers": []}
+    assert body["metadata"] == {"resourceVersion": group.meta.resource_version, "finalizers": []}
 
 
 def test_of_a_status_only_what_changed_is_written(api: FakeKube) -> None:
     """To the subresource, on what was seen; where nothing changed nothing is sent."""
-    meta = put(api, POLICY)
     ready = Condition(type="Ready", status=ConditionStatus.TRUE, reason="Created", last_transition_time=EXPIRES)
-    old = ResourceStatus(conditions=(ready,))
-    new = ResourceStatus(conditions=(ready,), url="https://x")
-    writer(api).write(PatchStatus(kind=POLICY, meta=meta, old=old, new=new))
+    policy = replace(put(api, POLICY), status=ResourceStatus(conditions=(ready,)))
+    writer(api).write(PatchStatus(record=policy, new=replace(policy.status, url="https://x")))
     call = api.calls[-1]
     assert call.path == f"{kind_path(POLICY)}/status"
     assert call.body == {
-        "metadata": {"resourceVersion": meta.resource_version},
+        "metadata": {"resourceVersion": policy.meta.resource_version},
         "status": {"uri": "https://x"},
     }
     before = len(api.calls)
-    writer(api).write(PatchStatus(kind=GROUP_KIND, meta=meta, old=TpuNodeGroupStatus(), new=TpuNodeGroupStatus()))
+    writer(api).write(PatchStatus(record=policy, new=policy.status))
     assert len(api.calls) == before
 
 
@@ -313,7 +312,7 @@ def test_the_device_plugin_is_applied_under_one_name(api: FakeKube) -> None:
     assert raw["metadata"]["annotations"] == {device_plugin.VERSION: write.version}
 
 
-@pytest.mark.parametrize("of", [None, manifest(Images(plugin="another"))], ids=["none", "another"])
+@pytest.mark.parametrize("of", [None, manifest("another")], ids=["none", "another"])
 def test_a_device_plugin_of_another_version_is_not_applied(api: FakeKube, of: dict[str, Any] | None) -> None:
     """What was decided is done, or nothing."""
     with pytest.raises(ValueError, match="no manifest of the device plugin"):

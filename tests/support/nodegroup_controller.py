@@ -26,16 +26,16 @@ from provisioner.kube.quantities import format_time
 from provisioner.nodegroups.act import Actor, DryActor
 from provisioner.nodegroups.api.conditions import ConditionType, condition_of
 from provisioner.nodegroups.api.parse import parse
-from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
+from provisioner.nodegroups.api.types import RECORDS, Kind, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import approval, tokens
 from provisioner.nodegroups.bootstrap.script import startup_script
 from provisioner.nodegroups.compute.client import ComputeClient
-from provisioner.nodegroups.device_plugin import Images, manifest, version_of
+from provisioner.nodegroups.device_plugin import manifest, version_of
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.loop import Loop
 from provisioner.nodegroups.metrics import Metrics
 from provisioner.nodegroups.observe import ClusterReader, Watches
-from provisioner.nodegroups.planning.settings import PlanningSettings
+from provisioner.nodegroups.planning.snapshot import PlanningSettings
 from provisioner.nodegroups.reading import (
     API_ROOT,
     APPS_ROOT,
@@ -67,7 +67,7 @@ SPEC: Json = {
     "bootstrapKubernetes": {},
 }
 _SETTLE_SECONDS = 10.0
-_PLUGIN = manifest(Images(plugin="plugin"))
+_PLUGIN = manifest("plugin")
 _SECRETS = collection_path("secrets", namespace=tokens.NAMESPACE)
 _REQUESTS = collection_path("certificatesigningrequests", root=approval.API_ROOT)
 
@@ -264,7 +264,7 @@ class World:
 
     def group(self) -> TpuNodeGroup:
         """Return the group as it is."""
-        record = parse(Kind.TPU_NODE_GROUP, self.kube.object(self.path()))
+        record = parse(RECORDS[Kind.TPU_NODE_GROUP], self.kube.object(self.path()))
         assert isinstance(record, TpuNodeGroup)
         return record
 
@@ -380,7 +380,7 @@ class World:
     def _watches(self) -> Watches:
         def of_kind(kind: Kind) -> FakeWatch[Any]:
             path = collection_path(kind.plural, root=API_ROOT)
-            return FakeWatch(lambda: self._read(path, lambda raw: parse(kind, raw)))
+            return FakeWatch(lambda: self._read(path, lambda raw: parse(RECORDS[kind], raw)))
 
         plugins = collection_path("daemonsets", root=APPS_ROOT, namespace="kube-system")
         return Watches(

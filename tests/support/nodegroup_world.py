@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from provisioner import constants
@@ -13,13 +13,13 @@ from provisioner.model.capacity import Failure, FailureKind, OperationName
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind, ObjectMeta
 from provisioner.nodegroups.bootstrap import tokens
-from provisioner.nodegroups.compute.protocol import ComputeError
+from provisioner.nodegroups.compute.protocol import ComputeError, R
 from provisioner.nodegroups.compute.records import (
     Instance,
     ManagedInstance,
     Manager,
-    Metadata,
     Operation,
+    Resource,
     ResourcePolicy,
     Scope,
     Template,
@@ -41,6 +41,8 @@ LABELS = {names.GROUP_NAMESPACE: NAMESPACE, names.GROUP_NAME: GROUP}
 MANAGER = "slice-mig-4d7d1bc1"
 MANAGER_UID = "uid-of-manager"
 TAINT = {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}
+#: What metrics call the resources.
+WORDS: Mapping[type[Any], str] = {ResourcePolicy: "policy", Template: "template", Manager: "manager"}
 DELETED = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
 
 
@@ -134,7 +136,7 @@ class FakeCompute:
     slow: bool = False
     calls: list[tuple[str, str]] = field(default_factory=list)
     #: By path of the scope and name.
-    resources: dict[tuple[str, str], ResourcePolicy | Template | Manager] = field(default_factory=dict)
+    resources: dict[tuple[str, str], Resource] = field(default_factory=dict)
     machines: dict[str, tuple[ManagedInstance, ...]] = field(default_factory=dict)
     instances: dict[str, Instance] = field(default_factory=dict)
     operations: dict[str, Operation] = field(default_factory=dict)
@@ -168,41 +170,34 @@ class FakeCompute:
         """Return the methods that were called, in order."""
         return [method for method, _ in self.calls]
 
-    def get_policy(self, scope: Scope, name: str) -> ResourcePolicy:
-        """Implement Compute.get_policy."""
-        return self._do("get_policy", name, lambda: self._existing(scope, name))
+    def get(self, sort: type[R], scope: Scope, name: str) -> R:
+        """Implement Compute.get."""
+        found: R = self._do(f"get_{WORDS[sort]}", name, lambda: self._existing(scope, name))
+        return found
 
-    def insert_policy(self, scope: Scope, policy: ResourcePolicy, *, request_id: str) -> Operation:
-        """Implement Compute.insert_policy."""
-        return self._insert("insert_policy", scope, policy, request_id)
+    def insert(self, scope: Scope, resource: Resource, *, request_id: str) -> Operation:
+        """Implement Compute.insert."""
+        key = (scope.path, resource.name)
 
-    def delete_policy(self, scope: Scope, name: str, *, request_id: str) -> Operation:
-        """Implement Compute.delete_policy."""
-        return self._delete("delete_policy", scope, name, request_id)
+        def insert() -> Operation:
+            if request_id in self.by_request:
+                return self.by_request[request_id]
+            if key in self.resources:
+                raise ComputeError(Failure(kind=FailureKind.ALREADY_EXISTS, message="409"), resource.name, code=409)
+            return self._begin(request_id, lambda: self.resources.update({key: resource}))
 
-    def get_template(self, scope: Scope, name: str) -> Template:
-        """Implement Compute.get_template."""
-        return self._do("get_template", name, lambda: self._existing(scope, name))
+        return self._do(f"insert_{WORDS[type(resource)]}", resource.name, insert)
 
-    def insert_template(self, scope: Scope, template: Template, *, request_id: str) -> Operation:
-        """Implement Compute.insert_template."""
-        return self._insert("insert_template", scope, template, request_id)
+    def delete(self, sort: type[Resource], scope: Scope, name: str, *, request_id: str) -> Operation:
+        """Implement Compute.delete."""
 
-    def delete_template(self, scope: Scope, name: str, *, request_id: str) -> Operation:
-        """Implement Compute.delete_template."""
-        return self._delete("delete_template", scope, name, request_id)
+        def delete() -> Operation:
+            if request_id in self.by_request:
+                return self.by_request[request_id]
+            self._existing(scope, name)
+            return self._begin(request_id, lambda: self.resources.pop((scope.path, name), None))
 
-    def get_manager(self, scope: Scope, name: str) -> Manager:
-        """Implement Compute.get_manager."""
-        return self._do("get_manager", name, lambda: self._existing(scope, name))
-
-    def insert_manager(self, scope: Scope, manager: Manager, *, request_id: str) -> Operation:
-        """Implement Compute.insert_manager."""
-        return self._insert("insert_manager", scope, manager, request_id)
-
-    def delete_manager(self, scope: Scope, name: str, *, request_id: str) -> Operation:
-        """Implement Compute.delete_manager."""
-        return self._delete("delete_manager", scope, name, request_id)
+        return self._do(f"delete_{WORDS[sort]}", name, delete)
 
     def list_managed_instances(self, scope: Scope, name: str) -> tuple[ManagedInstance, ...]:
         """Implement Compute.list_managed_instances."""
@@ -229,10 +224,9 @@ class FakeCompute:
 
         def change() -> Operation:
             known = self._instance(name)
-            if known.metadata.fingerprint != fingerprint:
+            if known.fingerprint != fingerprint:
                 raise ComputeError(Failure(kind=FailureKind.OPERATION_IN_THE_WAY, message="412"), name, code=412)
-            metadata = Metadata(items=dict(items), fingerprint=f"{fingerprint}+")
-            self.instances[name] = Instance(name=name, status=known.status, id=known.id, metadata=metadata)
+            self.instances[name] = replace(known, items=dict(items), fingerprint=f"{fingerprint}+")
             return Operation(name=OperationName(f"set-metadata-{len(self.calls)}"), scope=ZONE, done=True)
 
         return self._do("set_metadata", name, change)
@@ -252,27 +246,6 @@ class FakeCompute:
                     effect()
                 raise fault[1]
             return effect()
-
-    def _insert(self, method: str, scope: Scope, resource: Any, request_id: str) -> Operation:
-        key = (scope.path, resource.name)
-
-        def insert() -> Operation:
-            if request_id in self.by_request:
-                return self.by_request[request_id]
-            if key in self.resources:
-                raise ComputeError(Failure(kind=FailureKind.ALREADY_EXISTS, message="409"), resource.name, code=409)
-            return self._begin(request_id, lambda: self.resources.update({key: resource}))
-
-        return self._do(method, resource.name, insert)
-
-    def _delete(self, method: str, scope: Scope, name: str, request_id: str) -> Operation:
-        def delete() -> Operation:
-            if request_id in self.by_request:
-                return self.by_request[request_id]
-            self._existing(scope, name)
-            return self._begin(request_id, lambda: self.resources.pop((scope.path, name), None))
-
-        return self._do(method, name, delete)
 
     def _begin(self, request_id: str, effect: Callable[[], object]) -> Operation:
         name = f"operation-{len(self.by_request) + 1}"

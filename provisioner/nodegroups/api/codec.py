@@ -29,17 +29,6 @@ _LARGEST = 2**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Class:
-    """What the API server is told of a whole class."""
-
-    about: str
-    required: tuple[str, ...] | None
-    rules: tuple[Rule, ...]
-    fixed: bool
-    all_fixed: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
     """One field."""
 
@@ -57,13 +46,14 @@ class _Part:
     read: Callable[[Any], Any]
 
 
-_CLASSES: dict[type, _Class] = {}
+#: Each without its fields.
+_CLASSES: dict[type, Struct] = {}
 
 
 def declared(
     about: str,
     *,
-    required: tuple[str, ...] | None = None,
+    required: tuple[str, ...] = (),
     rules: tuple[Rule, ...] = (),
     fixed: bool = False,
     all_fixed: bool = False,
@@ -74,7 +64,7 @@ def declared(
     """
 
     def declare(cls: type[T]) -> type[T]:
-        _CLASSES[cls] = _Class(about=about, required=required, rules=rules, fixed=fixed, all_fixed=all_fixed)
+        _CLASSES[cls] = Struct(about=about, fields={}, required=required, rules=rules, fixed=fixed, all_fixed=all_fixed)
         return cls
 
     return declare
@@ -96,14 +86,7 @@ def struct_of(cls: type) -> Struct:
         else:
             found[part.name] = part.form
             required += () if part.defaulted else (part.name,)
-    return Struct(
-        about=whole.about,
-        fields=found,
-        required=tuple(required) if whole.required is None else whole.required,
-        rules=tuple(rules),
-        fixed=tuple(found) if whole.fixed else (),
-        all_fixed=whole.all_fixed,
-    )
+    return replace(whole, fields=found, required=whole.required or tuple(required), rules=tuple(rules))
 
 
 def read(cls: Callable[..., T], raw: object) -> T:
@@ -151,7 +134,7 @@ def _part(cls: Callable[..., Any], each: dataclasses.Field[Any], hint: Any) -> _
         form = struct_of(_bare(hint))
     if form is not None and default is not dataclasses.MISSING and default and not isinstance(default, tuple):
         form = replace(form, default=_plain(default))
-    required = _CLASSES[cast("type", cls)].required or ()
+    required = _CLASSES[cast("type", cls)].required
     return _Part(
         attribute=each.name,
         name=name,

@@ -80,7 +80,6 @@ class Condition:
             most=316,
             pattern="([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
             "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])",
-            meaning="a type of conditions",
         ),
     ]
     status: Annotated[ConditionStatus, choice("True, False or Unknown.", ConditionStatus)]
@@ -91,7 +90,6 @@ class Condition:
             least=1,
             most=1024,
             pattern="[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?",
-            meaning="a reason in one word",
         ),
     ]
     message: Annotated[str, Text(about="Why, in words for people.", most=32_768)] = ""
@@ -101,6 +99,11 @@ class Condition:
         int,
         Whole(about="The generation of the object that this was concluded from.", most=LARGEST_GENERATION),
     ] = 0
+
+
+def not_ready(reason: Reason, message: str, condition_type: ConditionType = ConditionType.READY) -> Condition:
+    """Return a condition that is False."""
+    return Condition(type=condition_type, status=ConditionStatus.FALSE, reason=reason, message=message)
 
 
 def with_condition(conditions: tuple[Condition, ...], new: Condition, now: datetime) -> tuple[Condition, ...]:

@@ -9,30 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import get_type_hints
 
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.codec import struct_of
 from provisioner.nodegroups.api.forms import Json, Struct, openapi
-from provisioner.nodegroups.api.specs import (
-    InstanceTemplateSpec,
-    ManagedInstanceGroupSpec,
-    TpuNodeGroupSpec,
-    WorkloadPolicySpec,
-)
-from provisioner.nodegroups.api.statuses import ResourceStatus, TpuNodeGroupStatus
-from provisioner.nodegroups.api.types import GROUP, VERSION, Kind
+from provisioner.nodegroups.api.statuses import ResourceStatus
+from provisioner.nodegroups.api.types import GROUP, RECORDS, VERSION, Kind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Column:
-    """What `kubectl get` shows of an object."""
-
-    name: str
-    path: str
-    about: str
-    type: str = "string"
-    #: Shown with `-o wide` only.
-    wide: bool = False
+def _column(name: str, path: str, about: str, *, kind: str = "string", wide: bool = False) -> Json:
+    """Return what `kubectl get` shows of an object; with `-o wide` only where told so."""
+    shown = {"name": name, "type": kind, "jsonPath": path, "description": about}
+    return shown | ({"priority": 1} if wide else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +30,15 @@ class _Shown:
 
     about: str
     short_name: str
-    columns: tuple[_Column, ...]
+    columns: tuple[Json, ...]
 
 
 _READY = '.status.conditions[?(@.type=="Ready")]'
 _STATE = (
-    _Column(name="Ready", path=f"{_READY}.status", about="Whether it is there and works."),
-    _Column(name="Reason", path=f"{_READY}.reason", about="Why, in one word."),
-    _Column(name="Age", path=".metadata.creationTimestamp", about="Since when it is wanted.", type="date"),
-    _Column(name="Message", path=f"{_READY}.message", about="Why, in words.", wide=True),
+    _column("Ready", f"{_READY}.status", "Whether it is there and works."),
+    _column("Reason", f"{_READY}.reason", "Why, in one word."),
+    _column("Age", ".metadata.creationTimestamp", "Since when it is wanted.", kind="date"),
+    _column("Message", f"{_READY}.message", "Why, in words.", wide=True),
 )
 
 _SHOWN: Mapping[Kind, _Shown] = MappingProxyType(
@@ -58,10 +47,10 @@ _SHOWN: Mapping[Kind, _Shown] = MappingProxyType(
             about="TPU machines on Compute Engine that are nodes of this cluster: a slice, or machines that are alike.",
             short_name="tng",
             columns=(
-                _Column(name="Topology", path=".status.topology", about="Chips along each axis of a slice."),
-                _Column(name="Nodes", path=".status.nodes", about="Nodes that are ready, of those that are wanted."),
+                _column("Topology", ".status.topology", "Chips along each axis of a slice."),
+                _column("Nodes", ".status.nodes", "Nodes that are ready, of those that are wanted."),
                 *_STATE[:3],
-                _Column(name="Zone", path=".spec.nodeLocation", about="Where the machines are.", wide=True),
+                _column("Zone", ".spec.nodeLocation", "Where the machines are.", wide=True),
                 _STATE[3],
             ),
         ),
@@ -69,7 +58,7 @@ _SHOWN: Mapping[Kind, _Shown] = MappingProxyType(
             about="A workload policy of Compute Engine: how machines are wired. A TPUNodeGroup makes its own.",
             short_name="tpol",
             columns=(
-                _Column(name="Topology", path=".spec.acceleratorTopology", about="Chips along each axis of a slice."),
+                _column("Topology", ".spec.acceleratorTopology", "Chips along each axis of a slice."),
                 *_STATE,
             ),
         ),
@@ -77,7 +66,7 @@ _SHOWN: Mapping[Kind, _Shown] = MappingProxyType(
             about="An instance template of Compute Engine: what each machine is. A TPUNodeGroup makes its own.",
             short_name="ttmpl",
             columns=(
-                _Column(name="Machine-Type", path=".spec.machineType", about="Compute Engine's machine type."),
+                _column("Machine-Type", ".spec.machineType", "Compute Engine's machine type."),
                 *_STATE,
             ),
         ),
@@ -85,29 +74,23 @@ _SHOWN: Mapping[Kind, _Shown] = MappingProxyType(
             about="A managed instance group of Compute Engine: the machines. A TPUNodeGroup makes its own.",
             short_name="tmig",
             columns=(
-                _Column(name="Size", path=".spec.targetSize", about="Machines that are wanted.", type="integer"),
+                _column("Size", ".spec.targetSize", "Machines that are wanted.", kind="integer"),
                 *_STATE,
             ),
         ),
     }
 )
 
-SPECS: Mapping[Kind, Struct] = {
-    Kind.TPU_NODE_GROUP: struct_of(TpuNodeGroupSpec),
-    Kind.WORKLOAD_POLICY: struct_of(WorkloadPolicySpec),
-    Kind.INSTANCE_TEMPLATE: struct_of(InstanceTemplateSpec),
-    Kind.MANAGED_INSTANCE_GROUP: struct_of(ManagedInstanceGroupSpec),
-}
+_HINTS = {kind: get_type_hints(record) for kind, record in RECORDS.items()}
+SPECS: Mapping[Kind, Struct] = {kind: struct_of(hints["spec"]) for kind, hints in _HINTS.items()}
 _OF_A_RESOURCE = struct_of(ResourceStatus)
 #: The address of a child's resource is called uri, but in one kind.
 _OF_A_CHILD = replace(
     _OF_A_RESOURCE, fields={{"url": "uri"}.get(name, name): form for name, form in _OF_A_RESOURCE.fields.items()}
 )
 STATUSES: Mapping[Kind, Struct] = {
-    Kind.TPU_NODE_GROUP: struct_of(TpuNodeGroupStatus),
-    Kind.WORKLOAD_POLICY: _OF_A_CHILD,
-    Kind.INSTANCE_TEMPLATE: _OF_A_CHILD,
-    Kind.MANAGED_INSTANCE_GROUP: _OF_A_RESOURCE,
+    kind: _OF_A_CHILD if kind in (Kind.WORKLOAD_POLICY, Kind.INSTANCE_TEMPLATE) else struct_of(hints["status"])
+    for kind, hints in _HINTS.items()
 }
 
 #: What a kind is, in a sentence, and how kubectl knows it for short.
@@ -123,7 +106,7 @@ def crd(kind: Kind) -> Json:
         "served": True,
         "storage": True,
         "subresources": {"status": {}},
-        "additionalPrinterColumns": [_column(column) for column in shown.columns],
+        "additionalPrinterColumns": list(shown.columns),
         "schema": {"openAPIV3Schema": _object(kind, shown.about)},
     }
     return {
@@ -178,13 +161,3 @@ def _object(kind: Kind, about: str) -> Json:
 
 def _longest_name(kind: Kind) -> int:
     return names.NAME_BUDGET if kind is Kind.TPU_NODE_GROUP else names.RESOURCE_NAME
-
-
-def _column(column: _Column) -> Json:
-    return {
-        "name": column.name,
-        "type": column.type,
-        "jsonPath": column.path,
-        "description": column.about,
-        **({"priority": 1} if column.wide else {}),
-    }

@@ -23,8 +23,6 @@ class Text:
     most: int = bounds.OBJECT_NAME
     #: The whole text's form in the syntax that Go and Python share, without anchors; empty for any.
     pattern: str = ""
-    #: What a text of that form is, for messages: "a zone such as us-central1-c".
-    meaning: str = ""
     #: The only texts that are valid; empty for any.
     choices: tuple[str, ...] = ()
     least: int = 0
@@ -98,8 +96,8 @@ class Struct:
     fields: Mapping[str, Form]
     required: tuple[str, ...] = ()
     rules: tuple[Rule, ...] = ()
-    #: Fields that stay as they are, and absent where they are absent.
-    fixed: tuple[str, ...] = ()
+    #: Whether each field stays as it is, and absent where it is absent.
+    fixed: bool = False
     #: Whether all of it stays as it is.
     all_fixed: bool = False
     default: Mapping[str, Any] | None = field(default=None)
@@ -161,7 +159,7 @@ def _array(form: Array) -> Json:
 
 def _struct(form: Struct) -> Json:
     properties = {name: openapi(each) for name, each in form.fields.items()}
-    for name in form.fixed:
+    for name in form.fields if form.fixed else ():
         stays = {"rule": "self == oldSelf", "message": f"{name} cannot be changed; make the object anew"}
         properties[name].setdefault("x-kubernetes-validations", []).append(stays)
     written: Json = {"type": "object", "properties": properties}
@@ -182,8 +180,8 @@ def _of_changes(form: Struct) -> Iterator[Json]:
     if form.all_fixed:
         yield {"rule": "self == oldSelf", "message": "spec cannot be changed; make the object anew"}
     # A rule of a field itself is not asked when the field comes or goes.
-    loose = [name for name in form.fixed if name not in form.required and form.fields[name].default is None]
-    if loose:
+    loose = [name for name, each in form.fields.items() if name not in form.required and each.default is None]
+    if loose and form.fixed:
         yield {
             "rule": " && ".join(f"has(self.{name}) == has(oldSelf.{name})" for name in loose),
             "message": f"{', '.join(loose)} can be neither added nor taken away; make the object anew",

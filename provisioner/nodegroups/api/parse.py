@@ -6,83 +6,40 @@ those of earlier definitions may lack fields.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar, get_type_hints
 
 from provisioner.kube import fields
 from provisioner.kube.quantities import parse_timestamp
 from provisioner.model import bounds
 from provisioner.nodegroups.api import codec, names
-from provisioner.nodegroups.api.specs import (
-    InstanceTemplateSpec,
-    ManagedInstanceGroupSpec,
-    TpuNodeGroupSpec,
-    WorkloadPolicySpec,
-)
-from provisioner.nodegroups.api.statuses import ResourceStatus, TpuNodeGroupStatus
-from provisioner.nodegroups.api.types import (
-    InstanceTemplate,
-    Kind,
-    ManagedInstanceGroup,
-    ObjectMeta,
-    Record,
-    TpuNodeGroup,
-    WorkloadPolicy,
-)
+from provisioner.nodegroups.api.types import RECORDS, Kind, ObjectMeta, Record
 
-S = TypeVar("S")
-T = TypeVar("T")
+R = TypeVar("R", bound=Record)
 
 
-def parse(kind: Kind, raw: object) -> Record:
+def parse(cls: type[R], raw: object) -> R:
     """Read an object of a kind; MalformedObject where it cannot be told whose it is, or what it asks for."""
-    match kind:
-        case Kind.TPU_NODE_GROUP:
-            return parse_group(raw)
-        case Kind.WORKLOAD_POLICY:
-            return parse_policy(raw)
-        case Kind.INSTANCE_TEMPLATE:
-            return parse_template(raw)
-        case Kind.MANAGED_INSTANCE_GROUP:
-            return parse_manager(raw)
-
-
-def parse_group(raw: object) -> TpuNodeGroup:
-    """Read a TPUNodeGroup; MalformedObject as `parse`."""
-    meta, spec = _meta_and_spec(Kind.TPU_NODE_GROUP, raw, TpuNodeGroupSpec)
-    return TpuNodeGroup(meta=meta, spec=spec, status=_status(raw, TpuNodeGroupStatus))
-
-
-def parse_policy(raw: object) -> WorkloadPolicy:
-    """Read a WorkloadPolicy; MalformedObject as `parse`."""
-    meta, spec = _meta_and_spec(Kind.WORKLOAD_POLICY, raw, WorkloadPolicySpec)
-    return WorkloadPolicy(meta=meta, spec=spec, status=_status(raw, ResourceStatus))
-
-
-def parse_template(raw: object) -> InstanceTemplate:
-    """Read an InstanceTemplate; MalformedObject as `parse`."""
-    meta, spec = _meta_and_spec(Kind.INSTANCE_TEMPLATE, raw, InstanceTemplateSpec)
-    return InstanceTemplate(meta=meta, spec=spec, status=_status(raw, ResourceStatus))
-
-
-def parse_manager(raw: object) -> ManagedInstanceGroup:
-    """Read a ManagedInstanceGroup; MalformedObject as `parse`."""
-    meta, spec = _meta_and_spec(Kind.MANAGED_INSTANCE_GROUP, raw, ManagedInstanceGroupSpec)
-    return ManagedInstanceGroup(meta=meta, spec=spec, status=_status(raw, ResourceStatus))
-
-
-def _meta_and_spec(kind: Kind, raw: object, cls: type[S]) -> tuple[ObjectMeta, S]:
-    whole = fields.mapping(raw)
-    meta = _meta(kind, fields.mapping(whole.get("metadata")))
+    whole, hints = fields.mapping(raw), _hints(cls.kind)
+    meta = _meta(cls.kind, fields.mapping(whole.get("metadata")))
     try:
-        return meta, codec.read(cls, whole.get("spec"))
+        spec = codec.read(hints["spec"], whole.get("spec"))
     except (TypeError, ValueError) as error:
-        raise fields.MalformedObject(f"{kind} {meta}: spec: {error}") from error
+        raise fields.MalformedObject(f"{cls.kind} {meta}: spec: {error}") from error
+    return cls(meta=meta, spec=spec, status=_status(whole.get("status"), hints["status"]))
 
 
-def _status(raw: object, cls: type[T]) -> T:
+@functools.cache
+def _hints(kind: Kind) -> dict[str, Any]:
+    """Return the types of a record's fields."""
+    return get_type_hints(RECORDS[kind])
+
+
+def _status(raw: object, cls: Callable[..., Any]) -> Any:
     """Read the status. The controller alone writes it: one that cannot be read is written anew."""
-    status = fields.mapping(fields.mapping(raw).get("status"))
+    status = fields.mapping(raw)
     if "uri" in status:
         # Only of a ManagedInstanceGroup it is called url.
         status = {**status, "url": status["uri"]}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import ClassVar
 
 from provisioner.nodegroups.api.specs import (
     InstanceTemplateSpec,
@@ -43,15 +44,6 @@ _PLURALS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
-    """The one owner that controls an object."""
-
-    kind: str
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectMeta:
     """What matters of an object's metadata."""
 
@@ -68,8 +60,8 @@ class ObjectMeta:
     labels: Mapping[str, str] = field(default_factory=dict)
     #: Only those that are read (`names.READ_ANNOTATIONS`).
     annotations: Mapping[str, str] = field(default_factory=dict)
-    #: Written, and not read: anybody may write one. None also where it was read.
-    owner: Owner | None = None
+    #: The group that controls it. Written, and not read: anybody may write one. None also where it was read.
+    owner: ObjectMeta | None = None
 
     @property
     def deleting(self) -> bool:
@@ -84,6 +76,7 @@ class ObjectMeta:
 class TpuNodeGroup:
     """A group of TPU machines that are nodes of this cluster."""
 
+    kind: ClassVar[Kind] = Kind.TPU_NODE_GROUP
     meta: ObjectMeta
     spec: TpuNodeGroupSpec
     status: TpuNodeGroupStatus = field(default_factory=TpuNodeGroupStatus)
@@ -93,6 +86,7 @@ class TpuNodeGroup:
 class WorkloadPolicy:
     """The child that stands for a workload policy."""
 
+    kind: ClassVar[Kind] = Kind.WORKLOAD_POLICY
     meta: ObjectMeta
     spec: WorkloadPolicySpec
     status: ResourceStatus = field(default_factory=ResourceStatus)
@@ -102,6 +96,7 @@ class WorkloadPolicy:
 class InstanceTemplate:
     """The child that stands for an instance template."""
 
+    kind: ClassVar[Kind] = Kind.INSTANCE_TEMPLATE
     meta: ObjectMeta
     spec: InstanceTemplateSpec
     status: ResourceStatus = field(default_factory=ResourceStatus)
@@ -111,6 +106,7 @@ class InstanceTemplate:
 class ManagedInstanceGroup:
     """The child that stands for a managed instance group."""
 
+    kind: ClassVar[Kind] = Kind.MANAGED_INSTANCE_GROUP
     meta: ObjectMeta
     spec: ManagedInstanceGroupSpec
     status: ResourceStatus = field(default_factory=ResourceStatus)
@@ -118,3 +114,6 @@ class ManagedInstanceGroup:
 
 Child = WorkloadPolicy | InstanceTemplate | ManagedInstanceGroup
 Record = TpuNodeGroup | Child
+RECORDS: Mapping[Kind, type[Record]] = {
+    record.kind: record for record in (TpuNodeGroup, WorkloadPolicy, InstanceTemplate, ManagedInstanceGroup)
+}

@@ -15,41 +15,32 @@ from provisioner.nodegroups.api.specs import (
     WorkloadPolicySpec,
 )
 from provisioner.nodegroups.api.statuses import ResourceStatus, TpuNodeGroupStatus
-from provisioner.nodegroups.api.types import API_VERSION, Child, Kind, ObjectMeta
+from provisioner.nodegroups.api.types import API_VERSION, Child, Kind, ObjectMeta, Record
 
 Spec = TpuNodeGroupSpec | WorkloadPolicySpec | InstanceTemplateSpec | ManagedInstanceGroupSpec
 Status = TpuNodeGroupStatus | ResourceStatus
 
 
-def kind_of(spec: Spec) -> Kind:
-    """Return the kind that a spec is of."""
-    match spec:
-        case TpuNodeGroupSpec():
-            return Kind.TPU_NODE_GROUP
-        case WorkloadPolicySpec():
-            return Kind.WORKLOAD_POLICY
-        case InstanceTemplateSpec():
-            return Kind.INSTANCE_TEMPLATE
-        case ManagedInstanceGroupSpec():
-            return Kind.MANAGED_INSTANCE_GROUP
-
-
 def child(wanted: Child) -> Json:
     """Return a child as it is created: it has its finalizer from the start, and goes with its owner."""
-    kind = kind_of(wanted.spec)
     meta = wanted.meta
     metadata: Json = {
         "namespace": meta.namespace,
         "name": meta.name,
         **({"labels": dict(meta.labels)} if meta.labels else {}),
         **({"annotations": dict(meta.annotations)} if meta.annotations else {}),
-        "finalizers": [names.CHILD_FINALIZERS[kind]],
+        "finalizers": [names.CHILD_FINALIZERS[wanted.kind]],
     }
     if meta.owner is not None:
         # Without blockOwnerDeletion, which would need a right to the owner's finalizers: the owner has its own.
-        owner = {"kind": meta.owner.kind, "name": meta.owner.name, "uid": meta.owner.uid, "controller": True}
+        owner = {"kind": Kind.TPU_NODE_GROUP.value, "name": meta.owner.name, "uid": meta.owner.uid, "controller": True}
         metadata["ownerReferences"] = [{"apiVersion": API_VERSION, **owner}]
-    return {"apiVersion": API_VERSION, "kind": kind.value, "metadata": metadata, "spec": spec_document(wanted.spec)}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": wanted.kind.value,
+        "metadata": metadata,
+        "spec": spec_document(wanted.spec),
+    }
 
 
 def finalizers_patch(meta: ObjectMeta, finalizers: tuple[str, ...]) -> Json:
@@ -57,14 +48,14 @@ def finalizers_patch(meta: ObjectMeta, finalizers: tuple[str, ...]) -> Json:
     return {"metadata": {**_as_read(meta), "finalizers": list(finalizers)}}
 
 
-def status_patch(kind: Kind, meta: ObjectMeta, old: Status, new: Status) -> Json | None:
-    """Return the merge patch from one status of an object to another, with what differs alone.
+def status_patch(record: Record, new: Status) -> Json | None:
+    """Return the merge patch from the status of an object to another, with what differs alone.
 
     None where nothing does. A conflict comes of it where the object is not as it was read.
     """
-    before, after = status_document(kind, old), status_document(kind, new)
+    before, after = status_document(record.kind, record.status), status_document(record.kind, new)
     changed = {key: after.get(key) for key in before | after if before.get(key) != after.get(key)}
-    return {"metadata": _as_read(meta), "status": changed} if changed else None
+    return {"metadata": _as_read(record.meta), "status": changed} if changed else None
 
 
 def spec_document(spec: Spec) -> Json:

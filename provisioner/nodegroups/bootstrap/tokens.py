@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -57,34 +57,22 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoiningMachine:
-    """A machine of a group that is there, other than a placeholder."""
-
-    name: str
-    #: Google's own number: another one under the same name is another machine, with a token of its own.
-    id: str
-    #: Its node is there.
-    joined: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPlan:
     """What is to be done about the tokens of one group."""
 
     #: The token for the metadata of each machine that has not joined, by the machine's name.
     current: Mapping[str, Token] = field(default_factory=dict)
-    #: Machines that need a new one.
-    create: tuple[JoiningMachine, ...] = ()
+    #: Names and numbers of machines that need a new one.
+    create: tuple[tuple[str, str], ...] = ()
     delete: tuple[Token, ...] = ()
 
 
-def plan_tokens(tokens: Sequence[Token], machines: Sequence[JoiningMachine], now: datetime) -> TokenPlan:
-    """Decide on the tokens of one group; `machines` are all of its machines that are there.
+def plan_tokens(tokens: Sequence[Token], joining: Collection[tuple[str, str]], now: datetime) -> TokenPlan:
+    """Decide on the tokens of one group; `joining` are its machines that have not joined, by name and number.
 
-    A machine that has not joined gets a new token when its best one has less than ten minutes left. A token goes when
-    its machine has joined or is gone, or when it has expired.
+    One gets a new token when its best one has less than ten minutes left. A token goes when its machine has joined
+    or is gone, or when it has expired.
     """
-    joining = {(machine.name, machine.id): machine for machine in machines if not machine.joined}
     best: dict[tuple[str, str], tuple[datetime, Token]] = {}
     delete = []
     for token in tokens:
@@ -93,10 +81,9 @@ def plan_tokens(tokens: Sequence[Token], machines: Sequence[JoiningMachine], now
             delete.append(token)
         elif key not in best or (token.expires_at, token.name) > (best[key][0], best[key][1].name):
             best[key] = (token.expires_at, token)
-    create = (machine for key, machine in joining.items() if key not in best or best[key][0] - now < LEAST_LEFT)
     return TokenPlan(
         current={name: token for (name, _), (_, token) in sorted(best.items())},
-        create=tuple(sorted(create, key=lambda machine: machine.name)),
+        create=tuple(sorted(key for key in joining if key not in best or best[key][0] - now < LEAST_LEFT)),
         delete=tuple(sorted(delete, key=lambda token: token.name)),
     )
 

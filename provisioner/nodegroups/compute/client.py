@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
 
 from google.auth import credentials as auth_credentials
 from google.auth import exceptions as auth_exceptions
@@ -21,14 +22,16 @@ from provisioner.google.errors import LOST, Call
 from provisioner.google.session import ApiSession, find_credentials
 from provisioner.kube import fields
 from provisioner.model.capacity import Failure, FailureKind, OperationName
+from provisioner.nodegroups.api.specs import InstanceConfig
 from provisioner.nodegroups.compute import links, resources
 from provisioner.nodegroups.compute.errors import help_of, kind_of_answer
-from provisioner.nodegroups.compute.protocol import ComputeError
+from provisioner.nodegroups.compute.protocol import ComputeError, R
 from provisioner.nodegroups.compute.records import (
     Instance,
     ManagedInstance,
     Manager,
     Operation,
+    Resource,
     ResourcePolicy,
     Scope,
     Template,
@@ -43,6 +46,42 @@ _TEMPLATES = "instanceTemplates"
 _MANAGERS = "instanceGroupManagers"
 _INSTANCES = "instances"
 _OPERATIONS = "operations"
+
+
+class _Sort(NamedTuple):
+    """How resources of one sort are asked for and read."""
+
+    collection: str
+    fields: str
+    read: Callable[[object], Any]
+    body: Callable[[Any], dict[str, Any]]
+    #: What users wrote of it.
+    said: Callable[[Any], Sequence[str]]
+
+
+_SORTS: Mapping[type[Any], _Sort] = {
+    ResourcePolicy: _Sort(
+        _POLICIES,
+        resources.POLICY_FIELDS,
+        resources.policy_of,
+        resources.policy_body,
+        lambda policy: (policy.topology,),
+    ),
+    Template: _Sort(
+        _TEMPLATES,
+        resources.TEMPLATE_FIELDS,
+        resources.template_of,
+        resources.template_body,
+        lambda template: _said_of_template(template.config),
+    ),
+    Manager: _Sort(
+        _MANAGERS,
+        resources.MANAGER_FIELDS,
+        resources.manager_of,
+        resources.manager_body,
+        lambda manager: (manager.template, manager.policy),
+    ),
+}
 #: As messages name them.
 _NOUNS = {
     _POLICIES: "resource policy",
@@ -64,6 +103,19 @@ _METADATA_PAGE_SIZE = 100
 _MOST_PAGES = 50
 
 _T = TypeVar("_T")
+
+
+def _said_of_template(config: InstanceConfig) -> Sequence[str]:
+    return (
+        config.machine_type,
+        config.reservation,
+        config.subnetwork,
+        config.image,
+        config.disk_type,
+        *config.network_tags,
+        *config.metadata,
+        *(account.email for account in config.service_accounts),
+    )
 
 
 class ComputeClient:
@@ -96,53 +148,34 @@ class ComputeClient:
         """Close all connections."""
         self._session.close()  # type: ignore[no-untyped-call]
 
-    def get_policy(self, scope: Scope, name: str) -> ResourcePolicy:
-        """Implement `Compute.get_policy`."""
-        return self._get(scope, _POLICIES, name, resources.POLICY_FIELDS, resources.policy_of)
+    def get(self, sort: type[R], scope: Scope, name: str) -> R:
+        """Implement `Compute.get`."""
+        of = _SORTS[sort]
+        found: R = self._get(scope, of.collection, name, of.fields, of.read)
+        return found
 
-    def insert_policy(self, scope: Scope, policy: ResourcePolicy, *, request_id: str) -> Operation:
-        """Implement `Compute.insert_policy`."""
-        said = (policy.topology,)
-        return self._insert(scope, _POLICIES, resources.policy_body(policy), request_id=request_id, said=said)
-
-    def delete_policy(self, scope: Scope, name: str, *, request_id: str) -> Operation:
-        """Implement `Compute.delete_policy`."""
-        return self._delete(scope, _POLICIES, name, request_id=request_id)
-
-    def get_template(self, scope: Scope, name: str) -> Template:
-        """Implement `Compute.get_template`."""
-        return self._get(scope, _TEMPLATES, name, resources.TEMPLATE_FIELDS, resources.template_of)
-
-    def insert_template(self, scope: Scope, template: Template, *, request_id: str) -> Operation:
-        """Implement `Compute.insert_template`."""
-        disk = template.boot_disk
-        said = (
-            template.machine_type,
-            template.reservation,
-            template.subnetwork,
-            *template.tags,
-            *template.metadata,
-            *(account.email for account in template.service_accounts),
-            *((disk.image, disk.type) if disk is not None else ()),
+    def insert(self, scope: Scope, resource: Resource, *, request_id: str) -> Operation:
+        """Implement `Compute.insert`."""
+        of, name = _SORTS[type(resource)], resource.name
+        subject = f"insert of {_NOUNS[of.collection]} {name!r}"
+        self._path(scope, of.collection, name, subject, Call.CREATE)
+        return self._change(
+            subject,
+            Call.CREATE,
+            scope,
+            "POST",
+            f"{scope.path}/{of.collection}",
+            request_id=request_id,
+            said=(name, *of.said(resource)),
+            body=of.body(resource),
         )
-        return self._insert(scope, _TEMPLATES, resources.template_body(template), request_id=request_id, said=said)
 
-    def delete_template(self, scope: Scope, name: str, *, request_id: str) -> Operation:
-        """Implement `Compute.delete_template`."""
-        return self._delete(scope, _TEMPLATES, name, request_id=request_id)
-
-    def get_manager(self, scope: Scope, name: str) -> Manager:
-        """Implement `Compute.get_manager`."""
-        return self._get(scope, _MANAGERS, name, resources.MANAGER_FIELDS, resources.manager_of)
-
-    def insert_manager(self, scope: Scope, manager: Manager, *, request_id: str) -> Operation:
-        """Implement `Compute.insert_manager`."""
-        said = (manager.template, manager.policy)
-        return self._insert(scope, _MANAGERS, resources.manager_body(manager), request_id=request_id, said=said)
-
-    def delete_manager(self, scope: Scope, name: str, *, request_id: str) -> Operation:
-        """Implement `Compute.delete_manager`."""
-        return self._delete(scope, _MANAGERS, name, request_id=request_id)
+    def delete(self, sort: type[Resource], scope: Scope, name: str, *, request_id: str) -> Operation:
+        """Implement `Compute.delete`."""
+        collection = _SORTS[sort].collection
+        subject = f"delete of {_NOUNS[collection]} {name!r}"
+        path = self._path(scope, collection, name, subject, Call.DELETE)
+        return self._change(subject, Call.DELETE, scope, "DELETE", path, request_id=request_id, said=(name,))
 
     def list_managed_instances(self, scope: Scope, name: str) -> tuple[ManagedInstance, ...]:
         """Implement `Compute.list_managed_instances`: POST, though it changes nothing."""
@@ -193,15 +226,11 @@ class ComputeClient:
             subject,
             Call.UPDATE,
             scope,
-            lambda params: self._send(
-                "POST",
-                f"{path}/setMetadata",
-                params,
-                body=resources.metadata_body(items, fingerprint),
-                seconds=self._change_seconds,
-            ),
+            "POST",
+            f"{path}/setMetadata",
             request_id=request_id,
             said=(name, *items),
+            body=resources.metadata_body(items, fingerprint),
         )
 
     def get_operation(self, scope: Scope, name: OperationName) -> Operation:
@@ -247,48 +276,25 @@ class ComputeClient:
             named=name,
         )
 
-    def _insert(
-        self, scope: Scope, collection: str, body: dict[str, Any], *, request_id: str, said: Sequence[str]
-    ) -> Operation:
-        name = body.get("name", "")
-        subject = f"insert of {_NOUNS[collection]} {name!r}"
-        self._path(scope, collection, name, subject, Call.CREATE)
-        return self._change(
-            subject,
-            Call.CREATE,
-            scope,
-            lambda params: self._send(
-                "POST", f"{scope.path}/{collection}", params, body=body, seconds=self._change_seconds
-            ),
-            request_id=request_id,
-            said=(name, *said),
-        )
-
-    def _delete(self, scope: Scope, collection: str, name: str, *, request_id: str) -> Operation:
-        subject = f"delete of {_NOUNS[collection]} {name!r}"
-        path = self._path(scope, collection, name, subject, Call.DELETE)
-        return self._change(
-            subject,
-            Call.DELETE,
-            scope,
-            lambda params: self._send("DELETE", path, params, seconds=self._change_seconds),
-            request_id=request_id,
-            said=(name,),
-        )
-
     def _change(
         self,
         subject: str,
         call: Call,
         scope: Scope,
-        send: Callable[[dict[str, str]], bytes],
+        method: str,
+        path: str,
         *,
         request_id: str,
         said: Sequence[str],
+        body: dict[str, Any] | None = None,
     ) -> Operation:
         params = {"fields": resources.OPERATION_FIELDS, "requestId": request_id}
         started = self._call(
-            subject, call, lambda: send(params), lambda body: resources.operation_of(body, scope), said=said
+            subject,
+            call,
+            lambda: self._send(method, path, params, seconds=self._change_seconds, body=body),
+            lambda answer: resources.operation_of(answer, scope),
+            said=said,
         )
         if not started.name:
             raise _unreadable(subject, call, "The answer is not an operation.")
@@ -296,8 +302,7 @@ class ComputeClient:
 
     def _path(self, scope: Scope, collection: str, name: str, subject: str, call: Call) -> str:
         """Return the path of a resource, without a call where there can be none of this name."""
-        checked = links.operation_problem if collection == _OPERATIONS else links.address_problem
-        problem = checked(scope, name)
+        problem = links.address_problem(scope, name, operation=collection == _OPERATIONS)
         if problem:
             kind = FailureKind.INVALID if call is Call.CREATE else FailureKind.NOT_FOUND
             raise ComputeError(Failure(kind=kind, message=f"{problem}; nothing was sent"), subject)
@@ -310,7 +315,7 @@ class ComputeClient:
         headers = {} if body is None else {"Content-Type": "application/json"}
         response = self._session.request(
             method,
-            f"{self._base_url}/compute/v1/{links.quoted(path)}",
+            f"{self._base_url}/compute/v1/{quote(path, safe='/:')}",
             data=data,
             headers=headers,
             params=params,

@@ -57,69 +57,54 @@ _NO_SUCH_ADDRESS = re.compile(
 
 #: Codes of what Compute Engine says of its own work. Known from its documentation of errors, from the cluster
 #: autoscaler's table and from reports. What is not here is read by its text, then by its HTTP code.
+_WORK_KINDS: Mapping[FailureKind, tuple[str, ...]] = {
+    FailureKind.STOCKOUT: (
+        "ZONE_RESOURCE_POOL_EXHAUSTED",
+        "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
+        "REGION_RESOURCE_POOL_EXHAUSTED",
+        "REGION_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
+        "RESOURCE_POOL_EXHAUSTED",
+        "GCE_STOCKOUT",
+        "STOCKOUT",
+        "INSUFFICIENT_CAPACITY",
+        # Fewer machines could be had than all: what a bulk creation comes to in a stockout.
+        "VM_MIN_COUNT_NOT_REACHED",
+        "RESERVATION_CAPACITY_EXCEEDED",
+        "RESERVATION_NOT_READY",
+    ),
+    FailureKind.QUOTA: (
+        "QUOTA_EXCEEDED",
+        "LIMIT_EXCEEDED",
+        "IP_SPACE_EXHAUSTED",
+        "IP_SPACE_EXHAUSTED_WITH_DETAILS",
+    ),
+    _IN_THE_WAY: (
+        "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE",
+        "RESOURCE_NOT_READY",
+        "OPERATION_IN_PROGRESS",
+    ),
+    FailureKind.UNAVAILABLE: (
+        "RESOURCE_OPERATION_RATE_EXCEEDED",
+        "RATE_LIMIT_EXCEEDED",
+        "INTERNAL_ERROR",
+        "BACKEND_ERROR",
+        "SERVICE_UNAVAILABLE",
+        "TIMEOUT",
+        "OPERATION_CANCELED_BY_USER",
+    ),
+    FailureKind.PERMISSION: ("PERMISSIONS_ERROR", "PERMISSION_DENIED", "FORBIDDEN", "SERVICE_ACCOUNT_ACCESS_DENIED"),
+    FailureKind.INVALID: (
+        "INVALID_FIELD_VALUE",
+        "INVALID_USAGE",
+        "UNSUPPORTED_OPERATION",
+        "UNSUPPORTED_TPU_CONFIGURATION",
+        "RESERVATION_NOT_FOUND",
+        "RESERVATION_INCOMPATIBLE",
+        "EXTERNAL_RESOURCE_NOT_FOUND",
+    ),
+}
 _WORK_CODES: Mapping[str, CodeRow] = {
-    **{
-        code: same(FailureKind.STOCKOUT)
-        for code in (
-            "ZONE_RESOURCE_POOL_EXHAUSTED",
-            "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
-            "REGION_RESOURCE_POOL_EXHAUSTED",
-            "REGION_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
-            "RESOURCE_POOL_EXHAUSTED",
-            "GCE_STOCKOUT",
-            "STOCKOUT",
-            "INSUFFICIENT_CAPACITY",
-            # Fewer machines could be had than all: what a bulk creation comes to in a stockout.
-            "VM_MIN_COUNT_NOT_REACHED",
-            "RESERVATION_CAPACITY_EXCEEDED",
-            "RESERVATION_NOT_READY",
-        )
-    },
-    **{
-        code: same(FailureKind.QUOTA)
-        for code in (
-            "QUOTA_EXCEEDED",
-            "LIMIT_EXCEEDED",
-            "IP_SPACE_EXHAUSTED",
-            "IP_SPACE_EXHAUSTED_WITH_DETAILS",
-        )
-    },
-    **{
-        code: same(_IN_THE_WAY)
-        for code in (
-            "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE",
-            "RESOURCE_NOT_READY",
-            "OPERATION_IN_PROGRESS",
-        )
-    },
-    **{
-        code: same(FailureKind.UNAVAILABLE)
-        for code in (
-            "RESOURCE_OPERATION_RATE_EXCEEDED",
-            "RATE_LIMIT_EXCEEDED",
-            "INTERNAL_ERROR",
-            "BACKEND_ERROR",
-            "SERVICE_UNAVAILABLE",
-            "TIMEOUT",
-            "OPERATION_CANCELED_BY_USER",
-        )
-    },
-    **{
-        code: same(FailureKind.PERMISSION)
-        for code in ("PERMISSIONS_ERROR", "PERMISSION_DENIED", "FORBIDDEN", "SERVICE_ACCOUNT_ACCESS_DENIED")
-    },
-    **{
-        code: same(FailureKind.INVALID)
-        for code in (
-            "INVALID_FIELD_VALUE",
-            "INVALID_USAGE",
-            "UNSUPPORTED_OPERATION",
-            "UNSUPPORTED_TPU_CONFIGURATION",
-            "RESERVATION_NOT_FOUND",
-            "RESERVATION_INCOMPATIBLE",
-            "EXTERNAL_RESOURCE_NOT_FOUND",
-        )
-    },
+    **{code: same(kind) for kind, codes in _WORK_KINDS.items() for code in codes},
     # Of a create: something that it names. Of anything else: the resource itself is gone.
     "RESOURCE_NOT_FOUND": CodeRow(read=FailureKind.NOT_FOUND, create=FailureKind.INVALID, change=FailureKind.NOT_FOUND),
     "RESOURCE_ALREADY_EXISTS": CodeRow(

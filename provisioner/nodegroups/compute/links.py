@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from provisioner.model.choices import ZONE
 from provisioner.nodegroups.compute.records import Scope
@@ -32,11 +31,6 @@ class Link:
     #: Such as instanceTemplates.
     collection: str
     name: str
-
-    @property
-    def path(self) -> str:
-        """The same for all URLs of a resource: projects/P/zones/Z/COLLECTION/NAME."""
-        return f"{self.scope.path}/{self.collection}/{self.name}"
 
 
 def region_of(zone: str) -> str:
@@ -67,27 +61,14 @@ def same_resource(url: str, other: str) -> bool:
     return first is not None and second is not None and first == second
 
 
-def address_problem(scope: Scope, name: str) -> str:
-    """Say why there can be no resource of this name in this scope; empty where there can."""
-    return location_problem(scope) or ("" if _NAME.fullmatch(name) else f"{name!r} is no name of a resource")
-
-
-def operation_problem(scope: Scope, name: str) -> str:
-    """Say why there can be no operation of this name in this scope; empty where there can."""
-    return location_problem(scope) or ("" if _OPERATION.fullmatch(name) else f"{name!r} is no name of an operation")
-
-
-def location_problem(scope: Scope) -> str:
-    """Say why there can be no such scope; empty where there can."""
+def address_problem(scope: Scope, name: str, *, operation: bool = False) -> str:
+    """Say why there can be no resource, or operation, of this name in this scope; empty where there can."""
     if not _PROJECT.fullmatch(scope.project):
         return f"{scope.project!r} is no project"
     if scope.zone and not _NAME.fullmatch(scope.zone):
         return f"{scope.zone!r} is no zone"
     if scope.region and not _NAME.fullmatch(scope.region):
         return f"{scope.region!r} is no region"
+    if not (_OPERATION if operation else _NAME).fullmatch(name):
+        return f"{name!r} is no name of {'an operation' if operation else 'a resource'}"
     return ""
-
-
-def quoted(path: str) -> str:
-    """Return a path as it goes into an address."""
-    return quote(path, safe="/:")

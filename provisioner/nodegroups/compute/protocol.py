@@ -16,18 +16,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from provisioner.model.capacity import Failure, OperationName
 from provisioner.nodegroups.compute.records import (
     Instance,
     ManagedInstance,
-    Manager,
     Operation,
-    ResourcePolicy,
+    Resource,
     Scope,
-    Template,
 )
+
+R = TypeVar("R", bound=Resource)
 
 
 class ComputeError(Exception):
@@ -49,44 +49,23 @@ class ComputeError(Exception):
 class Compute(Protocol):
     """The resources of Compute Engine that a node group consists of. Request ids are UUIDs."""
 
-    def get_policy(self, scope: Scope, name: str) -> ResourcePolicy:
-        """Return a resource policy of a region."""
+    def get(self, sort: type[R], scope: Scope, name: str) -> R:
+        """Return a resource policy of a region, an instance template as the scope says, or a group of a zone."""
         ...
 
-    def insert_policy(self, scope: Scope, policy: ResourcePolicy, *, request_id: str) -> Operation:
-        """Submit the creation of a workload policy in a region. It may be used once it is READY."""
-        ...
+    def insert(self, scope: Scope, resource: Resource, *, request_id: str) -> Operation:
+        """Submit the creation of a resource. A policy may be used once it is READY.
 
-    def delete_policy(self, scope: Scope, name: str, *, request_id: str) -> Operation:
-        """Submit the deletion of a resource policy. OPERATION_IN_THE_WAY: a group still uses it."""
-        ...
-
-    def get_template(self, scope: Scope, name: str) -> Template:
-        """Return an instance template, global or of a region as the scope says."""
-        ...
-
-    def insert_template(self, scope: Scope, template: Template, *, request_id: str) -> Operation:
-        """Submit the creation of a global instance template."""
-        ...
-
-    def delete_template(self, scope: Scope, name: str, *, request_id: str) -> Operation:
-        """Submit the deletion of a global instance template. OPERATION_IN_THE_WAY: a group still uses it."""
-        ...
-
-    def get_manager(self, scope: Scope, name: str) -> Manager:
-        """Return a managed instance group of a zone."""
-        ...
-
-    def insert_manager(self, scope: Scope, manager: Manager, *, request_id: str) -> Operation:
-        """Submit the creation of a managed instance group in a zone.
-
-        Its operation ends when the group is there; its machines come later, or never: see `Manager.bulk` and the
-        failures of its managed instances.
+        The operation of a group ends when the group is there; its machines come later, or never: see `Manager.bulk` and
+        the failures of its managed instances.
         """
         ...
 
-    def delete_manager(self, scope: Scope, name: str, *, request_id: str) -> Operation:
-        """Submit the deletion of a managed instance group with all its machines."""
+    def delete(self, sort: type[Resource], scope: Scope, name: str, *, request_id: str) -> Operation:
+        """Submit the deletion of a resource, of a group with all its machines.
+
+        OPERATION_IN_THE_WAY of a policy or a template: a group still uses it.
+        """
         ...
 
     def list_managed_instances(self, scope: Scope, name: str) -> tuple[ManagedInstance, ...]:

@@ -2,7 +2,7 @@
 
 One record says both what an insert asks for and what a get returns: fields below `# --- only asked for` and
 `# --- only read` are empty in the other. Words that are Google's own (statuses, actions, modes) are texts as Google
-spells them, so that one which is new fails nothing; the ones that decisions need have constants here.
+spells them, so that one which is new fails nothing; the ones that decisions need have constants here or in the API.
 """
 
 from __future__ import annotations
@@ -12,25 +12,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from provisioner.model.capacity import HIGH_THROUGHPUT, Failure, OperationName
-
-#: Target size policy modes. All machines at once or none; or each for itself.
-BULK = "BULK"
-INDIVIDUAL = "INDIVIDUAL"
-
-#: Provisioning models.
-STANDARD = "STANDARD"
-SPOT = "SPOT"
-RESERVATION_BOUND = "RESERVATION_BOUND"
-FLEX_START = "FLEX_START"
+from provisioner.nodegroups.api.specs import InstanceConfig
 
 #: What Google does on maintenance of a host, and when it takes a machine away.
 TERMINATE = "TERMINATE"
 STOP = "STOP"
 DELETE = "DELETE"
-
-#: What a manager does about a machine that fails.
-DO_NOTHING = "DO_NOTHING"
-REPAIR = "REPAIR"
 
 #: The status of a resource policy that may be used.
 READY = "READY"
@@ -77,21 +64,8 @@ class ResourcePolicy:
     url: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BootDisk:
-    """The one disk of a machine; each field is empty, or 0, for Google's default."""
-
-    image: str = ""
-    size_gb: int = 0
-    type: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceAccount:
-    """A service account of machines, and what its tokens are good for."""
-
-    email: str
-    scopes: tuple[str, ...]
+#: Of a template that was read.
+_NO_CONFIG = InstanceConfig(machine_type="", subnetwork="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,16 +86,8 @@ class Template:
 
     # --- only asked for
 
-    #: Google takes the machines away after this; 0: never.
-    max_run_seconds: int = 0
-    #: Name or path of the one reservation; empty for none.
-    reservation: str = ""
-    #: None: no disk is asked for.
-    boot_disk: BootDisk | None = None
-    #: Empty for no network interface.
-    subnetwork: str = ""
-    tags: tuple[str, ...] = ()
-    service_accounts: tuple[ServiceAccount, ...] = ()
+    #: All else that each machine is.
+    config: InstanceConfig = _NO_CONFIG
 
     # --- only read
 
@@ -169,6 +135,9 @@ class Manager:
     url: str = ""
 
 
+Resource = ResourcePolicy | Template | Manager
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedInstance:
     """A machine that a group has or tries to have."""
@@ -198,21 +167,15 @@ class ManagedInstance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metadata:
-    """The items of a machine's metadata, and the fingerprint that a change of them has to carry."""
-
-    items: Mapping[str, str] = field(default_factory=dict)
-    fingerprint: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
     """A machine."""
 
     name: str
     #: PROVISIONING, STAGING, RUNNING, STOPPING, TERMINATED, ...
     status: str
-    metadata: Metadata
+    #: Items of its metadata, and the fingerprint that a change of them has to carry.
+    items: Mapping[str, str] = field(default_factory=dict)
+    fingerprint: str = ""
     #: Google's own number: another one under the same name is another machine.
     id: str = ""
 

@@ -13,15 +13,13 @@ from provisioner.google.errors import Call
 from provisioner.kube import fields
 from provisioner.kube.quantities import parse_timestamp
 from provisioner.model.capacity import Failure, OperationName
+from provisioner.nodegroups.api.specs import InstanceConfig, ProvisioningModel
 from provisioner.nodegroups.compute.errors import WorkError, failure_of_work
 from provisioner.nodegroups.compute.records import (
-    FLEX_START,
-    BootDisk,
     BulkOperation,
     Instance,
     ManagedInstance,
     Manager,
-    Metadata,
     Operation,
     ResourcePolicy,
     Scope,
@@ -63,32 +61,29 @@ def policy_body(policy: ResourcePolicy) -> dict[str, Any]:
 
 def template_body(template: Template) -> dict[str, Any]:
     """Return the body of an instance template's insert."""
+    config, affinity = template.config, None
+    if config.reservation:
+        values = [config.reservation]
+        affinity = {"consumeReservationType": _SPECIFIC, "key": _RESERVATION_KEY, "values": values}
+    elif template.provisioning_model == ProvisioningModel.FLEX_START:
+        # As for flex-start on GKE: else capacity of a reservation that matches could be taken.
+        affinity = {"consumeReservationType": "NO_RESERVATION"}
+    seconds, disk = config.max_run_duration_seconds, _disk_body(config)
     properties = _body(
         machineType=template.machine_type,
         metadata=metadata_body(template.metadata) if template.metadata else None,
-        disks=[_disk_body(template.boot_disk)] if template.boot_disk is not None else None,
+        disks=[{"boot": True, "autoDelete": True, "initializeParams": disk}] if disk else None,
         scheduling=_body(
             onHostMaintenance=template.on_host_maintenance,
             provisioningModel=template.provisioning_model,
             instanceTerminationAction=template.termination_action,
-            maxRunDuration={"seconds": str(template.max_run_seconds)} if template.max_run_seconds else None,
+            maxRunDuration={"seconds": str(seconds)} if seconds else None,
         ),
-        reservationAffinity={
-            "consumeReservationType": _SPECIFIC,
-            "key": _RESERVATION_KEY,
-            "values": [template.reservation],
-        }
-        if template.reservation
-        # As for flex-start on GKE: else capacity of a reservation that matches could be taken.
-        else {"consumeReservationType": "NO_RESERVATION"}
-        if template.provisioning_model == FLEX_START
-        else None,
+        reservationAffinity=affinity,
         # Without an access configuration: no external address.
-        networkInterfaces=[{"subnetwork": template.subnetwork}] if template.subnetwork else None,
-        tags={"items": sorted(template.tags)} if template.tags else None,
-        serviceAccounts=[
-            {"email": account.email, "scopes": list(account.scopes)} for account in template.service_accounts
-        ],
+        networkInterfaces=[{"subnetwork": config.subnetwork}] if config.subnetwork else None,
+        tags={"items": sorted(config.network_tags)} if config.network_tags else None,
+        serviceAccounts=[{"email": each.email, "scopes": list(each.scopes)} for each in config.service_accounts],
     )
     return _body(name=template.name, description=template.description, properties=properties)
 
@@ -119,11 +114,9 @@ def metadata_body(items: Mapping[str, str], fingerprint: str = "") -> dict[str, 
     }
 
 
-def _disk_body(disk: BootDisk) -> dict[str, Any]:
-    parameters = _body(
-        sourceImage=disk.image, diskSizeGb=str(disk.size_gb) if disk.size_gb else None, diskType=disk.type
-    )
-    return {"boot": True, "autoDelete": True, "initializeParams": parameters}
+def _disk_body(config: InstanceConfig) -> dict[str, Any]:
+    size = config.boot_disk_size_gb
+    return _body(sourceImage=config.image, diskSizeGb=str(size) if size else None, diskType=config.disk_type)
 
 
 def _body(**entries: Any) -> dict[str, Any]:
@@ -229,10 +222,8 @@ def _instance_of(body: Mapping[str, Any], shared: dict[str, str]) -> Instance:
     return Instance(
         name=fields.text(body.get("name")),
         status=fields.text(body.get("status")),
-        metadata=Metadata(
-            items={key: shared.setdefault(value, value) for key, value in _items_of(metadata).items()},
-            fingerprint=fields.text(metadata.get("fingerprint")),
-        ),
+        items={key: shared.setdefault(value, value) for key, value in _items_of(metadata).items()},
+        fingerprint=fields.text(metadata.get("fingerprint")),
         id=_number_text(body.get("id")),
     )
 

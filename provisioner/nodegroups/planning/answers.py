@@ -1,16 +1,21 @@
-"""What answers teach: folding them into the memory."""
+"""What answers teach: folding them into the memory, and how long to wait after which failure of Compute Engine.
+
+A failure delays the one thing that failed: this call for this object. Nothing is given up: whatever the cause was, it
+may be gone by the next try, which comes after a wait that has a cap.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
+from provisioner.model import waits
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import with_answer
 from provisioner.nodegroups.api.statuses import OperationRef, OperationType
-from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Operation
-from provisioner.nodegroups.planning import backoff
+from provisioner.nodegroups.compute.records import Instance, Operation
 from provisioner.nodegroups.planning.calls import (
     Call,
     CallAnswer,
@@ -46,7 +51,52 @@ LOST_SECONDS = 60.0
 _LOST = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="The call was lost inside the provisioner.")
 
 
-def fold(memory: Memory, answer: CallAnswer | WriteAnswer) -> Memory:
+Answer = CallAnswer | WriteAnswer
+
+
+class Delay(NamedTuple):
+    """First and longest wait."""
+
+    first_seconds: float
+    cap_seconds: float
+
+
+DELAYS: Mapping[FailureKind, Delay] = {
+    FailureKind.STOCKOUT: Delay(30, 600),
+    FailureKind.QUOTA: Delay(60, 900),
+    FailureKind.OPERATION_IN_THE_WAY: Delay(2, 30),
+    FailureKind.TOO_MANY_OPERATIONS: Delay(1, 30),
+    FailureKind.UNKNOWN_OUTCOME: Delay(1, 60),
+    # Read at once, to see whose it is; this is for one that no reading shows.
+    FailureKind.ALREADY_EXISTS: Delay(2, 60),
+    FailureKind.UNAVAILABLE: Delay(1, 60),
+    # Somebody may change what is in the way of these at any time, and nothing tells us.
+    FailureKind.INVALID: Delay(60, 600),
+    FailureKind.PERMISSION: Delay(30, 600),
+    FailureKind.NOT_FOUND: Delay(10, 600),
+}
+#: Longest that Google's own wish is followed.
+LONGEST_WISH_SECONDS = 600.0
+
+
+def failed(
+    before: Backoff | None, failure: Failure, key: str, now: datetime, wish_seconds: float | None = None
+) -> Backoff:
+    """Return the back-off after one more failure; `wish_seconds` is the pause that Google asked for."""
+    failures = before.failures + 1 if before is not None else 1
+    wait = waits.doubled_seconds(*DELAYS[failure.kind], failures, key)
+    if wish_seconds is not None:
+        wait = max(wait, min(wish_seconds, LONGEST_WISH_SECONDS))
+    since = before.since if before is not None else now
+    return Backoff(failure=failure, failures=failures, since=since, at=now, until=now + timedelta(seconds=wait))
+
+
+def without(backoffs: Mapping[str, Backoff], *what: str) -> Mapping[str, Backoff]:
+    """Return the back-offs without those that a success has ended."""
+    return {each: wait for each, wait in backoffs.items() if each not in what}
+
+
+def fold(memory: Memory, answer: Answer) -> Memory:
     """Fold one answer into the memory."""
     if isinstance(answer, WriteAnswer):
         return replace(memory, writes=with_answer(memory.writes, answer))
@@ -78,7 +128,7 @@ def _paused(memory: Memory, answer: CallAnswer) -> Memory:
     """Pause all calls of a project where Compute Engine wants a pause: it counts those of the whole project."""
     if answer.failure is None or not answer.retry_after_seconds:
         return memory
-    seconds = min(max(answer.retry_after_seconds, 0.0), backoff.LONGEST_WISH_SECONDS)
+    seconds = min(max(answer.retry_after_seconds, 0.0), LONGEST_WISH_SECONDS)
     until = answer.at + timedelta(seconds=seconds)
     project = answer.call.target.scope.project
     going_on = {each: end for each, end in memory.paused.items() if end > answer.at}
@@ -101,38 +151,31 @@ def _of_resource(known: ResourceMemory, call: Call, answer: CallAnswer) -> Resou
 
 
 def _failing(known: ResourceMemory, what: str, failure: Failure, answer: CallAnswer) -> ResourceMemory:
-    backoffs = backoff.with_failure(
-        known.backoffs, what, failure, answer.call.key, answer.at, wish_seconds=answer.retry_after_seconds
-    )
-    return replace(known, backoffs=backoffs)
+    wait = failed(known.backoffs.get(what), failure, f"{what} {answer.call.key}", answer.at, answer.retry_after_seconds)
+    return replace(known, backoffs={**known.backoffs, what: wait})
 
 
 def _read(known: ResourceMemory, answer: CallAnswer) -> ResourceMemory:
     if answer.failure is not None:
         return _failing(known, READ, answer.failure, answer)
-    resource = answer.result
-    if isinstance(resource, tuple | Operation):
-        return known
-    known = replace(known, backoffs=backoff.without(known.backoffs, READ))
+    known = replace(known, backoffs=without(known.backoffs, READ))
     if known.reading is not None and known.reading.asked_at > answer.asked_at:
         return known
-    return replace(known, reading=Reading(asked_at=answer.asked_at, resource=resource))
+    return replace(known, reading=Reading(asked_at=answer.asked_at, resource=answer.result))
 
 
 def _listed(known: ResourceMemory, answer: CallAnswer) -> ResourceMemory:
     if answer.failure is not None:
         return _failing(known, LIST, answer.failure, answer)
-    listed = answer.result if isinstance(answer.result, tuple) else ()
-    machines = [machine for machine in listed if isinstance(machine, ManagedInstance)]
-    known = replace(known, backoffs=backoff.without(known.backoffs, LIST))
+    known = replace(known, backoffs=without(known.backoffs, LIST))
     if known.listing is not None and known.listing.asked_at > answer.asked_at:
         return known
-    ordered = tuple(sorted(machines, key=lambda machine: (machine.name, machine.provider_id)))
+    ordered = tuple(sorted(answer.result or (), key=lambda machine: (machine.name, machine.provider_id)))
     return replace(known, listing=Listing(asked_at=answer.asked_at, machines=ordered))
 
 
 def _inserted(known: ResourceMemory, call: Insert, answer: CallAnswer) -> ResourceMemory:
-    if isinstance(answer.result, Operation):
+    if answer.result is not None:
         return _taken(known, OperationType.CREATE, call.attempt, answer.result, answer)
     failure = answer.failure or Failure(kind=FailureKind.INVALID, message="What the request refers to is not there.")
     known = _failing(known, INSERT, failure, answer)
@@ -146,9 +189,10 @@ def _inserted(known: ResourceMemory, call: Insert, answer: CallAnswer) -> Resour
 
 def _deleted(known: ResourceMemory, call: Delete, answer: CallAnswer) -> ResourceMemory:
     if answer.kept:
-        return replace(known, kept=backoff.kept(known.kept, answer.kept, call.key, answer.at))
+        in_use = Failure(kind=FailureKind.OPERATION_IN_THE_WAY, message=answer.kept)
+        return replace(known, kept=failed(known.kept, in_use, call.key, answer.at))
     known = replace(known, kept=None)
-    if isinstance(answer.result, Operation):
+    if answer.result is not None:
         return _taken(known, OperationType.DELETE, call.attempt, answer.result, answer)
     failure = answer.failure
     if failure is None or failure.kind is FailureKind.NOT_FOUND:
@@ -182,9 +226,9 @@ def _polled(known: ResourceMemory, call: Poll, answer: CallAnswer) -> ResourceMe
     failure = answer.failure
     if failure is not None and failure.kind is not FailureKind.NOT_FOUND:
         return _failing(known, POLL, failure, answer)
-    known = replace(known, backoffs=backoff.without(known.backoffs, POLL))
+    known = replace(known, backoffs=without(known.backoffs, POLL))
     operation = answer.result
-    if not isinstance(operation, Operation):
+    if operation is None:
         # Forgotten, which says nothing about how it ended: the resource is read instead.
         return replace(known, operation=None, changed_at=answer.at)
     return _ended(known, call.type, operation.failure, answer) if operation.done else known
@@ -195,7 +239,7 @@ def _ended(known: ResourceMemory, kind: OperationType, failure: Failure | None, 
     known = replace(known, operation=None, changed_at=answer.at)
     gone = kind is OperationType.DELETE and failure is not None and failure.kind is FailureKind.NOT_FOUND
     if failure is None or gone:
-        return replace(known, mishap=None, backoffs=backoff.without(known.backoffs, kind.value))
+        return replace(known, mishap=None, backoffs=without(known.backoffs, kind.value))
     known = _failing(known, kind.value, failure, answer)
     if failure.kind is FailureKind.ALREADY_EXISTS:
         return known
@@ -204,8 +248,7 @@ def _ended(known: ResourceMemory, kind: OperationType, failure: Failure | None, 
 
 def _of_machines(memory: Memory, call: ReadMachines | SetMetadata, answer: CallAnswer) -> dict[str, MachineMemory]:
     """Return what has changed of what is remembered, by provider id."""
-    found = answer.result if isinstance(answer.result, tuple) else ()
-    instances = {each.name: each for each in found if isinstance(each, Instance)}
+    instances = {each.name: each for each in answer.result or ()} if isinstance(call, ReadMachines) else {}
     changed = {}
     for machine in call.machines if isinstance(call, ReadMachines) else (call.machine,):
         known = memory.machines.get(machine.provider_id)
@@ -235,7 +278,7 @@ def _read_of(known: MachineMemory, instance: Instance | None, answer: CallAnswer
 
 
 def _wait(known: MachineMemory, failure: Failure, answer: CallAnswer) -> Backoff:
-    return backoff.failed(known.backoff, failure, answer.call.key, answer.at, answer.retry_after_seconds)
+    return failed(known.backoff, failure, answer.call.key, answer.at, answer.retry_after_seconds)
 
 
 def _sent(call: SetMetadata, answer: CallAnswer) -> Mapping[str, str] | None:

@@ -5,9 +5,12 @@ One call of a key is under way at a time. Whoever makes it answers it exactly on
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from provisioner.model.capacity import Failure, OperationName
 from provisioner.nodegroups.api.statuses import OperationType
@@ -15,14 +18,10 @@ from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.records import (
     Instance,
     ManagedInstance,
-    Manager,
     Operation,
-    ResourcePolicy,
+    Resource,
     Scope,
-    Template,
 )
-
-Resource = ResourcePolicy | Template | Manager
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,43 +35,41 @@ class Target:
     name: str
 
 
+@functools.cache
+def words_of(name: str) -> str:
+    """Return the name of a class in words: ReadMachines -> read machines."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
-    """Read the resource: `get_policy`, `get_template` or `get_manager`. The answer has a Resource, None for absent."""
+class _OfTarget:
+    """A call."""
 
     target: Target
 
     @property
     def key(self) -> str:
         """Names the call: equal while it is the same one."""
-        return f"read {self.target.uid}"
+        return f"{words_of(type(self).__name__)} {self.target.uid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListMachines:
+class Read(_OfTarget):
+    """Read the resource. The answer has a Resource, None for absent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListMachines(_OfTarget):
     """`list_managed_instances`. The answer has a tuple of ManagedInstance, None where there is no such group."""
 
-    target: Target
-
-    @property
-    def key(self) -> str:
-        """Names the call: equal while it is the same one."""
-        return f"list machines {self.target.uid}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Insert:
+class Insert(_OfTarget):
     """Create the resource. The answer has an Operation."""
 
-    target: Target
     resource: Resource
     attempt: int
     request_id: str
-
-    @property
-    def key(self) -> str:
-        """Names the call: equal while it is the same one."""
-        return f"insert {self.target.uid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,55 +95,36 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delete:
+class Delete(_OfTarget):
     """Delete the resource. The answer has an Operation, None where it is not there, or says why it is kept."""
 
-    target: Target
     attempt: int
     request_id: str
     #: None: nothing has to be proven first.
     proof: Proof | None = None
 
-    @property
-    def key(self) -> str:
-        """Names the call: equal while it is the same one."""
-        return f"delete {self.target.uid}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Poll:
+class Poll(_OfTarget):
     """`get_operation`. The answer has an Operation, None where Google has forgotten it."""
 
-    target: Target
     operation: OperationName
     type: OperationType
 
-    @property
-    def key(self) -> str:
-        """Names the call: equal while it is the same one."""
-        return f"poll {self.target.uid}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadMachines:
+class ReadMachines(_OfTarget):
     """`list_instances`, for machines of one group. The answer has a tuple of Instance, without those that are none."""
 
-    target: Target
     machines: tuple[ManagedInstance, ...]
     #: Provider ids of those whose nodes are there.
     joined: frozenset[str] = frozenset()
 
-    @property
-    def key(self) -> str:
-        """Names the call: equal while it is the same one."""
-        return f"read machines {self.target.uid}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetMetadata:
+class SetMetadata(_OfTarget):
     """`set_metadata`: replace all items. The answer has an Operation, None where there is no such machine."""
 
-    target: Target
     machine: ManagedInstance
     items: Mapping[str, str] = field(repr=False)
     fingerprint: str
@@ -170,7 +148,8 @@ class CallAnswer:
     #: When the request was sent, and when it was answered.
     asked_at: datetime
     at: datetime
-    result: Result | None = None
+    #: A `Result` as the call says.
+    result: Any = None
     failure: Failure | None = None
     #: Google's own wish, None for none.
     retry_after_seconds: float | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from provisioner.kube.quantities import format_time
 from provisioner.kube.watches import MAX_SILENCE_SECONDS
@@ -23,20 +23,21 @@ from provisioner.nodegroups.api.conditions import (
     ConditionType,
     Reason,
     condition_of,
-    with_condition,
+    not_ready,
 )
-from provisioner.nodegroups.api.statuses import OperationType, ResourceStatus
-from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, ObjectMeta, WorkloadPolicy
+from provisioner.nodegroups.api.statuses import OperationRef, OperationType
+from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, WorkloadPolicy
 from provisioner.nodegroups.compute.links import same_resource
-from provisioner.nodegroups.planning import answers, backoff, events
-from provisioner.nodegroups.planning.calls import Call, Delete, Insert, Poll, Proof, Read, Resource, Target
-from provisioner.nodegroups.planning.memory import LONG_AGO, Mishap, ResourceMemory, Stage
+from provisioner.nodegroups.compute.records import Resource, Scope
+from provisioner.nodegroups.planning import answers, events
+from provisioner.nodegroups.planning.calls import Call, Delete, Insert, Poll, Proof, Read, Target
+from provisioner.nodegroups.planning.memory import LONG_AGO, Mishap, Reading, ResourceMemory, Stage
 from provisioner.nodegroups.planning.ownership import is_ours, mark_for, squats
-from provisioner.nodegroups.planning.refusal import Refusal
-from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step, Wanted
-from provisioner.nodegroups.planning.writes import PatchStatus, SetFinalizers
+from provisioner.nodegroups.planning.round import NOTHING, Round, Step, Wanted, of_record
+from provisioner.nodegroups.planning.writes import SetFinalizers
 
 C = TypeVar("C", bound=Child)
+R = TypeVar("R", bound=Resource)
 
 #: An insert that an earlier process sent, or whose answer was lost, shows within this time, or never.
 _ARRIVED_SECONDS = 60.0
@@ -61,9 +62,8 @@ _PASSING = frozenset({FailureKind.UNAVAILABLE, FailureKind.UNKNOWN_OUTCOME, Fail
 class Hold:
     """Why a delete has to wait; what is done meanwhile; what is proven live once it need not."""
 
-    #: Empty: it need not.
-    message: str = ""
-    reason: Reason = Reason.PROVISIONING
+    #: None: it need not.
+    condition: Condition | None = None
     step: Step = NOTHING
     proof: Proof | None = None
 
@@ -78,65 +78,59 @@ class Sight:
     step: Step = NOTHING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case(Generic[C]):
-    """One child in one round."""
-
-    child: C
-    known: ResourceMemory
-    round: Round
-
-
-class Rules(ABC, Generic[C]):
+class Rules(ABC, Generic[C, R]):
     """What one kind of children has of its own."""
 
-    kind: Kind
     #: In words.
     what: str
     #: One that is as it should be is read again after this.
     settled_seconds: float
 
     @abstractmethod
-    def target(self, child: C) -> Target:
-        """Return its resource."""
+    def scope(self, child: C) -> Scope:
+        """Return where its resource is."""
 
     @abstractmethod
-    def refusal(self, child: C, round_: Round) -> Refusal | None:
+    def refusal(self, child: C, round_: Round) -> Condition | None:
         """Say why it is not served; None where it is."""
 
-    def not_to_be_made(self, child: C, round_: Round) -> Refusal | None:  # noqa: ARG002 - as below
+    def not_to_be_made(self, child: C, round_: Round) -> Condition | None:  # noqa: ARG002 - as below
         """Say why its resource must not be made; what is there already stays and is served."""
         return None
 
     @abstractmethod
-    def body(self, child: C, mark: str) -> Resource:
+    def body(self, child: C, mark: str) -> R:
         """Return what Compute Engine is asked for."""
 
     @abstractmethod
-    def difference(self, child: C, resource: Resource) -> str:
+    def difference(self, child: C, resource: R) -> str:
         """Say in what the resource is not what the object asks for; empty where it is."""
 
-    @abstractmethod
-    def not_usable(self, resource: Resource) -> str:
+    def not_usable(self, resource: R) -> str:  # noqa: ARG002 - most can be used as soon as they are there
         """Say why the resource cannot be used as it is; empty where it can."""
+        return ""
 
     @abstractmethod
-    def hold(self, case: Case[C]) -> Hold:
+    def hold(self, child: C, known: ResourceMemory, round_: Round) -> Hold:
         """Say what its delete has to wait for."""
 
-    def beside(self, case: Case[C], due_at: datetime) -> Step:  # noqa: ARG002 - for those that have something
+    def beside(self, child: C, known: ResourceMemory, due_at: datetime, round_: Round) -> Step:  # noqa: ARG002
         """Ask for what is worth knowing along with the resource."""
         return NOTHING
 
-    def sight(self, case: Case[C], resource: Resource) -> Sight:
+    def sight(self, child: C, known: ResourceMemory, resource: R, round_: Round) -> Sight:  # noqa: ARG002
         """Say what there is to say of a resource that is ours."""
         problem = self.not_usable(resource)
         if problem:
             return Sight(condition=not_ready(Reason.PROVISIONING, problem), again_seconds=_UNUSABLE_SECONDS)
         return Sight(
-            condition=created(self.difference(case.child, resource)),
-            again_seconds=self.settled_seconds if _lasts(case.child, case.round.now) else _CONFIRMED_SECONDS,
+            condition=created(self.difference(child, resource)),
+            again_seconds=self.settled_seconds if _lasts(child, round_.now) else _CONFIRMED_SECONDS,
         )
+
+    def target(self, child: C) -> Target:
+        """Return its resource."""
+        return Target(uid=child.meta.uid, kind=child.kind, scope=self.scope(child), name=child.meta.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,11 +151,6 @@ def created(note: str = "") -> Condition:
     return Condition(type=ConditionType.READY, status=ConditionStatus.TRUE, reason=Reason.CREATED, message=note)
 
 
-def not_ready(reason: Reason, message: str) -> Condition:
-    """Return the condition of a resource that is not."""
-    return Condition(type=ConditionType.READY, status=ConditionStatus.FALSE, reason=reason, message=message)
-
-
 def _lasts(child: Child, now: datetime) -> bool:
     """Whether a resource has been there for long enough to stay: one that is seen while it is made may still fail."""
     ready = condition_of(child.status.conditions, ConditionType.READY)
@@ -170,42 +159,38 @@ def _lasts(child: Child, now: datetime) -> bool:
     return (now - ready.last_transition_time).total_seconds() >= _CONFIRMED_SECONDS
 
 
-def step_of(rules: Rules[C], child: C, round_: Round) -> tuple[ResourceMemory, Step]:
+def step_of(rules: Rules[C, R], child: C, round_: Round) -> tuple[ResourceMemory, Step]:
     """Decide about one child; return what is remembered of its resource, and what is to be done."""
     meta, status = child.meta, child.status
-    finalizer = names.CHILD_FINALIZERS[rules.kind]
+    finalizer = names.CHILD_FINALIZERS[child.kind]
     known = round_.remembered(meta.uid) or ResourceMemory(operation=status.operation, attempts=status.attempts)
     if finalizer not in meta.finalizers and meta.deleting:
         return known, NOTHING
-    refusal = rules.refusal(child, round_) or squats(rules.kind, child, round_)
-    kept_away = refusal is not None and refusal.reason is Reason.NOT_ALLOWED and meta.deleting
-    if round_.is_set(names.ABANDON, meta, rules.kind) and (kept_away or _denied(rules.kind, meta, known)):
+    refusal = rules.refusal(child, round_) or squats(child, round_)
+    kept_away = refusal is not None and refusal.reason == Reason.NOT_ALLOWED and meta.deleting
+    if round_.is_set(names.ABANDON, child) and (kept_away or _denied(child, known)):
         # Where Compute Engine obeys, machines would go on costing, and count for nobody.
         outcome = Outcome(known=known, done=True)
     elif refusal is not None:
         outcome = _refused(child, known, refusal)
     elif finalizer not in meta.finalizers:
-        finalizers = (*meta.finalizers, finalizer)
-        return known, Step(writes=(_of_object(SetFinalizers(kind=rules.kind, meta=meta, finalizers=finalizers)),))
+        return known, of_record(SetFinalizers(record=child, finalizers=(*meta.finalizers, finalizer)))
     else:
         outcome = _look(rules, child, known, round_)
     if outcome.done and finalizer in meta.finalizers:
         others = tuple(each for each in meta.finalizers if each != finalizer)
-        write = SetFinalizers(kind=rules.kind, meta=meta, finalizers=others)
-        return outcome.known, Step(writes=(_of_object(write),))
-    return outcome.known, outcome.step + _status(rules.kind, child, outcome, round_.now)
+        return outcome.known, of_record(SetFinalizers(record=child, finalizers=others))
+    return outcome.known, outcome.step + _status(child, outcome, round_.now)
 
 
-def _denied(kind: Kind, meta: ObjectMeta, known: ResourceMemory) -> bool:
+def _denied(child: Child, known: ResourceMemory) -> bool:
     """Whether Compute Engine has refused, since the object was deleted, a call without which its resource stays."""
-    denials = {FailureKind.PERMISSION}
-    if kind is not Kind.MANAGED_INSTANCE_GROUP:
+    denials, deleted_at = {FailureKind.PERMISSION}, child.meta.deleted_at
+    if child.kind is not Kind.MANAGED_INSTANCE_GROUP:
         # Machines that stay use it, and it costs nothing itself.
         denials.add(FailureKind.OPERATION_IN_THE_WAY)
     waits_of = [known.backoffs[what] for what in (answers.READ, answers.POLL, answers.DELETE) if what in known.backoffs]
-    return any(
-        wait.failure.kind in denials and meta.deleted_at is not None and wait.at >= meta.deleted_at for wait in waits_of
-    )
+    return deleted_at is not None and any(wait.failure.kind in denials and wait.at >= deleted_at for wait in waits_of)
 
 
 def want(known: ResourceMemory, what: str, call: Call, due_at: datetime, round_: Round) -> Step:
@@ -228,45 +213,37 @@ def later(moment: datetime, seconds: float, key: str) -> datetime:
     return moment + timedelta(seconds=seconds * (1 - 0.1 * waits.share_of(key)))
 
 
-def _of_object(write: SetFinalizers | PatchStatus) -> Proposed:
-    return Proposed(write=write, seen=write.meta.resource_version)
-
-
-def _refused(child: Child, known: ResourceMemory, refusal: Refusal) -> Outcome:
-    condition = not_ready(refusal.reason, refusal.message)
+def _refused(child: Child, known: ResourceMemory, refusal: Condition) -> Outcome:
     if not child.meta.deleting:
-        return Outcome(known=known, condition=condition)
+        return Outcome(known=known, condition=refusal)
     untouched = not (child.status.url or known.attempts or known.operation or known.reading)
     if untouched:
         return Outcome(known=known, done=True)
     note = f"{refusal.message}. Its resource in Compute Engine stays, and so does this object until that changes"
-    return Outcome(known=known, condition=replace(condition, message=note))
+    return Outcome(known=known, condition=replace(refusal, message=note))
 
 
-def _look(rules: Rules[C], child: C, known: ResourceMemory, round_: Round) -> Outcome:
+def _look(rules: Rules[C, R], child: C, known: ResourceMemory, round_: Round) -> Outcome:
     uid = child.meta.uid
     if round_.calling(uid, Insert, Delete):
         # Its answer comes first: a reading that crosses it says nothing.
         return Outcome(known=known)
     if known.operation is not None:
-        return _poll(rules, child, known, round_)
+        return _poll(rules, child, known, known.operation, round_)
     reading = known.reading
     if reading is None or reading.asked_at < known.changed_at:
         due_at = max(known.changed_at, round_.memory.began_at or LONG_AGO)
         step = want(known, answers.READ, Read(target=rules.target(child)), due_at, round_)
-        step += rules.beside(Case(child=child, known=known, round=round_), due_at)
+        step += rules.beside(child, known, due_at, round_)
         return Outcome(known=known, step=step, condition=_unread(rules, child, known))
     if reading.resource is None:
         return _absent(rules, child, known, round_)
-    if not is_ours(child, rules.kind, reading.resource, round_):
-        return _foreign(rules, child, known, reading.resource, round_)
-    return _ours(rules, child, known, reading.resource, round_)
+    if not is_ours(child, reading.resource, round_):
+        return _foreign(rules, child, known, reading, reading.resource, round_)
+    return _ours(rules, child, known, reading, round_)
 
 
-def _poll(rules: Rules[C], child: C, known: ResourceMemory, round_: Round) -> Outcome:
-    operation = known.operation
-    if operation is None:
-        return Outcome(known=known)
+def _poll(rules: Rules[C, R], child: C, known: ResourceMemory, operation: OperationRef, round_: Round) -> Outcome:
     polls = min(known.polls, _MOST_POLLS_COUNTED)
     seconds = min(_LAST_POLL_SECONDS, _FIRST_POLL_SECONDS * _POLL_GROWTH**polls)
     due_at = round_.now if known.polled_at is None else later(known.polled_at, seconds, child.meta.uid)
@@ -281,7 +258,7 @@ def _poll(rules: Rules[C], child: C, known: ResourceMemory, round_: Round) -> Ou
     return Outcome(known=known, step=want(known, answers.POLL, call, due_at, round_), condition=condition)
 
 
-def _unread(rules: Rules[C], child: C, known: ResourceMemory) -> Condition | None:
+def _unread(rules: Rules[C, R], child: C, known: ResourceMemory) -> Condition | None:
     """Say that the resource cannot be read, where nothing is known of it."""
     wait = known.backoffs.get(answers.READ)
     if condition_of(child.status.conditions, ConditionType.READY) is not None and known.reading is None:
@@ -292,7 +269,7 @@ def _unread(rules: Rules[C], child: C, known: ResourceMemory) -> Condition | Non
     return not_ready(Reason.REQUEST_REJECTED, f"the {rules.what} cannot be read: {wait.failure.message}")
 
 
-def _absent(rules: Rules[C], child: C, known: ResourceMemory, round_: Round) -> Outcome:
+def _absent(rules: Rules[C, R], child: C, known: ResourceMemory, round_: Round) -> Outcome:
     target = rules.target(child)
     if child.meta.deleting:
         sure_at = _nothing_arrives_after(child, known, round_)
@@ -303,9 +280,9 @@ def _absent(rules: Rules[C], child: C, known: ResourceMemory, round_: Round) -> 
         return Outcome(known=known, step=step, condition=not_ready(Reason.PROVISIONING, words))
     refusal = rules.not_to_be_made(child, round_)
     if refusal is not None:
-        return Outcome(known=known, condition=not_ready(refusal.reason, refusal.message), url="")
+        return Outcome(known=known, condition=refusal, url="")
     attempt = known.attempts + 1
-    mark = mark_for(child, rules.kind, round_)
+    mark = mark_for(child, round_)
     call = Insert(
         target=target,
         resource=rules.body(child, str(mark)),
@@ -338,38 +315,40 @@ def _nothing_arrives_after(child: C, known: ResourceMemory, round_: Round) -> da
     return max(before_us, waits.after(known.unsure_at or LONG_AGO, _ARRIVED_SECONDS))
 
 
-def _foreign(rules: Rules[C], child: C, known: ResourceMemory, resource: Resource, round_: Round) -> Outcome:
+def _foreign(
+    rules: Rules[C, R], child: C, known: ResourceMemory, reading: Reading, resource: Resource, round_: Round
+) -> Outcome:
     if child.meta.deleting:
         # Not ours to delete.
         return Outcome(known=known, done=True)
-    reading = known.reading
-    due_at = later(reading.asked_at, _FOREIGN_SECONDS, child.meta.uid) if reading is not None else round_.now
+    due_at = later(reading.asked_at, _FOREIGN_SECONDS, child.meta.uid)
     words = f"its description is {bounds.quoted(resource.description)}" if resource.description else "it has no mark"
     advice = "Delete it, or make this object anew with another name"
-    if round_.parent_of(child.meta, rules.kind) is not None:
+    if round_.parent_of(child) is not None:
         advice = f'Delete it, or set the annotation {names.ADOPT}: "true" to take one that gke-labs/tpu-operator made'
     message = f"a {rules.what} {resource.name} is there that was not made for this object: {words}. {advice}"
     step = want(known, answers.READ, Read(target=rules.target(child)), due_at, round_)
     return Outcome(known=known, step=step, condition=not_ready(Reason.REQUEST_REJECTED, message), url="")
 
 
-def _ours(rules: Rules[C], child: C, known: ResourceMemory, resource: Resource, round_: Round) -> Outcome:
+def _ours(rules: Rules[C, R], child: C, known: ResourceMemory, reading: Reading, round_: Round) -> Outcome:
+    # What is read for a kind of children is of one sort.
+    resource = cast("R", reading.resource)
     if known.mishap is not None and known.mishap.type is OperationType.CREATE:
-        known = replace(known, mishap=None, backoffs=backoff.without(known.backoffs, answers.INSERT))
+        known = replace(known, mishap=None, backoffs=answers.without(known.backoffs, answers.INSERT))
     if child.meta.deleting:
         return _delete(rules, child, known, round_)
-    sight = rules.sight(Case(child=child, known=known, round=round_), resource)
-    asked_at = known.reading.asked_at if known.reading is not None else round_.now
-    due_at = later(asked_at, sight.again_seconds, child.meta.uid)
+    sight = rules.sight(child, known, resource, round_)
+    due_at = later(reading.asked_at, sight.again_seconds, child.meta.uid)
     step = sight.step + want(known, answers.READ, Read(target=rules.target(child)), due_at, round_)
     usable = not rules.not_usable(resource)
     return Outcome(known=known, step=step, condition=sight.condition, url=resource.url if usable else "")
 
 
-def _delete(rules: Rules[C], child: C, known: ResourceMemory, round_: Round) -> Outcome:
-    hold = rules.hold(Case(child=child, known=known, round=round_))
-    if hold.message:
-        return Outcome(known=known, step=hold.step, condition=not_ready(hold.reason, hold.message))
+def _delete(rules: Rules[C, R], child: C, known: ResourceMemory, round_: Round) -> Outcome:
+    hold = rules.hold(child, known, round_)
+    if hold.condition is not None:
+        return Outcome(known=known, step=hold.step, condition=hold.condition)
     attempt = known.attempts + 1
     call = Delete(
         target=rules.target(child),
@@ -385,11 +364,11 @@ def _delete(rules: Rules[C], child: C, known: ResourceMemory, round_: Round) -> 
     return Outcome(known=known, step=hold.step + want(known, answers.DELETE, call, due_at, round_), condition=condition)
 
 
-def _being_made(rules: Rules[C], words: str = "") -> Condition:
+def _being_made(rules: Rules[C, R], words: str = "") -> Condition:
     return not_ready(Reason.PROVISIONING, f"the {rules.what} is being made{': ' if words else ''}{words}")
 
 
-def _of_mishap(rules: Rules[C], mishap: Mishap | None, doing: OperationType) -> Condition | None:
+def _of_mishap(rules: Rules[C, R], mishap: Mishap | None, doing: OperationType) -> Condition | None:
     """Say what is in the way of a create or a delete; None for nothing."""
     if mishap is None or mishap.type is not doing:
         return None
@@ -400,16 +379,11 @@ def _of_mishap(rules: Rules[C], mishap: Mishap | None, doing: OperationType) -> 
     return not_ready(reason, f"the {rules.what} is not {verb}, and is tried again: {mishap.failure.message}")
 
 
-def _status(kind: Kind, child: Child, outcome: Outcome, now: datetime) -> Step:
+def _status(child: Child, outcome: Outcome, now: datetime) -> Step:
     """Propose the status, where it is not as it is already."""
-    old, known = child.status, outcome.known
-    condition = outcome.condition
-    conditions = old.conditions
-    if condition is not None:
-        condition = replace(condition, observed_generation=child.meta.generation)
-        conditions = with_condition(conditions, condition, now)
-    new = ResourceStatus(
-        conditions=conditions,
+    old, known, condition = child.status, outcome.known, outcome.condition
+    status = replace(
+        old,
         # Nothing concluded yet is nothing to write.
         observed_generation=child.meta.generation if condition is not None else old.observed_generation,
         url=old.url if outcome.url is None else outcome.url,
@@ -417,16 +391,10 @@ def _status(kind: Kind, child: Child, outcome: Outcome, now: datetime) -> Step:
         operation_type=known.operation.type if known.operation is not None else None,
         attempts=known.attempts,
     )
-    if new == old:
-        return NOTHING
-    write = PatchStatus(kind=kind, meta=child.meta, old=old, new=new)
-    proposed = Proposed(
-        write=write, seen=child.meta.resource_version, events=events.of_child(kind, child.meta, old, new)
-    )
-    return Step(writes=(proposed,))
+    return events.propose(child, status, () if condition is None else (condition,), now)
 
 
-def in_use(kind: Kind, child: WorkloadPolicy | InstanceTemplate, round_: Round) -> Hold:
+def in_use(child: WorkloadPolicy | InstanceTemplate, round_: Round) -> Hold:
     """Hold the delete of what a managed instance group of its namespace uses: Compute Engine would refuse it.
 
     Those of other namespaces hold nothing by what they say; where one really uses it, Compute Engine says so.
@@ -434,10 +402,11 @@ def in_use(kind: Kind, child: WorkloadPolicy | InstanceTemplate, round_: Round) 
     if not child.status.url:
         return Hold()
     for manager in round_.snapshot.managers:
-        url = manager.spec.workload_policy if kind is Kind.WORKLOAD_POLICY else manager.spec.instance_template
+        is_policy = child.kind is Kind.WORKLOAD_POLICY
+        url = manager.spec.workload_policy if is_policy else manager.spec.instance_template
         if manager.meta.namespace != child.meta.namespace:
             continue
         if url and manager.meta.finalizers and same_resource(url, child.status.url):
             message = f"ManagedInstanceGroup {manager.meta} uses it, and is deleted first"
-            return Hold(message=message, reason=Reason.PROVISIONING)
+            return Hold(condition=not_ready(Reason.PROVISIONING, message))
     return Hold()

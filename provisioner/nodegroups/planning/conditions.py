@@ -14,17 +14,18 @@ from provisioner.nodegroups.api.conditions import (
     ConditionType,
     Reason,
     condition_of,
-    with_condition,
+    not_ready,
 )
 from provisioner.nodegroups.api.shape import GroupShape
+from provisioner.nodegroups.api.specs import ProvisioningModel
 from provisioner.nodegroups.api.statuses import Machine, NodeSummary, TpuNodeGroupStatus
 from provisioner.nodegroups.api.types import Child, Kind, TpuNodeGroup
 from provisioner.nodegroups.planning import events, nodes, repair
-from provisioner.nodegroups.planning.fleet import Fleet, Member
-from provisioner.nodegroups.planning.refusal import Refusal
+from provisioner.nodegroups.planning.memory import ResourceMemory
+from provisioner.nodegroups.planning.nodes import Fleet, Member
 from provisioner.nodegroups.planning.repair import Loss
-from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step
-from provisioner.nodegroups.planning.writes import PatchNode, PatchStatus
+from provisioner.nodegroups.planning.round import NOTHING, Round, Step
+from provisioner.nodegroups.planning.writes import PatchNode
 
 #: Reasons of children that a group has as its own.
 _FAILURES = frozenset(
@@ -45,20 +46,26 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sightings:
-    """What there is of a group."""
+    """What there is of a group in one round, as far as it is known, and what is to be done."""
 
     group: TpuNodeGroup
-    #: None: not known yet.
+    #: What its machines are to be; without a shape nothing can be made of them.
     shape: GroupShape | None = None
-    children: Mapping[Kind, Child] = field(default_factory=dict)
-    needed: tuple[Kind, ...] = ()
+    model: ProvisioningModel = ProvisioningModel.STANDARD
+    #: Why it is not served.
+    refusal: Condition | None = None
     #: Of a template that its user names.
+    external: ResourceMemory | None = None
     external_url: str = ""
     problem_of_template: str = ""
+    children: Mapping[Kind, Child] = field(default_factory=dict)
+    #: Kinds of children that it needs.
+    needed: tuple[Kind, ...] = ()
+    #: What is not as it should be and waits for the slice to be made anew, or for what the cluster does not say.
     notes: tuple[str, ...] = ()
-    #: None: not known.
     fleet: Fleet | None = None
     loss: Loss | None = None
+    step: Step = NOTHING
 
     @property
     def manager(self) -> Child | None:
@@ -85,28 +92,13 @@ def report(sightings: Sightings, round_: Round) -> Step:
     return step + Step(moments=tuple(moment for moment in moments if moment is not None and moment > now))
 
 
-def refused(group: TpuNodeGroup, refusal: Refusal, now: datetime) -> Step:
-    """Propose to say why a group is not served."""
-    return _propose(group, group.status, (_false(refusal.reason, refusal.message),), now)
-
-
-def deleting(group: TpuNodeGroup, reason: Reason, message: str, now: datetime) -> Step:
-    """Propose to say how far the deletion of a group is."""
-    return _propose(group, group.status, (_false(reason, message),), now)
+def say(group: TpuNodeGroup, condition: Condition, now: datetime) -> Step:
+    """Propose to say why a group is not served, or how far its deletion is."""
+    return _propose(group, group.status, (condition,), now)
 
 
 def _propose(group: TpuNodeGroup, status: TpuNodeGroupStatus, conditions: tuple[Condition, ...], now: datetime) -> Step:
-    generation, all_conditions = group.meta.generation, status.conditions
-    for condition in conditions:
-        all_conditions = with_condition(all_conditions, replace(condition, observed_generation=generation), now)
-    new = status
-    if (all_conditions, generation) != (status.conditions, status.observed_generation):
-        new = replace(status, conditions=all_conditions, observed_generation=generation)
-    if new == group.status:
-        return NOTHING
-    write = PatchStatus(kind=Kind.TPU_NODE_GROUP, meta=group.meta, old=group.status, new=new)
-    told = events.of_group(group.meta, group.status, new)
-    return Step(writes=(Proposed(write=write, seen=group.meta.resource_version, events=told),))
+    return events.propose(group, replace(status, observed_generation=group.meta.generation), conditions, now)
 
 
 def _of_children(sightings: Sightings) -> tuple[Condition, ...]:
@@ -115,24 +107,24 @@ def _of_children(sightings: Sightings) -> tuple[Condition, ...]:
         return tuple(conditions)
     kind = ConditionType.INSTANCE_TEMPLATE_READY
     if sightings.problem_of_template:
-        template = _false(Reason.INVALID_TEMPLATE, sightings.problem_of_template, kind)
+        template = not_ready(Reason.INVALID_TEMPLATE, sightings.problem_of_template, kind)
     elif sightings.external_url:
         template = Condition(type=kind, status=ConditionStatus.TRUE, reason=Reason.EXTERNAL_TEMPLATE)
     else:
         # Another process may have read it.
         before = condition_of(sightings.group.status.conditions, kind)
-        template = before or _false(Reason.PROVISIONING, "the template is being read", kind)
+        template = before or not_ready(Reason.PROVISIONING, "the template is being read", kind)
     return (template, *conditions)
 
 
 def _of_child(kind: Kind, child: Child | None) -> Condition:
     condition_type = _TYPES[kind]
     if child is None:
-        return _false(Reason.PROVISIONING, f"{kind} is not there yet", condition_type)
+        return not_ready(Reason.PROVISIONING, f"{kind} is not there yet", condition_type)
     own = condition_of(child.status.conditions, ConditionType.READY)
     if own is not None and own.status is ConditionStatus.TRUE and child.status.url:
         return Condition(type=condition_type, status=ConditionStatus.TRUE, reason=Reason.READY, message=own.message)
-    return _false(Reason.PROVISIONING, own.message if own is not None else "", condition_type)
+    return not_ready(Reason.PROVISIONING, own.message if own is not None else "", condition_type)
 
 
 def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroupStatus]:
@@ -157,8 +149,8 @@ def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroup
     if loss is not None:
         if loss.due_at is not None and loss.due_at <= now:
             message = f"all machines are made anew: {loss.message}"
-            return _false(Reason.RECREATING, message), replace(status, recreated_at=repair.recorded(group, now))
-        return _false(Reason.NODE_LOST, loss.message), status
+            return not_ready(Reason.RECREATING, message), replace(status, recreated_at=repair.recorded(group, now))
+        return not_ready(Reason.NODE_LOST, loss.message), status
     unmarked = nodes.marks_to_set(group, resolved, fleet, round_)
     if unmarked and fleet.ready == len(fleet.members) == resolved.node_count:
         return _unmarked(unmarked, round_), status
@@ -178,7 +170,7 @@ def _unmarked(changes: Sequence[PatchNode], round_: Round) -> Condition:
     write = round_.memory.writes.get(first.key)
     if write is not None and write.failure is WriteFailure.REFUSED and write.message:
         words = f"{words}: {write.message}"
-    return _false(Reason.AWAITING_NODE_JOIN, words)
+    return not_ready(Reason.AWAITING_NODE_JOIN, words)
 
 
 def _recreating(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroupStatus]:
@@ -186,7 +178,7 @@ def _recreating(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNode
     old = nodes.left_over(group, None, round_) if manager is None else ()
     if manager is None and not old:
         status = replace(group.status, machines=(), node_summary=_summary(sightings.shape, None, None))
-        return _false(Reason.AWAITING_NODE_JOIN, "all machines are made anew"), status
+        return not_ready(Reason.AWAITING_NODE_JOIN, "all machines are made anew"), status
     before = condition_of(group.status.conditions, ConditionType.READY)
     message = before.message if before is not None else ""
     if manager is not None and manager.meta.deleting:
@@ -197,13 +189,13 @@ def _recreating(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNode
         failed = _failed(sightings)
         words = failed.message if failed is not None else f"node {old[0].name} is still there"
         message = f"all machines are made anew: {words}"
-    return _false(Reason.RECREATING, message), group.status
+    return not_ready(Reason.RECREATING, message), group.status
 
 
 def _waiting(sightings: Sightings) -> Condition:
     """Say what a group waits for that is not ready."""
     if sightings.problem_of_template:
-        return _false(Reason.REQUEST_REJECTED, f"instanceTemplateURI: {sightings.problem_of_template}")
+        return not_ready(Reason.REQUEST_REJECTED, f"instanceTemplateURI: {sightings.problem_of_template}")
     failed = _failed(sightings)
     if failed is not None:
         return failed
@@ -211,20 +203,20 @@ def _waiting(sightings: Sightings) -> Condition:
         needed = sightings.children.get(kind)
         if needed is None or not needed.status.url or needed.meta.deleting:
             words = "is being deleted and made anew" if needed is not None and needed.meta.deleting else "is being made"
-            return _false(Reason.AWAITING_NODE_JOIN, ". ".join((f"{kind} {words}", *sightings.notes)))
+            return not_ready(Reason.AWAITING_NODE_JOIN, ". ".join((f"{kind} {words}", *sightings.notes)))
     resolved, fleet = sightings.shape, sightings.fleet
     if resolved is None or fleet is None:
-        return _false(Reason.AWAITING_NODE_JOIN, "the machines are not known yet")
+        return not_ready(Reason.AWAITING_NODE_JOIN, "the machines are not known yet")
     refused = [member for member in fleet.members if member.refusal]
     if refused:
         more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
         message = f"machine {refused[0].machine.name}{more} cannot be told how to join: {refused[0].refusal}"
-        return _false(Reason.REQUEST_REJECTED, message)
+        return not_ready(Reason.REQUEST_REJECTED, message)
     awaited = [_awaited(member) for member in fleet.members if not member.ready]
     words = f"{fleet.ready} of {resolved.node_count} nodes are ready"
     if awaited:
         words = f"{words}: {first_of(awaited, '; ')}"
-    return _false(Reason.AWAITING_NODE_JOIN, ". ".join((words, *sightings.notes)))
+    return not_ready(Reason.AWAITING_NODE_JOIN, ". ".join((words, *sightings.notes)))
 
 
 def _failed(sightings: Sightings) -> Condition | None:
@@ -232,7 +224,7 @@ def _failed(sightings: Sightings) -> Condition | None:
     for kind, child in sightings.children.items():
         own = condition_of(child.status.conditions, ConditionType.READY)
         if own is not None and own.status is not ConditionStatus.TRUE and own.reason in _FAILURES:
-            return _false(Reason(own.reason), f"{kind} {child.meta.name}: {own.message}")
+            return not_ready(Reason(own.reason), f"{kind} {child.meta.name}: {own.message}")
     return None
 
 
@@ -265,7 +257,3 @@ def _summary(resolved: GroupShape | None, fleet: Fleet | None, loss: Loss | None
     ready = fleet.ready if fleet is not None else 0
     failed = loss.machines if loss is not None else 0
     return NodeSummary(ready=ready, reconciling=max(0, resolved.node_count - ready - failed), failed=failed)
-
-
-def _false(reason: Reason, message: str, condition_type: ConditionType = ConditionType.READY) -> Condition:
-    return Condition(type=condition_type, status=ConditionStatus.FALSE, reason=reason, message=message)

@@ -6,36 +6,56 @@ Level-triggered: it can be repeated, skipped or cut short anywhere, and the next
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from types import MappingProxyType
 
 from provisioner.model.writes import OpenWrite, blocked_until, still_open
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.bootstrap import tokens
-from provisioner.nodegroups.planning import answers, apart, joining, pacing
+from provisioner.nodegroups.planning import answers, joining, pacing
+from provisioner.nodegroups.planning.calls import Call
 from provisioner.nodegroups.planning.manager import machines_before
 from provisioner.nodegroups.planning.memory import MachineMemory, Memory, ResourceMemory
-from provisioner.nodegroups.planning.plan import Plan
-from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step, all_children, begin_round, merged
-from provisioner.nodegroups.planning.settings import PlanningSettings
-from provisioner.nodegroups.planning.snapshot import Snapshot
-from provisioner.nodegroups.planning.units import Derived, units_of
-from provisioner.nodegroups.planning.writes import ApplyDevicePlugin, CreateToken, Write
+from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step, begin_round, merged, to_write
+from provisioner.nodegroups.planning.snapshot import PlanningSettings, Snapshot
+from provisioner.nodegroups.planning.units import Concluded, Crashed, attempt, units_of
+from provisioner.nodegroups.planning.writes import ApplyDevicePlugin, CreateToken, Event, Write
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything to do, to say and to remember. What is to be done is already remembered as being under way."""
+
+    memory: Memory
+    #: Most urgent first.
+    calls: tuple[Call, ...] = ()
+    writes: tuple[Write, ...] = ()
+    events: tuple[Event, ...] = ()
+    crashed: tuple[Crashed, ...] = ()
+    #: What each unit came to, by its key, for the next decision.
+    units: Mapping[str, Concluded] = field(default_factory=dict)
+    #: When to decide again at the latest, without any event; None: whenever something happens.
+    wake_at: datetime | None = None
 
 
 def decide(
-    snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime, last: Derived | None = None
+    snapshot: Snapshot,
+    memory: Memory,
+    settings: PlanningSettings,
+    now: datetime,
+    last: Mapping[str, Concluded] = MappingProxyType({}),
 ) -> Plan:
     """Decide what to do.
 
-    `last` is what the last plan says of itself (`Plan.derived`): the outcome is the same without it, and takes longer.
+    `last` is what units came to in the last plan (`Plan.units`): the outcome is the same without it, and takes longer.
     Where the snapshot is not to be trusted, or does not say which cluster this is, nothing is decided, and nothing is
     forgotten but since when machines are lost, which may be well meanwhile: what is made without a whole mark could
     never be told from what others made.
     """
     if snapshot.not_synced or not snapshot.cluster.uid:
-        return Plan(memory=replace(memory, lost={}), derived=last)
+        return Plan(memory=replace(memory, lost={}), units=last)
     if memory.began_at is None:
         memory = replace(memory, began_at=now)
     memory = answers.give_up_lost_calls(memory, snapshot.live, now)
@@ -45,9 +65,7 @@ def decide(
     round_ = begin_round(snapshot, memory, settings, now)
     if settings.machines_per_namespace:
         round_ = replace(round_, machines_before=machines_before(round_))
-    before = last.units if last is not None else {}
-    attempts = {unit.key: apart.attempt(unit, before.get(unit.key), round_) for unit in units_of(round_)}
-    concluded = {key: each.concluded for key, each in attempts.items()}
+    concluded = {unit.key: attempt(unit, last.get(unit.key), round_) for unit in units_of(round_)}
     resources = {uid: known for each in concluded.values() for uid, known in each.resources.items()}
     step = merged(
         (_apply_device_plugin(round_), joining.approvals(round_), *(each.step for each in concluded.values()))
@@ -58,7 +76,7 @@ def decide(
         resources=resources,
         machines=_machines_of(resources.values(), memory),
         lost={key: each.lost for key, each in concluded.items() if each.lost},
-        crashes={key: each.crash for key, each in attempts.items() if each.crash is not None},
+        crashes={key: each.crash for key, each in concluded.items() if each.crash is not None},
         writes={**writes, **{each.write.key: _opened(each, memory, now) for each in proposed}},
     )
     paced = pacing.pace(step.calls, memory, settings, now, _namespaces(snapshot) if step.calls else {})
@@ -68,9 +86,9 @@ def decide(
         calls=paced.calls,
         writes=tuple(each.write for each in proposed),
         events=tuple(event for each in proposed for event in each.events),
-        crashed=tuple(each.told for each in attempts.values() if each.told is not None),
+        crashed=tuple(each.told for each in concluded.values() if each.told is not None),
         wake_at=min((moment for moment in moments if moment > now), default=None),
-        derived=Derived(units=concluded),
+        units=concluded,
     )
 
 
@@ -84,13 +102,12 @@ def _apply_device_plugin(round_: Round) -> Step:
     )
     if not version or not needed or found == version:
         return NOTHING
-    return Step(writes=(Proposed(write=ApplyDevicePlugin(version=version), seen=found),))
+    return to_write(ApplyDevicePlugin(version=version), found)
 
 
 def _namespaces(snapshot: Snapshot) -> dict[str, str]:
     """Return the namespaces of all objects, by UID."""
-    children = (child.meta for _, child in all_children(snapshot))
-    return {meta.uid: meta.namespace for meta in (*children, *(group.meta for group in snapshot.groups))}
+    return {each.meta.uid: each.meta.namespace for each in (*snapshot.children, *snapshot.groups)}
 
 
 def _choose(

@@ -1,12 +1,24 @@
-"""What people are told when it happens: Events, found where a status changes. The first reasons are upstream's."""
+"""Changes of status, and what people are told when they happen: Events. The first reasons are upstream's."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+
 from provisioner.model.workloads import ObjectRef
-from provisioner.nodegroups.api.conditions import Condition, ConditionStatus, ConditionType, Reason, condition_of
+from provisioner.nodegroups.api.conditions import (
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    Reason,
+    condition_of,
+    with_condition,
+)
 from provisioner.nodegroups.api.statuses import OperationType, ResourceStatus, TpuNodeGroupStatus
-from provisioner.nodegroups.api.types import API_VERSION, Kind, ObjectMeta
-from provisioner.nodegroups.planning.plan import Event
+from provisioner.nodegroups.api.types import API_VERSION, Record
+from provisioner.nodegroups.planning.round import NOTHING, Proposed, Step
+from provisioner.nodegroups.planning.writes import Event, PatchStatus
 
 PROVISIONING = "Provisioning"
 PROVISIONED = "Provisioned"
@@ -31,28 +43,46 @@ WARNED_OF = frozenset(
 _CLEANING_UP = frozenset({Reason.DELETING_MIG, Reason.DRAINING_NODES})
 
 
-def reference(kind: Kind, meta: ObjectMeta) -> ObjectRef:
+def reference(record: Record) -> ObjectRef:
     """Return what an Event points to."""
+    kind, meta = record.kind, record.meta
     return ObjectRef(kind=kind.value, api_version=API_VERSION, namespace=meta.namespace, name=meta.name, uid=meta.uid)
 
 
-def of_child(kind: Kind, meta: ObjectMeta, old: ResourceStatus, new: ResourceStatus) -> tuple[Event, ...]:
-    """Return what is told of a child when its status changes."""
-    target, events = reference(kind, meta), []
+def propose(
+    record: Record, status: ResourceStatus | TpuNodeGroupStatus, conditions: Iterable[Condition], now: datetime
+) -> Step:
+    """Propose a status with these conditions, where the object has not got it already, and what is told of it then."""
+    kept = status.conditions
+    for condition in conditions:
+        kept = with_condition(kept, replace(condition, observed_generation=record.meta.generation), now)
+    status = replace(status, conditions=kept)
+    if status == record.status:
+        return NOTHING
+    told: tuple[Event, ...] = ()
+    if isinstance(record.status, TpuNodeGroupStatus) and isinstance(status, TpuNodeGroupStatus):
+        told = _of_group(reference(record), record.status, status)
+    elif isinstance(record.status, ResourceStatus) and isinstance(status, ResourceStatus):
+        told = _of_child(reference(record), record.status, status)
+    write = PatchStatus(record=record, new=status)
+    return Step(writes=(Proposed(write=write, seen=record.meta.resource_version, events=told),))
+
+
+def _of_child(target: ObjectRef, old: ResourceStatus, new: ResourceStatus) -> tuple[Event, ...]:
+    events = []
     if new.operation is not None and new.operation != old.operation:
         making = new.operation.type is OperationType.CREATE
         words = "begun to make" if making else "begun to delete"
         reason = PROVISIONING if making else CLEANUP
-        events.append(Event(object=target, reason=reason, message=f"Compute Engine has {words} {meta.name}"))
+        events.append(Event(object=target, reason=reason, message=f"Compute Engine has {words} {target.name}"))
     before, after = _ready(old.conditions), _ready(new.conditions)
     if after is not None and _is_true(after) and not _is_true(before):
-        events.append(Event(object=target, reason=PROVISIONED, message=f"{meta.name} is there: {new.url}"))
+        events.append(Event(object=target, reason=PROVISIONED, message=f"{target.name} is there: {new.url}"))
     return (*events, *_warning(target, before, after))
 
 
-def of_group(meta: ObjectMeta, old: TpuNodeGroupStatus, new: TpuNodeGroupStatus) -> tuple[Event, ...]:
-    """Return what is told of a group when its status changes."""
-    target, events = reference(Kind.TPU_NODE_GROUP, meta), []
+def _of_group(target: ObjectRef, old: TpuNodeGroupStatus, new: TpuNodeGroupStatus) -> tuple[Event, ...]:
+    events = []
     manager = ConditionType.MANAGED_INSTANCE_GROUP_READY
     if _is_true(condition_of(new.conditions, manager)) and not _is_true(condition_of(old.conditions, manager)):
         message = "the resources in Compute Engine are there"

@@ -7,25 +7,40 @@ slice, since Compute Engine changes none of these resources, and until then the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 from provisioner.model import bounds
 from provisioner.nodegroups.api import names, shape
+from provisioner.nodegroups.api.conditions import Condition
 from provisioner.nodegroups.api.shape import GroupShape
-from provisioner.nodegroups.api.specs import ProvisioningModel
-from provisioner.nodegroups.api.types import Child, Kind, ManagedInstanceGroup, TpuNodeGroup
+from provisioner.nodegroups.api.specs import (
+    FailureAction,
+    InstanceConfig,
+    InstanceTemplateSpec,
+    ManagedInstanceGroupSpec,
+    ProvisioningModel,
+    WorkloadPolicySpec,
+)
+from provisioner.nodegroups.api.types import (
+    Child,
+    InstanceTemplate,
+    Kind,
+    ManagedInstanceGroup,
+    ObjectMeta,
+    TpuNodeGroup,
+    WorkloadPolicy,
+)
 from provisioner.nodegroups.bootstrap.script import with_users_script
 from provisioner.nodegroups.compute.links import region_of
-from provisioner.nodegroups.compute.records import STANDARD, Manager, Template
-from provisioner.nodegroups.planning import answers, conditions, desired, joining, nodes, repair
+from provisioner.nodegroups.compute.records import Manager, Template
+from provisioner.nodegroups.planning import answers, conditions, joining, nodes, repair
 from provisioner.nodegroups.planning.calls import Read
 from provisioner.nodegroups.planning.child import later, want
 from provisioner.nodegroups.planning.conditions import Sightings
-from provisioner.nodegroups.planning.fleet import fleet_of
-from provisioner.nodegroups.planning.memory import LONG_AGO, Lost, ResourceMemory
-from provisioner.nodegroups.planning.refusal import Refusal, invalid, names_others, not_allowed
-from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step
+from provisioner.nodegroups.planning.memory import LONG_AGO, ResourceMemory
+from provisioner.nodegroups.planning.nodes import fleet_of
+from provisioner.nodegroups.planning.ownership import invalid, names_others, not_allowed
+from provisioner.nodegroups.planning.round import NOTHING, Round, merged, of_record, to_write
 from provisioner.nodegroups.planning.template import external_problem, external_target
 from provisioner.nodegroups.planning.writes import CreateChild, DeleteChild, SetFinalizers
 from provisioner.tpu import ShapeError
@@ -33,117 +48,56 @@ from provisioner.tpu import ShapeError
 #: A template that the user names is read again after this: once it is found good, and while it is not.
 _EXTERNAL_SECONDS = 3600.0
 _EXTERNAL_AGAIN_SECONDS = 300.0
+#: Metadata key of what a machine runs at each boot.
+STARTUP_SCRIPT = "startup-script"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a group comes to in one round."""
-
-    step: Step = NOTHING
-    #: Of a template that its user names; None for none.
-    external: ResourceMemory | None = None
-    #: Machines of it that are lost (`Memory.lost`).
-    lost: Mapping[str, Lost] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Machines:
-    """What the group's machines are to be; without a shape nothing can be made of them."""
-
-    shape: GroupShape | None = None
-    model: ProvisioningModel = ProvisioningModel.STANDARD
-    refusal: Refusal | None = None
-    #: Of a template that the user names.
-    external: ResourceMemory | None = None
-    external_url: str = ""
-    external_problem: str = ""
-    step: Step = NOTHING
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Children:
-    """What there is of the children."""
-
-    found: dict[Kind, Child] = field(default_factory=dict)
-    #: Kinds that the group needs.
-    needed: tuple[Kind, ...] = ()
-    #: What is not as it should be and waits for the slice to be made anew, or for what the cluster does not say.
-    notes: tuple[str, ...] = ()
-    step: Step = NOTHING
-
-
-def step_of(group: TpuNodeGroup, round_: Round) -> Outcome:
+def step_of(group: TpuNodeGroup, round_: Round) -> Sightings:
     """Decide about one group that nobody deletes."""
     refusal = _refusal(group, round_)
-    if refusal is not None:
-        return Outcome(step=conditions.refused(group, refusal, round_.now))
     missing = tuple(each for each in names.GROUP_FINALIZERS if each not in group.meta.finalizers)
-    if missing:
-        finalizers = (*group.meta.finalizers, *missing)
-        write = SetFinalizers(kind=Kind.TPU_NODE_GROUP, meta=group.meta, finalizers=finalizers)
-        return Outcome(step=Step(writes=(Proposed(write=write, seen=group.meta.resource_version),)))
-    machines = _machines(group, round_)
-    if machines.refusal is not None:
-        step = machines.step + conditions.refused(group, machines.refusal, round_.now)
-        return Outcome(step=step, external=machines.external)
-    if machines.shape is None:
-        manager = round_.child_of(group, Kind.MANAGED_INSTANCE_GROUP)
-        children = {} if manager is None else {Kind.MANAGED_INSTANCE_GROUP: manager}
-        sightings = Sightings(group=group, children=children, problem_of_template=machines.external_problem)
-        return Outcome(step=machines.step + conditions.report(sightings, round_), external=machines.external)
-    return _with_shape(group, machines, machines.shape, round_)
+    if refusal is None and missing:
+        write = SetFinalizers(record=group, finalizers=(*group.meta.finalizers, *missing))
+        return Sightings(group=group, step=of_record(write))
+    seen = _machines(group, round_) if refusal is None else Sightings(group=group, refusal=refusal)
+    if seen.refusal is not None:
+        return replace(seen, step=seen.step + conditions.say(group, seen.refusal, round_.now))
+    if seen.shape is not None:
+        seen = _with_shape(seen, seen.shape, round_)
+    elif (manager := round_.child_of(group, Kind.MANAGED_INSTANCE_GROUP)) is not None:
+        seen = replace(seen, children={Kind.MANAGED_INSTANCE_GROUP: manager})
+    return replace(seen, step=seen.step + conditions.report(seen, round_))
 
 
-def _with_shape(group: TpuNodeGroup, machines: _Machines, resolved: GroupShape, round_: Round) -> Outcome:
-    children = _children(group, machines, resolved, round_)
-    manager = children.found.get(Kind.MANAGED_INSTANCE_GROUP)
-    fleet, resource = None, None
+def _with_shape(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings:
+    seen = _children(seen, resolved, round_)
+    group, manager = seen.group, seen.manager
+    fleet, loss, step = None, None, seen.step
     if isinstance(manager, ManagedInstanceGroup):
         fleet = fleet_of(manager, round_, resolved.chips_per_machine)
-        known = round_.remembered(manager.meta.uid)
-        if known is not None and known.reading is not None and isinstance(known.reading.resource, Manager):
-            resource = known.reading.resource
-    loss = None
-    step = machines.step + children.step
-    if fleet is not None and isinstance(manager, ManagedInstanceGroup) and not manager.meta.deleting:
-        loss = repair.find_loss(group, resolved, fleet, resource, round_)
-        step += nodes.mark_nodes(group, resolved, fleet, round_)
-        step += joining.join_machines(group, manager, resolved, fleet, round_)
-        step += nodes.remove(nodes.left_over(group, fleet, round_))
-    sightings = Sightings(
-        group=group,
-        shape=resolved,
-        children=children.found,
-        needed=children.needed,
-        external_url=machines.external_url,
-        problem_of_template=machines.external_problem,
-        notes=tuple(
-            filter(
-                None,
-                (
-                    *children.notes,
-                    joining.problem_of(group, round_),
-                    joining.refused_token(group, fleet, round_),
-                    _of_users_script(group),
-                ),
+        if fleet is not None and not manager.meta.deleting:
+            loss = repair.find_loss(group, resolved, fleet, _resource_of(manager, round_), round_)
+            step += merged(
+                to_write(write, write.resource_version) for write in nodes.marks_to_set(group, resolved, fleet, round_)
             )
-        ),
-        fleet=fleet,
-        loss=loss,
+            step += joining.join_machines(group, manager, resolved, fleet, round_)
+            step += nodes.remove(nodes.left_over(group, fleet, round_))
+    notes = (
+        *seen.notes,
+        joining.problem_of(group, round_),
+        joining.refused_token(group, fleet, round_),
+        "the startup-script in metadata runs at each boot, before the join" if users_script(group) else "",
     )
-    return Outcome(
-        step=step + conditions.report(sightings, round_),
-        external=machines.external,
-        lost=loss.lost if loss is not None else {},
-    )
+    return replace(seen, notes=tuple(filter(None, notes)), fleet=fleet, loss=loss, step=step)
 
 
-def _of_users_script(group: TpuNodeGroup) -> str:
-    """Say what becomes of a startup script of the user's."""
-    return "the startup-script in metadata runs at each boot, before the join" if desired.users_script(group) else ""
+def _resource_of(manager: ManagedInstanceGroup, round_: Round) -> Manager | None:
+    known = round_.remembered(manager.meta.uid)
+    resource = known.reading.resource if known is not None and known.reading is not None else None
+    return resource if isinstance(resource, Manager) else None
 
 
-def _refusal(group: TpuNodeGroup, round_: Round) -> Refusal | None:
+def _refusal(group: TpuNodeGroup, round_: Round) -> Condition | None:
     problem = names.group_name_problem(group.meta.name)
     if not problem and not region_of(group.spec.node_location):
         problem = f"nodeLocation {group.spec.node_location!r:.80} is not a zone such as us-east5-b"
@@ -152,7 +106,7 @@ def _refusal(group: TpuNodeGroup, round_: Round) -> Refusal | None:
 
 
 def _problem_of_script(group: TpuNodeGroup, round_: Round) -> str:
-    users = desired.users_script(group)
+    users = users_script(group)
     whole = with_users_script(round_.settings.startup_script, users)
     if not users or len(whole) <= bounds.METADATA_VALUE:
         return ""
@@ -163,41 +117,44 @@ def _problem_of_script(group: TpuNodeGroup, round_: Round) -> str:
     )
 
 
-def _machines(group: TpuNodeGroup, round_: Round) -> _Machines:
+def _machines(group: TpuNodeGroup, round_: Round) -> Sightings:
     """Find out what machines the group is made of: from its own specification, or from its user's template."""
     config = group.spec.instance_config
     if config is not None:
         try:
             resolved = shape.resolve(group.spec, config.machine_type)
         except ShapeError as error:
-            return _Machines(refusal=invalid(str(error)))
-        return _Machines(shape=resolved, model=config.effective_provisioning_model)
+            return Sightings(group=group, refusal=invalid(str(error)))
+        return Sightings(group=group, shape=resolved, model=config.effective_provisioning_model)
     target = external_target(group.meta.uid, group.spec.instance_template_uri)
     if target is None:
-        return _Machines(refusal=invalid("neither instanceConfig nor instanceTemplateURI says what machines to make"))
+        return Sightings(
+            group=group, refusal=invalid("neither instanceConfig nor instanceTemplateURI says what machines to make")
+        )
     refusal = not_allowed(group.meta, target.scope.project, round_)
     refusal = refusal or names_others(
         group.meta.namespace, {"instanceTemplateURI": group.spec.instance_template_uri}, round_
     )
     if refusal is not None:
-        return _Machines(refusal=refusal)
+        return Sightings(group=group, refusal=refusal)
     known = round_.remembered(group.meta.uid) or ResourceMemory()
     template, problem = _external(known)
     again = _EXTERNAL_AGAIN_SECONDS if problem or template is None else _EXTERNAL_SECONDS
     due_at = later(known.reading.asked_at, again, group.meta.uid) if known.reading is not None else LONG_AGO
     step = want(known, answers.READ, Read(target=target), due_at, round_)
     if template is None:
-        return _Machines(external=known, external_problem=problem, step=step)
+        return Sightings(group=group, external=known, problem_of_template=problem, step=step)
     try:
         resolved = shape.resolve(group.spec, template.machine_type)
     except ShapeError as error:
-        return _Machines(external=known, refusal=invalid(str(error)), step=step)
-    return _Machines(
+        return Sightings(group=group, external=known, refusal=invalid(str(error)), step=step)
+    return Sightings(
+        group=group,
         shape=resolved,
         model=_model_of(template),
         external=known,
         external_url=template.url or group.spec.instance_template_uri,
-        external_problem=problem,
+        problem_of_template=problem,
         step=step,
     )
 
@@ -215,24 +172,25 @@ def _external(known: ResourceMemory) -> tuple[Template | None, str]:
 
 def _model_of(template: Template) -> ProvisioningModel:
     try:
-        return ProvisioningModel(template.provisioning_model or STANDARD)
+        return ProvisioningModel(template.provisioning_model or ProvisioningModel.STANDARD)
     except ValueError:
         return ProvisioningModel.STANDARD
 
 
-def _children(group: TpuNodeGroup, machines: _Machines, resolved: GroupShape, round_: Round) -> _Children:
+def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings:
+    group = seen.group
     wanted: dict[Kind, Child] = {}
     notes: list[str] = []
-    policy = desired.workload_policy(group, resolved)
+    policy = workload_policy(group, resolved)
     if policy is not None:
         wanted[Kind.WORKLOAD_POLICY] = policy
     config = group.spec.instance_config
     if config is not None:
         script = round_.settings.startup_script if group.spec.bootstrap_kubernetes is not None else ""
-        wanted[Kind.INSTANCE_TEMPLATE] = desired.instance_template(group, config, script)
+        wanted[Kind.INSTANCE_TEMPLATE] = instance_template(group, config, script)
     needed = (*wanted, Kind.MANAGED_INSTANCE_GROUP)
     found = {kind: child for kind in needed if (child := round_.child_of(group, kind)) is not None}
-    template_url = machines.external_url or _url(found.get(Kind.INSTANCE_TEMPLATE))
+    template_url = seen.external_url or _url(found.get(Kind.INSTANCE_TEMPLATE))
     policy_url = _url(found.get(Kind.WORKLOAD_POLICY))
     # Without machines a child that is out of date can be made anew.
     free = Kind.MANAGED_INSTANCE_GROUP not in found
@@ -242,37 +200,127 @@ def _children(group: TpuNodeGroup, machines: _Machines, resolved: GroupShape, ro
     for kind, child in wanted.items():
         there = found.get(kind)
         if there is None:
-            step += _create(kind, child)
-        elif desired.differs(there, child):
+            step += to_write(CreateChild(record=child))
+        elif differs(there, child):
             if free and not there.meta.deleting:
-                step += _delete(kind, there)
+                step += of_record(DeleteChild(record=there))
             notes.append(f"{kind} {there.meta.name} is out of date and is made anew with the slice")
     outdated = bool(notes)
-    if template_url and (policy_url or policy is None) and not machines.external_problem:
-        child = desired.managed_instance_group(group, resolved, machines.model, template_url, policy_url)
+    if template_url and (policy_url or policy is None) and not seen.problem_of_template:
+        child = managed_instance_group(group, resolved, seen.model, template_url, policy_url)
         manager = found.get(Kind.MANAGED_INSTANCE_GROUP)
         deleting = any(each.meta.deleting for each in found.values())
         # Machines that cannot join would cost, and do nothing.
         in_vain = joining.problem_of(group, round_)
         # The status has to say otherwise first that the slice is made anew (`conditions`).
         if manager is None and not (outdated or deleting or old or in_vain or repair.recreating(group)):
-            step += _create(Kind.MANAGED_INSTANCE_GROUP, child)
-        elif manager is not None and desired.differs(manager, child):
+            step += to_write(CreateChild(record=child))
+        elif manager is not None and differs(manager, child):
             notes.append(f"{Kind.MANAGED_INSTANCE_GROUP} {manager.meta.name} is not as it is made today")
     manager = found.get(Kind.MANAGED_INSTANCE_GROUP)
     if manager is not None and not manager.meta.deleting and repair.recreating(group):
-        step += _delete(Kind.MANAGED_INSTANCE_GROUP, manager)
-    return _Children(found=found, needed=needed, notes=tuple(notes), step=step)
+        step += of_record(DeleteChild(record=manager))
+    return replace(seen, children=found, needed=needed, notes=tuple(notes), step=seen.step + step)
 
 
 def _url(child: Child | None) -> str:
     return child.status.url if child is not None and not child.meta.deleting else ""
 
 
-def _create(kind: Kind, child: Child) -> Step:
-    return Step(writes=(Proposed(write=CreateChild(kind=kind, child=child), seen=""),))
+def workload_policy(group: TpuNodeGroup, shape: GroupShape) -> WorkloadPolicy | None:
+    """Return the workload policy; None for machines that are a slice each."""
+    if not shape.one_slice:
+        return None
+    spec = WorkloadPolicySpec(
+        project=group.spec.project,
+        region=region_of(group.spec.node_location),
+        accelerator_topology=shape.topology,
+    )
+    return WorkloadPolicy(meta=_meta(group, Kind.WORKLOAD_POLICY), spec=spec)
 
 
-def _delete(kind: Kind, child: Child) -> Step:
-    write = DeleteChild(kind=kind, meta=child.meta)
-    return Step(writes=(Proposed(write=write, seen=child.meta.resource_version),))
+def instance_template(group: TpuNodeGroup, config: InstanceConfig, startup_script: str) -> InstanceTemplate:
+    """Return the instance template; `startup_script` is empty for machines that do not join by themselves."""
+    metadata = dict(config.metadata)
+    if startup_script:
+        metadata[STARTUP_SCRIPT] = with_users_script(startup_script, metadata.get(STARTUP_SCRIPT, ""))
+    config = replace(
+        config,
+        provisioning_model=config.effective_provisioning_model,
+        metadata=metadata,
+        # Compute Engine takes no bare name.
+        subnetwork=config.subnetwork
+        if "/" in config.subnetwork
+        else f"regions/{region_of(group.spec.node_location)}/subnetworks/{config.subnetwork}",
+    )
+    spec = InstanceTemplateSpec(project=group.spec.project, config=config)
+    return InstanceTemplate(meta=_meta(group, Kind.INSTANCE_TEMPLATE), spec=spec)
+
+
+def users_script(group: TpuNodeGroup) -> str:
+    """Return the startup script that the user gives to machines which also join by themselves; empty for none."""
+    config = group.spec.instance_config
+    if config is None or group.spec.bootstrap_kubernetes is None:
+        return ""
+    return config.metadata.get(STARTUP_SCRIPT, "")
+
+
+def managed_instance_group(
+    group: TpuNodeGroup, shape: GroupShape, model: ProvisioningModel, template_url: str, policy_url: str
+) -> ManagedInstanceGroup:
+    """Return the managed instance group.
+
+    Machines of one slice are never made anew one by one, nor is the machine of a group of one, which is a slice, too:
+    that is done here, for all at once. Others Compute Engine makes anew itself, where the terms allow it.
+    """
+    several = not shape.one_slice and shape.node_count > 1
+    repaired = several and model in (ProvisioningModel.STANDARD, ProvisioningModel.SPOT)
+    spec = ManagedInstanceGroupSpec(
+        project=group.spec.project,
+        location=group.spec.node_location,
+        instance_template=template_url,
+        target_size=shape.node_count,
+        workload_policy=policy_url,
+        target_size_policy_mode=shape.mode,
+        default_action_on_failure=FailureAction.REPAIR if repaired else FailureAction.DO_NOTHING,
+    )
+    return ManagedInstanceGroup(meta=_meta(group, Kind.MANAGED_INSTANCE_GROUP), spec=spec)
+
+
+def differs(found: Child, wanted: Child) -> bool:
+    """Whether a child asks for something else than it is to; what the API server fills in makes no difference."""
+    match found, wanted:
+        case WorkloadPolicy(), WorkloadPolicy():
+            return found.spec != wanted.spec
+        case InstanceTemplate(), InstanceTemplate():
+            config = found.spec.config
+            if wanted.spec.config.subnetwork.endswith(f"/subnetworks/{config.subnetwork}"):
+                # The bare name that tpu-operator writes.
+                config = replace(config, subnetwork=wanted.spec.config.subnetwork)
+            return _effective(config) != _effective(wanted.spec.config) or (
+                found.spec.project,
+                found.spec.maintenance_policy,
+            ) != (wanted.spec.project, wanted.spec.maintenance_policy)
+        case ManagedInstanceGroup(), ManagedInstanceGroup():
+            mode = wanted.spec.effective_mode
+            return found.spec != wanted.spec and (
+                found.spec.effective_mode is not mode
+                or replace(found.spec, target_size_policy_mode=mode)
+                != replace(wanted.spec, target_size_policy_mode=mode)
+            )
+    return True
+
+
+def _effective(config: InstanceConfig) -> InstanceConfig:
+    model = config.effective_provisioning_model
+    return config if config.provisioning_model is model else replace(config, provisioning_model=model)
+
+
+def _meta(group: TpuNodeGroup, kind: Kind) -> ObjectMeta:
+    return ObjectMeta(
+        namespace=group.meta.namespace,
+        name=names.child_name(group.meta, kind),
+        uid="",
+        labels=names.group_labels(group.meta),
+        owner=group.meta,
+    )

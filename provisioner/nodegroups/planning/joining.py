@@ -22,13 +22,12 @@ from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import approval, cluster, metadata, tokens
-from provisioner.nodegroups.bootstrap.tokens import JoiningMachine, Token
+from provisioner.nodegroups.bootstrap.tokens import Token
 from provisioner.nodegroups.compute.records import STARTING_OR_RUNNING, Instance, ManagedInstance, Scope
 from provisioner.nodegroups.planning.calls import ReadMachines, SetMetadata, Target
-from provisioner.nodegroups.planning.fleet import Fleet, Member
 from provisioner.nodegroups.planning.memory import LONG_AGO, MachineMemory
-from provisioner.nodegroups.planning.nodes import is_marked, labels_of, provider_id
-from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step, Wanted, merged
+from provisioner.nodegroups.planning.nodes import Fleet, Member, is_marked, labels_of, provider_id
+from provisioner.nodegroups.planning.round import NOTHING, Round, Step, Wanted, merged, to_write
 from provisioner.nodegroups.planning.writes import ApproveRequest, CreateToken, DeleteToken
 
 #: A machine that has got its metadata and has not joined is looked at again after this: somebody may have changed it.
@@ -88,7 +87,7 @@ def problem_of(group: TpuNodeGroup, round_: Round) -> str:
 def refused_token(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> str:
     """Say why a machine gets no token; empty where none is refused."""
     for member in fleet.members if fleet is not None and group.spec.bootstrap_kubernetes is not None else ():
-        write = round_.memory.writes.get(_token_for(group, _machine(member), round_).key)
+        write = round_.memory.writes.get(_token_for(group, _key(member), round_).key)
         if member.node is None and write is not None and write.failure is WriteFailure.REFUSED:
             return f"machines cannot join yet: {write.message}"
     return ""
@@ -112,25 +111,26 @@ def join_machines(
     )
     members = [member for member in fleet.members if member.machine.has_machine and member.machine.id]
     found = round_.tokens.get((group.meta.namespace, group.meta.name), ())
-    plan = tokens.plan_tokens(found, [_machine(member) for member in members] if bootstrapped else (), round_.now)
+    free = [_key(member) for member in members if member.node is None]
+    plan = tokens.plan_tokens(found, free if bootstrapped else (), round_.now)
     by_name = {member.machine.name: member for member in members}
     step, needs = NOTHING, []
     for machine in plan.create:
         # The node of an earlier machine of that name goes first.
-        free = round_.nodes.get(provider_id(group, machine.name)) is None
-        starts = by_name[machine.name].machine.status in STARTING_OR_RUNNING
-        if free and starts and not problem_of(group, round_):
+        is_free = round_.nodes.get(provider_id(group, machine[0])) is None
+        starts = by_name[machine[0]].machine.status in STARTING_OR_RUNNING
+        if is_free and starts and not problem_of(group, round_):
             step += _create_token(group, machine, found, round_)
     for token in plan.delete:
         need = _clean_of(joining, by_name.get(token.machine), token)
         node = round_.nodes.get(provider_id(group, token.machine))
         if need is None and (node is None or is_marked(group, node)):
-            step += Step(writes=(Proposed(write=DeleteToken(name=token.name, uid=token.uid), seen=token.uid),))
+            step += to_write(DeleteToken(name=token.name, uid=token.uid), token.uid)
         elif need is not None:
             needs.append(need)
     remembered = {(token.machine, token.machine_id) for token in found}
     for member in members if bootstrapped else ():
-        if member.node is not None and (member.machine.name, member.machine.id) not in remembered:
+        if member.node is not None and _key(member) not in remembered:
             need = _clean_unremembered(joining, member)
             needs += (need,) if need is not None else ()
     for member in members:
@@ -157,19 +157,17 @@ def approvals(round_: Round) -> Step:
         named = names.manager_of(token.machine) == names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP)
         if named and round_.nodes.get(provider_id(group, token.machine)) is None:
             chosen.setdefault(token.machine, request)
-    return Step(
-        writes=tuple(
-            Proposed(
-                write=ApproveRequest(name=each.name, uid=each.uid, resource_version=each.resource_version),
-                seen=each.resource_version,
-            )
-            for each in chosen.values()
+    return merged(
+        to_write(
+            ApproveRequest(name=each.name, uid=each.uid, resource_version=each.resource_version), each.resource_version
         )
+        for each in chosen.values()
     )
 
 
-def _machine(member: Member) -> JoiningMachine:
-    return JoiningMachine(name=member.machine.name, id=member.machine.id, joined=member.node is not None)
+def _key(member: Member) -> tuple[str, str]:
+    """Name and number: another machine under the same name has a token of its own."""
+    return (member.machine.name, member.machine.id)
 
 
 def _join(group: TpuNodeGroup, round_: Round, token: str = "") -> metadata.Join:
@@ -186,21 +184,21 @@ def _join(group: TpuNodeGroup, round_: Round, token: str = "") -> metadata.Join:
     )
 
 
-def _token_for(group: TpuNodeGroup, machine: JoiningMachine, round_: Round) -> CreateToken:
+def _token_for(group: TpuNodeGroup, machine: tuple[str, str], round_: Round) -> CreateToken:
     return CreateToken(
         namespace=group.meta.namespace,
         name=group.meta.name,
-        machine=machine.name,
-        machine_id=machine.id,
+        machine=machine[0],
+        machine_id=machine[1],
         expires_at=waits.after(round_.now, tokens.LIFE.total_seconds()),
     )
 
 
-def _create_token(group: TpuNodeGroup, machine: JoiningMachine, found: Sequence[Token], round_: Round) -> Step:
+def _create_token(group: TpuNodeGroup, machine: tuple[str, str], found: Sequence[Token], round_: Round) -> Step:
     write = _token_for(group, machine, round_)
     # A new one shows by its name.
-    own = ",".join(token.name for token in found if (token.machine, token.machine_id) == (machine.name, machine.id))
-    return Step(writes=(Proposed(write=write, seen=own),))
+    own = ",".join(token.name for token in found if (token.machine, token.machine_id) == machine)
+    return to_write(write, own)
 
 
 def _equip(joining: _Joining, member: Member, token: Token | None) -> _Need:
@@ -214,7 +212,7 @@ def _equip(joining: _Joining, member: Member, token: Token | None) -> _Need:
             return _Need(member=member, step=Step(moments=(due_at,)))
     instance = _read_lately(known, joining.round.now)
     if instance is not None:
-        items = metadata.changed_items(instance.metadata.items, labels=joining.labels, join=join, joined=False)
+        items = metadata.changed_items(instance.items, labels=joining.labels, join=join, joined=False)
         if items is not None:
             return _Need(member=member, step=_set(joining, member, known, instance, items))
     due_at = LONG_AGO
@@ -244,10 +242,10 @@ def _clean(joining: _Joining, member: Member) -> _Need | None:
     if instance is None:
         gone = known is not None and known.asked_at is not None and known.instance is None
         return None if gone else _Need(member=member, read_at=LONG_AGO, patient=True)
-    if metadata.TOKEN not in instance.metadata.items:
+    if metadata.TOKEN not in instance.items:
         # What it joined with may have taken effect after it was read.
         return None if _is_settled(known) else _Need(member=member, read_at=LONG_AGO, patient=True)
-    items = metadata.changed_items(instance.metadata.items, labels=joining.labels, join=None, joined=True)
+    items = metadata.changed_items(instance.items, labels=joining.labels, join=None, joined=True)
     if items is None:
         return None
     return _Need(member=member, step=_set(joining, member, known, instance, items, patient=True))
@@ -267,7 +265,7 @@ def _clean_unremembered(joining: _Joining, member: Member) -> _Need | None:
     """
     known = _known(member, joining.round)
     if known is not None and known.asked_at is not None and known.sent is None and known.read_joined:
-        has_token = known.instance is not None and metadata.TOKEN in known.instance.metadata.items
+        has_token = known.instance is not None and metadata.TOKEN in known.instance.items
         if not has_token:
             return None
     return _clean(joining, member)
@@ -331,7 +329,7 @@ def _set(
     *,
     patient: bool = False,
 ) -> Step:
-    machine, fingerprint = member.machine, instance.metadata.fingerprint
+    machine, fingerprint = member.machine, instance.fingerprint
     text = "\n".join(f"{key}={value}" for key, value in sorted(items.items()))
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     call = SetMetadata(

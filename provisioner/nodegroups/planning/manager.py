@@ -2,31 +2,38 @@
 
 A group that is BULK gets all its machines at once or none: while there is no capacity it waits, for as long as it
 takes, and Compute Engine says at each check what it lacked. That is told, and is no failure.
+
+Before it is deleted with its machines its nodes are cordoned by spec.unschedulable, which unlike a bare taint stays,
+and the pods on them are asked to leave. Those without chips keep the machines until a deadline. Those with chips always
+do, unless they have outlived their grace: a disruption budget that protects them, or a user who wants the machines
+gone, decides. Right before the delete all of it is read live (`calls.Proof`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from provisioner.kube.quantities import format_time
-from provisioner.model import bounds
+from provisioner.model import bounds, waits
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.choices import ZONE
+from provisioner.model.wording import first_of
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import Condition, ConditionType, Reason, condition_of
-from provisioner.nodegroups.api.types import Child, Kind, ManagedInstanceGroup
+from provisioner.nodegroups.api.conditions import Condition, ConditionType, Reason, condition_of, not_ready
+from provisioner.nodegroups.api.specs import SizePolicyMode
+from provisioner.nodegroups.api.types import Child, ManagedInstanceGroup
 from provisioner.nodegroups.compute.links import same_resource
-from provisioner.nodegroups.compute.records import INDIVIDUAL, Manager, Scope
+from provisioner.nodegroups.compute.records import Manager, Scope
 from provisioner.nodegroups.planning import answers
-from provisioner.nodegroups.planning.calls import Insert, ListMachines, Resource, Target
-from provisioner.nodegroups.planning.child import Case, Hold, Rules, Sight, created, later, not_ready, want
-from provisioner.nodegroups.planning.drain import drain
-from provisioner.nodegroups.planning.fleet import Fleet, fleet_of
+from provisioner.nodegroups.planning.calls import Insert, ListMachines, Proof, Target
+from provisioner.nodegroups.planning.child import Hold, Rules, Sight, created, later, want
 from provisioner.nodegroups.planning.memory import LONG_AGO, ResourceMemory
-from provisioner.nodegroups.planning.ownership import is_ours
-from provisioner.nodegroups.planning.refusal import Refusal, invalid, names_others, not_allowed
-from provisioner.nodegroups.planning.round import NOTHING, Round, Step
+from provisioner.nodegroups.planning.nodes import Fleet, fleet_of
+from provisioner.nodegroups.planning.ownership import invalid, is_ours, names_others, not_allowed
+from provisioner.nodegroups.planning.round import NOTHING, Round, Step, merged, to_write
+from provisioner.nodegroups.planning.snapshot import Node, Pod
+from provisioner.nodegroups.planning.writes import EvictPod, PatchNode
 
 #: Machines that are being made, or whose nodes are awaited, are looked at again after a part of their group's age.
 _SHARE_OF_AGE = 0.05
@@ -35,6 +42,8 @@ _LATEST_SECONDS = 60.0
 #: The same where what is missing has been for more than an hour: nodes that join or change are seen at once anyway.
 _LONG_SECONDS = 3600.0
 _LATEST_AFTER_LONG_SECONDS = 300.0
+#: Machines are listed again while pods leave.
+_LIST_WHILE_DRAINED_SECONDS = 30.0
 #: A group that waits for capacity has no machines to list.
 _LIST_PLACEHOLDERS_SECONDS = 30.0
 #: Failures that last until somebody does something.
@@ -46,30 +55,28 @@ _MOST_FAILURES = 2
 _LATE = datetime.max.replace(tzinfo=UTC)
 
 
-class ManagerRules(Rules[ManagedInstanceGroup]):
+class ManagerRules(Rules[ManagedInstanceGroup, Manager]):
     """What is particular to managed instance groups."""
 
-    kind = Kind.MANAGED_INSTANCE_GROUP
     what = "managed instance group"
     settled_seconds = 900.0
 
-    def target(self, child: ManagedInstanceGroup) -> Target:
-        """Return its resource, in the zone."""
-        scope = Scope(project=child.spec.project, zone=child.spec.location)
-        return Target(uid=child.meta.uid, kind=self.kind, scope=scope, name=child.meta.name)
+    def scope(self, child: ManagedInstanceGroup) -> Scope:
+        """Return the zone."""
+        return Scope(project=child.spec.project, zone=child.spec.location)
 
-    def refusal(self, child: ManagedInstanceGroup, round_: Round) -> Refusal | None:
+    def refusal(self, child: ManagedInstanceGroup, round_: Round) -> Condition | None:
         """Say why it is not served."""
         problem = names.resource_name_problem(child.meta.name)
         if not problem and not ZONE.fullmatch(child.spec.location):
             problem = f"location {bounds.quoted(child.spec.location)} is not a zone such as us-east5-b"
         return invalid(problem) if problem else not_allowed(child.meta, child.spec.project, round_)
 
-    def not_to_be_made(self, child: ManagedInstanceGroup, round_: Round) -> Refusal | None:
+    def not_to_be_made(self, child: ManagedInstanceGroup, round_: Round) -> Condition | None:
         """Say whose it would use, or of what there is no room."""
         return _names_others(child, round_) or _too_many(child, round_)
 
-    def body(self, child: ManagedInstanceGroup, mark: str) -> Resource:
+    def body(self, child: ManagedInstanceGroup, mark: str) -> Manager:
         """Return what Compute Engine is asked for."""
         spec = child.spec
         return Manager(
@@ -82,17 +89,15 @@ class ManagerRules(Rules[ManagedInstanceGroup]):
             action_on_failure=spec.default_action_on_failure.value,
         )
 
-    def difference(self, child: ManagedInstanceGroup, resource: Resource) -> str:
+    def difference(self, child: ManagedInstanceGroup, resource: Manager) -> str:
         """Say in what the resource is another one."""
-        if not isinstance(resource, Manager):
-            return "it is no managed instance group"
         spec = child.spec
         differ = [
             name
             for name, same in (
                 ("template", same_resource(spec.instance_template, resource.template)),
                 ("target size", spec.target_size == resource.target_size),
-                ("mode", spec.effective_mode.value == (resource.mode or INDIVIDUAL)),
+                ("mode", spec.effective_mode == (resource.mode or SizePolicyMode.INDIVIDUAL)),
                 ("workload policy", same_resource(spec.workload_policy, resource.policy)),
             )
             if not same
@@ -101,26 +106,18 @@ class ManagerRules(Rules[ManagedInstanceGroup]):
             return ""
         return f"it has another {' and another '.join(differ)}; delete this object to have it made anew"
 
-    def not_usable(self, resource: Resource) -> str:
-        """Say why the group cannot be used: it can as soon as it is there."""
-        return "" if isinstance(resource, Manager) else "it is no managed instance group"
-
-    def hold(self, case: Case[ManagedInstanceGroup]) -> Hold:
+    def hold(self, child: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -> Hold:
         """Wait for pods to leave its nodes."""
-        return drain(case.child, case.known, self.target(case.child), case.round)
+        return drain(child, known, self.target(child), round_)
 
-    def beside(self, case: Case[ManagedInstanceGroup], due_at: datetime) -> Step:
+    def beside(self, child: ManagedInstanceGroup, known: ResourceMemory, due_at: datetime, round_: Round) -> Step:
         """List the machines of a group that was there: a process that crashes soon gets to know both, or neither."""
-        child, known = case.child, case.known
         if not child.status.url or known.listing is not None:
             return NOTHING
-        return want(known, answers.LIST, ListMachines(target=self.target(child)), due_at, case.round)
+        return want(known, answers.LIST, ListMachines(target=self.target(child)), due_at, round_)
 
-    def sight(self, case: Case[ManagedInstanceGroup], resource: Resource) -> Sight:
+    def sight(self, child: ManagedInstanceGroup, known: ResourceMemory, resource: Manager, round_: Round) -> Sight:
         """Say how far its machines are, and list them when they may have changed."""
-        if not isinstance(resource, Manager):
-            return super().sight(case, resource)
-        child, known, round_ = case.child, case.known, case.round
         fleet = fleet_of(child, round_)
         again = _again_seconds(self.settled_seconds, resource, fleet, round_.now)
         key = child.meta.uid
@@ -158,6 +155,93 @@ class ManagerRules(Rules[ManagedInstanceGroup]):
         return created(self.difference(child, resource))
 
 
+def drain(manager: ManagedInstanceGroup, known: ResourceMemory, target: Target, round_: Round) -> Hold:
+    """Say what the delete of a managed instance group waits for, and do what ends the wait."""
+    if round_.is_set(names.FORCE, manager):
+        return Hold()
+    fleet = fleet_of(manager, round_)
+    listing = ListMachines(target=target)
+    if fleet is None:
+        step = want(known, answers.LIST, listing, known.changed_at, round_)
+        return _draining("its machines are being listed", step)
+    running = frozenset(member.machine.provider_id for member in fleet.members if member.runs)
+    labels = _labels(manager, round_)
+    nodes = _nodes(manager, fleet, labels, round_)
+    step = want(known, answers.LIST, listing, fleet.asked_at + timedelta(seconds=_LIST_WHILE_DRAINED_SECONDS), round_)
+    step += merged(to_write(_cordon(node, labels), node.resource_version) for node in nodes if not node.unschedulable)
+    deadline = waits.after(manager.meta.deleted_at or round_.now, round_.settings.drain_seconds)
+    waiting = []
+    for node in nodes:
+        for pod in round_.pods.get(node.name, ()):
+            if pod.finished or pod.bound_to_node:
+                continue
+            if node.unschedulable and pod.deletion_deadline is None:
+                # Evicted means that somebody deletes it, which shows.
+                step += to_write(EvictPod(namespace=pod.namespace, name=pod.name, uid=pod.uid))
+            if pod.keeps_machine(round_.now) and (pod.chips > 0 or round_.now < deadline):
+                waiting.append(pod)
+                until = pod.deletion_deadline if pod.chips else min(pod.deletion_deadline or deadline, deadline)
+                step += Step(moments=(until,)) if until is not None else NOTHING
+    if waiting:
+        return _draining(_keeping(manager, waiting, round_), step)
+    if any(not node.unschedulable for node in nodes):
+        return _draining("its nodes are being cordoned", step)
+    proof = Proof(
+        namespace=manager.meta.namespace,
+        name=manager.meta.name,
+        uid=manager.meta.uid,
+        group_labels=labels,
+        provider_ids=running,
+        place=_place(manager),
+        deadline=deadline,
+    )
+    return Hold(step=step, proof=proof)
+
+
+def _draining(message: str, step: Step) -> Hold:
+    return Hold(condition=not_ready(Reason.DRAINING_NODES, message), step=step)
+
+
+def _cordon(node: Node, labels: dict[str, str]) -> PatchNode:
+    """Propose to cordon a node; it gets the labels by which it is known when its machine is gone."""
+    missing = {key: value for key, value in labels.items() if node.labels.get(key) != value}
+    return PatchNode(name=node.name, uid=node.uid, resource_version=node.resource_version, labels=missing, cordon=True)
+
+
+def _labels(manager: ManagedInstanceGroup, round_: Round) -> dict[str, str]:
+    """Return the labels of its nodes; none for a managed instance group that is not a group's own."""
+    group = round_.parent_of(manager)
+    return {} if group is None else names.group_labels(group.meta)
+
+
+def _nodes(manager: ManagedInstanceGroup, fleet: Fleet, labels: dict[str, str], round_: Round) -> tuple[Node, ...]:
+    """Return the nodes of all machines that may run: those of listed ones, and those that say so themselves.
+
+    A labelled node whose machine is not listed may be one that joined since; not one of another name, whatever it says.
+    """
+    found = {node.name: node for node in fleet.nodes}
+    key = (labels.get(names.GROUP_NAMESPACE, ""), labels.get(names.GROUP_NAME, ""))
+    for node in round_.labelled.get(key, ()):
+        here = names.manager_of(node.provider_id) == _place(manager)
+        if here and node.ready:
+            found.setdefault(node.name, node)
+    return tuple(found[name] for name in sorted(found))
+
+
+def _place(manager: ManagedInstanceGroup) -> str:
+    """Return what the provider ids of all its machines have before their suffix."""
+    return f"gce://{manager.spec.project}/{manager.spec.location}/{manager.meta.name}"
+
+
+def _keeping(manager: ManagedInstanceGroup, pods: list[Pod], round_: Round) -> str:
+    listed = sorted(f"{pod.namespace}/{pod.name} on {pod.node}" for pod in pods)
+    words = f"unfinished pods keep its machines: {first_of(listed)}"
+    group = round_.parent_of(manager)
+    if group is not None and not group.meta.deleting:
+        return words
+    return f'{words}. The annotation {names.FORCE}: "true" deletes them all the same'
+
+
 def machines_before(round_: Round) -> dict[str, int]:
     """Count, for each managed instance group by its UID, the machines of its namespace whose turn is before its own.
 
@@ -169,7 +253,7 @@ def machines_before(round_: Round) -> dict[str, int]:
     anew = {uid: group for uid, group in round_.groups.items() if group.status.recreated_at and not group.meta.deleting}
     turns: list[tuple[bool, datetime, bool, datetime, str, str, int]] = []
     for child in round_.snapshot.managers:
-        group = round_.parent_of(child.meta, Kind.MANAGED_INSTANCE_GROUP)
+        group = round_.parent_of(child)
         is_anew = group is not None and anew.pop(group.meta.uid, None) is not None
         try:
             made, size = _is_made(child, round_), child.spec.target_size
@@ -205,7 +289,7 @@ def _is_made(child: ManagedInstanceGroup, round_: Round) -> bool:
     if known.reading is None or known.reading.asked_at < known.changed_at:
         return bool(status.url or known.attempts or known.unsure_at)
     resource = known.reading.resource
-    return resource is not None and is_ours(child, Kind.MANAGED_INSTANCE_GROUP, resource, round_)
+    return resource is not None and is_ours(child, resource, round_)
 
 
 def _waits(child: ManagedInstanceGroup, round_: Round) -> bool:
@@ -223,12 +307,12 @@ def _refused_at(child: Child, round_: Round) -> datetime:
     return wait.at if wait is not None and wait.failure.kind in _REFUSALS else LONG_AGO
 
 
-def _names_others(child: ManagedInstanceGroup, round_: Round) -> Refusal | None:
+def _names_others(child: ManagedInstanceGroup, round_: Round) -> Condition | None:
     addresses = {"instanceTemplate": child.spec.instance_template, "workloadPolicy": child.spec.workload_policy}
     return names_others(child.meta.namespace, addresses, round_)
 
 
-def _too_many(child: ManagedInstanceGroup, round_: Round) -> Refusal | None:
+def _too_many(child: ManagedInstanceGroup, round_: Round) -> Condition | None:
     """Say why there is no room for its machines among those of its namespace; None where there is."""
     limit, others = round_.settings.machines_per_namespace, round_.machines_before.get(child.meta.uid, 0)
     size, namespace = child.spec.target_size, child.meta.namespace
@@ -243,7 +327,7 @@ def _too_many(child: ManagedInstanceGroup, round_: Round) -> Refusal | None:
             f"{size} machines are more than namespace {namespace} may have by the setting MAX_MACHINES_PER_NAMESPACE: "
             f"{limit}. Make a smaller group, or have the setting changed"
         )
-    return Refusal(reason=Reason.NOT_ALLOWED, message=message)
+    return not_ready(Reason.NOT_ALLOWED, message)
 
 
 def _again_seconds(settled_seconds: float, resource: Manager, fleet: Fleet | None, now: datetime) -> float:

@@ -14,8 +14,8 @@ from enum import Enum
 from provisioner.model.capacity import Failure
 from provisioner.model.writes import OpenWrite
 from provisioner.nodegroups.api.statuses import OperationRef, OperationType
-from provisioner.nodegroups.compute.records import Instance, ManagedInstance
-from provisioner.nodegroups.planning.calls import Call, Resource
+from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Resource
+from provisioner.nodegroups.planning.calls import Call
 from provisioner.nodegroups.planning.writes import Write
 
 #: Before everything, and still a moment that can be moved when the clock is set.

@@ -1,22 +1,41 @@
-"""Whose a resource is, and which names are whose: what people may write into their objects decides neither."""
+"""Whose a resource is, and what an object may not have: what people may write into their objects decides neither.
+
+What is refused is said as the condition Ready of the object.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 
+from provisioner.model import bounds
+from provisioner.model.choices import PROJECT
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.types import Child, Kind
-from provisioner.nodegroups.planning.calls import Resource
-from provisioner.nodegroups.planning.refusal import Refusal, invalid
+from provisioner.nodegroups.api.conditions import Condition, Reason, not_ready
+from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta
+from provisioner.nodegroups.compute.records import Resource
 from provisioner.nodegroups.planning.round import Round
 
+#: Google's images for everybody.
+_PUBLIC_IMAGES = frozenset(
+    {"cos-cloud", "debian-cloud", "deeplearning-platform-release", "ubuntu-os-accelerator-images", "ubuntu-os-cloud"}
+)
+#: Fields whose addresses may be of resources that groups have.
+_KINDS = {
+    "instanceTemplate": Kind.INSTANCE_TEMPLATE,
+    "instanceTemplateURI": Kind.INSTANCE_TEMPLATE,
+    "workloadPolicy": Kind.WORKLOAD_POLICY,
+}
+_NAMED_PROJECT = re.compile(r"projects/([^/]*)", re.IGNORECASE)
 
-def is_ours(child: Child, kind: Kind, resource: Resource, round_: Round) -> bool:
+
+def is_ours(child: Child, resource: Resource, round_: Round) -> bool:
     """Whether a resource was made for this object, or may be taken for it because its user says so."""
-    own, mark = mark_for(child, kind, round_), names.parse_mark(resource.description)
-    if mark is not None and (mark == own or _has_name_of(child, kind, mark, own.cluster_uid)):
+    own, mark = mark_for(child, round_), names.parse_mark(resource.description)
+    if mark is not None and (mark == own or _has_name_of(child, mark, own.cluster_uid)):
         return True
-    group = round_.parent_of(child.meta, kind)
+    group = round_.parent_of(child)
     metas = (child.meta,) if group is None else (child.meta, group.meta)
     if all(meta.annotations.get(names.ADOPT) != "true" for meta in metas):
         return False
@@ -27,28 +46,70 @@ def is_ours(child: Child, kind: Kind, resource: Resource, round_: Round) -> bool
     return replace(mark, uid=own.uid) == own
 
 
-def mark_for(child: Child, kind: Kind, round_: Round) -> names.Mark:
+def mark_for(child: Child, round_: Round) -> names.Mark:
     """Return the mark of resources that are made for a child: its group's where it has one."""
-    group = round_.parent_of(child.meta, kind)
+    group = round_.parent_of(child)
     cluster = round_.snapshot.cluster.uid
     if group is None:
-        return names.mark_of(child.meta, kind, cluster)
+        return names.mark_of(child.meta, child.kind, cluster)
     return names.mark_of(group.meta, Kind.TPU_NODE_GROUP, cluster)
 
 
-def _has_name_of(child: Child, kind: Kind, mark: names.Mark, cluster_uid: str) -> bool:
+def _has_name_of(child: Child, mark: names.Mark, cluster_uid: str) -> bool:
     """Whether a child has the name of that of the group in a mark, which may be gone."""
     of_group = (mark.kind, mark.namespace, mark.cluster_uid) == (
         Kind.TPU_NODE_GROUP,
         child.meta.namespace,
         cluster_uid,
     )
-    return of_group and child.meta.name == names.child_name(mark, kind)
+    return of_group and child.meta.name == names.child_name(mark, child.kind)
 
 
-def squats(kind: Kind, child: Child, round_: Round) -> Refusal | None:
+def squats(child: Child, round_: Round) -> Condition | None:
     """Refuse what has the name of the child of a group of another namespace: the group's could not be made."""
-    group = round_.parents.get((kind, child.meta.name))
+    group = round_.parents.get((child.kind, child.meta.name))
     if group is None or group.meta.namespace == child.meta.namespace:
         return None
-    return invalid(f"the name {child.meta.name} is that of the {kind} of TPUNodeGroup {group.meta}")
+    return invalid(f"the name {child.meta.name} is that of the {child.kind} of TPUNodeGroup {group.meta}")
+
+
+def not_allowed(meta: ObjectMeta, project: str, round_: Round) -> Condition | None:
+    """Say why nothing may be made in a project for an object of this namespace; None where it may."""
+    namespaces, projects = round_.settings.namespaces, round_.projects
+    if namespaces and meta.namespace not in namespaces:
+        message = f"namespace {meta.namespace} is not among those that are served; see the setting SERVED_NAMESPACES"
+        return not_ready(Reason.NOT_ALLOWED, message)
+    if not PROJECT.fullmatch(project):
+        return invalid(f"project {bounds.quoted(project)} is not a project id")
+    if project not in projects:
+        message = (
+            f"project {bounds.quoted(project)} is not among those in which resources may be made; "
+            "see the setting ALLOWED_PROJECTS"
+        )
+        return not_ready(Reason.NOT_ALLOWED, message)
+    return None
+
+
+def names_others(namespace: str, addresses: Mapping[str, str], round_: Round) -> Condition | None:
+    """Say which address, by its field, is of a project that may not be used, or of a group of another namespace.
+
+    Compute Engine does not delete what something uses: whoever uses a group's template keeps the group.
+    """
+    for field, address in addresses.items():
+        group = round_.parents.get((_KINDS.get(field, Kind.TPU_NODE_GROUP), address.rpartition("/")[2]))
+        if group is not None and group.meta.namespace != namespace:
+            message = f"{field} {bounds.quoted(address)} is of TPUNodeGroup {group.meta}, which is of another namespace"
+            return not_ready(Reason.NOT_ALLOWED, message)
+        for project in _NAMED_PROJECT.findall(address):
+            if project not in round_.projects and not (field == "image" and project in _PUBLIC_IMAGES):
+                message = (
+                    f"{field} {bounds.quoted(address)} is of project {bounds.quoted(project)}, which is not among "
+                    "those that may be used; see the setting ALLOWED_PROJECTS"
+                )
+                return not_ready(Reason.NOT_ALLOWED, message)
+    return None
+
+
+def invalid(problem: str) -> Condition:
+    """Return what is said of an object that cannot be served as it is written."""
+    return not_ready(Reason.INVALID_SPEC, problem)

@@ -19,7 +19,7 @@ from provisioner.nodegroups.compute.links import region_of
 from provisioner.nodegroups.planning.calls import Call, Delete, Insert, ListMachines, Poll, ReadMachines, SetMetadata
 from provisioner.nodegroups.planning.memory import MachineMemory, Memory, OpenCall, Pace
 from provisioner.nodegroups.planning.round import Wanted
-from provisioner.nodegroups.planning.settings import PlanningSettings
+from provisioner.nodegroups.planning.snapshot import PlanningSettings
 
 
 class Sort(Enum):

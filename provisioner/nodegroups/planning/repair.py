@@ -20,9 +20,8 @@ from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.nodegroups.compute.records import NO_ACTION, Manager
 from provisioner.nodegroups.planning import joining
-from provisioner.nodegroups.planning.drain import keeps
-from provisioner.nodegroups.planning.fleet import Fleet, Member
 from provisioner.nodegroups.planning.memory import Lost
+from provisioner.nodegroups.planning.nodes import Fleet, Member
 from provisioner.nodegroups.planning.round import Round
 
 #: What the limit on slices that are made anew counts.
@@ -182,7 +181,9 @@ def _why_lost(group: TpuNodeGroup, member: Member, round_: Round, *, whole: bool
 def _works(fleet: Fleet, round_: Round) -> bool:
     """Whether pods with chips run on the machines: they may go on with the chips that they have."""
     return any(
-        pod.chips > 0 and keeps(pod, round_.now) for node in fleet.nodes for pod in round_.pods.get(node.name, ())
+        pod.chips > 0 and pod.keeps_machine(round_.now)
+        for node in fleet.nodes
+        for pod in round_.pods.get(node.name, ())
     )
 
 

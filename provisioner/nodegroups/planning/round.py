@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta, TpuNodeGroup
+from provisioner.nodegroups.api.types import Child, Kind, TpuNodeGroup
 from provisioner.nodegroups.bootstrap.tokens import Token
 from provisioner.nodegroups.planning.calls import Call
 from provisioner.nodegroups.planning.memory import Memory, ResourceMemory
-from provisioner.nodegroups.planning.plan import Event
-from provisioner.nodegroups.planning.settings import PlanningSettings
-from provisioner.nodegroups.planning.snapshot import Node, Pod, Snapshot
-from provisioner.nodegroups.planning.writes import Write
+from provisioner.nodegroups.planning.snapshot import Node, PlanningSettings, Pod, Snapshot
+from provisioner.nodegroups.planning.writes import DeleteChild, Event, SetFinalizers, Write
 
 #: Namespace and name of a group.
 GroupKey = tuple[str, str]
@@ -52,14 +50,7 @@ class Step:
     moments: tuple[datetime, ...] = ()
 
     def __add__(self, other: Step) -> Step:
-        # Most steps have nothing to do.
-        if other is NOTHING:
-            return self
-        if self is NOTHING:
-            return other
-        return Step(
-            calls=self.calls + other.calls, writes=self.writes + other.writes, moments=self.moments + other.moments
-        )
+        return merged((self, other))
 
 
 NOTHING = Step()
@@ -67,6 +58,7 @@ NOTHING = Step()
 
 def merged(steps: Iterable[Step]) -> Step:
     """Put steps together, in their order."""
+    # Most steps have nothing to do.
     every = [step for step in steps if step is not NOTHING]
     if len(every) <= 1:
         return every[0] if every else NOTHING
@@ -75,6 +67,16 @@ def merged(steps: Iterable[Step]) -> Step:
         writes=tuple([write for step in every for write in step.writes]),
         moments=tuple([moment for step in every for moment in step.moments]),
     )
+
+
+def to_write(what: Write, seen: str = "") -> Step:
+    """Propose one write; `seen` as `Proposed.seen`."""
+    return Step(writes=(Proposed(write=what, seen=seen),))
+
+
+def of_record(what: DeleteChild | SetFinalizers) -> Step:
+    """Propose one write of an object that may not have changed meanwhile."""
+    return to_write(what, what.record.meta.resource_version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,17 +105,17 @@ class Round:
     #: By the UID of the object: calls that are not answered.
     calls: Mapping[str, Sequence[Call]] = field(default_factory=dict)
 
-    def parent_of(self, child: ObjectMeta, kind: Kind) -> TpuNodeGroup | None:
+    def parent_of(self, child: Child) -> TpuNodeGroup | None:
         """Return the group of its namespace that a child belongs to by its name, whatever owner somebody wrote."""
-        group = self.parents.get((kind, child.name))
-        return group if group is not None and group.meta.namespace == child.namespace else None
+        group = self.parents.get((child.kind, child.meta.name))
+        return group if group is not None and group.meta.namespace == child.meta.namespace else None
 
-    def is_set(self, annotation: str, child: ObjectMeta, kind: Kind) -> bool:
+    def is_set(self, annotation: str, child: Child) -> bool:
         """Whether a child that goes for good, or the group that it goes with, has an annotation that is "true"."""
-        group = self.parent_of(child, kind)
+        group = self.parent_of(child)
         if group is not None and not group.meta.deleting:
             return False
-        metas = (child,) if group is None else (child, group.meta)
+        metas = (child.meta,) if group is None else (child.meta, group.meta)
         return any(meta.annotations.get(annotation) == "true" for meta in metas)
 
     def child_of(self, group: TpuNodeGroup, kind: Kind) -> Child | None:
@@ -166,20 +168,10 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
             for group in snapshot.groups
             for kind in names.CHILD_FINALIZERS
         },
-        children={(kind, child.meta.namespace, child.meta.name): child for kind, child in all_children(snapshot)},
+        children={(child.kind, child.meta.namespace, child.meta.name): child for child in snapshot.children},
         nodes=nodes,
         labelled=labelled,
         pods=pods,
         tokens=tokens,
         calls=calls,
     )
-
-
-def all_children(snapshot: Snapshot) -> Iterable[tuple[Kind, Child]]:
-    """Return all children with their kinds."""
-    for policy in snapshot.policies:
-        yield Kind.WORKLOAD_POLICY, policy
-    for template in snapshot.templates:
-        yield Kind.INSTANCE_TEMPLATE, template
-    for manager in snapshot.managers:
-        yield Kind.MANAGED_INSTANCE_GROUP, manager

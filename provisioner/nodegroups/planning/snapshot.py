@@ -1,4 +1,4 @@
-"""Everything of Kubernetes that one decision sees. What Compute Engine has is read call by call, and remembered."""
+"""What one decision goes by: Kubernetes and the settings. What Compute Engine has is remembered (`memory`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from provisioner.model.capacity import Taint
-from provisioner.nodegroups.api.types import InstanceTemplate, ManagedInstanceGroup, TpuNodeGroup, WorkloadPolicy
+from provisioner.nodegroups.api.types import Child, InstanceTemplate, ManagedInstanceGroup, TpuNodeGroup, WorkloadPolicy
 from provisioner.nodegroups.bootstrap import approval, tokens
 
 
@@ -52,6 +52,11 @@ class Pod:
     deletion_deadline: datetime | None = None
     #: Of a DaemonSet or a mirror of a static pod: it ends with its node, and cannot be evicted in a way that helps.
     bound_to_node: bool = False
+
+    def keeps_machine(self, now: datetime) -> bool:
+        """Whether it needs its machine: it has neither ended nor outlived its grace, and does not end with its node."""
+        over = self.deletion_deadline is not None and self.deletion_deadline <= now
+        return not self.finished and not self.bound_to_node and not over
 
 
 #: As the bootstrap makes and reads them.
@@ -106,3 +111,38 @@ class Snapshot:
     live: frozenset[str] = frozenset()
     #: Why nothing may be decided on this snapshot, such as a cache that is not synced; empty: it may.
     not_synced: tuple[str, ...] = ()
+
+    @property
+    def children(self) -> tuple[Child, ...]:
+        """All children of groups, and such as are nobody's."""
+        return (*self.policies, *self.templates, *self.managers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningSettings:
+    """What the administrator decides: lists of what is allowed, times and limits."""
+
+    #: What machines that are to join the cluster run at each boot (`bootstrap.script`).
+    startup_script: str
+    #: Projects in which resources may be made; none: the project that the provisioner runs in.
+    projects: frozenset[str] = frozenset()
+    #: Namespaces whose objects are served; none: all.
+    namespaces: frozenset[str] = frozenset()
+    #: Machines that the objects of one namespace may have together; 0: any number.
+    machines_per_namespace: int = 0
+    #: Hash of the manifest that the device plugin is to be applied from; empty: it is not our job.
+    device_plugin_version: str = ""
+    #: A slice is made anew when a machine of it has been lost for so long, and so often within a day.
+    repair_after_seconds: float = 300.0
+    repairs_per_day: int = 3
+    #: A machine that runs has so long to become a node that is ready, before it counts as lost.
+    join_seconds: float = 1800.0
+    #: So long pods without chips may keep the machines of a group that is deleted; those with chips always may.
+    drain_seconds: float = 3600.0
+    #: Calls to Compute Engine per second of each sort that it counts (changes, reads, lists, polls of operations) in a
+    #: project, for each region and globally; and so many seconds' worth of them at once. It counts by the minute, and
+    #: allows 1,500 calls unless another quota was agreed on: these are 1,400 at most.
+    calls_per_second: float = 20.0
+    burst_seconds: float = 10.0
+    #: Calls under way at once.
+    most_calls: int = 64

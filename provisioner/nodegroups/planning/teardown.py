@@ -7,10 +7,10 @@ goes on after a crash at any line, and ends where everything is gone already.
 from __future__ import annotations
 
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import ConditionType, Reason, condition_of
+from provisioner.nodegroups.api.conditions import ConditionType, Reason, condition_of, not_ready
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.planning import conditions, nodes
-from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step
+from provisioner.nodegroups.planning.round import NOTHING, Round, Step, merged, of_record, to_write
 from provisioner.nodegroups.planning.writes import DeleteChild, DeleteDevicePlugin, DeleteToken, SetFinalizers
 
 _CHILDREN = {
@@ -35,8 +35,7 @@ def step_of(group: TpuNodeGroup, round_: Round) -> Step:
     if step is not None:
         return step + late
     others = tuple(each for each in group.meta.finalizers if each != finalizer)
-    write = SetFinalizers(kind=Kind.TPU_NODE_GROUP, meta=group.meta, finalizers=others)
-    return Step(writes=(Proposed(write=write, seen=group.meta.resource_version),)) + late
+    return of_record(SetFinalizers(record=group, finalizers=others)) + late
 
 
 def _late_children(group: TpuNodeGroup, round_: Round) -> Step:
@@ -46,8 +45,7 @@ def _late_children(group: TpuNodeGroup, round_: Round) -> Step:
         child = round_.child_of(group, kind)
         turn_is_over = finalizer not in group.meta.finalizers
         if turn_is_over and child is not None and not child.meta.deleting:
-            write = DeleteChild(kind=kind, meta=child.meta)
-            step += Step(writes=(Proposed(write=write, seen=child.meta.resource_version),))
+            step += of_record(DeleteChild(record=child))
     return step
 
 
@@ -59,14 +57,14 @@ def _delete_child(group: TpuNodeGroup, kind: Kind, reason: Reason, round_: Round
     step = NOTHING
     message = f"{kind} {child.meta.name} is being deleted"
     if not child.meta.deleting:
-        step = Step(writes=(Proposed(write=DeleteChild(kind=kind, meta=child.meta), seen=child.meta.resource_version),))
+        step = of_record(DeleteChild(record=child))
     else:
         own = condition_of(child.status.conditions, ConditionType.READY)
         if own is not None and own.reason == Reason.DRAINING_NODES:
             reason = Reason.DRAINING_NODES
         if own is not None and own.status.value != "True" and own.message:
             message = f"{message}: {own.message}"
-    return step + conditions.deleting(group, reason, message, round_.now)
+    return step + conditions.say(group, not_ready(reason, message), round_.now)
 
 
 def _delete_nodes(group: TpuNodeGroup, round_: Round) -> Step | None:
@@ -85,10 +83,11 @@ def _delete_nodes(group: TpuNodeGroup, round_: Round) -> Step | None:
             f"node {ready[0]} still reports; it is deleted when it does not, or loses the labels of the group. The "
             f'annotation {names.FORCE}: "true" deletes it at once'
         )
-    deletes = tuple(Proposed(write=DeleteToken(name=token.name, uid=token.uid), seen=token.uid) for token in tokens)
-    told = conditions.deleting(group, Reason.DELETING_NODES, message, round_.now)
+    told = conditions.say(group, not_ready(Reason.DELETING_NODES, message), round_.now)
     # Tokens tell of nodes that have no labels.
-    return (nodes.remove(left, forced=forced) if left else Step(writes=deletes)) + told
+    if left:
+        return nodes.remove(left, forced=forced) + told
+    return merged(to_write(DeleteToken(name=token.name, uid=token.uid), token.uid) for token in tokens) + told
 
 
 def others_need_plugin(group: TpuNodeGroup, round_: Round) -> bool:
@@ -110,6 +109,5 @@ def _delete_device_plugin(group: TpuNodeGroup, round_: Round) -> Step | None:
         or not round_.settings.device_plugin_version
     ):
         return None
-    delete = Proposed(write=DeleteDevicePlugin(uid=plugin.uid), seen=plugin.uid)
-    told = conditions.deleting(group, Reason.DELETING_DEVICE_PLUGIN, "the device plugin is being deleted", round_.now)
-    return Step(writes=(delete,)) + told
+    condition = not_ready(Reason.DELETING_DEVICE_PLUGIN, "the device plugin is being deleted")
+    return to_write(DeleteDevicePlugin(uid=plugin.uid), plugin.uid) + conditions.say(group, condition, round_.now)

@@ -1,27 +1,30 @@
-"""Instance templates: what each machine of a group is. Global, and never changed once they are made."""
+"""Workload policies, which wire the machines of a slice, and instance templates: what each machine is.
+
+Neither is changed once it is made.
+"""
 
 from __future__ import annotations
 
 from provisioner.model import bounds
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import Reason
+from provisioner.nodegroups.api.conditions import Condition, Reason, not_ready
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
 from provisioner.nodegroups.api.specs import InstanceConfig, ProvisioningModel
-from provisioner.nodegroups.api.types import InstanceTemplate, Kind
-from provisioner.nodegroups.compute.links import parse_link
+from provisioner.nodegroups.api.types import InstanceTemplate, Kind, WorkloadPolicy
+from provisioner.nodegroups.compute.links import REGION, parse_link
 from provisioner.nodegroups.compute.records import (
     DELETE,
-    STANDARD,
+    READY,
     STOP,
     TERMINATE,
-    BootDisk,
+    ResourcePolicy,
     Scope,
-    ServiceAccount,
     Template,
 )
-from provisioner.nodegroups.planning.calls import Resource, Target
-from provisioner.nodegroups.planning.child import Case, Hold, Rules, in_use
-from provisioner.nodegroups.planning.refusal import Refusal, invalid, names_others, not_allowed
+from provisioner.nodegroups.planning.calls import Target
+from provisioner.nodegroups.planning.child import Hold, Rules, in_use
+from provisioner.nodegroups.planning.memory import ResourceMemory
+from provisioner.nodegroups.planning.ownership import invalid, names_others, not_allowed
 from provisioner.nodegroups.planning.round import Round
 
 #: What Google does with a machine that it takes away, as the managed instance groups of TPUs want it.
@@ -35,23 +38,67 @@ TERMINATION_ACTIONS = {
 _DEFAULT_ACCOUNTS = "-compute@developer.gserviceaccount.com"
 
 
-class TemplateRules(Rules[InstanceTemplate]):
+class PolicyRules(Rules[WorkloadPolicy, ResourcePolicy]):
+    """What is particular to workload policies."""
+
+    what = "workload policy"
+    settled_seconds = 3600.0
+
+    def scope(self, child: WorkloadPolicy) -> Scope:
+        """Return the region."""
+        return Scope(project=child.spec.project, region=child.spec.region)
+
+    def refusal(self, child: WorkloadPolicy, round_: Round) -> Condition | None:
+        """Say why it is not served."""
+        problem = names.resource_name_problem(child.meta.name)
+        if not problem and not REGION.fullmatch(child.spec.region):
+            problem = f"region {bounds.quoted(child.spec.region)} is not a region such as us-east5"
+        return invalid(problem) if problem else not_allowed(child.meta, child.spec.project, round_)
+
+    def body(self, child: WorkloadPolicy, mark: str) -> ResourcePolicy:
+        """Return what Compute Engine is asked for."""
+        return ResourcePolicy(
+            name=child.meta.name,
+            description=mark,
+            type=child.spec.type,
+            topology=child.spec.accelerator_topology,
+        )
+
+    def difference(self, child: WorkloadPolicy, resource: ResourcePolicy) -> str:
+        """Say in what the resource is another one."""
+        asked = (child.spec.type, child.spec.accelerator_topology)
+        if asked == (resource.type, resource.topology):
+            return ""
+        return (
+            f"it has type {resource.type or 'none'} and topology {resource.topology or 'none'}, and cannot be changed; "
+            "delete this object to have it made anew"
+        )
+
+    def not_usable(self, resource: ResourcePolicy) -> str:
+        """Say why the policy cannot be used yet."""
+        return "" if resource.status in ("", READY) else f"the workload policy is {resource.status}"
+
+    def hold(self, child: WorkloadPolicy, known: ResourceMemory, round_: Round) -> Hold:  # noqa: ARG002
+        """Wait for what uses it."""
+        return in_use(child, round_)
+
+
+class TemplateRules(Rules[InstanceTemplate, Template]):
     """What is particular to instance templates."""
 
-    kind = Kind.INSTANCE_TEMPLATE
     what = "instance template"
     settled_seconds = 3600.0
 
-    def target(self, child: InstanceTemplate) -> Target:
-        """Return its resource, which is global."""
-        return Target(uid=child.meta.uid, kind=self.kind, scope=Scope(project=child.spec.project), name=child.meta.name)
+    def scope(self, child: InstanceTemplate) -> Scope:
+        """Return its project: it is global."""
+        return Scope(project=child.spec.project)
 
-    def refusal(self, child: InstanceTemplate, round_: Round) -> Refusal | None:
+    def refusal(self, child: InstanceTemplate, round_: Round) -> Condition | None:
         """Say why it is not served."""
         problem = names.resource_name_problem(child.meta.name)
         return invalid(problem) if problem else not_allowed(child.meta, child.spec.project, round_)
 
-    def not_to_be_made(self, child: InstanceTemplate, round_: Round) -> Refusal | None:
+    def not_to_be_made(self, child: InstanceTemplate, round_: Round) -> Condition | None:
         """Say whose it would use."""
         for account in child.spec.config.service_accounts:
             if account.email.endswith(_DEFAULT_ACCOUNTS):
@@ -59,10 +106,10 @@ class TemplateRules(Rules[InstanceTemplate]):
                     f"serviceAccounts {bounds.quoted(account.email)} does not say of which project it is; "
                     'use "default" for the account of the project of the machines'
                 )
-                return Refusal(reason=Reason.NOT_ALLOWED, message=message)
+                return not_ready(Reason.NOT_ALLOWED, message)
         return names_others(child.meta.namespace, _addresses(child.spec.config), round_)
 
-    def body(self, child: InstanceTemplate, mark: str) -> Resource:
+    def body(self, child: InstanceTemplate, mark: str) -> Template:
         """Return what Compute Engine is asked for."""
         config = child.spec.config
         model = config.effective_provisioning_model
@@ -73,21 +120,12 @@ class TemplateRules(Rules[InstanceTemplate]):
             provisioning_model=model.value,
             on_host_maintenance=child.spec.maintenance_policy,
             termination_action=TERMINATION_ACTIONS[model],
-            max_run_seconds=config.max_run_duration_seconds or 0,
-            reservation=config.reservation,
             metadata=dict(config.metadata),
-            boot_disk=_boot_disk(config),
-            subnetwork=config.subnetwork,
-            tags=config.network_tags,
-            service_accounts=tuple(
-                ServiceAccount(email=account.email, scopes=account.scopes) for account in config.service_accounts
-            ),
+            config=config,
         )
 
-    def difference(self, child: InstanceTemplate, resource: Resource) -> str:
+    def difference(self, child: InstanceTemplate, resource: Template) -> str:
         """Say in what the resource is another one, as far as Google gives back what it was asked for."""
-        if not isinstance(resource, Template):
-            return "it is no instance template"
         asked = child.spec.config
         differ = [
             name
@@ -96,7 +134,7 @@ class TemplateRules(Rules[InstanceTemplate]):
                 (
                     "provisioning model",
                     asked.effective_provisioning_model.value,
-                    resource.provisioning_model or STANDARD,
+                    resource.provisioning_model or ProvisioningModel.STANDARD,
                 ),
                 ("metadata", dict(asked.metadata), dict(resource.metadata)),
             )
@@ -106,13 +144,9 @@ class TemplateRules(Rules[InstanceTemplate]):
             return ""
         return f"it has another {' and another '.join(differ)}, and cannot be changed; it is made anew with its slice"
 
-    def not_usable(self, resource: Resource) -> str:
-        """Say why the template cannot be used: it can as soon as it is there."""
-        return "" if isinstance(resource, Template) else "it is no instance template"
-
-    def hold(self, case: Case[InstanceTemplate]) -> Hold:
+    def hold(self, child: InstanceTemplate, known: ResourceMemory, round_: Round) -> Hold:  # noqa: ARG002
         """Wait for what uses it."""
-        return in_use(self.kind, case.child, case.round)
+        return in_use(child, round_)
 
 
 def external_target(uid: str, uri: str) -> Target | None:
@@ -135,7 +169,7 @@ def external_problem(template: Template) -> str:
     if template.on_host_maintenance != TERMINATE:
         return f"its onHostMaintenance is {template.on_host_maintenance or 'not set'}; TPU machines need TERMINATE"
     models = {model.value: model for model in ProvisioningModel}
-    model = models.get(template.provisioning_model or STANDARD)
+    model = models.get(template.provisioning_model or ProvisioningModel.STANDARD)
     if model is None:
         return (
             f"its provisioningModel is {bounds.quoted(template.provisioning_model)}, and may be one of "
@@ -165,9 +199,3 @@ def _addresses(config: InstanceConfig) -> dict[str, str]:
             project = host.removesuffix(".iam.gserviceaccount.com")
             addresses["serviceAccounts"] = f"projects/{project}/serviceAccounts/{account.email}"
     return addresses
-
-
-def _boot_disk(config: InstanceConfig) -> BootDisk | None:
-    if not (config.image or config.boot_disk_size_gb or config.disk_type):
-        return None
-    return BootDisk(image=config.image, size_gb=config.boot_disk_size_gb or 0, type=config.disk_type)

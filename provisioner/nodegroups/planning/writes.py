@@ -11,72 +11,67 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from provisioner.model.capacity import Taint
+from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.statuses import ResourceStatus, TpuNodeGroupStatus
-from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta
+from provisioner.nodegroups.api.types import Child, Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreateChild:
-    """Create a group's child: `child.meta` has its name, its labels and its owner, and no UID yet."""
+class _OfRecord:
+    """A write of an object of one of the four kinds, as it was seen."""
 
-    kind: Kind
-    child: Child
+    record: Record
 
     @property
     def key(self) -> str:
         """Names what is written."""
-        return f"{self.kind} {self.child.meta}"
+        return f"{self.record.kind} {self.record.meta}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteChild:
+class CreateChild(_OfRecord):
+    """Create a group's child: its metadata has its name, its labels and its owner, and no UID yet."""
+
+    record: Child
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteChild(_OfRecord):
     """Delete a child, with its UID as precondition. Its finalizer keeps it until its resource is gone."""
 
-    kind: Kind
-    meta: ObjectMeta
-
-    @property
-    def key(self) -> str:
-        """Names what is written."""
-        return f"{self.kind} {self.meta}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetFinalizers:
+class SetFinalizers(_OfRecord):
     """Replace an object's finalizers, with UID and resource version as preconditions."""
 
-    kind: Kind
-    meta: ObjectMeta
     finalizers: tuple[str, ...]
 
-    @property
-    def key(self) -> str:
-        """Names what is written."""
-        return f"{self.kind} {self.meta}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PatchStatus:
-    """Patch what differs between two statuses of an object, with UID and resource version as preconditions."""
+class PatchStatus(_OfRecord):
+    """Patch what differs of an object's status, with UID and resource version as preconditions."""
 
-    kind: Kind
-    meta: ObjectMeta
-    old: ResourceStatus | TpuNodeGroupStatus
     new: ResourceStatus | TpuNodeGroupStatus
 
-    @property
-    def key(self) -> str:
-        """Names what is written."""
-        return f"{self.kind} {self.meta}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PatchNode:
-    """Change a node, with UID and resource version as preconditions."""
+class _OfNode:
+    """A write of a node."""
 
     name: str
     uid: str
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        return f"Node {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchNode(_OfNode):
+    """Change a node, with UID and resource version as preconditions."""
+
     resource_version: str
     #: Those to be set; the others stay.
     labels: Mapping[str, str]
@@ -85,23 +80,10 @@ class PatchNode:
     #: Set spec.unschedulable; it is never cleared.
     cordon: bool = False
 
-    @property
-    def key(self) -> str:
-        """Names what is written."""
-        return f"Node {self.name}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteNode:
+class DeleteNode(_OfNode):
     """Delete a node whose machine is gone, with its UID as precondition."""
-
-    name: str
-    uid: str
-
-    @property
-    def key(self) -> str:
-        """Names what is written."""
-        return f"Node {self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,10 +145,8 @@ class ApproveRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApplyDevicePlugin:
-    """Apply the DaemonSet of the device plugin on the server's side, marked with its version."""
-
-    version: str
+class _OfDevicePlugin:
+    """A write of the DaemonSet of the device plugin."""
 
     @property
     def key(self) -> str:
@@ -175,15 +155,17 @@ class ApplyDevicePlugin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteDevicePlugin:
-    """Delete that DaemonSet, with its UID as precondition."""
+class ApplyDevicePlugin(_OfDevicePlugin):
+    """Apply it on the server's side, marked with its version."""
+
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteDevicePlugin(_OfDevicePlugin):
+    """Delete it, with its UID as precondition."""
 
     uid: str
-
-    @property
-    def key(self) -> str:
-        """Names what is written."""
-        return "device plugin"
 
 
 Write = (
@@ -200,6 +182,16 @@ Write = (
     | ApplyDevicePlugin
     | DeleteDevicePlugin
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that people are told once, when it happens."""
+
+    object: ObjectRef
+    reason: str
+    message: str
+    warning: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

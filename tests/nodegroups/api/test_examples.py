@@ -9,8 +9,9 @@ import yaml
 
 from provisioner.constants import TPU_RESOURCE
 from provisioner.nodegroups.api import names, shape
-from provisioner.nodegroups.api.parse import parse_group
+from provisioner.nodegroups.api.parse import parse
 from provisioner.nodegroups.api.specs import SizePolicyMode
+from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.nodegroups.planning import nodes
 from tests.support.nodegroups import UID
 
@@ -29,7 +30,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "nodegroups"
 def test_an_example_comes_to_what_its_comment_says(name: str, want: tuple[int, SizePolicyMode]) -> None:
     raw = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text(encoding="utf-8"))
     raw["metadata"]["uid"] = UID
-    group = parse_group(raw)
+    group = parse(TpuNodeGroup, raw)
     assert group.meta.name == name
     config = group.spec.instance_config
     found = shape.resolve(group.spec, config.machine_type if config is not None else "tpu7x-standard-4t")
@@ -48,7 +49,7 @@ def test_every_example_is_looked_at() -> None:
 
 def test_the_pods_of_the_jobset_fill_the_slice_and_go_nowhere_else() -> None:
     raw = yaml.safe_load((EXAMPLES / "slice.yaml").read_text(encoding="utf-8"))
-    group = parse_group({**raw, "metadata": {**raw["metadata"], "uid": UID}})
+    group = parse(TpuNodeGroup, {**raw, "metadata": {**raw["metadata"], "uid": UID}})
     found = shape.resolve(group.spec, "tpu7x-standard-4t")
     jobset = yaml.safe_load((EXAMPLES / "jobset-on-slice.yaml").read_text(encoding="utf-8"))
     (replicated,) = jobset["spec"]["replicatedJobs"]

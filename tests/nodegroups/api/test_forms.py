@@ -8,7 +8,7 @@ import pytest
 
 from provisioner.nodegroups.api.forms import Array, Flag, Form, Map, Moment, Rule, Struct, Text, Whole, openapi
 
-TEXT = Text(about="A text.", most=5, pattern="[a-z]+", meaning="a word")
+TEXT = Text(about="A text.", most=5, pattern="[a-z]+")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ TEXT = Text(about="A text.", most=5, pattern="[a-z]+", meaning="a word")
                 about="A.",
                 fields={"a": Flag(about="B."), "b": Flag(about="C.")},
                 required=("a",),
-                fixed=("a", "b"),
+                fixed=True,
                 rules=(Rule(cel="self.a", message="a must be", field="a"),),
             ),
             {
@@ -97,7 +97,7 @@ def test_what_the_api_server_is_told(form: Form, want: dict[str, Any]) -> None:
 def test_an_object_that_may_not_change_keeps_its_own_rules() -> None:
     rule = Rule(cel="has(self.a)", message="a is needed")
     inner = Struct(about="B.", fields={"a": TEXT}, rules=(rule,))
-    written = openapi(Struct(about="A.", fields={"b": inner}, required=("b",), fixed=("b",)))
+    written = openapi(Struct(about="A.", fields={"b": inner}, required=("b",), fixed=True))
     assert written["properties"]["b"]["x-kubernetes-validations"] == [
         {"rule": "has(self.a)", "message": "a is needed"},
         {"rule": "self == oldSelf", "message": "b cannot be changed; make the object anew"},

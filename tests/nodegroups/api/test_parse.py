@@ -16,7 +16,7 @@ from provisioner.kube.fields import MalformedObject
 from provisioner.nodegroups.api import names, write
 from provisioner.nodegroups.api.conditions import Condition, ConditionStatus, Reason
 from provisioner.nodegroups.api.crds import SPECS, STATUSES
-from provisioner.nodegroups.api.parse import parse, parse_group, parse_manager, parse_policy, parse_template
+from provisioner.nodegroups.api.parse import parse
 from provisioner.nodegroups.api.specs import (
     BootstrapConfig,
     FailureAction,
@@ -38,12 +38,13 @@ from provisioner.nodegroups.api.statuses import (
     TpuNodeGroupStatus,
 )
 from provisioner.nodegroups.api.types import (
+    RECORDS,
     Child,
     InstanceTemplate,
     Kind,
     ManagedInstanceGroup,
     ObjectMeta,
-    Owner,
+    TpuNodeGroup,
     WorkloadPolicy,
 )
 from tests.support.nodegroups import IMAGE, UID, raw_object, valid, without
@@ -69,7 +70,7 @@ CONFIG = InstanceConfig(
 
 
 def test_a_group_is_read_in_full() -> None:
-    group = parse_group(raw_object(Kind.TPU_NODE_GROUP, GROUP))
+    group = parse(TpuNodeGroup, raw_object(Kind.TPU_NODE_GROUP, GROUP))
     assert group.meta == ObjectMeta(namespace="research", name="slice", uid=UID)
     assert group.status == TpuNodeGroupStatus()
     assert group.spec == TpuNodeGroupSpec(
@@ -84,14 +85,16 @@ def test_a_group_is_read_in_full() -> None:
 
 
 def test_children_are_read_in_full() -> None:
-    assert parse_policy(raw_object(Kind.WORKLOAD_POLICY, EXAMPLES[Kind.WORKLOAD_POLICY])).spec == WorkloadPolicySpec(
-        project="research-project", region="us-central1", accelerator_topology="2x2x2"
-    )
-    assert parse_template(
-        raw_object(Kind.INSTANCE_TEMPLATE, EXAMPLES[Kind.INSTANCE_TEMPLATE])
+    assert parse(
+        WorkloadPolicy, raw_object(Kind.WORKLOAD_POLICY, EXAMPLES[Kind.WORKLOAD_POLICY])
+    ).spec == WorkloadPolicySpec(project="research-project", region="us-central1", accelerator_topology="2x2x2")
+    assert parse(
+        InstanceTemplate, raw_object(Kind.INSTANCE_TEMPLATE, EXAMPLES[Kind.INSTANCE_TEMPLATE])
     ).spec == InstanceTemplateSpec(project="research-project", config=CONFIG)
     manager = EXAMPLES[Kind.MANAGED_INSTANCE_GROUP]
-    assert parse_manager(raw_object(Kind.MANAGED_INSTANCE_GROUP, manager)).spec == ManagedInstanceGroupSpec(
+    assert parse(
+        ManagedInstanceGroup, raw_object(Kind.MANAGED_INSTANCE_GROUP, manager)
+    ).spec == ManagedInstanceGroupSpec(
         project="research-project",
         location="us-central1-c",
         instance_template=manager["instanceTemplate"],
@@ -116,7 +119,7 @@ def test_metadata_is_read() -> None:
             "annotations": {"tpu-provisioner.cloud.google.com/adopt": "true", "example.com/note": "left out"},
         },
     )
-    assert parse_manager(raw).meta == ObjectMeta(
+    assert parse(ManagedInstanceGroup, raw).meta == ObjectMeta(
         namespace="research",
         name="slice",
         uid=UID,
@@ -149,7 +152,7 @@ def test_metadata_is_read() -> None:
 )
 def test_objects_that_nothing_can_be_done_for(raw: object, want: str) -> None:
     with pytest.raises(MalformedObject, match=want):
-        parse_group(raw)
+        parse(TpuNodeGroup, raw)
 
 
 STATUS = {
@@ -206,7 +209,7 @@ RESOURCE_STATUS = ResourceStatus(
 
 
 def test_the_status_of_a_group_is_read_and_written() -> None:
-    assert parse_group(raw_object(Kind.TPU_NODE_GROUP, GROUP, status=STATUS)).status == GROUP_STATUS
+    assert parse(TpuNodeGroup, raw_object(Kind.TPU_NODE_GROUP, GROUP, status=STATUS)).status == GROUP_STATUS
     assert write.status_document(Kind.TPU_NODE_GROUP, GROUP_STATUS) == STATUS
 
 
@@ -221,28 +224,28 @@ def test_the_status_of_a_child_is_read_and_written(kind: Kind, address: str) -> 
         "operationType": "CREATE",
         "operationAttempt": 2,
     }
-    assert parse(kind, raw_object(kind, EXAMPLES[kind], status=status)).status == RESOURCE_STATUS
+    assert parse(RECORDS[kind], raw_object(kind, EXAMPLES[kind], status=status)).status == RESOURCE_STATUS
     assert write.status_document(kind, RESOURCE_STATUS) == status
 
 
 def test_a_status_that_the_operator_of_before_wrote() -> None:
     """It has no attempts and no generations, and an operation whose type it did not always write."""
     status = {"operationName": "operation-1", "operationType": "DELETE"}
-    read = parse_policy(raw_object(Kind.WORKLOAD_POLICY, EXAMPLES[Kind.WORKLOAD_POLICY], status=status)).status
+    read = parse(WorkloadPolicy, raw_object(Kind.WORKLOAD_POLICY, EXAMPLES[Kind.WORKLOAD_POLICY], status=status)).status
     assert read.operation == OperationRef(name="operation-1", type=OperationType.DELETE, attempt=0)
     del status["operationType"]
-    read = parse_policy(raw_object(Kind.WORKLOAD_POLICY, EXAMPLES[Kind.WORKLOAD_POLICY], status=status)).status
+    read = parse(WorkloadPolicy, raw_object(Kind.WORKLOAD_POLICY, EXAMPLES[Kind.WORKLOAD_POLICY], status=status)).status
     assert read.operation is None
 
 
 def test_a_machine_of_which_nothing_is_known_is_not_ready() -> None:
-    group = parse_group(raw_object(Kind.TPU_NODE_GROUP, GROUP, status={"machines": [{"name": "m-0"}]}))
+    group = parse(TpuNodeGroup, raw_object(Kind.TPU_NODE_GROUP, GROUP, status={"machines": [{"name": "m-0"}]}))
     assert group.status.machines == (Machine(name="m-0", ready=False),)
 
 
 def test_a_status_that_nobody_can_have_written_says_nothing_and_harms_nothing() -> None:
     status = {"conditions": [{"type": "Ready"}, 5], "machines": [{"state": "RUNNING"}], "nodeCount": "two"}
-    group = parse_group(raw_object(Kind.TPU_NODE_GROUP, GROUP, status=status))
+    group = parse(TpuNodeGroup, raw_object(Kind.TPU_NODE_GROUP, GROUP, status=status))
     assert group.status == TpuNodeGroupStatus()
 
 
@@ -250,12 +253,12 @@ def test_a_status_that_nobody_can_have_written_says_nothing_and_harms_nothing() 
 def test_a_spec_that_no_definition_allows_is_not_read(changes: dict[str, Any]) -> None:
     """The API server refuses such objects."""
     with pytest.raises(MalformedObject, match="TPUNodeGroup research/slice: spec: "):
-        parse_group(raw_object(Kind.TPU_NODE_GROUP, without(GROUP, **changes)))
+        parse(TpuNodeGroup, raw_object(Kind.TPU_NODE_GROUP, without(GROUP, **changes)))
 
 
 def test_what_an_object_of_an_earlier_definition_lacks_is_empty() -> None:
     """Decisions refuse it in words, and it can go."""
-    group = parse_group(raw_object(Kind.TPU_NODE_GROUP, None))
+    group = parse(TpuNodeGroup, raw_object(Kind.TPU_NODE_GROUP, None))
     assert group.spec == TpuNodeGroupSpec(project="", node_location="")
 
 
@@ -278,7 +281,7 @@ _JSON = st.recursive(
 @given(st.sampled_from(Kind), _JSON)
 def test_any_json_becomes_a_record_or_a_malformed_object(kind: Kind, raw: object) -> None:
     with contextlib.suppress(MalformedObject):
-        parse(kind, raw)
+        parse(RECORDS[kind], raw)
 
 
 @given(st.sampled_from(Kind), st.data())
@@ -290,7 +293,7 @@ def test_any_value_in_any_field_is_malformed_or_can_be_written(kind: Kind, data:
             _JSON
         )
     with contextlib.suppress(MalformedObject):
-        record = parse(kind, raw)
+        record = parse(RECORDS[kind], raw)
         json.dumps(write.spec_document(record.spec))
         json.dumps(write.status_document(kind, record.status))
 
@@ -320,20 +323,20 @@ def _with_defaults(spec: dict[str, Any]) -> dict[str, Any]:
 @given(st.sampled_from(Kind), st.data())
 def test_every_field_of_a_spec_is_read_and_written(kind: Kind, data: st.DataObject) -> None:
     spec = data.draw(valid(SPECS[kind]))
-    record = parse(kind, raw_object(kind, spec))
+    record = parse(RECORDS[kind], raw_object(kind, spec))
     written = _without_empty(write.spec_document(record.spec))
     # Beside what was given there are defaults alone.
     assert written == _without_empty({**written, **_with_defaults(spec)})
-    again = parse(kind, raw_object(kind, write.spec_document(record.spec)))
+    again = parse(RECORDS[kind], raw_object(kind, write.spec_document(record.spec)))
     assert again.spec == record.spec
 
 
 @given(st.sampled_from(Kind), st.data())
 def test_every_field_of_a_status_is_read_and_written(kind: Kind, data: st.DataObject) -> None:
     raw = data.draw(valid(STATUSES[kind]))
-    status = parse(kind, raw_object(kind, EXAMPLES[kind], status=raw)).status
+    status = parse(RECORDS[kind], raw_object(kind, EXAMPLES[kind], status=raw)).status
     written = write.status_document(kind, status)
-    assert parse(kind, raw_object(kind, EXAMPLES[kind], status=written)).status == status
+    assert parse(RECORDS[kind], raw_object(kind, EXAMPLES[kind], status=written)).status == status
     # `nodes` follows from others; an operation has a name and a type, or is none.
     loose = {"nodes", "operationName", "operationType"}
     lost = {key for key in raw if key not in written and key not in loose and raw[key] not in ("", [], 0)}
@@ -342,21 +345,22 @@ def test_every_field_of_a_status_is_read_and_written(kind: Kind, data: st.DataOb
 
 @given(st.sampled_from(Kind), st.data())
 def test_a_patch_of_status_makes_one_status_the_other(kind: Kind, data: st.DataObject) -> None:
-    statuses = valid(STATUSES[kind]).map(lambda raw: parse(kind, raw_object(kind, {}, status=raw)).status)
-    old, new = data.draw(statuses), data.draw(statuses)
-    patch = write.status_patch(kind, PARENT, old, new)
-    document = write.status_document(kind, old)
+    records = valid(STATUSES[kind]).map(lambda raw: parse(RECORDS[kind], raw_object(kind, {}, status=raw)))
+    record, new = data.draw(records), data.draw(records).status
+    patch = write.status_patch(record, new)
+    document = write.status_document(kind, record.status)
     for key, value in patch["status"].items() if patch is not None else ():
         assert value != document.get(key)
         document = without(document, key) if value is None else {**document, key: value}
-    assert parse(kind, raw_object(kind, {}, status=document)).status == new
-    assert (patch is None) is (old == new)
-    assert write.status_patch(kind, PARENT, new, new) is None
+    assert parse(RECORDS[kind], raw_object(kind, {}, status=document)).status == new
+    assert (patch is None) is (record.status == new)
+    assert write.status_patch(record, record.status) is None
 
 
 def test_a_patch_has_what_changed_alone() -> None:
     new = replace(GROUP_STATUS, node_summary=NodeSummary(ready=2), recreated_at=())
-    assert write.status_patch(Kind.TPU_NODE_GROUP, PARENT, GROUP_STATUS, new) == {
+    group = TpuNodeGroup(meta=PARENT, spec=TpuNodeGroupSpec(project="", node_location=""), status=GROUP_STATUS)
+    assert write.status_patch(group, new) == {
         "metadata": {"resourceVersion": "7"},
         "status": {"nodeSummary": {"ready": 2, "reconciling": 0, "failed": 0}, "nodes": "2/2", "recreations": None},
     }
@@ -366,7 +370,7 @@ def test_a_patch_has_what_changed_alone() -> None:
 
 
 def _meta(kind: Kind, **changes: Any) -> ObjectMeta:
-    owner = Owner(kind="TPUNodeGroup", name="slice", uid=UID)
+    owner = ObjectMeta(namespace="", name="slice", uid=UID)
     labels = names.group_labels(PARENT)
     return ObjectMeta(
         namespace="research", name=names.child_name(PARENT, kind), uid="", labels=labels, owner=owner, **changes
@@ -412,10 +416,10 @@ def _meta(kind: Kind, **changes: Any) -> ObjectMeta:
 )
 def test_a_child_that_the_api_server_took_reads_as_what_was_wanted(wanted: Child) -> None:
     """Otherwise it would be taken for one that is out of date, again and again."""
-    kind = write.kind_of(wanted.spec)
+    kind = wanted.kind
     raw = write.child(wanted)
     uid = "6f3b8d55-7a0b-4f61-8a5e-2f9d0c7b6a54"
-    record = parse(kind, {**raw, "metadata": {**raw["metadata"], "uid": uid}})
+    record = parse(RECORDS[kind], {**raw, "metadata": {**raw["metadata"], "uid": uid}})
     meta = replace(wanted.meta, uid=uid, owner=None, finalizers=(names.CHILD_FINALIZERS[kind],))
     assert record == replace(wanted, meta=meta)
 

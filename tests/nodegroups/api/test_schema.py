@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from deploy import crds
-from provisioner.nodegroups.api.crds import SPECS, crd
+from provisioner.nodegroups.api.crds import crd
 from provisioner.nodegroups.api.types import Kind
 
 
@@ -57,45 +57,3 @@ def test_everything_has_a_bound(kind: Kind) -> None:
         assert bounds <= part.keys(), path
         # The API server reads bounds as floating-point numbers, and refuses whole numbers that are none of them.
         assert part.get("maximum", 0) < 2**53, path
-
-
-@pytest.mark.parametrize("kind", Kind)
-def test_what_people_and_programs_use(kind: Kind) -> None:
-    definition = crd(kind)
-    (version,) = definition["spec"]["versions"]
-    assert definition["metadata"]["name"] == f"{kind.plural}.tpu.google.com"
-    assert definition["spec"]["scope"] == "Namespaced"
-    assert version["name"] == "v1alpha1"
-    assert version["subresources"] == {"status": {}}
-    shown = [column["name"] for column in version["additionalPrinterColumns"] if "priority" not in column]
-    assert shown[-3:] == ["Ready", "Reason", "Age"]
-    assert definition["spec"]["names"]["categories"] == ["tpu"]
-
-
-def test_short_names_are_different() -> None:
-    short = [name for kind in Kind for name in crd(kind)["spec"]["names"]["shortNames"]]
-    assert short == ["tng", "tpol", "ttmpl", "tmig"]
-
-
-def test_the_columns_of_a_group() -> None:
-    columns = crd(Kind.TPU_NODE_GROUP)["spec"]["versions"][0]["additionalPrinterColumns"]
-    assert [column["name"] for column in columns if "priority" not in column] == [
-        "Topology",
-        "Nodes",
-        "Ready",
-        "Reason",
-        "Age",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("kind", "required"),
-    [
-        (Kind.TPU_NODE_GROUP, ("project", "nodeLocation")),
-        (Kind.WORKLOAD_POLICY, ("project", "region", "acceleratorTopology")),
-        (Kind.INSTANCE_TEMPLATE, ("project", "machineType")),
-        (Kind.MANAGED_INSTANCE_GROUP, ("project", "location", "instanceTemplate", "targetSize")),
-    ],
-)
-def test_what_must_be_given(kind: Kind, required: tuple[str, ...]) -> None:
-    assert SPECS[kind].required == required

@@ -9,18 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.model.capacity import Failure, FailureKind, OperationName
+from provisioner.nodegroups.api.specs import InstanceConfig, ServiceAccount
 from provisioner.nodegroups.compute import resources
 from provisioner.nodegroups.compute.records import (
-    BootDisk,
     BulkOperation,
     Instance,
     ManagedInstance,
     Manager,
-    Metadata,
     Operation,
     ResourcePolicy,
     Scope,
-    ServiceAccount,
     Template,
 )
 
@@ -35,18 +33,21 @@ TEMPLATE = Template(
     provisioning_model="RESERVATION_BOUND",
     on_host_maintenance="TERMINATE",
     termination_action="DELETE",
-    max_run_seconds=3600,
-    reservation="projects/q/reservations/r",
     metadata={"startup-script": "#!/bin/bash", "a": "1"},
-    boot_disk=BootDisk(image="projects/i/global/images/u", size_gb=100, type="hyperdisk-balanced"),
-    subnetwork="regions/us-east5/subnetworks/default",
-    tags=("a", "b"),
-    service_accounts=(ServiceAccount(email="e@p.iam.gserviceaccount.com", scopes=("s",)),),
+    config=InstanceConfig(
+        machine_type="tpu7x-standard-4t",
+        max_run_duration_seconds=3600,
+        reservation="projects/q/reservations/r",
+        image="projects/i/global/images/u",
+        boot_disk_size_gb=100,
+        disk_type="hyperdisk-balanced",
+        subnetwork="regions/us-east5/subnetworks/default",
+        network_tags=("a", "b"),
+        service_accounts=(ServiceAccount(email="e@p.iam.gserviceaccount.com", scopes=("s",)),),
+    ),
 )
 #: Without what is only asked for.
-READ_TEMPLATE = replace(
-    TEMPLATE, max_run_seconds=0, reservation="", boot_disk=None, subnetwork="", tags=(), service_accounts=()
-)
+READ_TEMPLATE = replace(TEMPLATE, config=Template(name="", machine_type="").config)
 MANAGER = Manager(
     name="g-mig",
     description=MARK,
@@ -117,7 +118,7 @@ def test_a_flex_start_template_is_asked_for_by_its_model_and_duration() -> None:
         machine_type="ct6e-standard-4t",
         provisioning_model="FLEX_START",
         termination_action="DELETE",
-        max_run_seconds=600,
+        config=InstanceConfig(machine_type="ct6e-standard-4t", max_run_duration_seconds=600, subnetwork=""),
     )
 
     assert resources.template_body(asked)["properties"] == {
@@ -274,7 +275,8 @@ def test_a_machine_is_read_with_its_metadata() -> None:
             name="m-1",
             id="7",
             status="RUNNING",
-            metadata=Metadata(items={"a": "1", "b": ""}, fingerprint="f"),
+            items={"a": "1", "b": ""},
+            fingerprint="f",
         ),
     )
 
@@ -285,7 +287,7 @@ def test_machines_with_the_same_script_hold_it_once() -> None:
 
     found, _ = resources.instances_of(json.loads(json.dumps(page)))
 
-    assert len({id(each.metadata.items["s"]) for each in found}) == 1
+    assert len({id(each.items["s"]) for each in found}) == 1
 
 
 @pytest.mark.parametrize(

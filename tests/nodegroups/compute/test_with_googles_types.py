@@ -8,17 +8,19 @@ from typing import Any
 import pytest
 from google.cloud import compute_v1
 
+from provisioner.nodegroups.api.specs import (
+    FailureAction,
+    InstanceConfig,
+    ProvisioningModel,
+    ServiceAccount,
+    SizePolicyMode,
+)
 from provisioner.nodegroups.compute import records, resources
 from provisioner.nodegroups.compute.records import (
-    BULK,
     DELETE,
-    DO_NOTHING,
-    FLEX_START,
     TERMINATE,
-    BootDisk,
     Manager,
     ResourcePolicy,
-    ServiceAccount,
     Template,
 )
 
@@ -29,25 +31,30 @@ TEMPLATE = Template(
     name="g-template",
     description="mark",
     machine_type="ct6e-standard-4t",
-    provisioning_model=FLEX_START,
+    provisioning_model=ProvisioningModel.FLEX_START,
     on_host_maintenance=TERMINATE,
     termination_action=DELETE,
-    max_run_seconds=3600,
-    reservation="r",
     metadata={"a": "1"},
-    boot_disk=BootDisk(image="i", size_gb=100, type="hyperdisk-balanced"),
-    subnetwork="regions/us-east5/subnetworks/default",
-    tags=("t",),
-    service_accounts=(ServiceAccount(email="e", scopes=("s",)),),
+    config=InstanceConfig(
+        machine_type="ct6e-standard-4t",
+        max_run_duration_seconds=3600,
+        reservation="r",
+        image="i",
+        boot_disk_size_gb=100,
+        disk_type="hyperdisk-balanced",
+        subnetwork="regions/us-east5/subnetworks/default",
+        network_tags=("t",),
+        service_accounts=(ServiceAccount(email="e", scopes=("s",)),),
+    ),
 )
 MANAGER = Manager(
     name="g-mig",
     description="mark",
     template="t",
     target_size=4,
-    mode=BULK,
+    mode=SizePolicyMode.BULK,
     policy="p",
-    action_on_failure=DO_NOTHING,
+    action_on_failure=FailureAction.DO_NOTHING,
 )
 
 
@@ -94,11 +101,9 @@ def test_google_knows_every_field_that_is_asked_for(mask: str, kind: Any) -> Non
 @pytest.mark.parametrize(
     ("words", "choices"),
     [
+        pytest.param(set(SizePolicyMode), compute_v1.InstanceGroupManagerTargetSizePolicy.Mode, id="modes"),
         pytest.param(
-            {records.BULK, records.INDIVIDUAL}, compute_v1.InstanceGroupManagerTargetSizePolicy.Mode, id="modes"
-        ),
-        pytest.param(
-            {records.STANDARD, records.SPOT, records.RESERVATION_BOUND, records.FLEX_START},
+            set(ProvisioningModel),
             compute_v1.Scheduling.ProvisioningModel,
             id="provisioning models",
         ),
@@ -107,7 +112,7 @@ def test_google_knows_every_field_that_is_asked_for(mask: str, kind: Any) -> Non
         ),
         pytest.param({records.TERMINATE}, compute_v1.Scheduling.OnHostMaintenance, id="maintenance"),
         pytest.param(
-            {records.DO_NOTHING, records.REPAIR},
+            set(FailureAction),
             compute_v1.InstanceGroupManagerInstanceLifecyclePolicy.DefaultActionOnFailure,
             id="actions on failure",
         ),

@@ -9,23 +9,13 @@ import pytest
 from provisioner.nodegroups.api.conditions import Reason, condition_of
 from provisioner.nodegroups.api.specs import WorkloadPolicySpec
 from provisioner.nodegroups.api.types import Kind, ObjectMeta, WorkloadPolicy
-from provisioner.nodegroups.planning import apart
+from provisioner.nodegroups.planning import events
 from provisioner.nodegroups.planning.decide import decide
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.settings import PlanningSettings
 from rehearsal.simulators.compute.records import Loss
-from tests.nodegroups.simulation.world import SETTINGS, World, make_group
+from tests.nodegroups.simulation.world import SETTINGS, World, make_group, ready_world
 
 pytestmark = pytest.mark.timeout(40)
-
-
-def _world(*ready: str, settings: PlanningSettings = SETTINGS) -> World:
-    world = World(settings=settings)
-    for name in ready:
-        world.kube.create_group(make_group(name, topology="2x4"))
-    world.wait_until(lambda: all(world.is_ready(name) for name in ready))
-    world.wait(60.0)
-    return world
 
 
 def test_the_others_are_decided_on_as_ever() -> None:
@@ -64,14 +54,13 @@ def test_a_change_of_the_object_is_tried_at_once() -> None:
 
 def test_what_is_known_of_it_is_kept() -> None:
     """Neither reading nor listing is forgotten, nothing is made twice, and the other group is served on."""
-    world = _world("bad", "good")
+    world = ready_world("bad", "good", topology="2x4")
     before = dict(world.process.memory.resources)
     world.kube.poisoned.add("bad")
     world.wait(60.0)
     assert world.reason("bad") == Reason.RECONCILE_ERROR
     assert world.process.memory.resources.keys() == before.keys()
-    world.delete_group("good")
-    world.wait_until(lambda: world.kube.group("good") is None, within_seconds=600.0)
+    world.take_down("good", within_seconds=600.0)
     assert len(world.machines("bad")) == 2
     world.kube.poisoned.clear()
     world.wait_until(lambda: world.is_ready("bad"), within_seconds=600.0)
@@ -80,7 +69,7 @@ def test_what_is_known_of_it_is_kept() -> None:
 
 def test_the_others_are_made_under_a_limit_of_machines() -> None:
     """Whose turn it is depends on every managed instance group of the cluster, also on one of another namespace."""
-    world = _world("bad", settings=replace(SETTINGS, machines_per_namespace=100))
+    world = ready_world("bad", settings=replace(SETTINGS, machines_per_namespace=100), topology="2x4")
     world.kube.poisoned |= {key[2] for key in world.kube.cached if key[0] == Kind.MANAGED_INSTANCE_GROUP}
     world.kube.create_group(make_group("good", topology="2x4"))
     world.wait_until(lambda: world.is_ready("good"), within_seconds=300.0)
@@ -88,7 +77,7 @@ def test_the_others_are_made_under_a_limit_of_machines() -> None:
 
 def test_one_that_is_deleted_goes_when_it_is_mended() -> None:
     """Its teardown waits, and that of others does not."""
-    world = _world("bad", "good")
+    world = ready_world("bad", "good", topology="2x4")
     world.kube.poisoned.add("bad")
     for name in ("bad", "good"):
         world.delete_group(name)
@@ -100,7 +89,7 @@ def test_one_that_is_deleted_goes_when_it_is_mended() -> None:
 
 def test_a_slice_that_is_being_made_anew_stays_one() -> None:
     """The reason Recreating decides which machines are to go: it is kept."""
-    world = _world("bad")
+    world = ready_world("bad", topology="2x4")
     old = {vm.name for vm in world.machines("bad")}
     world.cloud.lose(world.machines("bad")[0], Loss.PREEMPTED)
     world.wait_until(lambda: world.reason("bad") == Reason.RECREATING, step_seconds=0.01)
@@ -115,7 +104,7 @@ def test_a_slice_that_is_being_made_anew_stays_one() -> None:
 
 def test_a_child_of_nobody_is_set_apart_too() -> None:
     """It says so in its own condition."""
-    world = _world("good")
+    world = ready_world("good", topology="2x4")
     key = (Kind.WORKLOAD_POLICY, "default", "bad")
     spec = WorkloadPolicySpec(project="project-1", region="us-central1", accelerator_topology="4x4")
     meta = ObjectMeta(namespace="default", name="bad", uid="bad")
@@ -141,7 +130,7 @@ def test_where_not_even_the_condition_can_be_made_the_others_have_their_turn(mon
     def fails(*_: object) -> None:
         raise ValueError
 
-    monkeypatch.setattr(apart, "_status", fails)
+    monkeypatch.setattr(events, "propose", fails)
     plan = decide(snapshot, Memory(), SETTINGS, world.stage.wall())
     assert [write.key for write in plan.writes] == ["TPUNodeGroup default/other"]
     assert [crashed.object.name for crashed in plan.crashed] == ["bad"]

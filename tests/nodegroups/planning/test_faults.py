@@ -14,23 +14,16 @@ from provisioner.nodegroups.api.conditions import ConditionType, Reason, conditi
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.compute.records import Scope
-from provisioner.nodegroups.planning import desired
 from provisioner.nodegroups.planning.calls import Insert, Target
 from provisioner.nodegroups.planning.decide import decide
+from provisioner.nodegroups.planning.group import differs as child_differs
+from provisioner.nodegroups.planning.group import instance_template
 from provisioner.nodegroups.planning.nodes import left_over
 from provisioner.nodegroups.planning.round import begin_round
 from provisioner.nodegroups.planning.snapshot import Cluster
 from rehearsal.simulators.compute.records import Loss
 from tests.nodegroups.simulation import cluster
-from tests.nodegroups.simulation.world import SETTINGS, World, make_group
-
-
-def _ready_world(name: str = "train", **spec: str) -> World:
-    world = World()
-    world.kube.create_group(make_group(name, **spec))
-    world.wait_until(lambda: world.is_ready(name))
-    world.wait(60.0)
-    return world
+from tests.nodegroups.simulation.world import SETTINGS, World, make_group, ready_world
 
 
 @pytest.mark.parametrize(
@@ -72,7 +65,7 @@ def test_2_waiting_for_capacity_is_told_and_no_machine_is_called_that_is_not_the
 
 def test_3_metadata_is_written_for_the_join_and_after_it_and_never_else() -> None:
     """Each of four machines gets its metadata once, and loses its token once; they are read together."""
-    world = _ready_world()
+    world = ready_world()
     world.wait(120.0)
     assert world.process.calls["SetMetadata"] == 8
     assert world.process.calls["ReadMachines"] <= 3
@@ -83,7 +76,7 @@ def test_3_metadata_is_written_for_the_join_and_after_it_and_never_else() -> Non
 
 def test_4_nodes_are_cordoned_by_what_no_controller_takes_back() -> None:
     """A group that goes sets spec.unschedulable on its nodes, before pods are asked to leave."""
-    world = _ready_world()
+    world = ready_world()
     world.kube.protected.update(world.run_pods("train"))
     world.delete_group("train")
     world.wait(30.0)
@@ -94,7 +87,7 @@ def test_4_nodes_are_cordoned_by_what_no_controller_takes_back() -> None:
 @pytest.mark.parametrize("loss", [Loss.PREEMPTED, Loss.DELETED])
 def test_5_ready_drops_when_a_machine_goes_and_the_slice_is_made_anew(loss: Loss) -> None:
     """Ready says which machine is lost; five minutes later all are made anew, and the group is ready again."""
-    world = _ready_world()
+    world = ready_world()
     before = {vm.name for vm in world.machines("train")}
     victim = world.machines("train")[0]
     world.cloud.lose(victim, loss)
@@ -105,8 +98,7 @@ def test_5_ready_drops_when_a_machine_goes_and_the_slice_is_made_anew(loss: Loss
     assert 240 < took < 320
     world.wait_until(lambda: world.is_ready("train"))
     assert before.isdisjoint(vm.name for vm in world.machines("train"))
-    group = world.kube.group("train")
-    assert group is not None
+    group = world.group("train")
     assert len(group.status.recreated_at) == 1
     world.wait(120.0)
     assert {node.name for node in world.kube.all("Node")} == {vm.name for vm in world.machines("train")}
@@ -179,9 +171,8 @@ def test_8_a_token_whose_secret_kubernetes_deleted_while_no_controller_ran_leave
 
 def test_9_groups_whose_names_run_together_have_nodes_of_their_own() -> None:
     """The nodes of namespace a, group b-c are not those of namespace a-b, group c."""
-    world = _ready_world("c")
-    group = world.kube.group("c")
-    assert group is not None
+    world = ready_world("c")
+    group = world.group("c")
     other = replace(group, meta=replace(group.meta, namespace="a", name="b-c", uid="another"))
     other = replace(other, status=replace(other.status, machines=()))
     round_ = begin_round(world.kube.snapshot(frozenset()), world.process.memory, SETTINGS, world.stage.wall())
@@ -205,8 +196,7 @@ def test_10_what_carries_our_mark_is_adopted() -> None:
         world.process.on_call = crash
 
     world.process.on_call = crash
-    world.kube.create_group(make_group("train"))
-    world.wait_until(lambda: world.is_ready("train"))
+    world.make("train")
     assert len(inserted) == 3
     assert len(world.cloud.resources()) == 3
 
@@ -214,8 +204,7 @@ def test_10_what_carries_our_mark_is_adopted() -> None:
 def _with_foreign_policy() -> tuple[World, Target]:
     world = World()
     world.kube.create_group(make_group("train"))
-    group = world.kube.group("train")
-    assert group is not None
+    group = world.group("train")
     name = names.child_name(group.meta, Kind.WORKLOAD_POLICY)
     target = Target(
         uid="", kind=Kind.WORKLOAD_POLICY, scope=Scope(project="project-1", region="us-central1"), name=name
@@ -229,8 +218,7 @@ def test_10_what_does_not_carry_it_is_refused_and_never_deleted() -> None:
     world, target = _with_foreign_policy()
     world.wait_until(lambda: world.reason("train") == Reason.REQUEST_REJECTED)
     assert names.ADOPT in world.message("train")
-    world.delete_group("train")
-    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
+    world.take_down("train")
     assert [resource.name for resource in world.cloud.resources()] == [target.name]
 
 
@@ -239,8 +227,7 @@ def test_10_what_upstream_made_is_taken_where_the_user_says_so() -> None:
     world, _ = _with_foreign_policy()
     world.kube.annotate("train", names.ADOPT, "true")
     world.wait_until(lambda: world.is_ready("train"))
-    world.delete_group("train")
-    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
+    world.take_down("train")
     assert not world.cloud.resources()
 
 
@@ -250,32 +237,29 @@ def test_11_an_operation_that_google_has_forgotten_ends_in_a_reading() -> None:
     world.cloud.forget_operations_after(0.0)
     world.kube.create_group(make_group("train"))
     world.wait_until(lambda: world.is_ready("train"), within_seconds=300.0)
-    world.delete_group("train")
-    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP), within_seconds=600.0)
+    world.take_down("train", within_seconds=600.0)
     assert not world.cloud.resources()
 
 
 def test_12_children_with_defaults_filled_in_are_as_they_should_be() -> None:
     """A child that the API server has completed differs in nothing from what is wanted."""
-    world = _ready_world()
-    group = world.kube.group("train")
-    assert group is not None
+    world = ready_world()
+    group = world.group("train")
     assert group.spec.instance_config is not None
-    template = desired.instance_template(group, group.spec.instance_config, SETTINGS.startup_script)
+    template = instance_template(group, group.spec.instance_config, SETTINGS.startup_script)
     found = replace(template, spec=replace(template.spec, config=replace(template.spec.config)))
     without = replace(
         template, spec=replace(template.spec, config=replace(template.spec.config, provisioning_model=None))
     )
-    assert not desired.differs(found, template)
-    assert not desired.differs(without, template)
-    assert desired.differs(found, desired.instance_template(group, group.spec.instance_config, "#!/bin/sh"))
+    assert not child_differs(found, template)
+    assert not child_differs(without, template)
+    assert child_differs(found, instance_template(group, group.spec.instance_config, "#!/bin/sh"))
 
 
 def test_13_a_new_startup_script_is_told_and_comes_with_the_next_slice() -> None:
     """An upgrade rolls nothing under work; the template is made anew when the slice is."""
-    world = _ready_world()
-    world.settings = replace(SETTINGS, startup_script="#!/bin/bash\necho new")
-    world.restart()
+    world = ready_world()
+    world.restart(startup_script="#!/bin/bash\necho new")
     world.wait(120.0)
     assert world.is_ready("train")
     assert "is made anew with the slice" in world.message("train")
@@ -289,36 +273,30 @@ def test_13_a_new_startup_script_is_told_and_comes_with_the_next_slice() -> None
 
 def test_14_a_settled_group_is_silent() -> None:
     """Hours pass without a write, with at most 12 readings an hour, and transitions keep their times."""
-    world = _ready_world()
+    world = ready_world()
     calls, writes = Counter(world.process.calls), Counter(world.process.writes)
-    before = world.kube.group("train")
-    assert before is not None
+    before = world.group("train")
     world.wait(6 * 3600.0)
     assert world.process.writes == writes
     made = world.process.calls - calls
     assert set(made) <= {"Read", "ListMachines"}
     assert sum(made.values()) <= 6 * 12
-    after = world.kube.group("train")
-    assert after is not None
+    after = world.group("train")
     for kind in ConditionType:
         assert condition_of(after.status.conditions, kind) == condition_of(before.status.conditions, kind)
 
 
 def test_15_the_device_plugin_is_applied_once_for_all_groups_and_goes_with_the_last() -> None:
     """Two groups need one DaemonSet; it is applied again when its manifest changes."""
-    world = _ready_world("one")
-    world.kube.create_group(make_group("two"))
-    world.wait_until(lambda: world.is_ready("two"))
+    world = ready_world("one")
+    world.make("two")
     assert world.process.writes["ApplyDevicePlugin"] == 1
-    world.settings = replace(SETTINGS, device_plugin_version="v2")
-    world.restart()
+    world.restart(device_plugin_version="v2")
     world.wait(60.0)
     assert [plugin.version for plugin in world.kube.all("DaemonSet")] == ["v2"]
-    world.delete_group("one")
-    world.wait_until(lambda: world.kube.group("one") is None)
+    world.take_down("one")
     assert world.kube.all("DaemonSet")
-    world.delete_group("two")
-    world.wait_until(lambda: world.kube.group("two") is None)
+    world.take_down("two")
     assert not world.kube.all("DaemonSet")
 
 
@@ -338,8 +316,7 @@ def test_17_what_is_not_on_the_list_gets_no_call(settings: object, named: str) -
     world.wait(600.0)
     assert named in world.message("train")
     assert not world.process.calls
-    world.delete_group("train")
-    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
+    world.take_down("train")
 
 
 def test_no_machines_are_made_while_it_is_not_known_how_they_join(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,10 +26,6 @@ _DELETES = {
 }
 
 
-def _deny(world: World, *permissions: str) -> None:
-    world.cloud.world.change_settings({"denied_permissions": permissions})
-
-
 def _is_told(world: World, permission: str) -> bool:
     return f"Required '{permission}' permission" in world.message("train")
 
@@ -44,10 +40,8 @@ def test_what_the_controller_calls() -> None:
         return handle(found, request)
 
     world.cloud.api.handle = recorded
-    world.kube.create_group(make_group("train", topology="2x4"))
-    world.wait_until(lambda: world.is_ready("train"))
-    world.delete_group("train")
-    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
+    world.make("train", topology="2x4")
+    world.take_down("train")
     assert called == METHODS
 
 
@@ -55,7 +49,7 @@ def test_what_the_controller_calls() -> None:
 def test_without_a_permission_to_create(permission: str) -> None:
     """The group says which is missing, and is ready soon after it is granted; nothing is given up or left behind."""
     world = World()
-    _deny(world, permission)
+    world.deny(permission)
     world.kube.create_group(make_group("train", topology="2x4"))
     world.wait_until(lambda: _is_told(world, permission), within_seconds=_TOLD_WITHIN_SECONDS)
     assert world.reason("train") == Reason.REQUEST_REJECTED
@@ -65,11 +59,10 @@ def test_without_a_permission_to_create(permission: str) -> None:
     world.wait(_AWAY_SECONDS)
     assert _is_told(world, permission)
     machines = {vm.name for vm in world.machines("train")}
-    _deny(world)
+    world.deny()
     world.wait_until(lambda: world.is_ready("train"), within_seconds=900.0)
     assert machines <= {vm.name for vm in world.machines("train")}
-    world.delete_group("train")
-    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
+    world.take_down("train")
     world.check_nothing_left()
 
 
@@ -77,15 +70,14 @@ def test_without_a_permission_to_create(permission: str) -> None:
 def test_without_a_permission_to_delete(permission: str, reason: Reason) -> None:
     """A group that goes says which is missing, and goes soon after it is granted."""
     world = World()
-    _deny(world, permission)
-    world.kube.create_group(make_group("train", topology="2x4"))
-    world.wait_until(lambda: world.is_ready("train"))
+    world.deny(permission)
+    world.make("train", topology="2x4")
     world.delete_group("train")
     world.wait_until(lambda: _is_told(world, permission), within_seconds=_TOLD_WITHIN_SECONDS)
     assert world.reason("train") == reason
     world.wait(_AWAY_SECONDS)
     assert _is_told(world, permission)
-    _deny(world)
+    world.deny()
     world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
     world.check_nothing_left()
 
@@ -96,16 +88,15 @@ def test_machines_that_may_be_made_and_not_told_how_to_join(permission: str) -> 
     world = World(settings=replace(SETTINGS, join_seconds=300.0))
     world.kube.create_group(make_group("train", topology="2x4"))
     world.wait_until(lambda: len(world.machines("train")) == 2, step_seconds=0.25)
-    _deny(world, permission)
+    world.deny(permission)
     world.wait_until(lambda: _is_told(world, permission), within_seconds=_TOLD_WITHIN_SECONDS)
     assert "cannot be told how to join" in world.message("train")
     # Longer than machines are waited for that say nothing.
     world.wait(1200.0)
     assert _is_told(world, permission)
-    group = world.kube.group("train")
-    assert group is not None
+    group = world.group("train")
     assert group.status.recreated_at == ()
-    _deny(world)
+    world.deny()
     world.wait_until(lambda: world.is_ready("train"), within_seconds=900.0)
 
 
@@ -113,11 +104,10 @@ def test_machines_that_may_be_made_and_not_told_how_to_join(permission: str) -> 
 def test_deletes_whose_operations_cannot_be_read(permission: str) -> None:
     """A permission that goes missing between a create and its delete is told by what is being deleted."""
     world = World()
-    world.kube.create_group(make_group("train", topology="2x4"))
-    world.wait_until(lambda: world.is_ready("train"))
-    _deny(world, f"compute.{permission}")
+    world.make("train", topology="2x4")
+    world.deny(f"compute.{permission}")
     world.delete_group("train")
     world.wait_until(lambda: _is_told(world, f"compute.{permission}"), within_seconds=_TOLD_WITHIN_SECONDS)
-    _deny(world)
+    world.deny()
     world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
     world.check_nothing_left()

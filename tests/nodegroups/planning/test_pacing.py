@@ -24,7 +24,7 @@ from provisioner.nodegroups.planning.calls import (
 from provisioner.nodegroups.planning.memory import Memory
 from provisioner.nodegroups.planning.pacing import pace
 from provisioner.nodegroups.planning.round import Wanted
-from provisioner.nodegroups.planning.settings import PlanningSettings
+from provisioner.nodegroups.planning.snapshot import PlanningSettings
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(days=1)

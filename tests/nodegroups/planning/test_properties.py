@@ -30,7 +30,6 @@ from provisioner.nodegroups.api.types import (
     Kind,
     ManagedInstanceGroup,
     ObjectMeta,
-    Owner,
     TpuNodeGroup,
     WorkloadPolicy,
 )
@@ -40,7 +39,6 @@ from provisioner.nodegroups.compute.records import (
     Instance,
     ManagedInstance,
     Manager,
-    Metadata,
     Operation,
     ResourcePolicy,
     Scope,
@@ -59,8 +57,7 @@ from provisioner.nodegroups.planning.calls import (
 )
 from provisioner.nodegroups.planning.decide import decide
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.settings import PlanningSettings
-from provisioner.nodegroups.planning.snapshot import Cluster, DevicePlugin, Node, Pod, Snapshot
+from provisioner.nodegroups.planning.snapshot import Cluster, DevicePlugin, Node, PlanningSettings, Pod, Snapshot
 from provisioner.nodegroups.planning.writes import WriteAnswer
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -98,14 +95,15 @@ class Oddities:
         """Return some of the values."""
         return tuple(value for value in values if self.rng.random() < 0.7)
 
-    def meta(self, kind: Kind, name: str, owner: Owner | None = None) -> ObjectMeta:
+    def meta(self, kind: Kind, name: str, owner: ObjectMeta | None = None) -> ObjectMeta:
         """Return metadata."""
         rng = self.rng
         own = names.GROUP_FINALIZERS if kind is Kind.TPU_NODE_GROUP else (names.CHILD_FINALIZERS[kind],)
         return ObjectMeta(
             namespace=self.text("default", "team-a"),
             name=name,
-            uid=self.text("uid-1", "uid-2", "uid-3", "uid-4"),
+            # No two objects have one.
+            uid=f"{kind}-{self.text('1', '2', '3', '4')}",
             generation=rng.randrange(3),
             resource_version=str(rng.randrange(1000)),
             created_at=self.maybe(self.time()),
@@ -176,7 +174,7 @@ class Oddities:
         """Return a child, of a group or of nobody."""
         rng = self.rng
         group = rng.choice(groups)
-        owner = Owner(kind=self.text("TPUNodeGroup"), name=group.meta.name, uid=group.meta.uid)
+        owner = ObjectMeta(namespace="default", name=group.meta.name, uid=group.meta.uid)
         name = names.child_name(group.meta, kind) if rng.random() < 0.8 else self.text("own")
         meta = replace(self.meta(kind, name, self.maybe(owner)), namespace=group.meta.namespace)
         status, project = self.status(), self.text("project-1")
@@ -297,9 +295,7 @@ class Oddities:
         if isinstance(call, ReadMachines):
             items = {self.text("kubeadm-join-token", "key"): self.text("value")}
             return tuple(
-                Instance(
-                    name=name, status="RUNNING", metadata=Metadata(items=items, fingerprint="f"), id=self.text("1")
-                )
+                Instance(name=name, status="RUNNING", items=items, fingerprint="f", id=self.text("1"))
                 for name in self.some("m1", "m2", "m5")
             )
         mark = f"tpu-provisioner: TPUNodeGroup default/g1 uid {target.uid} cluster {_CLUSTER}"
@@ -347,7 +343,7 @@ def test_whatever_is_seen_and_answered_is_decided_on(seed: int) -> None:
         assert decide(snapshot, memory, settings, now) == plan
         # What is taken over from the round before makes no difference.
         again = decide(snapshot, plan.memory, settings, now)
-        assert replace(decide(snapshot, plan.memory, settings, now, plan.derived), derived=again.derived) == again
+        assert replace(decide(snapshot, plan.memory, settings, now, plan.units), units=again.units) == again
         for asked in (plan.calls, plan.writes):
             keys = [each.key for each in asked]
             assert len(keys) == len(set(keys))

@@ -11,43 +11,27 @@ import pytest
 from provisioner.model import bounds
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import ConditionType, Reason, condition_of
+from provisioner.nodegroups.api.specs import InstanceConfig
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata
-from provisioner.nodegroups.compute.records import BootDisk, ManagedInstance, Scope, Template
-from provisioner.nodegroups.planning import desired
+from provisioner.nodegroups.compute.records import ManagedInstance, Scope, Template
+from provisioner.nodegroups.planning.group import differs as child_differs
+from provisioner.nodegroups.planning.group import instance_template
 from provisioner.nodegroups.planning.snapshot import Node
 from provisioner.nodegroups.planning.writes import SetFinalizers
 from rehearsal.simulators.compute.api import PERMISSIONS
 from rehearsal.simulators.compute.records import Loss, MachineView
 from tests.nodegroups.simulation.cloud import ZONE
 from tests.nodegroups.simulation.cluster import Kube
-from tests.nodegroups.simulation.world import SETTINGS, World, make_group
+from tests.nodegroups.simulation.world import SETTINGS, World, make_group, ready_world
 
 #: Some of these play hours.
 pytestmark = pytest.mark.timeout(40)
 
 
-def _ready_world(*, topology: str = "2x4", repairs_per_day: int = 3) -> World:
-    world = World(settings=replace(SETTINGS, repairs_per_day=repairs_per_day))
-    world.kube.create_group(make_group("train", topology=topology))
-    world.wait_until(lambda: world.is_ready("train"))
-    world.wait(60.0)
-    return world
-
-
-def _group(world: World) -> TpuNodeGroup:
-    group = world.kube.group("train")
-    assert group is not None
-    return group
-
-
-def _is_gone(world: World) -> bool:
-    return not world.kube.all(Kind.TPU_NODE_GROUP)
-
-
 def test_pods_with_chips_keep_the_machines_past_every_deadline_until_somebody_forces_it() -> None:
     """A disruption budget protects work for as long as its owner wants; the annotation ends that."""
-    world = _ready_world()
+    world = ready_world(topology="2x4")
     world.kube.protected.update(world.run_pods("train"))
     world.delete_group("train")
     world.wait(3 * SETTINGS.drain_seconds)
@@ -55,13 +39,13 @@ def test_pods_with_chips_keep_the_machines_past_every_deadline_until_somebody_fo
     assert world.reason("train") == Reason.DRAINING_NODES
     assert "default/pod-train-mig-" in world.message("train")
     world.kube.annotate("train", names.FORCE, "true")
-    world.wait_until(lambda: _is_gone(world), within_seconds=600.0)
+    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP), within_seconds=600.0)
     world.check_nothing_left()
 
 
 def test_pods_without_chips_keep_the_machines_until_the_deadline() -> None:
     """They are asked to leave, and waited for as long as the setting says."""
-    world = _ready_world()
+    world = ready_world(topology="2x4")
     world.kube.protected.update(world.run_pods("train", chips=0))
     world.delete_group("train")
     took = world.wait_until(lambda: not world.machines("train"), within_seconds=3 * SETTINGS.drain_seconds)
@@ -70,22 +54,21 @@ def test_pods_without_chips_keep_the_machines_until_the_deadline() -> None:
 
 def test_pods_that_may_be_evicted_leave_before_the_machines_go() -> None:
     """Without a budget the group is gone soon, and every pod was asked first."""
-    world = _ready_world()
+    world = ready_world(topology="2x4")
     world.run_pods("train")
-    world.delete_group("train")
-    world.wait_until(lambda: _is_gone(world), within_seconds=600.0)
+    world.take_down("train", within_seconds=600.0)
     assert world.process.writes["EvictPod"] == 2
     world.check_nothing_left()
 
 
 def test_a_group_goes_over_any_number_of_crashes() -> None:
     """Each step is decided from what is left."""
-    world = _ready_world()
+    world = ready_world(topology="2x4")
     world.delete_group("train")
     for _ in range(40):
         world.wait(7.0)
         world.restart()
-    world.wait_until(lambda: _is_gone(world), within_seconds=900.0)
+    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP), within_seconds=900.0)
     world.check_nothing_left()
 
 
@@ -101,25 +84,23 @@ def test_a_process_that_dies_every_few_rounds_makes_groups_ready_and_takes_them_
     for name in ("one", "two"):
         world.run_pods(name)
         world.delete_group(name)
-    world.wait_until(lambda: _is_gone(world), within_seconds=3600.0)
+    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP), within_seconds=3600.0)
     world.check_nothing_left()
 
 
 def test_a_child_that_shows_up_after_its_turn_goes_too() -> None:
     """One that was being created when the group was deleted would keep the template, and so the group, for ever."""
-    world = _ready_world()
-    group = world.kube.group("train")
-    assert group is not None
+    world = ready_world(topology="2x4")
+    group = world.group("train")
     finalizers = tuple(each for each in group.meta.finalizers if each != names.CLEANUP_MIG)
-    world.kube.write(SetFinalizers(kind=Kind.TPU_NODE_GROUP, meta=group.meta, finalizers=finalizers))
-    world.delete_group("train")
-    world.wait_until(lambda: _is_gone(world), within_seconds=900.0)
+    world.kube.write(SetFinalizers(record=group, finalizers=finalizers))
+    world.take_down("train", within_seconds=900.0)
     world.check_nothing_left()
 
 
 def test_a_slice_is_not_made_anew_more_often_than_the_setting_says() -> None:
     """The message names the moment of the next; the annotation lets it be made at once."""
-    world = _ready_world(repairs_per_day=1)
+    world = ready_world(topology="2x4", settings=replace(SETTINGS, repairs_per_day=1))
     world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
     world.wait_until(lambda: world.reason("train") == Reason.RECREATING)
     world.wait_until(lambda: world.is_ready("train"))
@@ -135,7 +116,7 @@ def test_a_slice_is_not_made_anew_more_often_than_the_setting_says() -> None:
 
 def test_a_chip_that_is_gone_waits_for_the_work_beside_it() -> None:
     """Pods that run go on with the chips that they have; the slice is made anew when they have ended."""
-    world = _ready_world()
+    world = ready_world(topology="2x4")
     pods = world.run_pods("train")
     world.kube.change_node(world.machines("train")[0].name, allocatable_chips=3)
     world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST)
@@ -149,8 +130,8 @@ def test_a_chip_that_is_gone_waits_for_the_work_beside_it() -> None:
 
 def test_the_status_has_as_many_moments_as_the_definition_takes() -> None:
     """Else the API server would refuse it; the oldest count for nothing by then."""
-    world = _ready_world(repairs_per_day=bounds.RECREATIONS)
-    group = _group(world)
+    world = ready_world(topology="2x4", settings=replace(SETTINGS, repairs_per_day=bounds.RECREATIONS))
+    group = world.group()
     moments = tuple(world.stage.wall() - timedelta(minutes=minutes) for minutes in range(bounds.RECREATIONS, 0, -1))
     status = replace(group.status, recreated_at=moments)
     reset = world.stage.wall().isoformat().replace("+00:00", "Z")
@@ -158,13 +139,13 @@ def test_the_status_has_as_many_moments_as_the_definition_takes() -> None:
     world.kube._put((Kind.TPU_NODE_GROUP, "default", "train"), replace(group, meta=meta, status=status))
     world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
     world.wait_until(lambda: world.reason("train") == Reason.RECREATING)
-    assert _group(world).status.recreated_at[:-1] == moments[1:]
+    assert world.group().status.recreated_at[:-1] == moments[1:]
 
 
 @pytest.mark.parametrize("machines", [4, 2], ids=["each once", "two in turn"])
 def test_outages_of_different_machines_do_not_add_up(machines: int) -> None:
     """As when kubelets are restarted one after the other: each is back long before REPAIR_AFTER."""
-    world = _ready_world(topology="4x4")
+    world = ready_world(topology="4x4")
     world.run_pods("train")
     order = sorted(machine.name for machine in world.machines("train"))[:machines] * (4 // machines)
     for turn, name in enumerate(order):
@@ -172,13 +153,13 @@ def test_outages_of_different_machines_do_not_add_up(machines: int) -> None:
         world.stage.after(100.0 * turn + 120.0, partial(world.kube.change_node, name, ready=True))
     world.wait(3600.0)
     assert world.is_ready("train")
-    assert not _group(world).status.recreated_at
+    assert not world.group().status.recreated_at
 
 
 @pytest.mark.parametrize("deleted", [False, True])
 def test_a_machine_that_was_started_again_since_it_was_listed_keeps_its_work(*, deleted: bool) -> None:
     """Its node reports: that is newer than the list, which may be minutes old, or cannot be had."""
-    world = _ready_world()
+    world = ready_world()
     world.kube.protected.update(world.run_pods("train"))
     listed = world.cloud.client.list_managed_instances
 
@@ -197,7 +178,7 @@ def test_outages_before_and_after_a_time_in_which_nothing_is_seen_do_not_add_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As when nodes cannot be listed for a while: the machine may have been well meanwhile."""
-    world = _ready_world()
+    world = ready_world()
     world.run_pods("train")
     name = world.machines("train")[0].name
     world.kube.change_node(name, ready=False)
@@ -213,14 +194,14 @@ def test_outages_before_and_after_a_time_in_which_nothing_is_seen_do_not_add_up(
     world.kube.change_node(name, ready=True)
     world.wait(60.0)
     assert world.is_ready("train")
-    assert not _group(world).status.recreated_at
+    assert not world.group().status.recreated_at
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["", "and the controller is restarted"])
 @pytest.mark.parametrize("same", [False, True], ids=["another machine", "the same machine"])
 def test_a_short_outage_beside_a_chip_that_is_gone_ends_no_work(*, same: bool, restarts: bool) -> None:
     """The chip has been gone for an hour; the outage has its own time."""
-    world = _ready_world()
+    world = ready_world(topology="2x4")
     pods = world.run_pods("train")
     name, other = (machine.name for machine in world.machines("train"))
     world.kube.change_node(name, allocatable_chips=3)
@@ -320,7 +301,7 @@ def test_a_machine_that_compute_engine_creates_again_joins_again(*, restarts: bo
 
 def test_a_node_that_is_not_ready_is_not_taken_for_that_of_the_machine_there_is() -> None:
     """An earlier release wrote no number of the machine: nobody knows whose it is until it reports."""
-    world = _ready_world()
+    world = ready_world(topology="2x4")
     [node, *_] = world.kube.all("Node")
     labels = {key: value for key, value in node.labels.items() if key != names.MACHINE_ID}
     world.kube.change_node(node.name, labels=labels, ready=False)
@@ -342,21 +323,18 @@ def test_a_node_that_joins_has_the_number_of_its_machine_before_it_is_ready() ->
 def test_a_template_that_names_its_subnetwork_without_a_path_stays() -> None:
     """tpu-operator wrote such ones; one of our own has the path, for Compute Engine takes no bare name."""
     group = make_group("train")
-    wanted = desired.instance_template(group, group.spec.instance_config, "")
+    wanted = instance_template(group, group.spec.instance_config, "")
     assert wanted.spec.config.subnetwork == "regions/us-central1/subnetworks/default"
     for subnetwork, differs in (("default", False), ("other", True), ("regions/us-east1/subnetworks/default", True)):
         config = replace(wanted.spec.config, subnetwork=subnetwork)
         found = replace(wanted, spec=replace(wanted.spec, config=config))
-        assert desired.differs(found, wanted) is differs
+        assert child_differs(found, wanted) is differs
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["machines run", "the project is gone"])
 def test_what_compute_engine_refuses_to_delete_can_be_abandoned(*, gone: bool) -> None:
     """Where Compute Engine answers nothing but 403, because the project was deleted, nothing else ends it."""
-    world = World()
-    world.kube.create_group(make_group("train", topology="2x4"))
-    world.wait_until(lambda: world.is_ready("train"))
-    world.wait(60.0)
+    world = ready_world("train", topology="2x4")
     machines = world.machines("train")
     if gone:
         for machine in machines:
@@ -381,22 +359,20 @@ def test_what_compute_engine_refuses_to_delete_can_be_abandoned(*, gone: bool) -
 
 def test_what_is_of_a_project_that_is_not_allowed_any_more_can_be_abandoned() -> None:
     """Nothing is asked of Compute Engine for it, so that it refuses nothing."""
-    world = _ready_world()
-    world.settings = replace(world.settings, projects=frozenset({"another-1"}))
-    world.restart()
+    world = ready_world(topology="2x4")
+    world.restart(projects=frozenset({"another-1"}))
     world.delete_group("train")
     world.wait(600.0)
     assert "see the setting ALLOWED_PROJECTS" in world.message("train")
     world.kube.annotate("train", names.ABANDON, "true")
-    world.wait_until(lambda: _is_gone(world))
+    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
     assert len(world.cloud.resources()) == 3
 
 
 def test_the_device_plugin_stays_while_pods_with_chips_are_on_a_node() -> None:
     """Their group is being deleted as well, and waits for them."""
-    world = _ready_world()
-    world.kube.create_group(make_group("idle", topology="2x4"))
-    world.wait_until(lambda: world.is_ready("idle"))
+    world = ready_world(topology="2x4")
+    world.make("idle", topology="2x4")
     pods = world.run_pods("train")
     world.kube.protected.update(pods)
     for name in ("idle", "train"):
@@ -406,36 +382,35 @@ def test_the_device_plugin_stays_while_pods_with_chips_are_on_a_node() -> None:
     assert world.kube.all("DaemonSet")
     for pod in pods:
         world.kube.finish_pod(pod)
-    world.wait_until(lambda: _is_gone(world))
+    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
     assert not world.kube.all("DaemonSet")
 
 
 def test_what_was_refused_before_the_delete_abandons_nothing() -> None:
     """Compute Engine obeys the delete, and the machines would cost money with nobody to delete them."""
-    world = _ready_world()
+    world = ready_world(topology="2x4")
     world.kube.annotate("train", names.ABANDON, "true")
-    world.cloud.world.change_settings({"denied_permissions": ["compute.instanceGroupManagers.get"]})
+    world.deny("compute.instanceGroupManagers.get")
     world.wait(1000.0)
-    world.cloud.world.change_settings({"denied_permissions": []})
-    world.delete_group("train")
-    world.wait_until(lambda: _is_gone(world))
+    world.deny()
+    world.take_down("train")
     world.check_nothing_left()
 
 
 def test_what_is_used_by_what_is_abandoned_goes_with_it() -> None:
     """Where only the machines cannot be deleted, Compute Engine does not delete their template either."""
-    world = _ready_world()
-    world.cloud.world.change_settings({"denied_permissions": ["compute.instanceGroupManagers.delete"]})
+    world = ready_world(topology="2x4")
+    world.deny("compute.instanceGroupManagers.delete")
     world.delete_group("train")
     world.wait(600.0)
     world.kube.annotate("train", names.ABANDON, "true")
-    world.wait_until(lambda: _is_gone(world))
+    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
     assert len(world.cloud.resources()) == 3
 
 
 def test_force_ends_no_work_of_a_group_that_nobody_deletes() -> None:
     """It is for a deletion; pods on the other machines of a slice that is made anew may save their work."""
-    world = _ready_world()
+    world = ready_world(topology="2x4")
     pods = world.run_pods("train")
     world.kube.protected.update(pods)
     world.kube.annotate("train", names.FORCE, "true")
@@ -444,38 +419,35 @@ def test_force_ends_no_work_of_a_group_that_nobody_deletes() -> None:
     assert names.FORCE not in world.message("train")
     world.wait(600.0)
     assert world.reason("train") == Reason.RECREATING
-    world.delete_group("train")
-    world.wait_until(lambda: _is_gone(world), within_seconds=600.0)
+    world.take_down("train", within_seconds=600.0)
 
 
 def test_a_group_that_nobody_deletes_abandons_nothing() -> None:
     """The calls of a slice that is made anew are refused for a while; all goes on when they are not."""
-    world = _ready_world()
+    world = ready_world(topology="2x4")
     world.kube.annotate("train", names.ABANDON, "true")
-    world.cloud.world.change_settings({"denied_permissions": ["compute.instanceGroupManagers.delete"]})
+    world.deny("compute.instanceGroupManagers.delete")
     world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
     world.wait(3600.0)
     assert len(world.kube.all(Kind.MANAGED_INSTANCE_GROUP)) == 1
     assert world.reason("train") == Reason.RECREATING
-    world.cloud.world.change_settings({"denied_permissions": []})
+    world.deny()
     world.wait_until(lambda: world.is_ready("train"))
-    world.delete_group("train")
-    world.wait_until(lambda: _is_gone(world))
+    world.take_down("train")
     assert not world.cloud.resources()
 
 
 @pytest.mark.parametrize("reports", [False, True])
 def test_why_a_slice_cannot_be_made_anew_is_told(*, reports: bool) -> None:
     """Also while a node of the machines that are gone still reports."""
-    world = _ready_world()
-    world.settings = replace(world.settings, startup_script=f"{world.settings.startup_script}\n# new")
-    world.restart()
+    world = ready_world(topology="2x4")
+    world.restart(startup_script=f"{world.settings.startup_script}\n# new")
     world.wait(60.0)
     lost, other = world.machines("train")
     if reports:
         world.cloud.on_stopped = lambda machine: None if machine.name == other.name else world.kube.stop(machine.name)
     permission = "compute.instanceTemplates.create"
-    world.cloud.world.change_settings({"denied_permissions": [permission]})
+    world.deny(permission)
     world.cloud.lose(lost, Loss.DELETED)
     reason = Reason.RECREATING if reports else Reason.REQUEST_REJECTED
     world.wait_until(
@@ -496,7 +468,7 @@ def test_a_token_that_is_refused_is_told() -> None:
     world.wait(600.0)
     assert world.process.writes["CreateToken"] - asked <= 2 * 10
     world.wait(2 * SETTINGS.join_seconds)
-    assert not _group(world).status.recreated_at
+    assert not world.group().status.recreated_at
     world.kube.refused_tokens = ""
     world.wait_until(lambda: world.is_ready("train"))
 
@@ -508,11 +480,14 @@ def _world_with_a_template_of_the_users(topology: str = "2x4") -> World:
         machine_type="ct6e-standard-4t",
         provisioning_model="STANDARD",
         on_host_maintenance="TERMINATE",
-        boot_disk=BootDisk(image="projects/project-1/global/images/tpu"),
-        subnetwork="regions/us-central1/subnetworks/default",
+        config=InstanceConfig(
+            machine_type="ct6e-standard-4t",
+            image="projects/project-1/global/images/tpu",
+            subnetwork="regions/us-central1/subnetworks/default",
+        ),
     )
     request_id = "00000000-0000-4000-8000-000000000001"
-    world.cloud.client.insert_template(Scope(project="project-1"), template, request_id=request_id)
+    world.cloud.client.insert(Scope(project="project-1"), template, request_id=request_id)
 
     def join(machine: MachineView) -> None:
         place = f"gce://project-1/{ZONE}/{machine.name}"
@@ -539,10 +514,10 @@ def _world_with_a_template_of_the_users(topology: str = "2x4") -> World:
 def test_a_restart_changes_nothing_about_a_group_with_a_template_of_its_users() -> None:
     """What the template is has to be read again; until then it is as it was."""
     world = _world_with_a_template_of_the_users()
-    status = _group(world).status
+    status = world.group().status
     world.restart()
     world.wait(60.0)
-    assert _group(world).status == status
+    assert world.group().status == status
     world.kube.change_node(world.machines("train")[0].name, ready=False)
     world.wait(120.0)
     world.restart()
@@ -550,24 +525,24 @@ def test_a_restart_changes_nothing_about_a_group_with_a_template_of_its_users() 
     assert took < SETTINGS.repair_after_seconds - 100.0
     world.restart()
     world.wait_until(lambda: world.is_ready("train"))
-    assert len(_group(world).status.recreated_at) == 1
+    assert len(world.group().status.recreated_at) == 1
 
 
 def test_a_template_of_the_users_that_cannot_be_read_is_told() -> None:
     """By a process that has never read it, too; the group stays whole meanwhile, and a node that goes then is lost."""
     world = _world_with_a_template_of_the_users()
-    before = _group(world).status
+    before = world.group().status
     permission = "compute.instanceTemplates.get"
-    world.cloud.world.change_settings({"denied_permissions": [permission]})
+    world.deny(permission)
     world.restart()
 
     def told() -> bool:
-        template = condition_of(_group(world).status.conditions, ConditionType.INSTANCE_TEMPLATE_READY)
+        template = condition_of(world.group().status.conditions, ConditionType.INSTANCE_TEMPLATE_READY)
         return template is not None and permission in template.message
 
     world.wait_until(told, within_seconds=120.0)
     assert world.is_ready("train")
-    assert _group(world).status.machines == before.machines
+    assert world.group().status.machines == before.machines
     world.kube.change_node(world.machines("train")[0].name, ready=False)
-    world.cloud.world.change_settings({"denied_permissions": []})
+    world.deny()
     world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST)

@@ -18,7 +18,6 @@ from provisioner.nodegroups.api.types import (
     Kind,
     ManagedInstanceGroup,
     ObjectMeta,
-    Owner,
     TpuNodeGroup,
     WorkloadPolicy,
 )
@@ -33,26 +32,12 @@ from provisioner.nodegroups.planning.round import begin_round
 from provisioner.nodegroups.planning.snapshot import Node, Pod, Request, Token
 from rehearsal.simulators.compute.records import Loss
 from tests.nodegroups.simulation.cloud import ZONE
-from tests.nodegroups.simulation.world import SETTINGS, World, make_group
+from tests.nodegroups.simulation.world import SETTINGS, World, make_group, ready_world
 
 pytestmark = pytest.mark.timeout(40)
 
 _MIG = Kind.MANAGED_INSTANCE_GROUP
 _POLICY = WorkloadPolicySpec(project="project-1", region="us-central1", accelerator_topology="4x4")
-
-
-def _ready_world() -> World:
-    world = World()
-    world.kube.create_group(make_group("train", topology="2x4"))
-    world.wait_until(lambda: world.is_ready("train"))
-    world.wait(60.0)
-    return world
-
-
-def _group(world: World, name: str = "train") -> TpuNodeGroup:
-    group = world.kube.group(name)
-    assert group is not None
-    return group
 
 
 def _put(world: World, kind: Kind, child: Child) -> tuple[str, str, str]:
@@ -67,15 +52,15 @@ def _ready(world: World, key: tuple[str, str, str]) -> Condition:
     return ready
 
 
-def _owner(group: TpuNodeGroup) -> Owner:
-    return Owner(kind=Kind.TPU_NODE_GROUP.value, name=group.meta.name, uid=group.meta.uid)
+def _owner(group: TpuNodeGroup) -> ObjectMeta:
+    return ObjectMeta(namespace="", name=group.meta.name, uid=group.meta.uid)
 
 
 @pytest.mark.parametrize("namespace", ["evil", "default"])
 def test_a_child_that_names_a_group_its_owner_does_not_touch_the_groups_nodes(namespace: str) -> None:
     """It gets machines of its own, and when it goes it takes these alone; nobody checks owners."""
-    world = _ready_world()
-    group = _group(world)
+    world = ready_world(topology="2x4")
+    group = world.group()
     [template] = world.kube.all(Kind.INSTANCE_TEMPLATE)
     own = ObjectMeta(namespace=namespace, name="own", uid="own")
     _put(world, Kind.INSTANCE_TEMPLATE, replace(template, meta=own, status=ResourceStatus()))
@@ -114,7 +99,7 @@ def test_the_name_of_a_groups_child_is_nobody_elses() -> None:
     """Whoever is first would keep the group from being made."""
     world = World()
     world.kube.create_group(make_group("train", topology="2x4"))
-    group = _group(world)
+    group = world.group()
     name = names.child_name(group.meta, Kind.WORKLOAD_POLICY)
     meta = ObjectMeta(namespace="evil", name=name, uid="evil", owner=_owner(group))
     key = _put(world, Kind.WORKLOAD_POLICY, WorkloadPolicy(meta=meta, spec=_POLICY))
@@ -125,7 +110,7 @@ def test_the_name_of_a_groups_child_is_nobody_elses() -> None:
 
 def test_a_managed_instance_group_of_another_namespace_holds_no_template() -> None:
     """It says that it uses it, and has no machine."""
-    world = _ready_world()
+    world = ready_world(topology="2x4")
     [template] = world.kube.all(Kind.INSTANCE_TEMPLATE)
     spec = ManagedInstanceGroupSpec(
         project="project-9", location=ZONE, instance_template=template.status.url, target_size=1
@@ -133,15 +118,14 @@ def test_a_managed_instance_group_of_another_namespace_holds_no_template() -> No
     finalizers = (names.CHILD_FINALIZERS[_MIG],)
     meta = ObjectMeta(namespace="evil", name="holds", uid="holds", finalizers=finalizers)
     _put(world, _MIG, ManagedInstanceGroup(meta=meta, spec=spec))
-    world.delete_group("train")
-    world.wait_until(lambda: world.kube.group("train") is None, within_seconds=600.0)
+    world.take_down("train", within_seconds=600.0)
     assert not world.cloud.resources()
 
 
 @pytest.mark.parametrize("own", ["a managed instance group", "a group"])
 def test_the_template_and_the_policy_of_a_group_of_another_namespace_are_not_used(own: str) -> None:
     """Their names follow from those of nodes, and Compute Engine would delete neither while something uses it."""
-    world = _ready_world()
+    world = ready_world(topology="2x4")
     [template], [policy] = world.kube.all(Kind.INSTANCE_TEMPLATE), world.kube.all(Kind.WORKLOAD_POLICY)
     meta = ObjectMeta(namespace="evil", name="hold", uid="hold")
     keys = []
@@ -166,8 +150,7 @@ def test_the_template_and_the_policy_of_a_group_of_another_namespace_are_not_use
     for key in keys:
         assert _ready(world, key).reason == Reason.NOT_ALLOWED
         assert "of another namespace" in _ready(world, key).message
-    world.delete_group("train")
-    world.wait_until(lambda: world.kube.group("train") is None, within_seconds=600.0)
+    world.take_down("train", within_seconds=600.0)
     assert not world.cloud.resources()
 
 
@@ -181,22 +164,20 @@ def _orphan(world: World) -> None:
 def test_a_child_without_its_owner_counts_and_goes_with_its_group() -> None:
     """As after kubectl delete --cascade=orphan: whose it is, its name and the mark of its resource say."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=2))
-    world.kube.create_group(make_group("train", topology="2x4"))
-    world.wait_until(lambda: world.is_ready("train"))
+    world.make("train", topology="2x4")
     _orphan(world)
     world.kube.create_group(make_group("more", topology="2x4"))
     world.wait(60.0)
     assert world.reason("more") == Reason.NOT_ALLOWED
-    world.delete_group("train")
-    world.wait_until(lambda: world.kube.group("train") is None, within_seconds=600.0)
+    world.take_down("train", within_seconds=600.0)
     assert not world.machines("train")
     world.wait_until(lambda: world.is_ready("more"))
 
 
 def test_a_child_without_its_owner_goes_where_its_group_is_gone() -> None:
-    world = _ready_world()
+    world = ready_world(topology="2x4")
     _orphan(world)
-    group = _group(world)
+    group = world.group()
     world.delete_group("train")
     _put(world, Kind.TPU_NODE_GROUP, replace(group, meta=replace(group.meta, finalizers=())))
     world.delete_group("train")
@@ -212,7 +193,7 @@ def test_a_child_without_its_owner_goes_where_its_group_is_gone() -> None:
 
 def test_a_node_with_the_provider_id_of_anothers_machine_gets_nothing_of_it() -> None:
     """The node that has the machine's name is the machine's."""
-    world = _ready_world()
+    world = ready_world(topology="2x4")
     genuine = world.kube.all("Node")[0]
     forged = Node(
         name="zzz", uid="zzz", provider_id=genuine.provider_id, ready=True, capacity_chips=4, allocatable_chips=4
@@ -226,15 +207,14 @@ def test_a_node_with_the_provider_id_of_anothers_machine_gets_nothing_of_it() ->
 
 def test_a_node_of_another_name_takes_no_machines_place() -> None:
     """Also where the machine's own node has not registered: the slice waits for that one, and goes without it."""
-    world = _ready_world()
+    world = ready_world(topology="2x4")
     genuine = world.kube.all("Node")[0]
     world.kube.drop_node(genuine.name)
     forged = replace(genuine, name="zzz", uid="zzz")
     world.kube._put(("Node", "", "zzz"), forged)
     world.kube.add_pod(Pod(namespace="evil", name="zzz", uid="zzz", node="zzz", chips=4))
     world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST, within_seconds=60.0)
-    world.delete_group("train")
-    world.wait_until(lambda: world.kube.group("train") is None, within_seconds=600.0)
+    world.take_down("train", within_seconds=600.0)
     assert [node.name for node in world.kube.all("Node")] == ["zzz"]
     assert not world.kube.objects["Node", "", "zzz"].unschedulable
 
@@ -253,8 +233,8 @@ def test_a_node_of_another_name_takes_no_machines_place() -> None:
 )
 def test_a_node_with_the_labels_of_a_group_elsewhere_does_not_keep_it(provider_id: str) -> None:
     """A kubelet may set them on itself, and undo what is done to its node."""
-    world = _ready_world()
-    labels = names.group_labels(_group(world).meta)
+    world = ready_world(topology="2x4")
+    labels = names.group_labels(world.group().meta)
     machine = world.machines("train")[0]
     provider_id = provider_id.replace("MACHINE", machine.name).replace("MANAGER", machine.group)
     name = "zzz" if provider_id.endswith(machine.name) else provider_id.rpartition("/")[2] or "zzz"
@@ -262,8 +242,7 @@ def test_a_node_with_the_labels_of_a_group_elsewhere_does_not_keep_it(provider_i
     world.kube._put(key, Node(name=name, uid="zzz", provider_id=provider_id, labels=labels, ready=True))
     world.kube.add_pod(Pod(namespace="evil", name="zzz", uid="zzz", node=name, chips=4))
     world.kube.protected.add("zzz")
-    world.delete_group("train")
-    world.wait_until(lambda: world.kube.group("train") is None, within_seconds=600.0)
+    world.take_down("train", within_seconds=600.0)
     assert not world.kube.objects[key].unschedulable
 
 
@@ -322,8 +301,7 @@ def test_what_is_of_a_project_that_is_not_allowed_is_not_used(changes: dict[str,
     assert world.reason("train") == Reason.NOT_ALLOWED
     assert f"{words} " in world.message("train")
     assert not [each for each in world.cloud.resources() if "template" in each.name]
-    world.delete_group("train")
-    world.wait_until(lambda: world.kube.group("train") is None)
+    world.take_down("train")
 
 
 @pytest.mark.parametrize(
@@ -347,16 +325,14 @@ def test_what_is_of_google_or_of_the_project_itself_may_be_used(config: dict[str
 def test_machines_of_a_namespace_are_limited_and_come_when_there_is_room() -> None:
     """Also those of objects by hand; what is made stays, whatever the setting becomes."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=5))
-    world.kube.create_group(make_group("first", topology="4x4"))
-    world.wait_until(lambda: world.is_ready("first"))
+    world.make("first", topology="4x4")
     world.kube.create_group(make_group("second", topology="4x4"))
     world.wait(60.0)
     assert world.reason("second") == Reason.NOT_ALLOWED
     assert "namespace default may have 5, and 4 are taken" in world.message("second")
     world.delete_group("first")
     world.wait_until(lambda: world.is_ready("second"))
-    world.settings = replace(world.settings, machines_per_namespace=1)
-    world.restart()
+    world.restart(machines_per_namespace=1)
     world.wait(300.0)
     assert world.is_ready("second")
 
@@ -379,10 +355,7 @@ def test_a_status_that_says_that_it_is_made_goes_round_no_limit() -> None:
 
 def test_a_slice_that_is_made_anew_keeps_its_room() -> None:
     """Its managed instance group is away meanwhile, and then younger than those that wait."""
-    world = World(settings=replace(SETTINGS, machines_per_namespace=5))
-    world.kube.create_group(make_group("running"))
-    world.wait_until(lambda: world.is_ready("running"))
-    world.wait(60.0)
+    world = ready_world("running", settings=replace(SETTINGS, machines_per_namespace=5))
     world.kube.create_group(make_group("waiting"))
     world.wait(60.0)
     world.cloud.lose(world.machines("running")[0], Loss.DELETED)
@@ -394,21 +367,17 @@ def test_a_slice_that_is_made_anew_keeps_its_room() -> None:
 @pytest.mark.parametrize("refused", ["its template", "itself"])
 def test_a_slice_that_cannot_be_made_anew_keeps_no_room(refused: str) -> None:
     """What refuses it may do so for ever."""
-    world = World(settings=replace(SETTINGS, machines_per_namespace=5))
-    world.kube.create_group(make_group("running"))
-    world.wait_until(lambda: world.is_ready("running"))
-    world.wait(60.0)
+    world = ready_world("running", settings=replace(SETTINGS, machines_per_namespace=5))
     world.kube.create_group(make_group("waiting"))
     # The template is made anew with the slice.
-    world.settings = replace(world.settings, startup_script=f"{world.settings.startup_script}\n# new")
-    world.restart()
+    world.restart(startup_script=f"{world.settings.startup_script}\n# new")
     world.wait(60.0)
     world.cloud.fail(Kind.INSTANCE_TEMPLATE, "INVALID_USAGE", "The image was deleted.")
     world.cloud.lose(world.machines("running")[0], Loss.DELETED)
     if refused == "itself":
         world.wait_until(lambda: not world.machines("running"), within_seconds=3600.0)
         world.cloud.mend(Kind.INSTANCE_TEMPLATE)
-        running = _group(world, "running")
+        running = world.group("running")
         spec = replace(running.spec, project="secret")
         world.kube._put((Kind.TPU_NODE_GROUP, "default", "running"), replace(running, spec=spec))
     world.wait_until(lambda: world.is_ready("waiting"), within_seconds=3600.0)
@@ -438,8 +407,7 @@ def test_what_can_never_be_made_takes_no_turn() -> None:
     _put(world, _MIG, ManagedInstanceGroup(meta=meta, spec=spec))
     world.wait(60.0)
     assert "16 machines are more than namespace default may have" in world.message("huge")
-    world.kube.create_group(make_group("small", topology="2x4"))
-    world.wait_until(lambda: world.is_ready("small"))
+    world.make("small", topology="2x4")
 
 
 def test_what_compute_engine_refuses_has_its_turn_after_those_of_others() -> None:
@@ -487,8 +455,7 @@ def test_what_may_have_been_made_counts_until_it_is_read() -> None:
 def test_a_status_that_says_that_it_is_made_takes_no_turn_from_what_is() -> None:
     """Machines that are there are counted by what was read of them."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=5))
-    world.kube.create_group(make_group("train"))
-    world.wait_until(lambda: world.is_ready("train"))
+    world.make("train")
     [template] = world.kube.all(Kind.INSTANCE_TEMPLATE)
     spec = ManagedInstanceGroupSpec(
         project="project-1", location=ZONE, instance_template=template.status.url, target_size=5
@@ -505,8 +472,8 @@ def test_a_status_that_says_that_it_is_made_takes_no_turn_from_what_is() -> None
 
 def test_a_status_makes_no_node_of_another_group_ones_own() -> None:
     """Who may write a status could have the nodes of others deleted."""
-    world = _ready_world()
-    group = _group(world)
+    world = ready_world(topology="2x4")
+    group = world.group()
     other = replace(group, meta=replace(group.meta, name="other", uid="another"))
     round_ = begin_round(world.kube.snapshot(frozenset()), world.process.memory, SETTINGS, world.stage.wall())
     assert other.status.machines
@@ -520,14 +487,13 @@ def test_a_group_that_is_deleted_while_it_waits_for_capacity_is_gone_at_once() -
     world.kube.create_group(make_group("train"))
     world.wait_until(lambda: world.reason("train") == Reason.INSTANCES_CREATION_FAILED)
     world.wait(600.0)
-    world.delete_group("train")
-    world.wait_until(lambda: world.kube.group("train") is None, within_seconds=300.0)
+    world.take_down("train", within_seconds=300.0)
     world.check_nothing_left()
 
 
 def test_what_was_listed_of_a_group_that_is_somebody_elses_by_now_is_nobodys() -> None:
     """Its nodes are not marked, and the group says whose it is."""
-    world = _ready_world()
+    world = ready_world(topology="2x4")
     [manager] = world.kube.all(_MIG)
     memory = world.process.memory
     known = memory.resources[manager.meta.uid]
@@ -573,7 +539,7 @@ def test_the_tokens_of_all_groups_leave_room_in_the_configmap_that_is_signed_for
 
 def test_a_node_that_reports_without_its_machine_goes_by_force() -> None:
     """Whoever has copied its kubelet's certificate can report for it from anywhere."""
-    world = _ready_world()
+    world = ready_world(topology="2x4")
     name = min(machine.name for machine in world.machines("train"))
     world.cloud.on_stopped = lambda _machine: None
     world.delete_group("train")

@@ -16,9 +16,9 @@ from google.api_core import exceptions as api_exceptions
 
 from provisioner.model.capacity import FailureKind
 from provisioner.nodegroups.api.types import Kind
+from provisioner.nodegroups.compute import records
 from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.nodegroups.compute.protocol import ComputeError
-from provisioner.nodegroups.compute.records import Manager, ResourcePolicy, Template
 from provisioner.nodegroups.planning.calls import (
     Call,
     Delete,
@@ -46,6 +46,11 @@ _METHODS = {
     Kind.WORKLOAD_POLICY: "resourcePolicies",
     Kind.INSTANCE_TEMPLATE: "instanceTemplates",
     Kind.MANAGED_INSTANCE_GROUP: "instanceGroupManagers",
+}
+_SORTS: dict[Kind, type[records.Resource]] = {
+    Kind.WORKLOAD_POLICY: records.ResourcePolicy,
+    Kind.INSTANCE_TEMPLATE: records.Template,
+    Kind.MANAGED_INSTANCE_GROUP: records.Manager,
 }
 
 
@@ -89,8 +94,7 @@ class Cloud:
         target, client = call.target, self.client
         match call:
             case Read():
-                get = (client.get_policy, client.get_template, client.get_manager)
-                return get[list(_METHODS).index(target.kind)](target.scope, target.name)
+                return client.get(_SORTS[target.kind], target.scope, target.name)
             case ListMachines():
                 return client.list_managed_instances(target.scope, target.name)
             case Poll():
@@ -105,17 +109,11 @@ class Cloud:
                     fingerprint=call.fingerprint,
                     request_id=call.request_id,
                 )
-            case Insert(resource=ResourcePolicy() as policy):
-                return client.insert_policy(target.scope, policy, request_id=call.request_id)
-            case Insert(resource=Template() as template):
-                return client.insert_template(target.scope, template, request_id=call.request_id)
-            case Insert(resource=Manager() as manager):
-                return client.insert_manager(target.scope, manager, request_id=call.request_id)
+            case Insert():
+                return client.insert(target.scope, call.resource, request_id=call.request_id)
             case Delete():
                 self._tell_of_delete(target)
-                delete = (client.delete_policy, client.delete_template, client.delete_manager)
-                delete_it = delete[list(_METHODS).index(target.kind)]
-                return delete_it(target.scope, target.name, request_id=call.request_id)
+                return client.delete(_SORTS[target.kind], target.scope, target.name, request_id=call.request_id)
 
     # --- what there is
 
@@ -166,15 +164,18 @@ class Cloud:
     def hold(self, target: Target) -> None:
         """Let somebody else have a workload policy of a name."""
         self._foreign += 1
-        policy = ResourcePolicy(name=target.name, topology="4x4")
-        self.client.insert_policy(target.scope, policy, request_id=f"00000000-0000-4000-8000-{self._foreign:012d}")
+        policy = records.ResourcePolicy(name=target.name, topology="4x4")
+        self.client.insert(target.scope, policy, request_id=f"00000000-0000-4000-8000-{self._foreign:012d}")
 
     def release(self, target: Target) -> None:
         """Let them delete it."""
         self._foreign += 1
         try:
-            self.client.delete_policy(
-                target.scope, target.name, request_id=f"00000000-0000-4000-8000-{self._foreign:012d}"
+            self.client.delete(
+                records.ResourcePolicy,
+                target.scope,
+                target.name,
+                request_id=f"00000000-0000-4000-8000-{self._foreign:012d}",
             )
         except ComputeError as error:
             # Where creates failed just then it was never made. That nobody else deletes it is seen to elsewhere.

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from provisioner.model.writes import WriteFailure
-from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta, TpuNodeGroup
+from provisioner.nodegroups.api.types import Child, Kind, Record, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.bootstrap.tokens import Token
 from provisioner.nodegroups.planning.snapshot import Cluster, DevicePlugin, Node, Pod, Request, Snapshot
@@ -247,17 +247,17 @@ class Kube:
             case CreateChild():
                 self._create_child(write)
             case DeleteChild():
-                key = (write.kind, write.meta.namespace, write.meta.name)
+                key = _key_of(write.record)
                 found = self.objects.get(key)
-                if found is not None and found.meta.uid != write.meta.uid:
+                if found is not None and found.meta.uid != write.record.meta.uid:
                     raise Declined(WriteFailure.CONFLICT)
                 self.delete(key)
             case SetFinalizers():
-                key, found = self._checked(write.kind, write.meta)
+                key, found = self._checked(write.record)
                 self._put(key, replace(found, meta=replace(found.meta, finalizers=write.finalizers)))
                 self._collect(key)
             case PatchStatus():
-                key, found = self._checked(write.kind, write.meta)
+                key, found = self._checked(write.record)
                 self._put(key, replace(found, status=write.new))
             case PatchNode():
                 self._patch_node(write)
@@ -276,19 +276,19 @@ class Kube:
             case DeleteDevicePlugin():
                 self._drop(("DaemonSet", "", "plugin"))
 
-    def _checked(self, kind: Kind, meta: ObjectMeta) -> tuple[Key, Any]:
-        key = (kind, meta.namespace, meta.name)
+    def _checked(self, record: Record) -> tuple[Key, Any]:
+        key, meta = _key_of(record), record.meta
         found = self.objects.get(key)
         if found is None or (found.meta.uid, found.meta.resource_version) != (meta.uid, meta.resource_version):
             raise Declined(WriteFailure.CONFLICT)
         return key, found
 
     def _create_child(self, write: CreateChild) -> None:
-        key = (write.kind, write.child.meta.namespace, write.child.meta.name)
+        key = _key_of(write.record)
         if key not in self.objects:
             uid, created_at = f"uid-{next(self._numbers)}", self.stage.wall()
-            meta = replace(write.child.meta, uid=uid, generation=1, created_at=created_at)
-            self._put(key, replace(write.child, meta=meta))
+            meta = replace(write.record.meta, uid=uid, generation=1, created_at=created_at)
+            self._put(key, replace(write.record, meta=meta))
 
     def _patch_node(self, write: PatchNode) -> None:
         if self.refused_nodes:
@@ -409,6 +409,10 @@ class Kube:
 
     def _collect_orphan(self, kind: Kind, child: Child) -> None:
         self.delete((kind, child.meta.namespace, child.meta.name))
+
+
+def _key_of(record: Record) -> Key:
+    return (record.kind, record.meta.namespace, record.meta.name)
 
 
 def _told(write: Write) -> str:

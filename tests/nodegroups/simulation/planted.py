@@ -14,16 +14,14 @@ from provisioner.nodegroups.api import conditions, names
 from provisioner.nodegroups.bootstrap import approval
 from provisioner.nodegroups.planning import (
     answers,
-    backoff,
-    desired,
-    drain,
+    group,
     joining,
+    manager,
     nodes,
     repair,
     snapshot,
     teardown,
 )
-from provisioner.nodegroups.planning.manager import ManagerRules
 from tests.support.simulations.bugs import Bug, always
 
 
@@ -51,8 +49,8 @@ def _latest_transition(original: Any) -> Any:
 
 
 def _without_proof(original: Any) -> Any:
-    def hold(manager: Any, known: Any, target: Any, round_: Any) -> Any:
-        return replace(original(manager, known, target, round_), message="", proof=None)
+    def hold(child: Any, known: Any, target: Any, round_: Any) -> Any:
+        return replace(original(child, known, target, round_), condition=None, proof=None)
 
     return hold
 
@@ -63,8 +61,7 @@ def _without_attempts(original: Any) -> Any:
 
 def _cordoned_by_taint(original: Any) -> Any:
     def cordon(node: Any, labels: Any) -> Any:
-        proposed = original(node, labels)
-        return replace(proposed, write=replace(proposed.write, cordon=False))
+        return replace(original(node, labels), cordon=False)
 
     return cordon
 
@@ -74,19 +71,19 @@ def _without_recreating_first(_original: Any) -> Any:
 
 
 BUGS = (
-    Bug(name="failures-are-latched", at=(backoff, "failed"), mutate=_latched),
+    Bug(name="failures-are-latched", at=(answers, "failed"), mutate=_latched),
     Bug(
         name="forgotten-operations-are-awaited",
         at=(answers, "_polled"),
         mutate=_waiting_for_forgotten_operations,
         search_from=3,
     ),
-    Bug(name="cordon-without-unschedulable", at=(drain, "_cordon"), mutate=_cordoned_by_taint),
+    Bug(name="cordon-without-unschedulable", at=(manager, "_cordon"), mutate=_cordoned_by_taint),
     Bug(name="ready-goes-stale", at=(repair, "find_loss"), mutate=always(None)),
     Bug(name="tokens-stay-in-metadata", at=(joining, "_clean"), mutate=always(None), search_from=2),
-    Bug(name="defaults-are-differences", at=(desired, "differs"), mutate=always(True)),
+    Bug(name="defaults-are-differences", at=(group, "differs"), mutate=always(True)),
     Bug(name="transitions-are-rewritten", at=(conditions, "with_condition"), mutate=_latest_transition, search_from=1),
-    Bug(name="machines-go-under-work", at=(drain, "drain"), mutate=_without_proof, search_from=1),
+    Bug(name="machines-go-under-work", at=(manager, "drain"), mutate=_without_proof, search_from=1),
     Bug(name="one-request-id-for-all-attempts", at=(names, "request_id"), mutate=_without_attempts, search_from=15),
     Bug(
         name="lost-calls-are-awaited",
@@ -102,7 +99,7 @@ BUGS = (
     ),
     Bug(name="nodes-are-left", at=(nodes, "left_over"), mutate=always(())),
     Bug(name="tokens-are-left", at=(teardown, "_delete_nodes"), mutate=always(None)),
-    Bug(name="machines-are-not-listed-again", at=(ManagerRules, "settled_seconds"), mutate=lambda _: 1.0),
+    Bug(name="machines-are-not-listed-again", at=(manager.ManagerRules, "settled_seconds"), mutate=lambda _: 1.0),
     Bug(name="recreating-is-not-told-first", at=(repair, "recreating"), mutate=_without_recreating_first),
     Bug(name="lost-writes-are-awaited", at=(writes, "LOST_SECONDS"), mutate=lambda _: 1e9, search_from=12),
     Bug(

@@ -20,10 +20,11 @@ from provisioner.nodegroups.planning.calls import (
     Proof,
     SetMetadata,
 )
+from provisioner.nodegroups.planning.decide import Plan
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.plan import Crashed, Event, Plan
-from provisioner.nodegroups.planning.settings import PlanningSettings
-from provisioner.nodegroups.planning.writes import Write, WriteAnswer
+from provisioner.nodegroups.planning.snapshot import PlanningSettings
+from provisioner.nodegroups.planning.units import Crashed
+from provisioner.nodegroups.planning.writes import Event, Write, WriteAnswer
 from tests.nodegroups.simulation.cloud import Cloud
 from tests.nodegroups.simulation.cluster import Declined, Kube
 from tests.support.simulations.stage import Stage
@@ -97,7 +98,7 @@ class Process:
             self.memory = answers.fold(self.memory, answer)
         now = self.stage.wall()
         snapshot = self.kube.snapshot(frozenset(self.live))
-        last = self.last_plan.derived if self.last_plan is not None else None
+        last = self.last_plan.units if self.last_plan is not None else {}
         plan = deciding.decide(snapshot, self.memory, self.settings, now, last)
         self.memory, self.last_plan = plan.memory, plan
         self.events.extend(plan.events)

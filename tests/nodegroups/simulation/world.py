@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import ConditionStatus, ConditionType, condition_of
 from provisioner.nodegroups.api.specs import BootstrapConfig, InstanceConfig, TpuNodeGroupSpec
 from provisioner.nodegroups.api.types import Kind, ObjectMeta, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata
-from provisioner.nodegroups.planning.settings import PlanningSettings
-from provisioner.nodegroups.planning.snapshot import Pod
+from provisioner.nodegroups.planning.snapshot import PlanningSettings, Pod
 from rehearsal.simulators.compute.records import MachineView, Resource
 from tests.nodegroups.simulation.cloud import ZONE, Cloud
 from tests.nodegroups.simulation.cluster import FACTS, Kube
@@ -74,9 +75,10 @@ class World:
 
     # --- the process
 
-    def restart(self) -> None:
-        """Kill the process, and start another."""
+    def restart(self, **settings: Any) -> None:
+        """Kill the process, and start another, with these settings changed."""
         self.stage.note("world", "restarts the process")
+        self.settings = replace(self.settings, **settings)
         self.process.kill()
         self.process = self._start()
 
@@ -98,6 +100,27 @@ class World:
         self.stage.after(self.stage.rng.uniform(0.5, 5.0), start)
 
     # --- what there is
+
+    def make(self, *names: str, **spec: Any) -> None:
+        """Create groups, and let time pass until they are ready."""
+        for name in names:
+            self.kube.create_group(make_group(name, **spec))
+        self.wait_until(lambda: all(self.is_ready(name) for name in names))
+
+    def take_down(self, name: str, *, within_seconds: float = 1800.0) -> None:
+        """Ask for the deletion of a group, and let time pass until it is gone."""
+        self.delete_group(name)
+        self.wait_until(lambda: self.kube.group(name) is None, within_seconds=within_seconds)
+
+    def deny(self, *permissions: str) -> None:
+        """Let these permissions be missing, and no others."""
+        self.cloud.world.change_settings({"denied_permissions": permissions})
+
+    def group(self, name: str = "train") -> TpuNodeGroup:
+        """Return a group that is there."""
+        group = self.kube.group(name)
+        assert group is not None
+        return group
 
     def is_ready(self, name: str) -> bool:
         """Whether a group says that it is ready."""
@@ -183,3 +206,11 @@ class World:
     def _expire_tokens(self) -> None:
         self.kube.expire_tokens()
         self.stage.after(60.0, self._expire_tokens)
+
+
+def ready_world(*names: str, settings: PlanningSettings = SETTINGS, **spec: Any) -> World:
+    """Return a world with groups that have been ready for a while."""
+    world = World(settings=settings)
+    world.make(*(names or ("train",)), **spec)
+    world.wait(60.0)
+    return world

@@ -27,7 +27,7 @@ from provisioner.model.capacity import (
     PoolName,
     PoolStatus,
 )
-from provisioner.nodegroups.api.parse import parse_group
+from provisioner.nodegroups.api.parse import parse
 from provisioner.nodegroups.api.types import API_VERSION, Kind, TpuNodeGroup
 from provisioner.settings import Settings
 from provisioner.slices.supplier import Blocked, PoolRules, SupplierError
@@ -70,7 +70,7 @@ class NodeGroupSupplier:
             name, version = _identity(raw)
             try:
                 known = before.get(name)
-                group = known[1] if known is not None and version and known[0] == version else parse_group(raw)
+                group = known[1] if known is not None and version and known[0] == version else parse(TpuNodeGroup, raw)
             except kube.MalformedObject:
                 pools.append(NodePool(name=PoolName(name), status=PoolStatus.UNKNOWN))
                 continue
@@ -138,7 +138,7 @@ class NodeGroupSupplier:
     def _read(self, name: PoolName) -> TpuNodeGroup:
         with _call(f"get of TPUNodeGroup {name!r}", Call.READ):
             raw = self.api.get(self._path(name), timeouts=_HALF)
-        return parse_group(raw)
+        return parse(TpuNodeGroup, raw)
 
     def _pool(self, group: TpuNodeGroup) -> NodePool:
         return pool_of(group, self.clock(), capacity_wait_seconds=self.settings.capacity_wait_seconds)

@@ -9,7 +9,8 @@ import pytest
 
 from provisioner.kube.quantities import format_time
 from provisioner.model.capacity import FailureKind, PoolStatus
-from provisioner.nodegroups.api.parse import parse_group
+from provisioner.nodegroups.api.parse import parse
+from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.slices.suppliers.nodegroup.translate import Progress, progress_of
 from tests.support.clock import NOW
 from tests.support.nodegroup_controller import SPEC
@@ -61,7 +62,7 @@ def progress(
     metadata = {"namespace": "slices", "name": "slice", "uid": "1", "creationTimestamp": at}
     status = {"conditions": conditions, "recreations": [at] * recreations}
     raw = {"metadata": metadata | ({"deletionTimestamp": at} if deleting else {}), "spec": spec, "status": status}
-    return progress_of(parse_group(raw), NOW, capacity_wait_seconds=WAIT_SECONDS)
+    return progress_of(parse(TpuNodeGroup, raw), NOW, capacity_wait_seconds=WAIT_SECONDS)
 
 
 READY = [condition("ManagedInstanceGroupReady", "Ready"), condition("Ready", "Ready")]
@@ -213,5 +214,5 @@ def test_names_of_users_decide_nothing() -> None:
             )
         },
     }
-    found = progress_of(parse_group(raw), NOW, capacity_wait_seconds=WAIT_SECONDS)
+    found = progress_of(parse(TpuNodeGroup, raw), NOW, capacity_wait_seconds=WAIT_SECONDS)
     assert found == Progress(PoolStatus.PROVISIONING)

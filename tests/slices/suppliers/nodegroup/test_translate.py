@@ -19,8 +19,9 @@ from provisioner.model.capacity import (
     expected_pool,
 )
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.parse import parse_group
+from provisioner.nodegroups.api.parse import parse
 from provisioner.nodegroups.api.shape import resolve
+from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.slices.planning.ownership import is_ours
 from provisioner.slices.suppliers.nodegroup.node_labels import DERIVED, derived_labels, expected_node
 from provisioner.slices.suppliers.nodegroup.translate import group_document, pool_of
@@ -60,7 +61,7 @@ def made(request: NodePoolRequest) -> dict[str, Any]:
 
 def pool(raw: dict[str, Any]) -> NodePool:
     """Return the pool that a group is."""
-    return pool_of(parse_group(raw), NOW, capacity_wait_seconds=600.0)
+    return pool_of(parse(TpuNodeGroup, raw), NOW, capacity_wait_seconds=600.0)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_a_group_is_the_pool_that_was_asked_for(changes: dict[str, Any]) -> None
     """And the API of node groups takes it: every rule of its schema, its names and its shapes."""
     request = replace(REQUEST, **changes)
     raw = made(request)
-    group = parse_group(raw)
+    group = parse(TpuNodeGroup, raw)
     assert names.group_name_problem(request.name) == ""
     assert resolve(group.spec, request.machine_type).node_count == request.hosts
     assert pool(raw) == expected_pool(request)
