@@ -18,11 +18,9 @@ from math import inf
 from typing import Protocol
 
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning.guard import Guard
 from provisioner.partitions.planning.placing import SOON_SECONDS, schedule
-from provisioner.partitions.planning.queue import Candidate, Wait
-from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.partitions.planning.supply import Holder, SiteSupply
+from provisioner.partitions.planning.queue import Candidate, Holder, SiteSupply, Wait
+from provisioner.partitions.planning.round import Guard, PlanningSettings
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _SETTINGS = PlanningSettings()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from provisioner.partitions import handover
+from provisioner.partitions import names
 
 #: Longer than the API takes for any answer; and nobody gives up before one can be there.
 _TIMEOUT_SECONDS, _SHORTEST_SECONDS = 40.0, 1.0
@@ -182,7 +182,7 @@ def sender(server: str, ca_file: str | None = None) -> Send:
     def exchange(connection: http.client.HTTPConnection, token: str, body: bytes) -> Reply:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "Connection": "close"}
         try:
-            connection.request("POST", handover.ROOT, body, headers)
+            connection.request("POST", names.ROOT, body, headers)
             answer = connection.getresponse()
             return Reply(
                 status=answer.status,

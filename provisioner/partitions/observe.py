@@ -19,12 +19,12 @@ from provisioner.kube.protocol import Timeouts
 from provisioner.kube.watches import UNFINISHED, doubt_of
 from provisioner.model.capacity import Failure
 from provisioner.partitions import names
-from provisioner.partitions.demand import Pod, Server
+from provisioner.partitions.demand import Pod, Server, parse_pod
 from provisioner.partitions.planning.calls import CallAnswer, ReadServer, SaveLedger, WriteAnswer
 from provisioner.partitions.planning.ledger import Ledger, ledger_of, of_cluster
-from provisioner.partitions.planning.snapshot import Reading, ServerView, Snapshot
-from provisioner.partitions.reading import parse_pod
-from provisioner.partitions.store import LedgerStore
+from provisioner.partitions.planning.round import ServerView, Snapshot
+from provisioner.partitions.vipu.protocol import Reading
+from provisioner.partitions.writing import LedgerStore
 from provisioner.runtime.clock import shifted
 
 _log = structlog.get_logger(__name__)

@@ -23,7 +23,7 @@ from provisioner.partitions.admission.injection import (
     Settings,
 )
 from provisioner.partitions.admission.review import review_pod
-from provisioner.partitions.reading import parse_pod
+from provisioner.partitions.demand import parse_pod
 from tests.support.patches import apply_patch
 
 Json = dict[str, Any]

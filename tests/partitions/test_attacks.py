@@ -8,7 +8,7 @@ import pytest
 
 from provisioner.partitions import names
 from provisioner.partitions.planning.ledger import encode, ledger_of
-from provisioner.partitions.vipu.records import PartitionState
+from provisioner.partitions.vipu.protocol import PartitionState
 from tests.support.partitions import CLUSTER_UID, SERVER, SYSTEM, Controller, FakeVipu, partition
 
 LEDGER = f"/api/v1/namespaces/{SYSTEM}/configmaps/{names.LEDGER_CONFIGMAP_NAME}"

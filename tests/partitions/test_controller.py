@@ -8,9 +8,9 @@ import structlog
 from provisioner.kube import errors
 from provisioner.model.capacity import FailureKind
 from provisioner.partitions import names
-from provisioner.partitions.planning import answers
+from provisioner.partitions.planning import memory as remembering
 from provisioner.partitions.planning.ledger import ledger_of
-from provisioner.partitions.vipu.records import PartitionState
+from provisioner.partitions.vipu.protocol import PartitionState
 from tests.support.partitions import NAMESPACE, SERVER, SYSTEM, Controller, partition
 
 LEDGER = f"/api/v1/namespaces/{SYSTEM}/configmaps/{names.LEDGER_CONFIGMAP_NAME}"
@@ -64,7 +64,7 @@ def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(
 
     controller.rounds(_ROUNDS)
     controller.create_pod("first", size=1)
-    monkeypatch.setattr(answers, broken, crashing)
+    monkeypatch.setattr(remembering, broken, crashing)
     with structlog.testing.capture_logs() as logs:
         controller.rounds(_ROUNDS)
         controller.create_pod("second", size=1)

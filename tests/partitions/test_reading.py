@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from provisioner.kube.fields import UNKNOWN_TIME, MalformedObject
 from provisioner.partitions import names
-from provisioner.partitions.demand import Pod, Server
-from provisioner.partitions.reading import parse_pod
+from provisioner.partitions.demand import Pod, Server, parse_pod
 
 _KEY = "ipu.example.com/pod"
 _ONE = Server(host="vipu-1", port=8090, node_selector=(_KEY, "1"))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.partitions import names, request
+from provisioner.partitions import demand, names
 
 _VALUES = st.one_of(st.text(max_size=200), st.integers(-5, 500).map(str), st.none(), st.integers(), st.booleans())
 
@@ -25,7 +25,7 @@ _VALUES = st.one_of(st.text(max_size=200), st.integers(-5, 500).map(str), st.non
     ],
 )
 def test_a_size_is_read(annotations: dict[str, str], want: int | None) -> None:
-    assert request.read_size(annotations, largest=64) == want
+    assert demand.read_size(annotations, largest=64) == want
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_a_size_is_read(annotations: dict[str, str], want: int | None) -> None:
     ],
 )
 def test_what_is_wrong_is_said(annotations: dict[str, Any], words: list[str]) -> None:
-    with pytest.raises(request.Wrong) as caught:
-        request.read_size(annotations, largest=64)
+    with pytest.raises(demand.Wrong) as caught:
+        demand.read_size(annotations, largest=64)
     for word in words:
         assert word in str(caught.value)
 
@@ -64,8 +64,8 @@ def test_what_is_wrong_is_said(annotations: dict[str, Any], words: list[str]) ->
 def test_whatever_is_written_there_is_a_size_or_a_short_sentence(annotations: dict[str, Any], largest: int) -> None:
     size, sentence = 1, "."
     try:
-        size = request.read_size(annotations, largest=largest) or 1
-    except request.Wrong as wrong:
+        size = demand.read_size(annotations, largest=largest) or 1
+    except demand.Wrong as wrong:
         sentence = str(wrong)
     assert 1 <= size <= largest
     assert size.bit_count() == 1

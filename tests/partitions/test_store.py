@@ -13,8 +13,7 @@ from provisioner.partitions import names
 from provisioner.partitions.demand import Pod, Server
 from provisioner.partitions.planning.calls import OpenGate, TakeBack
 from provisioner.partitions.planning.ledger import Entry
-from provisioner.partitions.store import LedgerStore
-from provisioner.partitions.writing import open_gate, take_back
+from provisioner.partitions.writing import LedgerStore, open_gate, take_back
 from tests.support.clock import NOW
 from tests.support.kube import FakeKube
 

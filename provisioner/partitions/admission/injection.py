@@ -13,10 +13,10 @@ from typing import Any
 
 from provisioner.admission.patch import Operation, pointer
 from provisioner.kube import fields
-from provisioner.partitions import handover, names
+from provisioner.partitions import names
 
 #: Names of containers and volumes; whatever else is called so is replaced.
-INIT_CONTAINER = handover.INIT_CONTAINER
+INIT_CONTAINER = names.INIT_CONTAINER
 CONFIG_VOLUME = "graphcore-ipuof"
 TOKEN_VOLUME = "graphcore-token"  # noqa: S105 - a name
 #: Annotations that the controller writes when the pod has its partition, or that ask it to take the partition back.
@@ -106,8 +106,8 @@ class _Share:
     def of(cls, settings: Settings) -> _Share:
         """Return what the mode is about."""
         if settings.mode is Mode.COMPATIBLE:
-            path = f"{handover.CONFIG_DIRECTORY}/{handover.CONFIG_FILE}"
-            mount = {"name": CONFIG_VOLUME, "mountPath": handover.CONFIG_DIRECTORY, "readOnly": True}
+            path = f"{names.CONFIG_DIRECTORY}/{names.CONFIG_FILE}"
+            mount = {"name": CONFIG_VOLUME, "mountPath": names.CONFIG_DIRECTORY, "readOnly": True}
             return cls(privileged=True, variables=(_variable("IPUOF_CONFIG_PATH", path),), mounts=(mount,))
         variables = (
             # Written when the gate is opened, so they are there before any container is.
@@ -168,10 +168,10 @@ def _path_of(mount: object) -> str:
 
 
 def _volumes(settings: Settings) -> list[dict[str, Any]]:
-    token = {"audience": handover.AUDIENCE, "expirationSeconds": _TOKEN_SECONDS, "path": handover.TOKEN_FILE}
+    token = {"audience": names.AUDIENCE, "expirationSeconds": _TOKEN_SECONDS, "path": names.TOKEN_FILE}
     sources: list[dict[str, Any]] = [{"serviceAccountToken": token}]
     if settings.api_ca_config_map:
-        items = [{"key": handover.CA_FILE, "path": handover.CA_FILE}]
+        items = [{"key": names.CA_FILE, "path": names.CA_FILE}]
         sources.append({"configMap": {"name": settings.api_ca_config_map, "items": items}})
     # With the values that the API server fills in, so that a second look finds what the first one made.
     found: list[dict[str, Any]] = [{"name": TOKEN_VOLUME, "projected": {"sources": sources, "defaultMode": 0o644}}]
@@ -182,22 +182,22 @@ def _volumes(settings: Settings) -> list[dict[str, Any]]:
 
 def _init_container(size: int, settings: Settings) -> dict[str, Any]:
     command = ["tpu-provisioner", "partitions", "get", f"--server={settings.api_url}"]
-    mounts: list[dict[str, Any]] = [{"name": TOKEN_VOLUME, "readOnly": True, "mountPath": handover.TOKEN_DIRECTORY}]
+    mounts: list[dict[str, Any]] = [{"name": TOKEN_VOLUME, "readOnly": True, "mountPath": names.TOKEN_DIRECTORY}]
     if settings.api_ca_config_map:
-        command.append(f"--ca-file={handover.TOKEN_DIRECTORY}/{handover.CA_FILE}")
+        command.append(f"--ca-file={names.TOKEN_DIRECTORY}/{names.CA_FILE}")
     if settings.mode is Mode.COMPATIBLE:
-        command.append(f"--file={handover.CONFIG_DIRECTORY}/{handover.CONFIG_FILE}")
-        mounts.append({"name": CONFIG_VOLUME, "mountPath": handover.CONFIG_DIRECTORY})
+        command.append(f"--file={names.CONFIG_DIRECTORY}/{names.CONFIG_FILE}")
+        mounts.append({"name": CONFIG_VOLUME, "mountPath": names.CONFIG_DIRECTORY})
     return {
         "name": INIT_CONTAINER,
         "image": settings.image,
         "imagePullPolicy": "IfNotPresent",
         "command": command,
         "env": [
-            _from_field(handover.NAMESPACE_VARIABLE, "metadata.namespace"),
-            _from_field(handover.POD_VARIABLE, "metadata.name"),
-            _from_field(handover.UID_VARIABLE, "metadata.uid"),
-            _variable(handover.SIZE_VARIABLE, str(size)),
+            _from_field(names.NAMESPACE_VARIABLE, "metadata.namespace"),
+            _from_field(names.POD_VARIABLE, "metadata.name"),
+            _from_field(names.UID_VARIABLE, "metadata.uid"),
+            _variable(names.SIZE_VARIABLE, str(size)),
         ],
         "resources": {"limits": _RESOURCES, "requests": _RESOURCES},
         "securityContext": {

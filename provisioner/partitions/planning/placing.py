@@ -19,11 +19,9 @@ from functools import partial
 from math import inf
 
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning.guard import Guard
 from provisioner.partitions.planning.memory import Site
-from provisioner.partitions.planning.queue import Candidate
-from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.partitions.planning.supply import SiteSupply, deadline_of, longest_of
+from provisioner.partitions.planning.queue import Candidate, SiteSupply, deadline_of, longest_of
+from provisioner.partitions.planning.round import Guard, PlanningSettings
 
 #: What may end at any moment does not end now.
 SOON_SECONDS = 0.001

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 _CHUNK_BYTES = 1 << 16
 #: The end of a process makes no file descriptor readable, so it is looked for so often.
@@ -42,27 +42,6 @@ class Ended:
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """What a program may take."""
-
-    seconds: float
-    #: Of stdout and of stderr each.
-    bytes: int = 4 << 20
-
-
-class Runs(Protocol):
-    """What runs programs, from many threads."""
-
-    def run(self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, bounds: Bounds) -> Ended:
-        """Run a program in a folder until it ends or its bounds are reached. Raises StartError."""
-        ...
-
-    def close(self) -> None:
-        """Kill what runs, and run nothing more."""
-        ...
-
-
 class Runner:
     """Runs programs as processes."""
 
@@ -72,11 +51,22 @@ class Runner:
         self._running: set[int] = set()
         self._closed = False
 
-    def run(self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, bounds: Bounds) -> Ended:
-        """Run a program in a folder until it ends or its bounds are reached. Raises StartError."""
-        deadline = self._monotonic() + bounds.seconds
+    def run(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        *,
+        seconds: float,
+        most_bytes: int,
+    ) -> Ended:
+        """Run a program in a folder until it ends or its bounds are reached: of time, and of stdout and stderr each.
+
+        Raises StartError. May be called from many threads.
+        """
+        deadline = self._monotonic() + seconds
         process = self._start(arguments, environment, folder)
-        output = _Output(process, bounds.bytes)
+        output = _Output(process, most_bytes)
         try:
             cause = self._watch(process, output, deadline)
         except OSError as error:

@@ -11,7 +11,6 @@ from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod, Server
-from provisioner.partitions.planning import answers
 from provisioner.partitions.planning.calls import (
     Call,
     CallAnswer,
@@ -24,13 +23,11 @@ from provisioner.partitions.planning.calls import (
     Write,
     WriteAnswer,
 )
-from provisioner.partitions.planning.decide import decide
+from provisioner.partitions.planning.decide import Plan, decide
 from provisioner.partitions.planning.ledger import Entry, Ledger
-from provisioner.partitions.planning.memory import Memory
-from provisioner.partitions.planning.plan import Plan
-from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.partitions.planning.snapshot import Reading, ServerView, Snapshot
-from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
+from provisioner.partitions.planning.memory import Memory, fold
+from provisioner.partitions.planning.round import PlanningSettings, ServerView, Snapshot
+from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState, Reading
 
 CLUSTER = "cluster-uid"
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -175,7 +172,7 @@ class Story:
             )
         elif failed is None and not kept and isinstance(call, RemovePartition):
             at.pop(call.id, None)
-        self.memory = answers.fold(
+        self.memory = fold(
             self.memory,
             CallAnswer(call=call, asked_at=asked_at, at=self.now, reading=reading, failure=failed, kept=kept),
         )
@@ -193,7 +190,7 @@ class Story:
             self.change(write.pod, gated=False, **told)
         if failure is None and isinstance(write, TakeBack):
             self.change(write.pod, released=True)
-        self.memory = answers.fold(self.memory, WriteAnswer(write=write, at=self.now, failure=failure, ledger=saved))
+        self.memory = fold(self.memory, WriteAnswer(write=write, at=self.now, failure=failure, ledger=saved))
 
     def change(self, pod: Pod, **fields: Any) -> Pod:
         """Change a pod."""

@@ -10,7 +10,7 @@ import pytest
 from provisioner.partitions.planning import making, queue
 from provisioner.partitions.planning.calls import SaveLedger
 from provisioner.partitions.planning.events import MOST_PER_ROUND
-from provisioner.partitions.planning.settings import PlanningSettings
+from provisioner.partitions.planning.round import PlanningSettings
 from tests.partitions.planning.stories import Story, make_entry, make_pod
 
 

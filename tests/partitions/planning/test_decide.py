@@ -12,7 +12,7 @@ from provisioner.model.writes import WriteFailure
 from provisioner.partitions.demand import Server
 from provisioner.partitions.planning.calls import CreatePartition, OpenGate, ReadServer, RemovePartition, SaveLedger
 from provisioner.partitions.planning.memory import Memory
-from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
+from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState
 from tests.partitions.planning.stories import (
     NOW,
     SERVER,

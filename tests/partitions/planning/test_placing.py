@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.partitions.planning.guard import Guard
 from provisioner.partitions.planning.placing import Schedule, schedule
-from provisioner.partitions.planning.queue import Candidate, Wait
-from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.partitions.planning.supply import Holder, SiteSupply
+from provisioner.partitions.planning.queue import Candidate, Holder, SiteSupply, Wait
+from provisioner.partitions.planning.round import Guard, PlanningSettings
 from tests.partitions.planning.stories import make_pod
 
 _SETTINGS = PlanningSettings(backfill_allowance_seconds=100.0)

@@ -12,10 +12,10 @@ from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.partitions.demand import Pod, Server
 from provisioner.partitions.planning.calls import Call, CreatePartition, OpenGate, RemovePartition, TakeBack
+from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.ledger import MOST_CHARACTERS
-from provisioner.partitions.planning.plan import Plan
-from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.partitions.vipu.records import Allocation, Partition, PartitionRequest, PartitionState
+from provisioner.partitions.planning.round import PlanningSettings
+from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionRequest, PartitionState
 from tests.partitions.planning.stories import SERVER, Story, id_of, make_entry, make_partition, make_pod, reasons
 
 _OTHER = Server(host="vipu2", port=8090)
@@ -141,7 +141,7 @@ def test_a_pod_does_not_wait_for_ever_for_a_server_that_is_down() -> None:
     assert story.entries()["train"].server == SERVER.address
     told = [event for plan in plans for event in plan.events][-1]
     assert (told.reason, told.warning, "After 15 minutes" in told.message) == ("PartitionFailed", True, True)
-    assert [each.why for each in plans[-1].view.holdings] == [f"V-IPU server {SERVER.address} cannot be read."]
+    assert [each.why for each in plans[-1].view.partitions] == [f"V-IPU server {SERVER.address} cannot be read."]
     _settle_without_server(story, 4)
     assert story.entries()["train"].server == _OTHER.address
     assert story.pods[0].told_server == _OTHER.address
@@ -159,7 +159,7 @@ def test_a_pod_that_only_a_server_can_serve_that_is_down_waits_for_it() -> None:
     story.settings = PlanningSettings(namespace_limits={"*": 16})
     plans = _settle_without_server(story, 18)
     assert story.entries().keys() == {"next"}
-    assert [(each.pod.name, "cannot be read" in each.why) for each in plans[-1].view.waiting] == [("train", True)]
+    assert [(each.pod, "cannot be read" in each.why) for each in plans[-1].view.waiting] == [("train", True)]
     story.put(make_partition(pod))
     story.settle()
     assert story.pods[0].told_server == SERVER.address
@@ -239,7 +239,7 @@ def test_what_cannot_be_removed_holds_up_nobody() -> None:
     _carry_out(story, 0.5, lambda call: isinstance(call, RemovePartition))
     assert story.entries().keys() == {"gone", "next"}
     (waiting,) = story.decide().view.waiting
-    assert (waiting.pod.name, "cannot be removed" in waiting.why) == ("big", True)
+    assert (waiting.pod, "cannot be removed" in waiting.why) == ("big", True)
 
 
 def test_a_partition_that_is_removed_after_some_tries_keeps_the_reservation() -> None:
@@ -292,7 +292,7 @@ def test_a_lost_partition_that_has_no_place_any_more_holds_up_nobody(other: str 
     assert "next" in story.entries()
     if other is None:
         # It is tried again, and has no IPUs in between.
-        held = [any(each.pod == "team/lost" for each in plan.view.holdings) for plan in plans[60:]]
+        held = [any(each.pod == "team/lost" for each in plan.view.partitions) for plan in plans[60:]]
         assert 0 < sum(held) < len(held) / 4
     assert [each.allocation for each in story.at().values() if each.id == id_of(lost)] == ([other] if other else [])
 
@@ -359,7 +359,7 @@ def test_a_pod_whose_entry_cannot_be_read_is_told_so() -> None:
     plans = story.settle(5)
     (told,) = [event for plan in plans for event in plan.events]
     assert (told.reason, id_of(pod) in told.message) == ("PartitionRejected", True)
-    assert [each.pod for each in plans[-1].view.rejected] == [pod]
+    assert [each.pod for each in plans[-1].view.rejected] == [pod.name]
 
 
 def test_a_pod_that_gave_its_partition_back_before_it_ran_is_told_that_it_gets_no_other() -> None:
@@ -417,7 +417,7 @@ def test_a_pod_that_no_node_is_found_for_gives_its_ipus_to_those_that_wait() -> 
     assert list(story.at()) == [id_of(pod)]
     plans = story.settle(rounds=10, seconds=5)
     assert story.entries().keys() == {"next"}
-    assert [each.pod.name for each in plans[-1].view.rejected] == ["stuck"]
+    assert [each.pod for each in plans[-1].view.rejected] == ["stuck"]
 
 
 @pytest.mark.parametrize(

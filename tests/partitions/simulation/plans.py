@@ -13,12 +13,11 @@ from math import inf
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.calls import ReadServer, SaveLedger
+from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.memory import Refusal, Site
-from provisioner.partitions.planning.plan import Plan
-from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.partitions.planning.snapshot import ServerView, Snapshot
-from provisioner.partitions.vipu.records import Allocation, Partition
+from provisioner.partitions.planning.round import PlanningSettings, ServerView, Snapshot
+from provisioner.partitions.vipu.protocol import Allocation, Partition
 from tests.partitions.simulation.kube import CLUSTER
 from tests.partitions.simulation.process import own
 
@@ -329,10 +328,10 @@ class _Placement:
     def _needs(self, pod: Pod) -> bool:
         if pod.finished or pod.released:
             return False
-        seen = self.plan.memory.ending.get(pod.uid)
+        seen = self.plan.memory.ending.get((pod.uid, str(pod.deletion_deadline)))
         if pod.deletion_deadline is None or seen is None:
             return True
-        return self.now < seen.since.timestamp() + pod.deletion_grace_seconds + self.settings.past_grace_seconds
+        return self.now < seen.timestamp() + pod.deletion_grace_seconds + self.settings.past_grace_seconds
 
 
 def _partitions(view: ServerView) -> Iterable[Partition]:

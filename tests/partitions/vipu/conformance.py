@@ -14,8 +14,14 @@ from typing import Protocol
 import pytest
 
 from provisioner.model.capacity import FailureKind
-from provisioner.partitions.vipu.protocol import Vipu, VipuError
-from provisioner.partitions.vipu.records import Allocation, Partition, PartitionRequest, PartitionState
+from provisioner.partitions.vipu.protocol import (
+    Allocation,
+    Partition,
+    PartitionRequest,
+    PartitionState,
+    Vipu,
+    VipuError,
+)
 from rehearsal.simulators.vipu.faults import CREATE, GET, LIST_ALLOCATIONS, LIST_PARTITIONS, REMOVE, Fault, FaultKind
 from rehearsal.simulators.vipu.model import World
 from rehearsal.simulators.vipu.records import Asked, Caller, Phase

@@ -16,9 +16,8 @@ import pytest
 
 from provisioner.model.capacity import FailureKind
 from provisioner.partitions.vipu.cli import CommandSettings, VipuCommand
-from provisioner.partitions.vipu.process import Bounds, Ended
-from provisioner.partitions.vipu.protocol import VipuError
-from provisioner.partitions.vipu.records import Allocation, PartitionRequest
+from provisioner.partitions.vipu.process import Ended, Runner
+from provisioner.partitions.vipu.protocol import Allocation, PartitionRequest, VipuError
 from rehearsal.simulators.vipu import command
 from rehearsal.simulators.vipu.app import VipuSimulator
 from rehearsal.simulators.vipu.faults import (
@@ -40,18 +39,17 @@ pytestmark = pytest.mark.timeout(30)
 KEY = "open-sesame"
 
 
-class InThisProcess:
+class InThisProcess(Runner):
     """Runs the simulated command without a process of its own."""
 
-    def run(self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, bounds: Bounds) -> Ended:
+    def run(
+        self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, *, seconds: float, most_bytes: int
+    ) -> Ended:
         """Run it."""
-        assert (environment["HOME"], bounds.seconds > 0) == (str(folder), True)
+        assert (environment["HOME"], seconds > 0, most_bytes > 0) == (str(folder), True, True)
         stdout, stderr = io.StringIO(), io.StringIO()
         code = command.run(arguments[1:], environment, stdout, stderr)
         return Ended(code=code, stdout=stdout.getvalue(), stderr=stderr.getvalue())
-
-    def close(self) -> None:
-        """Do nothing: what runs ends at once."""
 
 
 @dataclass
