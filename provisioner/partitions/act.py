@@ -7,10 +7,10 @@ removed, what was decided on a cache is read live (`Gate`).
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -44,6 +44,8 @@ from provisioner.partitions.writing import WRITE_SECONDS, LedgerStore, open_gate
 from provisioner.runtime.actor import NO_LEASE, CallingActor
 
 _log = structlog.get_logger(__name__)
+#: As metrics have them.
+_NAMES: Mapping[type[Call], str] = {ReadServer: "read", CreatePartition: "create", RemovePartition: "remove"}
 
 
 _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
@@ -55,14 +57,14 @@ class Gate:
 
     api: Api
     cluster_uid: Callable[[], str]
-    parse: Callable[[object], Pod] = parse_pod
 
     def pass_through(self, call: RemovePartition) -> None:
         """Prove that no pod may use the partition any more."""
         if not call.id.startswith(names.id_prefix(self.cluster_uid())):
             raise KeptError("it is no partition of this cluster")
         if call.pod is None:
-            for pod in self._pods():
+            query = {"labelSelector": names.POD_LABEL}
+            for pod in list_all(self.api, collection_path("pods"), query, parse_pod):
                 if names.owner_id(self.cluster_uid(), pod.uid) == names.owner_of(call.id):
                     self._refuse_if_used(pod, call)
             return
@@ -71,12 +73,9 @@ class Gate:
             raw = self.api.get(object_path("pods", name, namespace=namespace), timeouts=_TIMEOUTS)
         except kube.NotFound:
             return
-        pod = self.parse(raw)
+        pod = parse_pod(raw)
         if pod.uid == uid:
             self._refuse_if_used(pod, call)
-
-    def _pods(self) -> list[Pod]:
-        return list_all(self.api, collection_path("pods"), {"labelSelector": names.POD_LABEL}, self.parse)
 
     def _refuse_if_used(self, pod: Pod, call: RemovePartition) -> None:
         if pod.finished or pod.released:
@@ -119,18 +118,18 @@ class Actor(CallingActor[Answer]):
         """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""
         for write in plan.writes:
             self.calls.submit(
-                functools.partial(self._write, write),
+                partial(self._write, write),
                 self.write_executor,
                 key=write.key,
-                not_sent=functools.partial(self._not_written, write),
+                not_sent=partial(self._not_written, write),
             )
         for call in plan.calls:
             line = self.servers[call.server]
             self.calls.submit(
-                functools.partial(self._call, line.vipu, call),
+                partial(self._call, line.vipu, call),
                 line.reads if isinstance(call, ReadServer) else line.changes,
                 key=call.key,
-                not_sent=functools.partial(self._not_called, call),
+                not_sent=partial(self._not_called, call),
             )
 
     # --- V-IPU ---
@@ -139,7 +138,7 @@ class Actor(CallingActor[Answer]):
         if not isinstance(call, ReadServer) and self.lease_seconds() <= 0:
             return self._not_called(call, NO_LEASE)
         if isinstance(call, RemovePartition):
-            kept = why_kept(functools.partial(self.gate.pass_through, call), call=call.key)
+            kept = why_kept(partial(self.gate.pass_through, call), call=call.key)
             if kept is not None:
                 return CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), kept=kept)
             # Again: the gate may have taken long.
@@ -168,9 +167,9 @@ class Actor(CallingActor[Answer]):
             # Whatever it was, the command may have had its effect.
             _log.exception("call.crashed", call=call.key)
             failure = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error))
-        self.metrics.call_seconds.labels(name_of(call)).observe(self.monotonic() - started)
+        self.metrics.call_seconds.labels(_NAMES[type(call)]).observe(self.monotonic() - started)
         if failure is not None:
-            self.metrics.call_errors.labels(name_of(call), failure.kind.value).inc()
+            self.metrics.call_errors.labels(_NAMES[type(call)], failure.kind.value).inc()
         return CallAnswer(call=call, asked_at=asked_at, at=self.clock(), reading=reading, failure=failure)
 
     def _not_called(self, call: Call, why: str) -> CallAnswer:
@@ -201,14 +200,3 @@ class Actor(CallingActor[Answer]):
 
     def _not_written(self, write: Write, why: str) -> WriteAnswer:
         return WriteAnswer(write=write, at=self.clock(), failure=WriteFailure.UNAVAILABLE, message=why)
-
-
-def name_of(call: Call) -> str:
-    """Return the name of a call, as metrics and log lines have it."""
-    match call:
-        case ReadServer():
-            return "read"
-        case CreatePartition():
-            return "create"
-        case RemovePartition():
-            return "remove"

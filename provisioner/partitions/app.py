@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -111,24 +110,15 @@ class Addresses(controllers.Addresses):
     metrics: str = ":8082"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """The process: its controller, and the REST API."""
-
-    controller: Controller[Loop, Actor]
-    rest: Rest
-
-
 def build(
     settings: PartitionSettings,
     addresses: Addresses,
     api: kube.KubeApi,
     vipu: Mapping[str, Vipu],
     *,
-    exit_process: Callable[[int], object] = os._exit,
-    lease_clock: Callable[[], float] = time.monotonic,
-) -> Parts:
-    """Put the parts together; raise ServerError where an address cannot be read.
+    exit_process: Callable[[int], object],
+) -> tuple[Controller[Loop, Actor], Rest]:
+    """Put the controller and the REST API together; raise ServerError where an address cannot be read.
 
     `vipu` has the client of each server, by HOST:PORT. A process that loses its lease ends by `exit_process`.
     """
@@ -139,7 +129,7 @@ def build(
         elects=addresses.leader_elect,
         leases=(names.LEASE_NAME,),
     )
-    replica = make_replica(api, candidacy, exit_process=exit_process, lease_clock=lease_clock)
+    replica = make_replica(api, candidacy, exit_process=exit_process, lease_clock=time.monotonic)
     clock = FollowedClock()
     planning = planning_settings(settings)
     known = Known(
@@ -206,7 +196,7 @@ def build(
         exit_process=exit_process,
         last=rest.stop,
     )
-    return Parts(controller=controller, rest=rest)
+    return controller, rest
 
 
 def _sources(loop: Loop, ledger: kube.Watch[Ledger], vipu: Mapping[str, Vipu]) -> Sources:
@@ -254,9 +244,9 @@ def run(
 
     Raises ServerError where an address cannot be served.
     """
-    parts = build(settings, addresses, api, vipu, exit_process=exit_process)
-    parts.rest.start()
-    return parts.controller.run(
+    controller, rest = build(settings, addresses, api, vipu, exit_process=exit_process)
+    rest.start()
+    return controller.run(
         api,
         servers=[server.address for server in servers_of(settings)],
         leader_election=addresses.leader_elect,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from provisioner.partitions import names
@@ -65,11 +65,8 @@ class Reply:
         return found if isinstance(found, dict) else {}
 
 
-class Send(Protocol):
-    """Posts a body with a token; raises Unreachable."""
-
-    def __call__(self, token: str, body: bytes, seconds: float) -> Reply:
-        """Return the answer, if all of it is there in so many seconds."""
+#: Posts a body with a token; returns the answer, if all of it is there in so many seconds. Raises Unreachable.
+Send = Callable[[str, bytes, float], Reply]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,8 +125,7 @@ class Client:
         if reply.status in _FINAL:
             raise NotServed(text)
         if reply.status == 200 and body.get("config"):
-            configuration = body["config"]
-            return configuration if isinstance(configuration, str) else json.dumps(configuration, indent=1) + "\n"
+            return json.dumps(body["config"], indent=1) + "\n"
         if reply.status == 202:
             # Nothing is wrong: it waits as long as everybody.
             self._failures = 0

@@ -16,6 +16,14 @@ from provisioner.kube import fields
 from provisioner.kube.quantities import parse_timestamp
 from provisioner.partitions import names
 
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+#: Where the settings do not say what the largest partition is.
+_LARGEST_SIZE = 1024
+_DEFAULT_GRACE_SECONDS = 30
+#: The API has no higher priority.
+_HIGHEST_PRIORITY = 2_000_001_000
+_RELEASED = "true"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
@@ -30,10 +38,6 @@ class Server:
     def address(self) -> str:
         """Names it: HOST:PORT, in brackets where the host is an IPv6 address."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-#: Sorts pods; the first is served first.
-Order = tuple[int, datetime, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,16 +87,6 @@ class Pod:
     #: None: of all.
     servers: frozenset[str] | None = None
 
-    @property
-    def order(self) -> Order:
-        """By priority, then age."""
-        return -self.priority, self.created_at, self.uid
-
-
-_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
-#: A wrong value is quoted up to here: an annotation may have 256 KiB.
-_LONGEST_QUOTE = 40
-
 
 class Wrong(Exception):  # noqa: N818 - it is a verdict on what somebody wrote, which callers pass on to them
     """What a pod asks for cannot be served; its text is a sentence for whoever wrote it."""
@@ -123,23 +117,7 @@ def read_size(annotations: Mapping[str, str], *, largest: int) -> int | None:
 def _read(key: str, value: object) -> int:
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         return int(value)
-    raise Wrong(f'{key} is {_quoted(value)}, and has to be a number of IPUs that is a power of two, such as "4".')
-
-
-def _quoted(value: object) -> str:
-    if not isinstance(value, str):
-        return f"a {type(value).__name__}"
-    # Only this much of a long value is made readable.
-    text = ascii(value[:_LONGEST_QUOTE])[1:-1]
-    return f'"{text[:_LONGEST_QUOTE]}..."' if len(value) > _LONGEST_QUOTE or len(text) > _LONGEST_QUOTE else f'"{text}"'
-
-
-#: Where the settings do not say what the largest partition is.
-_LARGEST_SIZE = 1024
-_DEFAULT_GRACE_SECONDS = 30
-#: The API has no higher priority.
-_HIGHEST_PRIORITY = 2_000_001_000
-_RELEASED = "true"
+    raise Wrong(f'{key} is {fields.shown(value)}, and has to be a number of IPUs that is a power of two, such as "4".')
 
 
 def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int = _LARGEST_SIZE) -> Pod:

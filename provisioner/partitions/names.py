@@ -1,4 +1,4 @@
-"""Labels, annotations and names that partitions are asked for, marked and kept by, and what containers and REST API agree on."""
+"""Names that partitions are asked for, marked and kept by, and what the init container and the REST API agree on."""
 
 from __future__ import annotations
 

@@ -222,17 +222,8 @@ def entries_of(picture: Picture, round_: Round) -> tuple[Entry, ...]:
     room = MOST_CHARACTERS - sum(map(characters_of, kept.values()))
     room -= sum(len(key) + len(text) for key, text in round_.ledger.unreadable.items())
     for pod, (server, allocation) in picture.schedule.placed:
-        entry = Entry(
-            id=pod.told_partition or names.partition_id(round_.snapshot.cluster_uid, pod.uid, server),
-            namespace=pod.namespace,
-            pod=pod.name,
-            pod_uid=pod.uid,
-            size=pod.size,
-            server=server,
-            allocation=allocation,
-            reconfigurable=round_.settings.reconfigurable,
-            recorded_at=round_.now,
-        )
+        partition_id = pod.told_partition or names.partition_id(round_.snapshot.cluster_uid, pod.uid, server)
+        entry = making.entry_of(pod, partition_id, (server, allocation), round_)
         room -= characters_of(entry)
         if room < 0:
             break
@@ -262,17 +253,15 @@ def _writes(
     entries: tuple[Entry, ...], of_pods: Iterable[OpenGate | TakeBack], round_: Round
 ) -> tuple[tuple[Write, ...], list[datetime]]:
     """Choose what is written now; return when the rest may be."""
-    proposals: list[tuple[Write, str]] = []
+    proposals: list[Write] = [*of_pods]
     if entries != round_.ledger.entries:
-        save = SaveLedger(before=round_.ledger, entries=entries)
-        proposals.append((save, round_.ledger.resource_version))
-    proposals += [(each, each.pod.resource_version) for each in of_pods]
+        proposals.insert(0, SaveLedger(before=round_.ledger, entries=entries))
     chosen, later, keys = [], [], set[str]()
-    for write, seen in proposals:
+    for write in proposals:
         if write.key in keys:
             continue
         keys.add(write.key)
-        until = blocked_until(round_.memory.writes.get(write.key), seen, round_.now)
+        until = blocked_until(round_.memory.writes.get(write.key), _seen_by(write), round_.now)
         if until is None:
             chosen.append(write)
         else:
@@ -305,5 +294,9 @@ def _known(standing: Standing, now: datetime) -> PartitionMemory:
 def _opened(write: Write, memory: Memory, now: datetime) -> OpenWrite[Write]:
     before = memory.writes.get(write.key)
     failures = before.failures if before is not None and before.failure is not None else 0
-    seen = write.before.resource_version if isinstance(write, SaveLedger) else write.pod.resource_version
-    return OpenWrite(write=write, seen=seen, since=now, failures=failures)
+    return OpenWrite(write=write, seen=_seen_by(write), since=now, failures=failures)
+
+
+def _seen_by(write: Write) -> str:
+    """Return how the object of a write looked when it was decided on."""
+    return write.before.resource_version if isinstance(write, SaveLedger) else write.pod.resource_version

@@ -25,7 +25,7 @@ from provisioner.partitions.planning.calls import (
 )
 from provisioner.partitions.planning.events import Event
 from provisioner.partitions.planning.ledger import Entry
-from provisioner.partitions.planning.memory import PartitionMemory
+from provisioner.partitions.planning.memory import PartitionMemory, Site
 from provisioner.partitions.planning.round import Round
 from provisioner.partitions.planning.standing import Phase, Standing
 from provisioner.partitions.vipu.protocol import Partition, PartitionRequest
@@ -81,6 +81,21 @@ def _create(standing: Standing, pod: Pod, round_: Round) -> Iterator[Step]:
     # The oldest pod has its turn first; who has failed comes after those that had none yet.
     due_at = backoff.until if backoff is not None else pod.created_at
     yield Wanted(CreatePartition(server=entry.server, request=request_of(entry)), due_at)
+
+
+def entry_of(pod: Pod, partition_id: str, site: Site, round_: Round) -> Entry:
+    """Return a new entry for a pod."""
+    return Entry(
+        id=partition_id,
+        namespace=pod.namespace,
+        pod=pod.name,
+        pod_uid=pod.uid,
+        size=pod.size,
+        server=site[0],
+        allocation=site[1],
+        reconfigurable=round_.settings.reconfigurable,
+        recorded_at=round_.now,
+    )
 
 
 def request_of(entry: Entry) -> PartitionRequest:
@@ -223,7 +238,7 @@ def restored(strays: Iterable[Stray], round_: Round) -> Mapping[str, Entry]:
         # A pod that was told of it has it there, whatever the ledger says.
         told = pod.told_server == stray.server
         if told or (pod.uid not in found and pod.uid not in has_place):
-            found[pod.uid] = _entry_of(stray, pod, round_)
+            found[pod.uid] = _restored(stray, pod, round_)
     return {entry.id: entry for entry in found.values()}
 
 
@@ -260,21 +275,12 @@ def _proof_of(stray: Stray) -> tuple[str, str, str] | None:
     return None
 
 
-def _entry_of(stray: Stray, pod: Pod, round_: Round) -> Entry:
-    allocation = _allocation_of(stray, round_)
+def _restored(stray: Stray, pod: Pod, round_: Round) -> Entry:
+    site = stray.server, _allocation_of(stray, round_)
     if stray.entry is not None:
-        return replace(stray.entry, server=stray.server, allocation=allocation, recorded_at=round_.now)
-    return Entry(
-        id=stray.partition.id,
-        namespace=pod.namespace,
-        pod=pod.name,
-        pod_uid=pod.uid,
-        size=pod.size or stray.partition.size,
-        server=stray.server,
-        allocation=allocation,
-        reconfigurable=round_.settings.reconfigurable,
-        recorded_at=round_.now,
-    )
+        return replace(stray.entry, server=site[0], allocation=site[1], recorded_at=round_.now)
+    entry = entry_of(pod, stray.partition.id, site, round_)
+    return entry if pod.size else replace(entry, size=stray.partition.size)
 
 
 def _allocation_of(stray: Stray, round_: Round) -> str:

@@ -253,7 +253,7 @@ def view_of(picture: Picture, unrecorded: Mapping[str, str], round_: Round) -> V
 
 
 def _supply(supply: SiteSupply) -> SupplyLine:
-    ours, total = sum(holder.ipus for holder in supply.ours), supply.total
+    ours, total = sum(ipus for ipus, _ in supply.ours), supply.total
     return SupplyLine(
         server=supply.site[0],
         allocation=supply.site[1],

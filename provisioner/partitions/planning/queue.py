@@ -8,7 +8,6 @@ from datetime import datetime
 from enum import Enum
 from functools import cache, partial
 from math import inf
-from typing import NamedTuple
 
 from provisioner.model.capacity import FailureKind
 from provisioner.partitions import names
@@ -22,22 +21,14 @@ _TRIALS = frozenset({Phase.WANTED, Phase.CREATING, Phase.MISPLACED, Phase.LOST})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """IPUs that one of our pods has."""
-
-    ipus: int
-    #: When they are free by the deadline, in seconds from now; infinite: nobody knows.
-    ends_in_seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SiteSupply:
     """One allocation."""
 
     site: Site
     #: IPUs; None: the server does not tell.
     total: int | None
-    ours: tuple[Holder, ...] = ()
+    #: IPUs that each of our pods has, and in how many seconds they are free by its deadline; infinite: nobody knows.
+    ours: tuple[tuple[int, float], ...] = ()
     #: IPUs of partitions that are not in the ledger.
     others: int = 0
     #: IPUs besides those of partitions that may stay for ever; None: the server does not tell the total.
@@ -59,7 +50,7 @@ class SiteSupply:
     @property
     def free(self) -> int:
         """IPUs that nobody has; 0 where the total is not known."""
-        return max(0, (self.total or 0) - sum(holder.ipus for holder in self.ours) - self.others)
+        return max(0, (self.total or 0) - sum(ipus for ipus, _ in self.ours) - self.others)
 
 
 def supply_of(standings: Mapping[str, Standing], round_: Round) -> Mapping[Site, SiteSupply]:
@@ -92,7 +83,7 @@ def supply_of(standings: Mapping[str, Standing], round_: Round) -> Mapping[Site,
             found[site] = SiteSupply(
                 site=site,
                 total=allocation.ipus,
-                ours=tuple(Holder(ipus=each.ipus, ends_in_seconds=_ends_in(each, round_)) for each in own),
+                ours=tuple((each.ipus, _ends_in(each, round_)) for each in own),
                 others=sum(each.size for each in theirs),
                 within_reach=_within_reach(address, allocation, own, theirs, round_),
                 usable=view.failure is None,
@@ -175,6 +166,10 @@ class Wait(Enum):
     REFUSED = "refused"
 
 
+#: What a pod waits for, in words too, and the allocations that it may use.
+_Choice = tuple[Wait, str, tuple[Site, ...]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """A pod that waits."""
@@ -186,11 +181,6 @@ class Candidate:
     sites: tuple[Site, ...] = ()
     #: When it is tried again at the latest; None: nobody knows.
     until: datetime | None = None
-
-    @property
-    def aside(self) -> bool:
-        """Whether it is passed by whoever can be served."""
-        return self.wait is not Wait.QUEUE
 
 
 def refusals_of(
@@ -250,7 +240,7 @@ def queue_of(
     guard: Guard,
 ) -> list[Candidate]:
     """Return pods that wait, first those that are served first."""
-    ordered = sorted(pods, key=lambda pod: pod.order)
+    ordered = sorted(pods, key=lambda pod: (-pod.priority, pod.created_at, pod.uid))
     choose = cache(partial(_choose, supply, round_))
     # Another one on the same server would have the same id.
     stay = {each.entry.pod_uid: each for each in standings.values() if each.phase is Phase.RELEASING}
@@ -264,31 +254,25 @@ def queue_of(
 def _candidate(pod: Pod, stays: Standing | None, choose: Callable[..., _Choice], round_: Round) -> Candidate:
     if pod.held_by_others:
         return Candidate(pod=pod, wait=Wait.HELD, why="Other scheduling gates hold it.")
-    choice = choose(pod.servers, pod.told_server, pod.size)
+    wait, words, possible = choose(pod.servers, pod.told_server, pod.size)
     refusals = round_.memory.refusals.get(pod.uid, {})
-    if choice.wait is not Wait.QUEUE or not (refusals or stays):
-        return Candidate(pod=pod, wait=choice.wait, why=choice.why, sites=choice.sites)
+    if wait is not Wait.QUEUE or not (refusals or stays):
+        return Candidate(pod=pod, wait=wait, why=words, sites=possible)
     waits = {site: each for site, each in refusals.items() if each.backoff.until > round_.now}
     sites = tuple(
         site
-        for site in choice.sites
+        for site in possible
         if (site not in waits or waits[site].listed is not None) and (stays is None or site[0] != stays.entry.server)
     )
     first = min(waits.values(), key=lambda each: each.backoff.until, default=None)
     until = first.backoff.until if first is not None else None
     if sites:
-        return Candidate(pod=pod, wait=Wait.QUEUE, why=choice.why, sites=sites, until=until)
+        return Candidate(pod=pod, wait=Wait.QUEUE, why=words, sites=sites, until=until)
     failure = first.backoff.failure if first is not None else None
     why = f"Its partition could not be made: {failure.message}" if failure is not None else ""
     if stays is not None and stays.known.removing is not None:
         why = f"Partition {stays.entry.id} cannot be removed: {stays.known.removing.failure.message}"
     return Candidate(pod=pod, wait=Wait.REFUSED, why=why, until=until)
-
-
-class _Choice(NamedTuple):
-    wait: Wait
-    why: str
-    sites: tuple[Site, ...] = ()
 
 
 def _choose(
@@ -301,7 +285,7 @@ def _choose(
         if (each == told if told in round_.servers else allowed is None or each in allowed)
     }
     if not servers:
-        return _Choice(Wait.IMPOSSIBLE, "Its node selector or affinity allows the nodes of no V-IPU server.")
+        return Wait.IMPOSSIBLE, "Its node selector or affinity allows the nodes of no V-IPU server.", ()
     large = [
         each
         for site, each in sorted(supply.items())
@@ -310,16 +294,16 @@ def _choose(
     usable = [each for each in large if each.usable]
     sites = tuple(each.site for each in usable if each.within_reach is None or each.within_reach >= size)
     if sites:
-        return _Choice(Wait.QUEUE, f"{size} IPUs have to be free in one allocation.", sites)
+        return Wait.QUEUE, f"{size} IPUs have to be free in one allocation.", sites
     if usable:
-        return _Choice(
-            Wait.OTHERS,
+        words = (
             f"Partitions of others, or that cannot be removed, leave no allocation {size} IPUs: it has its turn when "
-            "they are gone, and others pass it meanwhile.",
+            "they are gone, and others pass it meanwhile."
         )
+        return Wait.OTHERS, words, ()
     unread = sorted({each.site[0] for each in large} | {a for a in servers if round_.servers[a].reading is None})
     if unread:
         # Just after a start nobody has tried yet.
         how = "cannot be read" if any(round_.servers[each].failure for each in unread) else "is not read yet"
-        return _Choice(Wait.UNREADABLE, f"V-IPU server {', '.join(unread)} {how}.")
-    return _Choice(Wait.IMPOSSIBLE, f"No allocation of the V-IPU servers that it may use has {size} IPUs.")
+        return Wait.UNREADABLE, f"V-IPU server {', '.join(unread)} {how}.", ()
+    return Wait.IMPOSSIBLE, f"No allocation of the V-IPU servers that it may use has {size} IPUs.", ()
