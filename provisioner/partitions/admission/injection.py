@@ -108,6 +108,8 @@ def _injected(raw: Mapping[str, Any], size: int, settings: Settings) -> dict[str
 
 def _differences(before: Any, after: Any, at: tuple[str | int, ...]) -> Iterator[Operation]:
     """Yield what makes one value of another; of lists only those of equal length are gone into."""
+    if before is after:
+        return
     if isinstance(before, dict) and isinstance(after, dict):
         yield from (Operation(op="remove", path=pointer(*at, key)) for key in before if key not in after)
         for key, value in after.items():
@@ -168,10 +170,9 @@ def _given(container: Any, share: _Share) -> Any:
         # Before the container's own, so that these may refer to them; what is there stays.
         found["env"] = [*new, *env]
     mounts, paths = fields.sequence(container.get("volumeMounts")), {each["mountPath"] for each in share.mounts}
-    if any(each not in mounts for each in share.mounts):
+    if [each for each in mounts if _path_of(each) in paths] != list(share.mounts):
         # In place of what is mounted at the same paths already.
-        others = [each for each in mounts if _path_of(each) not in paths]
-        found["volumeMounts"] = [*others, *share.mounts]
+        found["volumeMounts"] = [*(each for each in mounts if _path_of(each) not in paths), *share.mounts]
     security = fields.mapping(container.get("securityContext"))
     if share.resources:
         capabilities = fields.mapping(security.get("capabilities"))

@@ -203,7 +203,7 @@ class _Placement:
     def _is_left(self, view: ServerView, partition: Partition) -> bool:
         """Whether an orphan cannot be removed."""
         known = self.plan.memory.strays.get((view.server.address, partition.id))
-        return known is not None and known.backoff is not None and known.backoff.failures >= _MOST_REMOVES
+        return known is not None and known.removing is not None and known.removing.failures >= _MOST_REMOVES
 
     def _passing(self, head: Pod, younger: list[Entry]) -> Iterator[str]:
         """The oldest pod that waits can start no later, by deadlines, for those that pass it now."""
