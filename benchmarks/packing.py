@@ -18,11 +18,9 @@ from math import inf
 from typing import Protocol
 
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning.guard import Guard
 from provisioner.partitions.planning.placing import SOON_SECONDS, schedule
-from provisioner.partitions.planning.queue import Candidate, Wait
-from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.partitions.planning.supply import Holder, SiteSupply
+from provisioner.partitions.planning.queue import Candidate, SiteSupply, Wait
+from provisioner.partitions.planning.round import Guard, PlanningSettings
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _SETTINGS = PlanningSettings()
@@ -276,10 +274,10 @@ class _Planning:
     def start(self, waiting: Mapping[int, Job], running: Sequence[_Running], now: float) -> dict[int, int]:
         space = _Space(self.allocations)
         found: dict[int, int] = {}
-        here: dict[int, dict[int, Holder]] = {at: {} for at in range(len(self.allocations))}
+        here: dict[int, dict[int, tuple[int, float]]] = {at: {} for at in range(len(self.allocations))}
         for each in running:
             space.take(each.place, each.job.ipus, 0.0, inf)
-            holder = Holder(ipus=each.job.ipus, ends_in_seconds=max(0.0, each.deadline - now))
+            holder = (each.job.ipus, max(0.0, each.deadline - now))
             here[space.allocation_of(each.place)][each.number] = holder
         again = True
         while again:
@@ -295,12 +293,14 @@ class _Planning:
                     break
                 space.take(place, job.ipus, 0.0, inf)
                 found[number] = place
-                here[at][number] = Holder(ipus=job.ipus, ends_in_seconds=job.deadline_seconds)
+                here[at][number] = (job.ipus, job.deadline_seconds)
                 if at in self.refused and job.ipus >= self.refused[at][0]:
                     del self.refused[at]
         return found
 
-    def _placed(self, waiting: Sequence[int], here: Mapping[int, Mapping[int, Holder]]) -> list[tuple[int, int]]:
+    def _placed(
+        self, waiting: Sequence[int], here: Mapping[int, Mapping[int, tuple[int, float]]]
+    ) -> list[tuple[int, int]]:
         supply = {}
         for at, holders in here.items():
             size, there = self.refused.get(at, (inf, frozenset()))

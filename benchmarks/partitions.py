@@ -14,7 +14,6 @@ from functools import partial
 
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.partitions.demand import Pod, Server
-from provisioner.partitions.planning.answers import fold
 from provisioner.partitions.planning.calls import (
     Call,
     CallAnswer,
@@ -27,10 +26,9 @@ from provisioner.partitions.planning.calls import (
 )
 from provisioner.partitions.planning.decide import decide
 from provisioner.partitions.planning.ledger import Ledger
-from provisioner.partitions.planning.memory import Memory
-from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.partitions.planning.snapshot import Reading, ServerView, Snapshot
-from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
+from provisioner.partitions.planning.memory import Memory, fold
+from provisioner.partitions.planning.round import PlanningSettings, ServerView, Snapshot
+from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState, Reading
 from rehearsal.simulators.vipu.errors import VipuRefusalError
 from rehearsal.simulators.vipu.model import World
 from rehearsal.simulators.vipu.records import Asked, Phase

@@ -10,7 +10,8 @@ from provisioner.cli.output import plain
 from provisioner.slices.view.explain import for_how_long, moment
 
 if TYPE_CHECKING:
-    from provisioner.partitions.board import Document, PartitionLine, RejectedLine, WaitingLine
+    from provisioner.partitions.board import Document
+    from provisioner.partitions.planning.picture import PartitionLine, RejectedLine, WaitingLine
 
 _UNKNOWN = "?"
 #: Pods in one explanation.

@@ -93,7 +93,6 @@ def _run(kubeconfig: str | None, tls: tuple[str | None, str | None] = (None, Non
     from provisioner import kube, settings  # noqa: PLC0415
     from provisioner.cli.output import refuse  # noqa: PLC0415
     from provisioner.partitions import app  # noqa: PLC0415
-    from provisioner.partitions.rest.certificate import Files  # noqa: PLC0415
     from provisioner.runtime import logs  # noqa: PLC0415
     from provisioner.runtime.http import ServerError  # noqa: PLC0415
     from provisioner.settings.partitions import OPTIONS, read_partition_settings  # noqa: PLC0415
@@ -112,7 +111,7 @@ def _run(kubeconfig: str | None, tls: tuple[str | None, str | None] = (None, Non
     clients = _clients(effective)
     certificate, key = tls
     if certificate is not None and key is not None:
-        addresses["certificate"] = Files(certificate=Path(certificate), key=Path(key))
+        addresses["certificate"] = (Path(certificate), Path(key))
 
     def exit_process(code: int) -> None:
         # Where nothing else of this process gets to its end; somebody else may lead already.

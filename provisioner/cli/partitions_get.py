@@ -12,13 +12,13 @@ import click
 
 from provisioner.cli.frame import Command, complete_files
 from provisioner.cli.output import ExitCode, plain, refuse
-from provisioner.partitions import client, handover
+from provisioner.partitions import client, names
 
 _VARIABLES = (
-    handover.NAMESPACE_VARIABLE,
-    handover.POD_VARIABLE,
-    handover.UID_VARIABLE,
-    handover.SIZE_VARIABLE,
+    names.NAMESPACE_VARIABLE,
+    names.POD_VARIABLE,
+    names.UID_VARIABLE,
+    names.SIZE_VARIABLE,
 )
 
 
@@ -41,7 +41,7 @@ _VARIABLES = (
 )
 @click.option(
     "--token-file",
-    default=f"{handover.TOKEN_DIRECTORY}/{handover.TOKEN_FILE}",
+    default=f"{names.TOKEN_DIRECTORY}/{names.TOKEN_FILE}",
     show_default=True,
     metavar="FILE",
     shell_complete=complete_files,
@@ -58,11 +58,11 @@ def command(server: str, ca_file: str | None, file: str | None, token_file: str,
     partition as it is.
     """
     missing = [each for each in _VARIABLES if not os.environ.get(each)]
-    size = os.environ.get(handover.SIZE_VARIABLE, "")
+    size = os.environ.get(names.SIZE_VARIABLE, "")
     if missing:
         return refuse(f"not set: {', '.join(missing)}; the webhook sets them in the init container")
     if not (size.isascii() and size.isdigit()):
-        return refuse(f"{handover.SIZE_VARIABLE} is {size!r}, and has to be a number of IPUs")
+        return refuse(f"{names.SIZE_VARIABLE} is {size!r}, and has to be a number of IPUs")
     if not server.startswith(("http://", "https://")):
         return refuse(f"--server is {server!r}, and has to begin with http:// or https://")
     if ca_file is not None and not server.startswith("https://"):
@@ -73,9 +73,9 @@ def command(server: str, ca_file: str | None, file: str | None, token_file: str,
     signal.signal(signal.SIGTERM, _end)
     waiting = client.Client(
         asked={
-            "namespace": os.environ[handover.NAMESPACE_VARIABLE],
-            "pod": os.environ[handover.POD_VARIABLE],
-            "uid": os.environ[handover.UID_VARIABLE],
+            "namespace": os.environ[names.NAMESPACE_VARIABLE],
+            "pod": os.environ[names.POD_VARIABLE],
+            "uid": os.environ[names.UID_VARIABLE],
             "size": int(size),
         },
         send=client.sender(server, ca_file),

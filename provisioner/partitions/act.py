@@ -1,25 +1,28 @@
 """Acting: sends what was decided, and hands the answers back to the loop.
 
 Nothing here waits for a partition: a call is submitted, and later rounds see how it went. Each V-IPU server has threads
-of its own, and so have writes to Kubernetes, so that none waits for what is slower.
+of its own, and so have writes to Kubernetes, so that none waits for what is slower. Right before a partition is
+removed, what was decided on a cache is read live (`Gate`).
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
 from provisioner import kube
 from provisioner.kube.errors import failure_of
-from provisioner.kube.gates import why_kept
-from provisioner.kube.protocol import Api
+from provisioner.kube.gates import KeptError, why_kept
+from provisioner.kube.live import list_all
+from provisioner.kube.protocol import Api, Timeouts, collection_path, object_path
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import WriteFailure
-from provisioner.partitions.gate import Gate
+from provisioner.partitions import names
+from provisioner.partitions.demand import Pod, parse_pod
 from provisioner.partitions.metrics import Metrics
 from provisioner.partitions.planning.calls import (
     Answer,
@@ -34,15 +37,58 @@ from provisioner.partitions.planning.calls import (
     Write,
     WriteAnswer,
 )
+from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.ledger import Ledger
-from provisioner.partitions.planning.plan import Plan
-from provisioner.partitions.planning.snapshot import Reading
-from provisioner.partitions.store import WRITE_SECONDS, LedgerStore
-from provisioner.partitions.vipu.protocol import Vipu, VipuError
-from provisioner.partitions.writing import open_gate, take_back
+from provisioner.partitions.vipu.protocol import Reading, Vipu, VipuError
+from provisioner.partitions.writing import WRITE_SECONDS, LedgerStore, open_gate, take_back
 from provisioner.runtime.actor import NO_LEASE, CallingActor
 
 _log = structlog.get_logger(__name__)
+#: As metrics have them.
+_NAMES: Mapping[type[Call], str] = {ReadServer: "read", CreatePartition: "create", RemovePartition: "remove"}
+
+
+_TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """Lets a removal through, or raises KeptError. Raises ClusterError where Kubernetes does not answer."""
+
+    api: Api
+    cluster_uid: Callable[[], str]
+
+    def pass_through(self, call: RemovePartition) -> None:
+        """Prove that no pod may use the partition any more."""
+        if not call.id.startswith(names.id_prefix(self.cluster_uid())):
+            raise KeptError("it is no partition of this cluster")
+        if call.pod is None:
+            query = {"labelSelector": names.POD_LABEL}
+            for pod in list_all(self.api, collection_path("pods"), query, parse_pod):
+                if names.owner_id(self.cluster_uid(), pod.uid) == names.owner_of(call.id):
+                    self._refuse_if_used(pod, call)
+            return
+        namespace, name, uid = call.pod
+        try:
+            raw = self.api.get(object_path("pods", name, namespace=namespace), timeouts=_TIMEOUTS)
+        except kube.NotFound:
+            return
+        pod = parse_pod(raw)
+        if pod.uid == uid:
+            self._refuse_if_used(pod, call)
+
+    def _refuse_if_used(self, pod: Pod, call: RemovePartition) -> None:
+        if pod.finished or pod.released:
+            return
+        if pod.told_partition not in ("", call.id):
+            return
+        if call.unused and not pod.begun:
+            # Its init container waits for it.
+            return
+        if pod.deletion_deadline is not None and pod.deletion_deadline == call.past_deletion:
+            # It has had its grace, as this process counts time.
+            return
+        raise KeptError(f"pod {pod.namespace}/{pod.name} has not ended")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,18 +118,18 @@ class Actor(CallingActor[Answer]):
         """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""
         for write in plan.writes:
             self.calls.submit(
-                functools.partial(self._write, write),
+                partial(self._write, write),
                 self.write_executor,
                 key=write.key,
-                not_sent=functools.partial(self._not_written, write),
+                not_sent=partial(self._not_written, write),
             )
         for call in plan.calls:
             line = self.servers[call.server]
             self.calls.submit(
-                functools.partial(self._call, line.vipu, call),
+                partial(self._call, line.vipu, call),
                 line.reads if isinstance(call, ReadServer) else line.changes,
                 key=call.key,
-                not_sent=functools.partial(self._not_called, call),
+                not_sent=partial(self._not_called, call),
             )
 
     # --- V-IPU ---
@@ -92,7 +138,7 @@ class Actor(CallingActor[Answer]):
         if not isinstance(call, ReadServer) and self.lease_seconds() <= 0:
             return self._not_called(call, NO_LEASE)
         if isinstance(call, RemovePartition):
-            kept = why_kept(functools.partial(self.gate.pass_through, call), call=call.key)
+            kept = why_kept(partial(self.gate.pass_through, call), call=call.key)
             if kept is not None:
                 return CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), kept=kept)
             # Again: the gate may have taken long.
@@ -121,8 +167,9 @@ class Actor(CallingActor[Answer]):
             # Whatever it was, the command may have had its effect.
             _log.exception("call.crashed", call=call.key)
             failure = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error))
-        kind = failure.kind if failure is not None else None
-        self.metrics.observe_call(name_of(call), seconds=self.monotonic() - started, failure=kind)
+        self.metrics.call_seconds.labels(_NAMES[type(call)]).observe(self.monotonic() - started)
+        if failure is not None:
+            self.metrics.call_errors.labels(_NAMES[type(call)], failure.kind.value).inc()
         return CallAnswer(call=call, asked_at=asked_at, at=self.clock(), reading=reading, failure=failure)
 
     def _not_called(self, call: Call, why: str) -> CallAnswer:
@@ -153,14 +200,3 @@ class Actor(CallingActor[Answer]):
 
     def _not_written(self, write: Write, why: str) -> WriteAnswer:
         return WriteAnswer(write=write, at=self.clock(), failure=WriteFailure.UNAVAILABLE, message=why)
-
-
-def name_of(call: Call) -> str:
-    """Return the name of a call, as metrics and log lines have it."""
-    match call:
-        case ReadServer():
-            return "read"
-        case CreatePartition():
-            return "create"
-        case RemovePartition():
-            return "remove"

@@ -1,13 +1,13 @@
-"""Putting the parts of the controller of partitions together."""
+"""The controller of partitions: its loop, which observes, decides, acts and tells people, and all parts around it."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import provisioner
 from provisioner import controller as controllers
@@ -15,30 +15,86 @@ from provisioner import kube
 from provisioner.controller import Candidacy, Controller, make_replica
 from provisioner.kube.watches import doubt_of
 from provisioner.partitions import names, page
-from provisioner.partitions.act import Actor, Line
+from provisioner.partitions.act import Actor, Gate, Line
 from provisioner.partitions.board import Board
 from provisioner.partitions.board import pages as board_pages
-from provisioner.partitions.demand import Server
-from provisioner.partitions.gate import Gate
-from provisioner.partitions.loop import Loop
+from provisioner.partitions.demand import Pod, Server, parse_pod
 from provisioner.partitions.metrics import Metrics
-from provisioner.partitions.observe import Known, make_ledger_watch, make_pod_watch
+from provisioner.partitions.observe import Known, make_ledger_watch, make_pod_watch, take_snapshot
+from provisioner.partitions.planning.calls import Answer
+from provisioner.partitions.planning.decide import Plan, decide
 from provisioner.partitions.planning.ledger import Ledger
-from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.partitions.reading import parse_pod
+from provisioner.partitions.planning.memory import Memory, fold
+from provisioner.partitions.planning.round import PlanningSettings
 from provisioner.partitions.report import Reporter
-from provisioner.partitions.rest.api import Sources, make_rest_server
-from provisioner.partitions.rest.certificate import Files, ServedFiles
-from provisioner.partitions.store import LedgerStore
+from provisioner.partitions.rest.api import Sources
+from provisioner.partitions.rest.serving import Rest, make_rest
 from provisioner.partitions.vipu.protocol import Vipu
-from provisioner.runtime.clock import FollowedClock
-from provisioner.runtime.http import HttpServer, parse_address
+from provisioner.partitions.writing import LedgerStore
+from provisioner.runtime.clock import FollowedClock, shifted
+from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from provisioner.settings.partitions import PartitionSettings
 
 #: Creates and removals on one server at once: it makes one after another anyway.
 _CHANGES_AT_ONCE = 4
 _WRITES_AT_ONCE = 8
+
+
+@dataclass(slots=True, kw_only=True)
+class Loop(RoundLoop[Answer]):
+    """Observe, decide, act, until told to stop. `memory` and all parts belong to the loop's thread."""
+
+    settings: PlanningSettings
+    pods: kube.Watch[Pod]
+    known: Known
+    actor: Actor
+    reporter: Reporter
+    metrics: Metrics
+    board: Board
+    is_leader: Callable[[], bool]
+    memory: Memory = field(default_factory=Memory)
+    last_plan: Plan | None = None
+
+    def problems(self) -> tuple[str, ...]:
+        """Say what keeps the controller from its work; a follower that waits for the lease has no problem."""
+        return take_snapshot(self.pods, self.known).not_synced if self.is_leader() else ()
+
+    def round(self) -> float:
+        """Do one round; return how many seconds the next may wait where nothing happens."""
+        contact = self.pods.last_contact_monotonic
+        age = time.monotonic() - contact if contact is not None else float("inf")
+        self.metrics.set_watch("pods", synced=self.pods.synced, last_contact_age_seconds=age)
+        leading = self.is_leader()
+        self.metrics.set_leader(leading=leading)
+        # Answers first: they are stamped by the clock as it was until now.
+        self.take_in(self.actor.take_answer, self._fold, self.reporter.tell_answer)
+        if by := self.follow_clock():
+            self.memory = shifted(self.memory, by)
+            self.known.clock_set(by)
+        if self.known.due_in_seconds(self.clock(), leading=leading) <= 0:
+            self.known.read(leading=leading)
+        if not leading:
+            self.board.stand_by()
+            due = self.known.due_in_seconds(self.clock(), leading=False)
+            return max(0.0, min(LONGEST_PAUSE_SECONDS, due))
+        snapshot = take_snapshot(self.pods, self.known, self.actor.live())
+        # The reporter tells nothing of a round without it.
+        self.metrics.ledger_known.set(snapshot.ledger is not None)
+        started = self.monotonic()
+        plan = decide(snapshot, self.memory, self.settings, self.clock())
+        self.metrics.observe_decide(seconds=self.monotonic() - started)
+        # First what is remembered as being under way.
+        self.memory, self.last_plan = plan.memory, plan
+        self.board.publish(plan, snapshot, self.clock())
+        if not snapshot.not_synced:
+            self.actor.carry_out(plan)
+            self.report(partial(self.reporter.tell, plan, snapshot, self.clock()))
+        return self.pause_seconds(plan.wake_at, due_in_seconds=self.known.due_in_seconds(self.clock(), leading=True))
+
+    def _fold(self, answer: Answer) -> None:
+        self.known.fold(answer)
+        self.memory = fold(self.memory, answer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,43 +105,9 @@ class Addresses(controllers.Addresses):
     api: str = ":8080"
     #: The same over TLS, where there is a certificate.
     api_tls: str = ":8443"
-    certificate: Files | None = None
+    #: Its file, and that of its key.
+    certificate: tuple[Path, Path] | None = None
     metrics: str = ":8082"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rest:
-    """The REST API, which every replica serves: in plain HTTP, over TLS, or both, each with bounds of its own."""
-
-    servers: tuple[HttpServer, ...]
-    #: None: it is not served over TLS.
-    certificate: ServedFiles | None
-
-    def start(self) -> None:
-        """Serve; raise ServerError where an address is not free."""
-        if self.certificate is not None:
-            self.certificate.start()
-        for each in self.servers:
-            each.start()
-
-    def stop(self) -> None:
-        """Serve no more."""
-        for each in self.servers:
-            each.stop()
-        if self.certificate is not None:
-            self.certificate.stop()
-
-    def problems(self) -> Sequence[str]:
-        """Return what keeps it from being served."""
-        return () if self.certificate is None else self.certificate.problems()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """The process: its controller, and the REST API."""
-
-    controller: Controller[Loop, Actor]
-    rest: Rest
 
 
 def build(
@@ -94,10 +116,9 @@ def build(
     api: kube.KubeApi,
     vipu: Mapping[str, Vipu],
     *,
-    exit_process: Callable[[int], object] = os._exit,
-    lease_clock: Callable[[], float] = time.monotonic,
-) -> Parts:
-    """Put the parts together; raise ServerError where an address cannot be read.
+    exit_process: Callable[[int], object],
+) -> tuple[Controller[Loop, Actor], Rest]:
+    """Put the controller and the REST API together; raise ServerError where an address cannot be read.
 
     `vipu` has the client of each server, by HOST:PORT. A process that loses its lease ends by `exit_process`.
     """
@@ -108,7 +129,7 @@ def build(
         elects=addresses.leader_elect,
         leases=(names.LEASE_NAME,),
     )
-    replica = make_replica(api, candidacy, exit_process=exit_process, lease_clock=lease_clock)
+    replica = make_replica(api, candidacy, exit_process=exit_process, lease_clock=time.monotonic)
     clock = FollowedClock()
     planning = planning_settings(settings)
     known = Known(
@@ -153,7 +174,7 @@ def build(
         asked_seconds_ago=replica.wake.asked_seconds_ago,
     )
     ledger = make_ledger_watch(api, settings.own_namespace)
-    rest = _make_rest(addresses, api, _sources(loop, ledger, vipu))
+    rest = make_rest(addresses.api, addresses.api_tls, addresses.certificate, api, _sources(loop, ledger, vipu))
     server = make_status_server(
         "tpu-provisioner",
         Scrapes(address=addresses.metrics, exposition=metrics.exposition),
@@ -175,17 +196,7 @@ def build(
         exit_process=exit_process,
         last=rest.stop,
     )
-    return Parts(controller=controller, rest=rest)
-
-
-def _make_rest(addresses: Addresses, api: kube.KubeApi, sources: Sources) -> Rest:
-    plain, encrypted = parse_address(addresses.api), parse_address(addresses.api_tls)
-    servers = [make_rest_server(plain, api, sources)] if plain is not None else []
-    certificate = None
-    if encrypted is not None and addresses.certificate is not None:
-        certificate = ServedFiles(addresses.certificate)
-        servers.append(make_rest_server(encrypted, api, sources, tls=certificate.context))
-    return Rest(servers=tuple(servers), certificate=certificate)
+    return controller, rest
 
 
 def _sources(loop: Loop, ledger: kube.Watch[Ledger], vipu: Mapping[str, Vipu]) -> Sources:
@@ -233,9 +244,9 @@ def run(
 
     Raises ServerError where an address cannot be served.
     """
-    parts = build(settings, addresses, api, vipu, exit_process=exit_process)
-    parts.rest.start()
-    return parts.controller.run(
+    controller, rest = build(settings, addresses, api, vipu, exit_process=exit_process)
+    rest.start()
+    return controller.run(
         api,
         servers=[server.address for server in servers_of(settings)],
         leader_election=addresses.leader_elect,

@@ -12,8 +12,9 @@ from datetime import datetime
 
 import msgspec
 
-from provisioner.partitions.planning.plan import Holding, Plan, Rejected, View
-from provisioner.partitions.planning.snapshot import ServerView, Snapshot
+from provisioner.partitions.planning.decide import Plan
+from provisioner.partitions.planning.picture import PartitionLine, RejectedLine, SupplyLine, View, WaitingLine
+from provisioner.partitions.planning.round import ServerView, Snapshot
 from provisioner.partitions.planning.standing import Phase
 from provisioner.runtime.clock import wall_clock
 from provisioner.runtime.pages import Content, Page
@@ -34,56 +35,6 @@ class ServerLine:
     read_at: datetime | None
     #: Why it cannot be read; empty where it can.
     problem: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SupplyLine:
-    """The IPUs of an allocation; `ipus` and `free` are None where its server does not tell."""
-
-    server: str
-    allocation: str
-    ipus: int | None
-    ours: int
-    others: int
-    free: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingLine:
-    """A pod that waits."""
-
-    namespace: str
-    pod: str
-    ipus: int
-    #: 1 is the first.
-    place: int
-    since: datetime
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RejectedLine:
-    """A pod that gets no partition as it is."""
-
-    namespace: str
-    pod: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionLine:
-    """A partition of this cluster."""
-
-    id: str
-    server: str
-    allocation: str
-    ipus: int
-    #: As namespace/name; empty of an orphan.
-    pod: str
-    phase: str
-    since: datetime
-    #: What is in its way; empty: nothing is.
-    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,13 +71,6 @@ class Document:
     left_out: LeftOut = LeftOut()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Published:
-    view: View
-    servers: tuple[ServerView, ...]
-    at: datetime
-
-
 @dataclass(slots=True, kw_only=True)
 class Board:
     """The latest decision; published by the loop's thread, read by any."""
@@ -136,13 +80,14 @@ class Board:
     now: Callable[[], datetime] = wall_clock
     _leading: bool = False
     _problems: tuple[str, ...] = ("nothing has been decided yet",)
-    _published: _Published | None = None
+    #: With the servers as they were, and when it was made.
+    _published: tuple[View, tuple[ServerView, ...], datetime] | None = None
 
     def publish(self, plan: Plan, snapshot: Snapshot, at: datetime) -> None:
         """Show a round of the leader from now on; one that could decide nothing leaves the last decision shown."""
         self._leading, self._problems = True, snapshot.not_synced
         if not snapshot.not_synced:
-            self._published = _Published(view=plan.view, servers=snapshot.servers, at=at)
+            self._published = plan.view, snapshot.servers, at
 
     def stand_by(self) -> None:
         """Show that somebody else leads."""
@@ -158,86 +103,45 @@ class Board:
             leading=self._leading,
             problems=self._problems,
         )
-        return document if published is None else _with(document, published)
+        if published is None:
+            return document
+        view, servers, at = published
+        waiting, rejected = view.waiting[:_MOST_LINES], _of_all_namespaces(view.rejected)
+        partitions = _shown(view.partitions)
+        return replace(
+            document,
+            decided_at=at,
+            servers=tuple(map(_server, servers)),
+            supply=view.supply,
+            waiting=waiting,
+            rejected=rejected,
+            partitions=partitions,
+            left_out=LeftOut(
+                waiting=len(view.waiting) - len(waiting),
+                rejected=len(view.rejected) - len(rejected),
+                partitions=len(view.partitions) - len(partitions),
+            ),
+        )
 
     def json(self) -> bytes:
         """Return the document as JSON."""
         return msgspec.json.encode(self.document())
 
 
-def _with(document: Document, published: _Published) -> Document:
-    view = published.view
-    waiting = view.waiting[:_MOST_LINES]
-    rejected = _of_all_namespaces(view.rejected)
-    holdings = _shown(view.holdings)
-    return replace(
-        document,
-        decided_at=published.at,
-        servers=tuple(map(_server, published.servers)),
-        supply=tuple(
-            SupplyLine(
-                server=each.server,
-                allocation=each.allocation,
-                ipus=each.total,
-                ours=each.ours,
-                others=each.others,
-                free=max(0, each.total - each.ours - each.others) if each.total is not None else None,
-            )
-            for each in view.supply
-        ),
-        waiting=tuple(
-            WaitingLine(
-                namespace=each.pod.namespace,
-                pod=each.pod.name,
-                ipus=each.pod.size,
-                place=each.place,
-                since=each.pod.created_at,
-                why=each.why,
-            )
-            for each in waiting
-        ),
-        rejected=tuple(
-            RejectedLine(namespace=each.pod.namespace, pod=each.pod.name, why=each.why) for each in rejected
-        ),
-        partitions=tuple(
-            PartitionLine(
-                id=each.id,
-                server=each.server,
-                allocation=each.allocation,
-                ipus=each.size,
-                pod=each.pod,
-                phase=each.phase,
-                since=each.since,
-                why=each.why,
-            )
-            for each in holdings
-        ),
-        left_out=LeftOut(
-            waiting=len(view.waiting) - len(waiting),
-            rejected=len(view.rejected) - len(rejected),
-            partitions=len(view.holdings) - len(holdings),
-        ),
-    )
-
-
-def _of_all_namespaces(rejected: Sequence[Rejected]) -> Sequence[Rejected]:
-    """Return the youngest first; where there are too many, the youngest of each namespace are kept."""
-    found: list[tuple[int, int, Rejected]] = []
+def _of_all_namespaces(rejected: Sequence[RejectedLine]) -> tuple[RejectedLine, ...]:
+    """Keep the first of each namespace, where there are too many; the order stays."""
     before = Counter[str]()
-    youngest = sorted(rejected, key=lambda each: (each.pod.created_at, each.pod.uid), reverse=True)
-    for place, each in enumerate(youngest):
-        found.append((before[each.pod.namespace], place, each))
-        before[each.pod.namespace] += 1
-    kept = sorted(found, key=lambda each: each[:2])[:_MOST_LINES]
-    return [each for _, _, each in sorted(kept, key=lambda each: each[1])]
+    ranks = []
+    for place, each in enumerate(rejected):
+        ranks.append((before[each.namespace], place))
+        before[each.namespace] += 1
+    return tuple(rejected[place] for place in sorted(place for _, place in sorted(ranks)[:_MOST_LINES]))
 
 
-def _shown(holdings: Sequence[Holding]) -> Sequence[Holding]:
+def _shown(partitions: Sequence[PartitionLine]) -> tuple[PartitionLine, ...]:
     """Leave out active ones first, where there are too many; the order stays."""
-    if len(holdings) <= _MOST_LINES:
-        return holdings
-    kept = sorted(range(len(holdings)), key=lambda place: holdings[place].phase == Phase.ACTIVE.value)[:_MOST_LINES]
-    return [holdings[place] for place in sorted(kept)]
+    kept = sorted(range(len(partitions)), key=lambda place: partitions[place].phase == Phase.ACTIVE.value)
+    return tuple(partitions[place] for place in sorted(kept[:_MOST_LINES]))
 
 
 def _server(view: ServerView) -> ServerLine:

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
-from provisioner.partitions import handover
+from provisioner.partitions import names
 
 #: Longer than the API takes for any answer; and nobody gives up before one can be there.
 _TIMEOUT_SECONDS, _SHORTEST_SECONDS = 40.0, 1.0
@@ -65,11 +65,8 @@ class Reply:
         return found if isinstance(found, dict) else {}
 
 
-class Send(Protocol):
-    """Posts a body with a token; raises Unreachable."""
-
-    def __call__(self, token: str, body: bytes, seconds: float) -> Reply:
-        """Return the answer, if all of it is there in so many seconds."""
+#: Posts a body with a token; returns the answer, if all of it is there in so many seconds. Raises Unreachable.
+Send = Callable[[str, bytes, float], Reply]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,8 +125,7 @@ class Client:
         if reply.status in _FINAL:
             raise NotServed(text)
         if reply.status == 200 and body.get("config"):
-            configuration = body["config"]
-            return configuration if isinstance(configuration, str) else json.dumps(configuration, indent=1) + "\n"
+            return json.dumps(body["config"], indent=1) + "\n"
         if reply.status == 202:
             # Nothing is wrong: it waits as long as everybody.
             self._failures = 0
@@ -182,7 +178,7 @@ def sender(server: str, ca_file: str | None = None) -> Send:
     def exchange(connection: http.client.HTTPConnection, token: str, body: bytes) -> Reply:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "Connection": "close"}
         try:
-            connection.request("POST", handover.ROOT, body, headers)
+            connection.request("POST", names.ROOT, body, headers)
             answer = connection.getresponse()
             return Reply(
                 status=answer.status,

@@ -19,12 +19,12 @@ from provisioner.kube.protocol import Timeouts
 from provisioner.kube.watches import UNFINISHED, doubt_of
 from provisioner.model.capacity import Failure
 from provisioner.partitions import names
-from provisioner.partitions.demand import Pod, Server
+from provisioner.partitions.demand import Pod, Server, parse_pod
 from provisioner.partitions.planning.calls import CallAnswer, ReadServer, SaveLedger, WriteAnswer
 from provisioner.partitions.planning.ledger import Ledger, ledger_of, of_cluster
-from provisioner.partitions.planning.snapshot import Reading, ServerView, Snapshot
-from provisioner.partitions.reading import parse_pod
-from provisioner.partitions.store import LedgerStore
+from provisioner.partitions.planning.round import ServerView, Snapshot
+from provisioner.partitions.vipu.protocol import Reading
+from provisioner.partitions.writing import LedgerStore
 from provisioner.runtime.clock import shifted
 
 _log = structlog.get_logger(__name__)
@@ -42,8 +42,6 @@ def make_pod_watch(
     api: kube.Api,
     on_change: Callable[[], None],
     parse: Callable[[object], Pod] = parse_pod,
-    *,
-    options: kube.WatchOptions = kube.WATCH_DEFAULTS,
 ) -> kube.Watch[Pod]:
     """Make the list-watch of pods; it is not started yet."""
     return kube.ListWatch(
@@ -55,13 +53,10 @@ def make_pod_watch(
         ),
         parse=parse,
         on_change=on_change,
-        options=options,
     )
 
 
-def make_ledger_watch(
-    api: kube.Api, namespace: str, *, options: kube.WatchOptions = kube.WATCH_DEFAULTS
-) -> kube.Watch[Ledger]:
+def make_ledger_watch(api: kube.Api, namespace: str) -> kube.Watch[Ledger]:
     """Make the list-watch of the ledger, for replicas that only answer; it is not started yet."""
     return kube.ListWatch(
         api,
@@ -72,8 +67,8 @@ def make_ledger_watch(
             query={"fieldSelector": f"metadata.name={names.LEDGER_CONFIGMAP_NAME}"},
         ),
         parse=_parse_ledger,
-        on_change=_nothing,
-        options=options,
+        # Requests read the ledger when they come.
+        on_change=lambda: None,
     )
 
 
@@ -81,10 +76,6 @@ def _parse_ledger(raw: object) -> Ledger:
     whole = fields.mapping(raw)
     version = fields.text(fields.mapping(whole.get("metadata")).get("resourceVersion"))
     return ledger_of(whole.get("data"), resource_version=version)
-
-
-def _nothing() -> None:
-    """Wake nobody: requests read the ledger when they come."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,19 +102,18 @@ class Known:
 
         Who does not lead has to know the cluster alone: somebody else changes the ledger.
         """
-        if self.cluster_uid and (self.ledger is not None or not leading):
-            return self._due_again_in_seconds(now) if leading else float("inf")
-        if not self.failures:
+        if self.cluster_uid and not leading:
+            return float("inf")
+        if self.cluster_uid and self.ledger is not None:
+            # Somebody may have repaired an entry by hand.
+            pause = _REREAD_SECONDS
+        elif self.failures:
+            pause = min(_RETRY_CAP_SECONDS, _RETRY_SECONDS * 2.0 ** min(self.failures - 1, 10))
+        else:
             return 0.0
-        pause = min(_RETRY_CAP_SECONDS, _RETRY_SECONDS * 2.0 ** min(self.failures - 1, 10))
         passed = (now - self.tried_at).total_seconds()
         # Somebody may have set the clock back.
         return pause - passed if passed >= 0 else 0.0
-
-    def _due_again_in_seconds(self, now: datetime) -> float:
-        """Say when the ledger is read again, though it is known: somebody may have repaired an entry by hand."""
-        passed = (now - self.tried_at).total_seconds()
-        return _REREAD_SECONDS - passed if passed >= 0 else 0.0
 
     def read(self, *, leading: bool) -> None:
         """Read what is not known, or the ledger again: two calls at most. What was known stays where that fails."""

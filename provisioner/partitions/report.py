@@ -14,7 +14,7 @@ from provisioner.model.capacity import FailureKind
 from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import WriteFailure
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.metrics import DONE, Metrics
+from provisioner.partitions.metrics import DONE, PHASES, Metrics
 from provisioner.partitions.planning.calls import (
     Answer,
     CallAnswer,
@@ -27,9 +27,10 @@ from provisioner.partitions.planning.calls import (
     Write,
     WriteAnswer,
 )
+from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.events import FAILED, RELEASED
-from provisioner.partitions.planning.plan import Plan, View
-from provisioner.partitions.planning.snapshot import Snapshot
+from provisioner.partitions.planning.picture import View
+from provisioner.partitions.planning.round import Snapshot
 from provisioner.runtime.repeats import Lasting
 
 _log = structlog.get_logger(__name__)
@@ -60,12 +61,12 @@ class Reporter:
                 fault.error,
                 lambda fault=fault: _log.error("decision.failed", subject=fault.subject, error=fault.error),  # type: ignore[misc]
             )
-        self.metrics.count_faults(len(plan.faults))
+        self.metrics.faults.inc(len(plan.faults))
         dropped = self.recorder.dropped_total
         self.metrics.count_events_dropped(dropped - self._events_dropped)
         self._events_dropped = dropped
-        self.metrics.set_servers(
-            {each.server.address: each.reading is not None and each.failure is None for each in snapshot.servers}
+        self.metrics.readable.replace(
+            {each.server.address: int(each.reading is not None and each.failure is None) for each in snapshot.servers}
         )
         self._measure(plan.view, now)
 
@@ -89,7 +90,7 @@ class Reporter:
             case ReadServer():
                 pass
         if answer.kept:
-            self.metrics.count_kept()
+            self.metrics.kept.inc()
             self._lasting.fails(key, answer.kept, lambda: _log.warning("partition.kept", **said, reason=answer.kept))
             return
         if answer.failure is not None:
@@ -116,7 +117,7 @@ class Reporter:
             case RemovePartition():
                 _log.info("partition.removed", **said)
                 if call.pod is None:
-                    self.metrics.count_orphan()
+                    self.metrics.orphans.inc()
             case ReadServer() if failed_before:
                 _log.info("server.read_again", **said)
 
@@ -124,7 +125,7 @@ class Reporter:
         write, key = answer.write, answer.write.key
         kind = _KINDS[type(write)]
         result = answer.failure.value if answer.failure is not None else DONE
-        self.metrics.count_write(kind, result=result)
+        self.metrics.writes.labels(kind, result).inc()
         said: dict[str, object] = {"write": kind, "object": key}
         if not isinstance(write, SaveLedger):
             said |= {"namespace": write.pod.namespace, "pod": write.pod.name, "partition": write.partition_id}
@@ -142,7 +143,7 @@ class Reporter:
                     )
                 if isinstance(write, OpenGate):
                     _log.info("pod.released_to_scheduler", **said)
-                    self.metrics.observe_wait(seconds=max(0.0, (answer.at - write.pod.created_at).total_seconds()))
+                    self.metrics.waited.observe(max(0.0, (answer.at - write.pod.created_at).total_seconds()))
             case WriteFailure.CONFLICT:
                 _log.info("write.postponed", kind=result, **said, message=answer.message)
             case WriteFailure.REFUSED:
@@ -167,14 +168,20 @@ class Reporter:
     def _measure(self, view: View, now: datetime) -> None:
         partitions: Counter[str] = Counter()
         ipus: Counter[str] = Counter()
-        for each in view.holdings:
+        for each in view.partitions:
             partitions[each.phase] += 1
-            ipus[each.phase] += each.size
-        self.metrics.set_holdings(partitions, ipus)
-        waits = [((now - each.pod.created_at).total_seconds(), each.pod.size) for each in view.waiting]
+            ipus[each.phase] += each.ipus
+        metrics = self.metrics
+        metrics.partitions.replace({phase: partitions[phase] for phase in PHASES})
+        metrics.held.replace({phase: ipus[phase] for phase in PHASES})
+        waits = [((now - each.since).total_seconds(), each.ipus) for each in view.waiting]
         oldest_seconds, oldest_ipus = max(waits, default=(0.0, 0))
-        self.metrics.set_waiting(len(waits), oldest_seconds=max(0.0, oldest_seconds), oldest_ipus=oldest_ipus)
-        self.metrics.set_supply(view.supply)
+        metrics.waiting.set(len(waits))
+        metrics.oldest_seconds.set(max(0.0, oldest_seconds))
+        metrics.oldest_ipus.set(oldest_ipus)
+        sites = {(each.server, each.allocation): each for each in view.supply}
+        metrics.ipus.replace({site: each.ipus for site, each in sites.items() if each.ipus is not None})
+        metrics.free.replace({site: each.free for site, each in sites.items() if each.free is not None})
 
 
 def _ref(pod: Pod) -> ObjectRef:

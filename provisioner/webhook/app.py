@@ -30,7 +30,7 @@ from provisioner.environment.review import OwnerError, judge_pod, object_of
 from provisioner.kube import EventRecorder, errors, fields
 from provisioner.kube.protocol import Api, Timeouts, object_path
 from provisioner.model.workloads import ObjectRef
-from provisioner.partitions import handover
+from provisioner.partitions import names
 from provisioner.partitions.admission import injection as ipus
 from provisioner.partitions.admission.review import review_pod as review_pod_with_ipus
 from provisioner.runtime import process
@@ -358,7 +358,7 @@ def _ipus(settings: WebhookSettings) -> ipus.Settings:
         namespaces=frozenset(settings.ipu_namespaces),
         largest_size=settings.ipu_largest_partition,
         image=settings.ipu_init_image,
-        api_url=settings.ipu_api_url or f"http://{handover.SERVICE}.{settings.own_namespace}.svc",
+        api_url=settings.ipu_api_url or f"http://{names.SERVICE}.{settings.own_namespace}.svc",
         api_ca_config_map=settings.ipu_api_ca_config_map,
         rdma_resource=settings.ipu_rdma_resource,
         vipu_timeout_seconds=settings.ipu_vipu_timeout_seconds,

@@ -15,7 +15,7 @@ from typing import Any
 
 from provisioner import constants
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.partitions import handover, names
+from provisioner.partitions import names
 from rehearsal import localcluster
 from rehearsal.demos.world import ControllerProcess, RehearsalError, RehearsedCluster
 from rehearsal.localcluster.ports import HOST, free_ports
@@ -93,7 +93,7 @@ class PartitionRehearsal(RehearsedCluster):
         metadata = pod["metadata"]
         folder = self.cluster.directory / "pods" / metadata["uid"]
         folder.mkdir(parents=True, exist_ok=True)
-        token, file = folder / "token", folder / handover.CONFIG_FILE
+        token, file = folder / "token", folder / names.CONFIG_FILE
         token.write_text(self._token_of(pod), encoding="ascii")
         done = subprocess.run(
             [
@@ -103,10 +103,10 @@ class PartitionRehearsal(RehearsedCluster):
             ],
             env={
                 **os.environ,
-                handover.NAMESPACE_VARIABLE: metadata["namespace"],
-                handover.POD_VARIABLE: metadata["name"],
-                handover.UID_VARIABLE: metadata["uid"],
-                handover.SIZE_VARIABLE: metadata["annotations"][names.IPUS],
+                names.NAMESPACE_VARIABLE: metadata["namespace"],
+                names.POD_VARIABLE: metadata["name"],
+                names.UID_VARIABLE: metadata["uid"],
+                names.SIZE_VARIABLE: metadata["annotations"][names.IPUS],
             },
             capture_output=True,
             text=True,
@@ -133,7 +133,7 @@ class PartitionRehearsal(RehearsedCluster):
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
             "spec": {
-                "audiences": [handover.AUDIENCE],
+                "audiences": [names.AUDIENCE],
                 "expirationSeconds": _TOKEN_SECONDS,
                 "boundObjectRef": {
                     "apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"],

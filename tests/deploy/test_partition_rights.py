@@ -14,7 +14,7 @@ import yaml
 from provisioner import kube
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.model.workloads import ObjectRef
-from provisioner.partitions import handover, names
+from provisioner.partitions import names
 from provisioner.partitions.observe import make_ledger_watch, make_pod_watch
 from provisioner.partitions.report import Reporter
 from provisioner.slices.preflight.in_kubernetes import Right
@@ -93,8 +93,8 @@ def _answer_requests(ground: Ground) -> None:
     assert ground.ask(pod).status == 200
     ground.kube.rights.add(("ada", "get", pod.namespace))
     ada = ground.kube.token_of_person("ada")
-    assert ground.send("GET", f"{handover.ROOT}/{made}", ada).status == 200
-    assert ground.send("DELETE", f"{handover.ROOT}/{made}", ground.token(pod)).status == 202
+    assert ground.send("GET", f"{names.ROOT}/{made}", ada).status == 200
+    assert ground.send("DELETE", f"{names.ROOT}/{made}", ground.token(pod)).status == 202
 
 
 def _needed(call: Call) -> Right:

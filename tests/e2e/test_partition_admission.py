@@ -17,12 +17,13 @@ import yaml
 
 from provisioner import kube
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.partitions import handover, names
+from provisioner.partitions import names
 from provisioner.partitions.admission.injection import INIT_CONTAINER
+from provisioner.partitions.demand import parse_pod
 from provisioner.partitions.planning.ledger import Entry, Ledger
-from provisioner.partitions.reading import parse_pod
-from provisioner.partitions.rest.api import Sources, make_rest_server
-from provisioner.partitions.vipu.records import PartitionState
+from provisioner.partitions.rest.api import Sources
+from provisioner.partitions.rest.serving import make_rest_server
+from provisioner.partitions.vipu.protocol import PartitionState
 from provisioner.runtime.http import Address
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.webhook.app import Addresses, WebhookServer, build
@@ -312,7 +313,7 @@ def test_tokens_prove_pods_to_the_rest_api(rehearsal: Rehearsal) -> None:
         metadata = {"name": name, "annotations": {names.IPUS: "4", names.STATUS: names.INJECTED}}
         return api.post(pods, {**raw, "metadata": metadata})
 
-    def token(of: Json | None, audience: str = handover.AUDIENCE) -> str:
+    def token(of: Json | None, audience: str = names.AUDIENCE) -> str:
         path = object_path("serviceaccounts", "default", namespace=namespace)
         reference = None
         if of is not None:
@@ -350,7 +351,7 @@ def test_tokens_prove_pods_to_the_rest_api(rehearsal: Rehearsal) -> None:
         assert ground.ask(record, token(other)).status == 403
         assert ground.ask(record, token(None)).status == 403
         assert ground.ask(record, token(mine, "https://kubernetes.default.svc")).status == 401
-        path = f"{handover.ROOT}/{partition}"
+        path = f"{names.ROOT}/{partition}"
         for stranger in (token(other), token(None)):
             assert ground.send("GET", path, stranger).status == 404
         header, _, signature = good.split(".")

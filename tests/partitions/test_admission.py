@@ -23,7 +23,7 @@ from provisioner.partitions.admission.injection import (
     Settings,
 )
 from provisioner.partitions.admission.review import review_pod
-from provisioner.partitions.reading import parse_pod
+from provisioner.partitions.demand import parse_pod
 from tests.support.patches import apply_patch
 
 Json = dict[str, Any]
@@ -75,67 +75,6 @@ def main_of(pod: Json) -> Json:
 # --- what is injected -------------------------------------------------------------------------------------------------
 
 
-def test_in_compatible_mode_a_pod_gets_what_the_plugin_gave_and_our_gate() -> None:
-    after = injected(raw_pod())
-    assert after["metadata"]["annotations"] == {names.IPUS: "4", "graphcore.ai/status": "injected"}
-    assert after["metadata"]["labels"] == {"graphcore.ai/pod": "true"}
-    spec = after["spec"]
-    assert spec["schedulingGates"] == [GATE]
-    assert (spec["hostNetwork"], spec["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
-    assert main_of(after) == {
-        "name": "main",
-        "image": "poplar",
-        "env": [{"name": "IPUOF_CONFIG_PATH", "value": "/etc/graphcore/ipuof.conf"}],
-        "volumeMounts": [{"name": CONFIG_VOLUME, "mountPath": "/etc/graphcore", "readOnly": True}],
-        "securityContext": {"privileged": True},
-    }
-    (init,) = spec["initContainers"]
-    assert init["name"] == INIT_CONTAINER
-    assert init["image"] == "registry.example/it:1"
-    assert init["command"] == [
-        *("tpu-provisioner", "partitions", "get", "--server=http://partitions.example"),
-        "--file=/etc/graphcore/ipuof.conf",
-    ]
-    assert {each["name"]: each.get("value") for each in init["env"]} == {
-        **dict.fromkeys(("POD_NAMESPACE", "POD_NAME", "POD_UID")),
-        "IPUS": "4",
-    }
-    token = {"audience": "tpu-provisioner-partitions", "expirationSeconds": 3600, "path": "token"}
-    assert spec["volumes"] == [
-        {"name": TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}], "defaultMode": 420}},
-        {"name": CONFIG_VOLUME, "emptyDir": {}},
-    ]
-
-
-def test_in_least_privilege_mode_it_gets_variables_and_no_privilege() -> None:
-    after = injected(raw_pod(), LEAST)
-    spec, main = after["spec"], main_of(after)
-    assert "hostNetwork" not in spec
-    assert "dnsPolicy" not in spec
-    assert main.keys() == {"name", "image", "env"}
-    values = {each["name"]: each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"] for each in main["env"]}
-    prefix = "metadata.annotations['tpu-provisioner.cloud.google.com/partition"
-    assert values == {
-        "IPUOF_VIPU_API_HOST": f"{prefix}-host']",
-        "IPUOF_VIPU_API_PORT": f"{prefix}-port']",
-        "IPUOF_VIPU_API_PARTITION_ID": f"{prefix}-id']",
-        "IPUOF_VIPU_API_GCD_ID": "0",
-        "IPUOF_VIPU_API_TIMEOUT": "120",
-    }
-    # The init container proves that the partition is active, and writes nothing.
-    (init,) = spec["initContainers"]
-    assert not any(each.startswith("--file") for each in init["command"])
-    assert [each["name"] for each in spec["volumes"]] == [TOKEN_VOLUME]
-
-
-def test_with_a_device_plugin_it_gets_a_device_and_may_lock_memory() -> None:
-    after = injected(raw_pod(), WITH_PLUGIN)
-    assert main_of(after)["securityContext"] == {"capabilities": {"add": ["IPC_LOCK"]}}
-    assert main_of(after)["resources"] == {"limits": {"rdma/hca": "1"}, "requests": {"rdma/hca": "1"}}
-    assert [each["name"] for each in after["spec"]["volumes"]] == [TOKEN_VOLUME]
-    assert "volumeMounts" not in main_of(after)
-
-
 @pytest.mark.parametrize("mode", [Mode.COMPATIBLE, Mode.LEAST_PRIVILEGE])
 def test_the_init_container_gets_the_authority_of_the_api_beside_its_token(mode: Mode) -> None:
     """From a ConfigMap of the pod's namespace, which the kubelet reads again when the authority changes."""
@@ -159,11 +98,6 @@ def test_the_init_container_comes_first_and_all_others_get_their_share() -> None
     for each in others:
         assert each["securityContext"] == {"privileged": True}
         assert each["volumeMounts"][0]["name"] == CONFIG_VOLUME
-
-
-def test_both_spellings_are_read() -> None:
-    after = injected(raw_pod({names.IPU: "16"}))
-    assert {"name": "IPUS", "value": "16"} in after["spec"]["initContainers"][0]["env"]
 
 
 @pytest.mark.parametrize(

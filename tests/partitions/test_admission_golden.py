@@ -70,7 +70,8 @@ def test_the_init_container_asks_the_service_in_the_webhooks_namespace_unless_to
 
     def command(**more: str) -> list[str]:
         patch = answer_to({**case["variables"], **more}, case["review"])["response"]["patch"]
-        found: list[str] = patch[-1]["value"][0]["command"]
+        (containers,) = [each["value"] for each in patch if each["path"] == "/spec/initContainers"]
+        found: list[str] = containers[0]["command"]
         return found
 
     assert "--server=http://tpu-provisioner-partitions.ipus.svc" in command(POD_NAMESPACE="ipus")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import timedelta
 
 import msgspec
 import pytest
@@ -14,10 +13,10 @@ from provisioner.cli.remote import Remote, RemoteError
 from provisioner.model.capacity import FailureKind
 from provisioner.partitions import page
 from provisioner.partitions.board import PATH, Board, Document, LeftOut, pages
-from provisioner.partitions.demand import Pod
+from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.memory import Memory
-from provisioner.partitions.planning.plan import Holding, Plan, Rejected, View, Waiting
-from provisioner.partitions.planning.snapshot import Snapshot
+from provisioner.partitions.planning.picture import PartitionLine, RejectedLine, View, WaitingLine
+from provisioner.partitions.planning.round import Snapshot
 from tests.support.clock import NOW
 from tests.support.partitions import SERVER, Controller
 from tests.support.wire_server import Answer, WireServer
@@ -166,26 +165,26 @@ def test_the_document_is_json_that_programs_read(controller: Controller) -> None
 # --- a great many pods
 
 
-def holding(number: int, phase: str = "active") -> Holding:
-    return Holding(
-        id=f"p{number:04}", server="a", allocation="", size=1, pod=f"research/train-{number}", phase=phase, since=NOW
+def holding(number: int, phase: str = "active") -> PartitionLine:
+    return PartitionLine(
+        id=f"p{number:04}", server="a", allocation="", ipus=1, pod=f"research/train-{number}", phase=phase, since=NOW
     )
+
+
+def rejected(number: int, namespace: str = "research") -> RejectedLine:
+    return RejectedLine(namespace=namespace, pod=f"wrong-{number}", why="It asks for too much.")
 
 
 @pytest.fixture(name="crowd")
 def _crowd() -> Document:
-    """Return what is shown of thousands of pods; the youngest are the last."""
-    pods = [
-        Pod(
-            namespace="research", name=f"train-{number}", uid=f"uid-{number}", resource_version="1", size=4,
-            created_at=NOW + timedelta(seconds=number), injected=True, gated=True,
-        )
-        for number in range(3000)
-    ]  # fmt: skip
+    """Return what is shown of thousands of pods."""
     view = View(
-        waiting=tuple(Waiting(pod=pod, place=place, why="It waits.") for place, pod in enumerate(pods, start=1)),
-        rejected=tuple(Rejected(pod=pod, why="It asks for too much.") for pod in pods),
-        holdings=(*map(holding, range(1500)), holding(1500, "broken")),
+        waiting=tuple(
+            WaitingLine(namespace="research", pod=f"train-{number}", ipus=4, place=number + 1, since=NOW, why="Full.")
+            for number in range(3000)
+        ),
+        rejected=tuple(map(rejected, range(3000))),
+        partitions=(*map(holding, range(1500)), holding(1500, "broken")),
     )
     board = Board(release="test", identity="test", now=lambda: NOW)
     board.publish(Plan(memory=Memory(), view=view), Snapshot(cluster_uid=""), NOW)
@@ -195,7 +194,7 @@ def _crowd() -> Document:
 def test_of_a_great_many_pods_the_most_important_are_shown(crowd: Document) -> None:
     """Whoever asks every two seconds must not cost more with each pod that somebody gets wrong."""
     assert [each.place for each in crowd.waiting] == list(range(1, 1001))
-    assert [each.pod for each in crowd.rejected] == [f"train-{number}" for number in range(2999, 1999, -1)]
+    assert [each.pod for each in crowd.rejected] == [f"wrong-{number}" for number in range(1000)]
     assert [each.phase for each in crowd.partitions].count("broken") == 1
     assert [each.id for each in crowd.partitions] == [*(f"p{number:04}" for number in range(999)), "p1500"]
     assert crowd.left_out == LeftOut(waiting=2000, rejected=2000, partitions=501)
@@ -203,18 +202,11 @@ def test_of_a_great_many_pods_the_most_important_are_shown(crowd: Document) -> N
 
 def test_thousands_of_rejected_pods_of_one_namespace_leave_out_none_of_another() -> None:
     """Its owner would look for it in vain, for as long as the others come faster."""
-    pods = [
-        Pod(
-            namespace="research" if number else "other", name=f"train-{number}", uid=f"uid-{number}",
-            resource_version="1", size=4, created_at=NOW + timedelta(seconds=number),
-        )
-        for number in range(3000)
-    ]  # fmt: skip
     board = Board(release="test", identity="test", now=lambda: NOW)
-    view = View(rejected=tuple(Rejected(pod=pod, why="It asks for too much.") for pod in pods))
+    view = View(rejected=(*map(rejected, range(2999)), rejected(2999, "other")))
     board.publish(Plan(memory=Memory(), view=view), Snapshot(cluster_uid=""), NOW)
     shown = [each.pod for each in board.document().rejected]
-    assert shown == [*(f"train-{number}" for number in range(2999, 2000, -1)), "train-0"]
+    assert shown == [*(f"wrong-{number}" for number in range(999)), "wrong-2999"]
 
 
 def test_what_is_left_out_is_told(crowd: Document) -> None:
@@ -231,7 +223,7 @@ def test_what_is_left_out_is_told(crowd: Document) -> None:
 def test_what_is_in_the_way_of_a_partition_is_shown() -> None:
     why = "V-IPU server a cannot be read."
     board = Board(release="test", identity="test", now=lambda: NOW)
-    view = View(holdings=(replace(holding(1, "creating"), why=why),))
+    view = View(partitions=(replace(holding(1, "creating"), why=why),))
     board.publish(Plan(memory=Memory(), view=view), Snapshot(cluster_uid=""), NOW)
     document = msgspec.json.decode(board.json(), type=Document)
     assert [each.why for each in document.partitions] == [why]

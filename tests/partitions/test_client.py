@@ -73,10 +73,6 @@ def test_it_waits_as_it_is_told_and_returns_the_configuration() -> None:
     assert play.tokens == ["token at 1000", "token at 1005", "token at 1010"]
 
 
-def test_a_configuration_that_is_no_json_is_kept_as_it_is() -> None:
-    assert Play(Reply(status=200, body=b'{"config": "a text\\n"}')).client.fetch() == "a text\n"
-
-
 def test_an_api_that_restarts_is_waited_for_longer_each_time() -> None:
     play = Play(*[AWAY] * 7, WAITING, AWAY, ACTIVE)
     play.client.fetch()

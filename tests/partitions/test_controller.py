@@ -8,9 +8,9 @@ import structlog
 from provisioner.kube import errors
 from provisioner.model.capacity import FailureKind
 from provisioner.partitions import names
-from provisioner.partitions.planning import answers
-from provisioner.partitions.planning.ledger import ledger_of
-from provisioner.partitions.vipu.records import PartitionState
+from provisioner.partitions.planning import memory as remembering
+from provisioner.partitions.planning.ledger import Entry, encode, ledger_of
+from tests.support.clock import NOW
 from tests.support.partitions import NAMESPACE, SERVER, SYSTEM, Controller, partition
 
 LEDGER = f"/api/v1/namespaces/{SYSTEM}/configmaps/{names.LEDGER_CONFIGMAP_NAME}"
@@ -43,16 +43,6 @@ def test_a_pod_gets_its_partition_and_gives_it_back(controller: Controller) -> N
     assert (controller.vipu.partitions, entries(controller)) == ({}, [])
 
 
-def test_the_ledger_is_written_before_anything_is_made(controller: Controller) -> None:
-    """A crash right after the create leaves a partition that the next process knows."""
-    partition_id = controller.create_pod("train")
-    create = controller.vipu.create_partition
-    seen: list[list[str]] = []
-    controller.vipu.create_partition = lambda request: (seen.append(entries(controller)), create(request))[1]  # type: ignore[method-assign]
-    controller.rounds(_ROUNDS)
-    assert seen == [[partition_id]]
-
-
 @pytest.mark.parametrize("broken", ["_created", "_removed", "_read"])
 def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(
     controller: Controller, monkeypatch: pytest.MonkeyPatch, broken: str
@@ -64,7 +54,7 @@ def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(
 
     controller.rounds(_ROUNDS)
     controller.create_pod("first", size=1)
-    monkeypatch.setattr(answers, broken, crashing)
+    monkeypatch.setattr(remembering, broken, crashing)
     with structlog.testing.capture_logs() as logs:
         controller.rounds(_ROUNDS)
         controller.create_pod("second", size=1)
@@ -137,15 +127,6 @@ def test_a_lost_answer_neither_loses_nor_leaks(controller: Controller, method: s
     assert (controller.vipu.partitions, entries(controller)) == ({}, [])
 
 
-def test_a_partition_that_is_not_active_yet_opens_no_gate(controller: Controller) -> None:
-    """The pod would run without it."""
-    controller.vipu.state = PartitionState.OTHER
-    partition_id = controller.create_pod("train")
-    controller.rounds(_ROUNDS)
-    assert partition_id in controller.vipu.partitions
-    assert controller.is_gated("train")
-
-
 def test_a_pod_that_turns_out_to_run_keeps_its_partition(controller: Controller) -> None:
     """The cache may have lost it: the gate reads the pod itself."""
     partition_id = controller.create_pod("train")
@@ -158,13 +139,16 @@ def test_a_pod_that_turns_out_to_run_keeps_its_partition(controller: Controller)
 
 
 def test_foreign_partitions_are_never_touched(controller: Controller) -> None:
-    """Also those of another cluster of ours; an orphan of this one goes."""
+    """Also those of another cluster of ours, whose ledger was restored here; an orphan of this one goes."""
     foreign = names.partition_id("another-cluster", "uid-1", SERVER.address)
     orphan = names.partition_id("cluster-uid", "uid-of-nobody", SERVER.address)
     for each in ("by-hand", foreign, orphan):
         controller.vipu.partitions[each] = partition(each)
+    entry = Entry(id=foreign, namespace="n", pod="p", pod_uid="uid-1", size=4, server=SERVER.address, recorded_at=NOW)
+    controller.kube.put_object(LEDGER, {"metadata": {}, "data": encode([entry])})
     controller.rounds(60, seconds=10.0)
     assert set(controller.vipu.partitions) == {"by-hand", foreign}
+    assert ("remove", foreign) not in controller.vipu.calls
     assert b"tpu_provisioner_partitions_orphans_removed_total 1.0" in controller.metrics.exposition()
 
 

@@ -12,7 +12,7 @@ from provisioner import kube
 from provisioner.kube.gates import KeptError
 from provisioner.kube.protocol import object_path
 from provisioner.partitions import names
-from provisioner.partitions.gate import Gate
+from provisioner.partitions.act import Gate
 from provisioner.partitions.planning.calls import RemovePartition
 from tests.support.kube import FakeKube
 

@@ -12,10 +12,9 @@ import structlog
 
 from provisioner.admission.keys import make_keys
 from provisioner.admission.rotation import Keys
-from provisioner.partitions.app import Addresses, Rest, _make_rest
 from provisioner.partitions.client import Unreachable, sender
-from provisioner.partitions.rest import certificate
-from provisioner.partitions.rest.certificate import Files
+from provisioner.partitions.rest import serving
+from provisioner.partitions.rest.serving import Rest, make_rest
 from tests.support.partitions_api import Ground
 from tests.support.waiting import wait_for
 
@@ -36,20 +35,19 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.ground = Ground()
-        self.files = Files(certificate=folder / "tls.crt", key=folder / "tls.key")
+        self.files = (folder / "tls.crt", folder / "tls.key")
         self.authority = folder / "ca.crt"
         self.rest: Rest | None = None
 
     def write(self, keys: Keys) -> None:
         """Replace certificate and authority."""
-        self.files.certificate.write_text(keys.certificate_pem)
-        self.files.key.write_text(keys.key_pem)
+        self.files[0].write_text(keys.certificate_pem)
+        self.files[1].write_text(keys.key_pem)
         self.authority.write_text(keys.authority_pem)
 
     def start(self, *, api: str = ANYWHERE, api_tls: str = ANYWHERE, files: bool = True) -> Rest:
         """Serve."""
-        addresses = Addresses(api=api, api_tls=api_tls, certificate=self.files if files else None)
-        self.rest = _make_rest(addresses, self.ground.kube, self.ground.sources())  # type: ignore[arg-type]
+        self.rest = make_rest(api, api_tls, self.files if files else None, self.ground.kube, self.ground.sources())
         self.rest.start()
         return self.rest
 
@@ -136,13 +134,13 @@ def test_a_certificate_that_is_replaced_is_served_and_trusted_without_a_restart(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By whoever reads the new authority; a file that is written in between changes nothing."""
-    monkeypatch.setattr(certificate, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(serving, "_LOOK_SECONDS", 0.01)
     place.write(make())
     rest = place.start()
     _, port = ports(rest)
     place.ask(port)
     with structlog.testing.capture_logs() as lines:
-        place.files.key.write_text("half of")
+        place.files[1].write_text("half of")
         wait_for(lambda: [each for each in lines if each["event"] == "api_certificate.problem"], what="the problem")
         place.ask(port)
         assert rest.problems() == ()
@@ -155,7 +153,7 @@ def test_without_a_certificate_it_is_not_ready_and_tells_why_once(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The Secret may come later."""
-    monkeypatch.setattr(certificate, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(serving, "_LOOK_SECONDS", 0.01)
     with structlog.testing.capture_logs() as lines:
         rest = place.start()
         assert ["cannot be served" in each for each in rest.problems()] == [True]

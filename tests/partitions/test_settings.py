@@ -6,16 +6,10 @@ import pytest
 
 from provisioner.partitions.app import planning_settings, servers_of
 from provisioner.settings import SettingsError
-from provisioner.settings.partitions import PartitionSettings, VipuServer, read_partition_settings
+from provisioner.settings.partitions import VipuServer, read_partition_settings
 from provisioner.settings.webhook import read_webhook_settings
 
 SERVER = {"VIPU_SERVERS": "vipu.example.com"}
-
-
-def test_the_defaults() -> None:
-    """Whoever changes one changes what installations do."""
-    effective = read_partition_settings(SERVER)
-    assert effective == PartitionSettings(servers=(VipuServer("vipu.example.com", 8090, None),))
 
 
 @pytest.mark.parametrize(
@@ -82,13 +76,6 @@ def test_a_mistake_is_told_with_its_value_and_its_form(variable: str, text: str,
     with pytest.raises(SettingsError, match=part) as caught:
         read_partition_settings({**SERVER, variable: text})
     assert variable in str(caught.value)
-
-
-def test_all_mistakes_are_told_at_once() -> None:
-    """Nobody starts it five times to find five mistakes."""
-    with pytest.raises(SettingsError) as caught:
-        read_partition_settings({"LARGEST_PARTITION": "3", "LOG_LEVEL": "loud"})
-    assert len(caught.value.problems) == 3
 
 
 @pytest.mark.parametrize("size", ["1024", "2048"])

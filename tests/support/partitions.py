@@ -9,20 +9,17 @@ from typing import Any
 
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.partitions import handover, names
-from provisioner.partitions.act import Actor, Line
+from provisioner.partitions import names
+from provisioner.partitions.act import Actor, Gate, Line
+from provisioner.partitions.app import Loop
 from provisioner.partitions.board import Board
-from provisioner.partitions.demand import Pod, Server
-from provisioner.partitions.gate import Gate
-from provisioner.partitions.loop import Loop
+from provisioner.partitions.demand import Pod, Server, parse_pod
 from provisioner.partitions.metrics import Metrics
 from provisioner.partitions.observe import Known
-from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.partitions.reading import parse_pod
+from provisioner.partitions.planning.round import PlanningSettings
 from provisioner.partitions.report import Reporter
-from provisioner.partitions.store import LedgerStore
-from provisioner.partitions.vipu.protocol import VipuError
-from provisioner.partitions.vipu.records import Allocation, Partition, PartitionRequest, PartitionState
+from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionRequest, PartitionState, VipuError
+from provisioner.partitions.writing import LedgerStore
 from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.rounds import Wake
 from tests.support.clock import FakeClock
@@ -180,7 +177,7 @@ class Controller:
             },
             "spec": {
                 "schedulingGates": [{"name": names.SCHEDULING_GATE}],
-                "initContainers": [{"name": handover.INIT_CONTAINER}],
+                "initContainers": [{"name": names.INIT_CONTAINER}],
                 "containers": [{"name": "main"}],
                 **spec,
             },

@@ -13,13 +13,13 @@ from typing import Any
 
 from provisioner.kube.protocol import JsonObject
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.partitions import handover, names
+from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry, Ledger
-from provisioner.partitions.rest.api import LIMITS, Sources, make_rest_server
-from provisioner.partitions.rest.identity import ACCESS_REVIEWS, TOKEN_REVIEWS
-from provisioner.partitions.vipu.protocol import VipuError
-from provisioner.partitions.vipu.records import Allocation, Partition, PartitionRequest, PartitionState
+from provisioner.partitions.rest.api import Sources
+from provisioner.partitions.rest.serving import LIMITS, make_rest_server
+from provisioner.partitions.rest.wire import ACCESS_REVIEWS, TOKEN_REVIEWS
+from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionRequest, PartitionState, VipuError
 from provisioner.runtime.http import Address, Limits
 from tests.support.clock import NOW
 from tests.support.kube import FakeKube
@@ -29,7 +29,7 @@ SERVER = "vipu.example:8090"
 CONFIGURATION = '{"partition": "the configuration"}'
 
 
-def jwt(audience: str | list[str] = handover.AUDIENCE, *, expires_in: float = 3600.0, mark: str = "") -> str:
+def jwt(audience: str | list[str] = names.AUDIENCE, *, expires_in: float = 3600.0, mark: str = "") -> str:
     """Return something in the form of a token; nobody has signed it."""
     claims = {"aud": audience, "exp": time.time() + expires_in, "mark": mark}
     parts = [
@@ -79,7 +79,7 @@ class ReviewingKube(FakeKube):
         assert self.answers.wait(20)
         spec = body["spec"]
         if path == TOKEN_REVIEWS:
-            assert spec["audiences"] == [handover.AUDIENCE]
+            assert spec["audiences"] == [names.AUDIENCE]
             user = self.users.get(spec["token"])
             status = {"authenticated": True, "user": user, "audiences": spec["audiences"]}
             return {**body, "status": status if user is not None else {"error": "invalid bearer token"}}
@@ -153,7 +153,6 @@ class Ground:
     ledger: Ledger | None = field(default_factory=Ledger)
     problems: list[str] = field(default_factory=list)
     cluster_uid: str = CLUSTER
-    seen: list[tuple[str, int]] = field(default_factory=list)
     limits: Limits = LIMITS
 
     def sources(self) -> Sources:
@@ -164,7 +163,6 @@ class Ground:
             ledger=lambda: self.ledger,
             vipu=self.vipus.get,
             problems=lambda: self.problems,
-            observe=lambda route, status: self.seen.append((route, status)),
         )
 
     def start(self) -> Ground:
@@ -223,7 +221,7 @@ class Ground:
     def ask(self, pod: Pod, token: str | None = None, **parts: Any) -> Answer:
         """Ask for a pod's partition, as its init container does."""
         body = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid, "size": pod.size, **parts}
-        return self.send("POST", handover.ROOT, self.token(pod) if token is None else token, json.dumps(body).encode())
+        return self.send("POST", names.ROOT, self.token(pod) if token is None else token, json.dumps(body).encode())
 
     def send(
         self,

@@ -6,17 +6,17 @@ repeated; a copy of such a pod is brought into the form of a new one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from provisioner.admission.patch import Operation, pointer
 from provisioner.kube import fields
-from provisioner.partitions import handover, names
+from provisioner.partitions import names
 
 #: Names of containers and volumes; whatever else is called so is replaced.
-INIT_CONTAINER = handover.INIT_CONTAINER
+INIT_CONTAINER = names.INIT_CONTAINER
 CONFIG_VOLUME = "graphcore-ipuof"
 TOKEN_VOLUME = "graphcore-token"  # noqa: S105 - a name
 #: Annotations that the controller writes when the pod has its partition, or that ask it to take the partition back.
@@ -71,25 +71,57 @@ def inject(raw: Mapping[str, Any], size: int, settings: Settings) -> tuple[Opera
 
     `raw` is a pod of which `conflicts` finds nothing wrong.
     """
+    return tuple(_differences(raw, _injected(raw, size, settings), ()))
+
+
+def _injected(raw: Mapping[str, Any], size: int, settings: Settings) -> dict[str, Any]:
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
-    compatible = settings.mode is Mode.COMPATIBLE
-    steps = [
-        *_entries(metadata, ("metadata",), "annotations", {names.STATUS: names.INJECTED}, without=OF_THE_CONTROLLER),
-        *_entries(metadata, ("metadata",), "labels", {names.POD_LABEL: "true"}),
-        *_named(spec, "schedulingGates", [{"name": names.SCHEDULING_GATE}]),
-        *_named(spec, "volumes", _volumes(settings)),
-    ]
-    if compatible:
-        steps += _field(spec, ("spec",), "hostNetwork", True)
+    annotations = fields.mapping(metadata.get("annotations"))
+    kept = {key: value for key, value in annotations.items() if key not in OF_THE_CONTROLLER}
+    changed: dict[str, Any] = {
+        "schedulingGates": _with_named(spec.get("schedulingGates"), [{"name": names.SCHEDULING_GATE}]),
+        "volumes": _with_named(spec.get("volumes"), _volumes(settings)),
+    }
+    if settings.mode is Mode.COMPATIBLE:
+        changed["hostNetwork"] = True
         if spec.get("dnsPolicy", _CLUSTER_DNS) == _CLUSTER_DNS:
-            steps += _field(spec, ("spec",), "dnsPolicy", _HOST_DNS)
+            changed["dnsPolicy"] = _HOST_DNS
     share = _Share.of(settings)
-    for part in ("initContainers", "containers"):
-        for place, container in enumerate(fields.sequence(spec.get(part))):
-            if isinstance(container, dict) and (part, container.get("name")) != ("initContainers", INIT_CONTAINER):
-                steps += _given(container, ("spec", part, place), share)
-    steps += _first(spec, _init_container(size, settings))
-    return tuple(steps)
+    if isinstance(containers := spec.get("containers"), list):
+        changed["containers"] = [_given(each, share) for each in containers]
+    init, others = _init_container(size, settings), []
+    for place, each in enumerate(fields.sequence(spec.get("initContainers"))):
+        if fields.mapping(each).get("name") != INIT_CONTAINER:
+            others.append(_given(each, share))
+        elif place == 0 and _without_api_token(each) == init:
+            init = each
+    return {
+        **raw,
+        "metadata": {
+            **metadata,
+            "annotations": {**kept, names.STATUS: names.INJECTED},
+            "labels": {**fields.mapping(metadata.get("labels")), names.POD_LABEL: "true"},
+        },
+        "spec": {**spec, **changed, "initContainers": [init, *others]},
+    }
+
+
+def _differences(before: Any, after: Any, at: tuple[str | int, ...]) -> Iterator[Operation]:
+    """Yield what makes one value of another; of lists only those of equal length are gone into."""
+    if before is after:
+        return
+    if isinstance(before, dict) and isinstance(after, dict):
+        yield from (Operation(op="remove", path=pointer(*at, key)) for key in before if key not in after)
+        for key, value in after.items():
+            if key in before:
+                yield from _differences(before[key], value, (*at, key))
+            else:
+                yield Operation(op="add", path=pointer(*at, key), value=value)
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for place, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from _differences(old, new, (*at, place))
+    elif before != after:
+        yield Operation(op="replace", path=pointer(*at), value=after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +138,8 @@ class _Share:
     def of(cls, settings: Settings) -> _Share:
         """Return what the mode is about."""
         if settings.mode is Mode.COMPATIBLE:
-            path = f"{handover.CONFIG_DIRECTORY}/{handover.CONFIG_FILE}"
-            mount = {"name": CONFIG_VOLUME, "mountPath": handover.CONFIG_DIRECTORY, "readOnly": True}
+            path = f"{names.CONFIG_DIRECTORY}/{names.CONFIG_FILE}"
+            mount = {"name": CONFIG_VOLUME, "mountPath": names.CONFIG_DIRECTORY, "readOnly": True}
             return cls(privileged=True, variables=(_variable("IPUOF_CONFIG_PATH", path),), mounts=(mount,))
         variables = (
             # Written when the gate is opened, so they are there before any container is.
@@ -126,41 +158,38 @@ def mounts_of(settings: Settings) -> tuple[tuple[str, str], ...]:
     return tuple((each["name"], each["mountPath"]) for each in _Share.of(settings).mounts)
 
 
-def _given(container: dict[str, Any], at: tuple[str | int, ...], share: _Share) -> Iterator[Operation]:
+def _given(container: Any, share: _Share) -> Any:
+    """Return a container with its share; what is no container stays as it is."""
+    if not isinstance(container, dict):
+        return container
+    found = dict(container)
     env = fields.sequence(container.get("env"))
     there = {fields.text(each.get("name")) for each in fields.mappings(env)}
     new = [each for each in share.variables if each["name"] not in there]
-    # Before the container's own, so that these may refer to them; what is there stays.
-    yield from _field(container, at, "env", [*new, *env]) if new else ()
-    yield from _at_paths(container, at, share.mounts)
+    if new:
+        # Before the container's own, so that these may refer to them; what is there stays.
+        found["env"] = [*new, *env]
+    mounts, paths = fields.sequence(container.get("volumeMounts")), {each["mountPath"] for each in share.mounts}
+    if [each for each in mounts if _path_of(each) in paths] != list(share.mounts):
+        # In place of what is mounted at the same paths already.
+        found["volumeMounts"] = [*(each for each in mounts if _path_of(each) not in paths), *share.mounts]
     security = fields.mapping(container.get("securityContext"))
     if share.resources:
         capabilities = fields.mapping(security.get("capabilities"))
         added = fields.sequence(capabilities.get("add"))
         if not {_IPC_LOCK, f"CAP_{_IPC_LOCK}", "ALL"}.intersection(each for each in added if isinstance(each, str)):
             capabilities = {**capabilities, "add": [*added, _IPC_LOCK]}
-            yield from _field(container, at, "securityContext", {**security, "capabilities": capabilities})
-    # Whoever says that a container is to have no privileges is taken at their word: a sidecar needs none.
-    refused = security.get("privileged") is not None or security.get("allowPrivilegeEscalation") is False
-    if share.privileged and not refused:
-        yield from _field(container, at, "securityContext", {**security, "privileged": True})
-    if share.resources:
+            found["securityContext"] = {**security, "capabilities": capabilities}
         resources = fields.mapping(container.get("resources"))
         limits, requests = (fields.mapping(resources.get(each)) for each in ("limits", "requests"))
         if not share.resources.keys() & limits.keys():
             both = {"limits": {**limits, **share.resources}, "requests": {**requests, **share.resources}}
-            yield from _field(container, at, "resources", {**resources, **both})
-
-
-def _at_paths(
-    container: dict[str, Any], at: tuple[str | int, ...], wanted: Iterable[dict[str, Any]]
-) -> Iterator[Operation]:
-    """Mount volumes, in place of what is mounted at the same paths already."""
-    mounts = fields.sequence(container.get("volumeMounts"))
-    by_path = {each["mountPath"]: each for each in wanted}
-    others = [each for each in mounts if _path_of(each) not in by_path]
-    if [each for each in mounts if _path_of(each) in by_path] != list(by_path.values()):
-        yield from _field(container, at, "volumeMounts", [*others, *by_path.values()])
+            found["resources"] = {**resources, **both}
+    # Whoever says that a container is to have no privileges is taken at their word: a sidecar needs none.
+    refused = security.get("privileged") is not None or security.get("allowPrivilegeEscalation") is False
+    if share.privileged and not refused:
+        found["securityContext"] = {**security, "privileged": True}
+    return found
 
 
 def _path_of(mount: object) -> str:
@@ -168,10 +197,10 @@ def _path_of(mount: object) -> str:
 
 
 def _volumes(settings: Settings) -> list[dict[str, Any]]:
-    token = {"audience": handover.AUDIENCE, "expirationSeconds": _TOKEN_SECONDS, "path": handover.TOKEN_FILE}
+    token = {"audience": names.AUDIENCE, "expirationSeconds": _TOKEN_SECONDS, "path": names.TOKEN_FILE}
     sources: list[dict[str, Any]] = [{"serviceAccountToken": token}]
     if settings.api_ca_config_map:
-        items = [{"key": handover.CA_FILE, "path": handover.CA_FILE}]
+        items = [{"key": names.CA_FILE, "path": names.CA_FILE}]
         sources.append({"configMap": {"name": settings.api_ca_config_map, "items": items}})
     # With the values that the API server fills in, so that a second look finds what the first one made.
     found: list[dict[str, Any]] = [{"name": TOKEN_VOLUME, "projected": {"sources": sources, "defaultMode": 0o644}}]
@@ -182,22 +211,22 @@ def _volumes(settings: Settings) -> list[dict[str, Any]]:
 
 def _init_container(size: int, settings: Settings) -> dict[str, Any]:
     command = ["tpu-provisioner", "partitions", "get", f"--server={settings.api_url}"]
-    mounts: list[dict[str, Any]] = [{"name": TOKEN_VOLUME, "readOnly": True, "mountPath": handover.TOKEN_DIRECTORY}]
+    mounts: list[dict[str, Any]] = [{"name": TOKEN_VOLUME, "readOnly": True, "mountPath": names.TOKEN_DIRECTORY}]
     if settings.api_ca_config_map:
-        command.append(f"--ca-file={handover.TOKEN_DIRECTORY}/{handover.CA_FILE}")
+        command.append(f"--ca-file={names.TOKEN_DIRECTORY}/{names.CA_FILE}")
     if settings.mode is Mode.COMPATIBLE:
-        command.append(f"--file={handover.CONFIG_DIRECTORY}/{handover.CONFIG_FILE}")
-        mounts.append({"name": CONFIG_VOLUME, "mountPath": handover.CONFIG_DIRECTORY})
+        command.append(f"--file={names.CONFIG_DIRECTORY}/{names.CONFIG_FILE}")
+        mounts.append({"name": CONFIG_VOLUME, "mountPath": names.CONFIG_DIRECTORY})
     return {
         "name": INIT_CONTAINER,
         "image": settings.image,
         "imagePullPolicy": "IfNotPresent",
         "command": command,
         "env": [
-            _from_field(handover.NAMESPACE_VARIABLE, "metadata.namespace"),
-            _from_field(handover.POD_VARIABLE, "metadata.name"),
-            _from_field(handover.UID_VARIABLE, "metadata.uid"),
-            _variable(handover.SIZE_VARIABLE, str(size)),
+            _from_field(names.NAMESPACE_VARIABLE, "metadata.namespace"),
+            _from_field(names.POD_VARIABLE, "metadata.name"),
+            _from_field(names.UID_VARIABLE, "metadata.uid"),
+            _variable(names.SIZE_VARIABLE, str(size)),
         ],
         "resources": {"limits": _RESOURCES, "requests": _RESOURCES},
         "securityContext": {
@@ -222,58 +251,14 @@ def _from_field(name: str, path: str) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
 
 
-def _field(parent: Mapping[str, Any], at: tuple[str | int, ...], key: str, value: Any) -> Iterator[Operation]:
-    if key not in parent or parent[key] != value:
-        yield Operation(op="add", path=pointer(*at, key), value=value)
-
-
-def _entries(
-    parent: Mapping[str, Any],
-    at: tuple[str | int, ...],
-    key: str,
-    wanted: Mapping[str, str],
-    *,
-    without: Iterable[str] = (),
-) -> Iterator[Operation]:
-    """Set entries of a map, and take others away."""
-    there = parent.get(key)
-    if not isinstance(there, dict):
-        yield Operation(op="add", path=pointer(*at, key), value=dict(wanted))
-        return
-    for each in without:
-        if each in there:
-            yield Operation(op="remove", path=pointer(*at, key, each))
-    for name, value in wanted.items():
-        yield from _field(there, (*at, key), name, value)
-
-
-def _named(spec: Mapping[str, Any], key: str, wanted: list[dict[str, Any]]) -> Iterator[Operation]:
-    """Put things into a list in which each has its name, in place of those of the same name."""
-    there = spec.get(key)
-    if not isinstance(there, list) or not there:
-        yield Operation(op="add", path=pointer("spec", key), value=wanted)
-        return
-    places = {fields.text(each.get("name")): place for place, each in enumerate(there) if isinstance(each, dict)}
-    for each in wanted:
-        place = places.get(each["name"])
-        if place is None:
-            yield Operation(op="add", path=pointer("spec", key, "-"), value=each)
-        elif there[place] != each:
-            yield Operation(op="replace", path=pointer("spec", key, place), value=each)
-
-
-def _first(spec: Mapping[str, Any], container: dict[str, Any]) -> Iterator[Operation]:
-    """Put the init container before all others, once."""
-    there = spec.get("initContainers")
-    if not isinstance(there, list) or not there:
-        yield Operation(op="add", path="/spec/initContainers", value=[container])
-        return
-    places = [place for place, each in enumerate(there) if fields.mapping(each).get("name") == INIT_CONTAINER]
-    if places == [0] and _without_api_token(there[0]) == container:
-        return
-    for place in reversed(places):
-        yield Operation(op="remove", path=pointer("spec", "initContainers", place))
-    yield Operation(op="add", path="/spec/initContainers/0", value=container)
+def _with_named(there: object, wanted: list[dict[str, Any]]) -> list[Any]:
+    """Return a list in which each has its name, with others in place of those of the same name."""
+    found = {each["name"]: each for each in wanted}
+    kept = [
+        found.pop(name, each) if (name := fields.text(fields.mapping(each).get("name"))) else each
+        for each in fields.sequence(there)
+    ]
+    return [*kept, *found.values()]
 
 
 def _without_api_token(container: dict[str, Any]) -> dict[str, Any]:

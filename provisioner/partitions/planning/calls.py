@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from provisioner.model.capacity import Failure
 from provisioner.model.writes import WriteFailure
 from provisioner.partitions.demand import Pod, Server
 from provisioner.partitions.planning.ledger import Entry, Ledger
-from provisioner.partitions.planning.snapshot import Reading
-from provisioner.partitions.vipu.records import PartitionRequest
+from provisioner.partitions.vipu.protocol import PartitionRequest, Reading
 
 #: What a write of the ledger is known by.
 LEDGER = "ledger"
+
+
+def partition_key(server: str, partition_id: str) -> str:
+    """Return what a call that makes or removes a partition is known by."""
+    return f"partition {server} {partition_id}"
+
+
+def pod_key(pod: Pod) -> str:
+    """Return what a write of a pod is known by."""
+    return f"Pod {pod.uid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +48,7 @@ class CreatePartition:
     @property
     def key(self) -> str:
         """Names the call: equal while it is the same one."""
-        return f"partition {self.server} {self.request.id}"
+        return partition_key(self.server, self.request.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +73,7 @@ class RemovePartition:
     @property
     def key(self) -> str:
         """Names the call: equal while it is the same one."""
-        return f"partition {self.server} {self.id}"
+        return partition_key(self.server, self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +103,7 @@ class OpenGate:
     @property
     def key(self) -> str:
         """Names what is written."""
-        return f"Pod {self.pod.uid}"
+        return pod_key(self.pod)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +119,18 @@ class TakeBack:
     @property
     def key(self) -> str:
         """Names what is written."""
-        return f"Pod {self.pod.uid}"
+        return pod_key(self.pod)
 
 
 Call = ReadServer | CreatePartition | RemovePartition
 Write = SaveLedger | OpenGate | TakeBack
+
+
+class Wanted(NamedTuple):
+    """A call that is to be made; of equal kind whatever has been due for longest comes first."""
+
+    call: Call
+    due_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,40 +7,55 @@ an entry or a server that makes it raise costs nothing but itself (`Plan.faults`
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from provisioner.model.writes import OpenWrite, blocked_until, still_open
+from provisioner.model import bounds
+from provisioner.model.writes import OpenWrite, WriteFailure, blocked_until, still_open
+from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning import (
-    answers,
-    events,
-    making,
-    recording,
-    sweeping,
+from provisioner.partitions.planning import events, making
+from provisioner.partitions.planning.calls import (
+    LEDGER,
+    Call,
+    OpenGate,
+    ReadServer,
+    SaveLedger,
+    TakeBack,
+    Wanted,
+    Write,
 )
-from provisioner.partitions.planning.calls import Call, OpenGate, ReadServer, SaveLedger, TakeBack, Write
-from provisioner.partitions.planning.guard import Guard
-from provisioner.partitions.planning.ledger import Entry
-from provisioner.partitions.planning.memory import Memory, OpenCall, PartitionMemory
-from provisioner.partitions.planning.picture import Picture, look
-from provisioner.partitions.planning.plan import Plan, Rejected, View
+from provisioner.partitions.planning.events import Event
+from provisioner.partitions.planning.ledger import MOST_CHARACTERS, Entry, characters_of
+from provisioner.partitions.planning.making import Step, Stray
+from provisioner.partitions.planning.memory import Memory, OpenCall, PartitionMemory, give_up_lost_calls
+from provisioner.partitions.planning.picture import Picture, View, look, view_of
 from provisioner.partitions.planning.queue import Wait
-from provisioner.partitions.planning.round import Round, begin_round
-from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.partitions.planning.snapshot import Snapshot
+from provisioner.partitions.planning.round import Fault, Guard, PlanningSettings, Round, Snapshot, begin_round
 from provisioner.partitions.planning.standing import OVER, Phase, Standing
-from provisioner.partitions.planning.step import NOTHING, Notice, Step, Urgency, Wanted, merged
-from provisioner.partitions.planning.sweeping import Stray
-from provisioner.partitions.planning.view import view_of
 
 #: What is left to tell is told so soon.
 _MORE_SECONDS = 1.0
 #: However much depends on it, a server is not read more often.
 _SHORTEST_SECONDS = 1.0
 _SETTLED = frozenset({Phase.ACTIVE, Phase.GONE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything to do, to say and to remember. What is to be done is already remembered as being under way."""
+
+    memory: Memory
+    #: Most urgent first.
+    calls: tuple[Call, ...] = ()
+    writes: tuple[Write, ...] = ()
+    events: tuple[Event, ...] = ()
+    view: View = field(default_factory=View)
+    faults: tuple[Fault, ...] = ()
+    #: When to decide again at the latest, without any event; None: whenever something happens.
+    wake_at: datetime | None = None
 
 
 def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Plan:
@@ -51,53 +66,55 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: 
     """
     if snapshot.not_synced or snapshot.ledger is None or not snapshot.cluster_uid:
         return Plan(memory=memory)
-    memory = answers.give_up_lost_calls(memory, snapshot.live, now)
+    memory = give_up_lost_calls(memory, snapshot.live, now)
     memory = replace(memory, writes=still_open(memory.writes, snapshot.live, now))
     guard = Guard()
     picture, round_ = look(begin_round(snapshot, snapshot.ledger, memory, settings, now), guard)
-    step = merged(_steps(picture, round_, guard))
-    calls = _choose(step.calls, round_.memory, settings)
-    entries = recording.entries_of(picture, round_)
-    unrecorded = recording.unrecorded(entries, picture, round_)
-    writes, later = _writes(entries, (*step.gates, *step.returns), round_)
+    steps = tuple(_steps(picture, round_, guard))
+    calls = _choose((each for each in steps if isinstance(each, Wanted)), round_.memory, settings)
+    entries = entries_of(picture, round_)
+    unrecorded = unrecorded_of(entries, picture, round_)
+    writes, later = _writes(entries, (each for each in steps if isinstance(each, OpenGate | TakeBack)), round_)
     told, known, more = events.choose(
-        (*step.notices, *_notices(picture, unrecorded, round_)),
+        (*(each for each in steps if isinstance(each, Event)), *_notices(picture, unrecorded, round_)),
         memory.told,
         round_.pods,
         frozenset(each.entry.pod_uid for each in picture.standings.values() if each.phase is Phase.ACTIVE),
     )
-    moments = [*step.moments, *later]
+    moments = [*(each for each in steps if isinstance(each, datetime)), *later]
     if more:
         moments.append(now + timedelta(seconds=_MORE_SECONDS))
     moments += [each.until for each in picture.queue if each.until is not None]
-    view = guard.run(
-        "view",
-        partial(view_of, picture, unrecorded),
-        View(),
-    )
     return Plan(
         memory=replace(_remembered(picture, round_, calls, writes), told=known),
         calls=calls,
         writes=writes,
         events=tuple(told),
-        view=replace(view, rejected=tuple(_rejected(picture, round_))),
-        faults=guard.faults,
+        view=guard.run("view", partial(view_of, picture, unrecorded, round_), View()),
+        faults=tuple(guard.faults),
         wake_at=min((moment for moment in moments if moment > now), default=None),
     )
 
 
-def _steps(picture: Picture, round_: Round, guard: Guard) -> Iterable[Step]:
+def _steps(picture: Picture, round_: Round, guard: Guard) -> Iterator[Step]:
+    on: dict[str, list[Standing]] = {}
     for standing in picture.standings.values():
-        yield guard.run(f"entry {standing.entry.id}", partial(making.step_of, standing, round_), NOTHING)
+        on.setdefault(standing.entry.server, []).append(standing)
+        part = partial(making.steps_of, standing, round_)
+        yield from _guarded(f"entry {standing.entry.id}", part, guard)
     for stray in picture.strays:
-        yield guard.run(f"partition {stray.partition.id}", partial(sweeping.step_of, stray, round_), NOTHING)
-    none: tuple[Step, ...] = ()
-    yield from guard.run("pods without a node", lambda: tuple(_take_back(picture, round_)), none)
+        yield from _guarded(f"partition {stray.partition.id}", partial(making.clear, stray, round_), guard)
+    yield from _guarded("pods without a node", partial(_take_back, picture, round_), guard)
     waits = any(each.wait is not Wait.IMPOSSIBLE for each in picture.queue)
     for address in round_.servers:
         strays = [each for each in picture.strays if each.server == address]
-        part = partial(_read, address, picture.on.get(address, ()), strays, round_, waits=waits)
-        yield guard.run(f"server {address}", part, NOTHING)
+        read = partial(_read, address, on.get(address, ()), strays, round_, waits=waits)
+        yield from _guarded(f"server {address}", read, guard)
+
+
+def _guarded(subject: str, part: Callable[[], Iterable[Step]], guard: Guard) -> tuple[Step, ...]:
+    nothing: tuple[Step, ...] = ()
+    return guard.run(subject, lambda: tuple(part()), nothing)
 
 
 def _unscheduled_since(standing: Standing, now: datetime) -> datetime | None:
@@ -108,7 +125,7 @@ def _unscheduled_since(standing: Standing, now: datetime) -> datetime | None:
     return standing.known.unscheduled_since or now
 
 
-def _take_back(picture: Picture, round_: Round) -> Iterable[Step]:
+def _take_back(picture: Picture, round_: Round) -> Iterator[Step]:
     """Say from which pods partitions are taken back now, and when from others.
 
     Who has a node may be about to start, and is left alone: the write fails where it got one meanwhile.
@@ -127,9 +144,9 @@ def _take_back(picture: Picture, round_: Round) -> Iterable[Step]:
             continue
         due_at = since + timedelta(seconds=seconds)
         if due_at > round_.now:
-            yield Step(moments=(due_at,))
+            yield due_at
         else:
-            yield Step(returns=(TakeBack(pod=pod, partition_id=standing.entry.id),))
+            yield TakeBack(pod=pod, partition_id=standing.entry.id)
 
 
 def _waits_for_its_limit(pod: Pod, picture: Picture, round_: Round) -> bool:
@@ -138,7 +155,9 @@ def _waits_for_its_limit(pod: Pod, picture: Picture, round_: Round) -> bool:
     return pod.uid in picture.schedule.limited and limit is not None and pod.size <= limit
 
 
-def _read(address: str, standings: Iterable[Standing], strays: Iterable[Stray], round_: Round, *, waits: bool) -> Step:
+def _read(
+    address: str, standings: Iterable[Standing], strays: Iterable[Stray], round_: Round, *, waits: bool
+) -> Iterator[Step]:
     """Say when a server is read next; `standings` and `strays` are those on it, `waits`: somebody waits for IPUs."""
     settings, view = round_.settings, round_.servers[address]
     backoff = round_.memory.servers.get(address)
@@ -155,17 +174,15 @@ def _read(address: str, standings: Iterable[Standing], strays: Iterable[Stray], 
         else:
             seconds = settings.idle_read_seconds
         due_at = view.reading.asked_at + timedelta(seconds=seconds)
-    if due_at > round_.now:
-        return Step(moments=(due_at,))
-    return Step(calls=(Wanted(call=ReadServer(server=address), urgency=Urgency.READ, due_at=due_at),))
+    yield due_at if due_at > round_.now else Wanted(ReadServer(server=address), due_at)
 
 
 def _choose(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings) -> tuple[Call, ...]:
     """Choose what is called now: of each server so many changes at once, and one call of a key."""
     under_way = Counter(each.call.server for each in memory.calls.values() if not isinstance(each.call, ReadServer))
     chosen: dict[str, Call] = {}
-    for each in sorted(wanted, key=lambda each: (each.urgency, each.due_at, each.call.key)):
-        call = each.call
+    # Creates and removals by turns: neither kind, where it hangs, keeps the other waiting.
+    for call, _ in sorted(wanted, key=lambda each: (not isinstance(each.call, ReadServer), each.due_at, each.call.key)):
         if call.key in memory.calls or call.key in chosen:
             continue
         if not isinstance(call, ReadServer):
@@ -176,7 +193,7 @@ def _choose(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings
     return tuple(chosen.values())
 
 
-def _notices(picture: Picture, unrecorded: Mapping[str, str], round_: Round) -> Iterable[Notice]:
+def _notices(picture: Picture, unrecorded: Mapping[str, str], round_: Round) -> Iterator[Event]:
     """Say what pods wait for, where they still do."""
     placed = {pod.uid for pod, _ in picture.schedule.placed}
     for candidate in picture.queue:
@@ -191,26 +208,60 @@ def _notices(picture: Picture, unrecorded: Mapping[str, str], round_: Round) -> 
         yield events.rejected(round_.pods[uid], why)
 
 
-def _rejected(picture: Picture, round_: Round) -> Iterable[Rejected]:
-    for uid, why in picture.rejected.items():
-        yield Rejected(pod=round_.pods[uid], why=why)
+def entries_of(picture: Picture, round_: Round) -> tuple[Entry, ...]:
+    """Return all entries: those that stay, in their order, then those of pods that have a place now.
+
+    Pods for which the ledger has no room wait.
+    """
+    kept = {
+        standing.entry.id: picture.restored.get(standing.entry.id) or _as_listed(standing)
+        for standing in picture.standings.values()
+        if standing.phase not in OVER or standing.entry.id in picture.restored
+    }
+    kept |= {key: entry for key, entry in picture.restored.items() if key not in kept}
+    room = MOST_CHARACTERS - sum(map(characters_of, kept.values()))
+    room -= sum(len(key) + len(text) for key, text in round_.ledger.unreadable.items())
+    for pod, (server, allocation) in picture.schedule.placed:
+        partition_id = pod.told_partition or names.partition_id(round_.snapshot.cluster_uid, pod.uid, server)
+        entry = making.entry_of(pod, partition_id, (server, allocation), round_)
+        room -= characters_of(entry)
+        if room < 0:
+            break
+        kept[entry.id] = entry
+    return tuple(kept.values())
+
+
+def unrecorded_of(entries: Iterable[Entry], picture: Picture, round_: Round) -> Mapping[str, str]:
+    """Return why pods that have a place now wait all the same, by UID: the ledger does not take them."""
+    write = round_.memory.writes.get(LEDGER)
+    if write is not None and write.failure is WriteFailure.REFUSED:
+        words = bounds.cut(write.message, bounds.HINTED_WORDS)
+        why = f"There are IPUs for it, and the API server does not let the ledger be written: {words}"
+        return {pod.uid: why for pod, _ in picture.schedule.placed}
+    recorded = {entry.pod_uid for entry in entries}
+    why = "There are IPUs for it, and the ledger is full."
+    return {pod.uid: why for pod, _ in picture.schedule.placed if pod.uid not in recorded}
+
+
+def _as_listed(standing: Standing) -> Entry:
+    """Return an entry with the allocation that its partition is in, should that be another one."""
+    entry, (_, allocation) = standing.entry, standing.site
+    return entry if entry.allocation == allocation else replace(entry, allocation=allocation)
 
 
 def _writes(
     entries: tuple[Entry, ...], of_pods: Iterable[OpenGate | TakeBack], round_: Round
 ) -> tuple[tuple[Write, ...], list[datetime]]:
     """Choose what is written now; return when the rest may be."""
-    proposals: list[tuple[Write, str]] = []
+    proposals: list[Write] = [*of_pods]
     if entries != round_.ledger.entries:
-        save = SaveLedger(before=round_.ledger, entries=entries)
-        proposals.append((save, round_.ledger.resource_version))
-    proposals += [(each, each.pod.resource_version) for each in of_pods]
+        proposals.insert(0, SaveLedger(before=round_.ledger, entries=entries))
     chosen, later, keys = [], [], set[str]()
-    for write, seen in proposals:
+    for write in proposals:
         if write.key in keys:
             continue
         keys.add(write.key)
-        until = blocked_until(round_.memory.writes.get(write.key), seen, round_.now)
+        until = blocked_until(round_.memory.writes.get(write.key), _seen_by(write), round_.now)
         if until is None:
             chosen.append(write)
         else:
@@ -243,5 +294,9 @@ def _known(standing: Standing, now: datetime) -> PartitionMemory:
 def _opened(write: Write, memory: Memory, now: datetime) -> OpenWrite[Write]:
     before = memory.writes.get(write.key)
     failures = before.failures if before is not None and before.failure is not None else 0
-    seen = write.before.resource_version if isinstance(write, SaveLedger) else write.pod.resource_version
-    return OpenWrite(write=write, seen=seen, since=now, failures=failures)
+    return OpenWrite(write=write, seen=_seen_by(write), since=now, failures=failures)
+
+
+def _seen_by(write: Write) -> str:
+    """Return how the object of a write looked when it was decided on."""
+    return write.before.resource_version if isinstance(write, SaveLedger) else write.pod.resource_version

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from provisioner.model import bounds
 from provisioner.model.capacity import Failure
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.memory import PartitionMemory
-from provisioner.partitions.planning.plan import Event
 from provisioner.partitions.planning.queue import Candidate, Wait
 from provisioner.partitions.planning.standing import MOST_REMOVES
-from provisioner.partitions.planning.step import Notice
-from provisioner.partitions.vipu.records import Partition
+from provisioner.partitions.vipu.protocol import Partition
 
 WAITING = "PartitionWaiting"
 CREATED = "PartitionCreated"
@@ -30,10 +29,22 @@ MOST_PER_ROUND = 200
 _WARNINGS = frozenset({Wait.IMPOSSIBLE, Wait.OTHERS, Wait.REFUSED})
 
 
-def waiting(candidate: Candidate) -> Notice:
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that people are told of a pod once, when it happens."""
+
+    #: Of equal ones of a pod one is told.
+    topic: str
+    pod: Pod
+    reason: str
+    message: str
+    warning: bool = False
+
+
+def waiting(candidate: Candidate) -> Event:
     """Say what a pod waits for."""
     warning = candidate.wait in _WARNINGS
-    return _notice(candidate.wait.value, candidate.pod, WAITING, candidate.why, warning=warning)
+    return Event(candidate.wait.value, candidate.pod, WAITING, candidate.why, warning=warning)
 
 
 def why_limited(pod: Pod) -> str:
@@ -41,68 +52,68 @@ def why_limited(pod: Pod) -> str:
     return f"Namespace {pod.namespace} has, or its older pods wait for, all the IPUs that it may have."
 
 
-def limited(pod: Pod) -> Notice:
+def limited(pod: Pod) -> Event:
     """Say that a pod waits for the limit of its namespace."""
-    return _notice(Wait.LIMIT.value, pod, WAITING, why_limited(pod))
+    return Event(Wait.LIMIT.value, pod, WAITING, why_limited(pod))
 
 
-def unrecorded(pod: Pod, why: str) -> Notice:
+def unrecorded(pod: Pod, why: str) -> Event:
     """Say that there are IPUs for a pod, and that the ledger does not take it."""
-    return _notice("unrecorded", pod, WAITING, why, warning=True)
+    return Event("unrecorded", pod, WAITING, why, warning=True)
 
 
-def created(pod: Pod, entry: Entry) -> Notice:
+def created(pod: Pod, entry: Entry) -> Event:
     """Say that a pod's partition is active."""
     where = f"allocation {entry.allocation} of {entry.server}" if entry.allocation else entry.server
-    return _notice("created", pod, CREATED, f"Partition {entry.id} of {entry.size} IPUs is active in {where}.")
+    return Event("created", pod, CREATED, f"Partition {entry.id} of {entry.size} IPUs is active in {where}.")
 
 
-def failed(pod: Pod, entry: Entry, failure: Failure) -> Notice:
+def failed(pod: Pod, entry: Entry, failure: Failure) -> Event:
     """Say why a pod's partition was not made."""
     words = bounds.cut(failure.message, bounds.HINTED_WORDS)
     message = f"Partition {entry.id} is not made on {entry.server}, and is tried again: {words}"
-    return _notice(f"failed {failure.kind.value}", pod, FAILED, message, warning=True)
+    return Event(f"failed {failure.kind.value}", pod, FAILED, message, warning=True)
 
 
-def broken(pod: Pod, entry: Entry, partition: Partition | None) -> Notice:
+def broken(pod: Pod, entry: Entry, partition: Partition | None) -> Event:
     """Say that a pod's partition is there and good for nothing."""
     state = bounds.cut(partition.state_text, bounds.QUOTED) if partition is not None else ""
     what = "The pod may be using it, so it stays." if pod.begun else "It is removed and made anew."
     message = f"Partition {entry.id} on {entry.server} is not usable (state {state or 'unknown'}). {what}"
-    return _notice("broken", pod, FAILED, message, warning=True)
+    return Event("broken", pod, FAILED, message, warning=True)
 
 
-def not_removed(pod: Pod, entry: Entry, known: PartitionMemory) -> tuple[Notice, ...]:
+def not_removed(pod: Pod, entry: Entry, known: PartitionMemory) -> tuple[Event, ...]:
     """Say why a pod's partition could not be removed, where that was tried again and again."""
     if known.removing is None or known.removing.failures < MOST_REMOVES or known.kept:
         return ()
     words = bounds.cut(known.removing.failure.message, bounds.HINTED_WORDS)
     message = f"Partition {entry.id} is not removed from {entry.server}, and that is tried again: {words}"
-    return (_notice("not removed", pod, FAILED, message, warning=True),)
+    return (Event("not removed", pod, FAILED, message, warning=True),)
 
 
-def misplaced(pod: Pod, entry: Entry) -> Notice:
+def misplaced(pod: Pod, entry: Entry) -> Event:
     """Say that a pod may not be where its partition is."""
     message = (
         f"Partition {entry.id} is on {entry.server}, whose nodes the pod may not use any more by its node selector or "
         "affinity. It is removed, and the pod waits again."
     )
-    return _notice("misplaced", pod, FAILED, message, warning=True)
+    return Event("misplaced", pod, FAILED, message, warning=True)
 
 
-def lost(pod: Pod, entry: Entry) -> Notice:
+def lost(pod: Pod, entry: Entry) -> Event:
     """Say that a pod's partition has vanished."""
     message = f"Partition {entry.id} is not on {entry.server} any more, and is made again under the same id."
-    return _notice("lost", pod, LOST, message, warning=True)
+    return Event("lost", pod, LOST, message, warning=True)
 
 
-def unnamed(pod: Pod, entry: Entry) -> Notice:
+def unnamed(pod: Pod, entry: Entry) -> Event:
     """Say that nobody can ask for a pod's partition."""
     message = f"Partition {entry.id} is on {entry.server}, which no setting names any more: nobody knows how it is."
-    return _notice("unnamed", pod, FAILED, message, warning=True)
+    return Event("unnamed", pod, FAILED, message, warning=True)
 
 
-def unreadable(pod: Pod, entry: Entry, failure: Failure, most_seconds: float) -> Notice:
+def unreadable(pod: Pod, entry: Entry, failure: Failure, most_seconds: float) -> Event:
     """Say that nobody can ask for a partition that a pod waits for."""
     if pod.gated:
         what = f"After {most_seconds / 60:g} minutes without an answer the pod waits for IPUs of other servers, too."
@@ -110,21 +121,21 @@ def unreadable(pod: Pod, entry: Entry, failure: Failure, most_seconds: float) ->
         what = "The pod waits for it on its node; delete it, and make it again, to have IPUs of another server."
     words = bounds.cut(failure.message, bounds.HINTED_WORDS)
     message = f"Partition {entry.id} is for {entry.server}, which cannot be read ({words}). {what}"
-    return _notice("unreadable", pod, FAILED, message, warning=True)
+    return Event("unreadable", pod, FAILED, message, warning=True)
 
 
-def released(pod: Pod, entry: Entry) -> Notice:
+def released(pod: Pod, entry: Entry) -> Event:
     """Say that a pod's partition is gone, as it should be."""
-    return _notice("released", pod, RELEASED, f"Partition {entry.id} on {entry.server} is removed.")
+    return Event("released", pod, RELEASED, f"Partition {entry.id} on {entry.server} is removed.")
 
 
-def rejected(pod: Pod, why: str) -> Notice:
+def rejected(pod: Pod, why: str) -> Event:
     """Say why a pod gets no partition at all."""
-    return _notice("rejected", pod, REJECTED, why, warning=True)
+    return Event("rejected", pod, REJECTED, why, warning=True)
 
 
 def choose(
-    notices: Iterable[Notice], told: Mapping[str, frozenset[str]], uids: Iterable[str], active: frozenset[str]
+    events: Iterable[Event], told: Mapping[str, frozenset[str]], uids: Iterable[str], active: frozenset[str]
 ) -> tuple[list[Event], dict[str, frozenset[str]], bool]:
     """Choose what is told now; return it, what has been told then, and whether there is more to tell.
 
@@ -133,18 +144,13 @@ def choose(
     known = {uid: told[uid] for uid in uids if uid in told}
     for uid in active & known.keys():
         known[uid] -= _REPEATABLE
-    events: list[Event] = []
-    for notice in notices:
-        uid = notice.event.pod.uid
-        before = known.get(uid, frozenset())
-        if notice.topic in before:
+    chosen: list[Event] = []
+    for event in events:
+        before = known.get(event.pod.uid, frozenset())
+        if event.topic in before:
             continue
-        if len(events) >= MOST_PER_ROUND:
-            return events, known, True
-        known[uid] = before | {notice.topic}
-        events.append(notice.event)
-    return events, known, False
-
-
-def _notice(topic: str, pod: Pod, reason: str, message: str, *, warning: bool = False) -> Notice:
-    return Notice(topic=topic, event=Event(pod=pod, reason=reason, message=message, warning=warning))
+        if len(chosen) >= MOST_PER_ROUND:
+            return chosen, known, True
+        known[event.pod.uid] = before | {event.topic}
+        chosen.append(event)
+    return chosen, known, False

@@ -1,72 +1,101 @@
-"""Making partitions that are in the ledger, opening the gates of their pods, and removing what nobody needs."""
+"""What is to be done for each entry of the ledger, and about partitions with our prefix where the ledger has none.
+
+Partitions that are in the ledger are made, the gates of their pods opened, and those that nobody needs removed. Others
+are recorded again where a living pod may use them, and removed where none does.
+"""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
+from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning import events
-from provisioner.partitions.planning.calls import LEDGER, CreatePartition, OpenGate, RemovePartition, SaveLedger
+from provisioner.partitions.planning.calls import (
+    LEDGER,
+    CreatePartition,
+    OpenGate,
+    RemovePartition,
+    SaveLedger,
+    TakeBack,
+    Wanted,
+    pod_key,
+)
+from provisioner.partitions.planning.events import Event
 from provisioner.partitions.planning.ledger import Entry
+from provisioner.partitions.planning.memory import PartitionMemory, Site
 from provisioner.partitions.planning.round import Round
 from provisioner.partitions.planning.standing import Phase, Standing
-from provisioner.partitions.planning.step import NOTHING, Notice, Step, Urgency, Wanted, merged
-from provisioner.partitions.vipu.records import PartitionRequest
+from provisioner.partitions.vipu.protocol import Partition, PartitionRequest
+
+#: A call, a write of a pod, words for its people, or when to look again.
+Step = Wanted | OpenGate | TakeBack | Event | datetime
 
 
-def step_of(standing: Standing, round_: Round) -> Step:
+def steps_of(standing: Standing, round_: Round) -> Iterator[Step]:
     """Say what is to be done for an entry."""
-    made, released = _make(standing, round_), _release(standing, round_)
-    return merged((made, released)) if released is not NOTHING else made
-
-
-def _make(standing: Standing, round_: Round) -> Step:
-    """Say what is to be done for a pod that needs its partition."""
     pod = standing.pod
-    if pod is None or not standing.certain:
-        return _without_server(standing, pod, round_) if pod is not None else NOTHING
+    if pod is not None:
+        yield from _make(standing, pod, round_) if standing.certain else _without_server(standing, pod, round_)
+    yield from _release(standing, round_)
+
+
+def _make(standing: Standing, pod: Pod, round_: Round) -> Iterator[Step]:
+    """Say what is to be done for a pod that needs its partition."""
     match standing.phase:
         case Phase.WANTED:
-            return _create(standing, pod, round_)
+            yield from _create(standing, pod, round_)
         case Phase.LOST:
-            step = _create(standing, pod, round_)
-            return Step(
-                calls=step.calls, notices=(events.lost(pod, standing.entry), *step.notices), moments=step.moments
-            )
+            yield events.lost(pod, standing.entry)
+            yield from _create(standing, pod, round_)
         case Phase.CREATING:
             since = standing.known.changed_at or standing.known.since
-            return Step(moments=(since + timedelta(seconds=round_.settings.stuck_seconds),))
+            yield since + timedelta(seconds=round_.settings.stuck_seconds)
         case Phase.ACTIVE:
-            return _hand_over(standing, pod, round_)
+            yield from _hand_over(standing, pod, round_)
         case Phase.BROKEN:
-            return _make_anew(standing, pod, round_, events.broken(pod, standing.entry, standing.partition))
+            yield from _make_anew(standing, pod, round_, events.broken(pod, standing.entry, standing.partition))
         case Phase.MISPLACED if standing.partition is not None:
-            return _make_anew(standing, pod, round_, events.misplaced(pod, standing.entry))
-    return NOTHING
+            yield from _make_anew(standing, pod, round_, events.misplaced(pod, standing.entry))
 
 
-def _without_server(standing: Standing, pod: Pod, round_: Round) -> Step:
+def _without_server(standing: Standing, pod: Pod, round_: Round) -> Iterator[Step]:
     entry, view = standing.entry, round_.servers.get(standing.entry.server)
     if standing.phase is not Phase.CREATING:
-        return NOTHING
+        return
     if view is None:
-        return Step(notices=(events.unnamed(pod, entry),))
-    if view.failure is None or pod.begun:
-        return NOTHING
-    return Step(notices=(events.unreadable(pod, entry, view.failure, round_.settings.stuck_seconds),))
+        yield events.unnamed(pod, entry)
+    elif view.failure is not None and not pod.begun:
+        yield events.unreadable(pod, entry, view.failure, round_.settings.stuck_seconds)
 
 
-def _create(standing: Standing, pod: Pod, round_: Round) -> Step:
-    entry, known = standing.entry, standing.known
-    notices: tuple[Notice, ...] = ()
-    if known.backoff is not None:
-        notices = (events.failed(pod, entry, known.backoff.failure),)
-        if known.backoff.until > round_.now:
-            return Step(notices=notices, moments=(known.backoff.until,))
-    call = CreatePartition(server=entry.server, request=request_of(entry))
+def _create(standing: Standing, pod: Pod, round_: Round) -> Iterator[Step]:
+    entry, backoff = standing.entry, standing.known.backoff
+    if backoff is not None:
+        yield events.failed(pod, entry, backoff.failure)
+        if backoff.until > round_.now:
+            yield backoff.until
+            return
     # The oldest pod has its turn first; who has failed comes after those that had none yet.
-    due_at = known.backoff.until if known.backoff is not None else pod.created_at
-    return Step(calls=(Wanted(call=call, urgency=Urgency.CHANGE, due_at=due_at),), notices=notices)
+    due_at = backoff.until if backoff is not None else pod.created_at
+    yield Wanted(CreatePartition(server=entry.server, request=request_of(entry)), due_at)
+
+
+def entry_of(pod: Pod, partition_id: str, site: Site, round_: Round) -> Entry:
+    """Return a new entry for a pod."""
+    return Entry(
+        id=partition_id,
+        namespace=pod.namespace,
+        pod=pod.name,
+        pod_uid=pod.uid,
+        size=pod.size,
+        server=site[0],
+        allocation=site[1],
+        reconfigurable=round_.settings.reconfigurable,
+        recorded_at=round_.now,
+    )
 
 
 def request_of(entry: Entry) -> PartitionRequest:
@@ -76,23 +105,19 @@ def request_of(entry: Entry) -> PartitionRequest:
     )
 
 
-def _hand_over(standing: Standing, pod: Pod, round_: Round) -> Step:
+def _hand_over(standing: Standing, pod: Pod, round_: Round) -> Iterator[Step]:
     """Tell the pod, as soon as a reading shows that its partition is active."""
     entry = standing.entry
-    notice = events.created(pod, entry)
     if not pod.gated:
-        return Step(notices=(notice,)) if not pod.told_server else NOTHING
-    if pod.deletion_deadline is not None or _is_being_removed(entry, round_) or _is_being_dropped(entry, round_):
-        return NOTHING
-    gate = OpenGate(pod=pod, partition_id=entry.id, server=round_.servers[entry.server].server)
-    return Step(gates=(gate,), notices=(notice,))
-
-
-def _is_being_removed(entry: Entry, round_: Round) -> bool:
-    """Whether a remove is under way: a reading that shows it active meanwhile is no promise."""
-    remove = RemovePartition(server=entry.server, id=entry.id, pod=None)
-    under_way = round_.memory.calls.get(remove.key)
-    return under_way is not None and isinstance(under_way.call, RemovePartition)
+        if not pod.told_server:
+            yield events.created(pod, entry)
+        return
+    # A remove may be under way: a reading that shows it active meanwhile is no promise.
+    is_being_removed = isinstance(round_.change_of(entry), RemovePartition)
+    if pod.deletion_deadline is not None or is_being_removed or _is_being_dropped(entry, round_):
+        return
+    yield OpenGate(pod=pod, partition_id=entry.id, server=round_.servers[entry.server].server)
+    yield events.created(pod, entry)
 
 
 def _is_being_dropped(entry: Entry, round_: Round) -> bool:
@@ -103,48 +128,165 @@ def _is_being_dropped(entry: Entry, round_: Round) -> bool:
     return entry.id not in {each.id for each in under_way.write.entries}
 
 
-def _is_being_told(standing: Standing, pod: Pod, round_: Round) -> bool:
+def _is_being_told(pod: Pod, round_: Round) -> bool:
     """Whether the gate is being opened: then a pod that is read live has it still, and not a moment later."""
-    gate = OpenGate(pod=pod, partition_id=standing.entry.id, server=round_.servers[standing.entry.server].server)
-    write = round_.memory.writes.get(gate.key)
+    write = round_.memory.writes.get(pod_key(pod))
     return write is not None and write.answered_at is None
 
 
-def _make_anew(standing: Standing, pod: Pod, round_: Round, notice: Notice) -> Step:
+def _make_anew(standing: Standing, pod: Pod, round_: Round, notice: Event) -> Iterator[Step]:
     """Remove what is of no use, as long as nothing of the pod but its init container has run."""
-    entry, known = standing.entry, standing.known
-    if pod.begun or _is_being_told(standing, pod, round_):
-        return Step(notices=(notice,))
-    notices = (notice, *events.not_removed(pod, entry, known))
-    if known.removing is not None and known.removing.until > round_.now:
-        return Step(notices=notices, moments=(known.removing.until,))
-    proof = (entry.namespace, entry.pod, entry.pod_uid)
-    call = RemovePartition(server=entry.server, id=entry.id, pod=proof, unused=True)
-    due_at = known.removing.until if known.removing is not None else known.since
-    return Step(calls=(Wanted(call=call, urgency=Urgency.CHANGE, due_at=due_at),), notices=notices)
+    yield notice
+    if not (pod.begun or _is_being_told(pod, round_)):
+        yield from _remove(standing, round_, unused=True)
 
 
-def _release(standing: Standing, round_: Round) -> Step:
+def _release(standing: Standing, round_: Round) -> Iterator[Step]:
     """Say what is to be done for an entry whose pod has ended, or is gone; and when one that ends has."""
-    pod, known, entry = standing.pod, standing.known, standing.entry
+    pod = standing.pod
     if standing.phase is Phase.GONE:
         # Where no setting names the server nobody has seen that it is not there.
-        return Step(notices=(events.released(pod, entry),)) if pod is not None and standing.certain else NOTHING
-    if standing.phase is not Phase.RELEASING:
+        if pod is not None and standing.certain:
+            yield events.released(pod, standing.entry)
+    elif standing.phase is not Phase.RELEASING:
         lets_go_at = round_.lets_go_at(pod) if pod is not None else None
-        return Step(moments=(lets_go_at,)) if lets_go_at is not None else NOTHING
-    if not standing.certain or standing.partition is None or standing.outdated:
-        return NOTHING
-    notices = events.not_removed(pod, entry, known) if pod is not None else ()
-    if known.removing is not None and known.removing.until > round_.now:
-        return Step(notices=notices, moments=(known.removing.until,))
+        if lets_go_at is not None:
+            yield lets_go_at
+    elif standing.certain and standing.partition is not None and not standing.outdated:
+        # The pod of one that is unused waits for another one.
+        unused = pod is not None and pod.gated
+        yield from _remove(standing, round_, unused=unused, past_deletion=round_.past_deletion(pod))
+
+
+def _remove(
+    standing: Standing, round_: Round, *, unused: bool, past_deletion: datetime | None = None
+) -> Iterator[Step]:
+    entry, known = standing.entry, standing.known
+    if standing.pod is not None:
+        yield from events.not_removed(standing.pod, entry, known)
     call = RemovePartition(
         server=entry.server,
         id=entry.id,
         pod=(entry.namespace, entry.pod, entry.pod_uid),
-        # Its pod waits for another one.
-        unused=pod is not None and pod.gated,
-        past_deletion=round_.past_deletion(pod),
+        unused=unused,
+        past_deletion=past_deletion,
     )
-    due_at = known.removing.until if known.removing is not None else known.since
-    return Step(calls=(Wanted(call=call, urgency=Urgency.CHANGE, due_at=due_at),), notices=notices)
+    yield _at(known.removing.until if known.removing is not None else known.since, call, round_)
+
+
+def _at(due_at: datetime, call: RemovePartition, round_: Round) -> Step:
+    return Wanted(call, due_at) if due_at <= round_.now else due_at
+
+
+# --- partitions where the ledger has none ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stray:
+    """A partition of ours that is not where the ledger has it, or that the ledger does not have."""
+
+    server: str
+    partition: Partition
+    #: Where the ledger has a partition of this id.
+    entry: Entry | None
+    #: The pod whose id it is; None: none is seen.
+    pod: Pod | None
+    known: PartitionMemory
+
+
+def strays_of(round_: Round) -> Sequence[Stray]:
+    """Find them on all servers that can be read."""
+    prefix = names.id_prefix(round_.snapshot.cluster_uid)
+    found = [
+        (address, partition)
+        for address in sorted(round_.servers)
+        if round_.reading(address) is not None
+        for partition in round_.listed[address].values()
+        if partition.id.startswith(prefix)
+        and partition.id not in round_.ledger.unreadable
+        and not _is_recorded(partition.id, address, round_)
+    ]
+    if not found:
+        return []
+    owners = {names.owner_id(round_.snapshot.cluster_uid, uid): pod for uid, pod in round_.pods.items()}
+    return [
+        Stray(
+            server=address,
+            partition=partition,
+            entry=round_.entries.get(partition.id),
+            pod=owners.get(names.owner_of(partition.id)),
+            known=round_.memory.strays.get((address, partition.id)) or PartitionMemory(since=round_.now),
+        )
+        for address, partition in found
+    ]
+
+
+def _is_recorded(partition_id: str, address: str, round_: Round) -> bool:
+    entry = round_.entries.get(partition_id)
+    return entry is not None and entry.server == address
+
+
+def restored(strays: Iterable[Stray], round_: Round) -> Mapping[str, Entry]:
+    """Return entries of living pods that the ledger is to have, by id, for those that it has lost or has elsewhere."""
+    has_place = {entry.pod_uid for entry in round_.ledger.entries if entry.server in round_.servers}
+    #: By the pod's UID: each has one.
+    found: dict[str, Entry] = {}
+    for stray in strays:
+        pod = stray.pod
+        if pod is None or not _may_be_in_use(stray, round_) or round_.told_elsewhere(pod, stray.server):
+            continue
+        # A pod that was told of it has it there, whatever the ledger says.
+        told = pod.told_server == stray.server
+        if told or (pod.uid not in found and pod.uid not in has_place):
+            found[pod.uid] = _restored(stray, pod, round_)
+    return {entry.id: entry for entry in found.values()}
+
+
+def clear(stray: Stray, round_: Round) -> Iterator[Step]:
+    """Say what is to be done about one that is not recorded again."""
+    known, reading = stray.known, round_.reading(stray.server)
+    if _may_be_in_use(stray, round_):
+        return
+    if known.changed_at is not None and reading is not None and reading.asked_at < known.changed_at:
+        return
+    ended = stray.pod is not None and not round_.wants(stray.pod)
+    due_at = known.since if ended else known.since + timedelta(seconds=round_.settings.orphan_seconds)
+    if known.removing is not None:
+        due_at = max(due_at, known.removing.until)
+    call = RemovePartition(
+        server=stray.server,
+        id=stray.partition.id,
+        pod=_proof_of(stray),
+        past_deletion=round_.past_deletion(stray.pod),
+    )
+    yield _at(due_at, call, round_)
+
+
+def _may_be_in_use(stray: Stray, round_: Round) -> bool:
+    """Whether a living pod was told of this partition or may be: it may be seen by another name of its server."""
+    return stray.pod is not None and round_.may_use(stray.pod, stray.partition.id)
+
+
+def _proof_of(stray: Stray) -> tuple[str, str, str] | None:
+    if stray.pod is not None:
+        return stray.pod.namespace, stray.pod.name, stray.pod.uid
+    if stray.entry is not None:
+        return stray.entry.namespace, stray.entry.pod, stray.entry.pod_uid
+    return None
+
+
+def _restored(stray: Stray, pod: Pod, round_: Round) -> Entry:
+    site = stray.server, _allocation_of(stray, round_)
+    if stray.entry is not None:
+        return replace(stray.entry, server=site[0], allocation=site[1], recorded_at=round_.now)
+    entry = entry_of(pod, stray.partition.id, site, round_)
+    return entry if pod.size else replace(entry, size=stray.partition.size)
+
+
+def _allocation_of(stray: Stray, round_: Round) -> str:
+    """Return the allocation that a partition is in; empty where nobody can tell."""
+    reading = round_.reading(stray.server)
+    if stray.partition.allocation or reading is None:
+        return stray.partition.allocation
+    possible = [each.name for each in reading.allocations if stray.partition.cluster in ("", each.cluster)]
+    return possible[0] if len(possible) == 1 else ""

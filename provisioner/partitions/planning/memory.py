@@ -1,18 +1,29 @@
-"""What is remembered between decisions.
+"""What is remembered between decisions: what calls have taught, and what caches do not show yet.
 
-The truth is in the ledger, in the pods and on the servers. This is what calls have taught, and what caches do not show
-yet. Losing all of it is safe: partitions are made again under the same ids, and removed again.
+The truth is in the ledger, in the pods and on the servers. Losing all of this is safe: partitions are made again under
+the same ids, and removed again. A failure delays the one thing that failed. Nothing is given up: whatever the cause
+was, it may be gone by the next try, which comes after a wait that has a cap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
-from provisioner.model.capacity import Failure
-from provisioner.model.writes import OpenWrite
-from provisioner.partitions.planning.calls import Call, Write
+from provisioner.model import waits
+from provisioner.model.capacity import Failure, FailureKind
+from provisioner.model.writes import OpenWrite, with_answer
+from provisioner.partitions.planning.calls import (
+    Answer,
+    Call,
+    CallAnswer,
+    CreatePartition,
+    ReadServer,
+    RemovePartition,
+    Write,
+    WriteAnswer,
+)
 
 #: A server (HOST:PORT) and the name of an allocation on it: where a partition can be.
 Site = tuple[str, str]
@@ -32,11 +43,11 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMemory:
-    """One entry of the ledger."""
+    """One entry of the ledger, or a partition with our prefix where the ledger has none."""
 
-    #: Where it is and when it was recorded, as a text: another mark, another entry.
-    mark: str
-    #: When it was first seen in the ledger.
+    #: Of an entry, where it is and when it was recorded, as a text: another mark, another entry.
+    mark: str = ""
+    #: When it was first seen.
     since: datetime
     #: When a call of ours that changes it was last answered: a reading asked for before says nothing of it.
     changed_at: datetime | None = None
@@ -52,17 +63,6 @@ class PartitionMemory:
     unscheduled_since: datetime | None = None
     #: Why the last remove was not sent; empty: it was.
     kept: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StrayMemory:
-    """A partition with our prefix where the ledger has none."""
-
-    #: When it was first listed.
-    since: datetime
-    #: When a remove was last answered.
-    changed_at: datetime | None = None
-    backoff: Backoff | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,16 +84,6 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """A pod that is being deleted."""
-
-    #: Its deletionTimestamp as a text: with another one, its grace is another one.
-    mark: str
-    #: When it was first seen so.
-    since: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenCall:
     """A call that is not answered."""
 
@@ -111,12 +101,143 @@ class Memory:
     refusals: Mapping[str, Mapping[Site, Refusal]] = field(default_factory=dict)
     #: By server: of readings.
     servers: Mapping[str, Backoff] = field(default_factory=dict)
-    #: By server and id.
-    strays: Mapping[tuple[str, str], StrayMemory] = field(default_factory=dict)
-    #: By the pod's UID. What it has had of its grace is counted here: its deletionTimestamp is by another clock.
-    ending: Mapping[str, Ending] = field(default_factory=dict)
+    #: By server and id: of partitions where the ledger has none.
+    strays: Mapping[tuple[str, str], PartitionMemory] = field(default_factory=dict)
+    #: Since when a pod is seen to be deleted, by its UID and its deletionTimestamp as a text: with another one it has
+    #: another grace. What it has had of its grace is counted here: its deletionTimestamp is by another clock.
+    ending: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
     #: By key.
     calls: Mapping[str, OpenCall] = field(default_factory=dict)
     writes: Mapping[str, OpenWrite[Write]] = field(default_factory=dict)
     #: By the pod's UID: what its people have been told.
     told: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+# --- waits ---
+
+
+#: The first wait after a failure of a V-IPU server, and the longest.
+DELAYS: Mapping[FailureKind, tuple[float, float]] = {
+    # The free IPUs are not in one place: another partition has to go first, and that is noticed at once.
+    FailureKind.STOCKOUT: (30, 300),
+    FailureKind.OPERATION_IN_THE_WAY: (2, 30),
+    FailureKind.TOO_MANY_OPERATIONS: (1, 30),
+    FailureKind.UNKNOWN_OUTCOME: (1, 60),
+    FailureKind.ALREADY_EXISTS: (1, 60),
+    FailureKind.UNAVAILABLE: (1, 60),
+    # Somebody may change what is in the way of these at any time, and nothing tells us.
+    FailureKind.QUOTA: (30, 300),
+    FailureKind.INVALID: (30, 600),
+    FailureKind.PERMISSION: (30, 600),
+    FailureKind.NOT_FOUND: (10, 600),
+}
+#: Elsewhere there may be a server that makes it.
+_IN_VAIN = (300, 600)
+#: A remove that was kept from being sent, because its pod is there.
+_KEPT = (2, 30)
+
+
+def failed(before: Backoff | None, failure: Failure, key: str, now: datetime) -> Backoff:
+    """Return the back-off after one more failure."""
+    return _after(before, failure, DELAYS[failure.kind], key, now)
+
+
+def failed_in_vain(before: Backoff | None, failure: Failure, key: str, now: datetime) -> Backoff:
+    """Return the back-off of a place in which creates have failed for long."""
+    return _after(before, failure, _IN_VAIN, key, now)
+
+
+def _after(before: Backoff | None, failure: Failure, delay: tuple[float, float], key: str, now: datetime) -> Backoff:
+    failures = before.failures + 1 if before is not None else 1
+    until = waits.after(now, waits.doubled_seconds(*delay, failures, key))
+    return Backoff(failure=failure, failures=failures, at=now, until=until)
+
+
+# --- answers ---
+
+#: A call that nobody makes is given up so long after it was decided: then it is surely not about to be sent.
+LOST_SECONDS = 60.0
+
+_LOST = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="The call was lost inside the provisioner.")
+_NOT_LISTED = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="It was made, and its server does not list it.")
+_STILL_LISTED = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="It was removed, and its server lists it still.")
+_WAS_BROKEN = Failure(kind=FailureKind.UNAVAILABLE, message="The partition was broken, and is removed.")
+#: What a create ends in for which this is not the place, or not now: the pod may go elsewhere meanwhile.
+_REFUSALS = frozenset(
+    {FailureKind.STOCKOUT, FailureKind.QUOTA, FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.NOT_FOUND}
+)
+#: What may have changed what is there, or shows that something else is there than was thought.
+_UNSURE = frozenset({FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS, FailureKind.NOT_FOUND})
+
+
+def fold(memory: Memory, answer: Answer) -> Memory:
+    """Fold one answer into the memory."""
+    if isinstance(answer, WriteAnswer):
+        return replace(memory, writes=with_answer(memory.writes, answer))
+    memory = replace(memory, calls={key: each for key, each in memory.calls.items() if key != answer.call.key})
+    match answer.call:
+        case ReadServer():
+            return _read(memory, answer.call, answer)
+        case CreatePartition():
+            return _created(memory, answer.call, answer)
+        case RemovePartition():
+            return _removed(memory, answer.call, answer)
+
+
+def give_up_lost_calls(memory: Memory, live: frozenset[str], now: datetime) -> Memory:
+    """Take calls that should be under way, and that nobody makes, for calls whose outcome nobody knows."""
+    limit = now - timedelta(seconds=LOST_SECONDS)
+    for key, each in sorted(memory.calls.items()):
+        if each.since <= limit and key not in live:
+            try:
+                memory = fold(memory, CallAnswer(call=each.call, asked_at=each.since, at=now, failure=_LOST))
+            except Exception:  # noqa: BLE001 - one call must not cost the others their turn
+                memory = replace(memory, calls={other: call for other, call in memory.calls.items() if other != key})
+    return memory
+
+
+def _read(memory: Memory, call: ReadServer, answer: CallAnswer) -> Memory:
+    servers = {address: each for address, each in memory.servers.items() if address != call.server}
+    if answer.failure is not None:
+        servers[call.server] = failed(memory.servers.get(call.server), answer.failure, call.key, answer.at)
+    return replace(memory, servers=servers)
+
+
+def _created(memory: Memory, call: CreatePartition, answer: CallAnswer) -> Memory:
+    request, failure = call.request, answer.failure
+    known = memory.partitions.get(request.id)
+    if known is None:
+        return memory
+    # Success, too, is followed by a wait that grows, should the server not list what it says that it made.
+    wait = failed(known.backoff, failure or _NOT_LISTED, call.key, answer.at)
+    known = replace(known, backoff=wait)
+    if failure is None or failure.kind in _UNSURE:
+        known = replace(known, changed_at=answer.at)
+    if failure is not None and failure.kind in _REFUSALS:
+        known = replace(known, refused=True, changed_at=answer.at)
+    return _with_partition(memory, request.id, known)
+
+
+def _removed(memory: Memory, call: RemovePartition, answer: CallAnswer) -> Memory:
+    failure, place = answer.failure, (call.server, call.id)
+    known = memory.strays.get(place) or memory.partitions.get(call.id)
+    if known is None:
+        return memory
+    if answer.kept:
+        said = Failure(kind=FailureKind.OPERATION_IN_THE_WAY, message=answer.kept)
+        wait = _after(known.removing, said, _KEPT, call.key, answer.at)
+    else:
+        gone = failure is None or failure.kind is FailureKind.NOT_FOUND
+        wait = failed(known.removing, _STILL_LISTED if failure is None or gone else failure, call.key, answer.at)
+        if gone and call.unused:
+            known = replace(known, refused=True, backoff=failed(None, _WAS_BROKEN, call.key, answer.at))
+        if failure is None or failure.kind in _UNSURE:
+            known = replace(known, changed_at=answer.at)
+    known = replace(known, kept=answer.kept, removing=wait)
+    if place in memory.strays:
+        return replace(memory, strays={**memory.strays, place: known})
+    return _with_partition(memory, call.id, known)
+
+
+def _with_partition(memory: Memory, partition_id: str, known: PartitionMemory) -> Memory:
+    return replace(memory, partitions={**memory.partitions, partition_id: known})

@@ -1,25 +1,34 @@
-"""What there is, concluded once for all that is decided on it."""
+"""What there is, concluded once for all that is decided on it, and as people are shown it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
+from math import inf
 
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning import placing, sweeping
-from provisioner.partitions.planning.guard import Guard
+from provisioner.partitions.planning import events, making, placing
 from provisioner.partitions.planning.ledger import Entry
+from provisioner.partitions.planning.making import Stray
 from provisioner.partitions.planning.memory import Site
 from provisioner.partitions.planning.placing import Schedule
-from provisioner.partitions.planning.queue import Candidate, crowded, queue_of, refusals_of
-from provisioner.partitions.planning.round import Round
+from provisioner.partitions.planning.queue import (
+    Candidate,
+    SiteSupply,
+    crowded,
+    queue_of,
+    refusals_of,
+    supply_of,
+)
+from provisioner.partitions.planning.round import Guard, Round
 from provisioner.partitions.planning.standing import OVER, Phase, Standing, known_of, standing_of
-from provisioner.partitions.planning.supply import SiteSupply, supply_of
-from provisioner.partitions.planning.sweeping import Stray
 
+#: The phase of a partition that no entry is for.
+ORPHAN = "orphan"
 _NOT_PREPARED = (
     "The webhook did not prepare it: it came around it, or has its IPUs from another program. Make it again."
 )
@@ -33,8 +42,6 @@ class Picture:
 
     #: By id, in the ledger's order.
     standings: Mapping[str, Standing]
-    #: By server.
-    on: Mapping[str, tuple[Standing, ...]]
     #: Those that the ledger is not going to have.
     strays: tuple[Stray, ...]
     #: Entries that the ledger is to have for what servers show, by id.
@@ -52,12 +59,9 @@ def look(round_: Round, guard: Guard) -> tuple[Picture, Round]:
         entry.id: guard.run(f"entry {entry.id}", partial(standing_of, entry, round_), _untouched(entry, round_))
         for entry in round_.ledger.entries
     }
-    on: dict[str, list[Standing]] = {}
-    for standing in standings.values():
-        on.setdefault(standing.entry.server, []).append(standing)
     nothing: tuple[Mapping[str, Entry], Mapping[Site, SiteSupply]] = ({}, {})
-    seen: Sequence[Stray] = guard.run("strays", partial(sweeping.strays_of, round_), ())
-    restored = guard.run("strays", partial(sweeping.restored, seen, round_), nothing[0])
+    seen: Sequence[Stray] = guard.run("strays", partial(making.strays_of, round_), ())
+    restored = guard.run("strays", partial(making.restored, seen, round_), nothing[0])
     supply = guard.run("supply", partial(supply_of, standings, round_), nothing[1])
     known = round_.memory.refusals
     refusals = guard.run("refusals", partial(refusals_of, standings, supply, round_), known)
@@ -82,7 +86,6 @@ def look(round_: Round, guard: Guard) -> tuple[Picture, Round]:
     schedule = placing.schedule(queue, settled, used, round_.settings, guard)
     picture = Picture(
         standings=standings,
-        on={address: tuple(each) for address, each in on.items()},
         strays=tuple(stray for stray in seen if not _is_restored(stray, restored)),
         restored=restored,
         supply=supply,
@@ -141,3 +144,156 @@ def _owners_of_unreadable(round_: Round) -> Mapping[str, str]:
     by_owner = {names.owner_of(each): each for each in unreadable}
     owners = {uid: names.owner_id(round_.snapshot.cluster_uid, uid) for uid in round_.pods}
     return {uid: by_owner[owner] for uid, owner in owners.items() if owner in by_owner}
+
+
+# --- as people are shown it ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingLine:
+    """A pod that has no active partition yet."""
+
+    namespace: str
+    pod: str
+    ipus: int
+    #: Its place among those that wait; 1 is the first.
+    place: int
+    since: datetime
+    #: What it waits for, as a sentence.
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedLine:
+    """A pod that gets no partition as it is."""
+
+    namespace: str
+    pod: str
+    #: As a sentence.
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLine:
+    """A partition that is ours: in the ledger, or an orphan."""
+
+    id: str
+    server: str
+    allocation: str
+    ipus: int
+    #: As namespace/name; empty of an orphan.
+    pod: str
+    #: That of a `Phase`, or orphan.
+    phase: str
+    since: datetime
+    #: What is in its way, as a sentence; empty: nothing is.
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupplyLine:
+    """The IPUs of an allocation; `ipus` and `free` are None where its server does not tell."""
+
+    server: str
+    allocation: str
+    ipus: int | None
+    ours: int
+    others: int
+    free: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What people and metrics are shown of a decision; the lines are those of the JSON that is served."""
+
+    #: In the order of the queue.
+    waiting: tuple[WaitingLine, ...] = ()
+    #: The youngest pods first.
+    rejected: tuple[RejectedLine, ...] = ()
+    partitions: tuple[PartitionLine, ...] = ()
+    supply: tuple[SupplyLine, ...] = ()
+
+
+def view_of(picture: Picture, unrecorded: Mapping[str, str], round_: Round) -> View:
+    """Put together what is shown; `unrecorded` says by UID what the ledger has against pods that have a place."""
+    partitions = [_line(each) for each in picture.standings.values()]
+    partitions += [
+        PartitionLine(
+            id=each.partition.id,
+            server=each.server,
+            allocation=each.partition.allocation,
+            ipus=each.partition.size,
+            pod=f"{each.pod.namespace}/{each.pod.name}" if each.pod is not None else "",
+            phase=ORPHAN,
+            since=each.known.since,
+        )
+        for each in picture.strays
+    ]
+    youngest = sorted(
+        (round_.pods[uid] for uid in picture.rejected), key=lambda pod: (pod.created_at, pod.uid), reverse=True
+    )
+    return View(
+        waiting=tuple(
+            WaitingLine(
+                namespace=each.pod.namespace,
+                pod=each.pod.name,
+                ipus=each.pod.size,
+                place=place,
+                since=each.pod.created_at,
+                why=unrecorded.get(each.pod.uid) or _why(each, picture.schedule),
+            )
+            for place, each in enumerate(picture.queue, start=1)
+        ),
+        rejected=tuple(
+            RejectedLine(namespace=pod.namespace, pod=pod.name, why=picture.rejected[pod.uid]) for pod in youngest
+        ),
+        partitions=tuple(sorted(partitions, key=lambda each: (each.server, each.allocation, each.id))),
+        supply=tuple(_supply(each) for _, each in sorted(picture.supply.items())),
+    )
+
+
+def _supply(supply: SiteSupply) -> SupplyLine:
+    ours, total = sum(ipus for ipus, _ in supply.ours), supply.total
+    return SupplyLine(
+        server=supply.site[0],
+        allocation=supply.site[1],
+        ipus=total,
+        ours=ours,
+        others=supply.others,
+        free=max(0, total - ours - supply.others) if total is not None else None,
+    )
+
+
+def _line(standing: Standing) -> PartitionLine:
+    entry = standing.entry
+    return PartitionLine(
+        id=entry.id,
+        server=entry.server,
+        allocation=standing.site[1],
+        ipus=entry.size,
+        pod=f"{entry.namespace}/{entry.pod}",
+        phase=standing.phase.value,
+        since=standing.known.since,
+        why=_in_the_way(standing),
+    )
+
+
+def _in_the_way(standing: Standing) -> str:
+    known, entry = standing.known, standing.entry
+    if not standing.certain:
+        return f"V-IPU server {entry.server} cannot be read."
+    if standing.phase in (Phase.RELEASING, Phase.BROKEN, Phase.MISPLACED):
+        return known.kept or (known.removing.failure.message if known.removing is not None else "")
+    if standing.phase in (Phase.WANTED, Phase.LOST) and known.backoff is not None:
+        return known.backoff.failure.message
+    return ""
+
+
+def _why(candidate: Candidate, schedule: Schedule) -> str:
+    uid = candidate.pod.uid
+    if uid in schedule.limited:
+        return events.why_limited(candidate.pod)
+    shadow_seconds = schedule.shadows.get(uid, inf)
+    if shadow_seconds == inf:
+        return candidate.why
+    return f"{candidate.why} By the deadlines of those that have them, that is in {shadow_seconds:.0f} s at the latest."

@@ -19,11 +19,9 @@ from functools import partial
 from math import inf
 
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning.guard import Guard
 from provisioner.partitions.planning.memory import Site
-from provisioner.partitions.planning.queue import Candidate
-from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.partitions.planning.supply import SiteSupply, deadline_of, longest_of
+from provisioner.partitions.planning.queue import Candidate, SiteSupply, Wait, deadline_of, longest_of
+from provisioner.partitions.planning.round import Guard, PlanningSettings
 
 #: What may end at any moment does not end now.
 SOON_SECONDS = 0.001
@@ -74,7 +72,7 @@ class _Ground:
         self.free = supply.free
         self._taken = self.one and bool(supply.trying)
         self.closed = bool(supply.refused & supply.trying)
-        self._ends = [(each.ends_in_seconds, each.ipus) for each in supply.ours if each.ends_in_seconds < inf]
+        self._ends = [(seconds, ipus) for ipus, seconds in supply.ours if seconds < inf]
         #: The shadow time of the pod that has the reservation here, and how many IPUs it leaves to others then.
         self.reserved: tuple[float, int] | None = None
 
@@ -128,7 +126,7 @@ class _Places:
     def serve(self, candidate: Candidate) -> None:
         """Give a pod its place; or a reservation, if nobody older has one where it may be."""
         pod = candidate.pod
-        if candidate.aside or not self.limits.may_have(pod):
+        if candidate.wait is not Wait.QUEUE or not self.limits.may_have(pod):
             return
         longest_seconds = longest_of(pod, self.settings)
         mine = {site: ground for site in candidate.sites if (ground := self.grounds.get(site)) is not None}

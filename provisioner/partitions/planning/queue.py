@@ -1,4 +1,4 @@
-"""Which pods wait for a partition, in which order, where they may have it, and which of them stand aside."""
+"""What V-IPU servers have, and which pods wait for it: in which order, and where each may have its partition."""
 
 from __future__ import annotations
 
@@ -7,16 +7,144 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from functools import cache, partial
-from typing import NamedTuple
+from math import inf
 
 from provisioner.model.capacity import FailureKind
+from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning import backoff
-from provisioner.partitions.planning.guard import Guard
-from provisioner.partitions.planning.memory import Refusal, Site
-from provisioner.partitions.planning.round import Round
-from provisioner.partitions.planning.standing import Phase, Standing
-from provisioner.partitions.planning.supply import SiteSupply
+from provisioner.partitions.planning.memory import Refusal, Site, failed, failed_in_vain
+from provisioner.partitions.planning.round import Guard, PlanningSettings, Round
+from provisioner.partitions.planning.standing import MOST_REMOVES, MOST_TRIES, OVER, Phase, Standing
+from provisioner.partitions.vipu.protocol import Allocation, Partition
+
+_TRIALS = frozenset({Phase.WANTED, Phase.CREATING, Phase.MISPLACED, Phase.LOST})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteSupply:
+    """One allocation."""
+
+    site: Site
+    #: IPUs; None: the server does not tell.
+    total: int | None
+    #: IPUs that each of our pods has, and in how many seconds they are free by its deadline; infinite: nobody knows.
+    ours: tuple[tuple[int, float], ...] = ()
+    #: IPUs of partitions that are not in the ledger.
+    others: int = 0
+    #: IPUs besides those of partitions that may stay for ever; None: the server does not tell the total.
+    within_reach: int | None
+    #: Its server can be read.
+    usable: bool = True
+    #: Ids of the partitions that are listed in it.
+    listed: frozenset[str] = frozenset()
+    #: UIDs of pods whose partitions are asked for and not seen yet, without those that have failed several times.
+    trying: frozenset[str] = frozenset()
+    #: The server has refused so many IPUs or more, and nothing has changed since; infinite: it has not.
+    crowded_from: float = inf
+    #: It has refused so many for long, or where nothing was: the second may never fit.
+    tired_from: float = inf
+    never_from: float = inf
+    #: UIDs of pods that it has refused: while one is tried again, until the server has answered, nobody else is placed.
+    refused: frozenset[str] = frozenset()
+
+    @property
+    def free(self) -> int:
+        """IPUs that nobody has; 0 where the total is not known."""
+        return max(0, (self.total or 0) - sum(ipus for ipus, _ in self.ours) - self.others)
+
+
+def supply_of(standings: Mapping[str, Standing], round_: Round) -> Mapping[Site, SiteSupply]:
+    """Return all allocations that servers have shown, also those that cannot be read now."""
+    found: dict[Site, SiteSupply] = {}
+    at: dict[Site, list[Standing]] = {}
+    on: dict[str, list[Standing]] = {}
+    for standing in standings.values():
+        if standing.phase not in OVER:
+            at.setdefault(standing.site, []).append(standing)
+            on.setdefault(standing.entry.server, []).append(standing)
+    for address, view in sorted(round_.servers.items()):
+        if view.reading is None:
+            continue
+        foreign = [
+            each
+            for each in view.reading.partitions
+            if (known := standings.get(each.id)) is None or known.entry.server != address
+        ]
+        named = {allocation.name for allocation in view.reading.allocations}
+        adrift = [
+            each.partition for each in on.get(address, ()) if each.partition is not None and each.site[1] not in named
+        ]
+        for allocation in view.reading.allocations:
+            site = (address, allocation.name)
+            own = at.get(site, [])
+            # Where one of ours is that was recorded again may not be told either.
+            theirs = [each for each in (*foreign, *adrift) if _may_be_in(each, allocation)]
+            listed = [each.partition.id for each in own if each.partition is not None]
+            found[site] = SiteSupply(
+                site=site,
+                total=allocation.ipus,
+                ours=tuple((each.ipus, _ends_in(each, round_)) for each in own),
+                others=sum(each.size for each in theirs),
+                within_reach=_within_reach(address, allocation, own, theirs, round_),
+                usable=view.failure is None,
+                listed=frozenset((*listed, *(each.id for each in theirs))),
+                trying=frozenset(each.entry.pod_uid for each in own if _is_tried(each)),
+            )
+    return found
+
+
+def _is_tried(standing: Standing) -> bool:
+    wait = standing.known.backoff
+    is_trial = standing.phase in _TRIALS and standing.partition is None
+    return is_trial and (wait is None or wait.failures < MOST_TRIES)
+
+
+def _within_reach(
+    address: str, allocation: Allocation, own: Iterable[Standing], theirs: Iterable[Partition], round_: Round
+) -> int | None:
+    """Leave out what is not this cluster's, and what cannot be removed: it may stay for ever."""
+    if allocation.ipus is None:
+        return None
+    prefix, unreadable = names.id_prefix(round_.snapshot.cluster_uid), round_.ledger.unreadable
+    stays = sum(each.ipus for each in own if each.stays)
+    for each in theirs:
+        stray = round_.memory.strays.get((address, each.id))
+        kept = stray is not None and stray.removing is not None and stray.removing.failures >= MOST_REMOVES
+        if kept or each.id in unreadable or not each.id.startswith(prefix):
+            stays += each.size
+    return max(0, allocation.ipus - stays)
+
+
+def _may_be_in(partition: Partition, allocation: Allocation) -> bool:
+    """Whether the IPUs of a partition may be of an allocation: one that is not told counts against all."""
+    if partition.allocation:
+        return partition.allocation == allocation.name
+    return not (partition.cluster and allocation.cluster) or partition.cluster == allocation.cluster
+
+
+def deadline_of(pod: Pod) -> float:
+    """Return after how many seconds a pod has to end; infinite: it need not."""
+    return inf if pod.active_deadline_seconds is None else pod.active_deadline_seconds
+
+
+def longest_of(pod: Pod, settings: PlanningSettings) -> float:
+    """Return for how long a pod may have a partition that it gets now, with all that it takes to end."""
+    return deadline_of(pod) + pod.grace_seconds + settings.backfill_allowance_seconds
+
+
+def _ends_in(standing: Standing, round_: Round) -> float:
+    pod = standing.pod
+    if pod is None or standing.phase is Phase.RELEASING:
+        return inf if standing.stays else 0.0
+    since = standing.entry.recorded_at
+    # By another clock, which may be ahead.
+    began = pod.started_at if pod.started_at is not None and pod.started_at <= round_.now else since
+    passed = max(0.0, (round_.now - began).total_seconds())
+    # What should have ended long ago may never end.
+    return max(0.0, deadline_of(pod) - passed) if passed < longest_of(pod, round_.settings) else inf
+
+
+# --- who waits ---
 
 
 class Wait(Enum):
@@ -38,6 +166,10 @@ class Wait(Enum):
     REFUSED = "refused"
 
 
+#: What a pod waits for, in words too, and the allocations that it may use.
+_Choice = tuple[Wait, str, tuple[Site, ...]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """A pod that waits."""
@@ -49,11 +181,6 @@ class Candidate:
     sites: tuple[Site, ...] = ()
     #: When it is tried again at the latest; None: nobody knows.
     until: datetime | None = None
-
-    @property
-    def aside(self) -> bool:
-        """Whether it is passed by whoever can be served."""
-        return self.wait is not Wait.QUEUE
 
 
 def refusals_of(
@@ -71,7 +198,7 @@ def refusals_of(
         failure, before = known.backoff.failure, found.get(uid, {}).get(site)
         if before is not None and before.backoff.at >= known.backoff.at:
             continue
-        again = backoff.failed if known.refused else backoff.in_vain
+        again = failed if known.refused else failed_in_vain
         at = known.backoff.at if known.refused else round_.now
         listed = supply[site].listed if failure.kind is FailureKind.STOCKOUT and site in supply else None
         refusal = Refusal(
@@ -113,7 +240,7 @@ def queue_of(
     guard: Guard,
 ) -> list[Candidate]:
     """Return pods that wait, first those that are served first."""
-    ordered = sorted(pods, key=lambda pod: pod.order)
+    ordered = sorted(pods, key=lambda pod: (-pod.priority, pod.created_at, pod.uid))
     choose = cache(partial(_choose, supply, round_))
     # Another one on the same server would have the same id.
     stay = {each.entry.pod_uid: each for each in standings.values() if each.phase is Phase.RELEASING}
@@ -127,31 +254,25 @@ def queue_of(
 def _candidate(pod: Pod, stays: Standing | None, choose: Callable[..., _Choice], round_: Round) -> Candidate:
     if pod.held_by_others:
         return Candidate(pod=pod, wait=Wait.HELD, why="Other scheduling gates hold it.")
-    choice = choose(pod.servers, pod.told_server, pod.size)
+    wait, words, possible = choose(pod.servers, pod.told_server, pod.size)
     refusals = round_.memory.refusals.get(pod.uid, {})
-    if choice.wait is not Wait.QUEUE or not (refusals or stays):
-        return Candidate(pod=pod, wait=choice.wait, why=choice.why, sites=choice.sites)
+    if wait is not Wait.QUEUE or not (refusals or stays):
+        return Candidate(pod=pod, wait=wait, why=words, sites=possible)
     waits = {site: each for site, each in refusals.items() if each.backoff.until > round_.now}
     sites = tuple(
         site
-        for site in choice.sites
+        for site in possible
         if (site not in waits or waits[site].listed is not None) and (stays is None or site[0] != stays.entry.server)
     )
     first = min(waits.values(), key=lambda each: each.backoff.until, default=None)
     until = first.backoff.until if first is not None else None
     if sites:
-        return Candidate(pod=pod, wait=Wait.QUEUE, why=choice.why, sites=sites, until=until)
+        return Candidate(pod=pod, wait=Wait.QUEUE, why=words, sites=sites, until=until)
     failure = first.backoff.failure if first is not None else None
     why = f"Its partition could not be made: {failure.message}" if failure is not None else ""
     if stays is not None and stays.known.removing is not None:
         why = f"Partition {stays.entry.id} cannot be removed: {stays.known.removing.failure.message}"
     return Candidate(pod=pod, wait=Wait.REFUSED, why=why, until=until)
-
-
-class _Choice(NamedTuple):
-    wait: Wait
-    why: str
-    sites: tuple[Site, ...] = ()
 
 
 def _choose(
@@ -164,7 +285,7 @@ def _choose(
         if (each == told if told in round_.servers else allowed is None or each in allowed)
     }
     if not servers:
-        return _Choice(Wait.IMPOSSIBLE, "Its node selector or affinity allows the nodes of no V-IPU server.")
+        return Wait.IMPOSSIBLE, "Its node selector or affinity allows the nodes of no V-IPU server.", ()
     large = [
         each
         for site, each in sorted(supply.items())
@@ -173,16 +294,16 @@ def _choose(
     usable = [each for each in large if each.usable]
     sites = tuple(each.site for each in usable if each.within_reach is None or each.within_reach >= size)
     if sites:
-        return _Choice(Wait.QUEUE, f"{size} IPUs have to be free in one allocation.", sites)
+        return Wait.QUEUE, f"{size} IPUs have to be free in one allocation.", sites
     if usable:
-        return _Choice(
-            Wait.OTHERS,
+        words = (
             f"Partitions of others, or that cannot be removed, leave no allocation {size} IPUs: it has its turn when "
-            "they are gone, and others pass it meanwhile.",
+            "they are gone, and others pass it meanwhile."
         )
+        return Wait.OTHERS, words, ()
     unread = sorted({each.site[0] for each in large} | {a for a in servers if round_.servers[a].reading is None})
     if unread:
         # Just after a start nobody has tried yet.
         how = "cannot be read" if any(round_.servers[each].failure for each in unread) else "is not read yet"
-        return _Choice(Wait.UNREADABLE, f"V-IPU server {', '.join(unread)} {how}.")
-    return _Choice(Wait.IMPOSSIBLE, f"No allocation of the V-IPU servers that it may use has {size} IPUs.")
+        return Wait.UNREADABLE, f"V-IPU server {', '.join(unread)} {how}.", ()
+    return Wait.IMPOSSIBLE, f"No allocation of the V-IPU servers that it may use has {size} IPUs.", ()

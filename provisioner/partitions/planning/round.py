@@ -1,19 +1,114 @@
-"""What one decision goes by, put together once."""
+"""What one decision goes by, put together once: the snapshot, the settings, and what is remembered."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import TypeVar
 
-from provisioner.model import waits
-from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning.calls import RemovePartition
+from provisioner.model import bounds, waits
+from provisioner.model.capacity import Failure
+from provisioner.partitions.demand import Pod, Server
+from provisioner.partitions.planning.calls import Call, partition_key
 from provisioner.partitions.planning.ledger import Entry, Ledger
-from provisioner.partitions.planning.memory import Ending, Memory
-from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.partitions.planning.snapshot import Reading, ServerView, Snapshot
-from provisioner.partitions.vipu.records import Partition
+from provisioner.partitions.planning.memory import Memory
+from provisioner.partitions.vipu.protocol import Partition, Reading
+
+_T = TypeVar("_T")
+#: More faults of one round tell nothing new.
+_MOST_FAULTS = 20
+#: In the limits: those that are not named.
+ANY_NAMESPACE = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningSettings:
+    """The part of the settings that decisions read."""
+
+    #: Partitions of more IPUs are not served.
+    largest_size: int = 64
+    reconfigurable: bool = True
+    #: IPUs that the pods of a namespace may have at once; "*" is for those that are not named. Empty: no limits.
+    namespace_limits: Mapping[str, int] = field(default_factory=dict)
+    #: Namespaces whose pods are served; empty: all.
+    namespaces: frozenset[str] = frozenset()
+    #: A server is read so often while something is under way or waits, and otherwise.
+    busy_read_seconds: float = 5.0
+    idle_read_seconds: float = 60.0
+    #: A partition with our prefix that no ledger and no pod knows is removed after it was seen for so long.
+    orphan_seconds: float = 120.0
+    #: Past the end of its grace a pod that is being deleted keeps its partition for so long.
+    past_grace_seconds: float = 30.0
+    #: A pod that has its partition and no node gives it back after so long, where others wait; 0: never.
+    unscheduled_seconds: float = 900.0
+    #: What a pod may take, at most, besides its activeDeadlineSeconds and its grace: until it runs, and until its
+    #: partition is removed. A younger pod passes an older one only where it is gone in time even so.
+    backfill_allowance_seconds: float = 120.0
+    #: A partition that no pod uses yet, and that is not active after so long, is made anew; one that is not there by
+    #: then, as while its server is down, is given up, and its pod waits again.
+    stuck_seconds: float = 900.0
+    #: A pod that its server refuses although enough IPUs are free holds up others for so long, where no deadlines tell
+    #: when there is more room.
+    crowded_seconds: float = 3600.0
+    #: Partitions made and removed at once on one server.
+    most_changes_per_server: int = 4
+
+    def limit_of(self, namespace: str) -> int | None:
+        """Return the IPUs that the pods of a namespace may have at once; None: as many as there are."""
+        return self.namespace_limits.get(namespace, self.namespace_limits.get(ANY_NAMESPACE))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerView:
+    """A V-IPU server, and how it was last seen."""
+
+    server: Server
+    #: The last that succeeded; None: there was none yet.
+    reading: Reading | None = None
+    #: Of readings since then.
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Kubernetes as it was at one moment, and the servers as they were last read."""
+
+    #: UID of the namespace kube-system.
+    cluster_uid: str
+    pods: tuple[Pod, ...] = ()
+    #: None: it is not known, and nothing may be made or removed.
+    ledger: Ledger | None = None
+    servers: tuple[ServerView, ...] = ()
+    #: Keys of calls and writes that are being sent, or have been answered and the answer not read (`key`).
+    live: frozenset[str] = frozenset()
+    #: Why nothing may be decided on this snapshot, such as a cache that is not synced; empty: it may.
+    not_synced: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Something that could not be decided about, because of a mistake in this program; nothing else was held up."""
+
+    #: The pod, the entry or the server.
+    subject: str
+    error: str
+
+
+class Guard:
+    """Runs parts of a decision, and takes note of what they raise."""
+
+    def __init__(self) -> None:
+        self.faults: list[Fault] = []
+
+    def run(self, subject: str, part: Callable[[], _T], instead: _T) -> _T:
+        """Return what a part comes to, and `instead` where it raises."""
+        try:
+            return part()
+        except Exception as error:  # noqa: BLE001 - whatever the mistake is, others must have their turn
+            if len(self.faults) < _MOST_FAULTS:
+                self.faults.append(Fault(subject=subject, error=bounds.cut(repr(error), bounds.CONDITION_MESSAGE)))
+            return instead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +134,10 @@ class Round:
         view = self.servers.get(server)
         return view.reading if view is not None and view.failure is None else None
 
-    def is_being_changed(self, entry: Entry) -> bool:
-        """Whether a create or a remove of a partition is under way."""
-        return RemovePartition(server=entry.server, id=entry.id, pod=None).key in self.memory.calls
+    def change_of(self, entry: Entry) -> Call | None:
+        """Return the create or the remove of a partition that is under way; None: there is none."""
+        under_way = self.memory.calls.get(partition_key(entry.server, entry.id))
+        return under_way.call if under_way is not None else None
 
     def told_elsewhere(self, pod: Pod, server: str) -> bool:
         """Whether a pod was told another server than this one; a name that no setting has may be an old one of it."""
@@ -49,9 +145,7 @@ class Round:
 
     def wants(self, pod: Pod) -> bool:
         """Whether a pod needs a partition, or may still use the one that it has."""
-        if pod.finished or pod.released:
-            return False
-        return not self.has_had_its_grace(pod)
+        return not (pod.finished or pod.released or self.has_had_its_grace(pod))
 
     def may_use(self, pod: Pod, partition_id: str) -> bool:
         """Whether a pod needs this partition or may use it: one that was told of another does not."""
@@ -68,20 +162,21 @@ class Round:
 
     def lets_go_at(self, pod: Pod) -> datetime | None:
         """Return when a pod that is being deleted loses its partition; None: it is not being deleted."""
-        ending = self.memory.ending.get(pod.uid)
-        if ending is None or pod.deletion_deadline is None:
+        since = self.memory.ending.get(_deletion_of(pod))
+        if since is None or pod.deletion_deadline is None:
             return None
-        return waits.after(ending.since, pod.deletion_grace_seconds + self.settings.past_grace_seconds)
+        return waits.after(since, pod.deletion_grace_seconds + self.settings.past_grace_seconds)
 
 
 def begin_round(snapshot: Snapshot, ledger: Ledger, memory: Memory, settings: PlanningSettings, now: datetime) -> Round:
     """Sort what there is."""
     views = [_dated(view, now) for view in snapshot.servers]
+    deletions = [_deletion_of(pod) for pod in snapshot.pods if pod.deletion_deadline is not None]
     return Round(
         snapshot=snapshot,
         settings=settings,
         now=now,
-        memory=replace(memory, ending=_ending(snapshot.pods, memory.ending, now)),
+        memory=replace(memory, ending={each: memory.ending.get(each, now) for each in deletions}),
         ledger=ledger,
         pods={pod.uid: pod for pod in snapshot.pods},
         entries={entry.id: entry for entry in ledger.entries},
@@ -94,13 +189,8 @@ def begin_round(snapshot: Snapshot, ledger: Ledger, memory: Memory, settings: Pl
     )
 
 
-def _ending(pods: Iterable[Pod], known: Mapping[str, Ending], now: datetime) -> dict[str, Ending]:
-    found = {}
-    for pod in pods:
-        if pod.deletion_deadline is not None:
-            mark, before = pod.deletion_deadline.isoformat(), known.get(pod.uid)
-            found[pod.uid] = before if before is not None and before.mark == mark else Ending(mark=mark, since=now)
-    return found
+def _deletion_of(pod: Pod) -> tuple[str, str]:
+    return pod.uid, str(pod.deletion_deadline)
 
 
 def _dated(view: ServerView, now: datetime) -> ServerView:

@@ -10,7 +10,7 @@ from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.memory import PartitionMemory, Site
 from provisioner.partitions.planning.round import Round
-from provisioner.partitions.vipu.records import Partition, PartitionState
+from provisioner.partitions.vipu.protocol import Partition, PartitionState
 
 
 class Phase(Enum):
@@ -98,13 +98,13 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
     shows_all = shows_changes and reading.asked_at >= known.since
     reads = False
     if pod is None or not wanted:
-        gone = partition is None and shows_all and not round_.is_being_changed(entry)
+        gone = partition is None and shows_all and round_.change_of(entry) is None
         phase = Phase.GONE if gone else Phase.RELEASING
         reads = not shows_all
     elif not shows_changes:
         phase, reads = Phase.CREATING, True
     elif _is_misplaced(entry, pod):
-        there = partition is not None or round_.is_being_changed(entry)
+        there = partition is not None or round_.change_of(entry) is not None
         phase = Phase.MISPLACED if there else Phase.WITHDRAWN
     elif partition is not None:
         phase = _phase_of(entry, partition, known, round_)
@@ -160,7 +160,7 @@ def _is_refused_often(known: PartitionMemory) -> bool:
 
 def _is_in_vain(entry: Entry, known: PartitionMemory, round_: Round) -> bool:
     """Whether creates of a partition have failed for long."""
-    return known.backoff is not None and _is_long_ago(known.since, round_) and not round_.is_being_changed(entry)
+    return known.backoff is not None and _is_long_ago(known.since, round_) and round_.change_of(entry) is None
 
 
 def _is_long_ago(moment: datetime, round_: Round) -> bool:

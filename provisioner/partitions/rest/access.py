@@ -1,7 +1,8 @@
-"""What the API server is asked on behalf of callers, each question once for all who ask it at the same time.
+"""What is asked on behalf of callers, each question once for all who ask it at the same time.
 
-A client that asks about many tokens waits for itself: it has two questions under way at a time, and others are asked
-between.
+The API server is asked about tokens and rights. A client that asks about many tokens waits for itself: it has two
+questions under way at a time, and others are asked between. V-IPU servers are asked for partitions: a slow one keeps
+nobody from the answers of others.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ import asyncio
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import Any, TypeVar
 
 from provisioner.kube.protocol import Api, JsonObject, Timeouts
-from provisioner.partitions.rest import identity
-from provisioner.partitions.rest.identity import Caller, Unproven
+from provisioner.partitions.rest import wire
+from provisioner.partitions.rest.wire import Caller, Refused
+from provisioner.partitions.vipu.protocol import PartitionState, Vipu
 
 _T = TypeVar("_T")
 _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
@@ -30,10 +33,60 @@ _PATIENCE_SECONDS = 4.0
 #: So long an answer counts. A token of a pod that was deleted is taken for as long.
 _KEPT_SECONDS = 10.0
 _MOST_KEPT = 4096
+#: Of one V-IPU server.
+_READS_AT_ONCE, _MOST_READS = 2, 128
+#: A read goes on when nobody waits any more, and its answer is kept for whoever comes again.
+_READ_PATIENCE_SECONDS, _READ_KEPT_SECONDS = 15.0, 5.0
 
 
-class Busy(Exception):  # noqa: N818 - it names what the server is
-    """There is no turn for a question soon."""
+def _busy() -> Refused:
+    """Return what is said where there is no turn for a question, or no answer to it, soon."""
+    return Refused(503, "too much is asked at once; ask again", retry_after_seconds=1)
+
+
+class Shared:
+    """Questions that are under way, and answers that count for a while; used from one event loop."""
+
+    def __init__(self, kept_seconds: float, *, most: float = inf) -> None:
+        """Let no more than `most` questions be under way."""
+        self._kept_seconds, self._most = kept_seconds, most
+        #: With the moment from which each counts.
+        self._kept: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
+        self._asked: dict[Hashable, asyncio.Future[Any]] = {}
+
+    async def once(self, key: Hashable, ask: Callable[[], Awaitable[tuple[float, _T]]]) -> _T:
+        """Return a kept answer, or that to a question which somebody has asked, or ask.
+
+        `ask` returns its answer with the moment from which it counts. Raises Refused, or what `ask` raises.
+        """
+        kept = self._kept.get(key)
+        if kept is not None and self._counts(kept):
+            found: _T = kept[1]
+            return found
+        task: asyncio.Future[_T] | None = self._asked.get(key)
+        if task is None:
+            if len(self._asked) >= self._most:
+                raise _busy()
+            task = self._asked[key] = asyncio.ensure_future(self._ask(key, ask))
+            task.add_done_callback(partial(self._forget, key))
+        # Whoever goes does not end it for the others.
+        return await asyncio.shield(task)
+
+    def _counts(self, kept: tuple[float, Any]) -> bool:
+        return time.monotonic() - kept[0] < self._kept_seconds
+
+    def _forget(self, key: Hashable, task: asyncio.Future[Any]) -> None:
+        self._asked.pop(key, None)
+        if not task.cancelled():
+            # Nobody may be left who takes it.
+            task.exception()
+
+    async def _ask(self, key: Hashable, ask: Callable[[], Awaitable[tuple[float, _T]]]) -> _T:
+        kept = self._kept[key] = await ask()
+        self._kept.move_to_end(key)
+        while len(self._kept) > _MOST_KEPT or (self._kept and not self._counts(next(iter(self._kept.values())))):
+            self._kept.popitem(last=False)
+        return kept[1]
 
 
 @dataclass(slots=True)
@@ -53,10 +106,10 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, client: str) -> AsyncIterator[None]:
-        """Wait for a place; raise Busy where there is none in time."""
+        """Wait for a place; raise Refused where there is none in time."""
         queue = self._queues.setdefault(client, _Queue())
         if queue.waiting >= _EACH_WAITING:
-            raise Busy
+            raise _busy()
         queue.waiting += 1
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS) as patience, queue.places, self._places:
@@ -64,7 +117,7 @@ class Turns:
                 patience.reschedule(None)
                 yield
         except TimeoutError as error:
-            raise Busy from error
+            raise _busy() from error
         finally:
             queue.waiting -= 1
             if not queue.waiting:
@@ -74,85 +127,88 @@ class Turns:
 class Access:
     """Knows callers by their tokens, and their rights; used from one event loop."""
 
-    def __init__(
-        self,
-        api: Api,
-        *,
-        now: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`now` is the time since 1970."""
+    def __init__(self, api: Api) -> None:
         self._api = api
-        self._now = now
-        self._monotonic = monotonic
         self._turns = Turns()
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="access")
-        #: With the moment at which each was asked for.
-        self._kept: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
-        self._asked: dict[Hashable, asyncio.Future[Any]] = {}
+        self._shared = Shared(_KEPT_SECONDS)
 
     async def identify(self, authorization: str, client: str) -> Caller:
-        """Return who sent a header; raise Unproven, Busy, or ClusterError where the API server does not say."""
-        token = identity.token_of(authorization, self._now())
+        """Return who sent a header; raise Refused, or ClusterError where the API server does not say."""
+        token = wire.token_of(authorization, time.time())
         # Nobody finds a token in this memory.
         key = hashlib.sha256(token.encode()).digest()
-        ask = partial(self._api.post, identity.TOKEN_REVIEWS, identity.token_review(token), timeouts=_TIMEOUTS)
-        found = await self._once(key, client, lambda: _identified(ask()))
+        ask = partial(self._api.post, wire.TOKEN_REVIEWS, wire.token_review(token), timeouts=_TIMEOUTS)
+        found = await self._shared.once(key, lambda: self._ask(lambda: _identified(ask()), client))
         if isinstance(found, str):
-            raise Unproven(found)
+            raise Refused(401, found)
         return found
 
     async def may(self, caller: Caller, verb: str, pod: tuple[str, str], client: str) -> bool:
-        """Return whether a caller has a right to a pod (namespace, name); raise Busy or ClusterError."""
+        """Return whether a caller has a right to a pod (namespace, name); raise Refused or ClusterError."""
         key = (caller.username, caller.uid, caller.groups, repr(caller.extra), verb, pod)
-        body = identity.access_review(caller, verb, *pod)
-        ask = partial(self._api.post, identity.ACCESS_REVIEWS, body, timeouts=_TIMEOUTS)
-        return await self._once(key, client, lambda: identity.read_access_review(ask()))
+        body = wire.access_review(caller, verb, *pod)
+        ask = partial(self._api.post, wire.ACCESS_REVIEWS, body, timeouts=_TIMEOUTS)
+        return await self._shared.once(key, lambda: self._ask(lambda: wire.read_access_review(ask()), client))
 
-    async def write(self, change: Callable[[], _T], client: str) -> _T:
-        """Change something in the cluster, in a thread and in turn; raise Busy or whatever it raises."""
-        async with self._turns.turn(client):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, change)
+    async def write(self, change: Callable[[], object], client: str) -> None:
+        """Change something in the cluster, in a thread and in turn; raise Refused or whatever it raises."""
+        await self._ask(change, client)
 
     def close(self) -> None:
         """Let the threads end."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _once(self, key: Hashable, client: str, ask: Callable[[], _T]) -> _T:
-        """Return a kept answer, or that to a question which somebody has asked, or ask."""
-        kept = self._kept.get(key)
-        if kept is not None and self._monotonic() - kept[0] < _KEPT_SECONDS:
-            found: _T = kept[1]
-            return found
-        running: asyncio.Future[_T] | None = self._asked.get(key)
-        if running is not None:
-            # Whoever goes does not end it for the others.
-            return await asyncio.shield(running)
-        task = asyncio.ensure_future(self._ask(key, client, ask))
-        self._asked[key] = task
-        task.add_done_callback(partial(self._forget, key))
-        return await asyncio.shield(task)
-
-    def _forget(self, key: Hashable, task: asyncio.Future[Any]) -> None:
-        self._asked.pop(key, None)
-        if not task.cancelled():
-            # Nobody may be left who takes it.
-            task.exception()
-
-    async def _ask(self, key: Hashable, client: str, ask: Callable[[], _T]) -> _T:
+    async def _ask(self, ask: Callable[[], _T], client: str) -> tuple[float, _T]:
         async with self._turns.turn(client):
-            asked_at = self._monotonic()
-            answer = await asyncio.get_running_loop().run_in_executor(self._threads, ask)
-        self._kept[key] = (asked_at, answer)
-        self._kept.move_to_end(key)
-        while len(self._kept) > _MOST_KEPT:
-            self._kept.popitem(last=False)
-        return answer
+            asked_at = time.monotonic()
+            return asked_at, await asyncio.get_running_loop().run_in_executor(self._threads, ask)
 
 
 def _identified(raw: JsonObject) -> Caller | str:
     """Return who it is, or why nobody knows: that is kept as well."""
     try:
-        return identity.read_token_review(raw)
-    except Unproven as error:
+        return wire.read_token_review(raw)
+    except Refused as error:
         return str(error)
+
+
+class Servers:
+    """Reads from V-IPU servers; used from one event loop."""
+
+    def __init__(self) -> None:
+        self._by_address: dict[str, tuple[ThreadPoolExecutor, Shared]] = {}
+
+    async def find(self, address: str, vipu: Vipu, partition_id: str) -> tuple[str, str]:
+        """Return how a partition is, in words, and its configuration, empty where it is not active.
+
+        Raises VipuError, or Refused.
+        """
+        if address not in self._by_address:
+            threads = ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="vipu-read")
+            self._by_address[address] = threads, Shared(_READ_KEPT_SECONDS, most=_MOST_READS)
+        threads, shared = self._by_address[address]
+
+        async def ask() -> tuple[float, tuple[str, str]]:
+            found = await asyncio.get_running_loop().run_in_executor(threads, _read, vipu, partition_id)
+            # What is not there yet may be there the next moment.
+            return (time.monotonic() if found[1] else -inf), found
+
+        try:
+            return await asyncio.wait_for(shared.once(partition_id, ask), _READ_PATIENCE_SECONDS)
+        except TimeoutError as error:
+            raise _busy() from error
+
+    def close(self) -> None:
+        """Let the threads end."""
+        for threads, _ in self._by_address.values():
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _read(vipu: Vipu, partition_id: str) -> tuple[str, str]:
+    partition = next((each for each in vipu.list_partitions() if each.id == partition_id), None)
+    if partition is None:
+        return "the V-IPU server does not have the partition yet", ""
+    if partition.state is not PartitionState.ACTIVE:
+        return f"the partition is {partition.state_text or partition.state.value}", ""
+    return "the partition is active", vipu.ipuof_config(partition_id)

@@ -8,38 +8,30 @@ have a right to the pod, is told nothing.
 from __future__ import annotations
 
 import re
-import ssl
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
 import structlog
 
 from provisioner.kube import errors
 from provisioner.kube.protocol import Api, Timeouts, object_path
-from provisioner.partitions import handover, names
+from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.partitions.rest import wire
-from provisioner.partitions.rest.access import Access, Busy
-from provisioner.partitions.rest.identity import Caller, PodIdentity, Unproven
-from provisioner.partitions.rest.servers import Servers, Slow
-from provisioner.partitions.rest.wire import Refused
+from provisioner.partitions.rest.access import Access, Servers
+from provisioner.partitions.rest.wire import Caller, PodIdentity, Refused
 from provisioner.partitions.vipu.protocol import Vipu, VipuError
-from provisioner.partitions.vipu.records import PartitionState
-from provisioner.runtime.http import Address, HttpServer, Limits
 from provisioner.runtime.pages import Content
 from provisioner.runtime.repeats import Repeats
-from provisioner.runtime.resources import NAME, Call, Resource, resource_app
+from provisioner.runtime.resources import NAME, Call, Resource
 
 _log = structlog.get_logger(__name__)
 
-NAME_OF_SERVER = "tpu-provisioner-partitions"
-#: A body has some 300 bytes, a token 1,500. What a V-IPU server takes long for is answered 503 in time.
-LIMITS = Limits(connections=256, request_seconds=30.0, idle_seconds=60, body_bytes=4096, answers_per_second=200.0)
 #: When to ask again: while IPUs are waited for, while a partition is made, when something cannot be known.
-_WAITING_SECONDS, _MAKING_SECONDS, _UNKNOWN_SECONDS, _BUSY_SECONDS = 5, 2, 5, 1
+_WAITING_SECONDS, _MAKING_SECONDS, _UNKNOWN_SECONDS = 5, 2, 5
 _ID = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _WRITE_TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
 _NOT_YOURS = "there is no partition {id}, or you have no right to its pod"
@@ -59,36 +51,27 @@ class Sources:
     vipu: Callable[[str], Vipu | None]
     #: Why nothing can be known now, such as a watch that is not synced; empty: it can.
     problems: Callable[[], Sequence[str]]
-    #: Counts requests: route and status.
-    observe: Callable[[str, int], None] = lambda _route, _status: None
 
 
 class PartitionsApi:
     """Answers requests; used from one event loop."""
 
-    def __init__(
-        self,
-        api: Api,
-        sources: Sources,
-        *,
-        now: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, api: Api, sources: Sources) -> None:
         self._api = api
         self._sources = sources
-        self._access = Access(api, now=now, monotonic=monotonic)
-        self._servers = Servers(monotonic=monotonic)
-        self._repeats = Repeats(monotonic=monotonic)
+        self._access = Access(api)
+        self._servers = Servers()
+        self._repeats = Repeats()
 
     def resources(self) -> tuple[Resource, ...]:
         """Return what is served."""
-        one = f"{handover.ROOT}/{NAME}"
+        one = f"{names.ROOT}/{NAME}"
         return (
-            Resource(method="POST", path=handover.ROOT, answer=self._route("ask", self._ask)),
-            Resource(method="GET", path=one, answer=self._route("get", self._get)),
-            Resource(method="DELETE", path=one, answer=self._route("delete", self._delete)),
-            Resource(method="GET", path=f"{one}/{handover.CONFIG}", answer=self._route("config", self._config)),
-            Resource(method="GET", path=handover.HEALTH, answer=self._health),
+            Resource(method="POST", path=names.ROOT, answer=self._route(self._ask)),
+            Resource(method="GET", path=one, answer=self._route(self._get)),
+            Resource(method="DELETE", path=one, answer=self._route(self._delete)),
+            Resource(method="GET", path=f"{one}/{names.CONFIG}", answer=self._route(self._config)),
+            Resource(method="GET", path=names.HEALTH, answer=self._health),
         )
 
     def close(self) -> None:
@@ -96,27 +79,17 @@ class PartitionsApi:
         self._access.close()
         self._servers.close()
 
-    def _route(
-        self, route: str, handle: Callable[[Call, Caller], Awaitable[Content]]
-    ) -> Callable[[Call], Awaitable[Content]]:
+    def _route(self, handle: Callable[[Call, Caller], Awaitable[Content]]) -> Callable[[Call], Awaitable[Content]]:
         async def answer(call: Call) -> Content:
             try:
                 caller = await self._access.identify(call.headers.get("authorization", ""), call.client)
-                content = await handle(call, caller)
+                return await handle(call, caller)
             except Refused as refused:
-                content = wire.refusal(refused)
-            except Unproven as error:
-                content = wire.refusal(Refused(401, str(error)))
-            except (Busy, Slow):
-                content = wire.refusal(
-                    Refused(503, "too much is asked at once; ask again", retry_after_seconds=_BUSY_SECONDS)
-                )
+                return wire.refusal(refused)
             except errors.ClusterError as error:
-                content = self._unavailable("the API server does not say whether you may ask", error)
+                return self._unavailable("the API server does not say whether you may ask", error)
             except VipuError as error:
-                content = self._unavailable("the V-IPU server cannot be read", error)
-            self._sources.observe(route, content.status)
-            return content
+                return self._unavailable("the V-IPU server cannot be read", error)
 
         return answer
 
@@ -173,11 +146,13 @@ class PartitionsApi:
         return await self._handed_over(pod, entry)
 
     async def _handed_over(self, pod: Pod, entry: Entry) -> Content:
-        state, message, configuration = await self._read(entry)
-        body = wire.described(pod, entry, state, message)
+        message, configuration = await self._read(entry)
         if not configuration:
-            return wire.answer(202, body, retry_after_seconds=_MAKING_SECONDS)
-        return wire.answer(200, {**body, "config": wire.configuration(configuration)})
+            return wire.answer(
+                202, wire.described(pod, entry, "creating", message), retry_after_seconds=_MAKING_SECONDS
+            )
+        body = wire.described(pod, entry, "active", message)
+        return wire.answer(200, {**body, "config": msgspec.Raw(configuration.encode())})
 
     async def _get(self, call: Call, caller: Caller) -> Content:
         pod, entry = await self._known(call, caller, "get")
@@ -195,7 +170,7 @@ class PartitionsApi:
         _, entry = await self._known(call, caller, "get")
         if entry is None:
             raise Refused(409, f"the partition {call.name} is not made yet", retry_after_seconds=_WAITING_SECONDS)
-        _, message, configuration = await self._read(entry)
+        message, configuration = await self._read(entry)
         if not configuration:
             raise Refused(409, message, retry_after_seconds=_MAKING_SECONDS)
         return Content(
@@ -249,21 +224,14 @@ class PartitionsApi:
             raise nothing
         return pod, entry
 
-    async def _read(self, entry: Entry) -> tuple[str, str, str]:
-        """Return state, message, and the configuration where the partition is active."""
+    async def _read(self, entry: Entry) -> tuple[str, str]:
+        """Return how a partition is, in words, and its configuration, empty where it is not active."""
         vipu = self._sources.vipu(entry.server)
         if vipu is None:
             raise Refused(
                 503, f"the settings do not name the V-IPU server {entry.server}", retry_after_seconds=_UNKNOWN_SECONDS
             )
-        found = await self._servers.find(entry.server, vipu, entry.id)
-        if found.configuration:
-            return "active", "the partition is active", found.configuration
-        if found.state is None:
-            return "creating", "the V-IPU server does not have the partition yet", ""
-        if found.state is PartitionState.ACTIVE:
-            return "creating", "the V-IPU server has no configuration of the partition yet", ""
-        return "creating", f"the partition is {found.state_text or found.state.value}", ""
+        return await self._servers.find(entry.server, vipu, entry.id)
 
     def _ledger(self) -> Ledger:
         ledger, problems = self._sources.ledger(), self._sources.problems()
@@ -291,21 +259,3 @@ def _entry(ledger: Ledger, partition_id: str) -> Entry | None:
 def _is_of(entry: Entry, pod: Pod, owner: str) -> bool:
     """Whether an entry is that of a pod, `owner` by its ids; a pod that was told of one has no other."""
     return names.owner_of(entry.id) == owner and pod.told_partition in ("", entry.id)
-
-
-def make_rest_server(
-    address: Address,
-    api: Api,
-    sources: Sources,
-    *,
-    more: Sequence[Resource] = (),
-    limits: Limits = LIMITS,
-    tls: ssl.SSLContext | None = None,
-) -> HttpServer:
-    """Return the server of the REST API; `more` are resources that are served along with it, such as metrics.
-
-    Without `tls` it speaks plain HTTP.
-    """
-    served = PartitionsApi(api, sources)
-    app = resource_app((*served.resources(), *more))
-    return HttpServer({address: app}, name=NAME_OF_SERVER, limits=limits, tls=tls, at_end=served.close)

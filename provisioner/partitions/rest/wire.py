@@ -1,22 +1,30 @@
-"""What the API is sent and what it answers, as JSON (pure)."""
+"""What the REST API is sent and answers, as JSON, and who asks, by what the API server says of a token (pure)."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
 import msgspec
 
 from provisioner.kube import fields
+from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry
 from provisioner.runtime.pages import Content
 
-_JSON = "application/json"
-_ENCODER = msgspec.json.Encoder()
-_NAMES = ("namespace", "pod", "uid")
-_LONGEST_NAME = 253
+TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
+ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+_BEARER = re.compile(r"Bearer +([-A-Za-z0-9_]+\.[-A-Za-z0-9_]+\.[-A-Za-z0-9_]+) *", re.IGNORECASE)
+_ACCOUNT = re.compile(r"system:serviceaccount:([^:]+):[^:]+")
+_POD_NAME, _POD_UID = "authentication.kubernetes.io/pod-name", "authentication.kubernetes.io/pod-uid"
+#: Clocks may differ by so much.
+_SKEW_SECONDS = 60.0
 
 
 class Refused(Exception):  # noqa: N818 - it is a verdict on a request
@@ -28,15 +36,19 @@ class Refused(Exception):  # noqa: N818 - it is a verdict on a request
         self.retry_after_seconds = retry_after_seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+# --- what is sent and answered ---
+
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that asks for its partition."""
 
-    namespace: str
-    pod: str
-    uid: str
-    #: IPUs.
-    size: int
+    namespace: _Name
+    pod: _Name
+    uid: _Name
+    #: IPUs; a wrong size has an answer of its own.
+    size: Any = None
     #: None: as the controller makes them.
     reconfigurable: bool | None = None
 
@@ -44,23 +56,13 @@ class Ask:
 def read_ask(body: bytes) -> Ask:
     """Read the body of a POST; raise Refused with 400 where it is none, with 422 where the size is none."""
     try:
-        raw = msgspec.json.decode(body)
+        asked = msgspec.json.decode(body, type=Ask)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise Refused(400, f"the body is not JSON: {error}") from error
-    if not isinstance(raw, dict):
-        raise Refused(400, "the body has to be an object with namespace, pod, uid and size")
-    for name in _NAMES:
-        value = raw.get(name)
-        if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_NAME:
-            raise Refused(
-                400, f"{name} is {fields.shown(value)}, and has to be a text of 1 to {_LONGEST_NAME} characters"
-            )
-    size, reconfigurable = raw.get("size"), raw.get("reconfigurable")
+        raise Refused(400, f"the body cannot be read: {error}") from error
+    size = asked.size
     if isinstance(size, bool) or not isinstance(size, int) or size < 1 or size & (size - 1):
         raise Refused(422, f"size is {fields.shown(size)}, and has to be a number of IPUs that is a power of two")
-    if not isinstance(reconfigurable, bool | None):
-        raise Refused(400, f"reconfigurable is {fields.shown(reconfigurable)}, and has to be true or false")
-    return Ask(namespace=raw["namespace"], pod=raw["pod"], uid=raw["uid"], size=size, reconfigurable=reconfigurable)
+    return asked
 
 
 def described(pod: Pod | None, entry: Entry | None, state: str, message: str) -> dict[str, Any]:
@@ -85,7 +87,7 @@ def answer(status: int, body: Mapping[str, Any], *, retry_after_seconds: int | N
     headers = {"Cache-Control": "no-store"}
     if retry_after_seconds is not None:
         headers["Retry-After"] = str(retry_after_seconds)
-    return Content(body=_ENCODER.encode(body), media_type=_JSON, status=status, headers=headers)
+    return Content(body=msgspec.json.encode(body), media_type="application/json", status=status, headers=headers)
 
 
 def refusal(refused: Refused) -> Content:
@@ -93,17 +95,119 @@ def refusal(refused: Refused) -> Content:
     content = answer(refused.status, {"error": str(refused)}, retry_after_seconds=refused.retry_after_seconds)
     if refused.status != 401:
         return content
-    return Content(
-        body=content.body,
-        media_type=content.media_type,
-        status=content.status,
-        headers={**content.headers, "WWW-Authenticate": "Bearer"},
+    return replace(content, headers={**content.headers, "WWW-Authenticate": "Bearer"})
+
+
+# --- who asks ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodIdentity:
+    """The pod that a token is bound to. The API server takes no token of a pod that is gone."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """A user of the cluster."""
+
+    username: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    #: None: the token is of no pod.
+    pod: PodIdentity | None = None
+
+
+def token_of(authorization: str, now_seconds: float) -> str:
+    """Return the token in a header, unless it is plain that nobody takes it: so no flood of those asks the API server.
+
+    `now_seconds` is the time since 1970. Raises Refused. What is returned is not checked.
+    """
+    match = _BEARER.fullmatch(authorization)
+    if match is None:
+        raise Refused(401, f"send a token of a ServiceAccount, made for the audience {names.AUDIENCE}, as bearer token")
+    token = match[1]
+    said = _claims(token)
+    audiences = said.get("aud")
+    if names.AUDIENCE not in (audiences if isinstance(audiences, list) else [audiences]):
+        raise Refused(401, f"the token is not made for the audience {names.AUDIENCE}")
+    expires = said.get("exp")
+    if not isinstance(expires, (int, float)) or expires + _SKEW_SECONDS < now_seconds:
+        raise Refused(401, "the token has expired")
+    return token
+
+
+def _claims(token: str) -> dict[str, Any]:
+    payload = token.split(".")[1]
+    try:
+        return fields.mapping(msgspec.json.decode(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))))
+    except (binascii.Error, msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise Refused(401, "the token cannot be read") from error
+
+
+def token_review(token: str) -> dict[str, Any]:
+    """Return what the API server is asked about a token."""
+    return {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenReview",
+        "spec": {"token": token, "audiences": [names.AUDIENCE]},
+    }
+
+
+def read_token_review(raw: Mapping[str, Any]) -> Caller:
+    """Read the answer; raise Refused where the token is none for us."""
+    status = fields.mapping(raw.get("status"))
+    # An API server that knows no audiences names none, and means its own.
+    if status.get("authenticated") is not True or names.AUDIENCE not in fields.sequence(status.get("audiences")):
+        raise Refused(401, f"the API server does not take the token for the audience {names.AUDIENCE}")
+    user = fields.mapping(status.get("user"))
+    username = fields.text(user.get("username"))
+    if not username:
+        raise Refused(401, "the API server does not say whose the token is")
+    extra = fields.mapping(user.get("extra"))
+    return Caller(
+        username=username,
+        uid=fields.text(user.get("uid")),
+        groups=tuple(each for each in fields.sequence(user.get("groups")) if isinstance(each, str)),
+        extra=extra,
+        pod=_pod(username, extra),
     )
 
 
-def configuration(text: str) -> Any:
-    """Return an IPUoF configuration as a value of JSON; one that is no JSON stays a text."""
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return text
+def _pod(username: str, extra: Mapping[str, Any]) -> PodIdentity | None:
+    account = _ACCOUNT.fullmatch(username)
+    name, uid = (_only(extra.get(key)) for key in (_POD_NAME, _POD_UID))
+    return PodIdentity(namespace=account[1], name=name, uid=uid) if account and name and uid else None
+
+
+def _only(raw: object) -> str:
+    """Read the one text of a list."""
+    texts = fields.sequence(raw)
+    return fields.text(texts[0]) if len(texts) == 1 else ""
+
+
+def access_review(caller: Caller, verb: str, namespace: str, pod: str) -> dict[str, Any]:
+    """Return what the API server is asked about a right of somebody's to a pod."""
+    return {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": caller.username,
+            "uid": caller.uid,
+            "groups": list(caller.groups),
+            "extra": dict(caller.extra),
+            "resourceAttributes": {
+                "verb": verb, "group": "", "version": "v1", "resource": "pods", "namespace": namespace, "name": pod,
+            },
+        },
+    }  # fmt: skip
+
+
+def read_access_review(raw: Mapping[str, Any]) -> bool:
+    """Read the answer: whether it is allowed."""
+    status = fields.mapping(raw.get("status"))
+    return status.get("allowed") is True and status.get("denied") is not True

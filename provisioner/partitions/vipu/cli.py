@@ -1,34 +1,44 @@
 """A V-IPU server as the `vipu` command line shows it: the one surface of V-IPU that is published.
 
-What is not known of that surface is assumed here, in `tables.py`, `errors.py`, `config.py` and `credentials.py`, and
-nowhere else; docs/partitions.md lists it.
+What is not known of that surface is assumed here, in `tables.py` and in `errors.py`, and nowhere else;
+docs/partitions.md lists it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.partitions.vipu import config, credentials, errors, tables
-from provisioner.partitions.vipu.credentials import Credentials, CredentialsError
+from provisioner.partitions.vipu import errors, tables
 from provisioner.partitions.vipu.errors import Verb
-from provisioner.partitions.vipu.process import Bounds, Ended, Runner, Runs, StartError
-from provisioner.partitions.vipu.protocol import VipuError
-from provisioner.partitions.vipu.records import Allocation, Partition, PartitionRequest
+from provisioner.partitions.vipu.process import Ended, Runner, StartError
+from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionRequest, VipuError
 
 _AGENTS_KEPT_SECONDS = 600.0
 #: Of ids and allocations that are handed to the command: none is taken for an option.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,252}")
-_NO_CREDENTIALS = Credentials(config="", secrets=())
+#: Of an IPUoF configuration: a device takes about 300 bytes, and a partition has 64, or 256 over several domains.
+MOST_BYTES = 1 << 20
+
+CONFIG_FILE = "vipu-cli.hcl"
+USER_FILE = "user-id"
+KEY_FILE = "access-key"
+_MOST_FILE_BYTES = 1 << 16
+#: What stands in a string of HCL for itself.
+_PLAIN = re.compile(r"[ !#-\[\]-~]+")
+_TEMPLATE = re.compile(r"[$%]\{")
+_KEY = re.compile(r'api[-_]access[-_]key"?\s*[=:]\s*"([^"\n]+)"')
+_HIDDEN = "***"
 _Read = TypeVar("_Read")
 
 
@@ -38,7 +48,7 @@ class CommandSettings:
 
     #: A path, or a name on PATH.
     command: str = "vipu"
-    #: Folder of a mounted Secret (`credentials.py`), read for each call; None: the server is not in secure mode.
+    #: Folder of a mounted Secret (`read_credentials`), read for each call; None: the server is not in secure mode.
     credentials: Path | None = None
     #: A call is killed after this time; before that it waits at most as long for its turn.
     read_seconds: float = 30.0
@@ -51,26 +61,98 @@ class CommandSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """Who this process is to a server in secure mode; the command is given it in a private file.
+
+    An access key never is an argument, which every process of the machine can read, and never part of an exception or
+    a log.
+    """
+
+    #: HCL; it has the access key.
+    config: str = field(default="", repr=False)
+    #: What must never be seen.
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    def hidden(self, text: str) -> str:
+        """Return a text without the secrets."""
+        for secret in self.secrets:
+            text = text.replace(secret, _HIDDEN)
+        return text
+
+
+def read_credentials(folder: Path) -> Credentials:
+    """Read the files of a mounted Secret, as they are at this moment.
+
+    It has either `vipu-cli.hcl`, the file that `vipu-admin create user` writes, or `user-id` and `access-key`. Raises
+    ValueError where they cannot be used; the text names the file and none of what it has.
+    """
+    config = _content(folder / CONFIG_FILE)
+    if config is not None:
+        return Credentials(config=config, secrets=tuple(_KEY.findall(config)))
+    user, key = _content(folder / USER_FILE), _content(folder / KEY_FILE)
+    if user is None or key is None:
+        raise ValueError(f"{folder} has neither {CONFIG_FILE} nor {USER_FILE} and {KEY_FILE}")
+    lines = []
+    for name, option, value in ((USER_FILE, "api-user-id", user.strip()), (KEY_FILE, "api-access-key", key.strip())):
+        if _PLAIN.fullmatch(value) is None or _TEMPLATE.search(value):
+            raise ValueError(f"{folder / name} is empty, or has characters that a line of HCL cannot hold")
+        lines.append(f'{option} = "{value}"\n')
+    return Credentials(config="".join(lines), secrets=(key.strip(),))
+
+
+def _content(path: Path) -> str | None:
+    """Return what a file has; None where there is none."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MOST_FILE_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+    if len(raw) > _MOST_FILE_BYTES:
+        raise ValueError(f"{path} has more than {_MOST_FILE_BYTES} bytes")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
     """What a command that ended by itself had to say."""
 
-    code: int
-    stdout: str
-    stderr: str
+    verb: Verb
+    #: Such as "create partition tpup-1".
+    subject: str
+    #: What it was given.
+    names: tuple[str, ...]
+    ended: Ended
     known: Credentials
 
     def words(self) -> str:
         """Return what it said to people, without secrets."""
-        said = self.stderr.strip() or self.stdout.strip() or f"vipu ended with exit code {self.code} and without a word"
-        return self.known.hidden(said)
+        said = self.ended.stderr.strip() or self.ended.stdout.strip()
+        return self.known.hidden(said or f"vipu ended with exit code {self.ended.code} and without a word")
 
-    def parsed(self, parse: Callable[[str], _Read], subject: str) -> _Read:
+    def failed(self) -> VipuError:
+        """Return what its words mean, where it failed."""
+        return VipuError(errors.failure_of(self.verb, self.words(), self.names), self.subject)
+
+    def parsed(self, parse: Callable[[str], _Read]) -> _Read:
         """Return what it printed as something that can be used. Raises VipuError."""
+        if self.ended.code != 0:
+            raise self.failed()
         try:
-            return parse(self.stdout)
+            return parse(self.ended.stdout)
         except ValueError as error:
             words = self.known.hidden(f"what vipu printed cannot be read: {error}")
-            raise VipuError(errors.unsent(words), subject) from None
+            raise VipuError(errors.unsent(words), self.subject) from None
+
+    def check_done(self) -> None:
+        """Raise VipuError where it does not say that it changed what it was to change."""
+        ended = self.ended
+        if ended.code != 0 or not (errors.is_success(ended.stdout) or errors.is_success(ended.stderr)):
+            raise self.failed()
 
 
 class VipuCommand:
@@ -83,7 +165,7 @@ class VipuCommand:
         settings: CommandSettings,
         *,
         monotonic: Callable[[], float] = time.monotonic,
-        runner: Runs | None = None,
+        runner: Runner | None = None,
     ) -> None:
         self._settings = settings
         self._address = ("--api-host", host, "--api-port", str(port))
@@ -99,40 +181,36 @@ class VipuCommand:
 
         A server of a version without allocations has one without a name, of which nothing is known.
         """
-        subject = "list allocations"
-        answer = self._run(Verb.READ, ("list", "allocations"), subject)
-        if answer.code != 0 and errors.is_unsupported(answer.words()):
+        answer = self._run(Verb.READ, "list", "allocations")
+        if answer.ended.code != 0 and errors.is_unsupported(answer.words()):
             return (Allocation(name=""),)
-        listed = self._good(answer, Verb.READ, subject).parsed(tables.allocations, subject)
+        listed = answer.parsed(tables.allocations)
         agents = {agent for item in listed if item.ipus is None for agent in item.agents}
         return tables.with_ipus(listed, self._ipus_of(agents))
 
     def list_partitions(self) -> tuple[Partition, ...]:
         """Return all partitions that this user sees."""
-        return self._read(("list", "partitions"), "list partitions").parsed(tables.partitions, "list partitions")
+        return self._run(Verb.READ, "list", "partitions").parsed(tables.partitions)
 
     def create_partition(self, request: PartitionRequest) -> None:
         """Make a partition, and wait for the answer."""
-        subject = f"create partition {request.id}"
-        arguments = ["create", "partition", _checked(request.id, subject), "--size", str(request.size)]
+        options = ["--size", str(request.size)]
+        names = [request.id]
         if request.allocation:
-            arguments += ["--allocation", _checked(request.allocation, subject)]
+            options += ["--allocation", request.allocation]
+            names.append(request.allocation)
         if request.reconfigurable:
-            arguments.append("--reconfigurable")
-        self._change(Verb.CREATE, arguments, subject, request.id, request.allocation)
+            options.append("--reconfigurable")
+        self._run(Verb.CREATE, "create", "partition", request.id, *options, names=tuple(names)).check_done()
 
     def remove_partition(self, partition_id: str) -> None:
         """Remove a partition, and wait for the answer."""
-        subject = f"remove partition {partition_id}"
-        arguments = ["remove", "partition", _checked(partition_id, subject)]
-        self._change(Verb.REMOVE, arguments, subject, partition_id)
+        self._run(Verb.REMOVE, "remove", "partition", partition_id, names=(partition_id,)).check_done()
 
     def ipuof_config(self, partition_id: str) -> str:
         """Return the IPUoF configuration of a partition with one GCD."""
-        subject = f"get partition {partition_id}"
-        arguments = ("get", "partition", _checked(partition_id, subject), "--gcd", "0", "--ipuof-configs")
-        answer = self._run(Verb.GET, arguments, subject)
-        return self._good(answer, Verb.GET, subject, partition_id).parsed(config.parse, subject)
+        arguments = ("get", "partition", partition_id, "--gcd", "0", "--ipuof-configs")
+        return self._run(Verb.GET, *arguments, names=(partition_id,)).parsed(parse_config)
 
     def close(self) -> None:
         """Kill the commands that run; they end in failures as any that was killed."""
@@ -143,31 +221,21 @@ class VipuCommand:
         is_recent = self._agents_read_at is not None and now - self._agents_read_at < _AGENTS_KEPT_SECONDS
         if not agents or (is_recent and agents <= self._agents.keys()):
             return self._agents
-        subject = "list ipu-attrs"
         # The number of IPUs is worth having, and not worth failing for: without it the server's answers decide.
         with contextlib.suppress(VipuError):
-            self._agents = self._read(("list", "ipu-attrs"), subject).parsed(tables.ipus_of_agents, subject)
+            self._agents = self._run(Verb.READ, "list", "ipu-attrs").parsed(tables.ipus_of_agents)
             self._agents_read_at = now
         return self._agents
 
-    def _read(self, arguments: Sequence[str], subject: str) -> _Answer:
-        return self._good(self._run(Verb.READ, arguments, subject), Verb.READ, subject)
+    def _run(self, verb: Verb, *arguments: str, names: tuple[str, ...] = ()) -> _Answer:
+        """Run the command to its end; `names` are those of its arguments that others chose.
 
-    def _good(self, answer: _Answer, verb: Verb, subject: str, *names: str) -> _Answer:
-        """Return the answer of a command that reads. Raises VipuError where it failed."""
-        if answer.code != 0:
-            raise VipuError(errors.failure_of(verb, answer.words(), names), subject)
-        return answer
-
-    def _change(self, verb: Verb, arguments: Sequence[str], subject: str, *names: str) -> None:
-        answer = self._run(verb, arguments, subject)
-        if answer.code == 0 and (errors.is_success(answer.stdout) or errors.is_success(answer.stderr)):
-            return
-        raise VipuError(errors.failure_of(verb, answer.words(), names), subject)
-
-    def _run(self, verb: Verb, arguments: Sequence[str], subject: str) -> _Answer:
-        """Run the command to its end. Raises VipuError where it had none of its own."""
-        settings = self._settings
+        Raises VipuError where it had no end of its own.
+        """
+        settings, subject = self._settings, " ".join(arguments[:3])
+        for name in names:
+            if _NAME.fullmatch(name) is None:
+                raise VipuError(Failure(kind=FailureKind.INVALID, message=f"{name!r} cannot be asked for"), subject)
         seconds = {Verb.CREATE: settings.create_seconds, Verb.REMOVE: settings.remove_seconds}.get(
             verb, settings.read_seconds
         )
@@ -176,39 +244,54 @@ class VipuCommand:
             raise VipuError(errors.unsent(f"{settings.most_at_once} other calls took too long"), subject)
         try:
             known = self._credentials(subject)
-            bounds = Bounds(seconds=seconds, bytes=settings.most_output_bytes)
-            ended = self._run_as(known, arguments, subject, bounds)
+            ended = self._run_as(known, arguments, seconds)
+        except StartError as error:
+            raise VipuError(errors.unsent(str(error)), subject) from None
+        except OSError as error:
+            raise VipuError(errors.unsent(f"cannot prepare a folder for vipu: {error.strerror}"), subject) from None
         finally:
             turn.release()
         if ended.code is None:
             words = f"vipu did not end by itself: {ended.cause}. {known.hidden(ended.stderr)}"
             raise VipuError(errors.unfinished(verb, words), subject)
-        return _Answer(code=ended.code, stdout=ended.stdout, stderr=ended.stderr, known=known)
-
-    def _run_as(self, known: Credentials, arguments: Sequence[str], subject: str, bounds: Bounds) -> Ended:
-        try:
-            with _home(known) as home:
-                options = ("--config", str(home / credentials.CONFIG_FILE)) if known.config else ()
-                words = (self._settings.command, *arguments, *self._address, *options)
-                return self._runner.run(words, _environment(home), home, bounds)
-        except StartError as error:
-            raise VipuError(errors.unsent(str(error)), subject) from None
-        except OSError as error:
-            raise VipuError(errors.unsent(f"cannot prepare a folder for vipu: {error.strerror}"), subject) from None
+        return _Answer(verb=verb, subject=subject, names=names, ended=ended, known=known)
 
     def _credentials(self, subject: str) -> Credentials:
         if self._settings.credentials is None:
-            return _NO_CREDENTIALS
+            return Credentials()
         try:
-            return credentials.read(self._settings.credentials)
-        except CredentialsError as error:
+            return read_credentials(self._settings.credentials)
+        except ValueError as error:
             raise VipuError(errors.unsent(str(error)), subject) from None
 
+    def _run_as(self, known: Credentials, arguments: tuple[str, ...], seconds: float) -> Ended:
+        with _home(known) as home:
+            options = ("--config", str(home / CONFIG_FILE)) if known.config else ()
+            words = (self._settings.command, *arguments, *self._address, *options)
+            most_bytes = self._settings.most_output_bytes
+            return self._runner.run(words, _environment(home), home, seconds=seconds, most_bytes=most_bytes)
 
-def _checked(name: str, subject: str) -> str:
-    if _NAME.fullmatch(name) is None:
-        raise VipuError(Failure(kind=FailureKind.INVALID, message=f"{name!r} cannot be asked for"), subject)
-    return name
+
+def parse_config(text: str) -> str:
+    """Return the IPUoF configuration that `vipu get partition --ipuof-configs` has printed. Raises ValueError.
+
+    It is a JSON document for the Poplar SDK, whose keys are not published, so nothing of it is interpreted. Without a
+    GCD the command prints a line of words before it.
+    """
+    if len(text.encode("utf-8", "replace")) > MOST_BYTES:
+        raise ValueError(f"the IPUoF configuration has more than {MOST_BYTES} bytes")
+    lines = text.splitlines()
+    begin = next((number for number, line in enumerate(lines) if line.lstrip()[:1] in ("{", "[")), None)
+    if begin is None:
+        raise ValueError("there is no JSON in the IPUoF configuration")
+    document = "\n".join(lines[begin:]).strip() + "\n"
+    try:
+        read = json.loads(document)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the IPUoF configuration is not JSON: {str(error)[:200]}") from None
+    if not read:
+        raise ValueError("the IPUoF configuration is empty")
+    return document
 
 
 @contextlib.contextmanager
@@ -218,7 +301,7 @@ def _home(known: Credentials) -> Iterator[Path]:
         home = Path(name)
         if known.config:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-            with os.fdopen(os.open(home / credentials.CONFIG_FILE, flags, 0o600), "w", encoding="utf-8") as file:
+            with os.fdopen(os.open(home / CONFIG_FILE, flags, 0o600), "w", encoding="utf-8") as file:
                 file.write(known.config)
         yield home
 

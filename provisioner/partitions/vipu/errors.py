@@ -10,17 +10,17 @@ out of the words before they are read, so that a name of somebody's choice decid
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from provisioner.model import bounds
 from provisioner.model.capacity import Failure, FailureKind
 
 _LONGEST_MESSAGE = 500
 _LONGEST_READ = 10_000
 _GAP = "…"
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
-_GRPC_CODE = re.compile(r"\bcode = (\w+)")
 
 
 class Verb(Enum):
@@ -85,27 +85,14 @@ _RULES: Sequence[_Rule] = (
     ),
     _rule(r"in progress|is busy|being (created|removed|reset)|try again later", FailureKind.OPERATION_IN_THE_WAY),
     _rule(r"power of (2|two)|invalid (partition|size|id)\b|not supported", FailureKind.INVALID, _CHANGES),
+    # gRPC's codes, where the words say nothing that is known, without those that leave open what happened.
+    _rule(r"\bcode = AlreadyExists\b", FailureKind.ALREADY_EXISTS, _CREATE),
+    _rule(r"\bcode = NotFound\b", FailureKind.NOT_FOUND, _OF_ONE),
+    _rule(r"\bcode = ResourceExhausted\b", FailureKind.STOCKOUT, _CREATE),
+    _rule(r"\bcode = (InvalidArgument|OutOfRange|Unimplemented)\b", FailureKind.INVALID),
+    _rule(r"\bcode = (PermissionDenied|Unauthenticated)\b", FailureKind.PERMISSION),
+    _rule(r"\bcode = (FailedPrecondition|Aborted)\b", FailureKind.OPERATION_IN_THE_WAY),
 )
-
-#: gRPC's codes, where the words say nothing that is known. Those that leave open what happened are not here.
-_CODES: Mapping[str, FailureKind] = {
-    "AlreadyExists": FailureKind.ALREADY_EXISTS,
-    "NotFound": FailureKind.NOT_FOUND,
-    "ResourceExhausted": FailureKind.STOCKOUT,
-    "InvalidArgument": FailureKind.INVALID,
-    "OutOfRange": FailureKind.INVALID,
-    "Unimplemented": FailureKind.INVALID,
-    "PermissionDenied": FailureKind.PERMISSION,
-    "Unauthenticated": FailureKind.PERMISSION,
-    "FailedPrecondition": FailureKind.OPERATION_IN_THE_WAY,
-    "Aborted": FailureKind.OPERATION_IN_THE_WAY,
-}
-#: Which verbs a kind makes sense for; else it is as good as unknown.
-_VERBS_OF: Mapping[FailureKind, frozenset[Verb]] = {
-    FailureKind.ALREADY_EXISTS: _CREATE,
-    FailureKind.STOCKOUT: _CREATE,
-    FailureKind.NOT_FOUND: _OF_ONE,
-}
 _UNSUPPORTED = re.compile(r"unknown command|code = Unimplemented", re.IGNORECASE)
 
 
@@ -116,8 +103,7 @@ def failure_of(verb: Verb, said: str, asked: Iterable[str] = ()) -> Failure:
 
 def unfinished(verb: Verb, said: str) -> Failure:
     """Return the failure of a command that was not heard to its end: killed, cut off, too late."""
-    kind = FailureKind.UNKNOWN_OUTCOME if verb.changes else FailureKind.UNAVAILABLE
-    return Failure(kind=kind, message=message_of(said))
+    return Failure(kind=_kind_of(verb, ""), message=message_of(said))
 
 
 def unsent(said: str) -> Failure:
@@ -137,8 +123,7 @@ def is_unsupported(said: str) -> bool:
 
 def message_of(said: str) -> str:
     """Return words for people: printable, in one line, of bounded length."""
-    text = " ".join(_UNPRINTABLE.sub(" ", said[:_LONGEST_READ]).split())
-    return text if len(text) <= _LONGEST_MESSAGE else text[: _LONGEST_MESSAGE - 1] + "…"
+    return bounds.cut(" ".join(_UNPRINTABLE.sub(" ", said[:_LONGEST_READ]).split()), _LONGEST_MESSAGE)
 
 
 def without(said: str, names: Iterable[str]) -> str:
@@ -150,16 +135,6 @@ def without(said: str, names: Iterable[str]) -> str:
 
 
 def _kind_of(verb: Verb, text: str) -> FailureKind:
-    unknown = FailureKind.UNKNOWN_OUTCOME if verb.changes else FailureKind.UNAVAILABLE
-    kind = _kind_of_words(verb, text)
-    if kind is None or verb not in _VERBS_OF.get(kind, _ALL):
-        return unknown
-    return unknown if kind is FailureKind.UNKNOWN_OUTCOME else kind
-
-
-def _kind_of_words(verb: Verb, text: str) -> FailureKind | None:
-    for rule in _RULES:
-        if verb in rule.verbs and rule.pattern.search(text):
-            return rule.kind
-    code = _GRPC_CODE.search(text)
-    return None if code is None else _CODES.get(code[1])
+    kinds = (rule.kind for rule in _RULES if verb in rule.verbs and rule.pattern.search(text))
+    kind = next(kinds, FailureKind.UNKNOWN_OUTCOME)
+    return kind if verb.changes or kind is not FailureKind.UNKNOWN_OUTCOME else FailureKind.UNAVAILABLE

@@ -1,27 +1,26 @@
 """A program that is run within bounds: of time, of output, and with an end for all that it starts.
 
-It is given an argument list, never a shell, and an environment of its own. It leads a process group, which is killed
-when the program has ended, however it did, so that nothing of it stays and nothing holds its output open.
+It is given an argument list, never a shell, and an environment of its own, and writes to files. It leads a process
+group, which is killed when the program has ended, however it did, so that nothing of it stays.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import selectors
+import resource
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
-_CHUNK_BYTES = 1 << 16
-#: The end of a process makes no file descriptor readable, so it is looked for so often.
-_LOOK_SECONDS = 0.05
-_LOOK_SECONDS_WHEN_SILENT = 0.002
+#: The end of a process is looked for so often.
+_LOOK_SECONDS = 0.01
 #: A program that is being started may hang; whoever ends waits no longer for it.
 _CLOSE_SECONDS = 0.2
 
@@ -42,27 +41,6 @@ class Ended:
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """What a program may take."""
-
-    seconds: float
-    #: Of stdout and of stderr each.
-    bytes: int = 4 << 20
-
-
-class Runs(Protocol):
-    """What runs programs, from many threads."""
-
-    def run(self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, bounds: Bounds) -> Ended:
-        """Run a program in a folder until it ends or its bounds are reached. Raises StartError."""
-        ...
-
-    def close(self) -> None:
-        """Kill what runs, and run nothing more."""
-        ...
-
-
 class Runner:
     """Runs programs as processes."""
 
@@ -72,22 +50,30 @@ class Runner:
         self._running: set[int] = set()
         self._closed = False
 
-    def run(self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, bounds: Bounds) -> Ended:
-        """Run a program in a folder until it ends or its bounds are reached. Raises StartError."""
-        deadline = self._monotonic() + bounds.seconds
-        process = self._start(arguments, environment, folder)
-        output = _Output(process, bounds.bytes)
-        try:
-            cause = self._watch(process, output, deadline)
-        except OSError as error:
-            cause = f"its output cannot be read: {error.strerror}"
-        finally:
-            self._end(process)
-            output.finish()
-        if cause or process.returncode < 0:
-            cause = cause or f"it was killed by {signal.Signals(-process.returncode).name}"
-            return Ended(code=None, stdout=output.stdout, stderr=output.stderr, cause=cause)
-        return Ended(code=process.returncode, stdout=output.stdout, stderr=output.stderr)
+    def run(
+        self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, *, seconds: float, most_bytes: int
+    ) -> Ended:
+        """Run a program in a folder until it ends or its bounds are reached: of time, and of stdout and stderr each.
+
+        Raises StartError. May be called from many threads.
+        """
+        deadline = self._monotonic() + seconds
+        with tempfile.TemporaryFile(dir=folder) as stdout, tempfile.TemporaryFile(dir=folder) as stderr:
+            process = self._start(arguments, environment, folder, (stdout, stderr))
+            try:
+                # Between two looks it writes no more than that either.
+                with contextlib.suppress(OSError):
+                    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most_bytes + 1, most_bytes + 1))
+                cause = self._watch(process, deadline, lambda: max(map(_size, (stdout, stderr))) > most_bytes)
+            finally:
+                self._end(process)
+            if not cause and process.returncode < 0:
+                cause = f"it was killed by {signal.Signals(-process.returncode).name}"
+            try:
+                texts = [_text(each, most_bytes) for each in (stdout, stderr)]
+            except OSError as error:
+                cause, texts = f"its output cannot be read: {error.strerror}", ["", ""]
+        return Ended(code=None if cause else process.returncode, stdout=texts[0], stderr=texts[1], cause=cause)
 
     def close(self) -> None:
         """Kill what runs, and run nothing more."""
@@ -100,7 +86,13 @@ class Runner:
             if held:
                 self._lock.release()
 
-    def _start(self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> subprocess.Popen[bytes]:
+    def _start(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        output: tuple[IO[bytes], IO[bytes]],
+    ) -> subprocess.Popen[bytes]:
         with self._lock:
             if self._closed:
                 raise StartError("this process is ending")
@@ -108,8 +100,8 @@ class Runner:
                 process = subprocess.Popen(
                     list(arguments),
                     stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
+                    stdout=output[0],
+                    stderr=output[1],
                     cwd=folder,
                     env=dict(environment),
                     start_new_session=True,
@@ -119,16 +111,13 @@ class Runner:
             self._running.add(process.pid)
             return process
 
-    def _watch(self, process: subprocess.Popen[bytes], output: _Output, deadline: float) -> str:
-        """Read until the program has ended; return why it is to be killed, empty where it has ended by itself."""
-        while not _has_ended(process):
-            left = deadline - self._monotonic()
-            if left <= 0:
+    def _watch(self, process: subprocess.Popen[bytes], deadline: float, is_too_much: Callable[[], bool]) -> str:
+        """Wait until the program has ended; return why it is to be killed, empty where it has ended by itself."""
+        while not _has_ended(process) and not is_too_much():
+            if self._monotonic() >= deadline:
                 return "it took too long"
-            output.read(min(left, _LOOK_SECONDS if output.is_open else _LOOK_SECONDS_WHEN_SILENT))
-            if output.is_full:
-                return "it wrote too much"
-        return ""
+            time.sleep(_LOOK_SECONDS)
+        return "it wrote too much" if is_too_much() else ""
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         # The program has not been waited for, so its number is still that of its group and of nobody else.
@@ -148,57 +137,10 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-class _Output:
-    """What a program writes, as far as it may."""
+def _size(file: IO[bytes]) -> int:
+    return os.fstat(file.fileno()).st_size
 
-    def __init__(self, process: subprocess.Popen[bytes], most_bytes: int) -> None:
-        self._most = most_bytes
-        self._selector = selectors.DefaultSelector()
-        self._parts: list[bytearray] = [bytearray(), bytearray()]
-        self._streams: list[IO[bytes]] = [stream for stream in (process.stdout, process.stderr) if stream is not None]
-        for number, stream in enumerate(self._streams):
-            os.set_blocking(stream.fileno(), False)
-            self._selector.register(stream, selectors.EVENT_READ, number)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether there may be more."""
-        return bool(self._selector.get_map())
-
-    @property
-    def is_full(self) -> bool:
-        """Whether there is more than may be."""
-        return any(len(part) > self._most for part in self._parts)
-
-    @property
-    def stdout(self) -> str:
-        """What went to stdout."""
-        return self._parts[0][: self._most].decode("utf-8", "replace")
-
-    @property
-    def stderr(self) -> str:
-        """What went to stderr."""
-        return self._parts[1][: self._most].decode("utf-8", "replace")
-
-    def read(self, seconds: float) -> bool:
-        """Wait so long for something to read, and read some of it; False: there was nothing."""
-        if not self.is_open:
-            time.sleep(seconds)
-            return False
-        ready = self._selector.select(seconds)
-        for key, _ in ready:
-            chunk = os.read(key.fd, _CHUNK_BYTES)
-            if chunk:
-                self._parts[key.data] += chunk
-            else:
-                self._selector.unregister(key.fileobj)
-        return bool(ready)
-
-    def finish(self) -> None:
-        """Read what is left there, as far as it can be read, and close."""
-        with contextlib.suppress(OSError):
-            while not self.is_full and self.is_open and self.read(0):
-                pass
-        self._selector.close()
-        for stream in self._streams:
-            stream.close()
+def _text(file: IO[bytes], most_bytes: int) -> str:
+    file.seek(0)
+    return file.read(most_bytes).decode("utf-8", "replace")

@@ -8,10 +8,11 @@ table**: a list with a hole would be taken for the truth.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
+from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState
 
 _CELL_END = "|"
 _RULE_CHARACTERS = frozenset("-=+| ")
@@ -103,7 +104,7 @@ def allocations(text: str) -> tuple[ListedAllocation, ...]:
         if not named:
             if not name or not agents or row.filled() != 1:
                 raise row.error("has no id of an allocation")
-            found[name] = _with_agents(found[name], agents)
+            found[name] = replace(found[name], agents=found[name].agents + agents)
             continue
         name = named
         if name.split() != [name]:
@@ -117,10 +118,6 @@ def allocations(text: str) -> tuple[ListedAllocation, ...]:
             ipus=row.number(ipus) if row.text(ipus) else None,
         )
     return tuple(found.values())
-
-
-def _with_agents(listed: ListedAllocation, agents: tuple[str, ...]) -> ListedAllocation:
-    return ListedAllocation(name=listed.name, cluster=listed.cluster, agents=listed.agents + agents, ipus=listed.ipus)
 
 
 def ipus_of_agents(text: str) -> Mapping[str, int]:
@@ -142,10 +139,7 @@ def ipus_of_agents(text: str) -> Mapping[str, int]:
         if not agent:
             raise row.error("has no agent")
         seen.add((agent, row.number(table.needed["IPU"])))
-    counts: dict[str, int] = {}
-    for name, _ in seen:
-        counts[name] = counts.get(name, 0) + 1
-    return counts
+    return Counter(name for name, _ in seen)
 
 
 def with_ipus(listed: Sequence[ListedAllocation], ipus: Mapping[str, int]) -> tuple[Allocation, ...]:

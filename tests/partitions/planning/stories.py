@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,7 +11,6 @@ from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod, Server
-from provisioner.partitions.planning import answers
 from provisioner.partitions.planning.calls import (
     Call,
     CallAnswer,
@@ -24,13 +23,12 @@ from provisioner.partitions.planning.calls import (
     Write,
     WriteAnswer,
 )
-from provisioner.partitions.planning.decide import decide
+from provisioner.partitions.planning.decide import Plan, decide
+from provisioner.partitions.planning.events import Event
 from provisioner.partitions.planning.ledger import Entry, Ledger
-from provisioner.partitions.planning.memory import Memory
-from provisioner.partitions.planning.plan import Plan
-from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.partitions.planning.snapshot import Reading, ServerView, Snapshot
-from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
+from provisioner.partitions.planning.memory import Memory, fold
+from provisioner.partitions.planning.round import PlanningSettings, ServerView, Snapshot
+from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionRequest, PartitionState, Reading
 
 CLUSTER = "cluster-uid"
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -140,10 +138,14 @@ class Story:
         assert self.plan is not None
         return [each for each in (*self.plan.calls, *self.plan.writes) if isinstance(each, kind)]
 
+    def wants(self, kind: type[Any]) -> list[Any]:
+        """Decide, and return what the plan wants of a kind."""
+        self.decide()
+        return self.calls(kind)
+
     def read(self) -> None:
         """Decide, and answer all reads with what there is."""
-        self.decide()
-        for call in self.calls(ReadServer):
+        for call in self.wants(ReadServer):
             self.answer(call)
 
     def answer(self, call: Call, failure: FailureKind | None = None, *, kept: str = "") -> None:
@@ -175,7 +177,7 @@ class Story:
             )
         elif failed is None and not kept and isinstance(call, RemovePartition):
             at.pop(call.id, None)
-        self.memory = answers.fold(
+        self.memory = fold(
             self.memory,
             CallAnswer(call=call, asked_at=asked_at, at=self.now, reading=reading, failure=failed, kept=kept),
         )
@@ -193,7 +195,7 @@ class Story:
             self.change(write.pod, gated=False, **told)
         if failure is None and isinstance(write, TakeBack):
             self.change(write.pod, released=True)
-        self.memory = answers.fold(self.memory, WriteAnswer(write=write, at=self.now, failure=failure, ledger=saved))
+        self.memory = fold(self.memory, WriteAnswer(write=write, at=self.now, failure=failure, ledger=saved))
 
     def change(self, pod: Pod, **fields: Any) -> Pod:
         """Change a pod."""
@@ -202,14 +204,26 @@ class Story:
         self.pods[place] = changed
         return changed
 
-    def settle(self, rounds: int = 30, *, seconds: float = 1.0) -> list[Plan]:
-        """Decide and carry everything out, again and again; return the plans."""
+    def settle(
+        self,
+        rounds: int = 30,
+        *,
+        seconds: float = 1.0,
+        fails: Callable[[Call], FailureKind | None] = lambda _: None,
+        refused: bool = False,
+    ) -> list[Plan]:
+        """Decide and carry everything out, again and again; return the plans.
+
+        Calls end as `fails` says, and where `refused`, all writes are.
+        """
         plans = []
         for _ in range(rounds):
             plan = self.decide()
             plans.append(plan)
-            for each in (*plan.writes, *plan.calls):
-                self.write(each) if isinstance(each, SaveLedger | OpenGate | TakeBack) else self.answer(each)
+            for write in plan.writes:
+                self.write(write, WriteFailure.REFUSED if refused else None)
+            for call in plan.calls:
+                self.answer(call, fails(call))
             self.pass_time(seconds)
         return plans
 
@@ -219,6 +233,30 @@ class Story:
         return {entry.pod: entry for entry in self.ledger.entries}
 
 
+def held(pod: Pod, *others: Pod, state: PartitionState | None = PartitionState.ACTIVE, **fields: Any) -> Story:
+    """Return a story in which a pod has an entry, and a partition in a state; None: it is not there."""
+    story = Story(pods=[pod, *others], **fields)
+    story.record(make_entry(pod))
+    if state is not None:
+        story.put(make_partition(pod, state))
+    return story
+
+
+def refusing(refuses: Callable[[PartitionRequest], bool]) -> Callable[[Call], FailureKind | None]:
+    """Return how calls end where the server has no place for some partitions."""
+    return lambda call: FailureKind.STOCKOUT if isinstance(call, CreatePartition) and refuses(call.request) else None
+
+
+def creates_of(plans: Iterable[Plan]) -> list[CreatePartition]:
+    """Return all creates of plans."""
+    return [call for plan in plans for call in plan.calls if isinstance(call, CreatePartition)]
+
+
+def events_of(plans: Iterable[Plan]) -> list[Event]:
+    """Return all events of plans."""
+    return [event for plan in plans for event in plan.events]
+
+
 def reasons(plans: Iterable[Plan]) -> list[str]:
     """Return the reasons of all events of plans."""
-    return [event.reason for plan in plans for event in plan.events]
+    return [event.reason for event in events_of(plans)]

@@ -10,8 +10,8 @@ import pytest
 from provisioner.partitions.planning import making, queue
 from provisioner.partitions.planning.calls import SaveLedger
 from provisioner.partitions.planning.events import MOST_PER_ROUND
-from provisioner.partitions.planning.settings import PlanningSettings
-from tests.partitions.planning.stories import Story, make_entry, make_pod
+from provisioner.partitions.planning.round import PlanningSettings
+from tests.partitions.planning.stories import Story, events_of, make_entry, make_pod
 
 
 @pytest.mark.timeout(60)
@@ -70,6 +70,6 @@ def test_a_pod_that_the_webhook_holds_and_the_controller_does_not_serve_is_told_
     """The two may be set up differently, and nobody else would say why it waits for ever."""
     story = Story(pods=[make_pod("train")], settings=PlanningSettings(namespaces=frozenset({"other"})))
     plans = story.settle(5)
-    (told,) = [event for plan in plans for event in plan.events]
+    (told,) = events_of(plans)
     assert (told.reason, "SERVED_NAMESPACES" in told.message) == ("PartitionRejected", True)
     assert story.entries() == {}

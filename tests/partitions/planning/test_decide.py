@@ -12,16 +12,20 @@ from provisioner.model.writes import WriteFailure
 from provisioner.partitions.demand import Server
 from provisioner.partitions.planning.calls import CreatePartition, OpenGate, ReadServer, RemovePartition, SaveLedger
 from provisioner.partitions.planning.memory import Memory
-from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
+from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState
 from tests.partitions.planning.stories import (
     NOW,
     SERVER,
     Story,
+    creates_of,
+    events_of,
+    held,
     id_of,
     make_entry,
     make_partition,
     make_pod,
     reasons,
+    refusing,
 )
 
 _OTHER = Server(host="vipu2", port=8090)
@@ -48,37 +52,29 @@ def test_nothing_is_made_before_the_ledger_has_it() -> None:
     """Whoever leads next knows of every partition that may exist."""
     story = Story(pods=[make_pod("a")])
     story.read()
-    story.decide()
-    (save,) = story.calls(SaveLedger)
+    (save,) = story.wants(SaveLedger)
     assert story.calls(CreatePartition) == []
-    story.decide()
-    assert story.calls(CreatePartition) == []
+    assert story.wants(CreatePartition) == []
     story.write(save)
-    story.decide()
-    assert [call.request.id for call in story.calls(CreatePartition)] == [id_of(story.pods[0])]
+    assert [call.request.id for call in story.wants(CreatePartition)] == [id_of(story.pods[0])]
 
 
 def test_a_gate_is_opened_only_after_a_reading_shows_the_partition_active() -> None:
     """What was listed before the create was answered says nothing about it."""
     pod = make_pod("a")
-    story = Story(pods=[pod])
-    story.record(make_entry(pod))
+    story = held(pod, state=None)
     story.read()
-    story.decide()
-    (create,) = story.calls(CreatePartition)
+    (create,) = story.wants(CreatePartition)
     story.answer(create)
-    story.decide()
-    assert story.calls(OpenGate) == []
+    assert story.wants(OpenGate) == []
     story.put(make_partition(pod, PartitionState.OTHER))
     story.pass_time(2)
     story.read()
-    story.decide()
-    assert story.calls(OpenGate) == []
+    assert story.wants(OpenGate) == []
     story.put(make_partition(pod))
     story.pass_time(6)
     story.read()
-    story.decide()
-    assert [gate.partition_id for gate in story.calls(OpenGate)] == [id_of(pod)]
+    assert [gate.partition_id for gate in story.wants(OpenGate)] == [id_of(pod)]
 
 
 @pytest.mark.parametrize(
@@ -88,25 +84,20 @@ def test_a_gate_is_opened_only_after_a_reading_shows_the_partition_active() -> N
 def test_a_create_of_unknown_outcome_is_followed_by_a_reading(failure: FailureKind) -> None:
     """Only where the reading shows nothing it is sent again."""
     pod = make_pod("a")
-    story = Story(pods=[pod])
-    story.record(make_entry(pod))
+    story = held(pod, state=None)
     story.read()
-    story.decide()
-    story.answer(story.calls(CreatePartition)[0], failure)
+    story.answer(story.wants(CreatePartition)[0], failure)
     story.pass_time(10)
-    story.decide()
-    assert story.calls(CreatePartition) == []
+    assert story.wants(CreatePartition) == []
     for call in story.calls(ReadServer):
         story.answer(call)
-    story.decide()
-    assert len(story.calls(CreatePartition)) == 1
+    assert len(story.wants(CreatePartition)) == 1
 
 
 def test_a_partition_that_vanishes_under_its_pod_is_made_again_where_it_was() -> None:
     """The pod is told, and the IPUs stay its own."""
     pod = make_pod("a", size=64, gated=False, told_server=SERVER.address)
-    story = Story(pods=[pod, make_pod("b", size=4)])
-    story.record(make_entry(pod))
+    story = held(pod, make_pod("b", size=4), state=None)
     plans = story.settle(rounds=4)
     assert "PartitionLost" in reasons(plans)
     assert list(story.at()) == [id_of(pod)]
@@ -120,17 +111,13 @@ def test_a_pod_moves_on_where_its_place_is_fragmented() -> None:
         servers={SERVER: (Allocation(name="a", ipus=8), Allocation(name="b", ipus=16))},
     )
     story.read()
-    story.decide()
-    story.write(story.calls(SaveLedger)[0])
+    story.write(story.wants(SaveLedger)[0])
     assert story.entries()["a"].allocation == "a"
-    story.decide()
-    story.answer(story.calls(CreatePartition)[0], FailureKind.STOCKOUT)
-    story.decide()
-    assert story.calls(SaveLedger) == []
+    story.answer(story.wants(CreatePartition)[0], FailureKind.STOCKOUT)
+    assert story.wants(SaveLedger) == []
     story.pass_time(1)
     story.read()
-    story.decide()
-    story.write(story.calls(SaveLedger)[0])
+    story.write(story.wants(SaveLedger)[0])
     assert story.entries()["a"].allocation == "b"
     story.settle()
     assert story.pods[0].gated is False
@@ -139,39 +126,17 @@ def test_a_pod_moves_on_where_its_place_is_fragmented() -> None:
 @pytest.mark.parametrize("fits", [True, False])
 def test_a_pod_tries_all_allocations_of_unknown_size_before_it_tries_one_again(fits: bool) -> None:
     """It does not go to and fro between two that are too small, as fast as the servers answer."""
-    names_ = ("a", "b", "c")
-    story = Story(
-        pods=[make_pod("a", size=16)], servers={SERVER: tuple(Allocation(name=each, ipus=None) for each in names_)}
-    )
-    tried = []
-    for _ in range(40):
-        plan = story.decide()
-        for write in plan.writes:
-            story.write(write)
-        for call in plan.calls:
-            if isinstance(call, CreatePartition):
-                tried.append(call.request.allocation)
-                story.answer(call, None if fits and tried[-1] == "c" else FailureKind.STOCKOUT)
-            else:
-                story.answer(call)
-        story.pass_time(0.5)
-    assert tried == list(names_)
+    allocations = tuple(Allocation(name=each, ipus=None) for each in "abc")
+    story = Story(pods=[make_pod("a", size=16)], servers={SERVER: allocations})
+    plans = story.settle(40, seconds=0.5, fails=refusing(lambda tried: not fits or tried.allocation != "c"))
+    assert [each.request.allocation for each in creates_of(plans)] == ["a", "b", "c"]
     assert story.pods[0].gated is not fits
 
 
 def test_pods_that_are_refused_together_are_not_tried_again_and_again() -> None:
     """That the other one is not tried any more changes nothing on the server."""
     story = Story(pods=[make_pod("a", size=16, age_seconds=1), make_pod("b", size=16)])
-    tries = 0
-    for _ in range(300):
-        plan = story.decide()
-        for write in plan.writes:
-            story.write(write)
-        for call in plan.calls:
-            tries += isinstance(call, CreatePartition)
-            story.answer(call, FailureKind.STOCKOUT if isinstance(call, CreatePartition) else None)
-        story.pass_time(1)
-    assert 4 <= tries <= 12
+    assert 4 <= len(creates_of(story.settle(300, fails=refusing(lambda _: True)))) <= 12
 
 
 @pytest.mark.parametrize("ipus", [64, None], ids=["known", "unknown"])
@@ -179,18 +144,9 @@ def test_a_pod_that_is_refused_where_nothing_is_keeps_nobody_waiting_for_ever(ip
     """The server has less than it shows, or does not say what it has."""
     old, younger = make_pod("old", size=32, age_seconds=1), make_pod("younger", size=4)
     story = Story(pods=[old, younger], servers={SERVER: (Allocation(name="a", ipus=ipus),)})
-    tries = 0
-    for _ in range(300):
-        plan = story.decide()
-        for write in plan.writes:
-            story.write(write)
-        for call in plan.calls:
-            refused = isinstance(call, CreatePartition) and call.request.size == old.size
-            tries += refused
-            story.answer(call, FailureKind.STOCKOUT if refused else None)
-        story.pass_time(1)
+    plans = story.settle(300, fails=refusing(lambda tried: tried.size == old.size))
     assert story.entries().keys() == {"younger"}
-    assert 3 <= tries <= 8
+    assert 3 <= sum(each.request.size == old.size for each in creates_of(plans)) <= 8
 
 
 def test_the_clock_of_a_node_that_is_ahead_makes_no_end_come_later() -> None:
@@ -210,12 +166,9 @@ def test_the_clock_of_a_node_that_is_ahead_makes_no_end_come_later() -> None:
 def test_a_broken_partition_is_made_anew_as_long_as_its_pod_was_told_nothing() -> None:
     """With a proof that goes by the gate."""
     pod = make_pod("a")
-    story = Story(pods=[pod])
-    story.record(make_entry(pod))
-    story.put(make_partition(pod, PartitionState.ERROR))
+    story = held(pod, state=PartitionState.ERROR)
     story.read()
-    story.decide()
-    (remove,) = story.calls(RemovePartition)
+    (remove,) = story.wants(RemovePartition)
     assert remove.unused
     story.answer(remove)
     assert "PartitionCreated" in reasons(story.settle(seconds=5))
@@ -225,9 +178,7 @@ def test_a_broken_partition_is_made_anew_as_long_as_its_pod_was_told_nothing() -
 def test_a_broken_partition_that_an_init_container_waits_for_is_made_anew() -> None:
     """Its gate is open, and nothing else of the pod has run: it would wait for ever."""
     pod = make_pod("a", gated=False, told_server=SERVER.address, node="host-1")
-    story = Story(pods=[pod])
-    story.record(make_entry(pod))
-    story.put(make_partition(pod, PartitionState.ERROR))
+    story = held(pod, state=PartitionState.ERROR)
     assert reasons(story.settle())[:2] == ["PartitionFailed", "PartitionLost"]
     assert story.at()[id_of(pod)].state is PartitionState.ACTIVE
 
@@ -235,9 +186,7 @@ def test_a_broken_partition_that_an_init_container_waits_for_is_made_anew() -> N
 def test_a_partition_that_was_active_has_its_time_again_to_become_so() -> None:
     """As when a program resets it: nobody knows all words for that."""
     pod = make_pod("a", gated=False, told_server=SERVER.address)
-    story = Story(pods=[pod])
-    story.record(make_entry(pod))
-    story.put(make_partition(pod))
+    story = held(pod)
     story.settle(rounds=3, seconds=story.settings.stuck_seconds)
     story.put(make_partition(pod, PartitionState.OTHER))
     assert reasons(story.settle(rounds=10, seconds=60)) == []
@@ -247,9 +196,7 @@ def test_a_partition_that_was_active_has_its_time_again_to_become_so() -> None:
 def test_a_broken_partition_that_its_pod_may_use_is_left_to_it() -> None:
     """And people are told."""
     pod = make_pod("a", gated=False, told_server=SERVER.address, begun=True)
-    story = Story(pods=[pod])
-    story.record(make_entry(pod))
-    story.put(make_partition(pod, PartitionState.ERROR))
+    story = held(pod, state=PartitionState.ERROR)
     assert reasons(story.settle()) == ["PartitionFailed"]
     assert list(story.at()) == [id_of(pod)]
 
@@ -265,12 +212,9 @@ def test_a_broken_partition_that_its_pod_may_use_is_left_to_it() -> None:
 )
 def test_who_loses_its_partition(fields: dict[str, object], want_removed: bool) -> None:
     pod = make_pod("a", gated=False, told_server=SERVER.address, **fields)
-    story = Story(pods=[pod])
-    story.record(make_entry(pod))
-    story.put(make_partition(pod))
+    story = held(pod)
     story.read()
-    story.decide()
-    assert bool(story.calls(RemovePartition)) is want_removed
+    assert bool(story.wants(RemovePartition)) is want_removed
 
 
 @pytest.mark.parametrize("hours", [-2, 0, 2], ids=["ahead", "right", "behind"])
@@ -283,9 +227,7 @@ def test_a_pod_that_is_being_deleted_has_its_grace_however_wrong_the_clock_is(ho
         deletion_deadline=NOW + timedelta(hours=hours),
         deletion_grace_seconds=60.0,
     )
-    story = Story(pods=[pod])
-    story.record(make_entry(pod))
-    story.put(make_partition(pod))
+    story = held(pod)
     story.settle(rounds=18, seconds=5)
     assert list(story.at()) == [id_of(pod)]
     story.settle(rounds=3, seconds=5)
@@ -295,9 +237,7 @@ def test_a_pod_that_is_being_deleted_has_its_grace_however_wrong_the_clock_is(ho
 def test_a_pod_that_is_deleted_again_has_its_new_grace() -> None:
     """Its host may have heard of it just now."""
     pod = make_pod("a", gated=False, told_server=SERVER.address, deletion_deadline=NOW, deletion_grace_seconds=600.0)
-    story = Story(pods=[pod])
-    story.record(make_entry(pod))
-    story.put(make_partition(pod))
+    story = held(pod)
     story.settle(rounds=20, seconds=5)
     story.change(pod, deletion_deadline=NOW + timedelta(seconds=5), deletion_grace_seconds=5.0)
     story.settle(rounds=6, seconds=5)
@@ -313,15 +253,12 @@ def test_a_removal_carries_its_proof_and_what_keeps_it_is_asked_again() -> None:
     story.record(make_entry(pod))
     story.put(make_partition(pod))
     story.read()
-    story.decide()
-    (remove,) = story.calls(RemovePartition)
+    (remove,) = story.wants(RemovePartition)
     assert remove.pod == ("team", "a", "uid-a")
     story.answer(remove, kept="pod team/a has not ended")
-    story.decide()
-    assert story.calls(RemovePartition) == []
+    assert story.wants(RemovePartition) == []
     story.pass_time(3)
-    story.decide()
-    assert len(story.calls(RemovePartition)) == 1
+    assert len(story.wants(RemovePartition)) == 1
 
 
 def test_nobody_is_placed_on_a_server_before_what_it_has_is_recorded_again() -> None:
@@ -377,14 +314,9 @@ def test_a_server_that_cannot_be_read_holds_up_only_its_own() -> None:
     story.change(there, finished=True)
     story.answer(ReadServer(server=_OTHER.address), FailureKind.UNAVAILABLE)
     story.at(_OTHER).clear()
-    for _ in range(30):
-        plan = story.decide()
-        for each in plan.writes:
-            story.write(each)
-        for each in plan.calls:
-            assert isinstance(each, ReadServer) or each.server == SERVER.address
-            story.answer(each, FailureKind.UNAVAILABLE if each.server == _OTHER.address else None)
-        story.pass_time(1)
+    plans = story.settle(fails=lambda call: FailureKind.UNAVAILABLE if call.server == _OTHER.address else None)
+    changes = [call for plan in plans for call in plan.calls if not isinstance(call, ReadServer)]
+    assert {call.server for call in changes} == {SERVER.address}
     assert story.pods[0].gated is False
     assert "b" in story.entries()
 
@@ -402,13 +334,10 @@ def test_a_ledger_that_somebody_else_has_changed_is_written_after_it_was_read_ag
     """A conflict costs half a second."""
     story = Story(pods=[make_pod("a")])
     story.read()
-    story.decide()
-    story.write(story.calls(SaveLedger)[0], WriteFailure.CONFLICT)
-    story.decide()
-    assert story.calls(SaveLedger) == []
+    story.write(story.wants(SaveLedger)[0], WriteFailure.CONFLICT)
+    assert story.wants(SaveLedger) == []
     story.pass_time(1)
-    story.decide()
-    assert len(story.calls(SaveLedger)) == 1
+    assert len(story.wants(SaveLedger)) == 1
 
 
 _ALIAS = Server(host="vipu.example", port=8090)
@@ -460,6 +389,28 @@ def test_a_server_that_is_renamed_keeps_the_partitions_of_pods_that_run() -> Non
     assert (story.at(), story.entries()) == ({}, {})
 
 
+def test_an_entry_of_a_pod_that_ended_does_not_outlive_its_server() -> None:
+    """It would count against its namespace for ever; should the server come back, the partition is an orphan there."""
+    pod = make_pod("train", gated=False, told_server=SERVER.address, node="host-1", begun=True)
+    story = held(pod, servers={_OTHER: (Allocation(name="a", ipus=64),)})
+    told = events_of(story.settle(5))
+    assert ["no setting names" in event.message for event in told] == [True]
+    assert "train" in story.entries()
+    story.change(pod, finished=True)
+    story.settle(5)
+    assert story.entries() == {}
+    story.servers[SERVER] = (Allocation(name="a", ipus=64),)
+    story.settle(5)
+    assert story.at() == {}
+
+
+def test_a_pod_that_runs_with_a_partition_of_graphcores_plugin_gets_no_second_one() -> None:
+    """Somebody moves from the plugin while pods run, which have its label and annotation."""
+    story = Story(pods=[make_pod("old", injected=False, gated=False, node="host-1")])
+    assert reasons(story.settle()) == ["PartitionRejected"]
+    assert (story.at(), story.entries()) == ({}, {})
+
+
 def test_a_pod_that_was_told_of_one_of_two_partitions_keeps_that_one() -> None:
     """Somebody has put an old entry back into the ledger."""
     pod = make_pod("train")
@@ -474,9 +425,7 @@ def test_a_pod_that_was_told_of_one_of_two_partitions_keeps_that_one() -> None:
 def test_no_gate_is_opened_while_the_partition_is_being_removed() -> None:
     """One that took too long is removed; should it be active meanwhile, its pod would start and lose it."""
     pod = make_pod("train")
-    story = Story(pods=[pod])
-    story.record(make_entry(pod))
-    story.put(make_partition(pod, PartitionState.OTHER))
+    story = held(pod, state=PartitionState.OTHER)
     story.read()
     story.pass_time(story.settings.stuck_seconds)
     story.read()
@@ -489,28 +438,23 @@ def test_no_gate_is_opened_while_the_partition_is_being_removed() -> None:
         assert story.calls(OpenGate) == []
     story.live = frozenset()
     story.answer(remove, FailureKind.UNAVAILABLE)
-    story.decide()
-    assert [gate.pod for gate in story.calls(OpenGate)] == [pod]
+    assert [gate.pod for gate in story.wants(OpenGate)] == [pod]
 
 
 def test_no_gate_is_opened_while_the_entry_is_taken_out_of_the_ledger() -> None:
     """Its create was refused, and the partition is there all the same, before the write is answered."""
     pod = make_pod("train")
-    story = Story(pods=[pod])
-    story.record(make_entry(pod))
+    story = held(pod, state=None)
     story.read()
-    story.decide()
-    story.answer(story.calls(CreatePartition)[0], FailureKind.STOCKOUT)
+    story.answer(story.wants(CreatePartition)[0], FailureKind.STOCKOUT)
     story.pass_time(1)
     story.read()
-    story.decide()
-    (save,) = story.calls(SaveLedger)
+    (save,) = story.wants(SaveLedger)
     story.live = frozenset({save.key})
     story.put(make_partition(pod))
     story.pass_time(10)
     story.read()
-    story.decide()
-    assert (save.entries, story.calls(OpenGate)) == ((), [])
+    assert (save.entries, story.wants(OpenGate)) == ((), [])
     story.live = frozenset()
     story.write(save)
     story.settle()
@@ -521,19 +465,14 @@ def test_no_gate_is_opened_while_the_entry_is_taken_out_of_the_ledger() -> None:
 def test_no_partition_is_removed_while_its_gate_is_being_opened() -> None:
     """The look at the pod right before would find the gate still there."""
     pod = make_pod("train")
-    story = Story(pods=[pod])
-    story.record(make_entry(pod))
-    story.put(make_partition(pod))
+    story = held(pod)
     story.read()
-    story.decide()
-    (gate,) = story.calls(OpenGate)
+    (gate,) = story.wants(OpenGate)
     story.live = frozenset({gate.key})
     story.put(make_partition(pod, PartitionState.ERROR))
     story.pass_time(100)
     story.read()
-    story.decide()
-    assert story.calls(RemovePartition) == []
+    assert story.wants(RemovePartition) == []
     story.live = frozenset()
     story.write(gate, WriteFailure.CONFLICT)
-    story.decide()
-    assert [call.id for call in story.calls(RemovePartition)] == [id_of(pod)]
+    assert [call.id for call in story.wants(RemovePartition)] == [id_of(pod)]

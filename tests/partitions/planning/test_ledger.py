@@ -8,10 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.partitions.planning.ledger import Entry, characters_of, encode, ledger_of
+from provisioner.partitions.names import partition_id
+from provisioner.partitions.planning.ledger import Entry, characters_of, encode, ledger_of, of_cluster
 
 _BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
-_NAMES = st.text(alphabet="abc-.0123456789", min_size=1, max_size=253)
+_NAMES = st.text(alphabet="abc-.019", min_size=1, max_size=9) | st.just("a" * 253)
 _ENTRIES = st.builds(
     Entry,
     id=_NAMES,
@@ -59,3 +60,21 @@ def test_another_time_zone_is_the_same_moment() -> None:
     (read,) = ledger_of(encode([entry]), resource_version="1").entries
     assert read.recorded_at == moment
     assert read.recorded_at.tzinfo is UTC
+
+
+def test_entries_of_another_cluster_count_as_unreadable() -> None:
+    """A backup that was restored here: its partitions are somebody else's to remove."""
+    ours, theirs = (
+        Entry(
+            id=partition_id(each, "u", "s:1"),
+            namespace="n",
+            pod="p",
+            pod_uid="u",
+            size=4,
+            server="s:1",
+            recorded_at=_BEGIN,
+        )
+        for each in ("here", "there")
+    )
+    ledger = of_cluster(ledger_of(encode([ours, theirs]), resource_version="1"), "here")
+    assert (ledger.entries, ledger.unreadable) == ((ours,), encode([theirs]))

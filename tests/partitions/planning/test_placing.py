@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.partitions.planning.guard import Guard
 from provisioner.partitions.planning.placing import Schedule, schedule
-from provisioner.partitions.planning.queue import Candidate, Wait
-from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.partitions.planning.supply import Holder, SiteSupply
+from provisioner.partitions.planning.queue import Candidate, SiteSupply, Wait
+from provisioner.partitions.planning.round import Guard, PlanningSettings
 from tests.partitions.planning.stories import make_pod
 
 _SETTINGS = PlanningSettings(backfill_allowance_seconds=100.0)
@@ -23,8 +21,7 @@ _GRACE_SECONDS = 30.0
 
 
 def _site(total: int | None = 16, *holders: tuple[int, float], **fields: Any) -> SiteSupply:
-    ours = tuple(Holder(ipus=ipus, ends_in_seconds=ends) for ipus, ends in holders)
-    return SiteSupply(**{"site": _A, "total": total, "ours": ours, "within_reach": total, **fields})
+    return SiteSupply(**{"site": _A, "total": total, "ours": holders, "within_reach": total, **fields})
 
 
 def _waits(name: str, size: int, deadline: float | None = None, sites: Any = (_A,), **fields: Any) -> Candidate:

@@ -12,11 +12,21 @@ from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.partitions.demand import Pod, Server
 from provisioner.partitions.planning.calls import Call, CreatePartition, OpenGate, RemovePartition, TakeBack
+from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.ledger import MOST_CHARACTERS
-from provisioner.partitions.planning.plan import Plan
-from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.partitions.vipu.records import Allocation, Partition, PartitionRequest, PartitionState
-from tests.partitions.planning.stories import SERVER, Story, id_of, make_entry, make_partition, make_pod, reasons
+from provisioner.partitions.planning.round import PlanningSettings
+from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionRequest, PartitionState
+from tests.partitions.planning.stories import (
+    SERVER,
+    Story,
+    events_of,
+    held,
+    id_of,
+    make_entry,
+    make_partition,
+    make_pod,
+    reasons,
+)
 
 _OTHER = Server(host="vipu2", port=8090)
 _BOTH = {each: (Allocation(name="a", ipus=64),) for each in (SERVER, _OTHER)}
@@ -25,12 +35,10 @@ _BOTH = {each: (Allocation(name="a", ipus=64),) for each in (SERVER, _OTHER)}
 def test_a_pod_whose_node_selector_is_narrowed_gets_its_partition_where_it_may_run() -> None:
     """Of a pod with a gate anybody who may change it can add a node selector; its IPUs would be of no use for ever."""
     pod = make_pod("train")
-    story = Story(pods=[pod], servers=_BOTH)
-    story.record(make_entry(pod))
-    story.put(make_partition(pod))
+    story = held(pod, servers=_BOTH)
     story.change(pod, servers=frozenset({_OTHER.address}))
     plans = story.settle()
-    assert any("nodes" in event.message for plan in plans for event in plan.events if event.reason == "PartitionFailed")
+    assert any("nodes" in event.message for event in events_of(plans) if event.reason == "PartitionFailed")
     assert story.at() == {}
     assert story.entries()["train"].server == _OTHER.address
     assert story.pods[0].told_server == _OTHER.address
@@ -39,23 +47,19 @@ def test_a_pod_whose_node_selector_is_narrowed_gets_its_partition_where_it_may_r
 def test_a_pod_that_may_run_nowhere_any_more_gives_its_ipus_to_others() -> None:
     """And is told why it waits."""
     pod = make_pod("train", size=64, age_seconds=9)
-    story = Story(pods=[pod, make_pod("next", size=64)])
-    story.record(make_entry(pod))
-    story.put(make_partition(pod))
+    story = held(pod, make_pod("next", size=64))
     story.change(pod, servers=frozenset())
     plans = story.settle()
     assert "next" in story.entries()
-    assert any("node selector" in event.message for plan in plans for event in plan.events if event.pod.name == "train")
+    assert any("node selector" in event.message for event in events_of(plans) if event.pod.name == "train")
 
 
 def test_a_partition_that_is_being_made_for_a_narrowed_pod_is_not_forgotten() -> None:
     """The entry stays until the answer is there and a reading shows what there is."""
     pod = make_pod("train")
-    story = Story(pods=[pod], servers=_BOTH)
-    story.record(make_entry(pod))
+    story = held(pod, state=None, servers=_BOTH)
     story.read()
-    story.decide()
-    (create,) = story.calls(CreatePartition)
+    (create,) = story.wants(CreatePartition)
     story.change(pod, servers=frozenset({_OTHER.address}))
     story.pass_time(5)
     story.live = frozenset({create.key})
@@ -74,11 +78,9 @@ def test_a_partition_that_is_being_made_for_a_narrowed_pod_is_not_forgotten() ->
 def test_a_partition_that_is_being_made_for_a_pod_that_is_gone_is_not_forgotten() -> None:
     """Its IPUs are not free, although no reading shows it."""
     pod = make_pod("train")
-    story = Story(pods=[pod])
-    story.record(make_entry(pod))
+    story = held(pod, state=None)
     story.read()
-    story.decide()
-    (create,) = story.calls(CreatePartition)
+    (create,) = story.wants(CreatePartition)
     story.live = frozenset({create.key})
     story.pods.clear()
     story.settle(5)
@@ -92,9 +94,7 @@ def test_a_partition_that_is_being_made_for_a_pod_that_is_gone_is_not_forgotten(
 def test_a_narrowed_pod_keeps_what_it_was_told_of() -> None:
     """Its node is chosen, or its selector can be changed no more."""
     pod = make_pod("train", gated=False, told_server=SERVER.address, servers=frozenset({_OTHER.address}))
-    story = Story(pods=[pod], servers=_BOTH)
-    story.record(make_entry(pod))
-    story.put(make_partition(pod))
+    story = held(pod, servers=_BOTH)
     assert reasons(story.settle()) == []
     assert list(story.at()) == [id_of(pod)]
 
@@ -102,36 +102,27 @@ def test_a_narrowed_pod_keeps_what_it_was_told_of() -> None:
 def test_no_gate_is_opened_to_nodes_that_the_pod_may_not_use() -> None:
     """It would wait for a node for ever, with IPUs."""
     pod = make_pod("train", servers=frozenset({_OTHER.address}))
-    story = Story(pods=[pod], servers=_BOTH)
-    story.record(make_entry(pod))
-    story.put(make_partition(pod))
+    story = held(pod, servers=_BOTH)
     story.read()
-    story.decide()
-    assert story.calls(OpenGate) == []
+    assert story.wants(OpenGate) == []
     assert [(call.id, call.unused) for call in story.calls(RemovePartition)] == [(id_of(pod), True)]
 
 
 def _away(**fields: Any) -> tuple[Story, Pod]:
     """Return a story in which a pod has a place on a server that goes down."""
     pod = make_pod("train", **fields)
-    story = Story(pods=[pod], servers=_BOTH)
-    story.record(make_entry(pod))
+    story = held(pod, state=None, servers=_BOTH)
     story.read()
     return story, pod
 
 
 def _settle_without_server(story: Story, minutes: int) -> list[Plan]:
     """Let minutes pass in which nobody reaches the first server."""
-    plans = []
-    for _ in range(minutes):
-        for _ in range(3):
-            plans.append(story.decide())
-            for write in plans[-1].writes:
-                story.write(write)
-            for call in plans[-1].calls:
-                story.answer(call, FailureKind.UNAVAILABLE if call.server == SERVER.address else None)
-        story.pass_time(60)
-    return plans
+    return story.settle(
+        3 * minutes,
+        seconds=20,
+        fails=lambda call: FailureKind.UNAVAILABLE if call.server == SERVER.address else None,
+    )
 
 
 def test_a_pod_does_not_wait_for_ever_for_a_server_that_is_down() -> None:
@@ -139,9 +130,9 @@ def test_a_pod_does_not_wait_for_ever_for_a_server_that_is_down() -> None:
     story, pod = _away()
     plans = _settle_without_server(story, 15)
     assert story.entries()["train"].server == SERVER.address
-    told = [event for plan in plans for event in plan.events][-1]
+    told = events_of(plans)[-1]
     assert (told.reason, told.warning, "After 15 minutes" in told.message) == ("PartitionFailed", True, True)
-    assert [each.why for each in plans[-1].view.holdings] == [f"V-IPU server {SERVER.address} cannot be read."]
+    assert [each.why for each in plans[-1].view.partitions] == [f"V-IPU server {SERVER.address} cannot be read."]
     _settle_without_server(story, 4)
     assert story.entries()["train"].server == _OTHER.address
     assert story.pods[0].told_server == _OTHER.address
@@ -159,9 +150,9 @@ def test_a_pod_that_only_a_server_can_serve_that_is_down_waits_for_it() -> None:
     story.settings = PlanningSettings(namespace_limits={"*": 16})
     plans = _settle_without_server(story, 18)
     assert story.entries().keys() == {"next"}
-    assert [(each.pod.name, "cannot be read" in each.why) for each in plans[-1].view.waiting] == [("train", True)]
+    assert [(each.pod, "cannot be read" in each.why) for each in plans[-1].view.waiting] == [("train", True)]
     story.put(make_partition(pod))
-    story.settle()
+    story.settle(seconds=5)
     assert story.pods[0].told_server == SERVER.address
 
 
@@ -185,32 +176,28 @@ def test_whose_ipus_on_a_server_that_is_down_count(fields: dict[str, Any], kept:
 def test_a_pod_moves_on_where_its_partition_cannot_be_made_for_long() -> None:
     """Its server can be read, and creates end in nothing that tells why."""
     story, _ = _away()
-    for _ in range(400):
-        plan = story.decide()
-        for write in plan.writes:
-            story.write(write)
-        for call in plan.calls:
-            fails = isinstance(call, CreatePartition) and call.server == SERVER.address
-            story.answer(call, FailureKind.UNKNOWN_OUTCOME if fails else None)
-        story.pass_time(3)
+
+    def fails(call: Call) -> FailureKind | None:
+        is_lost = isinstance(call, CreatePartition) and call.server == SERVER.address
+        return FailureKind.UNKNOWN_OUTCOME if is_lost else None
+
+    story.settle(400, seconds=3, fails=fails)
     assert story.pods[0].told_server == _OTHER.address
 
 
 def _carry_out(story: Story, hours: float, refuses: Callable[[Call], bool]) -> list[Plan]:
     """Go on for so long on a server that refuses some calls."""
+
+    def fails(call: Call) -> FailureKind | None:
+        kind = FailureKind.STOCKOUT if isinstance(call, CreatePartition) else FailureKind.UNAVAILABLE
+        return kind if refuses(call) else None
+
     plans = []
     for _ in range(int(hours * 360)):
-        plan = story.decide()
-        plans.append(plan)
-        for write in plan.writes:
-            story.write(write)
-        for call in plan.calls:
-            kind = FailureKind.STOCKOUT if isinstance(call, CreatePartition) else FailureKind.UNAVAILABLE
-            story.answer(call, kind if refuses(call) else None)
+        plans += story.settle(1, seconds=10, fails=fails)
         for pod in story.pods:
             if pod.told_server and not pod.node:
                 story.change(pod, node="host-1", begun=True)
-        story.pass_time(10)
     return plans
 
 
@@ -218,14 +205,13 @@ def _carry_out(story: Story, hours: float, refuses: Callable[[Call], bool]) -> l
 def test_a_pod_whose_useless_partition_cannot_be_removed_has_another_one(misplaced: bool) -> None:
     """It does not wait for the server that does not remove it, and is told what the server says."""
     pod = make_pod("train")
-    story = Story(pods=[pod], servers=_BOTH)
-    story.record(make_entry(pod))
+    story = held(pod, state=None, servers=_BOTH)
     story.put(make_partition(pod, PartitionState.ACTIVE if misplaced else PartitionState.ERROR))
     if misplaced:
         story.change(pod, servers=frozenset({_OTHER.address}))
     plans = _carry_out(story, 0.5, lambda call: isinstance(call, RemovePartition))
     assert story.pods[0].told_partition == id_of(pod, _OTHER)
-    assert "that is tried again: no" in " ".join(event.message for plan in plans for event in plan.events)
+    assert "that is tried again: no" in " ".join(event.message for event in events_of(plans))
     _carry_out(story, 0.5, lambda _: False)
     assert (story.at(), set(story.at(_OTHER))) == ({}, {id_of(pod, _OTHER)})
 
@@ -239,7 +225,7 @@ def test_what_cannot_be_removed_holds_up_nobody() -> None:
     _carry_out(story, 0.5, lambda call: isinstance(call, RemovePartition))
     assert story.entries().keys() == {"gone", "next"}
     (waiting,) = story.decide().view.waiting
-    assert (waiting.pod.name, "cannot be removed" in waiting.why) == ("big", True)
+    assert (waiting.pod, "cannot be removed" in waiting.why) == ("big", True)
 
 
 def test_a_partition_that_is_removed_after_some_tries_keeps_the_reservation() -> None:
@@ -272,8 +258,7 @@ def test_a_lost_partition_stays_on_a_server_that_was_renamed() -> None:
     """The old name tells nobody which server it is, and the pod's node reaches no other."""
     renamed = Server(host="vipu-new", port=8090)
     pod = make_pod("train", gated=False, told_server=SERVER.address, begun=True, node="host-1")
-    story = Story(pods=[pod], servers={each: (Allocation(name="a", ipus=64),) for each in (renamed, _OTHER)})
-    story.record(make_entry(pod))
+    story = held(pod, state=None, servers={each: (Allocation(name="a", ipus=64),) for each in (renamed, _OTHER)})
     story.put(make_partition(pod), server=renamed)
     story.settle()
     story.at(renamed).clear()
@@ -292,7 +277,7 @@ def test_a_lost_partition_that_has_no_place_any_more_holds_up_nobody(other: str 
     assert "next" in story.entries()
     if other is None:
         # It is tried again, and has no IPUs in between.
-        held = [any(each.pod == "team/lost" for each in plan.view.holdings) for plan in plans[60:]]
+        held = [any(each.pod == "team/lost" for each in plan.view.partitions) for plan in plans[60:]]
         assert 0 < sum(held) < len(held) / 4
     assert [each.allocation for each in story.at().values() if each.id == id_of(lost)] == ([other] if other else [])
 
@@ -321,7 +306,7 @@ def test_whoever_needs_ipus_of_others_holds_up_nobody() -> None:
     story.read()
     plans = story.settle()
     assert story.entries().keys() == {"small"}
-    (told,) = [event for plan in plans for event in plan.events if event.pod.name == "all"]
+    (told,) = [event for event in events_of(plans) if event.pod.name == "all"]
     assert (told.warning, "others" in told.message) == (True, True)
     story.at().pop(stranger.id)
     story.pass_time(10)
@@ -357,17 +342,15 @@ def test_a_pod_whose_entry_cannot_be_read_is_told_so() -> None:
     story = Story(pods=[pod])
     story.record(unreadable={id_of(pod): "{"})
     plans = story.settle(5)
-    (told,) = [event for plan in plans for event in plan.events]
+    (told,) = events_of(plans)
     assert (told.reason, id_of(pod) in told.message) == ("PartitionRejected", True)
-    assert [each.pod for each in plans[-1].view.rejected] == [pod]
+    assert [each.pod for each in plans[-1].view.rejected] == [pod.name]
 
 
 def test_a_pod_that_gave_its_partition_back_before_it_ran_is_told_that_it_gets_no_other() -> None:
     """Its gate stays shut, and nothing else would say why."""
     pod = make_pod("train", released=True)
-    story = Story(pods=[pod])
-    story.record(make_entry(pod))
-    story.put(make_partition(pod))
+    story = held(pod)
     plans = story.settle()
     assert (story.at(), story.entries()) == ({}, {})
     assert reasons(plans) == ["PartitionReleased", "PartitionRejected"]
@@ -379,7 +362,7 @@ def test_a_pod_that_the_ledger_cannot_take_is_told_so() -> None:
     story.record(unreadable={"x": "y" * MOST_CHARACTERS})
     story.read()
     plans = story.settle(5)
-    (told,) = [event for plan in plans for event in plan.events]
+    (told,) = events_of(plans)
     assert (told.reason, "ledger" in told.message) == ("PartitionWaiting", True)
     (waiting,) = plans[-1].view.waiting
     assert "ledger" in waiting.why
@@ -389,24 +372,14 @@ def test_a_pod_that_waits_for_a_ledger_which_nobody_lets_us_write_is_told_so() -
     """As with a ConfigMap that somebody made immutable."""
     story = Story(pods=[make_pod("train")])
     story.read()
-    told = []
-    for _ in range(5):
-        plan = story.decide()
-        told += plan.events
-        for each in plan.calls:
-            story.answer(each)
-        for write in plan.writes:
-            story.write(write, WriteFailure.REFUSED)
-        story.pass_time(1)
+    told = events_of(story.settle(5, refused=True))
     assert [(event.reason, "ledger" in event.message) for event in told] == [("PartitionWaiting", True)]
 
 
 def _unscheduled(**fields: Any) -> tuple[Story, Pod]:
     """Return a story in which a pod has all IPUs and no node, and another waits."""
     pod = make_pod("stuck", size=64, age_seconds=99, gated=False, told_server=SERVER.address, **fields)
-    story = Story(pods=[pod, make_pod("next", size=64)], settings=PlanningSettings(unscheduled_seconds=60))
-    story.record(make_entry(pod))
-    story.put(make_partition(pod))
+    story = held(pod, make_pod("next", size=64), settings=PlanningSettings(unscheduled_seconds=60))
     return story, pod
 
 
@@ -417,7 +390,7 @@ def test_a_pod_that_no_node_is_found_for_gives_its_ipus_to_those_that_wait() -> 
     assert list(story.at()) == [id_of(pod)]
     plans = story.settle(rounds=10, seconds=5)
     assert story.entries().keys() == {"next"}
-    assert [each.pod.name for each in plans[-1].view.rejected] == ["stuck"]
+    assert [each.pod for each in plans[-1].view.rejected] == ["stuck"]
 
 
 @pytest.mark.parametrize(
@@ -472,8 +445,7 @@ def test_a_pod_that_got_a_node_meanwhile_keeps_its_ipus() -> None:
     story, pod = _unscheduled()
     story.settle(rounds=11, seconds=5)
     story.pass_time(20)
-    story.decide()
-    (write,) = story.calls(TakeBack)
+    (write,) = story.wants(TakeBack)
     assert write.pod.resource_version == pod.resource_version
     story.change(pod, node="host-1")
     story.write(write, WriteFailure.CONFLICT)

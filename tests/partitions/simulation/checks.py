@@ -12,10 +12,9 @@ from provisioner.partitions.planning.calls import (
     OpenGate,
     RemovePartition,
 )
+from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.ledger import Ledger
-from provisioner.partitions.planning.plan import Plan
-from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.partitions.planning.snapshot import Snapshot
+from provisioner.partitions.planning.round import PlanningSettings, Snapshot
 from tests.partitions.simulation.kube import CLUSTER, Kube
 from tests.partitions.simulation.plans import faults_of
 from tests.partitions.simulation.process import own

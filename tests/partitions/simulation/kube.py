@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from provisioner.model.writes import WriteFailure
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.calls import OpenGate, SaveLedger, TakeBack
-from provisioner.partitions.planning.ledger import Entry, Ledger, encode, ledger_of
+from provisioner.partitions.planning.ledger import Ledger, encode, ledger_of
 from tests.simulation.agenda import seconds_of
 from tests.support.simulations.stage import Stage
 
@@ -247,13 +247,3 @@ class Kube:
         self.on_take_back(pod)
         self.change(pod.uid, released=True)
         self.stage.after(self.stage.rng.uniform(1.0, 200.0), lambda: self.delete(pod.uid, grace_seconds=1.0))
-
-
-def entry_of(ledger: Ledger, uid: str) -> Entry | None:
-    """Return a pod's entry."""
-    return next((entry for entry in ledger.entries if entry.pod_uid == uid), None)
-
-
-def moment(stage: Stage, seconds: float) -> datetime:
-    """Return a moment so many seconds from now."""
-    return stage.wall() + timedelta(seconds=seconds)

@@ -13,12 +13,11 @@ from math import inf
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.calls import ReadServer, SaveLedger
+from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.memory import Refusal, Site
-from provisioner.partitions.planning.plan import Plan
-from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.partitions.planning.snapshot import ServerView, Snapshot
-from provisioner.partitions.vipu.records import Allocation, Partition
+from provisioner.partitions.planning.round import PlanningSettings, ServerView, Snapshot
+from provisioner.partitions.vipu.protocol import Allocation, Partition
 from tests.partitions.simulation.kube import CLUSTER
 from tests.partitions.simulation.process import own
 
@@ -204,7 +203,7 @@ class _Placement:
     def _is_left(self, view: ServerView, partition: Partition) -> bool:
         """Whether an orphan cannot be removed."""
         known = self.plan.memory.strays.get((view.server.address, partition.id))
-        return known is not None and known.backoff is not None and known.backoff.failures >= _MOST_REMOVES
+        return known is not None and known.removing is not None and known.removing.failures >= _MOST_REMOVES
 
     def _passing(self, head: Pod, younger: list[Entry]) -> Iterator[str]:
         """The oldest pod that waits can start no later, by deadlines, for those that pass it now."""
@@ -329,10 +328,10 @@ class _Placement:
     def _needs(self, pod: Pod) -> bool:
         if pod.finished or pod.released:
             return False
-        seen = self.plan.memory.ending.get(pod.uid)
+        seen = self.plan.memory.ending.get((pod.uid, str(pod.deletion_deadline)))
         if pod.deletion_deadline is None or seen is None:
             return True
-        return self.now < seen.since.timestamp() + pod.deletion_grace_seconds + self.settings.past_grace_seconds
+        return self.now < seen.timestamp() + pod.deletion_grace_seconds + self.settings.past_grace_seconds
 
 
 def _partitions(view: ServerView) -> Iterable[Partition]:

@@ -10,16 +10,13 @@ from typing import Any
 from provisioner.model import writes
 from provisioner.partitions import names
 from provisioner.partitions.planning import (
-    answers,
-    backoff,
     decide,
     making,
+    memory,
     placing,
     queue,
     round,  # noqa: A004 - the module's own name
     standing,
-    supply,
-    sweeping,
 )
 from provisioner.partitions.planning.standing import Phase
 from tests.partitions.simulation.process import Process
@@ -93,14 +90,14 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="gates-open-too-early", at=(standing, "_phase_of"), mutate=always(Phase.ACTIVE)),
     Bug(name="removals-without-proof", at=(Process, "_kept"), mutate=always(""), search_from=17),
     Bug(name="every-prefix-is-ours", at=(names, "id_prefix"), mutate=always("tpup-")),
-    Bug(name="orphans-stay", at=(sweeping, "strays_of"), mutate=always(()), search_from=14),
+    Bug(name="orphans-stay", at=(making, "strays_of"), mutate=always(()), search_from=14),
     Bug(name="reservations-are-not-kept", at=(placing._Places, "serve"), mutate=_nothing_reserved),
     Bug(name="reservations-leave-all-to-others", at=(placing._Ground, "shadow"), mutate=_with_all_to_spare),
     Bug(name="without-deadlines-nothing-is-kept", at=(placing._Ground, "shadow"), mutate=_without_deadlines_at_once),
     Bug(
         name="who-passes-takes-no-grace",
-        at=(supply, "longest_of"),
-        mutate=lambda _: lambda pod, _settings: supply.deadline_of(pod),
+        at=(queue, "longest_of"),
+        mutate=lambda _: lambda pod, _settings: queue.deadline_of(pod),
         search_from=5,
     ),
     Bug(
@@ -119,12 +116,12 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="youngest-first", at=(queue, "queue_of"), mutate=_youngest_first),
     Bug(
         name="lost-calls-are-awaited",
-        at=(answers, "give_up_lost_calls"),
+        at=(memory, "give_up_lost_calls"),
         mutate=lambda _: lambda memory, *_: memory,
         search_from=2,
     ),
     Bug(name="lost-writes-are-awaited", at=(writes, "LOST_SECONDS"), mutate=lambda _: 1e9, search_from=2),
-    Bug(name="failures-are-latched", at=(backoff, "_after"), mutate=_latched),
+    Bug(name="failures-are-latched", at=(memory, "_after"), mutate=_latched),
     Bug(name="broken-partitions-are-awaited", at=(standing, "_phase_of"), mutate=_broken_is_on_its_way, search_from=31),
     Bug(
         name="pods-wait-for-a-server-that-is-down",
@@ -141,7 +138,7 @@ BUGS: tuple[Bug, ...] = (
         search_from=90,
     ),
     Bug(name="ids-collide", at=(names, "_POD_DIGITS"), mutate=lambda _: 1, search_from=4),
-    Bug(name="neighbours-take-nothing", at=(supply, "_may_be_in"), mutate=always(value=False), search_from=44),
+    Bug(name="neighbours-take-nothing", at=(queue, "_may_be_in"), mutate=always(value=False), search_from=44),
     Bug(name="limits-are-not-kept", at=(placing._Limits, "may_have"), mutate=always(value=True), search_from=3),
     Bug(
         name="unread-servers-are-trusted",

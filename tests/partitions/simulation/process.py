@@ -11,7 +11,6 @@ from typing import Any
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.partitions import names
-from provisioner.partitions.planning import answers
 from provisioner.partitions.planning import decide as deciding
 from provisioner.partitions.planning.calls import (
     Answer,
@@ -24,11 +23,12 @@ from provisioner.partitions.planning.calls import (
     Write,
     WriteAnswer,
 )
+from provisioner.partitions.planning.decide import Plan
+from provisioner.partitions.planning.events import Event
 from provisioner.partitions.planning.ledger import Ledger
-from provisioner.partitions.planning.memory import Memory
-from provisioner.partitions.planning.plan import Event, Plan
-from provisioner.partitions.planning.settings import PlanningSettings
-from provisioner.partitions.planning.snapshot import Reading, ServerView, Snapshot
+from provisioner.partitions.planning.memory import Memory, fold
+from provisioner.partitions.planning.round import PlanningSettings, ServerView, Snapshot
+from provisioner.partitions.vipu.protocol import Reading
 from provisioner.runtime.clock import shifted
 from tests.partitions.simulation.kube import CLUSTER, Declined, Kube
 from tests.partitions.simulation.servers import VipuServer
@@ -142,7 +142,7 @@ class Process:
             self.live.discard(answer.write.key)
             if isinstance(answer.write, SaveLedger):
                 self._ledger = answer.ledger if answer.failure is None else None
-        self.memory = answers.fold(self.memory, answer)
+        self.memory = fold(self.memory, answer)
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(

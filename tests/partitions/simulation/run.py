@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod, Server
-from provisioner.partitions.planning.settings import PlanningSettings
+from provisioner.partitions.planning.round import PlanningSettings
 from rehearsal.simulators.vipu.faults import CREATE, REMOVE, Fault, FaultKind
 from rehearsal.simulators.vipu.model import World
 from rehearsal.simulators.vipu.records import Asked

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.partitions.demand import Server
 from provisioner.partitions.planning.calls import Call, CreatePartition, ReadServer, RemovePartition
-from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
+from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState
 from rehearsal.simulators.vipu.errors import VipuRefusalError
 from rehearsal.simulators.vipu.model import World
 from rehearsal.simulators.vipu.records import Asked, PartitionView, Phase

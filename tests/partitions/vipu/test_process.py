@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.partitions.vipu.process import Bounds, Ended, Runner, StartError
+from provisioner.partitions.vipu.process import Ended, Runner, StartError
 from tests.support.processes import is_over
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(30)
 
 
-def _run(runner: Runner, folder: Path, script: str, bounds: Bounds | None = None) -> Ended:
-    return runner.run(["/bin/sh", "-c", script], {"WORD": "from us"}, folder, bounds or Bounds(seconds=60))
+def _run(runner: Runner, folder: Path, script: str, *, seconds: float = 60, most_bytes: int = 1 << 20) -> Ended:
+    command = ["/bin/sh", "-c", script]
+    return runner.run(command, {"WORD": "from us"}, folder, seconds=seconds, most_bytes=most_bytes)
 
 
 def test_exit_code_and_output_are_those_of_the_program(tmp_path: Path) -> None:
@@ -35,7 +36,7 @@ def test_a_lot_of_output_on_both_streams_is_read_to_its_end(tmp_path: Path) -> N
 
 
 def test_too_much_output_ends_the_program(tmp_path: Path) -> None:
-    ended = _run(Runner(), tmp_path, "while :; do echo xxxxxxxxxxxxxxxx; done", Bounds(seconds=60, bytes=1000))
+    ended = _run(Runner(), tmp_path, "while :; do echo xxxxxxxxxxxxxxxx; done", most_bytes=1000)
     assert (ended.code, ended.cause, len(ended.stdout)) == (None, "it wrote too much", 1000)
 
 
@@ -59,7 +60,7 @@ def test_at_the_end_of_its_time_a_program_is_killed_with_all_that_it_started(tmp
     runner = Runner(monotonic=lambda: now[0])
     found: list[Ended] = []
     script = "trap '' TERM INT; sleep 3600 & echo $! > child; echo said; wait"
-    thread = threading.Thread(target=lambda: found.append(_run(runner, tmp_path, script, Bounds(seconds=10))))
+    thread = threading.Thread(target=lambda: found.append(_run(runner, tmp_path, script, seconds=10)))
     thread.start()
     child = int(wait_for(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text(), what="a child"))
     now[0] = 10.0
@@ -68,12 +69,14 @@ def test_at_the_end_of_its_time_a_program_is_killed_with_all_that_it_started(tmp
     wait_for(lambda: is_over(child), what="the end of the child")
 
 
-def test_output_that_cannot_be_read_ends_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_output: object, _seconds: float) -> bool:
+def test_output_that_cannot_be_read_leaves_it_open_how_the_program_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_file: object, _most_bytes: int) -> str:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("provisioner.partitions.vipu.process._Output.read", fail)
-    ended = _run(Runner(), tmp_path, "sleep 3600")
+    monkeypatch.setattr("provisioner.partitions.vipu.process._text", fail)
+    ended = _run(Runner(), tmp_path, "true")
     assert (ended.code, ended.cause) == (None, "its output cannot be read: Input/output error")
 
 
@@ -102,7 +105,7 @@ def test_closing_kills_nothing_that_has_ended(tmp_path: Path, monkeypatch: pytes
 
 def test_a_program_that_is_not_there_does_not_run(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="cannot run nothing-of-that-name: No such file or directory"):
-        Runner().run(["nothing-of-that-name"], {}, tmp_path, Bounds(seconds=1))
+        Runner().run(["nothing-of-that-name"], {}, tmp_path, seconds=1, most_bytes=1)
 
 
 def test_a_program_that_is_stuck_while_it_starts_keeps_nobody_from_the_end(

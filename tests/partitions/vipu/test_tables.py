@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.partitions.vipu import tables
-from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
+from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState
 from provisioner.partitions.vipu.tables import ListedAllocation, TableError
 
 #: A table is drawn of many choices, each of which hypothesis takes down.

@@ -1,13 +1,44 @@
-"""The files of a mounted Secret."""
+"""What the `vipu` command is given as files, and the configuration that it prints."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from provisioner.partitions.vipu import credentials
-from provisioner.partitions.vipu.credentials import CredentialsError
+from provisioner.partitions.vipu.cli import MOST_BYTES, parse_config, read_credentials
+
+TEXTS = st.text('ab{}[]"\\\n é', max_size=6)
+VALUES = st.none() | st.integers() | TEXTS | st.lists(TEXTS, max_size=3) | st.dictionaries(TEXTS, TEXTS, max_size=3)
+
+
+@given(
+    st.dictionaries(TEXTS, VALUES, min_size=1, max_size=3) | st.lists(VALUES, min_size=1, max_size=3),
+    st.sampled_from(["", "Partition p1:\n", "Warning: old client\n\nIPUoF configuration:\n"]),
+    st.sampled_from([None, 2]),
+)
+def test_the_document_is_found_behind_the_words_before_it(document: object, words: str, indent: int | None) -> None:
+    assert json.loads(parse_config(words + json.dumps(document, indent=indent))) == document
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "there is no JSON"),
+        ("no such thing\n", "there is no JSON"),
+        ('{"devices": [', "is not JSON"),
+        ('{"devices": []}\n{"devices": []}\n', "is not JSON"),
+        ("{}", "is empty"),
+        ("[" * 100_000, "is not JSON"),
+        ('{"a": "' + "x" * MOST_BYTES + '"}', "more than 1048576 bytes"),
+    ],
+)
+def test_what_is_no_configuration_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        parse_config(text)
 
 
 def _write(folder: Path, **files: bytes) -> Path:
@@ -17,7 +48,7 @@ def _write(folder: Path, **files: bytes) -> Path:
 
 
 def test_user_and_key_become_a_configuration_file(tmp_path: Path) -> None:
-    found = credentials.read(_write(tmp_path, user_id=b"us\n", access_key=b" s3cret-key\n"))
+    found = read_credentials(_write(tmp_path, user_id=b"us\n", access_key=b" s3cret-key\n"))
     assert found.config == 'api-user-id = "us"\napi-access-key = "s3cret-key"\n'
     assert found.hidden("bad key s3cret-key, s3cret-key") == "bad key ***, ***"
 
@@ -27,13 +58,13 @@ def test_user_and_key_become_a_configuration_file(tmp_path: Path) -> None:
 )
 def test_a_configuration_file_is_taken_as_it_is_and_its_key_is_hidden(tmp_path: Path, line: str) -> None:
     raw = f'api-host = "10.0.0.1"\n{line}\n'
-    found = credentials.read(_write(tmp_path, hcl=raw.encode(), user_id=b"other", access_key=b"other"))
+    found = read_credentials(_write(tmp_path, hcl=raw.encode(), user_id=b"other", access_key=b"other"))
     assert found.config == raw
     assert found.hidden("key s3cret-key") == "key ***"
 
 
 def test_nothing_secret_is_in_its_representation(tmp_path: Path) -> None:
-    assert "s3cret" not in repr(credentials.read(_write(tmp_path, user_id=b"us", access_key=b"s3cret-key")))
+    assert "s3cret" not in repr(read_credentials(_write(tmp_path, user_id=b"us", access_key=b"s3cret-key")))
 
 
 @pytest.mark.parametrize(
@@ -52,12 +83,12 @@ def test_nothing_secret_is_in_its_representation(tmp_path: Path) -> None:
 def test_files_that_cannot_be_used_are_named_without_what_they_have(
     tmp_path: Path, files: dict[str, bytes], problem: str
 ) -> None:
-    with pytest.raises(CredentialsError, match=problem) as caught:
-        credentials.read(_write(tmp_path, **files))
+    with pytest.raises(ValueError, match=problem) as caught:
+        read_credentials(_write(tmp_path, **files))
     assert "s3cret" not in str(caught.value)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "user-id").mkdir()
-    with pytest.raises(CredentialsError, match=r"cannot read .*user-id: Is a directory"):
-        credentials.read(tmp_path)
+    with pytest.raises(ValueError, match=r"cannot read .*user-id: Is a directory"):
+        read_credentials(tmp_path)

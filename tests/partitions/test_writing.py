@@ -10,11 +10,10 @@ import pytest
 from provisioner import kube
 from provisioner.kube.protocol import object_path
 from provisioner.partitions import names
-from provisioner.partitions.demand import Pod, Server
+from provisioner.partitions.demand import Server
 from provisioner.partitions.planning.calls import OpenGate, TakeBack
-from provisioner.partitions.planning.ledger import Entry
-from provisioner.partitions.store import LedgerStore
-from provisioner.partitions.writing import open_gate, take_back
+from provisioner.partitions.writing import LedgerStore, open_gate, take_back
+from tests.partitions.planning.stories import make_entry, make_pod
 from tests.support.clock import NOW
 from tests.support.kube import FakeKube
 
@@ -23,18 +22,12 @@ POD_PATH = object_path("pods", "train", namespace="research")
 SERVER = Server(host="10.0.0.5", port=8090, node_selector=("ipu-pod", "one"))
 
 
-def entry(number: int) -> Entry:
-    """Return an entry."""
-    return Entry(
-        id=names.partition_id("cluster", f"uid-{number}", SERVER.address),
-        namespace="research",
-        pod=f"pod-{number}",
-        pod_uid=f"uid-{number}",
-        size=4,
-        server=SERVER.address,
-        allocation="a",
-        recorded_at=NOW,
-    )
+#: As they are read: by id.
+ONE, TWO, THREE = sorted((make_entry(make_pod(f"pod-{n}"), at=NOW) for n in range(3)), key=lambda each: each.id)
+#: The pod that the controller has seen.
+POD = make_pod("train", namespace="research", uid="u-1", resource_version="7")
+#: What the plan asks for.
+OPENING = OpenGate(pod=POD, partition_id="tpup-1", server=SERVER)
 
 
 @pytest.fixture(name="api")
@@ -55,34 +48,34 @@ def test_a_ledger_that_is_not_there_is_empty(store: LedgerStore) -> None:
 
 def test_what_is_written_is_read_again(store: LedgerStore) -> None:
     """By whoever leads next."""
-    first = store.save(store.read(), (entry(1), entry(2)))
+    first = store.save(store.read(), (ONE, TWO))
     assert store.read() == first
-    second = store.save(first, (entry(2), entry(3)))
+    second = store.save(first, (TWO, THREE))
     assert store.read() == second
-    assert {each.id for each in second.entries} == {entry(2).id, entry(3).id}
+    assert {each.id for each in second.entries} == {TWO.id, THREE.id}
 
 
 def test_a_write_onto_an_older_ledger_is_a_conflict(store: LedgerStore) -> None:
     """Two that lead for a moment must not write over each other's entries."""
     before = store.read()
-    store.save(before, (entry(1),))
+    store.save(before, (ONE,))
     with pytest.raises(kube.Conflict):
-        store.save(before, (entry(2),))
+        store.save(before, (TWO,))
     read = store.read()
-    store.save(read, (entry(1), entry(2)))
+    store.save(read, (ONE, TWO))
     with pytest.raises(kube.Conflict):
-        store.save(read, (entry(3),))
-    assert {each.id for each in store.read().entries} == {entry(1).id, entry(2).id}
+        store.save(read, (THREE,))
+    assert {each.id for each in store.read().entries} == {ONE.id, TWO.id}
 
 
 def test_entries_that_cannot_be_read_stay(api: FakeKube, store: LedgerStore) -> None:
     """A later release may have written them, and their partitions are there."""
-    store.save(store.read(), (entry(1),))
+    store.save(store.read(), (ONE,))
     raw = api.object(PATH)
     assert raw is not None
     api.put_object(PATH, {**raw, "data": {**raw["data"], "strange": "{"}})
     read = store.read()
-    assert (read.entries, set(read.unreadable)) == ((entry(1),), {"strange"})
+    assert (read.entries, set(read.unreadable)) == ((ONE,), {"strange"})
     written = store.save(read, ())
     assert written.unreadable == read.unreadable
     assert set((api.object(PATH) or {})["data"]) == {"strange"}
@@ -91,19 +84,12 @@ def test_entries_that_cannot_be_read_stay(api: FakeKube, store: LedgerStore) -> 
 def test_labels_of_whoever_installed_the_ledger_stay(api: FakeKube, store: LedgerStore) -> None:
     """Only data is written."""
     api.put_object(PATH, {"metadata": {"name": names.LEDGER_CONFIGMAP_NAME, "labels": {"team": "ml"}}})
-    store.save(store.read(), (entry(1),))
+    store.save(store.read(), (ONE,))
     assert (api.object(PATH) or {})["metadata"]["labels"] == {"team": "ml"}
 
 
-def pod() -> Pod:
-    """Return the pod that the controller has seen."""
-    return Pod(
-        namespace="research", name="train", uid="u-1", resource_version="7", created_at=NOW, size=4, injected=True
-    )
-
-
 def raw_pod(**spec: Any) -> dict[str, Any]:
-    """Return it as the API server has it."""
+    """Return the pod as the API server has it."""
     gates = [{"name": "example.com/other"}, {"name": names.SCHEDULING_GATE}]
     return {
         "metadata": {"namespace": "research", "name": "train", "uid": "u-1", "annotations": {"theirs": "stays"}},
@@ -111,15 +97,10 @@ def raw_pod(**spec: Any) -> dict[str, Any]:
     }
 
 
-def opening() -> OpenGate:
-    """Return what the plan asks for."""
-    return OpenGate(pod=pod(), partition_id="tpup-1", server=SERVER)
-
-
 def test_our_gate_goes_and_others_stay(api: FakeKube) -> None:
     """With the partition told in the same write, and the nodes that reach it."""
     api.put_object(POD_PATH, raw_pod(nodeSelector={"disk": "ssd"}))
-    open_gate(api, opening())
+    open_gate(api, OPENING)
     written = api.object(POD_PATH) or {}
     assert written["spec"] == {
         "schedulingGates": [{"name": "example.com/other"}],
@@ -136,7 +117,7 @@ def test_our_gate_goes_and_others_stay(api: FakeKube) -> None:
 def test_a_server_that_all_nodes_reach_adds_no_selector(api: FakeKube) -> None:
     """And a list of gates that is empty goes."""
     api.put_object(POD_PATH, raw_pod(schedulingGates=[{"name": names.SCHEDULING_GATE}]))
-    open_gate(api, replace(opening(), server=replace(SERVER, node_selector=None)))
+    open_gate(api, replace(OPENING, server=replace(SERVER, node_selector=None)))
     assert (api.object(POD_PATH) or {})["spec"] == {}
 
 
@@ -154,7 +135,7 @@ def test_another_pod_than_was_decided_on_is_left_alone(api: FakeKube, change: di
     api.put_object(POD_PATH, {part: {**raw[part], **change.get(part, {})} for part in raw})
     before = api.object(POD_PATH)
     with pytest.raises(kube.Conflict, match=want):
-        open_gate(api, opening())
+        open_gate(api, OPENING)
     assert api.object(POD_PATH) == before
 
 
@@ -170,7 +151,7 @@ def test_a_change_in_between_is_a_conflict(api: FakeKube) -> None:
 
     api.get = changed_after  # type: ignore[method-assign]
     with pytest.raises(kube.Conflict):
-        open_gate(api, opening())
+        open_gate(api, OPENING)
     assert {"name": "late/gate"} in (api.object(POD_PATH) or {})["spec"]["schedulingGates"]
 
 
@@ -178,7 +159,7 @@ def test_a_partition_is_taken_back_from_the_pod_as_it_was_seen(api: FakeKube) ->
     """By the annotation that the REST API writes as well."""
     api.put_object(POD_PATH, raw_pod())
     version = (api.object(POD_PATH) or {})["metadata"]["resourceVersion"]
-    take_back(api, TakeBack(pod=replace(pod(), resource_version=version), partition_id="tpup-1"))
+    take_back(api, TakeBack(pod=replace(POD, resource_version=version), partition_id="tpup-1"))
     assert (api.object(POD_PATH) or {})["metadata"]["annotations"] == {"theirs": "stays", names.RELEASE: "true"}
 
 
@@ -188,5 +169,5 @@ def test_a_pod_that_the_scheduler_has_bound_meanwhile_keeps_its_partition(api: F
     version = (api.object(POD_PATH) or {})["metadata"]["resourceVersion"]
     api.put_object(POD_PATH, raw_pod(nodeName="host-1"))
     with pytest.raises(kube.Conflict):
-        take_back(api, TakeBack(pod=replace(pod(), resource_version=version), partition_id="tpup-1"))
+        take_back(api, TakeBack(pod=replace(POD, resource_version=version), partition_id="tpup-1"))
     assert names.RELEASE not in (api.object(POD_PATH) or {})["metadata"]["annotations"]

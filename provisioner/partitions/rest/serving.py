@@ -1,0 +1,115 @@
+"""Serving the REST API on every replica: in plain HTTP, over TLS with a certificate that is in files, or both."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from provisioner.admission.files import CertificateFiles
+from provisioner.kube.protocol import Api
+from provisioner.partitions.rest.api import PartitionsApi, Sources
+from provisioner.runtime.http import Address, HttpServer, Limits, parse_address
+from provisioner.runtime.resources import resource_app
+
+_log = structlog.get_logger(__name__)
+
+#: A body has some 300 bytes, a token 1,500. What a V-IPU server takes long for is answered 503 in time.
+LIMITS = Limits(connections=256, request_seconds=30.0, idle_seconds=60, body_bytes=4096, answers_per_second=200.0)
+_LOOK_SECONDS = 10.0
+
+
+@dataclass(slots=True, kw_only=True)
+class ServedFiles:
+    """What connections over TLS are served with; the files are read in a thread of its own."""
+
+    #: As PEM, and its key.
+    certificate: Path
+    key: Path
+    context: ssl.SSLContext = field(init=False)
+    _kept: CertificateFiles = field(init=False)
+    _stopping: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def __post_init__(self) -> None:
+        """Serve nothing yet."""
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._kept = CertificateFiles(certificate=self.certificate, key=self.key, context=self.context)
+
+    def start(self) -> None:
+        """Read the files, and go on doing so."""
+        self._look()
+        threading.Thread(target=self._keep_looking, name="certificate", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stopping.set()
+
+    def problems(self) -> Sequence[str]:
+        """Return why nobody can be served; files that became useless later leave what was read before."""
+        return () if self._kept.serving else (self._kept.problem,)
+
+    def _look(self) -> None:
+        before = self._kept.problem
+        self._kept.step()
+        problem = self._kept.problem
+        if problem and problem != before:
+            _log.warning("api_certificate.problem", problem=problem)
+
+    def _keep_looking(self) -> None:
+        while not self._stopping.wait(_LOOK_SECONDS):
+            self._look()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rest:
+    """The REST API, at each of its addresses with bounds of its own."""
+
+    servers: tuple[HttpServer, ...]
+    #: None: it is not served over TLS.
+    certificate: ServedFiles | None
+
+    def start(self) -> None:
+        """Serve; raise ServerError where an address is not free."""
+        if self.certificate is not None:
+            self.certificate.start()
+        for each in self.servers:
+            each.start()
+
+    def stop(self) -> None:
+        """Serve no more."""
+        for each in self.servers:
+            each.stop()
+        if self.certificate is not None:
+            self.certificate.stop()
+
+    def problems(self) -> Sequence[str]:
+        """Return what keeps it from being served."""
+        return () if self.certificate is None else self.certificate.problems()
+
+
+def make_rest(plain: str, encrypted: str, files: tuple[Path, Path] | None, api: Api, sources: Sources) -> Rest:
+    """Return the REST API at two addresses in Go's form; `files` are a certificate and its key, None: no TLS.
+
+    Raises ServerError where an address cannot be read.
+    """
+    address, tls_address = parse_address(plain), parse_address(encrypted)
+    servers = [make_rest_server(address, api, sources)] if address is not None else []
+    certificate = None
+    if tls_address is not None and files is not None:
+        certificate = ServedFiles(certificate=files[0], key=files[1])
+        servers.append(make_rest_server(tls_address, api, sources, tls=certificate.context))
+    return Rest(servers=tuple(servers), certificate=certificate)
+
+
+def make_rest_server(
+    address: Address, api: Api, sources: Sources, *, limits: Limits = LIMITS, tls: ssl.SSLContext | None = None
+) -> HttpServer:
+    """Return the server of one address; without `tls` it speaks plain HTTP."""
+    served = PartitionsApi(api, sources)
+    app = resource_app(served.resources())
+    return HttpServer({address: app}, name="tpu-provisioner-partitions", limits=limits, tls=tls, at_end=served.close)
