@@ -19,7 +19,7 @@ from provisioner import kube
 from provisioner.settings import Settings
 from provisioner.slices.supplier import IdentityCheck
 from provisioner.slices.suppliers.gke.errors import GkeError
-from provisioner.slices.suppliers.gke.protocol import Cluster, Gke
+from provisioner.slices.suppliers.gke.protocol import Cluster
 
 _log = structlog.get_logger(__name__)
 
@@ -114,7 +114,7 @@ def _node_of_groups(provider_ids: Sequence[str], group_urls: Sequence[str]) -> s
 class ClusterProof(IdentityCheck):
     """Whether kubeconfig and GCP_CLUSTER are proven to be one cluster."""
 
-    gke: Gke
+    get_cluster: Callable[[], Cluster]
     api: kube.Api
     trusted_ca_pem: bytes | None
     assume: bool
@@ -142,7 +142,7 @@ class ClusterProof(IdentityCheck):
         """Implement `IdentityCheck.attempt`."""
         self.tried_at = self.clock()
         try:
-            found = self.gke.get_cluster()
+            found = self.get_cluster()
             proof = prove(found, self.api, trusted_ca_pem=self.trusted_ca_pem, assume=self.assume)
         except (GkeError, kube.ClusterError) as error:
             self._set_problem(f"cannot prove that the kubeconfig and GCP_CLUSTER are one cluster: {error}")
@@ -167,7 +167,7 @@ class ClusterProof(IdentityCheck):
             return
         self.tried_at = now
         try:
-            found = self.gke.get_cluster()
+            found = self.get_cluster()
         except GkeError as error:
             # What was read before still holds.
             _log.info("cluster.not_read", error=str(error))
