@@ -1,7 +1,4 @@
-"""Putting the parts together, starting them, and ending in good order or at once.
-
-Which supplier the settings choose, put together with what it needs.
-"""
+"""Putting the parts together, starting them, and ending in good order or at once."""
 
 from __future__ import annotations
 

@@ -327,7 +327,6 @@ def a_delete(pool: str = "train-pool", reason: DeleteReason = DeleteReason.WORKL
         "namespace": NAMESPACE,
         "workload_name": "train",
         "workload_uid": "uid-of-train",
-        "slice_id": None,
         "workload": None,
         "node": None,
     }

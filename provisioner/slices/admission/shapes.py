@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 from provisioner import constants, tpu
 from provisioner.kube import fields, podspec
 from provisioner.model.workloads import WorkloadKind
-from provisioner.slices.offline.documents import Document, Path
+from provisioner.slices.offline.documents import Document, Finding, Path, Severity, value_at
 from provisioner.slices.offline.expand import Template, templates_of
-from provisioner.slices.offline.findings import Finding, Severity
 from provisioner.slices.offline.places import path_of
 from provisioner.slices.offline.reading import title, unread_keys
 
@@ -43,7 +42,9 @@ def shape_problems(document: Document, kind: str, namespace: str) -> Iterator[Fi
     name = fields.text(metadata.get("name")) or f"{fields.text(metadata.get('generateName'))}xxxxx"
     subject = title(kind, {"namespace": namespace, "name": name})
     for pods in _pods_of(document.raw, kind):
-        if is_left_alone(metadata) or is_left_alone(_metadata_at(document.raw, pods.template.path)):
+        if is_left_alone(metadata) or is_left_alone(
+            fields.mapping(value_at(document.raw, (*pods.template.path, "metadata")))
+        ):
             continue
         impossible = True
         try:
@@ -75,7 +76,7 @@ def templates(raw: dict[str, Any], kind: str) -> list[Template]:
 
 def asked_at(raw: dict[str, Any], template: Path) -> Asked:
     """Read what the pods of a template ask for; MalformedObject where the chips are no whole number."""
-    spec = fields.mapping(_value_at(raw, (*template, "spec")))
+    spec = fields.mapping(value_at(raw, (*template, "spec")))
     selector = fields.mapping(spec.get("nodeSelector"))
     return Asked(
         accelerator=fields.text(selector.get(constants.TPU_ACCELERATOR)),
@@ -90,7 +91,7 @@ def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
         # A group's leader may ask for nothing, or for something else.
         base: Path = ("spec", "leaderWorkerTemplate")
         parts = ((*base, part) for part in ("leaderTemplate", "workerTemplate"))
-        return [_Pods(_template(path=each, pods_path=(*base, "size"))) for each in parts if _value_at(raw, each)]
+        return [_Pods(_template(path=each, pods_path=(*base, "size"))) for each in parts if value_at(raw, each)]
     if kind in _KINDS:
         return [_Pods(each, each.pods) for each in templates_of(_KINDS[kind], raw)]
     if kind == POD:
@@ -101,10 +102,6 @@ def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
 
 def _template(*, path: Path, pods_path: Path) -> Template:
     return Template(place=0, name="", replicas=1, pods=1, path=path, pods_path=pods_path, replicas_path=pods_path)
-
-
-def _metadata_at(raw: dict[str, Any], template: Path) -> dict[str, Any]:
-    return fields.mapping(_value_at(raw, (*template, "metadata")))
 
 
 def is_left_alone(metadata: Mapping[str, Any]) -> bool:
@@ -122,7 +119,7 @@ def _doubt(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str
     """Say why the pods of a Job are probably no slice, although they are as many as it has hosts."""
     if kind not in (WorkloadKind.JOB.value, WorkloadKind.JOBSET.value) or not shape.multi_host:
         return ""
-    spec = fields.mapping(_value_at(raw, pods.template.pods_path[:-1]))
+    spec = fields.mapping(value_at(raw, pods.template.pods_path[:-1]))
     parallelism = fields.count(spec.get("parallelism"), default=1)
     completions = fields.count(spec.get("completions"), default=parallelism)
     if completions != parallelism:
@@ -154,15 +151,3 @@ def _misfit(pods: _Pods, shape: tpu.Shape) -> str:
         wanted=pods.number,
         several=pods.several,
     )
-
-
-def _value_at(value: object, path: Path) -> Any:
-    """Return the value of a field; None where it is not there."""
-    for step in path:
-        if isinstance(value, dict) and isinstance(step, str):
-            value = value.get(step)
-        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
-            value = value[step]
-        else:
-            return None
-    return value

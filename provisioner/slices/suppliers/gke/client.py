@@ -92,8 +92,6 @@ class GkeClient:
         """
         self._cluster = cluster
         self._change_seconds = change_seconds
-        #: The last list, by name: most pools are as they were, and to compare them is much cheaper than to read them.
-        self._listed: dict[str, tuple[dict[str, Any], NodePool]] = {}
         gke_url, compute_url, self._resource_manager_url, self._iam_url = (
             (endpoint or address).rstrip("/")
             for address in (GKE_ADDRESS, COMPUTE_ADDRESS, RESOURCE_MANAGER_ADDRESS, IAM_ADDRESS)
@@ -126,20 +124,13 @@ class GkeClient:
 
     def list_node_pools(self) -> tuple[NodePool, ...]:
         """Implement `Gke.list_node_pools`."""
-        bodies = self._read(
+        return self._read(
             f"list of node pools of cluster {self._cluster.cluster!r}",
             f"{self._cluster_url}/nodePools",
             _node_pools_of,
             mask=translate.LIST_FIELDS,
             seconds=_LIST_SECONDS,
         )
-        before, listed = self._listed, []
-        for body in bodies:
-            known = before.get(str(body["name"]))
-            unchanged = known is not None and known[0] == body
-            listed.append(known if known is not None and unchanged else (body, translate.node_pool_of(body)))
-        self._listed = {str(body["name"]): (body, pool) for body, pool in listed}
-        return tuple(pool for _, pool in listed)
 
     def get_node_pool(self, name: PoolName) -> NodePool:
         """Implement `Gke.get_node_pool`."""
@@ -261,12 +252,12 @@ def _object_of(body: bytes) -> dict[str, Any]:
     return answer
 
 
-def _node_pools_of(body: dict[str, Any]) -> list[dict[str, Any]]:
+def _node_pools_of(body: dict[str, Any]) -> tuple[NodePool, ...]:
     pools = body.get("nodePools", [])
     if not isinstance(pools, list):
         raise ValueError("The answer is not a list of node pools; is GKE_ENDPOINT the address of GKE?")  # noqa: TRY004
     # A pool without a name could be neither matched nor deleted.
-    return [pool for pool in pools if isinstance(pool, dict) and pool.get("name")]
+    return tuple(translate.node_pool_of(pool) for pool in pools if isinstance(pool, dict) and pool.get("name"))
 
 
 def _name_of_operation(body: dict[str, Any]) -> OperationName:

@@ -443,20 +443,6 @@ def test_answer_that_is_no_list_is_a_failure(server: RecordingServer, client: Gk
     assert caught.value.failure.kind is FailureKind.UNAVAILABLE
 
 
-def test_a_list_parses_what_changed_and_keeps_the_rest(server: RecordingServer, client: GkeClient) -> None:
-    """A pool that is as it was is the same record; one that changed, came or went is seen."""
-    grown = {"name": "grown", "status": "RUNNING", "initialNodeCount": 2}
-    server.answer = Answer(body={"nodePools": [FULL_POOL, {"name": "b", "status": "RUNNING"}, {"name": "gone"}, grown]})
-    before = client.list_node_pools()
-    bodies = [{"name": "b", "status": "ERROR"}, {"name": "new"}, FULL_POOL, {**grown, "initialNodeCount": 4}]
-    server.answer = Answer(body={"nodePools": bodies})
-    changed, new, same, larger = client.list_node_pools()
-    assert same is before[0]
-    assert (changed.name, changed.status) == ("b", PoolStatus.ERROR)
-    assert new.name == "new"
-    assert larger.hosts == 4
-
-
 def test_list_is_one_call_with_a_field_mask(server: RecordingServer, client: GkeClient) -> None:
     """However many pools there are, the list is one call that asks for what is needed and no more."""
     server.answer = Answer(body={"nodePools": [{**FULL_POOL, "name": f"p{number}"} for number in range(200)]})
