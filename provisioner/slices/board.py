@@ -1,8 +1,8 @@
 """What is served to people: the latest view, timeline and activity as JSON.
 
 The loop publishes each round, which costs next to nothing. A view is built when somebody asks, at most twice a second.
-
-The last decisions and what came of them, as sentences: bounded, fair to namespaces, and lost with the process.
+The activity is what was decided last and what came of it, as sentences: bounded, fair to namespaces, and lost with the
+process.
 """
 
 from __future__ import annotations

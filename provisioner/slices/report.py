@@ -334,10 +334,10 @@ def _describe(state: PoolState | None) -> dict[str, object]:
         "nodes": f"{state.ready_nodes}/{state.nodes}",
         "chips": state.chips,
     }
-    if state.workload_name:
-        of_jobset = state.workload_kind is WorkloadKind.JOBSET
+    if state.named.name:
+        of_jobset = state.named.kind is WorkloadKind.JOBSET
         name, group = ("jobset", "job") if of_jobset else ("workload", "group")
-        described |= {"namespace": state.namespace, name: state.workload_name, group: state.group_name}
+        described |= {"namespace": state.named.namespace, name: state.named.name, group: state.group_name}
     if state.note:
         described["note"] = state.note
     return described

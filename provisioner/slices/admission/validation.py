@@ -3,8 +3,6 @@
 Only what its owner can mend by changing it is said: what stockouts, a pause or other workloads are in the way of is
 left to Events. Rejected is only what nobody's nodes can serve: somebody else may make those that this provisioner does
 not.
-
-What is wrong with one object, told before it is there: for an admission webhook.
 """
 
 from __future__ import annotations

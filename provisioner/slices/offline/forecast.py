@@ -17,6 +17,7 @@ from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Requirements, Workload, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, allowlists
+from provisioner.slices.demand.slices import all_slices
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity
 from provisioner.slices.offline.expand import Template, is_made_up
 from provisioner.slices.offline.places import path_of
@@ -131,10 +132,7 @@ def _decide(
     # As many threads as it takes: which creates come first is no question here.
     settings = replace(reading.settings, concurrency=1 + len(snapshot.pods))
     plan = decide(snapshot, Memory(), settings, rules, MOMENT)
-    slices: dict[SliceId, Slice] = {}
-    for found in plan.derived.found.values() if plan.derived is not None else ():
-        slices.update(found.slices)
-    return plan, slices
+    return plan, all_slices(plan.derived.found) if plan.derived is not None else {}
 
 
 def shown_name(name: str) -> str:

@@ -9,7 +9,7 @@ from enum import Enum
 
 from provisioner import constants
 from provisioner.model.capacity import NodePoolRequest, OperationName, PoolName
-from provisioner.model.workloads import GroupKey, ObjectRef, Pod, Workload, WorkloadKind, WorkloadUid
+from provisioner.model.workloads import GroupKey, ObjectRef, Pod, Workload, WorkloadKind, WorkloadName, WorkloadUid
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.state import Memory, Phase
 from provisioner.slices.planning.round import Derived
@@ -158,10 +158,8 @@ class PoolState:
     #: Of that slice.
     leader: Pod | None
     workload: Workload | None
-    #: Of that slice; where there is none, of the one that the pool was made for.
-    workload_kind: WorkloadKind
-    namespace: str
-    workload_name: str
+    #: The workload of that slice; where there is none, the one that the pool was made for. Likewise the group.
+    named: WorkloadName
     group_name: str
     machine_type: str
     topology: str

@@ -278,7 +278,7 @@ class _Round:
             slice=id_of_slice(owner) if owner is not None else "",
             other_slices=tuple(id_of_slice(each) for each in users[1:]),
             workload=workload_of_pool(state),
-            namespace=state.namespace,
+            namespace=state.named.namespace,
             zone=choice.zone,
             capacity=choice.kind.value,
             reservation=choice.reservation,

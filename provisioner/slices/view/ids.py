@@ -38,10 +38,9 @@ def id_of_slice(slice_: Slice) -> str:
 
 def workload_of_pool(state: PoolState) -> str:
     """Return the id of the workload that a pool is for, or was created for; empty where nothing tells."""
-    name = WorkloadName(state.workload_kind, state.namespace, state.workload_name)
-    return workload_id(name) if state.workload_name else ""
+    return workload_id(state.named) if state.named.name else ""
 
 
 def slice_of_pool(state: PoolState) -> str:
     """Return the id of the slice that a pool is for; empty where it is for none."""
-    return f"{workload_of_pool(state)}/{state.group_name}" if state.slice_id is not None and state.workload_name else ""
+    return f"{workload_of_pool(state)}/{state.group_name}" if state.slice_id is not None and state.named.name else ""

@@ -158,7 +158,7 @@ def _of_idle(state: PoolState, supply: Supply, known: Known) -> str:
     if supply.pool.status is PoolStatus.UNKNOWN:
         supplier = supply.rules.supplier_name
         return f"{supplier} gives it a status that this release does not know: it is neither used nor deleted."
-    name = f"{state.workload_kind.value} {state.namespace}/{state.workload_name}"
+    name = f"{state.named.kind.value} {state.named.namespace}/{state.named.name}"
     if is_kept(state, known.memory):
         unseen = ", whose namespace or kind is not watched" if state.unwatched else ", as the API server says"
         return f"It stays for its workload{unseen}: {state.note}."

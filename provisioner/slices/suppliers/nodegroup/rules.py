@@ -1,8 +1,6 @@
-"""What planning has to know of TPUNodeGroups before it asks for one. Pure.
+"""What planning has to know of TPUNodeGroups before it asks for one, and of their nodes. Pure.
 
-What the nodes of a TPUNodeGroup will look like. Pure.
-
-They carry the labels of GKE's nodes that workloads select by or are kept apart by, so that manifests for GKE work
+Nodes carry the labels of GKE's nodes that workloads select by or are kept apart by, so that manifests for GKE work
 unchanged; above all that of the node pool, which is also how the provisioner knows whose a node is. Kubelets register
 with them.
 """

@@ -4,8 +4,6 @@ The labels and taints that a pool is asked to carry are in the metadata of its m
 them. That is part of the spec, which nobody can change: whose a pool is cannot be changed either. The object has the
 labels as well, for people who select by them; they are not read.
 
-How far a TPUNodeGroup is, as the status of a node pool. Pure.
-
 The controller of node groups tries again whatever fails, for as long as the group is there. A pool that waits for
 another zone's or another choice's sake must not wait so long: what does not pass by itself is a failure at once, what
 may pass is one after a stated time. Then planning deletes the group and tries its next choice.
