@@ -61,7 +61,6 @@ def _measure_pool(
         namespace=_NAMESPACE,
         workload_name="gone",
         workload_uid=WorkloadUid("uid-of-gone"),
-        slice_id=None,
         workload=None,
         node=None,
     )

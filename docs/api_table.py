@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 
 from provisioner.slices import api, board
+from provisioner.slices.planning import plan
 from provisioner.slices.view import timeline, types
 
 _HEAD = """# The HTTP API
@@ -49,12 +50,12 @@ _TYPES = (
             "PoolView",
             "NoticeView",
             "CapacityView",
-            "LimitView",
             "BackoffView",
             "AlertView",
             "State",
         ),
     ),
+    (plan, ("LimitUse",)),
     (timeline, ("Track", "Segment")),
     (types, ("Entry",)),
 )

@@ -29,10 +29,9 @@ from provisioner.model.wording import first_of
 from provisioner.model.workloads import WorkloadKind
 from provisioner.runtime import logs
 from provisioner.settings import Settings
+from provisioner.slices.app import choose
 from provisioner.slices.planning.ownership import Ownership, read_ownership
 from provisioner.slices.supplier import IdentityCheck, Supplier, SupplierError
-from provisioner.slices.suppliers.choice import choose
-from provisioner.slices.suppliers.gke.decorators import RetryingGke
 from provisioner.workloads import live
 from provisioner.workloads.pods import parse_pod
 
@@ -79,7 +78,7 @@ def command(kubeconfig: str | None, *, wait: bool, patience_seconds: float) -> i
         return refuse(str(error))
     # What it finds it prints; the log is for what nobody expects.
     logs.configure("error", stream=sys.stderr)
-    chosen = choose(start.settings, start.api, RetryingGke(start.gke) if start.gke is not None else None, _now)
+    chosen = choose(start.settings, start.api, start.gke, _now)
     look = Look(settings=start.settings, api=start.api, supplier=chosen.supplier, identity=chosen.identity)
     patience = (patience_seconds or float("inf")) if wait else 0.0
     # At once: whoever waits for it reads along through a pipe.

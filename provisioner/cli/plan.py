@@ -23,6 +23,7 @@ from provisioner.cli.remote import Remote, remote_options
 from provisioner.model.capacity import NodePoolRequest, PoolName
 from provisioner.settings import Settings
 from provisioner.slices.offline.forecast import Forecast, PlannedPool, forecast
+from provisioner.slices.suppliers.gke.translate import create_request_json
 from provisioner.slices.suppliers.nodegroup.translate import group_document
 from provisioner.slices.suppliers.rules import rules_of
 
@@ -312,8 +313,6 @@ def _request_json_of(effective: Settings) -> Callable[[NodePoolRequest], dict[st
     """Return what writes down what a create sends."""
     if effective.on_gce:
         return lambda request: group_document(request, effective)
-    # Google's library takes a quarter of a second: only where its messages are shown.
-    from provisioner.slices.suppliers.gke.translate import create_request_json  # noqa: PLC0415
 
     cluster = effective.cluster_name.path
     return lambda request: create_request_json(cluster, request)

@@ -10,8 +10,8 @@ from provisioner import kube, settings
 from provisioner.google import metadata
 from provisioner.slices import preflight
 from provisioner.slices.suppliers.gke.client import GkeClient, default_credentials
-from provisioner.slices.suppliers.gke.decorators import RetryingGke
 from provisioner.slices.suppliers.gke.errors import GkeError
+from provisioner.slices.suppliers.gke.supplier import Calls, GkeSupplier
 
 _INFERRED = {
     "GCP_PROJECT_ID": "project",
@@ -118,14 +118,18 @@ def inferred_words(inferred: Mapping[str, str]) -> tuple[str, ...]:
 
 def subject_of(tried: Start | Attempt, effective: settings.Settings) -> preflight.Subject:
     """Return what can be checked of a start under these settings."""
+
+    def now() -> datetime:
+        return datetime.now(tz=UTC)
+
     return preflight.Subject(
         settings=effective,
         api=tried.api,
         server=tried.api.server if tried.api is not None else "",
         trusted_ca_pem=tried.api.ca_certificates_pem() if tried.api is not None else None,
-        gke=RetryingGke(tried.gke) if tried.gke is not None else None,
+        gke=GkeSupplier(gke=tried.gke, clock=now, calls=Calls()) if tried.gke is not None else None,
         inspector=tried.gke,
-        now=lambda: datetime.now(tz=UTC),
+        now=now,
     )
 
 

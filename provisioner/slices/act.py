@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, NamedTuple
 
 import structlog
@@ -120,12 +119,11 @@ class Actor(CallingActor[Answer]):
         self.gate.forget_all_but(plan.memory.deletes.keys())
         # Deletes first: they give back money, and operations that creates wait for.
         for delete in plan.deletes:
-            self._submit_answered(
-                delete.name, functools.partial(self._delete, delete), self.slow_executor, _not_deleted
-            )
+            call = functools.partial(self._delete, delete)
+            self._submit(delete.name, call, self.slow_executor, self._delete_failed)
         for create in plan.creates:
             name = create.request.name
-            self._submit_answered(name, functools.partial(self._create, create), self.executor, _not_created)
+            self._submit(name, functools.partial(self._create, create), self.executor, self._create_failed)
         for look_up in plan.look_ups:
             # One that was not submitted is decided on again.
             self.calls.submit(functools.partial(self._look_up, look_up), self.executor)
@@ -146,27 +144,37 @@ class Actor(CallingActor[Answer]):
         """Name the pools whose create or delete is submitted, and whose answer nobody has taken yet."""
         return frozenset(map(PoolName, self.live()))
 
-    def _submit_answered(
+    def _submit(
         self,
         name: PoolName,
         call: Callable[[], Answer],
         executor: Executor,
-        not_sent: Callable[[PoolName, datetime, str], Answer],
+        failed: Callable[[PoolName, Failure], Answer],
     ) -> None:
         """Submit a create or delete: one that cannot be submitted is answered, too."""
-        self.calls.submit(call, executor, key=name, not_sent=lambda why: not_sent(name, self.clock(), why))
+
+        def not_sent(why: str) -> Answer:
+            return failed(name, Failure(kind=FailureKind.UNAVAILABLE, message=why))
+
+        self.calls.submit(call, executor, key=name, not_sent=not_sent)
+
+    def _create_failed(self, name: PoolName, failure: Failure) -> CreateAnswer:
+        return CreateAnswer(name=name, at=self.clock(), failure=failure)
+
+    def _delete_failed(self, name: PoolName, failure: Failure, reason: str = "") -> DeleteAnswer:
+        result, reason = DeleteResult.FAILED, reason or failure.message
+        return DeleteAnswer(name=name, at=self.clock(), result=result, reason=reason, failure=failure)
 
     def _create(self, create: Create) -> Answer:
         name = create.request.name
         try:
             operation = self.supplier.create_pool(create.request, self._lack_of_lease)
         except SupplierError as error:
-            return CreateAnswer(name=name, at=self.clock(), failure=error.failure)
+            return self._create_failed(name, error.failure)
         except Exception as error:  # noqa: BLE001 - the answer must not be lost
             # Whatever it was, the request may have reached the supplier.
             _log.exception("create.crashed", node_pool=name)
-            failure = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error))
-            return CreateAnswer(name=name, at=self.clock(), failure=failure)
+            return self._create_failed(name, Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error)))
         return CreateAnswer(name=name, at=self.clock(), operation=operation)
 
     def _lack_of_lease(self) -> Failure | None:
@@ -190,16 +198,15 @@ class Actor(CallingActor[Answer]):
             return answer(DeleteResult.KEPT, reason=str(error), told=error.told)
         except kube.ClusterError as error:
             failure = Failure(kind=FailureKind.UNAVAILABLE, message=str(error))
-            return answer(DeleteResult.FAILED, reason=f"Kubernetes does not allow the check: {error}", failure=failure)
+            return self._delete_failed(delete.name, failure, f"Kubernetes does not allow the check: {error}")
         except SupplierError as error:
             if error.failure.kind is FailureKind.NOT_FOUND:
                 return answer(DeleteResult.GONE)
-            return answer(DeleteResult.FAILED, reason=error.failure.message, failure=error.failure)
+            return self._delete_failed(delete.name, error.failure)
         except Exception as error:  # noqa: BLE001 - the answer must not be lost
             _log.exception("delete.crashed", node_pool=delete.name)
-            failure = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error))
-            return answer(DeleteResult.FAILED, reason=repr(error), failure=failure)
-        return answer(DeleteResult.FAILED, reason=_NO_LEASE.message, failure=_NO_LEASE)
+            return self._delete_failed(delete.name, Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error)))
+        return self._delete_failed(delete.name, _NO_LEASE)
 
     def _look_up(self, look_up: LookUp) -> Answer:
         try:
@@ -223,12 +230,3 @@ class Actor(CallingActor[Answer]):
             self.rejected_changes.accepted(node, change.__name__)
         finally:
             self._changing.discard(node)
-
-
-def _not_created(name: PoolName, at: datetime, reason: str) -> CreateAnswer:
-    return CreateAnswer(name=name, at=at, failure=Failure(kind=FailureKind.UNAVAILABLE, message=reason))
-
-
-def _not_deleted(name: PoolName, at: datetime, reason: str) -> DeleteAnswer:
-    failure = Failure(kind=FailureKind.UNAVAILABLE, message=reason)
-    return DeleteAnswer(name=name, at=at, result=DeleteResult.FAILED, reason=reason, failure=failure)

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
@@ -27,15 +28,45 @@ from provisioner.slices.meter import Meter
 from provisioner.slices.metrics import Metrics
 from provisioner.slices.observe import PoolList, make_watches
 from provisioner.slices.report import Reporter
-from provisioner.slices.suppliers.choice import choose
-from provisioner.slices.suppliers.gke.decorators import RetryingGke
+from provisioner.slices.supplier import IdentityCheck, Supplier
+from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.protocol import Gke
+from provisioner.slices.suppliers.gke.supplier import Calls, GkeSupplier
+from provisioner.slices.suppliers.nodegroup.supplier import NodeGroupSupplier
 
 _log = structlog.get_logger(__name__)
 
 #: Calls to the API server at once before deletes: for the nodes of one pool, and for those of all pools together.
 _AT_ONCE_PER_POOL = 16
 _AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """A supplier, and the proof that it and Kubernetes are of one cluster."""
+
+    supplier: Supplier
+    identity: IdentityCheck
+
+
+def choose(
+    settings: Settings, api: kube.KubeApi, gke: Gke | None, clock: Callable[[], datetime], calls: Calls | None = None
+) -> Chosen:
+    """Return the supplier of these settings; ValueError where that is GKE and there is no client for it."""
+    if settings.on_gce:
+        return Chosen(supplier=NodeGroupSupplier(api=api, settings=settings, clock=clock), identity=IdentityCheck())
+    if gke is None:
+        raise ValueError("PROVIDER=gke needs a client of GKE")
+    supplier = GkeSupplier(gke=gke, clock=clock, calls=calls or Calls())
+    proof = ClusterProof(
+        get_cluster=supplier.get_cluster,
+        api=api,
+        trusted_ca_pem=api.ca_certificates_pem(),
+        assume=settings.assume_same_cluster,
+        auto_upgrade=settings.auto_upgrade,
+        clock=clock,
+    )
+    return Chosen(supplier=supplier, identity=proof)
 
 
 def build(
@@ -62,8 +93,7 @@ def build(
     replica = make_replica(api, candidacy, exit_process=exit_process, lease_clock=lease_clock)
     watches = make_watches(api, settings, replica.wake.set)
     clock = FollowedClock()
-    gke = RetryingGke(client, metrics) if client is not None else None
-    chosen = choose(settings, api, gke, clock)
+    chosen = choose(settings, api, client, clock, Calls(observe=metrics.observe_gke_call))
     actor = Actor(
         supplier=chosen.supplier,
         api=api,

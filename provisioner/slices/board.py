@@ -1,22 +1,25 @@
 """What is served to people: the latest view, timeline and activity as JSON.
 
 The loop publishes each round, which costs next to nothing. A view is built when somebody asks, at most twice a second.
+The activity is what was decided last and what came of it, as sentences: bounded, fair to namespaces, and lost with the
+process.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from threading import Lock
 
 import msgspec
 
 from provisioner.model.snapshot import Snapshot
 from provisioner.runtime.clock import wall_clock
 from provisioner.settings import Settings, given
-from provisioner.slices.journal import Journal
 from provisioner.slices.planning.plan import Plan
 from provisioner.slices.view.build import build_view
 from provisioner.slices.view.timeline import Timeline, Track
@@ -26,6 +29,48 @@ from provisioner.slices.view.types import Entry, View
 _GAP_SECONDS = 0.5
 #: A round is made every 15 s at least: without a decision for so long, something is wrong.
 _STALLED_SECONDS = 60.0
+
+
+#: So many are kept.
+MOST_ENTRIES = 500
+
+
+class Journal:
+    """The last entries; any thread may write and read.
+
+    When it is full, the namespace that has the most entries loses its oldest one: a workload that flaps does not push
+    out what is known of others. Entries of no namespace count as those of one.
+    """
+
+    def __init__(self, *, most: int = MOST_ENTRIES) -> None:
+        self._most_entries = most
+        self._lock = Lock()
+        #: By namespace, oldest first.
+        self._entries: defaultdict[str, deque[Entry]] = defaultdict(deque)
+        #: The number of the last entry.
+        self._last = 0
+
+    def write(
+        self, at: datetime, kind: str, message: str, *, warning: bool = False, pool: str = "", workload: str = ""
+    ) -> None:
+        """Add one entry; the workload is kind/namespace/name, empty for none."""
+        namespace = workload.split("/")[1] if workload else ""
+        with self._lock:
+            self._last += 1
+            entry = Entry(
+                number=self._last, at=at, kind=kind, message=message, warning=warning, pool=pool, workload=workload
+            )
+            self._entries[namespace].append(entry)
+            if sum(map(len, self._entries.values())) > self._most_entries:
+                most = max(self._entries, key=lambda each: (len(self._entries[each]), -self._entries[each][0].number))
+                self._entries[most].popleft()
+                if not self._entries[most]:
+                    del self._entries[most]
+
+    def entries(self) -> list[Entry]:
+        """Return the entries, oldest first."""
+        with self._lock:
+            return sorted((entry for each in self._entries.values() for entry in each), key=lambda each: each.number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

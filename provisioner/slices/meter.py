@@ -30,8 +30,8 @@ class Meter:
     metrics: Metrics
     monotonic: Callable[[], float] = time.monotonic
     _startups: Startups = field(default_factory=Startups)
-    #: What each pool was made from, so that one that has not changed costs nothing.
-    _uses: dict[PoolName, tuple[Supply, Phase, str, PoolUse | None]] = field(default_factory=dict)
+    #: What chips were doing in the last round.
+    _uses: tuple[PoolUse, ...] = ()
     #: Those that have a counter, and until when they are counted.
     _accounts: set[Account] = field(default_factory=set)
     _counted_monotonic: float = 0.0
@@ -44,9 +44,9 @@ class Meter:
         self._measure_waiting(plan, now)
         limited = (each.key for each in plan.notices if each.reason == constants.LIMIT_REACHED)
         waiting = Counter(key.partition(" ")[0] for key in limited)
-        self.metrics.limit.replace({(each.limit, each.scope): each.most for each in plan.limits})
-        self.metrics.limit_used.replace({(each.limit, each.scope): each.used for each in plan.limits})
-        self.metrics.limit_waiting.replace({each.limit: 0 for each in plan.limits} | waiting)
+        self.metrics.limit.replace({(each.name, each.scope): each.most for each in plan.limits})
+        self.metrics.limit_used.replace({(each.name, each.scope): each.used for each in plan.limits})
+        self.metrics.limit_waiting.replace({each.name: 0 for each in plan.limits} | waiting)
         self.metrics.operations.set(len(operations_under_way(snapshot.pools, plan.memory)))
         self.metrics.operations_limit.set(plan.memory.operations.limit or 0)
 
@@ -77,38 +77,28 @@ class Meter:
     def _measure_usage(self, states: tuple[PoolState, ...], supply: Mapping[PoolName, Supply]) -> None:
         """Count the time since the last round for what chips were doing then."""
         prices, now = self.settings.prices, self.monotonic()
-        for *_, before in self._uses.values():
-            if before is not None:
-                seconds = before.chips * (now - self._counted_monotonic)
-                cost = before.cost_per_hour * (now - self._counted_monotonic) / 3600
-                self.metrics.count_usage(before.account, chip_seconds=seconds, cost=cost if prices else None)
+        for before in self._uses:
+            seconds = before.chips * (now - self._counted_monotonic)
+            cost = before.cost_per_hour * (now - self._counted_monotonic) / 3600
+            self.metrics.count_usage(before.account, chip_seconds=seconds, cost=cost if prices else None)
         self._counted_monotonic = now
-        uses: dict[PoolName, tuple[Supply, Phase, str, PoolUse | None]] = {}
-        for state in states:
-            each = supply.get(state.name)
-            if each is None:
-                continue
-            made = self._uses.get(state.name)
-            if made is None or made[0] is not each or (made[1], made[2]) != (state.phase, state.namespace):
-                made = (each, state.phase, state.namespace, self._opened(usage.use_of(each, state, prices)))
-            uses[state.name] = made
-        self._uses = uses
-        pools = [use for *_, use in uses.values() if use is not None]
+        uses = [usage.use_of(supply[each.name], each, prices) for each in states if each.name in supply]
+        found = [each for each in uses if each is not None]
+        opened = {account: self._opened(account) for account in dict.fromkeys(each.account for each in found)}
+        self._uses = tuple(each._replace(account=opened[each.account]) for each in found)
         costs: defaultdict[Account, float] = defaultdict(float)
-        for use in pools if prices else ():
+        for use in self._uses if prices else ():
             costs[use.account] += use.cost_per_hour
         self.metrics.cost_per_hour.replace(costs)
-        self.metrics.unpriced.set(usage.unpriced_chips(pools) if prices else 0)
+        self.metrics.unpriced.set(usage.unpriced_chips(self._uses) if prices else 0)
 
-    def _opened(self, use: PoolUse | None) -> PoolUse | None:
+    def _opened(self, wanted: Account) -> Account:
         """Begin a counter at zero where there is none: one that begins with a number hides it from `increase`."""
-        if use is None:
-            return None
-        use = use._replace(account=usage.account_of(self._accounts, use.account))
-        if use.account not in self._accounts:
-            self._accounts.add(use.account)
-            self.metrics.count_usage(use.account, chip_seconds=0, cost=0 if self.settings.prices else None)
-        return use
+        account = usage.account_of(self._accounts, wanted)
+        if account not in self._accounts:
+            self._accounts.add(account)
+            self.metrics.count_usage(account, chip_seconds=0, cost=0 if self.settings.prices else None)
+        return account
 
 
 def _overdue_seconds(memory: Memory, pools: tuple[PoolState, ...], settings: Settings, now: datetime) -> float:

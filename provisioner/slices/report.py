@@ -15,13 +15,13 @@ from provisioner.model.capacity import PoolName
 from provisioner.model.choices import choice_of
 from provisioner.model.workloads import ObjectRef, WorkloadKind, pod_ref, workload_ref
 from provisioner.runtime.clock import wall_clock
-from provisioner.slices.journal import Journal
+from provisioner.slices.board import Journal
 from provisioner.slices.metrics import Metrics
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult
 from provisioner.slices.planning.memory.state import CallState, Phase
 from provisioner.slices.planning.plan import Alert, Create, Delete, Notice, Plan, PoolState, Transition
 from provisioner.slices.view.ids import workload_of_pool
-from provisioner.slices.view.reasons import of_delete
+from provisioner.slices.view.reasons import WHY_DELETED
 
 _log = structlog.get_logger(__name__)
 
@@ -143,7 +143,7 @@ class Reporter:
         if accepted:
             self._accepted.add(answer.name)
             _log.info("node_pool.delete_accepted", node_pool=answer.name, reason=reason)
-            why = of_delete(delete.reason) if delete is not None else "nothing needs it"
+            why = WHY_DELETED[delete.reason] if delete is not None else "nothing needs it"
             message = f"{self.supplier_name} deletes node pool {answer.name}: {why}"
             self._write("delete", message, answer.name)
             self._on_pool(answer.name, constants.DELETION_STARTED, message)
@@ -236,8 +236,7 @@ class Reporter:
             if told is None:
                 told = self._past.pop(identity, None) or _Told()
                 if now - told.logged_at >= _LOG_AGAIN_SECONDS:
-                    _log_notice(notice)
-                    self._write_notice(notice)
+                    self._note(notice)
                     told.logged_at = now
             if now - told.emitted_at >= _REPEAT_SECONDS:
                 self._emit(notice)
@@ -278,10 +277,18 @@ class Reporter:
         workload = workload_of_pool(state) if state is not None else ""
         self.journal.write(self.clock(), kind, message, warning=warning, pool=pool, workload=workload)
 
-    def _write_notice(self, notice: Notice) -> None:
-        """Put a notice into the journal: the last of its objects is the workload."""
-        ref = notice.objects[-1]
-        workload = f"{ref.kind}/{ref.namespace}/{ref.name}"
+    def _note(self, notice: Notice) -> None:
+        """Put a notice into the log and the journal: the last of its objects is the workload."""
+        first, last = notice.objects[0], notice.objects[-1]
+        _log.warning(
+            "slice.notice",
+            kind=first.kind,
+            namespace=first.namespace,
+            name=first.name,
+            reason=notice.reason,
+            message=notice.message,
+        )
+        workload = f"{last.kind}/{last.namespace}/{last.name}"
         self.journal.write(self.clock(), "notice", notice.message, warning=notice.warning, workload=workload)
 
     def _measure(self, plan: Plan) -> None:
@@ -318,18 +325,6 @@ _SENTENCES = {
 }
 
 
-def _log_notice(notice: Notice) -> None:
-    first = notice.objects[0]
-    _log.warning(
-        "slice.notice",
-        kind=first.kind,
-        namespace=first.namespace,
-        name=first.name,
-        reason=notice.reason,
-        message=notice.message,
-    )
-
-
 def _describe(state: PoolState | None) -> dict[str, object]:
     if state is None:
         return {}
@@ -339,10 +334,10 @@ def _describe(state: PoolState | None) -> dict[str, object]:
         "nodes": f"{state.ready_nodes}/{state.nodes}",
         "chips": state.chips,
     }
-    if state.workload_name:
-        of_jobset = state.workload_kind is WorkloadKind.JOBSET
+    if state.named.name:
+        of_jobset = state.named.kind is WorkloadKind.JOBSET
         name, group = ("jobset", "job") if of_jobset else ("workload", "group")
-        described |= {"namespace": state.namespace, name: state.workload_name, group: state.group_name}
+        described |= {"namespace": state.named.namespace, name: state.named.name, group: state.group_name}
     if state.note:
         described["note"] = state.note
     return described

@@ -83,7 +83,7 @@ def use_of(supply: Supply, state: PoolState, prices: Prices) -> PoolUse | None:
         return None
     accelerator, machine = known
     capacity, use = supply.pool.capacity, _USE.get(state.phase, Use.STARTING)
-    account = Account(state.namespace or OTHERS, accelerator.label, capacity.value, use.value)
+    account = Account(state.named.namespace or OTHERS, accelerator.label, capacity.value, use.value)
     return PoolUse(account, machine.chips * len(supply.nodes), prices.of(accelerator.label, capacity))
 
 

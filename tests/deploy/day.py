@@ -17,8 +17,7 @@ from provisioner.kube.quantities import format_time
 from provisioner.model.capacity import FailureKind, PoolName, PoolStatus
 from provisioner.settings import parse_prices
 from provisioner.slices.metrics import Metrics
-from provisioner.slices.suppliers.gke.decorators import RetryingGke
-from provisioner.slices.suppliers.gke.protocol import Gke
+from provisioner.slices.suppliers.gke.supplier import Calls
 from tests.support.controller import NAMESPACE, World, jobset_path
 
 SCRAPE_SECONDS = 120
@@ -81,9 +80,9 @@ class Day(World):
         self._agenda: dict[int, list[Callable[[], None]]] = defaultdict(list)
         self._stuck_creates = False
 
-    def client(self) -> Gke:
-        """Return GKE, its calls measured."""
-        return RetryingGke(self.gke, self.metrics, monotonic=self.clock)
+    def calls_to_gke(self) -> Calls:
+        """Measure the calls to GKE."""
+        return Calls(observe=self.metrics.observe_gke_call, monotonic=self.clock)
 
     def at(self, minute: float, *things: Callable[[], None]) -> None:
         """Let things happen at a minute of the day."""

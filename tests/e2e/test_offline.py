@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,9 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "all-or-nothing" / "jobset.ya
 _UNKNOWN = {"controller-uid", "batch.kubernetes.io/controller-uid", "jobset.sigs.k8s.io/priority"}
 
 
-def marks(pod: dict[str, Any], part: str) -> dict[str, str]:
-    """Return labels or annotations of a pod without what nobody can know."""
-    return {key: value for key, value in pod["metadata"][part].items() if key not in _UNKNOWN}
+def _known(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return labels without what nobody can know."""
+    return {key: value for key, value in labels.items() if key not in _UNKNOWN}
 
 
 def test_leader_pods_are_as_the_controllers_make_them(alone: Ground) -> None:
@@ -42,7 +43,7 @@ def test_leader_pods_are_as_the_controllers_make_them(alone: Ground) -> None:
         return {
             each["metadata"]["labels"][constants.JOB_NAME]: each
             for each in pods
-            if marks(each, "labels").get(index) == "0"
+            if each["metadata"]["labels"].get(index) == "0"
         }
 
     alone.wait(lambda: len(leaders()) == 3, "all leader pods exist")
@@ -51,20 +52,18 @@ def test_leader_pods_are_as_the_controllers_make_them(alone: Ground) -> None:
     raw["metadata"]["uid"] = uid
     templates = templates_of(WorkloadKind.JOBSET, raw)
     made = [pod for each in templates for pod in leaders_of(WorkloadKind.JOBSET, raw, each, datetime.now(UTC))]
-    assert {each["metadata"]["labels"][constants.JOB_NAME] for each in made} == set(real)
+    assert {each.group_name for each in made} == set(real)
     for ours in made:
-        theirs = real[ours["metadata"]["labels"][constants.JOB_NAME]]
-        assert marks(ours, "labels") == marks(theirs, "labels")
-        assert marks(ours, "annotations") == marks(theirs, "annotations")
-        read, wanted = parse_pod(ours), parse_pod(theirs)
-        assert read is not None
-        assert wanted is not None
-        assert (read.workload_uid, read.group_key, read.completion_index) == (uid, wanted.group_key, 0)
-        asked, given = read.requirements, wanted.requirements
-        assert (asked.chips, asked.node_selector, asked.affinity_terms) == (
+        theirs = parse_pod(real[ours.group_name])
+        assert theirs is not None
+        asked, given = ours.requirements, theirs.requirements
+        assert _known(asked.labels) == _known(given.labels)
+        assert (ours.workload_uid, ours.group_key, ours.completion_index) == (uid, theirs.group_key, 0)
+        assert (asked.chips, asked.node_selector, asked.affinity_terms, asked.annotations) == (
             given.chips,
             given.node_selector,
             given.affinity_terms,
+            given.annotations,
         )
         # Kubernetes adds what it tolerates of nodes that are not ready.
         assert set(asked.tolerations) <= set(given.tolerations)

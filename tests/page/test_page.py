@@ -13,8 +13,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
 
 from provisioner.model.capacity import FailureKind
+from provisioner.slices.planning.plan import LimitUse
 from provisioner.slices.view.timeline import Track
-from provisioner.slices.view.types import AlertView, BackoffView, LimitView, NoticeView, State
+from provisioner.slices.view.types import AlertView, BackoffView, NoticeView, State
 from tests.support.board import make_board
 from tests.support.clock import NOW, FakeClock
 from tests.support.models import make_jobset
@@ -402,8 +403,8 @@ def test_capacity_shows_chips_limits_operations_and_back_off(browser: Chrome, bo
         NO_CAPACITY,
         chips={**NO_CAPACITY.chips, "waiting": 16, "creating": 8, "joining": 8, "running": 64, "idle": 4},
         limits=(
-            LimitView(name="MAX_CHIPS", scope="all", used=84, most=100),
-            LimitView(name="MAX_CHIPS_PER_NAMESPACE", scope="*", used=16, most=16),
+            LimitUse(name="MAX_CHIPS", scope="all", used=84, most=100),
+            LimitUse(name="MAX_CHIPS_PER_NAMESPACE", scope="*", used=16, most=16),
         ),
         backoffs=(backoff,),
         operations=7,

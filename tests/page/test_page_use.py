@@ -13,7 +13,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
-from provisioner.slices.view.types import AlertView, BackoffView, LimitView, NoticeView, State
+from provisioner.slices.planning.plan import LimitUse
+from provisioner.slices.view.types import AlertView, BackoffView, NoticeView, State
 from tests.support.clock import NOW
 from tests.support.page import (
     NO_CAPACITY,
@@ -119,7 +120,7 @@ def test_names_are_shown_and_not_run(browser: Chrome, board: HandMadeBoard, url:
     waits = a_slice(workload, 0, State.WAITING, group=bad, reason=bad, accelerator=bad, notices=(notice,))
     runs = a_slice(workload, 1, pool=bad, machine_type=bad, topology=bad)
     pool = a_pool(runs, name=bad, zone=bad, reservation=bad, capacity=bad, unready_nodes=(bad,))
-    limits = (LimitView(name=bad, scope=bad, used=1, most=2),)
+    limits = (LimitUse(name=bad, scope=bad, used=1, most=2),)
     shown = a_view(
         [workload],
         [waits, runs],
@@ -200,7 +201,7 @@ def _long() -> dict[str, Any]:
         capacity="c" * 200, zone="z" * 30, machine_type="m" * 40, shape="s" * 40, terms="t" * 200, kind="stockout",
         message="m" * 1000, failures=3, since=NOW, until=NOW + timedelta(hours=3),
     )  # fmt: skip
-    limit = LimitView(name="MAX_CHIPS_PER_NAMESPACE", scope="n" * 63, used=123456, most=1234567)
+    limit = LimitUse(name="MAX_CHIPS_PER_NAMESPACE", scope="n" * 63, used=123456, most=1234567)
     capacity = replace(
         NO_CAPACITY,
         chips=dict.fromkeys(NO_CAPACITY.chips, 100000),

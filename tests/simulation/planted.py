@@ -33,7 +33,6 @@ from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, Wo
 from provisioner.runtime.clock import FollowedClock
 from provisioner.slices import act
 from provisioner.slices.demand import SliceId
-from provisioner.slices.demand.names import pool_name
 from provisioner.slices.gate import Gate
 from provisioner.slices.planning import decide, ownership
 from provisioner.slices.planning import round as rounds
@@ -42,7 +41,7 @@ from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.launch.specification import Specification
 from provisioner.slices.planning.match import assignment
 from provisioner.slices.planning.memory import answers, backoff
-from provisioner.slices.planning.ownership import Ownership
+from provisioner.slices.planning.ownership import Ownership, pool_name
 from provisioner.slices.planning.retire import unneeded
 from provisioner.slices.planning.round import Supply
 from provisioner.slices.report import Reporter

@@ -29,9 +29,8 @@ from provisioner.slices.observe import PoolList, make_watches
 from provisioner.slices.planning.plan import Plan
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke.client import GkeClient
-from provisioner.slices.suppliers.gke.decorators import RetryingGke
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
-from provisioner.slices.suppliers.gke.supplier import GkeSupplier
+from provisioner.slices.suppliers.gke.supplier import Calls, GkeSupplier
 from tests.simulation.cloud import CLUSTER, Wire
 from tests.simulation.feeds import Feed
 from tests.support.board import make_board
@@ -100,7 +99,6 @@ class Process:
             endpoint="http://127.0.0.1:1",
         )
         client._session.mount("http://", Wire(simulation.cloud, self, simulation.calls, simulation.checker))
-        gke = RetryingGke(client, sleep=self.travel, rng=self.stage.rng)
         metrics = simulation.metrics
         self.elector = (
             kube.LeaseElector(
@@ -118,7 +116,7 @@ class Process:
         )
         elector = self.elector
         clock = FollowedClock(self.now, self._monotonic)
-        supplier = GkeSupplier(gke=gke, clock=clock)
+        supplier = GkeSupplier(gke=client, clock=clock, calls=Calls(sleep=self.travel, rng=self.stage.rng))
         self.actor = _Actor(
             supplier=supplier,
             api=api,
@@ -148,7 +146,9 @@ class Process:
             settings=settings,
             watches=watches,
             pools=PoolList(supplier=supplier, clock=clock),
-            identity=ClusterProof(gke=gke, api=api, trusted_ca_pem=ca_pem, assume=False, clock=clock),
+            identity=ClusterProof(
+                get_cluster=supplier.get_cluster, api=api, trusted_ca_pem=ca_pem, assume=False, clock=clock
+            ),
             actor=self.actor,
             reporter=Reporter(
                 recorder=_Recorder(self),

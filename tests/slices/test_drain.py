@@ -49,7 +49,11 @@ class Person:
             api=world.kube,
             supplier=GkeSupplier(gke=world.gke, clock=world.time),
             identity=ClusterProof(
-                gke=world.gke, api=world.kube, trusted_ca_pem=self.certificate, assume=False, clock=world.time
+                get_cluster=world.gke.get_cluster,
+                api=world.kube,
+                trusted_ca_pem=self.certificate,
+                assume=False,
+                clock=world.time,
             ),
             now=world.time,
         )

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.slices.journal import MOST_ENTRIES, Journal
+from provisioner.slices.board import MOST_ENTRIES, Journal
 from tests.support.clock import NOW
 
 

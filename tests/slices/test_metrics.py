@@ -10,7 +10,6 @@ import pytest
 from provisioner.model.capacity import FailureKind
 from provisioner.slices.metrics import CHIP_STATES, PREFIX, Metrics
 from provisioner.slices.planning.plan import DeleteReason
-from provisioner.slices.suppliers.gke.decorators import CallMetrics
 from provisioner.slices.usage import Account
 
 P = "tpu_provisioner_"
@@ -110,8 +109,7 @@ def test_setter(call: Callable[[Metrics], None], name: str, labels: dict[str, st
 def test_success_is_no_error() -> None:
     """A call that succeeded leaves the errors alone."""
     metrics = Metrics(version="1")
-    reported: CallMetrics = metrics
-    reported.observe_gke_call("get_cluster", seconds=0.1, error_kind=None)
+    metrics.observe_gke_call("get_cluster", seconds=0.1, error_kind=None)
     assert b"gke_request_errors_total{" not in metrics.exposition()
 
 

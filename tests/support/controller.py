@@ -17,6 +17,7 @@ from provisioner.model.capacity import CapacityKind, NodePool, PoolName, PoolSta
 from provisioner.model.workloads import ObjectRef, WorkloadKind
 from provisioner.runtime.clock import FollowedClock
 from provisioner.slices.act import Actor, RejectedChanges
+from provisioner.slices.app import Chosen
 from provisioner.slices.gate import Gate
 from provisioner.slices.hints import HintsStore
 from provisioner.slices.loop import Loop
@@ -25,10 +26,9 @@ from provisioner.slices.metrics import Metrics
 from provisioner.slices.observe import PoolList, Watches
 from provisioner.slices.planning.plan import Delete, DeleteReason
 from provisioner.slices.report import Reporter
-from provisioner.slices.suppliers.choice import Chosen
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
-from provisioner.slices.suppliers.gke.protocol import Cluster, Gke
-from provisioner.slices.suppliers.gke.supplier import GkeSupplier
+from provisioner.slices.suppliers.gke.protocol import Cluster
+from provisioner.slices.suppliers.gke.supplier import Calls, GkeSupplier
 from provisioner.workloads import JOBSET
 from provisioner.workloads.jobset import parse_jobset
 from provisioner.workloads.pods import parse_pod
@@ -179,13 +179,15 @@ class World:
     def choose(self, ca_pem: bytes | None) -> Chosen:
         """Return who supplies the pools."""
         return Chosen(
-            supplier=GkeSupplier(gke=self.client(), clock=self.time),
-            identity=ClusterProof(gke=self.gke, api=self.kube, trusted_ca_pem=ca_pem, assume=False, clock=self.time),
+            supplier=GkeSupplier(gke=self.gke, clock=self.time, calls=self.calls_to_gke()),
+            identity=ClusterProof(
+                get_cluster=self.gke.get_cluster, api=self.kube, trusted_ca_pem=ca_pem, assume=False, clock=self.time
+            ),
         )
 
-    def client(self) -> Gke:
-        """Return GKE as the controller reaches it."""
-        return self.gke
+    def calls_to_gke(self) -> Calls:
+        """Return how GKE is called."""
+        return Calls(tries=1)
 
     def round(self, *, after_seconds: float = 0.0) -> float:
         """Let time pass, do one round, and wait until all that it submitted is answered."""
@@ -325,7 +327,6 @@ def a_delete(pool: str = "train-pool", reason: DeleteReason = DeleteReason.WORKL
         "namespace": NAMESPACE,
         "workload_name": "train",
         "workload_uid": "uid-of-train",
-        "slice_id": None,
         "workload": None,
         "node": None,
     }

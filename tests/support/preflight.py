@@ -15,6 +15,7 @@ from provisioner.slices.preflight import Finding
 from provisioner.slices.preflight.in_google import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Cluster, Inspector, Reservation
+from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB
 from tests.support.controller import CERTIFICATE
 from tests.support.gke import FakeGke, failure
@@ -98,7 +99,7 @@ class World:
             api=self.kube,
             server="https://kube.example.com",
             trusted_ca_pem=self.ca_pem,
-            gke=self.gke,
+            gke=GkeSupplier(gke=self.gke, clock=lambda: NOW),
             inspector=self.inspector,
             now=lambda: NOW,
         )

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 from provisioner import constants, tpu
 from provisioner.kube import fields, podspec
 from provisioner.model.workloads import WorkloadKind
-from provisioner.slices.offline.documents import Document, Path, value_at
+from provisioner.slices.offline.documents import Document, Finding, Path, Severity, value_at
 from provisioner.slices.offline.expand import Template, templates_of
-from provisioner.slices.offline.findings import Finding, Severity
 from provisioner.slices.offline.places import path_of
 from provisioner.slices.offline.reading import title, unread_keys
 
@@ -43,7 +42,9 @@ def shape_problems(document: Document, kind: str, namespace: str) -> Iterator[Fi
     name = fields.text(metadata.get("name")) or f"{fields.text(metadata.get('generateName'))}xxxxx"
     subject = title(kind, {"namespace": namespace, "name": name})
     for pods in _pods_of(document.raw, kind):
-        if is_left_alone(metadata) or is_left_alone(_metadata_at(document.raw, pods.template.path)):
+        if is_left_alone(metadata) or is_left_alone(
+            fields.mapping(value_at(document.raw, (*pods.template.path, "metadata")))
+        ):
             continue
         impossible = True
         try:
@@ -101,10 +102,6 @@ def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
 
 def _template(*, path: Path, pods_path: Path) -> Template:
     return Template(place=0, name="", replicas=1, pods=1, path=path, pods_path=pods_path, replicas_path=pods_path)
-
-
-def _metadata_at(raw: dict[str, Any], template: Path) -> dict[str, Any]:
-    return fields.mapping(value_at(raw, (*template, "metadata")))
 
 
 def is_left_alone(metadata: Mapping[str, Any]) -> bool:

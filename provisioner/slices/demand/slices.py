@@ -11,8 +11,8 @@ What annotations ask for beside the shape of a slice, read once: those of the po
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache
 from types import MappingProxyType
@@ -25,7 +25,6 @@ from provisioner.model.choices import CapacityChoice
 from provisioner.model.workloads import (
     GroupKey,
     Pod,
-    PodGroup,
     Requirements,
     Toleration,
     Workload,
@@ -64,11 +63,7 @@ class Wishes:
     all_or_nothing: bool | None = None
     max_run_seconds: float | None = None
     #: By annotation: why it cannot be read, in words.
-    problems: tuple[tuple[str, str], ...] = ()
-
-    def problem_of(self, key: str) -> str:
-        """Say why an annotation cannot be read, empty where it can."""
-        return next((words for each, words in self.problems if each == key), "")
+    problems: Mapping[str, str] = field(default_factory=dict)
 
 
 _NONE = Wishes()
@@ -106,7 +101,7 @@ def _read(texts: tuple[str, ...]) -> Wishes:
         all_or_nothing=read(constants.ALL_OR_NOTHING, go_bool),
         max_run_seconds=read(constants.MAX_RUN_DURATION, go_duration_seconds),
     )
-    return replace(wishes, problems=tuple(problems.items()))
+    return replace(wishes, problems=problems)
 
 
 # A tuple: it is the key of most maps, and hashed tens of thousands of times in one decision.
@@ -276,7 +271,7 @@ def rejected(workloads: Workloads, policy: ServingPolicy) -> list[Workload]:
         for workload in workloads.by_uid.values()
         if workload.problem
         and _alive(workload)
-        and any(policy.serves(workload, group.template) for group in _with_chips(workload))
+        and any(policy.serves(workload, group.template) for group in workload.groups if group.template.chips > 0)
     ]
 
 
@@ -285,10 +280,6 @@ def left_to_slices(workloads: Workloads, policy: ServingPolicy) -> list[Workload
     return [
         workload for workload in workloads.by_uid.values() if _alive(workload) and policy.leaves_to_slices(workload)
     ]
-
-
-def _with_chips(workload: Workload) -> Iterator[PodGroup]:
-    return (group for group in workload.groups if group.template.chips > 0)
 
 
 def slice_id_of(pod: Pod, workloads: Workloads) -> SliceId | None:

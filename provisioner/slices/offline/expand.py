@@ -1,8 +1,8 @@
-"""The pods that the controllers of a workload would make: as the API server would show them, unschedulable.
+"""The pods that the controllers of a workload would make, as they are read: unschedulable.
 
 Only the first pod of each group is made, which leads it where pods have an index: the decision goes by these. JobSet
 0.11, LeaderWorkerSet 0.9 and Kubernetes' own controllers are followed in what is read of pods: names, labels,
-annotations, owner references, selectors and tolerations.
+annotations, selectors and tolerations.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ from typing import Any, NamedTuple
 from provisioner import constants
 from provisioner.kube import fields, podspec
 from provisioner.model import bounds
-from provisioner.model.workloads import WorkloadKind, group_key
-from provisioner.slices.offline.documents import Path
-from provisioner.workloads.job import JOB
+from provisioner.model.workloads import Pod, WorkloadKind, group_key
+from provisioner.slices.offline.documents import Path, value_at
 from provisioner.workloads.jobset import replicated_jobs_of
-from provisioner.workloads.owners import STATEFUL_SET
 
 Json = dict[str, Any]
 
-_EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
-_BY_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
-_PLACEMENT = (_EXCLUSIVE, _BY_SELECTOR)
+_JOBSET = "alpha.jobset.sigs.k8s.io/"
+_EXCLUSIVE = f"{_JOBSET}exclusive-topology"
+_PLACEMENT = (_EXCLUSIVE, f"{_JOBSET}node-selector")
 _INDEXED = "Indexed"
 _RESOURCES = (constants.TPU_RESOURCE, "cpu", "memory")
 #: What the scheduler says where there is no node at all.
@@ -121,92 +119,107 @@ def _pods_of_job(spec: Json) -> int:
     return min(parallelism, fields.count(spec.get("completions"), default=parallelism))
 
 
+class _Group(NamedTuple):
+    """A group of pods, and what its controllers add to the template of its first pod."""
+
+    name: str
+    #: Of the first pod.
+    pod: str
+    labels: Json
+    annotations: Json
+    workload_uid: str = ""
+    #: Of the pods, where each group says it itself.
+    size: int = 0
+    #: The value of the selector by which JobSet places jobs on nodes that somebody labelled beforehand; empty for none.
+    pinned: str = ""
+
+
 def leaders_of(
     kind: WorkloadKind, raw: Json, template: Template, now: datetime, numbers: Iterable[int] | None = None
-) -> Iterator[Json]:
-    """Yield the first pod of each group of a template, or of those with some numbers; none where there are no pods."""
+) -> Iterator[Pod]:
+    """Yield the first pod of each group of a template that requests chips, or of those with some numbers."""
     if template.pods == 0:
         return
-    numbers = range(template.replicas) if numbers is None else numbers
-    if kind is WorkloadKind.LEADER_WORKER_SET:
-        pods = fields.mapping(fields.mapping(raw.get("spec")).get("leaderWorkerTemplate"))
-        pod_template = _what_is_read(fields.mapping(pods.get(str(template.path[-1]))))
-        for number in numbers:
-            yield _leader_of_group(raw, pod_template, number, now)
-    elif kind is WorkloadKind.JOB:
-        metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
-        marked = _indexed(_what_is_read(fields.mapping(spec.get("template"))), template)
-        yield _pod_of_job(metadata, marked, fields.name(metadata.get("name")), fields.name(metadata.get("uid")), now)
-    else:
-        yield from _leaders_of_jobset(raw, template, now, numbers)
-
-
-def _leaders_of_jobset(raw: Json, template: Template, now: datetime, numbers: Iterable[int]) -> Iterator[Json]:
-    metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
-    entries = fields.mappings(spec.get("replicatedJobs"))
-    entry = entries[template.place]
-    job_template = fields.mapping(entry.get("template"))
-    job_spec = fields.mapping(job_template.get("spec"))
-    pod_template = _indexed(_what_is_read(fields.mapping(job_spec.get("template"))), template)
-    own = fields.mapping(metadata.get("annotations"))
-    of_job = fields.mapping(fields.mapping(job_template.get("metadata")).get("annotations"))
-    exclusive = {key: each[key] for each in (own, of_job) if _EXCLUSIVE in each for key in _PLACEMENT if key in each}
-    job = replicated_jobs_of(raw)[template.place]
-    for number in numbers:
-        job_name, marks = job.child(number), job.marks(number)
-        marked = _with_marks(pod_template, labels=marks, annotations={**marks, **exclusive})
-        if _EXCLUSIVE in exclusive and _BY_SELECTOR in exclusive:
-            marked = _pinned(marked, f"{job.namespace}_{job_name}")
-        yield _pod_of_job(metadata, marked, job_name, f"uid-of-{job_name}", now)
-
-
-def _pinned(template: Json, job: str) -> Json:
-    """Add the selector by which JobSet places jobs on nodes that somebody labelled beforehand."""
-    spec = fields.mapping(template.get("spec"))
-    selector = {**fields.mapping(spec.get("nodeSelector")), "alpha.jobset.sigs.k8s.io/namespaced-job": job}
-    toleration = {"key": "alpha.jobset.sigs.k8s.io/no-schedule", "operator": "Exists", "effect": "NoSchedule"}
-    tolerations = [*fields.sequence(spec.get("tolerations")), toleration]
-    return {**template, "spec": {**spec, "nodeSelector": selector, "tolerations": tolerations}}
-
-
-def _indexed(pod_template: Json, template: Template) -> Json:
-    """Add the index of the first pod, where the pods of a template have one."""
-    index = {constants.COMPLETION_INDEX: "0"}
-    return _with_marks(pod_template, labels=index, annotations=index) if template.indexed else pod_template
-
-
-def _pod_of_job(owner: Json, template: Json, job_name: str, job_uid: str, now: datetime) -> Json:
-    """Return the first pod of a Job, as the Job controller makes it."""
-    labels = {
-        "batch.kubernetes.io/controller-uid": job_uid,
-        constants.JOB_NAME: job_name,
-        "controller-uid": job_uid,
-        "job-name": job_name,
-    }
-    marked = _with_marks(template, labels=labels, annotations={})
-    return _pod(marked, owner, f"{job_name}-0-xxxxx", (*JOB, job_name, job_uid), now)
-
-
-def _leader_of_group(raw: Json, template: Json, number: int, now: datetime) -> Json:
-    """Return the leader pod of a group, as the controllers of LeaderWorkerSets and StatefulSets make it."""
-    metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
+    metadata = fields.mapping(raw.get("metadata"))
     name, namespace = fields.name(metadata.get("name")), fields.name(metadata.get("namespace"))
-    pods = fields.mapping(spec.get("leaderWorkerTemplate"))
-    own = fields.mapping(metadata.get("annotations"))
-    leader = f"{name}-{number}"
-    labels = {
-        constants.LWS_NAME: name,
-        constants.LWS_WORKER_INDEX: "0",
-        constants.LWS_GROUP_INDEX: str(number),
-        constants.LWS_GROUP_KEY: group_key(namespace, leader),
-        constants.POD_INDEX: str(number),
-        constants.STATEFUL_SET_POD_NAME: leader,
+    read = _what_is_read(fields.mapping(value_at(raw, template.path)))
+    index = {constants.COMPLETION_INDEX: "0"} if template.indexed and kind is not WorkloadKind.LEADER_WORKER_SET else {}
+    for group in _groups(kind, raw, template, range(template.replicas) if numbers is None else numbers):
+        spec, marks = read["spec"], read["metadata"]
+        if group.pinned:
+            selector = {**fields.mapping(spec.get("nodeSelector")), f"{_JOBSET}namespaced-job": group.pinned}
+            toleration = {"key": f"{_JOBSET}no-schedule", "operator": "Exists", "effect": "NoSchedule"}
+            tolerations = [*fields.sequence(spec.get("tolerations")), toleration]
+            spec = {**spec, "nodeSelector": selector, "tolerations": tolerations}
+        spec = {**spec, "tolerations": [*fields.sequence(spec.get("tolerations")), _CHIP_TOLERATION]}
+        marked = {
+            "labels": {**fields.mapping(marks.get("labels")), **index, **group.labels},
+            "annotations": {**marks["annotations"], **index, **group.annotations},
+        }
+        requirements = podspec.requirements(f"pod {namespace}/{group.pod}", spec, marked)
+        if requirements.chips:
+            yield Pod(
+                kind=kind,
+                namespace=namespace,
+                name=group.pod,
+                uid=f"uid-of-{metadata.get('uid')}-{group.pod}",
+                workload_name=name,
+                workload_uid=group.workload_uid,
+                group_name=group.name,
+                group_key=group_key(namespace, group.name),
+                completion_index=0 if template.indexed else None,
+                group_size=group.size,
+                requirements=requirements,
+                created_at=now,
+                unschedulable_since=now,
+                unschedulable_message=_NO_NODES,
+            )
+
+
+def _groups(kind: WorkloadKind, raw: Json, template: Template, numbers: Iterable[int]) -> Iterator[_Group]:
+    metadata = fields.mapping(raw.get("metadata"))
+    own, name, uid = fields.mapping(metadata.get("annotations")), fields.name(metadata.get("name")), metadata.get("uid")
+    if kind is WorkloadKind.JOB:
+        yield _Group(name, f"{name}-0-xxxxx", _labels_of_job(name, str(uid)), {}, str(uid))
+        return
+    if kind is WorkloadKind.LEADER_WORKER_SET:
+        namespace = fields.name(metadata.get("namespace"))
+        size = fields.count(value_at(raw, ("spec", "leaderWorkerTemplate", "size")), default=1)
+        placed = {key: own[key] for key in (constants.LWS_EXCLUSIVE_TOPOLOGY,) if key in own}
+        for number in numbers:
+            leader = f"{name}-{number}"
+            labels = {
+                constants.LWS_NAME: name,
+                constants.LWS_WORKER_INDEX: "0",
+                constants.LWS_GROUP_INDEX: str(number),
+                constants.LWS_GROUP_KEY: group_key(namespace, leader),
+                constants.POD_INDEX: str(number),
+                constants.STATEFUL_SET_POD_NAME: leader,
+            }
+            yield _Group(leader, leader, labels, {constants.LWS_SIZE: str(size), **placed}, size=size)
+        return
+    job = replicated_jobs_of(raw)[template.place]
+    of_job = fields.mapping(value_at(raw, (*template.path[:3], "template", "metadata", "annotations")))
+    exclusive = {key: each[key] for each in (own, of_job) if _EXCLUSIVE in each for key in _PLACEMENT if key in each}
+    for number in numbers:
+        child, marks = job.child(number), job.marks(number)
+        yield _Group(
+            child,
+            f"{child}-0-xxxxx",
+            {**marks, **_labels_of_job(child, f"uid-of-{child}")},
+            {**marks, **exclusive},
+            job.jobset_uid,
+            pinned=f"{job.namespace}_{child}" if exclusive.keys() == set(_PLACEMENT) else "",
+        )
+
+
+def _labels_of_job(name: str, uid: str) -> Json:
+    return {
+        "batch.kubernetes.io/controller-uid": uid,
+        constants.JOB_NAME: name,
+        "controller-uid": uid,
+        "job-name": name,
     }
-    annotations = {constants.LWS_SIZE: str(fields.count(pods.get("size"), default=1))}
-    if constants.LWS_EXCLUSIVE_TOPOLOGY in own:
-        annotations[constants.LWS_EXCLUSIVE_TOPOLOGY] = own[constants.LWS_EXCLUSIVE_TOPOLOGY]
-    marked = _with_marks(template, labels=labels, annotations=annotations)
-    return _pod(marked, metadata, leader, (*STATEFUL_SET, name, f"uid-of-statefulset-{name}"), now)
 
 
 def _what_is_read(template: Json) -> Json:
@@ -226,44 +239,4 @@ def _what_is_read(template: Json) -> Json:
             **{key: spec[key] for key in ("nodeSelector", "tolerations", "affinity") if key in spec},
             "containers": [{"resources": {"requests": asked}}],
         },
-    }
-
-
-def _with_marks(template: Json, *, labels: Json, annotations: Json) -> Json:
-    metadata = fields.mapping(template.get("metadata"))
-    marked = {
-        **metadata,
-        "labels": {**fields.mapping(metadata.get("labels")), **labels},
-        "annotations": {**fields.mapping(metadata.get("annotations")), **annotations},
-    }
-    return {**template, "metadata": marked}
-
-
-def _pod(template: Json, workload: Json, name: str, owner: tuple[str, str, str, str], now: datetime) -> Json:
-    """Return a pod of a template, which the scheduler finds no node for."""
-    spec = fields.mapping(template.get("spec"))
-    api_version, kind, owner_name, uid = owner
-    moment = now.isoformat()
-    condition = {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": "Unschedulable",
-        "message": _NO_NODES,
-        "lastTransitionTime": moment,
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            **fields.mapping(template.get("metadata")),
-            "name": name,
-            "namespace": workload.get("namespace"),
-            "uid": f"uid-of-{workload.get('uid')}-{name}",
-            "creationTimestamp": moment,
-            "ownerReferences": [
-                {"apiVersion": api_version, "kind": kind, "name": owner_name, "uid": uid, "controller": True}
-            ],
-        },
-        "spec": {**spec, "tolerations": [*fields.sequence(spec.get("tolerations")), _CHIP_TOLERATION]},
-        "status": {"phase": "Pending", "conditions": [condition]},
     }

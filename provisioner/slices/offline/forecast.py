@@ -17,16 +17,16 @@ from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Requirements, Workload, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, allowlists
-from provisioner.slices.demand.names import pool_name
-from provisioner.slices.offline.documents import Document, Path
+from provisioner.slices.demand.slices import all_slices
+from provisioner.slices.offline.documents import Document, Finding, Path, Severity
 from provisioner.slices.offline.expand import Template, is_made_up
-from provisioner.slices.offline.findings import Finding, Severity
 from provisioner.slices.offline.places import path_of
 from provisioner.slices.offline.reading import MOMENT, Reading, Subject, read_document, title_of
 from provisioner.slices.planning import notices
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.launch.specification import Candidates
 from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.ownership import pool_name
 from provisioner.slices.planning.plan import Notice, Plan
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 
@@ -132,10 +132,7 @@ def _decide(
     # As many threads as it takes: which creates come first is no question here.
     settings = replace(reading.settings, concurrency=1 + len(snapshot.pods))
     plan = decide(snapshot, Memory(), settings, rules, MOMENT)
-    slices: dict[SliceId, Slice] = {}
-    for found in plan.derived.found.values() if plan.derived is not None else ():
-        slices.update(found.slices)
-    return plan, slices
+    return plan, all_slices(plan.derived.found) if plan.derived is not None else {}
 
 
 def shown_name(name: str) -> str:
@@ -217,34 +214,34 @@ class _Verdicts:
             uid = WorkloadUid(notice.objects[-1].uid)
             if slice_ is None:
                 rejected.add(uid)
-                self._say(self.subjects[uid], notice.message, reason=notice.reason)
+                self._say(self.subjects[uid].workload, notice.message, reason=notice.reason)
                 continue
             told.add(slice_.id)
             if slice_.id in created:
                 severity = Severity.WARNING if notice.warning else Severity.NOTE
-                self._say_of(slice_, notice.message, severity, reason=notice.reason)
+                self._say(slice_, notice.message, severity, reason=notice.reason)
             elif notice.reason == constants.INVALID_REQUEST:
                 self._say_all(slice_, notice)
             else:
-                self._say_of(slice_, notice.message, reason=notice.reason)
+                self._say(slice_, notice.message, reason=notice.reason)
         for slice_ in self.slices.values():
             if slice_.leader is not None and slice_.id not in created | told and slice_.workload.uid not in rejected:
-                self._say_of(slice_, *_why_not(slice_.workload, slice_.requirements, self.reading))
+                self._say(slice_, *_why_not(slice_.workload, slice_.requirements, self.reading))
         with_slices = {slice_id.workload_uid for slice_id in self.slices}
         for uid, subject in self.subjects.items():
             workload = subject.workload
             if workload.managed_by and subject.pods and uid not in with_slices:
                 manager = bounds.cut(workload.managed_by)
                 words = f"spec.managedBy is {manager}: another controller runs it, so that it gets no node pools here"
-                self._say(subject, words, Severity.NOTE)
+                self._say(workload, words, Severity.NOTE)
             elif workload.problem and uid not in rejected:
                 # No Event says so, for it is not served for other reasons as well.
                 asked = next((group.template for group in workload.groups if group.template.chips > 0), None)
                 message, severity = _why_not(workload, asked, self.reading) if asked else ("", Severity.NOTE)
                 if message:
-                    self._say(subject, message, severity)
+                    self._say(workload, message, severity)
                 if severity.refused:
-                    self._say(subject, notices.too_large(workload).message)
+                    self._say(workload, notices.too_large(workload).message)
 
     def _say_all(self, slice_: Slice, first: Notice) -> None:
         """Say what is wrong with the slices of a template; the decision tells the first thing, of each slice."""
@@ -253,45 +250,33 @@ class _Verdicts:
         self._searched.add(key)
         told = next((each for each in found if first.message.endswith(f": {each}")), "")
         impossible = found.pop(told, False)
-        self._say_of(slice_, first.message, reason=first.reason, impossible=impossible)
+        self._say(slice_, first.message, reason=first.reason, impossible=impossible)
         for problem, each in found.items():
-            self._say_of(slice_, f"{_NO_POOL}{problem}", reason=first.reason, impossible=each)
-
-    def _say_of(
-        self,
-        slice_: Slice,
-        message: str,
-        severity: Severity = Severity.ERROR,
-        *,
-        reason: str = "",
-        impossible: bool = False,
-    ) -> None:
-        uid = slice_.workload.uid
-        if is_made_up(uid):
-            name = pool_name(slice_.workload.name, slice_.id, 0)
-            message = message.replace(name, shown_name(name))
-        self._say(self.subjects[uid], message, severity, slice_=slice_, reason=reason, impossible=impossible)
+            self._say(slice_, f"{_NO_POOL}{problem}", reason=first.reason, impossible=each)
 
     def _say(
         self,
-        subject: Subject,
+        about: Slice | Workload,
         message: str,
         severity: Severity = Severity.ERROR,
         *,
-        slice_: Slice | None = None,
         reason: str = "",
         impossible: bool = False,
     ) -> None:
-        group = slice_.group_name if slice_ is not None else ""
+        group, workload = (about.group_name, about.workload) if isinstance(about, Slice) else ("", about)
+        subject = self.subjects[workload.uid]
+        if isinstance(about, Slice) and is_made_up(workload.uid):
+            name = pool_name(workload.name, about.id, 0)
+            message = message.replace(name, shown_name(name))
         template = template_of(subject, group) if group else _named(subject, message)
-        key = (subject.workload.uid, template, message.replace(group, "") if group else message)
+        key = (workload.uid, template, message.replace(group, "") if group else message)
         if key not in self._paths:
             self._paths[key] = path_of(message, subject.document.raw, template)
         self.reading.remarks.append(
             Finding(
                 document=subject.document,
                 path=self._paths[key],
-                subject=title_of(subject.workload),
+                subject=title_of(workload),
                 reason=reason,
                 message=message,
                 severity=severity,
@@ -307,11 +292,11 @@ def _problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[st
     All its annotations, its namespace, and the first thing that is wrong with the rest: what comes after that depends
     on how it is mended.
     """
-    found = {words: True for _, words in slice_.wishes.problems}
+    found = dict.fromkeys(slice_.wishes.problems.values(), True)
     namespace = allowlists.namespace_problem(slice_.workload.namespace, settings)
     if namespace:
         found[namespace] = False
-    rest = replace(slice_, wishes=replace(slice_.wishes, problems=()))
+    rest = replace(slice_, wishes=replace(slice_.wishes, problems={}))
     candidates = Candidates(replace(settings, allowed_namespaces=None), rules)
     of_choices: dict[str, bool] = {}
     try:

@@ -13,12 +13,10 @@ from provisioner.kube import fields
 from provisioner.model import bounds
 from provisioner.model.workloads import Pod, Workload, WorkloadKind, WorkloadUid
 from provisioner.settings import Settings
-from provisioner.slices.offline.documents import Document, Path, dotted, mappings_in
+from provisioner.slices.offline.documents import Document, Finding, Path, Severity, dotted, mappings_in
 from provisioner.slices.offline.expand import Template, leaders_of, made_up_uid, templates_of
-from provisioner.slices.offline.findings import Finding, Severity
 from provisioner.slices.offline.places import path_of
 from provisioner.workloads.owners import Owner, controller_of
-from provisioner.workloads.pods import parse_pod
 
 #: Nothing depends on it: all objects are equally old.
 MOMENT = datetime(2000, 1, 1, tzinfo=UTC)
@@ -206,7 +204,7 @@ def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[st
         )
         reading.remark(subject.document, (*template.pods_path[:-1], "completionMode"), named, message)
     reading.slices += len(found)
-    subject.pods += filter(None, map(parse_pod, found))
+    subject.pods += found
 
 
 def _numbers(replicas: int, most: int | None) -> Sequence[int]:

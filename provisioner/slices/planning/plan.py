@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import NamedTuple
 
 from provisioner import constants
 from provisioner.model.capacity import NodePoolRequest, OperationName, PoolName
-from provisioner.model.workloads import GroupKey, ObjectRef, Pod, Workload, WorkloadKind, WorkloadUid
+from provisioner.model.workloads import GroupKey, ObjectRef, Pod, Workload, WorkloadKind, WorkloadName, WorkloadUid
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.state import Memory, Phase
 from provisioner.slices.planning.round import Derived
@@ -58,7 +57,6 @@ class Delete:
     workload_name: str
     #: UID of the workload that the pool was made for; empty where it does not say.
     workload_uid: WorkloadUid
-    slice_id: SliceId | None
     #: For Events while the workload exists.
     workload: ObjectRef | None
     #: A node of the pool, for Events after that.
@@ -113,7 +111,6 @@ class Transition:
     """A pool changed its phase; what was passed in between is reported step by step."""
 
     pool: PoolName
-    slice_id: SliceId | None
     old: Phase | None
     new: Phase
     at: datetime
@@ -137,15 +134,16 @@ class Blocked:
     silent: bool = False
 
 
-class LimitUse(NamedTuple):
-    """One limit, and how much of it is used."""
+@dataclass(frozen=True, slots=True)
+class LimitUse:
+    """One limit of the settings, and how much of it is used."""
 
-    #: The setting's name.
-    limit: str
-    #: "all", a namespace or accelerator that the setting names, or "*": of all others the one that uses most.
+    #: The setting, such as MAX_CHIPS.
+    name: str
+    #: "all", the namespace or accelerator that the setting names, or "*": of all others the one that uses most.
     scope: str
-    most: int
     used: int
+    most: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,10 +158,8 @@ class PoolState:
     #: Of that slice.
     leader: Pod | None
     workload: Workload | None
-    #: Of that slice; where there is none, of the one that the pool was made for.
-    workload_kind: WorkloadKind
-    namespace: str
-    workload_name: str
+    #: The workload of that slice; where there is none, the one that the pool was made for. Likewise the group.
+    named: WorkloadName
     group_name: str
     machine_type: str
     topology: str

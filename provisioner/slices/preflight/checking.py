@@ -19,7 +19,8 @@ from provisioner.settings import Settings
 from provisioner.slices.preflight import in_google, in_kubernetes
 from provisioner.slices.preflight.finding import Finding, Status, failed, unknown
 from provisioner.slices.suppliers.gke.errors import GkeError
-from provisioner.slices.suppliers.gke.protocol import Cluster, Gke, Inspector
+from provisioner.slices.suppliers.gke.protocol import Cluster, Inspector
+from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from provisioner.workloads import kinds_served
 
 _log = structlog.get_logger(__name__)
@@ -50,7 +51,7 @@ class Subject:
     server: str
     trusted_ca_pem: bytes | None
     #: Both None where there are no credentials for GKE, likewise, or no GKE.
-    gke: Gke | None
+    gke: GkeSupplier | None
     inspector: Inspector | None
     now: Callable[[], datetime]
 
@@ -120,7 +121,7 @@ def _check_kubernetes(api: kube.Api, subject: Subject, one: _One) -> Iterator[Fi
         yield one(in_kubernetes.NODE_GROUPS, lambda: in_kubernetes.check_node_groups(api, namespace))
 
 
-def _check_cluster(gke: Gke, api: kube.Api | None, subject: Subject, one: _One) -> Iterator[Finding]:
+def _check_cluster(gke: GkeSupplier, api: kube.Api | None, subject: Subject, one: _One) -> Iterator[Finding]:
     """Read the cluster once, and judge it."""
     read: list[Cluster] = []
 

@@ -22,7 +22,8 @@ from provisioner.slices.suppliers.gke.identity_check import (
     channel_problem,
     prove,
 )
-from provisioner.slices.suppliers.gke.protocol import Cluster, Gke, Inspector, Reservation
+from provisioner.slices.suppliers.gke.protocol import Cluster, Inspector, Reservation
+from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 
 CLUSTER, IDENTITY, CHANNEL, AUTOPILOT = "cluster", "cluster identity", "release channel", "Autopilot"
 AUTO_PROVISIONING, WORKLOAD_IDENTITY = "node auto-provisioning", "Workload Identity"
@@ -110,9 +111,9 @@ def check_workload_identity(found: Cluster) -> Finding:
 # --- what may be done -------------------------------------------------------------------------------------------------
 
 
-def check_node_pools(gke: Gke) -> Finding:
+def check_node_pools(gke: GkeSupplier) -> Finding:
     """List the node pools as `run` does."""
-    pools = gke.list_node_pools()
+    pools = gke.list_pools()
     strange = sorted(pool.name for pool in pools if pool.status is PoolStatus.UNKNOWN)
     if strange:
         return warning(

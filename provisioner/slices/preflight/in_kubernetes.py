@@ -7,7 +7,7 @@ The rights that the provisioner uses in Kubernetes are listed once: the manifest
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 
 from provisioner import constants, kube
@@ -147,19 +147,13 @@ def check_kind(api: kube.Api, kind: Kind) -> Finding:
 
 def is_granted(api: Api, right: Right) -> bool:
     """Ask the API server whether we have a right; every authenticated user may ask. Raises ClusterError."""
-    asked = {
-        "verb": right.verb,
-        "group": right.group,
-        "resource": right.resource,
-        "namespace": right.namespace,
-        "name": right.name,
-    }
+    asked = {key: value for key, value in asdict(right).items() if value and key != "optional"}
     answer = api.post(
         ACCESS_REVIEWS,
         {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": {key: value for key, value in asked.items() if value}},
+            "spec": {"resourceAttributes": asked},
         },
     )
     status = answer.get("status")

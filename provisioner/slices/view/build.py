@@ -15,7 +15,7 @@ from provisioner.model import bounds
 from provisioner.model.capacity import Node
 from provisioner.model.choices import choice_of
 from provisioner.model.snapshot import Snapshot
-from provisioner.model.workloads import ObjectRef, Pod, Workload
+from provisioner.model.workloads import Pod, Workload
 from provisioner.settings import Settings
 from provisioner.settings.prices import Prices
 from provisioner.slices.demand import Slice, SliceId
@@ -27,8 +27,7 @@ from provisioner.slices.planning.plan import Notice, Plan, PoolState
 from provisioner.slices.planning.round import Derived, Supply
 from provisioner.slices.usage import cost_per_hour
 from provisioner.slices.view import reasons
-from provisioner.slices.view.ids import id_of_slice, workload_id, workload_of_pool
-from provisioner.slices.view.states import state_of
+from provisioner.slices.view.ids import id_of_slice, state_of, workload_id, workload_of_pool
 from provisioner.slices.view.types import (
     HOST_ABSENT,
     HOST_CHIPS_MISSING,
@@ -38,7 +37,6 @@ from provisioner.slices.view.types import (
     AlertView,
     BackoffView,
     CapacityView,
-    LimitView,
     NoticeView,
     PoolView,
     SliceView,
@@ -59,6 +57,8 @@ _BEST = (
     State.IDLE,
     State.DELETING,
 )
+#: By the UID of the object that they are on.
+_Notices = Mapping[str, tuple[NoticeView, ...]]
 _UNREADY_NODES = 10
 #: Of a text of others: twice what an Event may have.
 _MOST_CHARACTERS = 2048
@@ -78,9 +78,7 @@ def capacity_view(snapshot: Snapshot, plan: Plan, derived: Derived, settings: Se
         chips[state_of(pool).value] += pool.chips
     return CapacityView(
         chips=chips,
-        limits=tuple(
-            LimitView(name=each.limit, scope=each.scope, used=each.used, most=each.most) for each in plan.limits
-        ),
+        limits=plan.limits,
         backoffs=tuple(sorted(_backoffs(plan.memory, derived, now), key=lambda each: (each.until, each.capacity))),
         operations=len(operations_under_way(snapshot.pools, plan.memory)),
         operations_limit=plan.memory.operations.limit,
@@ -123,7 +121,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     """Put together what people see of one round."""
     derived = plan.derived or Derived()
     slices = all_slices(derived.found)
-    notices = _Notices.of(plan.notices)
+    notices = _by_object(plan.notices)
     round_ = _Round(
         slices=slices,
         notices=notices,
@@ -148,11 +146,10 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     for each in slice_views:
         chips[each.workload] += each.chips
     with_slices = {each.workload.uid for each in slices.values()}
-    told = notices.about
     workloads = [
         _workload_view(each, chips[workload_id(each.full_name)], notices, has_slices=uid in with_slices)
         for uid, each in snapshot.workloads.items()
-        if uid in with_slices or uid in told or any(group.template.chips for group in each.groups)
+        if uid in with_slices or uid in notices or any(group.template.chips for group in each.groups)
     ]
     return View(
         at=now,
@@ -164,26 +161,13 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     )
 
 
-class _Notices:
-    """Notices by the UID of the objects that they are on."""
-
-    def __init__(self) -> None:
-        self.about: dict[str, list[NoticeView]] = defaultdict(list)
-
-    @classmethod
-    def of(cls, notices: Iterable[Notice]) -> _Notices:
-        """Index them: what is on a pod is about its slice, the rest about the workload."""
-        index = cls()
-        for each in notices:
-            ref: ObjectRef = each.objects[0]
-            view = NoticeView(reason=each.reason, message=_shortened(each.message), warning=each.warning)
-            if view not in index.about[ref.uid]:
-                index.about[ref.uid].append(view)
-        return index
-
-    def on(self, uid: str) -> tuple[NoticeView, ...]:
-        """Return those on one object."""
-        return tuple(self.about.get(uid, ()))
+def _by_object(notices: Iterable[Notice]) -> _Notices:
+    """Index notices by the UID of their object: what is on a pod is about its slice, the rest about the workload."""
+    about: dict[str, dict[NoticeView, None]] = defaultdict(dict)
+    for each in notices:
+        view = NoticeView(reason=each.reason, message=_shortened(each.message), warning=each.warning)
+        about[each.objects[0].uid][view] = None
+    return {uid: tuple(views) for uid, views in about.items()}
 
 
 def _states_of_slices(pools: Iterable[PoolState], slices: Mapping[SliceId, Slice]) -> dict[SliceId, PoolState]:
@@ -294,7 +278,7 @@ class _Round:
             slice=id_of_slice(owner) if owner is not None else "",
             other_slices=tuple(id_of_slice(each) for each in users[1:]),
             workload=workload_of_pool(state),
-            namespace=state.namespace,
+            namespace=state.named.namespace,
             zone=choice.zone,
             capacity=choice.kind.value,
             reservation=choice.reservation,
@@ -306,11 +290,12 @@ class _Round:
             unready_nodes=tuple(unready[:_UNREADY_NODES]),
             cost_per_hour=cost_per_hour(self.prices, pool.machine_type, pool.capacity, len(supply.nodes)),
             delete_at=state.next_at if goes else None,
-            delete_reason=reasons.of_delete(state.delete_reason) if goes and state.delete_reason is not None else "",
+            delete_reason=reasons.WHY_DELETED[state.delete_reason] if goes and state.delete_reason is not None else "",
         )
 
     def _told_of(self, slice_: Slice | None) -> tuple[NoticeView, ...]:
-        return self.notices.on(slice_.leader.uid) if slice_ is not None and slice_.leader is not None else ()
+        leader = slice_.leader if slice_ is not None else None
+        return self.notices.get(leader.uid, ()) if leader is not None else ()
 
 
 def _host(node: Node, supply: Supply, occupied: Collection[str]) -> str:
@@ -332,7 +317,7 @@ def _workload_view(workload: Workload, chips: int, notices: _Notices, *, has_sli
         state=_workload_state(workload),
         chips=chips,
         reason=reasons.of_workload(workload, has_slices=has_slices),
-        notices=notices.on(workload.uid),
+        notices=notices.get(workload.uid, ()),
     )
 
 

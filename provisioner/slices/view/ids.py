@@ -1,10 +1,29 @@
-"""Names of workloads and slices, unique among all that are there, that people can read and type."""
+"""What people are shown for a slice, a workload and a pool: a name that they can read and type, and a state."""
 
 from __future__ import annotations
 
 from provisioner.model.workloads import WorkloadName
 from provisioner.slices.demand import Slice
+from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import PoolState
+from provisioner.slices.view.types import State
+
+STATES = {
+    Phase.WANTED: State.WAITING,
+    Phase.BLOCKED: State.WAITING,
+    Phase.CREATING: State.CREATING,
+    Phase.PROVISIONING: State.JOINING,
+    Phase.READY: State.READY,
+    Phase.IN_USE: State.RUNNING,
+    Phase.IDLE: State.IDLE,
+    Phase.DELETING: State.DELETING,
+    Phase.FAILED: State.FAILED,
+}
+
+
+def state_of(pool: PoolState) -> State:
+    """Return the state of one pool, or of the slice that waits for one."""
+    return State.DRAINING if pool.draining else STATES[pool.phase]
 
 
 def workload_id(name: WorkloadName) -> str:
@@ -19,10 +38,9 @@ def id_of_slice(slice_: Slice) -> str:
 
 def workload_of_pool(state: PoolState) -> str:
     """Return the id of the workload that a pool is for, or was created for; empty where nothing tells."""
-    name = WorkloadName(state.workload_kind, state.namespace, state.workload_name)
-    return workload_id(name) if state.workload_name else ""
+    return workload_id(state.named) if state.named.name else ""
 
 
 def slice_of_pool(state: PoolState) -> str:
     """Return the id of the slice that a pool is for; empty where it is for none."""
-    return f"{workload_of_pool(state)}/{state.group_name}" if state.slice_id is not None and state.workload_name else ""
+    return f"{workload_of_pool(state)}/{state.group_name}" if state.slice_id is not None and state.named.name else ""

@@ -15,7 +15,8 @@ from provisioner.slices.planning.retire.failing import unready
 from provisioner.slices.planning.round import Supply
 from provisioner.slices.view.types import RUNS, NoticeView
 
-_DELETES = {
+#: Why a pool goes.
+WHY_DELETED = {
     DeleteReason.WORKLOAD_GONE: "its workload is gone",
     DeleteReason.WORKLOAD_FINISHED: "its workload has finished",
     DeleteReason.WORKLOAD_SUSPENDED: "its workload is suspended",
@@ -40,11 +41,6 @@ class Known:
     uids: Mapping[WorkloadName, WorkloadUid] = field(default_factory=dict)
     #: Nodes with unfinished pods that are past their grace.
     lingering: Collection[str] = ()
-
-
-def of_delete(reason: DeleteReason) -> str:
-    """Say why a pool goes."""
-    return _DELETES[reason]
 
 
 def of_workload(workload: Workload, *, has_slices: bool) -> str:
@@ -162,7 +158,7 @@ def _of_idle(state: PoolState, supply: Supply, known: Known) -> str:
     if supply.pool.status is PoolStatus.UNKNOWN:
         supplier = supply.rules.supplier_name
         return f"{supplier} gives it a status that this release does not know: it is neither used nor deleted."
-    name = f"{state.workload_kind.value} {state.namespace}/{state.workload_name}"
+    name = f"{state.named.kind.value} {state.named.namespace}/{state.named.name}"
     if is_kept(state, known.memory):
         unseen = ", whose namespace or kind is not watched" if state.unwatched else ", as the API server says"
         return f"It stays for its workload{unseen}: {state.note}."
@@ -177,7 +173,7 @@ def _of_idle(state: PoolState, supply: Supply, known: Known) -> str:
 def _why_unneeded(state: PoolState, supply: Supply, known: Known) -> str:
     if state.delete_reason is None:
         return "nothing needs it"
-    why = _DELETES[state.delete_reason]
+    why = WHY_DELETED[state.delete_reason]
     if state.delete_reason is DeleteReason.WORKLOAD_GONE:
         uid = known.uids.get(supply.workload_name)
         if uid is not None and supply.workload_uid not in ("", uid):

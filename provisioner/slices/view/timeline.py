@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from provisioner.model.capacity import PoolName
+from provisioner.runtime.clock import shifted
 from provisioner.slices.planning.plan import PoolState
-from provisioner.slices.view.ids import slice_of_pool, workload_of_pool
-from provisioner.slices.view.states import state_of
+from provisioner.slices.view.ids import slice_of_pool, state_of, workload_of_pool
 from provisioner.slices.view.types import State
 
 #: Tracks of pools that are gone are kept for so long, and no more than so many; of each so many segments.
@@ -88,17 +88,7 @@ class Timeline:
 
     def shift(self, by: timedelta) -> None:
         """Move all moments along with a clock that was set."""
-        self._tracks = {
-            name: replace(
-                track,
-                segments=tuple(
-                    replace(each, since=each.since + by, until=each.until + by if each.until is not None else None)
-                    for each in track.segments
-                ),
-            )
-            for name, track in self._tracks.items()
-        }
-        self._ended = {name: at + by for name, at in self._ended.items()}
+        self._tracks, self._ended = shifted(self._tracks, by), shifted(self._ended, by)
 
     def _begin(self, pool: PoolState, now: datetime) -> None:
         self._count_as_there(pool.name)

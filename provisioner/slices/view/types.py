@@ -10,6 +10,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from provisioner.slices.planning.plan import LimitUse
+
 
 class State(StrEnum):
     """Where a slice or its node pool is."""
@@ -151,18 +153,6 @@ class PoolView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitView:
-    """One limit of the settings, and how much of it is used."""
-
-    #: The setting, such as MAX_CHIPS.
-    name: str
-    #: "all", the namespace or accelerator that the setting names, or "*": of all others the one that uses most.
-    scope: str
-    used: int
-    most: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BackoffView:
     """A capacity that could not be had and is not asked for before a moment."""
 
@@ -188,7 +178,7 @@ class CapacityView:
 
     #: By `State`; those that are 0 as well.
     chips: dict[str, int]
-    limits: tuple[LimitView, ...]
+    limits: tuple[LimitUse, ...]
     backoffs: tuple[BackoffView, ...]
     #: Node pool operations of the cluster under way, and how many the supplier takes at once; None: not known.
     operations: int

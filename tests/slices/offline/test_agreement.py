@@ -20,10 +20,9 @@ from provisioner.model.choices import CapacityChoice
 from provisioner.model.fit import misfit, view_of_node
 from provisioner.model.workloads import WorkloadKind
 from provisioner.settings import Settings
-from provisioner.slices.offline.documents import Document, Path
-from provisioner.slices.offline.findings import Finding, Severity
+from provisioner.slices.admission.validation import judge
+from provisioner.slices.offline.documents import Document, Finding, Path, Severity
 from provisioner.slices.offline.forecast import Forecast, forecast
-from provisioner.slices.offline.judge import judge
 from provisioner.slices.planning.plan import Create, Notice
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.workloads import kinds_served

@@ -138,7 +138,7 @@ def test_which_free_pools_a_waiting_slice_takes(
         world.put_pool(other, **nodes)
     plan = world.look()
     assert (len(plan.pools) == 1) is taken
-    owner = {state.name: state.workload_name for state in plan.pools}[other.name]
+    owner = {state.name: state.named.name for state in plan.pools}[other.name]
     assert owner == ("train" if taken else "gone")
 
 
@@ -195,7 +195,7 @@ def test_the_smallest_ready_pool_is_taken_first() -> None:
     small = world.put_pool(make_pool(gone, job=2, hosts=2))
     plan = world.look()
     assert plan.creates == ()
-    assert [state.name for state in plan.pools if state.workload_name == "train"] == [small.name]
+    assert [state.name for state in plan.pools if state.named.name == "train"] == [small.name]
 
 
 def test_a_single_host_pool_too_small_is_not_taken() -> None:

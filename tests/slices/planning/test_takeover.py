@@ -32,7 +32,7 @@ def tied_jobset(name: str) -> Workload:
 
 def owner_of(world: World, pool: NodePool) -> str:
     """Return the JobSet that counts on a pool."""
-    return {state.name: state.workload_name for state in world.plans[-1].pools}[pool.name]
+    return {state.name: state.named.name for state in world.plans[-1].pools}[pool.name]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from provisioner.settings.prices import parse_prices
 from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import DeleteReason
 from provisioner.slices.view import reasons
-from provisioner.slices.view.states import STATES
+from provisioner.slices.view.ids import STATES
 from provisioner.slices.view.types import SliceView, State, View
 from tests.support.board import view_of
 from tests.support.models import make_jobset, make_lws, make_requirements
@@ -263,7 +263,7 @@ def test_a_leader_worker_set_is_shown_by_its_groups() -> None:
 def test_every_phase_has_a_state_and_every_reason_its_words() -> None:
     """A new one must not crash the page."""
     assert set(STATES) == set(Phase) - {Phase.GONE}
-    assert all(reasons.of_delete(each) for each in DeleteReason)
+    assert all(reasons.WHY_DELETED[each] for each in DeleteReason)
 
 
 def test_pools_that_the_brake_holds_back_are_due_later() -> None:

@@ -189,6 +189,6 @@ def check(slice_: Slice, settings: Settings) -> None:
 
 
 def _refuse_unreadable(slice_: Slice, key: str) -> None:
-    problem = slice_.wishes.problem_of(key) if slice_.wishes.problems else ""
+    problem = slice_.wishes.problems.get(key, "")
     if problem:
         raise ImpossibleError(problem)

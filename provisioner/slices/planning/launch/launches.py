@@ -14,7 +14,6 @@ from provisioner.model.choices import capacity_key
 from provisioner.model.moments import clock
 from provisioner.model.workloads import WorkloadUid, pod_ref, workload_ref
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.demand.names import pool_name
 from provisioner.slices.planning.launch.blocked import InTheWay, Prospects, combined, problem_of, prospects_of
 from provisioner.slices.planning.launch.capacity import Choices, wants_one_zone
 from provisioner.slices.planning.launch.gangs import Turns
@@ -26,6 +25,7 @@ from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Phase, Tally
 from provisioner.slices.planning.notices import not_separate, notice, underused, unknown_selectors, unlisted
+from provisioner.slices.planning.ownership import pool_name
 from provisioner.slices.planning.plan import Blocked, Create, Notice, PoolState
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.turns import CREATES, TURN, Turn, Unit, had_turn, in_order, unit_of, waits_since
@@ -33,23 +33,6 @@ from provisioner.slices.supplier import UnmeetableError
 
 #: A slice that waits for its turn for longer is told: in the ordinary course it comes sooner.
 _PATIENCE = timedelta(minutes=2)
-
-
-@dataclass(slots=True, kw_only=True)
-class Launches:
-    """What came of the slices that have no pool."""
-
-    creates: list[Create] = field(default_factory=list)
-    notices: list[Notice] = field(default_factory=list)
-    #: One line of the read model for each pool that does not exist yet.
-    wanted: list[PoolState] = field(default_factory=list)
-    wake_at: list[datetime] = field(default_factory=list)
-    waits_for_operations: bool = False
-    #: Turns on limits from now on, who waits for which, and which units had a turn, for `Memory`.
-    turns: Mapping[str, Turn] = field(default_factory=dict)
-    waits_for: Mapping[Unit, str] = field(default_factory=dict)
-    last_turns: dict[tuple[str, tuple[str, ...]], datetime] = field(default_factory=dict)
-    tallies: Mapping[str, Tally] = field(default_factory=dict)
 
 
 class _Wish(NamedTuple):
@@ -82,9 +65,9 @@ def launch(round_: Round, matching: Matching, turns: Turns, budget: Budget, slot
     First, each slice is looked at alone: what is in its way, and which pools it could have. Then what is contended goes
     to those whose turn it is. `slots` is how many creates may be started.
     """
-    launcher = _Launcher(
+    launches = Launches(
         round_=round_,
-        turns=turns,
+        gangs=turns,
         unsatisfiable=_find_unsatisfiable(round_, matching.unserved, turns, matching.zones, budget),
         slots=slots,
         names=_taken_names(round_),
@@ -92,17 +75,16 @@ def launch(round_: Round, matching: Matching, turns: Turns, budget: Budget, slot
         zones=dict(matching.zones),
         budget=budget,
         unserved=matching.unserved,
-        launches=Launches(tallies=round_.memory.tallies),
+        tallies=round_.memory.tallies,
     )
-    found = (launcher.look_at(each) for each in matching.unserved)
+    found = (launches.look_at(each) for each in matching.unserved)
     wishes = {unit_of(wish.slice_): wish for wish in found if wish is not None}
-    launcher.queues = _queues(round_, wishes.values())
+    launches.queues = _queues(round_, wishes.values())
     since = {unit: waits_since(wish.slice_, round_.now) for unit, wish in wishes.items()}
     for unit in in_order(CREATES, since, round_.memory.last_turns):
-        launcher.serve(wishes[unit])
-    launches = launcher.launches
-    launches.turns = pass_on(round_, budget, launcher.limited, matching, turns.members, launches.creates)
-    launches.waits_for = {unit: resource_of(scope) for scope, units in launcher.limited.items() for unit in units}
+        launches.serve(wishes[unit])
+    launches.turns = pass_on(round_, budget, launches.limited, matching, turns.members, launches.creates)
+    launches.waits_for = {unit: resource_of(scope) for scope, units in launches.limited.items() for unit in units}
     # A turn that begins now has its effect in the next decision.
     moments = (
         round_.now if turn.holder is not None and turn.began_at == round_.now else turn.until
@@ -187,11 +169,12 @@ def _queues(round_: Round, wishes: Iterable[_Wish]) -> dict[str, dict[Unit, int]
 
 
 @dataclass(slots=True, kw_only=True)
-class _Launcher:
-    """Serves one slice after the other; what one gets, the next one does not."""
+class Launches:
+    """Serves one slice after the other; what one gets, the next one does not. Then it has what came of all."""
 
     round_: Round
-    turns: Turns
+    #: Of workloads whose slices start together.
+    gangs: Turns
     unsatisfiable: Mapping[WorkloadUid, _Unsatisfiable]
     slots: int
     names: set[PoolName]
@@ -202,13 +185,23 @@ class _Launcher:
     budget: Budget
     #: The slices that want a pool.
     unserved: Collection[Slice]
-    launches: Launches
     #: By capacity that was out of stock: who tries it first.
     queues: Mapping[str, Mapping[Unit, int]] = field(default_factory=dict)
     #: The scope of the limit that keeps a unit out, empty for none.
     scopes: dict[Unit, str] = field(default_factory=dict)
     #: By scope of a limit on chips: whom it alone keeps out, and since when.
     limited: dict[str, dict[Unit, datetime]] = field(default_factory=lambda: defaultdict(dict))
+    creates: list[Create] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
+    #: One line of the read model for each pool that does not exist yet.
+    wanted: list[PoolState] = field(default_factory=list)
+    wake_at: list[datetime] = field(default_factory=list)
+    waits_for_operations: bool = False
+    #: Turns on limits from now on, who waits for which, and which units had a turn, for `Memory`.
+    turns: Mapping[str, Turn] = field(default_factory=dict)
+    waits_for: Mapping[Unit, str] = field(default_factory=dict)
+    last_turns: dict[tuple[str, tuple[str, ...]], datetime] = field(default_factory=dict)
+    tallies: Mapping[str, Tally]
 
     def look_at(self, slice_: Slice) -> _Wish | None:
         """Find the pools that a slice could have, None for none: then it is said why."""
@@ -216,10 +209,12 @@ class _Launcher:
         attempt, name = self._free_name(slice_)
         gang, refusal = self.unsatisfiable.get(uid), self.budget.refusal(slice_)
         limited = refusal is not None if gang is None else gang.limited
-        blocked = _too_much(name, refusal) if refusal is not None else self._queued(slice_, name)
+        blocked = _too_much(name, refusal) if refusal is not None else None
+        if blocked is None and uid in self.gangs.sidelined:
+            blocked = Blocked(message=f"Node pool {name} waits: {self.gangs.sidelined[uid]}", key="queue")
         offers: tuple[object, ...] = ()
         try:
-            if blocked is None or (limited and uid not in self.turns.sidelined):
+            if blocked is None or (limited and uid not in self.gangs.sidelined):
                 prospects = prospects_of(self.round_, slice_, self.zones.get(uid))
                 offers = prospects.offers
             else:
@@ -257,8 +252,8 @@ class _Launcher:
             self._block(slice_, name, blocked)
         elif offer is None:
             self._block(slice_, name, combined(name, in_the_way, self.round_.now, self.round_.rules.supplier_name))
-        elif len(self.launches.creates) >= self.slots:
-            self.launches.waits_for_operations = True
+        elif len(self.creates) >= self.slots:
+            self.waits_for_operations = True
             self._block(slice_, name, self._no_operations(slice_, name), Phase.WANTED)
         else:
             self._create(slice_, offer, offer.stamped(name, wish.attempt), wish.prospects.choices)
@@ -283,14 +278,14 @@ class _Launcher:
         key = f"{blocked.key} {name}" if blocked.key else ""
         if not blocked.silent:
             said = notice(slice_, blocked.reason, blocked.message, key=key, warning=blocked.warning)
-            self.launches.notices.append(said)
-        self.launches.wake_at += [blocked.until] if blocked.until is not None else []
+            self.notices.append(said)
+        self.wake_at += [blocked.until] if blocked.until is not None else []
 
     def _too_many_failures(self, slice_: Slice, name: PoolName) -> Blocked | None:
-        if not self.launches.tallies:
+        if not self.tallies:
             return None
         now, namespace = self.round_.now, slice_.workload.namespace
-        until = backoff.counted_until(self.launches.tallies, slice_.id, namespace, slice_.siblings)
+        until = backoff.counted_until(self.tallies, slice_.id, namespace, slice_.siblings)
         if until is None or until <= now:
             return None
         message = (
@@ -303,7 +298,7 @@ class _Launcher:
 
     def _wait_for_limit(self, slice_: Slice) -> None:
         """Note that a limit on chips alone keeps a slice, or those that it starts together with, out."""
-        unit = unit_of(slice_, together=slice_.workload.uid in self.turns.members)
+        unit = unit_of(slice_, together=slice_.workload.uid in self.gangs.members)
         if unit not in self.scopes:
             gang = [each for each in self.unserved if each.workload.uid == slice_.workload.uid]
             self.scopes[unit] = self.budget.scope_to_reserve([slice_] if unit.group_key else gang)
@@ -322,25 +317,25 @@ class _Launcher:
 
     def _create(self, slice_: Slice, offer: Specification, request: NodePoolRequest, choices: Choices) -> None:
         """Decide on a create, and tell what its owner has to know of it."""
-        launches, capacity = self.launches, offer.blueprint.capacity
-        launches.creates.append(_create_of(slice_, request))
+        capacity = offer.blueprint.capacity
+        self.creates.append(_create_of(slice_, request))
         self._state(slice_, request.name, Phase.WANTED, "")
         skipped = f"Some choices of capacity are skipped: {'; '.join(choices.left_out)}" if choices.left_out else ""
         left_out = (labels_left_out(slice_, self.round_.settings, self.round_.rules), skipped)
-        launches.notices += (*underused(slice_), *unlisted(slice_))
-        launches.notices += [notice(slice_, constants.INVALID_REQUEST, each) for each in left_out if each]
-        launches.notices += unknown_selectors(slice_, request, self.round_.rules)
-        launches.notices += not_separate(slice_) if is_held(request) else ()
+        self.notices += (*underused(slice_), *unlisted(slice_))
+        self.notices += [notice(slice_, constants.INVALID_REQUEST, each) for each in left_out if each]
+        self.notices += unknown_selectors(slice_, request, self.round_.rules)
+        self.notices += not_separate(slice_) if is_held(request) else ()
         self.names.add(request.name)
         self.zones.setdefault(slice_.workload.uid, request.zone)
         self.budget.take(slice_)
         self.making.add(capacity)
-        if launches.tallies:
+        if self.tallies:
             namespace = slice_.workload.namespace
-            launches.tallies = backoff.create_sent(launches.tallies, slice_.id, namespace, self.round_.now)
+            self.tallies = backoff.create_sent(self.tallies, slice_.id, namespace, self.round_.now)
         contended = backoff.probing(self.round_.memory.backoffs, capacity) is not None
         for resource in (CREATES, capacity) if contended else (CREATES,):
-            launches.last_turns |= had_turn(resource, unit_of(slice_), self.round_.now)
+            self.last_turns |= had_turn(resource, unit_of(slice_), self.round_.now)
 
     def _free_name(self, slice_: Slice) -> tuple[int, PoolName]:
         """Return the attempt to make and its pool's name: one of which nothing is left."""
@@ -351,16 +346,12 @@ class _Launcher:
             attempt += 1
         return attempt, name
 
-    def _queued(self, slice_: Slice, name: PoolName) -> Blocked | None:
-        turn = self.turns.sidelined.get(slice_.workload.uid)
-        return None if turn is None else Blocked(message=f"Node pool {name} waits: {turn}", key="queue")
-
     def _state(
         self, slice_: Slice, name: PoolName, phase: Phase, note: str, *, next_at: datetime | None = None
     ) -> None:
         """Write the line of a pool that is wanted, or that something is in the way of."""
         shape, nodes = slice_.shape, slice_.nodes
-        self.launches.wanted.append(
+        self.wanted.append(
             PoolState(
                 name=name,
                 phase=phase,
@@ -368,9 +359,7 @@ class _Launcher:
                 slice_id=slice_.id,
                 leader=slice_.leader,
                 workload=slice_.workload,
-                workload_kind=slice_.workload.kind,
-                namespace=slice_.workload.namespace,
-                workload_name=slice_.workload.name,
+                named=slice_.workload.full_name,
                 group_name=slice_.group_name,
                 machine_type=shape.machine_type.name if shape is not None else "",
                 topology=str(shape.topology) if shape is not None else "",

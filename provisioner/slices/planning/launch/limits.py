@@ -75,8 +75,6 @@ class Budget:
     created: list[datetime] = field(default_factory=list)
     #: By scope.
     reserved: dict[str, Reserved] = field(default_factory=dict)
-    #: Whether there is a limit that chips or pools are counted for.
-    counts: bool = field(init=False)
 
     @classmethod
     def of(cls, round_: Round) -> Budget:
@@ -91,14 +89,12 @@ class Budget:
                 budget._charge(each.name, _charge_of(each, users.get(each.name, Counter())))
         return budget
 
-    def __post_init__(self) -> None:
-        """Find out what has to be counted."""
+    @property
+    def counts(self) -> bool:
+        """Whether there is a limit that chips or pools are counted for."""
         settings = self.settings
-        self.counts = settings.max_chips is not None or bool(
-            settings.max_chips_per_namespace
-            or settings.max_chips_per_accelerator
-            or settings.max_pools_per_jobset is not None
-        )
+        amounts = settings.max_chips_per_namespace or settings.max_chips_per_accelerator
+        return bool(amounts) or settings.max_chips is not None or settings.max_pools_per_jobset is not None
 
     def copy(self) -> Budget:
         """Return a budget of its own with the same things counted."""
@@ -235,13 +231,13 @@ class Budget:
         """Return how much of each limit that is set is used."""
         settings, uses = self.settings, list[LimitUse]()
         if settings.max_chips is not None:
-            uses.append(LimitUse("MAX_CHIPS", "all", settings.max_chips, self.used[_ALL]))
+            uses.append(LimitUse("MAX_CHIPS", "all", self.used[_ALL], settings.max_chips))
         uses += self._uses("MAX_CHIPS_PER_NAMESPACE", settings.max_chips_per_namespace, _namespace(""))
         uses += self._uses("MAX_CHIPS_PER_ACCELERATOR", settings.max_chips_per_accelerator, _accelerator(""))
         if settings.max_pools_per_jobset is not None:
-            uses.append(LimitUse(_POOLS, OTHERS, settings.max_pools_per_jobset, max(self.pools.values(), default=0)))
+            uses.append(LimitUse(_POOLS, OTHERS, max(self.pools.values(), default=0), settings.max_pools_per_jobset))
         if settings.max_creates_per_hour is not None:
-            uses.append(LimitUse("MAX_CREATES_PER_HOUR", "all", settings.max_creates_per_hour, len(self.created)))
+            uses.append(LimitUse("MAX_CREATES_PER_HOUR", "all", len(self.created), settings.max_creates_per_hour))
         return tuple(uses)
 
     # --- inside
@@ -322,7 +318,7 @@ class Budget:
                 if scope.startswith(prefix) and scope.removeprefix(prefix) not in named
             )
             used = max(others, default=0) if name == OTHERS else self.used[prefix + name]
-            yield LimitUse(limit, name, most, used)
+            yield LimitUse(limit, name, used, most)
 
 
 def _pause(since: datetime | None, settings: Settings) -> Blocked | None:

@@ -15,10 +15,9 @@ from provisioner.model.fit import demand_key, misfit, room_misfit
 from provisioner.model.labels import is_system
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, allowlists
-from provisioner.slices.demand.names import pool_name
 from provisioner.slices.planning.launch import capacity
 from provisioner.slices.planning.launch.capacity import Choices, choices_of
-from provisioner.slices.planning.ownership import owner_labels
+from provisioner.slices.planning.ownership import owner_labels, pool_name
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 
 #: Nodes carry one until the other slices of their workload are ready; then the provisioner takes it off.
@@ -40,8 +39,6 @@ class Blueprint:
 
     #: Without a name, and with the labels that do not say whose it is.
     request: NodePoolRequest
-    #: The fields of the request that do not differ from slice to slice.
-    shared: Mapping[str, Any]
     #: The capacity that it takes, as back-off names it.
     capacity: str
     #: The digest's text before and after the labels.
@@ -61,7 +58,7 @@ class Specification:
     def stamped(self, name: PoolName, attempt: int) -> NodePoolRequest:
         """Return the request of one attempt."""
         labels = {**self.labels, constants.NODEPOOL_HASH: self.digest, constants.POOL_ATTEMPT: str(attempt)}
-        return NodePoolRequest(name=name, labels=labels, **self.blueprint.shared)
+        return replace(self.blueprint.request, name=name, labels=labels)
 
 
 def blueprint_key(slice_: Slice, choice: CapacityChoice, copied: Mapping[str, str]) -> Hashable:
@@ -104,8 +101,7 @@ def blueprint(
         taints=_taints(slice_, settings, choice.kind),
     )
     request = replace(rules.complete(facts, slice_, settings), own_inputs=_own_inputs(slice_))
-    shared = {name: getattr(request, name) for name in _FIELDS if name not in ("name", "labels")}
-    return Blueprint(request=request, shared=shared, capacity=capacity_key(request), digest_text=_digest_text(request))
+    return Blueprint(request=request, capacity=capacity_key(request), digest_text=_digest_text(request))
 
 
 def specify(slice_: Slice, plan: Blueprint, rules: PoolRules) -> Specification:
@@ -269,24 +265,16 @@ _K = TypeVar("_K", bound=Hashable)
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class _Unmeetable:
-    """What was found out to be impossible, and why."""
-
-    why: str
-    kind: type[UnmeetableError]
-
-
 class Candidates:
     """What one round knows of the pools that it may create. Every method raises UnmeetableError where there is none."""
 
     def __init__(self, settings: Settings, rules: PoolRules) -> None:
         self._settings = settings
         self._rules = rules
-        self._choices: dict[Hashable, Choices | _Unmeetable] = {}
-        self._blueprints: dict[Hashable, Blueprint | _Unmeetable] = {}
+        self._choices: dict[Hashable, Choices | UnmeetableError] = {}
+        self._blueprints: dict[Hashable, Blueprint | UnmeetableError] = {}
         #: By slice, and the identity of the choice: of equal slices and zones it is the same.
-        self._specifications: dict[tuple[SliceId, int], Specification | _Unmeetable] = {}
+        self._specifications: dict[tuple[SliceId, int], Specification | UnmeetableError] = {}
 
     def choices(self, slice_: Slice, zone: Zone | None = None) -> Choices:
         """Return what may be tried for a slice, in the one zone of its workload where there is one to keep to."""
@@ -325,15 +313,15 @@ class Candidates:
         return specify(slice_, _once(self._blueprints, key, draw), rules)
 
 
-def _once(known: dict[_K, _T | _Unmeetable], key: _K, find: Callable[[], _T]) -> _T:
+def _once(known: dict[_K, _T | UnmeetableError], key: _K, find: Callable[[], _T]) -> _T:
     """Find something out, or find out that it cannot be, once for each key."""
     found = known.get(key)
     if found is None:
         try:
             found = find()
         except UnmeetableError as error:
-            found = _Unmeetable(str(error), type(error))
+            found = error
         known[key] = found
-    if isinstance(found, _Unmeetable):
-        raise found.kind(found.why)
+    if isinstance(found, UnmeetableError):
+        raise type(found)(str(found))
     return found

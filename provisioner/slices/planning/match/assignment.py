@@ -202,7 +202,7 @@ class _Free:
     """Pools that nobody counts on, best first; slices that the same nodes fit look at each pool once, together."""
 
     def __init__(self, free: Iterable[Supply], charges: Mapping[PoolName, Charge]) -> None:
-        pools = sorted(free, key=_preference)
+        pools = sorted(free, key=lambda each: (not each.ready, each.pool.hosts, each.name))
         #: By namespace, the bits of the pools that count for it.
         self._charged: Counter[str] = Counter()
         for place, each in enumerate(pools):
@@ -307,7 +307,3 @@ def _queue_order(slice_: Slice) -> tuple[bool, float, str, str, str]:
         slice_.workload.name,
         slice_.group_name,
     )
-
-
-def _preference(supply: Supply) -> tuple[bool, int, str]:
-    return (not supply.ready, supply.pool.hosts, supply.name)

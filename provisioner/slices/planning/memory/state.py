@@ -165,8 +165,6 @@ class PhaseEntry:
 
     phase: Phase
     since: datetime
-    #: Whose it was: told once more when it is gone.
-    slice_id: SliceId | None = None
     #: It was entered before this process first looked, nobody knows when.
     entered_before: bool = False
     #: Since when pods of ended or suspended workloads alone are on it; None: it is not so.

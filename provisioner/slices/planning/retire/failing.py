@@ -19,7 +19,7 @@ from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.answers import unexplained
-from provisioner.slices.planning.memory.state import Backoff, CallState, DeleteCall, Memory
+from provisioner.slices.planning.memory.state import Backoff, CallState, Memory
 from provisioner.slices.planning.notices import notice
 from provisioner.slices.planning.plan import Alert, Notice
 from provisioner.slices.planning.round import Round, Supply
@@ -195,7 +195,8 @@ def alerts_of_pools(
         if name in unneeded
         and call.postponed_since is not None
         and call.postponed_since <= now - _HELD_UP
-        and not _is_kept(call, supply[name])
+        # Of a workload that nobody watches and that lives, perhaps for ever, it is no trouble.
+        and not (call.needed and supply[name].unwatched)
     }
     for name, since in hanging.items():
         supplier = round_.rules.supplier_name
@@ -205,11 +206,6 @@ def alerts_of_pools(
             f"{supplier}",
         )
     return tuple(Alert(kind="pool_stuck", pool=name, message=message) for name, message in messages.items())
-
-
-def _is_kept(call: DeleteCall, each: Supply) -> bool:
-    """Whether a workload that nobody watches lives, perhaps for ever: that is no trouble."""
-    return call.needed and each.unwatched
 
 
 def give_up(round_: Round, matching: Matching) -> frozenset[PoolName]:

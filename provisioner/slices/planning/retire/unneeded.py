@@ -154,31 +154,27 @@ def _selected(labels: Mapping[str, str]) -> _Selected:
 
 
 def _delete(each: Supply, stuck: SliceId | None, round_: Round, matching: Matching) -> Delete:
-    workloads, slices, owner = round_.workloads, round_.slices, round_.made_for.get(each.name)
+    workloads = round_.workloads
     workload = workloads.by_uid.get(each.workload_uid or workloads.uid_of_name.get(each.workload_name, WorkloadUid("")))
+    named, uid, spared = each.workload_name, each.workload_uid, GroupKey("")
     if each.pool.status is PoolStatus.ERROR:
         reason = DeleteReason.POOL_FAILED
     elif stuck is not None:
         # It may be a pool that was made for another.
-        workload, owner, reason = slices[stuck].workload, stuck, DeleteReason.SLICE_STUCK
+        reason, workload = DeleteReason.SLICE_STUCK, round_.slices[stuck].workload
+        named, uid, spared = workload.full_name, workload.uid, stuck.group_key
     else:
         reason = _reason(each, workload, round_, matching)
-    kind, namespace, workload_name = each.workload_name
-    workload_uid = each.workload_uid
-    if reason is DeleteReason.SLICE_STUCK and workload is not None:
-        kind, namespace, workload_name = workload.kind, workload.namespace, workload.name
-        workload_uid = workload.uid
     return Delete(
         name=each.name,
         reason=reason,
-        kind=kind,
-        namespace=namespace,
-        workload_name=workload_name,
-        workload_uid=workload_uid,
-        slice_id=owner if owner in slices else None,
+        kind=named.kind,
+        namespace=named.namespace,
+        workload_name=named.name,
+        workload_uid=uid,
         workload=workload_ref(workload) if workload is not None else None,
         node=_node_ref(each.nodes),
-        spared_group=stuck.group_key if stuck is not None and reason is DeleteReason.SLICE_STUCK else GroupKey(""),
+        spared_group=spared,
     )
 
 

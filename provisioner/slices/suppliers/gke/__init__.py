@@ -1,5 +1,5 @@
 """The cloud boundary: GKE's node pools in our own types.
 
-`protocol` is what the rest of the program sees, `client` is the real thing, `decorators` adds metrics and retries, and
-`errors` says what each failure means. No type of Google's libraries leaves this package.
+`protocol` is what is asked of GKE, `client` is the real thing, `supplier` adds metrics, retries and workload policies,
+and `errors` says what each failure means. No type of Google's libraries leaves this package.
 """

@@ -8,8 +8,8 @@
 What GKE shares with Google's other APIs, and the two rules that stand over all tables, are in
 `provisioner.google.errors`; the first of the rules holds for GKE in so many words: "In the event of an error, the node
 pool may be partially created" (API reference of CREATE_NODE_POOL). What users wrote is taken out of a text before it is
-read (`echoes`); the message that is kept is whole. What Google's libraries raise becomes a `GkeError` elsewhere
-(`exceptions`).
+read (`provisioner.google.echoes`); the message that is kept is whole. What Google's libraries raise
+becomes a `GkeError` in `client`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from provisioner.google import echoes as google_echoes
+from provisioner.google import echoes
 from provisioner.google.errors import (
     ACT_AS,
     NO_SUCH_ACCOUNT,
@@ -29,9 +29,8 @@ from provisioner.google.errors import (
     Table,
     text_rule,
 )
-from provisioner.model.capacity import Failure, FailureKind
+from provisioner.model.capacity import GENERATED_NAME, Failure, FailureKind
 from provisioner.slices.supplier import SupplierError
-from provisioner.slices.suppliers.gke import echoes
 
 
 class GkeError(SupplierError):
@@ -74,26 +73,32 @@ _REMEDIES = (
     ),
 )
 
-#: google.rpc.Code of an operation's error, for texts that say nothing.
-_RPC_CODES: Mapping[int, FailureKind] = {
-    1: FailureKind.UNAVAILABLE,  # CANCELLED: by someone else; the next round asks again
-    2: FailureKind.UNAVAILABLE,  # UNKNOWN
-    3: FailureKind.INVALID,  # INVALID_ARGUMENT
-    4: FailureKind.UNAVAILABLE,  # DEADLINE_EXCEEDED
-    5: FailureKind.INVALID,  # NOT_FOUND: something that the request names (network, policy, reservation)
-    6: FailureKind.ALREADY_EXISTS,
-    7: FailureKind.PERMISSION,  # PERMISSION_DENIED, persistent for GKE's autoscaler
-    8: FailureKind.QUOTA,  # RESOURCE_EXHAUSTED, persistent for GKE's autoscaler
-    9: FailureKind.INVALID,  # FAILED_PRECONDITION that does not pass by itself
-    10: FailureKind.UNAVAILABLE,  # ABORTED
-    11: FailureKind.INVALID,  # OUT_OF_RANGE
-    12: FailureKind.INVALID,  # UNIMPLEMENTED
-    13: FailureKind.UNAVAILABLE,  # INTERNAL
-    14: FailureKind.UNAVAILABLE,
-    15: FailureKind.UNAVAILABLE,  # DATA_LOSS
-    16: FailureKind.PERMISSION,  # UNAUTHENTICATED, persistent for GKE's autoscaler
+#: What the codes of google.rpc.Code mean, in the order of their numbers from 1 on, for texts that say nothing.
+_RPC_CODES: Mapping[str, FailureKind] = {
+    "CANCELLED": FailureKind.UNAVAILABLE,  # by someone else; the next round asks again
+    "UNKNOWN": FailureKind.UNAVAILABLE,
+    "INVALID_ARGUMENT": FailureKind.INVALID,
+    "DEADLINE_EXCEEDED": FailureKind.UNAVAILABLE,
+    "NOT_FOUND": FailureKind.INVALID,  # something that the request names (network, policy, reservation)
+    "ALREADY_EXISTS": FailureKind.ALREADY_EXISTS,
+    "PERMISSION_DENIED": FailureKind.PERMISSION,  # persistent for GKE's autoscaler
+    "RESOURCE_EXHAUSTED": FailureKind.QUOTA,  # persistent for GKE's autoscaler
+    "FAILED_PRECONDITION": FailureKind.INVALID,  # one that does not pass by itself
+    "ABORTED": FailureKind.UNAVAILABLE,
+    "OUT_OF_RANGE": FailureKind.INVALID,
+    "UNIMPLEMENTED": FailureKind.INVALID,
+    "INTERNAL": FailureKind.UNAVAILABLE,
+    "UNAVAILABLE": FailureKind.UNAVAILABLE,
+    "DATA_LOSS": FailureKind.UNAVAILABLE,
+    "UNAUTHENTICATED": FailureKind.PERMISSION,  # persistent for GKE's autoscaler
 }
-_FAILED_PRECONDITION = 9
+_RPC_NUMBERS = {name: number for number, name in enumerate(_RPC_CODES, start=1)}
+_KINDS_BY_NUMBER = dict(enumerate(_RPC_CODES.values(), start=1))
+
+
+def rpc_code(name: str) -> int | None:
+    """Return the number of a google.rpc.Code; None for a name that this release does not know."""
+    return _RPC_NUMBERS.get(name)
 
 
 def classify_message(code: int | None, text: str, values: Iterable[str] = ()) -> FailureKind:
@@ -101,13 +106,18 @@ def classify_message(code: int | None, text: str, values: Iterable[str] = ()) ->
 
     `values` are what the request or the pool says of itself: words of users, which decide nothing.
     """
-    text = echoes.without(text, values)
+    text = _without(text, values)
     kind = _TABLE.kind_of_text(text)
-    if kind is None and code == _FAILED_PRECONDITION and PASSING.search(text):
+    if kind is None and code == rpc_code("FAILED_PRECONDITION") and PASSING.search(text):
         kind = FailureKind.OPERATION_IN_THE_WAY
     if kind is None:
-        kind = _RPC_CODES.get(code or 0, FailureKind.UNAVAILABLE)
+        kind = _KINDS_BY_NUMBER.get(code or 0, FailureKind.UNAVAILABLE)
     return kind
+
+
+def _without(text: str, values: Iterable[str]) -> str:
+    """Return a text without the values and without names that GKE or the provisioner made."""
+    return GENERATED_NAME.sub(echoes.GAP, echoes.without(text, values))
 
 
 #: GKE documents INVALID_ARGUMENT for a policy that is not found, and no text; the others are Compute Engine's words.
@@ -116,7 +126,7 @@ _MISSING = re.compile(r"not (be )?found|not exist|not ready", re.IGNORECASE)
 
 def blames(failure: Failure, name: str) -> bool:
     """Whether a create was refused in words that name something which it refers to."""
-    return failure.kind is FailureKind.INVALID and google_echoes.names(failure.message, name)
+    return failure.kind is FailureKind.INVALID and echoes.names(failure.message, name)
 
 
 def says_missing(failure: Failure, name: str) -> bool:
@@ -131,4 +141,4 @@ def remedy_of(text: str, otherwise: str) -> str:
 
 def kind_of_answer(answer: Answer, call: Call, values: Iterable[str]) -> FailureKind:
     """Return what an error answer means for a call; `values` are what that said in words of users."""
-    return _TABLE.kind_of_answer(replace(answer, message=echoes.without(answer.message, values)), call)
+    return _TABLE.kind_of_answer(replace(answer, message=_without(answer.message, values)), call)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -19,7 +19,7 @@ from provisioner import kube
 from provisioner.settings import Settings
 from provisioner.slices.supplier import IdentityCheck
 from provisioner.slices.suppliers.gke.errors import GkeError
-from provisioner.slices.suppliers.gke.protocol import Cluster, Gke
+from provisioner.slices.suppliers.gke.protocol import Cluster
 
 _log = structlog.get_logger(__name__)
 
@@ -54,11 +54,13 @@ class Proof:
 
 
 def prove_same_cluster(
-    *, kubernetes_ca_pem: bytes | None, cluster: Cluster, node_provider_ids: Sequence[str], assume: bool
+    *, kubernetes_ca_pem: bytes | None, cluster: Cluster, node_provider_ids: Iterable[str], assume: bool
 ) -> Proof:
     """Return whether `cluster` is the one that the Kubernetes client talks to.
 
-    `kubernetes_ca_pem` is what that client trusts, None for public roots. `assume` is the user's word for it, and the
+    `kubernetes_ca_pem` is what that client trusts, None for public roots. Nodes are looked at only where certificates
+    cannot tell, and no more of them than it takes. GKE names group and instances alike (gke-CLUSTER-POOL-HASH-grp,
+    gke-CLUSTER-POOL-HASH-xxxx); the hash tells apart clusters of one name. `assume` is the user's word for it, and the
     last resort.
     """
     name = f"cluster {cluster.name!r}"
@@ -70,12 +72,16 @@ def prove_same_cluster(
         # Two authorities that differ: no node can outweigh that.
         doubt = f"The Kubernetes client does not trust the certificate authority of {name}."
     else:
-        node = _node_of_groups(node_provider_ids, cluster.instance_group_urls)
-        if node is not None:
-            return Proof(proven=True, why=f"Node {node} is in an instance group of {name}.")
+        urls, nodes = cluster.instance_group_urls, 0
+        groups = {match.group("project", "zone", "prefix") for url in urls if (match := _GROUP.search(url))}
+        for node in node_provider_ids:
+            nodes += 1
+            found = _PROVIDER_ID.fullmatch(node)
+            if found and found.group("project", "zone", "prefix") in groups:
+                return Proof(proven=True, why=f"Node {node} is in an instance group of {name}.")
         doubt = (
-            f"No certificate authority to compare with {name}, and none of the {len(node_provider_ids)} nodes "
-            f"without TPUs that Kubernetes lists is in one of its {len(cluster.instance_group_urls)} instance groups."
+            f"No certificate authority to compare with {name}, and none of the {nodes} nodes "
+            f"without TPUs that Kubernetes lists is in one of its {len(urls)} instance groups."
         )
     if assume:
         return Proof(proven=True, why=f"Assumed because ASSUME_SAME_CLUSTER is set. {doubt}")
@@ -96,25 +102,11 @@ def _certificates(pem: bytes) -> frozenset[bytes]:
     return frozenset(found)
 
 
-def _node_of_groups(provider_ids: Sequence[str], group_urls: Sequence[str]) -> str | None:
-    """Return the first node whose instance lies in one of the groups.
-
-    GKE names group and instances alike (gke-CLUSTER-POOL-HASH-grp, gke-CLUSTER-POOL-HASH-xxxx); the hash tells apart
-    clusters of one name.
-    """
-    groups = {match.group("project", "zone", "prefix") for url in group_urls if (match := _GROUP.search(url))}
-    for provider_id in provider_ids:
-        match = _PROVIDER_ID.fullmatch(provider_id)
-        if match and match.group("project", "zone", "prefix") in groups:
-            return provider_id
-    return None
-
-
 @dataclass(slots=True, kw_only=True)
 class ClusterProof(IdentityCheck):
     """Whether kubeconfig and GCP_CLUSTER are proven to be one cluster."""
 
-    gke: Gke
+    get_cluster: Callable[[], Cluster]
     api: kube.Api
     trusted_ca_pem: bytes | None
     assume: bool
@@ -142,7 +134,7 @@ class ClusterProof(IdentityCheck):
         """Implement `IdentityCheck.attempt`."""
         self.tried_at = self.clock()
         try:
-            found = self.gke.get_cluster()
+            found = self.get_cluster()
             proof = prove(found, self.api, trusted_ca_pem=self.trusted_ca_pem, assume=self.assume)
         except (GkeError, kube.ClusterError) as error:
             self._set_problem(f"cannot prove that the kubeconfig and GCP_CLUSTER are one cluster: {error}")
@@ -167,7 +159,7 @@ class ClusterProof(IdentityCheck):
             return
         self.tried_at = now
         try:
-            found = self.gke.get_cluster()
+            found = self.get_cluster()
         except GkeError as error:
             # What was read before still holds.
             _log.info("cluster.not_read", error=str(error))
@@ -226,18 +218,7 @@ def channel_problem(release_channel: str, *, auto_upgrade: bool | None) -> str:
 
 
 def prove(found: Cluster, api: kube.Api, *, trusted_ca_pem: bytes | None, assume: bool) -> Proof:
-    """Try to prove that `api` serves the cluster `found`; nodes are listed only where certificates cannot tell.
-
-    Raises ClusterError.
-    """
-    provider_ids: list[str] = []
-    if trusted_ca_pem is None:
-        for page in kube.list_provider_ids_without_tpus(api):
-            provider_ids += page
-            # As a rule the first page has a node that tells.
-            proof = prove_same_cluster(kubernetes_ca_pem=None, cluster=found, node_provider_ids=page, assume=False)
-            if proof.proven:
-                return proof
-    return prove_same_cluster(
-        kubernetes_ca_pem=trusted_ca_pem, cluster=found, node_provider_ids=provider_ids, assume=assume
-    )
+    """Try to prove that `api` serves the cluster `found`. Raises ClusterError."""
+    pages = kube.list_provider_ids_without_tpus(api) if trusted_ca_pem is None else ()
+    nodes = (node for page in pages for node in page)
+    return prove_same_cluster(kubernetes_ca_pem=trusted_ca_pem, cluster=found, node_provider_ids=nodes, assume=assume)

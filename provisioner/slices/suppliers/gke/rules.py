@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
-from typing import NamedTuple
 
 from provisioner import constants, tpu
-from provisioner.model.capacity import CapacityKind, Network, NodePool, NodePoolRequest, Zone
+from provisioner.model.capacity import CapacityKind, Network, NodePool, NodePoolRequest
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.fit import NodeView
 from provisioner.settings import Settings, parse_networks, region_of
@@ -26,46 +24,17 @@ _LABELS = LabelRules(
 )
 
 
-# A tuple: it is hashed for every pool, in every round.
-class _Kind(NamedTuple):
-    """What the labels follow from that pools have in common."""
-
-    accelerator: str
-    machine_type: str
-    chips: int
-    topology: str
-    disk_type: str
-    zone: Zone | None
-    capacity: CapacityKind
-    policy_name: str
-
-
 def _labels(pool: NodePool, accelerator: str, machine: MachineType) -> dict[str, str]:
     """Return the labels that the nodes of a pool will carry as far as they are known."""
-    zone = pool.zones[0] if pool.zones else None
-    kind = _Kind(
-        accelerator=accelerator,
-        machine_type=machine.name,
-        chips=machine.chips,
-        topology=pool.topology,
-        disk_type=pool.disk_type,
-        zone=zone,
-        capacity=pool.capacity,
-        policy_name=pool.policy_name,
-    )
-    return {**pool.labels, constants.NODE_POOL: pool.name, **_of_kind(kind), **nodes.reservation_labels(pool)}
-
-
-@lru_cache(maxsize=1024)
-def _of_kind(kind: _Kind) -> Mapping[str, str]:
-    """Return the labels that all pools of one kind have in common."""
     labels = {
-        constants.TPU_ACCELERATOR: kind.accelerator,
-        constants.TPU_TOPOLOGY: kind.topology,
-        constants.ACCELERATOR_COUNT: str(kind.chips),
-        constants.INSTANCE_TYPE: kind.machine_type,
-        constants.BETA_INSTANCE_TYPE: kind.machine_type,
-        constants.MACHINE_FAMILY: kind.machine_type.partition("-")[0],
+        **pool.labels,
+        constants.NODE_POOL: pool.name,
+        constants.TPU_ACCELERATOR: accelerator,
+        constants.TPU_TOPOLOGY: pool.topology,
+        constants.ACCELERATOR_COUNT: str(machine.chips),
+        constants.INSTANCE_TYPE: machine.name,
+        constants.BETA_INSTANCE_TYPE: machine.name,
+        constants.MACHINE_FAMILY: machine.name.partition("-")[0],
         constants.OS: "linux",
         constants.BETA_OS: "linux",
         constants.ARCH: "amd64",
@@ -73,15 +42,16 @@ def _of_kind(kind: _Kind) -> Mapping[str, str]:
         constants.OS_DISTRIBUTION: "cos",
         constants.CONTAINER_RUNTIME: "containerd",
         constants.METADATA_SERVER: "true",
+        **nodes.CAPACITY_LABELS[pool.capacity],
+        **nodes.reservation_labels(pool),
     }
-    if kind.disk_type:
-        labels[constants.BOOT_DISK] = kind.disk_type
-    if kind.zone is not None:
-        labels |= dict.fromkeys(constants.ZONE_LABELS, str(kind.zone))
-        labels |= dict.fromkeys((constants.REGION, constants.BETA_REGION), region_of(kind.zone))
-    labels |= nodes.CAPACITY_LABELS[kind.capacity]
-    if kind.policy_name:
-        labels[constants.PLACEMENT_POLICY] = kind.policy_name
+    if pool.disk_type:
+        labels[constants.BOOT_DISK] = pool.disk_type
+    if pool.zones:
+        labels |= dict.fromkeys(constants.ZONE_LABELS, str(pool.zones[0]))
+        labels |= dict.fromkeys((constants.REGION, constants.BETA_REGION), region_of(pool.zones[0]))
+    if pool.policy_name:
+        labels[constants.PLACEMENT_POLICY] = pool.policy_name
     return labels
 
 

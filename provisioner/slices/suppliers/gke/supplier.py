@@ -1,6 +1,7 @@
 """GKE as a supplier of node pools: the calls of its client, and the workload policies that some pools need.
 
-Workload policies: made or checked before the node pools that name them.
+A healthy GKE gets exactly the calls that were made. Only a read that found GKE unavailable is repeated, and a call that
+changes something never. Every try is measured.
 
 GKE refuses a multi-host pool of tpu7x and tpu7 whose policy does not exist. A policy under the provisioner's own name
 is made when it is missing; one that a pod names is its owner's, and only looked at. Nothing here waits: a policy that
@@ -9,10 +10,14 @@ is not usable yet is looked at again with the next try of the pool.
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from http import HTTPStatus
+from typing import TypeVar
 
 import structlog
 
@@ -31,11 +36,16 @@ from provisioner.model.capacity import (
 from provisioner.settings import region_of
 from provisioner.slices.supplier import Blocked, PoolRules
 from provisioner.slices.suppliers.gke.errors import GkeError, blames, says_missing
-from provisioner.slices.suppliers.gke.protocol import Gke
+from provisioner.slices.suppliers.gke.protocol import Cluster, Gke
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 
+_T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
+_TRIES = 3
+_FIRST_DELAY_SECONDS = 0.3
+_LONGEST_DELAY_SECONDS = 5.0
+_STATUSES = frozenset(map(int, HTTPStatus))
 _READY = "READY"
 #: For so long GKE may miss a policy that was found ready: it is new, or it was deleted since it was looked at.
 _PATIENCE = timedelta(minutes=5)
@@ -44,10 +54,67 @@ _MISLEADING = frozenset({FailureKind.UNKNOWN_OUTCOME, FailureKind.TOO_MANY_OPERA
 
 
 @dataclass(slots=True, kw_only=True)
+class Calls:
+    """How calls to GKE are made."""
+
+    #: Takes note of one call; the kind is None when it succeeded, the code is HTTP's, or "none".
+    observe: Callable[..., None] = lambda _method, **_details: None
+    tries: int = _TRIES
+    sleep: Callable[[float], None] = time.sleep
+    monotonic: Callable[[], float] = time.monotonic
+    #: It spreads retries, and guards nothing.
+    rng: random.Random = field(default_factory=random.Random)
+
+    def read(self, method: str, call: Callable[[], _T]) -> _T:
+        """Make a call that changes nothing, again while GKE is unavailable."""
+        for attempt in range(1, self.tries):
+            try:
+                return self.once(method, call)
+            except GkeError as error:
+                delay_seconds = self._delay_seconds(error, attempt)
+                if delay_seconds is None:
+                    raise
+                _log.debug(
+                    "gke_call.retried", method=method, attempt=attempt, delay_seconds=delay_seconds, error=str(error)
+                )
+                self.sleep(delay_seconds)
+        return self.once(method, call)
+
+    def once(self, method: str, call: Callable[[], _T]) -> _T:
+        """Make a call."""
+        started = self.monotonic()
+        # Anything but a GkeError is a mistake of ours, and counted as such.
+        error_kind: str | None = "unexpected"
+        code = "none"
+        try:
+            result = call()
+            error_kind, code = None, "200"
+        except GkeError as error:
+            error_kind = error.failure.kind.value
+            if error.code:
+                # Whatever answers, only the statuses that there are become a label.
+                code = str(error.code) if error.code in _STATUSES else "other"
+            raise
+        finally:
+            self.observe(method, seconds=self.monotonic() - started, error_kind=error_kind, code=code)
+        return result
+
+    def _delay_seconds(self, error: GkeError, attempt: int) -> float | None:
+        """Return how long to wait, or None where waiting here is of no use."""
+        wanted = error.retry_after_seconds or 0.0
+        if error.failure.kind is not FailureKind.UNAVAILABLE or wanted > _LONGEST_DELAY_SECONDS:
+            # The next round comes sooner than GKE wants to be asked again.
+            return None
+        jittered = _FIRST_DELAY_SECONDS * 2.0 ** (attempt - 1) * self.rng.uniform(0.5, 1.5)
+        return min(max(wanted, jittered), _LONGEST_DELAY_SECONDS)
+
+
+@dataclass(slots=True, kw_only=True)
 class Policies:
     """Which workload policies are known to be as their node pools need them. Used by many threads."""
 
     gke: Gke
+    calls: Calls
     clock: Callable[[], datetime]
     #: (Name, topology) of those that were found to be right.
     _right: set[tuple[str, str]] = field(default_factory=set)
@@ -89,7 +156,7 @@ class Policies:
 
     def _look(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
         try:
-            found = self.gke.get_workload_policy(request.policy_name)
+            found = self._get(request.policy_name)
         except GkeError as error:
             if error.failure.kind is FailureKind.NOT_FOUND:
                 return self._missing(request, blocked)
@@ -98,6 +165,9 @@ class Policies:
                 return None
             raise
         return self._judge(request, found)
+
+    def _get(self, name: str) -> WorkloadPolicy:
+        return self.calls.read("get_workload_policy", lambda: self.gke.get_workload_policy(name))
 
     def _missing(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
         if constants.POOL_TOPOLOGY in request.labels:
@@ -108,7 +178,7 @@ class Policies:
             return problem
         policy = WorkloadPolicy(name=request.policy_name, topology=request.topology)
         try:
-            self.gke.create_workload_policy(policy)
+            self.calls.once("create_workload_policy", lambda: self.gke.create_workload_policy(policy))
             _log.info("workload_policy.created", policy=policy.name, topology=policy.topology)
         except GkeError as error:
             if error.failure.kind is FailureKind.PERMISSION:
@@ -116,7 +186,7 @@ class Policies:
             # Else another thread was faster.
             if error.failure.kind is not FailureKind.ALREADY_EXISTS:
                 raise
-        return self._judge(request, self.gke.get_workload_policy(policy.name))
+        return self._judge(request, self._get(policy.name))
 
     def _judge(self, request: NodePoolRequest, found: WorkloadPolicy) -> Failure | None:
         if found.type != HIGH_THROUGHPUT or found.topology != request.topology:
@@ -168,19 +238,24 @@ class GkeSupplier:
 
     gke: Gke
     clock: Callable[[], datetime]
+    calls: Calls = field(default_factory=lambda: Calls(tries=1))
     rules: PoolRules = GKE_RULES
     _policies: Policies = field(init=False)
 
     def __post_init__(self) -> None:
-        self._policies = Policies(gke=self.gke, clock=self.clock)
+        self._policies = Policies(gke=self.gke, calls=self.calls, clock=self.clock)
+
+    def get_cluster(self) -> Cluster:
+        """Return the cluster itself."""
+        return self.calls.read("get_cluster", self.gke.get_cluster)
 
     def list_pools(self) -> tuple[NodePool, ...]:
         """Implement `Supplier.list_pools`: one call however many there are."""
-        return self.gke.list_node_pools()
+        return self.calls.read("list_node_pools", self.gke.list_node_pools)
 
     def get_pool(self, name: PoolName) -> NodePool:
         """Implement `Supplier.get_pool`."""
-        return self.gke.get_node_pool(name)
+        return self.calls.read("get_node_pool", lambda: self.gke.get_node_pool(name))
 
     def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
         """Implement `Supplier.create_pool`: first the workload policy, where the pool needs one."""
@@ -189,7 +264,7 @@ class GkeSupplier:
         if failure is not None:
             raise GkeError(failure)
         try:
-            operation = self.gke.create_node_pool(request)
+            operation = self.calls.once("create_node_pool", lambda: self.gke.create_node_pool(request))
         except GkeError as error:
             explained = self._policies.explain(request, error.failure)
             raise GkeError(explained, error.subject, retry_after_seconds=error.retry_after_seconds) from error
@@ -198,8 +273,8 @@ class GkeSupplier:
 
     def delete_pool(self, name: PoolName) -> OperationName:
         """Implement `Supplier.delete_pool`."""
-        return self.gke.delete_node_pool(name)
+        return self.calls.once("delete_node_pool", lambda: self.gke.delete_node_pool(name))
 
     def get_operation(self, name: OperationName) -> Operation:
         """Implement `Supplier.get_operation`."""
-        return self.gke.get_operation(name)
+        return self.calls.read("get_operation", lambda: self.gke.get_operation(name))

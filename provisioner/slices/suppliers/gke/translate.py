@@ -1,7 +1,6 @@
-"""Between GKE's protocol buffers and our types, field by field. Nothing here calls anybody.
+"""Between GKE's JSON and our types, field by field. Nothing here calls anybody.
 
-Enums are read as numbers, so that a value which this release of the library does not know is neither an error nor a
-warning.
+A word that this release does not know, of an enum that GKE has extended, is neither an error nor a warning.
 """
 
 from __future__ import annotations
@@ -9,11 +8,8 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
-from typing import Any
-
-from google.cloud import container_v1
-from google.protobuf import json_format  # type: ignore[import-untyped]
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from provisioner.model.capacity import (
     CapacityKind,
@@ -29,8 +25,8 @@ from provisioner.model.capacity import (
     WorkloadPolicy,
     Zone,
 )
-from provisioner.slices.suppliers.gke import echoes, errors
-from provisioner.slices.suppliers.gke.protocol import Cluster
+from provisioner.slices.suppliers.gke.errors import classify_message, rpc_code
+from provisioner.slices.suppliers.gke.protocol import Cluster, Reservation
 from provisioner.slices.suppliers.gke.rules import slice_topology
 
 #: Exactly what a NodePool is made from, and what GKE may repeat of it in the words for its failure.
@@ -71,100 +67,112 @@ CLUSTER_FIELDS = (
     "workloadIdentityConfig.workloadPool",
 )
 
-
-def _members(kind: Any) -> dict[int, str]:
-    """Return the numbers and names of one of the library's enums, whose types do not say that they are enums."""
-    return {int(member): str(member.name) for member in kind}
-
-
+_T = TypeVar("_T")
+Json = Mapping[str, Any]
+#: What lists and maps are that GKE leaves out.
+_LIST: list[Any] = []
+_MAP: dict[str, str] = {}
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 _EFFECTS = {
-    "NoSchedule": container_v1.NodeTaint.Effect.NO_SCHEDULE,
-    "PreferNoSchedule": container_v1.NodeTaint.Effect.PREFER_NO_SCHEDULE,
-    "NoExecute": container_v1.NodeTaint.Effect.NO_EXECUTE,
+    "NoSchedule": "NO_SCHEDULE",
+    "PreferNoSchedule": "PREFER_NO_SCHEDULE",
+    "NoExecute": "NO_EXECUTE",
 }
-_GKE_METADATA = int(container_v1.WorkloadMetadataConfig.Mode.GKE_METADATA)
-_EFFECT_NAMES = {int(number): name for name, number in _EFFECTS.items()}
-_POOL_STATUSES = {
-    number: PoolStatus[name]
-    for number, name in _members(container_v1.NodePool.Status).items()
-    if name in PoolStatus.__members__
-}
+_EFFECT_NAMES = {word: name for name, word in _EFFECTS.items()}
 _FAILED = frozenset({PoolStatus.ERROR, PoolStatus.RUNNING_WITH_ERROR})
-_CONDITION_CODES = _members(container_v1.StatusCondition.Code)
-_CLUSTER_STATUSES = _members(container_v1.Cluster.Status)
-_RELEASE_CHANNELS = _members(container_v1.ReleaseChannel.Channel)
 
 
-def node_pool_from_json(body: Mapping[str, Any]) -> NodePool:
+def _at(body: Json, path: str, absent: _T) -> _T:
+    """Return what is at a path; `absent` where GKE leaves it out. Raises ValueError where it is of another type."""
+    value: Any = body
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, dict) else value
+        if value is None:
+            return absent
+    if type(absent) is int and isinstance(value, str):
+        # An int64 is a text in JSON.
+        value = int(value)
+    if not isinstance(value, type(absent)):
+        raise ValueError(f"{path} is {value!r:.100}")  # noqa: TRY004 - GKE's mistake, not ours
+    return value
+
+
+def node_pool_of(body: Json) -> NodePool:
     """Return a node pool from its JSON; one that cannot be read keeps its name and gets status UNKNOWN."""
-    message = container_v1.NodePool.pb(container_v1.NodePool())
     try:
-        json_format.ParseDict(dict(body), message, ignore_unknown_fields=True)
-        return node_pool_from_message(message)
-    except (json_format.Error, ValueError):
+        return _node_pool(body)
+    except ValueError:
         return NodePool(name=PoolName(str(body.get("name", ""))), status=PoolStatus.UNKNOWN)
 
 
-def node_pool_from_message(message: Any) -> NodePool:
-    """Return a node pool from its raw protocol buffer."""
-    status = _POOL_STATUSES.get(message.status, PoolStatus.UNKNOWN)
-    affinity = message.config.reservation_affinity
-    # ANY_RESERVATION and the like name none.
-    reservation = affinity.values[0] if affinity.key == _RESERVATION_KEY and affinity.values else ""
-    labels, placement = dict(message.config.labels), message.placement_policy
-    autoscaled_to = message.autoscaling.max_node_count if message.autoscaling.enabled else 0
+def _node_pool(body: Json) -> NodePool:
+    status = PoolStatus.__members__.get(_at(body, "status", ""), PoolStatus.UNKNOWN)
+    labels = _at(body, "config.labels", _MAP)
+    machine_type, policy_name = _at(body, "config.machineType", ""), _at(body, "placementPolicy.policyName", "")
+    reservation = _reservation(body)
+    autoscaled_to = _at(body, "autoscaling.maxNodeCount", 0) if _at(body, "autoscaling.enabled", absent=False) else 0
     return NodePool(
-        name=PoolName(message.name),
+        name=PoolName(_at(body, "name", "")),
         status=status,
-        failure=_pool_failure(message) if status in _FAILED else None,
+        failure=_pool_failure(body) if status in _FAILED else None,
         labels=labels,
         taints=tuple(
-            Taint(key=taint.key, value=taint.value, effect=_EFFECT_NAMES.get(taint.effect, ""))
-            for taint in message.config.taints
+            Taint(key=key, value=value, effect=_EFFECT_NAMES.get(effect, "")) for key, value, effect in _taints(body)
         ),
-        machine_type=message.config.machine_type,
-        hosts=max(autoscaled_to, message.initial_node_count),
-        zones=tuple(Zone(zone) for zone in message.locations),
+        machine_type=machine_type,
+        hosts=max(autoscaled_to, _at(body, "initialNodeCount", 0)),
+        zones=tuple(map(Zone, _at(body, "locations", _LIST))),
         topology=slice_topology(
-            placement_topology=placement.tpu_topology,
+            placement_topology=_at(body, "placementPolicy.tpuTopology", ""),
             labels=labels,
-            policy_name=placement.policy_name,
-            machine_type=message.config.machine_type,
+            policy_name=policy_name,
+            machine_type=machine_type,
         ),
-        capacity=_capacity_kind(message, reservation),
+        capacity=_capacity_kind(body, reservation),
         reservation=reservation,
-        policy_name=placement.policy_name,
-        disk_type=message.config.disk_type,
+        policy_name=policy_name,
+        disk_type=_at(body, "config.diskType", ""),
     )
 
 
-def _capacity_kind(message: Any, reservation: str) -> CapacityKind:
+def _taints(body: Json) -> list[tuple[str, str, str]]:
+    taints = _at(body, "config.taints", _LIST)
+    return [(_at(each, "key", ""), _at(each, "value", ""), _at(each, "effect", "")) for each in taints]
+
+
+def _reservation(body: Json) -> str:
+    values = _at(body, "config.reservationAffinity.values", _LIST)
+    # ANY_RESERVATION and the like name none.
+    named = _at(body, "config.reservationAffinity.key", "") == _RESERVATION_KEY
+    return str(values[0]) if named and values else ""
+
+
+def _capacity_kind(body: Json, reservation: str) -> CapacityKind:
     if reservation:
         return CapacityKind.RESERVATION
-    if message.config.flex_start:
+    if _at(body, "config.flexStart", absent=False):
         return CapacityKind.FLEX_START
-    return CapacityKind.SPOT if message.config.spot else CapacityKind.ON_DEMAND
+    return CapacityKind.SPOT if _at(body, "config.spot", absent=False) else CapacityKind.ON_DEMAND
 
 
-def _pool_failure(message: Any) -> Failure:
-    code, text = _words_of_conditions(message.conditions)
+def _pool_failure(body: Json) -> Failure:
+    code, text = _words_of_conditions(_at(body, "conditions", _LIST))
     # statusMessage is the deprecated form of the conditions, and often the fuller one.
-    text = _joined(message.status_message, text)
+    text = _joined(_at(body, "statusMessage", ""), text)
     if not text and code is None:
         return Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives no reason.")
-    return Failure(kind=errors.classify_message(code, text, echoes.of_pool(message)), message=text)
+    return Failure(kind=classify_message(code, text, _said_by_pool(body)), message=text)
 
 
-def _words_of_conditions(conditions: Any) -> tuple[int | None, str]:
+def _words_of_conditions(conditions: Iterable[Json]) -> tuple[int | None, str]:
     """Return the first canonical code, and all texts, each after its GKE code where that says something."""
     canonical: int | None = None
-    texts = []
-    for condition in conditions:
-        canonical = canonical or condition.canonical_code or None
-        name = _CONDITION_CODES.get(condition.code, "") if condition.code else ""
+    texts: list[str] = []
+    for each in conditions:
+        canonical = canonical or rpc_code(_at(each, "canonicalCode", ""))
+        name, message = _at(each, "code", ""), _at(each, "message", "")
         # Many messages begin with the code already.
-        text = f"[{name}] {condition.message}".strip() if name and name not in condition.message else condition.message
+        text = f"[{name}] {message}".strip() if name and name not in message else message
         if text and text not in texts:
             texts.append(text)
     return canonical, " ".join(texts)
@@ -177,171 +185,204 @@ def _joined(words: str, text: str) -> str:
     return words if text in words else f"{words} {text}"
 
 
-def operation_from_message(message: Any, values: Iterable[str] = ()) -> Operation:
-    """Return an operation from its raw protocol buffer; DONE does not mean that it succeeded.
+def operation_of(body: Json, values: Iterable[str] = ()) -> Operation:
+    """Return an operation from its JSON; DONE does not mean that it succeeded. Raises ValueError.
 
-    `values` are what its request said of itself (see `echoes`).
+    `values` are what its request said of itself (see `said_by_request`).
     """
-    done = message.status == int(container_v1.Operation.Status.DONE)
-    return Operation(
-        name=OperationName(message.name), done=done, failure=_operation_failure(message, values) if done else None
-    )
+    done = _at(body, "status", "") == "DONE"
+    failure = _operation_failure(body, values) if done else None
+    return Operation(name=OperationName(_at(body, "name", "")), done=done, failure=failure)
 
 
-def _operation_failure(message: Any, values: Iterable[str]) -> Failure | None:
+def _operation_failure(body: Json, values: Iterable[str]) -> Failure | None:
     # `error` replaces the three others, which older answers still use instead of it.
-    code, text = _words_of_conditions((*message.cluster_conditions, *message.nodepool_conditions))
-    code = message.error.code or code
-    for words in (message.status_message, message.error.message):
+    conditions = (*_at(body, "clusterConditions", _LIST), *_at(body, "nodepoolConditions", _LIST))
+    code, text = _words_of_conditions(conditions)
+    code = _at(body, "error.code", 0) or code
+    for words in (_at(body, "statusMessage", ""), _at(body, "error.message", "")):
         text = _joined(words, text)
     if not text and code is None:
         return None
     return Failure(
-        kind=errors.classify_message(code, text, values),
+        kind=classify_message(code, text, values),
         message=text or f"The operation failed with code {code} and without a message.",
     )
 
 
-def cluster_from_message(message: Any) -> Cluster:
-    """Return the cluster from its raw protocol buffer."""
+def cluster_of(body: Json) -> Cluster:
+    """Return the cluster from its JSON. Raises ValueError."""
     try:
-        certificate = base64.b64decode(message.master_auth.cluster_ca_certificate, validate=True)
+        certificate = base64.b64decode(_at(body, "masterAuth.clusterCaCertificate", ""), validate=True)
     except binascii.Error:
         certificate = b""
-    groups = [url for pool in message.node_pools for url in pool.instance_group_urls]
+    pools = _at(body, "nodePools", _LIST)
+    groups = [url for pool in pools for url in _at(pool, "instanceGroupUrls", _LIST)]
     return Cluster(
-        name=message.name,
-        status=_CLUSTER_STATUSES.get(message.status or -1, ""),
-        release_channel=_RELEASE_CHANNELS.get(message.release_channel.channel or -1, ""),
+        name=_at(body, "name", ""),
+        status=_at(body, "status", ""),
+        release_channel=_at(body, "releaseChannel.channel", ""),
         ca_certificate_pem=certificate,
-        instance_group_urls=tuple(dict.fromkeys((*message.instance_group_urls, *groups))),
-        autopilot=message.autopilot.enabled,
-        auto_provisioned_tpus=_auto_provisioned_tpus(message.autoscaling),
-        workload_pool=message.workload_identity_config.workload_pool,
+        instance_group_urls=tuple(dict.fromkeys((*_at(body, "instanceGroupUrls", _LIST), *groups))),
+        autopilot=_at(body, "autopilot.enabled", absent=False),
+        auto_provisioned_tpus=_auto_provisioned_tpus(body),
+        workload_pool=_at(body, "workloadIdentityConfig.workloadPool", ""),
         pools_without_identity=tuple(
-            pool.name for pool in message.node_pools if pool.config.workload_metadata_config.mode != _GKE_METADATA
+            _at(pool, "name", "")
+            for pool in pools
+            if _at(pool, "config.workloadMetadataConfig.mode", "") != "GKE_METADATA"
         ),
     )
 
 
-def _auto_provisioned_tpus(autoscaling: Any) -> tuple[str, ...]:
+def _auto_provisioned_tpus(body: Json) -> tuple[str, ...]:
     """Return the TPU resources with a limit above 0; for accelerators GKE has no auto-provisioning without a limit."""
-    if not autoscaling.enable_node_autoprovisioning:
+    if not _at(body, "autoscaling.enableNodeAutoprovisioning", absent=False):
         return ()
-    limits = autoscaling.resource_limits
-    return tuple(limit.resource_type for limit in limits if "tpu" in limit.resource_type and limit.maximum > 0)
-
-
-def node_pool_message(request: NodePoolRequest) -> container_v1.NodePool:
-    """Return the body of a create."""
-    config = container_v1.NodeConfig(
-        machine_type=request.machine_type,
-        labels=dict(request.labels),
-        taints=[
-            container_v1.NodeTaint(key=taint.key, value=taint.value, effect=_EFFECTS[taint.effect])
-            for taint in request.taints
-        ],
-        spot=request.capacity is CapacityKind.SPOT,
-        disk_type=request.disk_type,
-        service_account=request.service_account,
-        oauth_scopes=list(request.oauth_scopes),
-        tags=list(request.tags),
-        enable_confidential_storage=request.confidential_storage,
-        boot_disk_kms_key=request.boot_disk_kms_key,
-        shielded_instance_config=container_v1.ShieldedInstanceConfig(
-            enable_integrity_monitoring=True, enable_secure_boot=request.secure_boot
-        ),
-    )
-    if request.max_run_seconds:
-        config.max_run_duration = timedelta(seconds=request.max_run_seconds)
-    if request.reservation:
-        config.reservation_affinity = container_v1.ReservationAffinity(
-            consume_reservation_type=container_v1.ReservationAffinity.Type.SPECIFIC_RESERVATION,
-            key=_RESERVATION_KEY,
-            values=[request.reservation],
-        )
-    if request.secondary_boot_disk:
-        config.secondary_boot_disks = [
-            container_v1.SecondaryBootDisk(
-                disk_image=request.secondary_boot_disk,
-                mode=container_v1.SecondaryBootDisk.Mode.CONTAINER_IMAGE_CACHE,
-            )
-        ]
-    pool = container_v1.NodePool(
-        name=request.name,
-        initial_node_count=request.hosts,
-        locations=[request.zone],
-        config=config,
-        management=container_v1.NodeManagement(auto_repair=True, auto_upgrade=request.auto_upgrade),
-        upgrade_settings=container_v1.NodePool.UpgradeSettings(max_surge=1),
-        max_pods_constraint=container_v1.MaxPodsConstraint(max_pods_per_node=request.max_pods_per_node),
-    )
-    if request.auto_upgrade:
-        # A new node version in the middle of a job would cost the job; the pool lives no longer than its work.
-        pool.maintenance_policy = container_v1.NodePool.NodePoolMaintenancePolicy(
-            exclusion_until_end_of_support={"enabled": True}
-        )
-    placement = container_v1.NodePool.PlacementPolicy
-    if request.policy_name:
-        # With a workload policy the type stays unset: COMPACT beside it ends in a pool in ERROR.
-        pool.placement_policy = placement(policy_name=request.policy_name)
-    elif request.placement_topology:
-        pool.placement_policy = placement(type_=placement.Type.COMPACT, tpu_topology=request.placement_topology)
-    if request.capacity is CapacityKind.FLEX_START:
-        _make_empty(pool, request)
-    if request.additional_networks:
-        pool.network_config = container_v1.NodeNetworkConfig(
-            additional_node_network_configs=[
-                container_v1.AdditionalNodeNetworkConfig(network=one.network, subnetwork=one.subnetwork)
-                for one in request.additional_networks
-            ]
-        )
-    return pool
+    limits = [
+        (_at(limit, "resourceType", ""), _at(limit, "maximum", 0))
+        for limit in _at(body, "autoscaling.resourceLimits", _LIST)
+    ]
+    return tuple(resource for resource, most in limits if "tpu" in resource and most > 0)
 
 
 def create_request_json(cluster_path: str, request: NodePoolRequest) -> dict[str, Any]:
-    """Return what a create sends, as JSON with enums by their names."""
-    sent = container_v1.CreateNodePoolRequest(parent=cluster_path, node_pool=node_pool_message(request))
-    found: dict[str, Any] = json_format.MessageToDict(container_v1.CreateNodePoolRequest.pb(sent))
-    config = found["nodePool"]["config"]
-    # A map of a message has no order.
-    config["labels"] = dict(sorted(config["labels"].items()))
-    return found
+    """Return what a create sends; fields with the API's absent value are left out."""
+    late = request.capacity is CapacityKind.FLEX_START
+    pool = {
+        "name": request.name,
+        "config": _config_json(request),
+        # Flex-start capacity demands that a pool begins without nodes and grows to its whole size at once.
+        "initialNodeCount": 0 if late else request.hosts,
+        # A flex-start node that is given back for repair is not had again.
+        "management": _given(autoUpgrade=request.auto_upgrade, autoRepair=not late),
+        "maxPodsConstraint": {"maxPodsPerNode": str(request.max_pods_per_node)},
+        "locations": [request.zone],
+        "upgradeSettings": {"strategy": "SHORT_LIVED"} if late else {"maxSurge": 1},
+        # The maximum counts by zone: of the total, GKE says that 0 is not a valid size of a slice.
+        "autoscaling": {"enabled": True, "maxNodeCount": request.hosts, "locationPolicy": "ANY"} if late else {},
+        "placementPolicy": _placement_json(request),
+        "networkConfig": _given(
+            additionalNodeNetworkConfigs=[
+                {"network": one.network, "subnetwork": one.subnetwork} for one in request.additional_networks
+            ]
+        ),
+        # A new node version in the middle of a job would cost the job; the pool lives no longer than its work.
+        "maintenancePolicy": {"exclusionUntilEndOfSupport": {"enabled": True}} if request.auto_upgrade else {},
+    }
+    # Without a message for the management GKE has defaults of its own.
+    return {"nodePool": _given(**pool) | {"management": pool["management"]}, "parent": cluster_path}
 
 
-def _make_empty(pool: container_v1.NodePool, request: NodePoolRequest) -> None:
-    """Let the pool begin without nodes and grow to its whole size at once, as flex-start capacity demands."""
-    pool.initial_node_count = 0
-    # The maximum counts by zone: of the total, GKE says that 0 is not a valid size of a slice.
-    pool.autoscaling = container_v1.NodePoolAutoscaling(
-        enabled=True,
-        min_node_count=0,
-        max_node_count=request.hosts,
-        location_policy=container_v1.NodePoolAutoscaling.LocationPolicy.ANY,
+def _config_json(request: NodePoolRequest) -> dict[str, Any]:
+    affinity: dict[str, Any] = {}
+    if request.capacity is CapacityKind.FLEX_START:
+        affinity = {"consumeReservationType": "NO_RESERVATION"}
+    elif request.reservation:
+        affinity = {
+            "consumeReservationType": "SPECIFIC_RESERVATION",
+            "key": _RESERVATION_KEY,
+            "values": [request.reservation],
+        }
+    image = request.secondary_boot_disk
+    return _given(
+        machineType=request.machine_type,
+        oauthScopes=list(request.oauth_scopes),
+        serviceAccount=request.service_account,
+        labels=dict(sorted(request.labels.items())),
+        tags=list(request.tags),
+        diskType=request.disk_type,
+        taints=[_given(key=taint.key, value=taint.value, effect=_EFFECTS[taint.effect]) for taint in request.taints],
+        shieldedInstanceConfig=_given(enableSecureBoot=request.secure_boot, enableIntegrityMonitoring=True),
+        reservationAffinity=affinity,
+        bootDiskKmsKey=request.boot_disk_kms_key,
+        spot=request.capacity is CapacityKind.SPOT,
+        enableConfidentialStorage=request.confidential_storage,
+        secondaryBootDisks=[{"diskImage": image, "mode": "CONTAINER_IMAGE_CACHE"}] if image else [],
+        maxRunDuration=f"{request.max_run_seconds}s" if request.max_run_seconds else "",
+        flexStart=request.capacity is CapacityKind.FLEX_START,
     )
-    # A node that is given back for repair is not had again.
-    pool.management.auto_repair = False
-    pool.upgrade_settings = container_v1.NodePool.UpgradeSettings(
-        strategy=container_v1.NodePoolUpdateStrategy.SHORT_LIVED
-    )
-    pool.config.reservation_affinity = container_v1.ReservationAffinity(
-        consume_reservation_type=container_v1.ReservationAffinity.Type.NO_RESERVATION
-    )
-    pool.config.flex_start = True
 
 
-def workload_policy_from_json(body: Mapping[str, Any]) -> WorkloadPolicy:
+def _placement_json(request: NodePoolRequest) -> dict[str, Any]:
+    if request.policy_name:
+        # With a workload policy the type stays unset: COMPACT beside it ends in a pool in ERROR.
+        return {"policyName": request.policy_name}
+    topology = request.placement_topology
+    return {"type": "COMPACT", "tpuTopology": topology} if topology else {}
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    """Leave out what has the absent value of its type."""
+    return {key: value for key, value in values.items() if value}
+
+
+def said_by_request(request: NodePoolRequest) -> tuple[str, ...]:
+    """Return all that a create says in words that may be a user's."""
+    return (
+        request.name,
+        request.zone,
+        request.machine_type,
+        request.policy_name,
+        request.reservation,
+        request.disk_type,
+        request.service_account,
+        request.secondary_boot_disk,
+        request.boot_disk_kms_key,
+        *request.tags,
+        *request.labels,
+        *request.labels.values(),
+        *(part for taint in request.taints for part in (taint.key, taint.value)),
+        *(part for one in request.additional_networks for part in (one.network, one.subnetwork)),
+    )
+
+
+def _said_by_pool(body: Json) -> tuple[str, ...]:
+    """Return the same of a node pool."""
+    labels, networks = _at(body, "config.labels", _MAP), _at(body, "networkConfig.additionalNodeNetworkConfigs", _LIST)
+    return (
+        _at(body, "name", ""),
+        *_at(body, "locations", _LIST),
+        _at(body, "placementPolicy.policyName", ""),
+        _at(body, "config.machineType", ""),
+        _at(body, "config.serviceAccount", ""),
+        *_at(body, "config.reservationAffinity.values", _LIST),
+        *labels,
+        *labels.values(),
+        *(part for key, value, _ in _taints(body) for part in (key, value)),
+        *(_at(one, part, "") for one in networks for part in ("network", "subnetwork")),
+    )
+
+
+def workload_policy_of(body: Json) -> WorkloadPolicy:
     """Return a resource policy from its JSON; one that is no workload policy has neither type nor topology."""
-    workload = body.get("workloadPolicy")
-    said = workload if isinstance(workload, dict) else {}
     return WorkloadPolicy(
-        name=str(body.get("name", "")),
-        type=str(said.get("type", "")),
-        topology=str(said.get("acceleratorTopology", "")),
-        status=str(body.get("status", "")),
+        name=_at(body, "name", ""),
+        type=_at(body, "workloadPolicy.type", ""),
+        topology=_at(body, "workloadPolicy.acceleratorTopology", ""),
+        status=_at(body, "status", ""),
     )
 
 
 def workload_policy_json(policy: WorkloadPolicy) -> dict[str, Any]:
     """Return the body of a policy's create."""
     return {"name": policy.name, "workloadPolicy": {"type": policy.type, "acceleratorTopology": policy.topology}}
+
+
+def reservation_of(body: Json) -> Reservation:
+    """Read a reservation: of machines, or (up to v5) of chips of one family."""
+    found = Reservation(name=_at(body, "name", ""), status=_at(body, "status", ""))
+    if "specificReservation" in body:
+        # What is 0 is left out.
+        total, in_use = (
+            _at(body, "specificReservation.count", 0) or None,
+            _at(body, "specificReservation.inUseCount", 0),
+        )
+        return replace(found, total=total, in_use=in_use)
+    if "aggregateReservation" in body:
+        reserved, in_use = (
+            sum(_at(each, "accelerator.acceleratorCount", 0) for each in _at(body, path, _LIST))
+            for path in ("aggregateReservation.reservedResources", "aggregateReservation.inUseResources")
+        )
+        return replace(found, total=reserved or None, in_use=in_use, unit="chips")
+    return found

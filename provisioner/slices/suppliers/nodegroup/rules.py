@@ -1,21 +1,68 @@
-"""What planning has to know of TPUNodeGroups before it asks for one. Pure."""
+"""What planning has to know of TPUNodeGroups before it asks for one, and of their nodes. Pure.
+
+Nodes carry the labels of GKE's nodes that workloads select by or are kept apart by, so that manifests for GKE work
+unchanged; above all that of the node pool, which is also how the provisioner knows whose a node is. Kubelets register
+with them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from provisioner import constants, tpu
 from provisioner.model import bounds
-from provisioner.model.capacity import CapacityKind, NodePoolRequest
+from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest
+from provisioner.model.fit import NodeView
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
-from provisioner.settings import Settings
+from provisioner.settings import Settings, region_of
 from provisioner.slices.demand import Slice
 from provisioner.slices.supplier import LabelRules, Polling, PoolRules, UnmeetableError
 from provisioner.slices.suppliers import nodes
-from provisioner.slices.suppliers.nodegroup import node_labels
 
 #: Kubelets may not register with labels of these domains, but for a few that nobody copies.
 _DOMAINS_OF_KUBERNETES = ("kubernetes.io", "k8s.io")
+
+
+_OF_CAPACITY: Mapping[CapacityKind, Mapping[str, str]] = {
+    **nodes.CAPACITY_LABELS,
+    CapacityKind.RESERVATION: {constants.PROVISIONING: "standard", constants.RESERVATION_AFFINITY: "specific"},
+}
+#: What the kubelet says of itself.
+_OF_KUBELET = {constants.OS: "linux", constants.ARCH: "amd64"}
+#: Labels that follow from the rest of a group: they are not what it was asked to carry.
+DERIVED = frozenset(
+    {
+        constants.NODE_POOL,
+        constants.TPU_ACCELERATOR,
+        constants.TPU_TOPOLOGY,
+        constants.ACCELERATOR_COUNT,
+        constants.ZONE,
+        constants.GKE_ZONE,
+        constants.REGION,
+        *(key for labels in _OF_CAPACITY.values() for key in labels),
+        *nodes.RESERVATION_LABELS,
+    }
+)
+
+
+def derived_labels(pool: NodePool) -> dict[str, str]:
+    """Return the labels that its nodes carry beside those that the pool was asked for."""
+    labels = {constants.NODE_POOL: pool.name, **_OF_CAPACITY.get(pool.capacity, {})}
+    known = tpu.machine_type(pool.machine_type)
+    if known is not None:
+        accelerator, machine = known
+        labels[constants.TPU_ACCELERATOR] = accelerator.label
+        labels[constants.ACCELERATOR_COUNT] = str(machine.chips)
+        labels[constants.TPU_TOPOLOGY] = pool.topology
+    for zone in pool.zones:
+        labels |= {constants.ZONE: zone, constants.GKE_ZONE: zone, constants.REGION: region_of(zone)}
+    return labels | nodes.reservation_labels(pool)
+
+
+def expected_node(pool: NodePool) -> NodeView:
+    """Predict how the scheduler will see a node of a pool."""
+    return nodes.expected_node(pool, lambda *_: {**_OF_KUBELET, **pool.labels, **derived_labels(pool)})
 
 
 def _complete(request: NodePoolRequest, slice_: Slice, settings: Settings) -> NodePoolRequest:
@@ -79,5 +126,5 @@ NODE_GROUP_RULES = PoolRules(
     # All that follow from a choice are on its nodes anyway.
     labels_of_choice=lambda _slice, _choice: {},
     complete=_complete,
-    expected_node=node_labels.expected_node,
+    expected_node=expected_node,
 )

@@ -4,8 +4,6 @@ The labels and taints that a pool is asked to carry are in the metadata of its m
 them. That is part of the spec, which nobody can change: whose a pool is cannot be changed either. The object has the
 labels as well, for people who select by them; they are not read.
 
-How far a TPUNodeGroup is, as the status of a node pool. Pure.
-
 The controller of node groups tries again whatever fails, for as long as the group is there. A pool that waits for
 another zone's or another choice's sake must not wait so long: what does not pass by itself is a failure at once, what
 may pass is one after a stated time. Then planning deletes the group and tries its next choice.
@@ -41,7 +39,7 @@ from provisioner.nodegroups.api.specs import (
 from provisioner.nodegroups.api.types import API_VERSION, Kind, TpuNodeGroup
 from provisioner.settings import Settings
 from provisioner.slices.suppliers.nodegroup import errors
-from provisioner.slices.suppliers.nodegroup.node_labels import DERIVED, derived_labels
+from provisioner.slices.suppliers.nodegroup.rules import DERIVED, derived_labels
 
 _MODELS = {
     CapacityKind.ON_DEMAND: ProvisioningModel.STANDARD,
@@ -77,7 +75,7 @@ def progress_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: fl
     """Return how far a group is; a stockout that lasts for longer than `capacity_wait_seconds` is a failure."""
     if group.meta.deleting:
         return Progress(PoolStatus.STOPPING)
-    ready = _condition(group, ConditionType.READY)
+    ready = condition_of(group.status.conditions, ConditionType.READY)
     if _is_true(ready):
         return Progress(PoolStatus.RUNNING)
     patience_seconds = max(capacity_wait_seconds, _PATIENCE_SECONDS)
@@ -86,7 +84,7 @@ def progress_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: fl
         return Progress(PoolStatus.ERROR, errors.NOT_TAKEN) if overdue else Progress(PoolStatus.PROVISIONING)
     if ready.reason == Reason.RECREATING:
         return Progress(PoolStatus.RECONCILING)
-    if _is_true(_condition(group, ConditionType.MANAGED_INSTANCE_GROUP_READY)):
+    if _is_true(condition_of(group.status.conditions, ConditionType.MANAGED_INSTANCE_GROUP_READY)):
         # The machines are there; nodes tell the rest.
         return Progress(PoolStatus.RUNNING)
     failure = errors.failure_of(group, ready)
@@ -104,10 +102,6 @@ def progress_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: fl
     return Progress(PoolStatus.RECONCILING if group.status.recreated_at else PoolStatus.PROVISIONING)
 
 
-def _condition(group: TpuNodeGroup, condition_type: ConditionType) -> Condition | None:
-    return condition_of(group.status.conditions, condition_type)
-
-
 def _is_true(condition: Condition | None) -> bool:
     return condition is not None and condition.status is ConditionStatus.TRUE
 
@@ -119,12 +113,12 @@ def _is_late(group: TpuNodeGroup) -> bool:
 
 def _asked_for_machines_at(group: TpuNodeGroup) -> datetime | None:
     """Return since when nothing but machines is missing; None where something else is."""
-    template = _condition(group, ConditionType.INSTANCE_TEMPLATE_READY)
+    template = condition_of(group.status.conditions, ConditionType.INSTANCE_TEMPLATE_READY)
     # Only slices of several machines have a policy.
-    policy = _condition(group, ConditionType.WORKLOAD_POLICY_READY)
+    policy = condition_of(group.status.conditions, ConditionType.WORKLOAD_POLICY_READY)
     if template is None or not _is_true(template) or (policy is not None and not _is_true(policy)):
         return None
-    machines = _condition(group, ConditionType.MANAGED_INSTANCE_GROUP_READY)
+    machines = condition_of(group.status.conditions, ConditionType.MANAGED_INSTANCE_GROUP_READY)
     moments = [each.last_transition_time for each in (template, policy, machines) if each is not None]
     return max((moment for moment in moments if moment is not None), default=None)
 
@@ -174,14 +168,8 @@ def group_document(request: NodePoolRequest, settings: Settings) -> Json:
 
 def pool_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: float) -> NodePool:
     """Return the node pool that a group is."""
-    progress = progress_of(group, now, capacity_wait_seconds=capacity_wait_seconds)
-    spec, config = group.spec, group.spec.instance_config
-    if config is None:
-        return _pool(group, progress, InstanceConfig(machine_type=""))
-    return _pool(group, progress, config, topology=spec.topology or _topology_of_machine(config.machine_type))
-
-
-def _pool(group: TpuNodeGroup, progress: Progress, config: InstanceConfig, topology: str = "") -> NodePool:
+    progress, spec = progress_of(group, now, capacity_wait_seconds=capacity_wait_seconds), group.spec
+    config = spec.instance_config or InstanceConfig(machine_type="")
     labels = registration.parse_labels(config.metadata.get(registration.LABELS, ""))
     return NodePool(
         name=PoolName(group.meta.name),
@@ -190,9 +178,9 @@ def _pool(group: TpuNodeGroup, progress: Progress, config: InstanceConfig, topol
         labels={key: value for key, value in labels.items() if key not in DERIVED},
         taints=registration.parse_taints(config.metadata.get(registration.TAINTS, "")),
         machine_type=config.machine_type,
-        hosts=group.spec.node_count or group.status.node_count or 1,
-        zones=(Zone(group.spec.node_location),),
-        topology=topology,
+        hosts=spec.node_count or group.status.node_count or 1,
+        zones=(Zone(spec.node_location),),
+        topology=spec.topology or _topology_of_machine(config.machine_type),
         capacity=_KINDS[config.effective_provisioning_model],
         reservation=config.reservation,
         disk_type=config.disk_type,

@@ -13,9 +13,9 @@ from google.auth import exceptions as auth
 from provisioner.google.errors import Call
 from provisioner.google.failures import SDK_ERRORS
 from provisioner.model.capacity import Failure, FailureKind, Network, NodePoolRequest, PoolName, Zone
-from provisioner.slices.suppliers.gke import echoes
 from provisioner.slices.suppliers.gke.client import to_gke_error
 from provisioner.slices.suppliers.gke.errors import GkeError, classify_message, says_missing
+from provisioner.slices.suppliers.gke.translate import said_by_request
 
 K = FailureKind
 
@@ -238,9 +238,9 @@ STEERED = [
 @pytest.mark.parametrize("text", STEERED)
 def test_words_of_users_do_not_decide(text: str) -> None:
     """What the request says of itself is taken out before the text is read, and the message is kept whole."""
-    assert classify_message(3, text, echoes.of_request(REQUEST)) is K.INVALID
+    assert classify_message(3, text, said_by_request(REQUEST)) is K.INVALID
     refused = google(400, "INVALID_ARGUMENT", text)
-    failure = to_gke_error(refused, "it", call=Call.CREATE, values=echoes.of_request(REQUEST)).failure
+    failure = to_gke_error(refused, "it", call=Call.CREATE, values=said_by_request(REQUEST)).failure
     assert failure == Failure(kind=K.INVALID, message=text)
 
 
@@ -269,7 +269,7 @@ def test_words_of_users_do_not_decide(text: str) -> None:
 )
 def test_words_of_google_decide_though_users_use_them_too(text: str, want: FailureKind) -> None:
     """A plain word is taken out only where it is quoted or in a path."""
-    assert classify_message(None, text, echoes.of_request(REQUEST)) is want
+    assert classify_message(None, text, said_by_request(REQUEST)) is want
 
 
 @pytest.mark.parametrize("code", [400, 403, 409, 412, 429])

@@ -12,7 +12,7 @@ import pytest
 from provisioner import constants
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.nodegroups.api import names, registration
-from provisioner.slices.suppliers.choice import Chosen, choose
+from provisioner.slices.app import Chosen, choose
 from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from rehearsal.simulators.compute.faults import SPOT, Fault, FaultKind
 from tests.support import nodegroup_controller

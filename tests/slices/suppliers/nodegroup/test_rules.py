@@ -14,8 +14,8 @@ from provisioner.model.choices import CapacityChoice
 from provisioner.model.workloads import GroupKey, WorkloadUid
 from provisioner.nodegroups.api import names
 from provisioner.slices.demand import SliceId
-from provisioner.slices.demand.names import pool_name
 from provisioner.slices.planning.launch.specification import Candidates, Specification
+from provisioner.slices.planning.ownership import pool_name
 from provisioner.slices.supplier import UnmeetableError
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.slices.suppliers.nodegroup.rules import NODE_GROUP_RULES

@@ -23,7 +23,7 @@ from provisioner.nodegroups.api.parse import parse
 from provisioner.nodegroups.api.shape import resolve
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.slices.planning.ownership import is_ours
-from provisioner.slices.suppliers.nodegroup.node_labels import DERIVED, derived_labels, expected_node
+from provisioner.slices.suppliers.nodegroup.rules import DERIVED, derived_labels, expected_node
 from provisioner.slices.suppliers.nodegroup.translate import group_document, pool_of
 from tests.support.clock import NOW
 from tests.support.nodegroup_controller import SPEC

@@ -1,9 +1,10 @@
-"""Metrics and retries around a `Gke`."""
+"""Metrics and retries of calls to GKE."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,32 +15,33 @@ from provisioner.model.capacity import (
     NodePoolRequest,
     OperationName,
     PoolName,
-    WorkloadPolicy,
     Zone,
 )
-from provisioner.slices.suppliers.gke.decorators import RetryingGke
 from provisioner.slices.suppliers.gke.errors import GkeError
-from provisioner.slices.suppliers.gke.protocol import Gke
-from tests.support.gke import METHODS, FakeGke, pool_of
+from provisioner.slices.suppliers.gke.supplier import Calls, GkeSupplier
+from tests.support.gke import FakeGke, pool_of
 
 REQUEST = NodePoolRequest(name=PoolName("a"), zone=Zone("z"), machine_type="ct6e-standard-1t", hosts=1, topology="1x1")
-CALLS: dict[str, Callable[[Gke], Any]] = {
+CALLS: dict[str, Callable[[GkeSupplier], Any]] = {
     "get_cluster": lambda gke: gke.get_cluster(),
-    "list_node_pools": lambda gke: gke.list_node_pools(),
-    "get_node_pool": lambda gke: gke.get_node_pool(PoolName("there")),
-    "create_node_pool": lambda gke: gke.create_node_pool(REQUEST),
-    "delete_node_pool": lambda gke: gke.delete_node_pool(PoolName("there")),
+    "list_node_pools": lambda gke: gke.list_pools(),
+    "get_node_pool": lambda gke: gke.get_pool(PoolName("there")),
+    "create_node_pool": lambda gke: gke.create_pool(REQUEST, lambda: None),
+    "delete_node_pool": lambda gke: gke.delete_pool(PoolName("there")),
     "get_operation": lambda gke: gke.get_operation(OperationName("operation-1")),
-    "get_workload_policy": lambda gke: gke.get_workload_policy("policy"),
-    "create_workload_policy": lambda gke: gke.create_workload_policy(WorkloadPolicy(name="new", topology="4x4x4")),
 }
+METHODS = tuple(CALLS)
 READS = tuple(method for method in METHODS if not method.startswith(("create", "delete")))
 
 
+def supplier_of(gke: Any, **options: Any) -> GkeSupplier:
+    """Return a supplier that calls a GKE so."""
+    return GkeSupplier(gke=gke, clock=lambda: datetime.now(UTC), calls=Calls(**options))
+
+
 def make_fake() -> FakeGke:
-    """Return a GKE with one pool, one operation and one workload policy."""
+    """Return a GKE with one pool and one operation."""
     fake = FakeGke()
-    fake.set_policy(WorkloadPolicy(name="policy", topology="2x2x2"))
     fake.create_node_pool(
         NodePoolRequest(name=PoolName("there"), zone=Zone("z"), machine_type="m", hosts=1, topology="1x1")
     )
@@ -63,8 +65,9 @@ def test_every_method_is_measured(method: str) -> None:
     """Each method reports its duration once, and returns what GKE returned."""
     ticks = iter([10.0, 12.5])
     recorder = Recorder()
-    want = CALLS[method](make_fake())
-    assert CALLS[method](RetryingGke(make_fake(), recorder, monotonic=lambda: next(ticks))) == want
+    want = CALLS[method](supplier_of(make_fake()))
+    measured = supplier_of(make_fake(), observe=recorder.observe_gke_call, monotonic=lambda: next(ticks))
+    assert CALLS[method](measured) == want
     assert recorder.seen == [(method, 2.5, None, "200")]
 
 
@@ -74,15 +77,13 @@ def test_failures_are_counted_by_kind(method: str) -> None:
     fake, recorder = make_fake(), Recorder()
     fake.fail_next(method, FailureKind.QUOTA)
     with pytest.raises(GkeError):
-        CALLS[method](RetryingGke(fake, recorder, monotonic=lambda: 0.0))
+        CALLS[method](supplier_of(fake, observe=recorder.observe_gke_call, monotonic=lambda: 0.0))
     assert recorder.seen == [(method, 0.0, "quota", "none")]
 
 
 def test_mistakes_are_counted_too() -> None:
     """An exception that is no GkeError is passed on and counted as unexpected."""
     recorder = Recorder()
-    with pytest.raises(AttributeError):
-        RetryingGke(object(), recorder).get_cluster()  # type: ignore[arg-type]
     fake = make_fake()
 
     def broken() -> Any:
@@ -90,7 +91,7 @@ def test_mistakes_are_counted_too() -> None:
 
     fake.get_cluster = broken  # type: ignore[method-assign]
     with pytest.raises(ZeroDivisionError):
-        RetryingGke(fake, recorder).get_cluster()
+        supplier_of(fake, observe=recorder.observe_gke_call).get_cluster()
     assert [each[2:] for each in recorder.seen] == [("unexpected", "none")]
 
 
@@ -105,13 +106,13 @@ def test_the_status_is_counted_where_there_is_one(status: int, want: str) -> Non
 
     fake.get_cluster = refused  # type: ignore[method-assign]
     with pytest.raises(GkeError):
-        RetryingGke(fake, recorder).get_cluster()
+        supplier_of(fake, observe=recorder.observe_gke_call).get_cluster()
     assert [each[3] for each in recorder.seen] == [want]
 
 
-def make_retrying(fake: FakeGke, slept: list[float]) -> RetryingGke:
-    """Return a retrying GKE that notes its sleeps."""
-    return RetryingGke(fake, sleep=slept.append, rng=random.Random(7))
+def make_retrying(fake: FakeGke, slept: list[float]) -> GkeSupplier:
+    """Return a supplier that notes the pauses between its calls."""
+    return supplier_of(fake, sleep=slept.append, rng=random.Random(7))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -160,7 +161,7 @@ def test_other_failures_of_reads_are_told_at_once(kind: FailureKind) -> None:
     fake, slept = make_fake(), list[float]()
     fake.fail_always("list_node_pools", kind)
     with pytest.raises(GkeError):
-        make_retrying(fake, slept).list_node_pools()
+        make_retrying(fake, slept).list_pools()
     assert (fake.counts()["list_node_pools"], slept) == (1, [])
 
 
@@ -180,9 +181,9 @@ def test_wish_of_gke(wish: float, calls: int, slept_seconds: list[float]) -> Non
     gke = make_retrying(fake, slept)
     if calls == 1:
         with pytest.raises(GkeError):
-            gke.list_node_pools()
+            gke.list_pools()
     else:
-        gke.list_node_pools()
+        gke.list_pools()
     assert (fake.counts()["list_node_pools"], slept) == (calls, slept_seconds)
 
 
@@ -199,7 +200,7 @@ def test_pauses_double_up_to_the_longest() -> None:
     fake, slept = make_fake(), list[float]()
     fake.fail_always("list_node_pools", FailureKind.UNAVAILABLE)
     with pytest.raises(GkeError):
-        RetryingGke(fake, tries=6, sleep=slept.append, rng=Spread()).list_node_pools()
+        supplier_of(fake, tries=6, sleep=slept.append, rng=Spread()).list_pools()
     assert slept == pytest.approx([0.45, 0.9, 1.8, 3.6, 5.0])
 
 
@@ -207,7 +208,7 @@ def test_a_wish_shorter_than_the_pause_does_not_shorten_it() -> None:
     """GKE's own delay is the least that is waited."""
     fake, slept = make_fake(), list[float]()
     fake.fail_next("list_node_pools", FailureKind.UNAVAILABLE, retry_after_seconds=0.1)
-    RetryingGke(fake, sleep=slept.append, rng=Spread()).list_node_pools()
+    supplier_of(fake, sleep=slept.append, rng=Spread()).list_pools()
     assert slept == pytest.approx([0.45])
 
 
