@@ -143,6 +143,38 @@ def observation_options(*, metrics: str) -> Callable[[_Function], _Function]:
     return decorate
 
 
+def read_by(read: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
+    """Return the callback of an option whose text a function reads; its ValueError is a usage error."""
+
+    def callback(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
+        try:
+            return None if text is None else read(text)
+        except ValueError as error:
+            raise click.BadParameter(f"{text!r} {error}") from error
+
+    return callback
+
+
+def truth_option(name: str, text: str, **options: Any) -> Callable[[_Function], _Function]:
+    """Add a flag that may have a value, as flags of Go programs may."""
+
+    def read(value: str) -> bool:
+        from provisioner.settings import go_bool  # noqa: PLC0415 - only where there is such a flag
+
+        return go_bool(value)
+
+    return click.option(
+        name,
+        default="false",
+        is_flag=False,
+        flag_value="true",
+        metavar="BOOL",
+        callback=read_by(read),
+        help=text,
+        **options,
+    )
+
+
 def complete_files(_context: click.Context, _option: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Let the shell complete the name of a file."""
     from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for completion

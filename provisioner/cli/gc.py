@@ -12,7 +12,7 @@ from provisioner.cli.asking import attention, board, view_problem
 from provisioner.cli.frame import FORMATS, Command, format_option
 from provisioner.cli.output import ExitCode, plain, show, write
 from provisioner.cli.remote import Remote, RemoteError, remote_options
-from provisioner.model.moments import clock
+from provisioner.model.wording import clock
 from provisioner.slices.board import Document
 from provisioner.slices.view.types import PoolView, State
 

@@ -91,24 +91,15 @@ def _run(kubeconfig: str | None, tls: tuple[str | None, str | None] = (None, Non
     import structlog  # noqa: PLC0415
 
     from provisioner import kube, settings  # noqa: PLC0415
-    from provisioner.cli.output import refuse  # noqa: PLC0415
     from provisioner.partitions import app  # noqa: PLC0415
     from provisioner.partitions.rest.certificate import Files  # noqa: PLC0415
     from provisioner.runtime import logs  # noqa: PLC0415
-    from provisioner.runtime.http import ServerError  # noqa: PLC0415
-    from provisioner.settings.partitions import OPTIONS, read_partition_settings  # noqa: PLC0415
+    from provisioner.settings.partitions import PartitionSettings  # noqa: PLC0415
 
-    try:
-        effective = read_partition_settings(os.environ)
-        connected = kube.connect(kubeconfig)
-    except (settings.SettingsError, kube.KubeconfigError) as error:
-        return refuse(str(error))
+    effective = settings.read(PartitionSettings, os.environ)
+    connected = kube.connect(kubeconfig)
     logs.configure(effective.log_level)
-    values = {option.variable: getattr(effective, option.field) for option in OPTIONS}
-    structlog.get_logger(__name__).info(
-        "settings.read",
-        **{name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value != ""},
-    )
+    structlog.get_logger(__name__).info("settings.read", **settings.readable(effective))
     clients = _clients(effective)
     certificate, key = tls
     if certificate is not None and key is not None:
@@ -123,8 +114,6 @@ def _run(kubeconfig: str | None, tls: tuple[str | None, str | None] = (None, Non
 
     try:
         return app.run(effective, app.Addresses(**addresses), connected, clients, exit_process=exit_process)
-    except ServerError as error:
-        return refuse(str(error))
     finally:
         _close(clients.values())
 

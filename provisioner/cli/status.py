@@ -14,7 +14,7 @@ from provisioner.cli.asking import attention, view_problem
 from provisioner.cli.frame import FORMATS, Command, format_option
 from provisioner.cli.output import ExitCode, plain, write
 from provisioner.cli.remote import Remote, RemoteError, remote_options
-from provisioner.model.moments import clock
+from provisioner.model.wording import clock
 from provisioner.slices.board import Document
 from provisioner.slices.view.explain import for_how_long
 from provisioner.slices.view.types import RUNS, PoolView, SliceView, State, View

@@ -6,6 +6,7 @@ failed as Unavailable had its effect is not known.
 
 from __future__ import annotations
 
+from provisioner.model.wording import UserError
 from provisioner.model.writes import WriteFailure
 
 #: Longer texts of the API server say nothing new after this.
@@ -34,7 +35,7 @@ class ClusterError(Exception):
         return f"{self.message} (HTTP {self.status})" if self.status else self.message
 
 
-class KubeconfigError(ClusterError):
+class KubeconfigError(ClusterError, UserError):
     """There is no usable way to a cluster; the message says what to do."""
 
 

@@ -60,7 +60,8 @@ def test_a_machine_type_that_must_be_asked_for_is_a_note(capsys: pytest.CaptureF
 
 def test_an_unknown_accelerator_is_named_with_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:
     """A usage error."""
-    assert main(["topologies", "v6e"]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(["topologies", "v6e"])
     said = capsys.readouterr()
     assert said.out == ""
     assert "'v6e' (did you mean tpu-v6e-slice?)" in said.err
