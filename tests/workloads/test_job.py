@@ -194,7 +194,7 @@ _OTHER = [job_reference("other")]
 )
 def test_whose_a_pod_is(metadata: dict[str, Any], want: tuple[str, str, int | None] | None) -> None:
     """The controller reference tells, and it alone."""
-    claim = claim_of("team", _pod(**metadata)["metadata"])
+    claim = claim_of(_pod(**metadata)["metadata"])
     assert (None if claim is None else (claim.name, claim.uid, claim.index)) == want
     if claim is not None:
         assert (claim.kind, claim.group_name) == (WorkloadKind.JOB, claim.name)
@@ -217,7 +217,7 @@ def test_a_pod_that_no_job_controls_is_of_no_group(references: list[dict[str, An
     raw = _pod(ownerReferences=references)
     if references and not references[0]["name"]:
         references[0]["uid"] = "uid"
-    claim = claim_of("team", raw["metadata"])
+    claim = claim_of(raw["metadata"])
     assert claim is not None
     assert (claim.kind, claim.group_name, claim.uid, claim.index) == (WorkloadKind.JOB, "", "", None)
     job, pod = parsed(sweep()), parse_pod(raw)
@@ -227,7 +227,7 @@ def test_a_pod_that_no_job_controls_is_of_no_group(references: list[dict[str, An
 
 def test_a_pod_of_a_jobset_stays_one() -> None:
     """A child Job controls it, and the JobSet is asked first."""
-    claim = claim_of("team", _pod(labels={constants.JOBSET_NAME: "train", constants.JOB_NAME: "sweep"})["metadata"])
+    claim = claim_of(_pod(labels={constants.JOBSET_NAME: "train", constants.JOB_NAME: "sweep"})["metadata"])
     assert claim is not None
     assert (claim.kind, claim.name, claim.group_name) == (WorkloadKind.JOBSET, "train", "sweep")
 
@@ -279,7 +279,7 @@ def test_whatever_stands_in_a_job_a_record_or_one_error_comes_out() -> None:
                 inner = inner[key]
             inner[path[-1]] = strange
             assert len(_said_of(broken)) < 2 * bounds.ANNOTATION
-            claim_of("team", broken["metadata"] if isinstance(broken["metadata"], dict) else {})
+            claim_of(broken["metadata"] if isinstance(broken["metadata"], dict) else {})
 
 
 def _said_of(raw: dict[str, Any]) -> str:

@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from provisioner import constants
-from provisioner.workloads.job import parse_job
 from provisioner.workloads.jobset import parse_jobset
-from provisioner.workloads.suspension import suspension_changed_at
 
 _MOMENT = "2026-06-01T12:00:00Z"
 _CONDITION = {"type": "Suspended", "status": "False", "lastTransitionTime": _MOMENT}
@@ -31,14 +28,5 @@ _CONDITION = {"type": "Suspended", "status": "False", "lastTransitionTime": _MOM
 )
 def test_the_condition_says_when(status: dict[str, Any], want: datetime | None) -> None:
     """Whatever else is in the status."""
-    assert suspension_changed_at(status) == want
-
-
-@pytest.mark.parametrize("parse", [parse_jobset, parse_job], ids=["JobSet", "Job"])
-def test_workloads_know_it(parse: Any) -> None:
-    """Both kinds that can be suspended."""
     metadata = {"namespace": "research", "name": "train", "uid": "u"}
-    metadata = {**metadata, "annotations": {constants.SERVE: "true"}}
-    raw = {"metadata": metadata, "spec": {}, "status": {"conditions": [_CONDITION]}}
-    assert parse(raw).suspension_changed_at == datetime(2026, 6, 1, 12, tzinfo=UTC)
-    assert parse({"metadata": metadata, "spec": {}}).suspension_changed_at is None
+    assert parse_jobset({"metadata": metadata, "spec": {}, "status": status}).suspension_changed_at == want
