@@ -11,7 +11,7 @@ import click
 
 import provisioner
 from provisioner.cli import output
-from provisioner.cli.frame import Entry, Frame, wants_color
+from provisioner.cli.frame import Frame, wants_color
 from provisioner.model.wording import UserError
 
 #: Under this name the program is `run`: manifests of the Go provisioner set `command: [/manager]`, and flags alone.
@@ -59,16 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def make_frame() -> click.Group:
     """Return all commands."""
-    entries = {
-        name: Entry(module=f"provisioner.cli.{module}", summary=summary) for name, (module, summary) in COMMANDS.items()
-    }
     examples = (
         "{prog} COMMAND --help",
         "{prog} plan -f jobset.yaml",
         "{prog} topologies tpu-v6e-slice",
         "{prog} check",
     )
-    frame = Frame(entries, name=_PROGRAM, help=provisioner.__doc__, examples=examples)
+    frame = Frame("provisioner.cli", COMMANDS, name=_PROGRAM, help=provisioner.__doc__, examples=examples)
     return click.version_option(provisioner.__version__, message=f"{_PROGRAM} %(version)s")(frame)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provisioner.cli.frame import Entry, Frame, complete_files, kubeconfig_option, observation_options
+from provisioner.cli.frame import Frame, complete_files, kubeconfig_option, observation_options
 
 if TYPE_CHECKING:
     from provisioner.partitions.vipu.cli import VipuCommand
@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
 #: Module and summary of each command below this one; without any, the controller runs.
 COMMANDS = {
-    "get": Entry(module="provisioner.cli.partitions_get", summary="wait for a pod's partition: the init container"),
+    "get": ("partitions_get", "wait for a pod's partition: the init container"),
 }
+
+
+_EXAMPLES = ("{prog} partitions", "{prog} partitions --leader-elect --kubeconfig=FILE")
 
 
 class _Partitions(Frame):
@@ -26,7 +29,9 @@ class _Partitions(Frame):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         examples = ("{prog} partitions", "{prog} partitions --leader-elect --kubeconfig=FILE")
-        super().__init__(COMMANDS, *arguments, examples=examples, invoke_without_command=True, **options)
+        super().__init__(
+            "provisioner.cli", COMMANDS, *arguments, examples=examples, invoke_without_command=True, **options
+        )
 
 
 @click.group(cls=_Partitions)
@@ -91,8 +96,8 @@ def _run(kubeconfig: str | None, tls: tuple[str | None, str | None] = (None, Non
     import structlog  # noqa: PLC0415
 
     from provisioner import kube, settings  # noqa: PLC0415
+    from provisioner.admission.files import Files  # noqa: PLC0415
     from provisioner.partitions import app  # noqa: PLC0415
-    from provisioner.partitions.rest.certificate import Files  # noqa: PLC0415
     from provisioner.runtime import logs  # noqa: PLC0415
     from provisioner.settings.partitions import PartitionSettings  # noqa: PLC0415
 

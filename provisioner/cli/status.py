@@ -54,10 +54,7 @@ _CLEAR = "\x1b[H\x1b[2J"
 def command(namespace: str, *, state: str | None, watch: bool, form: str | None, remote: Remote) -> int:
     """Show what there is: slices, their node pools, why they wait, and what happens next."""
     if form in FORMATS:
-        document = asking.board(remote)
-        if document.view is None:
-            raise RemoteError(view_problem(document))
-        write(document.view, form)
+        write(asking.view_of(asking.board(remote)), form)
         return ExitCode.OK
     try:
         while True:

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from provisioner import kube
+from provisioner.admission.files import Files
 from provisioner.cli.frame import Command, complete_files, kubeconfig_option, observation_options, truth_option
 from provisioner.runtime import logs
 from provisioner.settings.webhook import read_webhook_settings
@@ -73,7 +74,7 @@ def command(
         for name in ("tls_cert_file", "tls_key_file")
     )
     certificate, key = Path(tls_cert_file), Path(tls_key_file)
-    files = app.Files(certificate=certificate, key=key) if given or certificate.exists() else None
+    files = Files(certificate=certificate, key=key) if given or certificate.exists() else None
     effective = read_webhook_settings(os.environ)
     api = kube.connect(kubeconfig)
     logs.configure("debug" if verbose else effective.log_level)

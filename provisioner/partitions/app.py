@@ -12,6 +12,7 @@ from functools import partial
 import provisioner
 from provisioner import controller as controllers
 from provisioner import kube
+from provisioner.admission.files import Files
 from provisioner.controller import Candidacy, Controller, make_replica
 from provisioner.kube.watches import doubt_of
 from provisioner.partitions import names, page
@@ -28,7 +29,7 @@ from provisioner.partitions.planning.settings import PlanningSettings
 from provisioner.partitions.reading import parse_pod
 from provisioner.partitions.report import Reporter
 from provisioner.partitions.rest.api import Sources, make_rest_server
-from provisioner.partitions.rest.certificate import Files, ServedFiles
+from provisioner.partitions.rest.certificate import ServedFiles
 from provisioner.partitions.store import LedgerStore
 from provisioner.partitions.vipu.protocol import Vipu
 from provisioner.runtime.clock import FollowedClock
@@ -150,7 +151,6 @@ def build(
         clock=clock,
         wake=replica.wake,
         stopping=replica.stopping,
-        asked_seconds_ago=replica.wake.asked_seconds_ago,
     )
     ledger = make_ledger_watch(api, settings.own_namespace)
     rest = _make_rest(addresses, api, _sources(loop, ledger, vipu))

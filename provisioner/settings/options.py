@@ -12,9 +12,8 @@ from functools import partial
 
 from provisioner import constants
 from provisioner.model import choices
-from provisioner.model.capacity import Network, Zone
+from provisioner.model.capacity import ClusterName, Network, Zone
 from provisioner.model.choices import CapacityChoice
-from provisioner.model.cluster import ClusterName
 from provisioner.settings import forms
 from provisioner.settings.forms import GCE
 from provisioner.settings.option import (

@@ -128,7 +128,7 @@ class Actor(CallingActor[Answer]):
             self._submit_answered(name, functools.partial(self._create, create), self.executor, _not_created)
         for look_up in plan.look_ups:
             # One that was not submitted is decided on again.
-            self.calls.submit(functools.partial(self._look_up, look_up), self.executor)
+            self.submit(functools.partial(self._look_up, look_up), self.executor)
         changes = (
             (kube.cordon_open_node, plan.cordons),
             (kube.uncordon, plan.uncordons),
@@ -139,7 +139,7 @@ class Actor(CallingActor[Answer]):
             for node in nodes:
                 if node not in self._changing and not self.rejected_changes.waits(node):
                     self._changing.add(node)
-                    if not self.calls.submit(functools.partial(self._change_node, change, node), self.slow_executor):
+                    if not self.submit(functools.partial(self._change_node, change, node), self.slow_executor):
                         self._changing.discard(node)
 
     def live_calls(self) -> frozenset[PoolName]:
@@ -154,7 +154,7 @@ class Actor(CallingActor[Answer]):
         not_sent: Callable[[PoolName, datetime, str], Answer],
     ) -> None:
         """Submit a create or delete: one that cannot be submitted is answered, too."""
-        self.calls.submit(call, executor, key=name, not_sent=lambda why: not_sent(name, self.clock(), why))
+        self.submit(call, executor, key=name, not_sent=lambda why: not_sent(name, self.clock(), why))
 
     def _create(self, create: Create) -> Answer:
         name = create.request.name

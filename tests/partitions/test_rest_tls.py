@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import structlog
 
-from provisioner.admission.keys import make_keys
+from provisioner.admission.files import Files
+from provisioner.admission.keeper import make_keys
 from provisioner.admission.rotation import Keys
 from provisioner.partitions.app import Addresses, Rest, _make_rest
 from provisioner.partitions.client import Unreachable, sender
 from provisioner.partitions.rest import certificate
-from provisioner.partitions.rest.certificate import Files
 from tests.support.partitions_api import Ground
 from tests.support.waiting import wait_for
 

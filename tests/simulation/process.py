@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from provisioner import constants, kube
 from provisioner.kube import errors
 from provisioner.kube.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, Api, JsonObject, Page, Request, Stream, Timeouts
-from provisioner.model.capacity import PoolName
-from provisioner.model.cluster import ClusterName
+from provisioner.model.capacity import ClusterName, PoolName
 from provisioner.model.workloads import ObjectRef
 from provisioner.runtime.clock import FollowedClock
+from provisioner.runtime.rounds import Wake
 from provisioner.settings import Settings
 from provisioner.slices.act import Actor, RejectedChanges
 from provisioner.slices.gate import Gate
@@ -162,7 +162,7 @@ class Process:
             store=HintsStore(api, settings.own_namespace),
             is_leader=(lambda: elector.is_leader) if elector is not None else lambda: True,
             clock=clock,
-            wake=threading.Event(),
+            wake=Wake(),
             stopping=threading.Event(),
             monotonic=self._monotonic,
         )
@@ -281,14 +281,14 @@ class Process:
             return
         self.note("is asked to end")
         self._stopping = True
-        self.actor.calls.close()
+        self.actor.close()
         deadline = self.stage.agenda.now + _DRAIN_SECONDS
 
         def look() -> None:
             if self._in_round:
                 self.stage.agenda.after(0.2, lambda: self.enter(look))
                 return
-            drained = self.actor.calls.under_way == 0
+            drained = self.actor.under_way == 0
             if not drained and self.stage.agenda.now < deadline:
                 self.stage.agenda.after(0.2, lambda: self.enter(look))
                 return

@@ -186,14 +186,6 @@ def test_a_kubeconfig_that_is_not_there_is_refused() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """A command that does not exist ends with code 2 and the list of commands."""
-    with pytest.raises(SystemExit) as error:
-        main(["fly"])
-    assert error.value.code == 2
-    assert "run" in capsys.readouterr().err
-
-
 def test_durations_are_logged_with_their_unit() -> None:
     """The names of the variables do not say it."""
     logged = readable(settings(deletion_delay_seconds=90.0))

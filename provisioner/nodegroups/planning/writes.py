@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from provisioner.model.capacity import Taint
-from provisioner.model.writes import WriteFailure
+from provisioner.model.writes import Answered
 from provisioner.nodegroups.api.statuses import ResourceStatus, TpuNodeGroupStatus
 from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta
 
@@ -203,17 +203,5 @@ Write = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteAnswer:
+class WriteAnswer(Answered[Write]):
     """How a write ended."""
-
-    write: Write
-    at: datetime
-    #: None: it is done.
-    failure: WriteFailure | None = None
-    #: The API server's words on a failure.
-    message: str = ""
-
-    @property
-    def key(self) -> str:
-        """Names what is answered."""
-        return self.write.key

@@ -6,22 +6,13 @@ import ssl
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import structlog
 
-from provisioner.admission.files import CertificateFiles
+from provisioner.admission.files import CertificateFiles, Files
 
 _log = structlog.get_logger(__name__)
 _LOOK_SECONDS = 10.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Files:
-    """A certificate and its key, as PEM."""
-
-    certificate: Path
-    key: Path
 
 
 @dataclass(slots=True)
