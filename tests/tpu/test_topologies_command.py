@@ -68,18 +68,6 @@ def test_an_unknown_accelerator_is_named_with_the_valid_ones(capsys: pytest.Capt
     assert all(label in said.err for label in tpu.ACCELERATORS)
 
 
-def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    """`tpu-provisioner topologies | head` ends quietly."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "provisioner", "topologies", "--all"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        assert process.stderr.read() == b""
-    assert process.returncode == 0
-
-
 def test_the_table_needs_nothing_that_is_not_in_the_image() -> None:
     """No cloud client, no Kubernetes client, no terminal library."""
     script = (

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from provisioner import constants
-from provisioner.kube.fields import MalformedObject
-from provisioner.model import bounds
 from provisioner.model.workloads import Workload, WorkloadKind, Workloads
 from provisioner.slices.demand.slices import slice_id_of
 from provisioner.workloads import PLAIN_JOB
@@ -18,8 +14,6 @@ from provisioner.workloads.job import parse_job
 from provisioner.workloads.pods import claim_of, parse_pod
 from tests.support.objects import job_reference, pod_spec, raw_job, raw_pod
 
-#: Of each type something that JSON can have, and what Kubernetes would not.
-STRANGE: tuple[Any, ...] = (None, True, -1, 0, 10**30, 1.5, "", "x" * 1000, "\ud800", [], [None], {}, {"": {}})
 SERVED = {constants.SERVE: "true"}
 
 
@@ -258,33 +252,3 @@ def test_what_is_watched_leaves_the_parts_of_jobsets_out() -> None:
     """On the server's side: each JobSet has a Job, and is watched already."""
     assert PLAIN_JOB.selector == "!jobset.sigs.k8s.io/jobset-name"
     assert PLAIN_JOB.pod_selector == "batch.kubernetes.io/job-name,!jobset.sigs.k8s.io/jobset-name"
-
-
-def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in items:
-        yield from _places(inner, (*path, key))
-
-
-def test_whatever_stands_in_a_job_a_record_or_one_error_comes_out() -> None:
-    """Each place, with each kind of value there."""
-    raw = sweep(metadata={"ownerReferences": [job_reference("nightly", kind="CronJob")], "annotations": SERVED})
-    raw["status"]["conditions"] = [{"type": "Complete", "status": "False"}]
-    for path in list(_places(raw))[1:]:
-        for strange in STRANGE:
-            broken: Any = copy.deepcopy(raw)
-            inner = broken
-            for key in path[:-1]:
-                inner = inner[key]
-            inner[path[-1]] = strange
-            assert len(_said_of(broken)) < 2 * bounds.ANNOTATION
-            claim_of(broken["metadata"] if isinstance(broken["metadata"], dict) else {})
-
-
-def _said_of(raw: dict[str, Any]) -> str:
-    try:
-        found = parse_job(raw)
-    except MalformedObject as error:
-        return str(error)
-    return found.problem if found is not None else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,6 @@ from provisioner.workloads.pods import claim_of, parse_pod
 RECORDED: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[1] / "data" / "leaderworkerset" / "objects.json").read_text(encoding="utf-8")
 )
-#: Of each type something that JSON can have, and what Kubernetes would not.
-STRANGE: tuple[Any, ...] = (None, True, -1, 0, 10**30, 1.5, "", "x" * 1000, "-", "\ud800", [], [None], {}, {"": {}})
 
 
 def recorded(kind: str, name: str) -> dict[str, Any]:
@@ -212,38 +209,6 @@ def test_a_set_without_an_identity_is_malformed(key: str) -> None:
     del raw["metadata"][key]
     with pytest.raises(MalformedObject, match=r"LeaderWorkerSet .* namespace, name or uid is missing"):
         parse_leaderworkerset(raw)
-
-
-def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in items:
-        yield from _places(inner, (*path, key))
-
-
-@pytest.mark.parametrize("raw", [pytest.param(one, id=f"{one['kind']} {one['metadata']['name']}") for one in RECORDED])
-def test_whatever_stands_in_an_object_a_record_or_one_error_comes_out(raw: dict[str, Any]) -> None:
-    """Each place of what the controller makes, with each kind of value there."""
-    for path in _places(raw):
-        for strange in STRANGE:
-            broken: Any = copy.deepcopy(raw)
-            if not path:
-                broken = strange
-            else:
-                inner = broken
-                for key in path[:-1]:
-                    inner = inner[key]
-                inner[path[-1]] = strange
-            place_of(broken)
-            assert len(_error(parse_leaderworkerset, broken)) < 2_000
-
-
-def _error(parse: Callable[[object], object], raw: object) -> str:
-    try:
-        parse(raw)
-    except MalformedObject as error:
-        return str(error)
-    return ""
 
 
 def test_a_set_becomes_a_workload_whose_groups_are_slices() -> None:
