@@ -90,12 +90,12 @@ def _counted(api: kube.KubeApi) -> Iterator[Counter[str]]:
     lock = threading.Lock()
     send = api._send  # noqa: SLF001 - below it nothing repeats a request
 
-    def counting(request: Any) -> Any:
+    def counting(request: Any, *, accept: str) -> Any:
         listed = "limit" in (request.query or {})
         parts = request.path.rsplit("/", 2)
         with lock:
             counts[f"LIST {parts[-1]}" if listed else f"{request.method} {parts[-2]}"] += 1
-        return send(request)
+        return send(request, accept=accept)
 
     api._send = counting  # type: ignore[method-assign] # noqa: SLF001
     try:

@@ -18,7 +18,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from provisioner.admission.keys import make_keys
+from provisioner.admission.keeper import make_keys
 
 PODS = 1000
 AT_ONCE = 16

@@ -15,7 +15,7 @@ from typing import Any
 
 from provisioner.model import bounds, choices
 from provisioner.model.capacity import CapacityKind
-from provisioner.settings import Option, forms, images, nodegroups, prices
+from provisioner.settings import Option, forms, nodegroups, options, prices
 from provisioner.tpu.catalogue import ACCELERATORS
 
 Property = dict[str, Any]
@@ -167,7 +167,7 @@ _FORMS: Mapping[Callable[[str], Any], Property] = {
     forms.label: _text(rf"(?:(?:{forms.LABEL_KEY.pattern})={forms.LABEL_VALUE.pattern})?"),
     choices.parse_zones: _at_most(bounds.ZONES, _text(_list(_ZONE))),
     prices.parse_prices: _text(_list(_PRICE)),
-    images.parse_images: _text(_list(rf"(?:{_ACCELERATOR}|\*)\s*=\s*{images.IMAGE.pattern}")),
+    options.parse_images: _text(_list(rf"(?:{_ACCELERATOR}|\*)\s*=\s*{options.IMAGE.pattern}")),
     choices.parse_choices: _at_most(bounds.CHOICES, _text(_list(_CHOICE))),
 }
 #: Options whose form says less, or other things, than the controller holds them to.

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from provisioner.settings import SettingsError
-from provisioner.settings.nodegroups import NodeGroupSettings, read_node_group_settings
+from provisioner.settings import read as read_options
+from provisioner.settings.nodegroups import NodeGroupSettings
 
 PROJECT = {"GCP_PROJECT_ID": "research-project"}
 
 
 def test_the_defaults() -> None:
     """Whoever changes one changes what installations do."""
-    effective = read_node_group_settings(PROJECT)
+    effective = read_options(NodeGroupSettings, PROJECT)
     images = (effective.device_plugin_image, effective.device_plugin_agent_image, effective.device_plugin_log_image)
     assert [image.partition("@")[0] for image in images] == [
         "gcr.io/gke-release/tpu-device-plugin:1.35.7-gke.0",
@@ -55,7 +56,7 @@ def test_the_defaults() -> None:
 )
 def test_a_value_that_is_set(variable: str, text: str, field: str, want: object) -> None:
     """In the forms that the other options have."""
-    assert getattr(read_node_group_settings({**PROJECT, variable: text}), field) == want
+    assert getattr(read_options(NodeGroupSettings, {**PROJECT, variable: text}), field) == want
 
 
 @pytest.mark.parametrize(
@@ -82,12 +83,12 @@ def test_a_value_that_is_set(variable: str, text: str, field: str, want: object)
 def test_a_value_that_is_wrong_is_named(variable: str, text: str) -> None:
     """With what is wrong, and what it is for."""
     with pytest.raises(SettingsError, match=f"{variable}="):
-        read_node_group_settings({**PROJECT, variable: text})
+        read_options(NodeGroupSettings, {**PROJECT, variable: text})
 
 
 def test_all_mistakes_are_told_at_once() -> None:
     """A project that can be inferred is none."""
     with pytest.raises(SettingsError) as raised:
-        read_node_group_settings({"REPAIR_AFTER": "soon", "DRY_RUN": "perhaps"})
+        read_options(NodeGroupSettings, {"REPAIR_AFTER": "soon", "DRY_RUN": "perhaps"})
     assert len(raised.value.problems) == 3
-    assert read_node_group_settings({}, inferred=PROJECT).project_id == "research-project"
+    assert read_options(NodeGroupSettings, {}, inferred=PROJECT).project_id == "research-project"

@@ -13,6 +13,14 @@ _log = structlog.get_logger(__name__)
 _NO_PASSWORD = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """A certificate and its key, as PEM, that somebody else keeps."""
+
+    certificate: Path
+    key: Path
+
+
 @dataclass(slots=True, kw_only=True)
 class CertificateFiles:
     """Reads the files again and again; used by one thread."""

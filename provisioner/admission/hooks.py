@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import structlog
 
@@ -28,11 +28,9 @@ _log = structlog.get_logger(__name__)
 _JSON = "application/json"
 
 
-class Observer(Protocol):
-    """Counts what became of reviews."""
-
-    def reviewed(self, hook: str, outcome: str, seconds: float) -> None:
-        """One of: admitted, patched, warned, denied, malformed, failed."""
+#: Counts what became of a review: the webhook, one of admitted, patched, warned, denied, malformed and failed, and the
+#: seconds that it took.
+Observer = Callable[[str, str, float], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +48,7 @@ class Hook:
     tell: Callable[[Notice], None] = lambda _: None
 
 
-def endpoint_of(hook: Hook, observer: Observer, *, clock: Callable[[], float] = time.perf_counter) -> Endpoint:
+def endpoint_of(hook: Hook, reviewed: Observer, *, clock: Callable[[], float] = time.perf_counter) -> Endpoint:
     """Return the endpoint of a webhook: any body gets a valid answer."""
     repeats = Repeats()
 
@@ -58,7 +56,7 @@ def endpoint_of(hook: Hook, observer: Observer, *, clock: Callable[[], float] = 
         try:
             request = parse_review(body)
         except NotAReview as error:
-            observer.reviewed(hook.name, "malformed", clock() - since)
+            reviewed(hook.name, "malformed", clock() - since)
             return Content(body=encode_rejection(str(error)), media_type=_JSON, status=400)
         # The objects need not wait along.
         head = replace(request, object={}, old_object={})
@@ -71,14 +69,14 @@ def endpoint_of(hook: Hook, observer: Observer, *, clock: Callable[[], float] = 
                     hook.tell(given.notice)
             except Exception as error:  # noqa: BLE001 - the edge of the process: the API server gets an answer
                 outcome, encoded = "failed", encode_answer(head, _failed(hook, head, error, repeats))
-            observer.reviewed(hook.name, outcome, clock() - since)
+            reviewed(hook.name, outcome, clock() - since)
             return Content(body=encoded, media_type=_JSON)
 
         try:
             given = hook.answer(request)
         except Exception as error:  # noqa: BLE001 - as above
             return end(partial(_raise, error))
-        return Later(answer=partial(end, given)) if callable(given) else end(lambda: given)
+        return partial(end, given) if callable(given) else end(lambda: given)
 
     return Endpoint(path=hook.path, begin=begin, quick=hook.quick)
 

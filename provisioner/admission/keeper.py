@@ -1,20 +1,32 @@
-"""Keep the webhook server's own certificates: in a Secret that all replicas share, trusted by its webhooks."""
+"""Keep the webhook server's own certificates: in a Secret that all replicas share, trusted by its webhooks.
+
+Keys and certificates of the webhook server, made by itself: an authority for each, whose key nobody keeps.
+
+Only `cryptography` is asked, and only where the server makes its own certificates.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import datetime as dt
+import os
 import ssl
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import structlog
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
 
-from provisioner.admission import keys, rotation
+from provisioner.admission import rotation
 from provisioner.admission.rotation import Keys, KeysError
 from provisioner.kube import errors, fields
 from provisioner.kube.protocol import Api, JsonObject, Timeouts, collection_path, object_path
+from provisioner.runtime.authority import Authority
 
 _log = structlog.get_logger(__name__)
 
@@ -22,6 +34,68 @@ _ROOT = "/apis/admissionregistration.k8s.io/v1"
 #: Somebody else wrote the Secret meanwhile: it is read again so often in one step.
 _ATTEMPTS = 3
 _TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=5.0)
+
+
+def make_keys(names: Sequence[str], *, now: dt.datetime, valid: dt.timedelta) -> Keys:
+    """Make a new authority and a serving certificate for DNS names; the authority signs nothing else, ever."""
+    authority = Authority("tpu-provisioner webhook", now=now, valid=valid)
+    # A common name has at most 64 characters; verifiers read the alternative names.
+    serving = authority.server(names[0][:64], names=names)
+    return Keys(
+        certificate_pem=serving.certificate_pem.decode(),
+        key_pem=serving.key_pem.decode(),
+        authority_pem=authority.certificate_pem.decode(),
+    )
+
+
+def valid_until(keys: Keys, names: Sequence[str], *, now: dt.datetime) -> dt.datetime:
+    """Return until when keys serve the names; KeysError where they do not now."""
+    try:
+        certificate = x509.load_pem_x509_certificate(keys.certificate_pem.encode())
+        authority = x509.load_pem_x509_certificate(keys.authority_pem.encode())
+        key = serialization.load_pem_private_key(keys.key_pem.encode(), password=None)
+        certificate.verify_directly_issued_by(authority)
+        served = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.ExtensionNotFound) as error:
+        raise KeysError(f"certificate or key cannot be read: {error!r}") from error
+    if key.public_key() != certificate.public_key():
+        raise KeysError("the key is not the certificate's")
+    missing = set(names) - set(served.value.get_values_for_type(x509.DNSName))
+    if missing:
+        raise KeysError(f"the certificate is not for {', '.join(sorted(missing))}")
+    until = min(certificate.not_valid_after_utc, authority.not_valid_after_utc)
+    if not certificate.not_valid_before_utc <= now < until:
+        raise KeysError(f"the certificate is valid from {certificate.not_valid_before_utc} to {until}")
+    return until
+
+
+def are_certificates(pem: str) -> bool:
+    """Whether a text holds certificates that can be read."""
+    try:
+        return bool(x509.load_pem_x509_certificates(pem.encode()))
+    except ValueError:
+        return False
+
+
+def load(context: ssl.SSLContext, keys: Keys) -> None:
+    """Serve these keys from the next connection on; KeysError where they cannot be used."""
+    # OpenSSL reads them from files alone. These are in memory: a key is never written to a disk.
+    with _in_memory(keys.certificate_pem) as certificate, _in_memory(keys.key_pem) as key:
+        try:
+            context.load_cert_chain(certificate, key)
+        except (ssl.SSLError, OSError) as error:
+            raise KeysError(f"certificate and key cannot be used: {error}") from error
+
+
+@contextmanager
+def _in_memory(text: str) -> Iterator[str]:
+    descriptor = os.memfd_create("pem")
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(text.encode())
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +171,7 @@ class Keeper:
                 announced=_is_announced(rotation.trusted(before), configurations.values()),
                 served=self._served,
             )
-            if not keys.are_certificates(state.earlier):
+            if not are_certificates(state.earlier):
                 # API servers would reject the whole.
                 state = replace(state, earlier="")
             if state != before:
@@ -120,7 +194,7 @@ class Keeper:
     def _serve(self, state: rotation.State) -> None:
         if state.present is None or state.present == self._served:
             return
-        keys.load(self.context, state.present)
+        load(self.context, state.present)
         self._served = state.present
         _log.info("webhook_certificates.served", valid_until=self._valid_until(state.present).isoformat())
 
@@ -182,10 +256,10 @@ class Keeper:
         self.api.put(path, {**stored, "data": {**fields.mapping(stored.get("data")), **data}}, timeouts=_TIMEOUTS)
 
     def _make(self) -> Keys:
-        return keys.make_keys(self.names, now=self.now(), valid=rotation.VALID)
+        return make_keys(self.names, now=self.now(), valid=rotation.VALID)
 
     def _valid_until(self, made: Keys) -> datetime:
-        return keys.valid_until(made, self.names, now=self.now())
+        return valid_until(made, self.names, now=self.now())
 
 
 def _is_announced(bundle: str, configurations: Iterable[JsonObject | None]) -> bool:

@@ -10,11 +10,10 @@ import base64
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from provisioner.admission.patch import Operation
 from provisioner.kube import fields
 from provisioner.model import bounds
 from provisioner.model.workloads import ObjectRef
@@ -33,6 +32,29 @@ _MOST_PARTS = 200_000
 
 class NotAReview(Exception):  # noqa: N818 - it names what the body is
     """The body is not an AdmissionReview; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One step of a patch."""
+
+    op: Literal["add", "replace", "remove"]
+    #: A JSON pointer (RFC 6901).
+    path: str
+    #: Of "add" and "replace".
+    value: Any = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the operation as it is sent."""
+        step: dict[str, Any] = {"op": self.op, "path": self.path}
+        if self.op != "remove":
+            step["value"] = self.value
+        return step
+
+
+def pointer(*steps: str | int) -> str:
+    """Return the JSON pointer of a path."""
+    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

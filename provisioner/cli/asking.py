@@ -20,6 +20,7 @@ from provisioner.kube.protocol import LEASES_ROOT, Api, collection_path, object_
 from provisioner.partitions import board as partitions_board
 from provisioner.slices.board import Document
 from provisioner.slices.view.explain import for_how_long, moment
+from provisioner.slices.view.types import View
 
 _T = TypeVar("_T")
 _BOARD = "/api/v1/board"
@@ -50,6 +51,13 @@ def partitions(remote: Remote) -> partitions_board.Document | None:
     raw = _ask_partitions(remote, partitions_board.PATH)
     what = "what the controller of partitions answers"
     return None if raw is None else _converted(raw, partitions_board.Document, what)
+
+
+def view_of(document: Document) -> View:
+    """Return the view of a document; raise RemoteError where it has none."""
+    if document.view is None:
+        raise RemoteError(view_problem(document))
+    return document.view
 
 
 def view_problem(document: Document) -> str:
@@ -83,7 +91,25 @@ def _converted(raw: Any, kind: type[_T], what: str) -> _T:
 
 
 def _ask(remote: Remote, path: str) -> Any:
-    return _by_address(remote.server, path) if remote.server else _by_kubeconfig(remote, path)
+    if remote.server:
+        return _by_address(remote.server, path)
+    try:
+        api = kube.connect(remote.kubeconfig)
+        return _by_proxy(remote, api, _holder(remote, api, constants.LEASE_NAME) or _any_pod(remote, api), path)
+    except kube.Forbidden as error:
+        raise RemoteError(
+            f"{error}. To ask the controller you need the right to get leases, to list pods and to get pods/proxy "
+            f"in namespace {remote.namespace}; or use `kubectl port-forward` and --server."
+        ) from error
+    except kube.KubeconfigError:
+        raise
+    except kube.ClusterError as error:
+        raise RemoteError(
+            f"the controller in namespace {remote.namespace} cannot be asked: {error}. Is it running? See "
+            f"`kubectl --namespace {remote.namespace} get pods`. If only the API server's proxy does not reach it, "
+            f"use `kubectl --namespace {remote.namespace} port-forward deployment/tpu-provisioner {remote.port}` and "
+            f"--server http://127.0.0.1:{remote.port}."
+        ) from error
 
 
 def _ask_partitions(remote: Remote, path: str) -> Any:
@@ -92,11 +118,9 @@ def _ask_partitions(remote: Remote, path: str) -> Any:
     try:
         api = kube.connect(remote.kubeconfig)
         pod = _holder(remote, api, _PARTITIONS_LEASE)
-        if not pod:
-            return None
-        return api.get(f"{object_path('pods', pod, namespace=remote.namespace)}:{remote.port}/proxy{path}")
-    except kube.KubeconfigError as error:
-        raise RemoteError(str(error)) from error
+        return _by_proxy(remote, api, pod, path) if pod else None
+    except kube.KubeconfigError:
+        raise
     except (kube.Forbidden, kube.NotFound):
         # Who may not see it is told nothing of it; and a pod may have gone.
         return None
@@ -106,26 +130,8 @@ def _ask_partitions(remote: Remote, path: str) -> Any:
         ) from error
 
 
-def _by_kubeconfig(remote: Remote, path: str) -> Any:
-    try:
-        api = kube.connect(remote.kubeconfig)
-        pod = _holder(remote, api, constants.LEASE_NAME) or _any_pod(remote, api)
-        pod_path = object_path("pods", pod, namespace=remote.namespace)
-        return api.get(f"{pod_path}:{remote.port}/proxy{path}")
-    except kube.KubeconfigError as error:
-        raise RemoteError(str(error)) from error
-    except kube.Forbidden as error:
-        raise RemoteError(
-            f"{error}. To ask the controller you need the right to get leases, to list pods and to get pods/proxy "
-            f"in namespace {remote.namespace}; or use `kubectl port-forward` and --server."
-        ) from error
-    except kube.ClusterError as error:
-        raise RemoteError(
-            f"the controller in namespace {remote.namespace} cannot be asked: {error}. Is it running? See "
-            f"`kubectl --namespace {remote.namespace} get pods`. If only the API server's proxy does not reach it, "
-            f"use `kubectl --namespace {remote.namespace} port-forward deployment/tpu-provisioner {remote.port}` and "
-            f"--server http://127.0.0.1:{remote.port}."
-        ) from error
+def _by_proxy(remote: Remote, api: Api, pod: str, path: str) -> Any:
+    return api.get(f"{object_path('pods', pod, namespace=remote.namespace)}:{remote.port}/proxy{path}")
 
 
 def _holder(remote: Remote, api: Api, lease: str) -> str:

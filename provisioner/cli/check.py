@@ -5,7 +5,6 @@ It changes nothing, and prints one line a check as soon as it is made.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -54,7 +53,7 @@ def command(kubeconfig: str | None, form: str) -> int:
         if form == "text":
             output.show(str(finding))
     if form == "json":
-        output.show(json.dumps({"checks": [as_json(finding) for finding in found]}, indent=2))
+        output.write({"checks": found}, "json")
     return ExitCode.ERROR if any(finding.status is Status.FAILED for finding in found) else ExitCode.OK
 
 
@@ -69,16 +68,6 @@ def all_findings(tried: Attempt, environment: Mapping[str, str]) -> Iterator[Fin
         yield preflight.failed(_CREDENTIALS, tried.credentials_problem)
     if tried.settings is not None:
         yield from preflight.run_checks(subject_of(tried, tried.settings))
-
-
-def as_json(finding: Finding) -> dict[str, str]:
-    """Return a finding as JSON has it."""
-    return {
-        "name": finding.name,
-        "status": finding.status.value,
-        "message": finding.message,
-        "advice": finding.advice,
-    }
 
 
 def _judge_settings(tried: Attempt, environment: Mapping[str, str]) -> Finding:

@@ -11,13 +11,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 import click
 
 from provisioner import constants, kube, settings
-from provisioner.cli.frame import Command, kubeconfig_option
-from provisioner.cli.output import ExitCode, refuse
+from provisioner.cli.frame import Command, kubeconfig_option, read_by
+from provisioner.cli.output import ExitCode
 from provisioner.cli.start import prepare
 from provisioner.kube import fields
 from provisioner.kube.live import list_all
@@ -28,6 +28,7 @@ from provisioner.model.capacity import NodePool, PoolStatus
 from provisioner.model.wording import first_of
 from provisioner.model.workloads import WorkloadKind
 from provisioner.runtime import logs
+from provisioner.runtime.clock import wall_clock
 from provisioner.settings import Settings
 from provisioner.slices.app import choose
 from provisioner.slices.planning.ownership import Ownership, read_ownership
@@ -43,13 +44,6 @@ _LEASE_SECONDS = 60.0
 _WITHOUT_NODE = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
 
 
-def _duration(_context: click.Context, _option: click.Parameter, text: str) -> float:
-    try:
-        return settings.go_duration_seconds(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} {error}") from error
-
-
 @click.command(
     cls=Command,
     examples=(
@@ -62,7 +56,7 @@ def _duration(_context: click.Context, _option: click.Parameter, text: str) -> f
     "--timeout",
     "patience_seconds",
     default="0s",
-    callback=_duration,
+    callback=read_by(settings.go_duration_seconds),
     metavar="DURATION",
     help='give up waiting after this time, such as "30m" (default: never)',
 )
@@ -72,14 +66,11 @@ def command(kubeconfig: str | None, *, wait: bool, patience_seconds: float) -> i
 
     It changes nothing: the controller deletes the pools. Exit code 0 only when none is left.
     """
-    try:
-        start = prepare(kubeconfig, os.environ)
-    except settings.SettingsError as error:
-        return refuse(str(error))
+    effective, api, tried = prepare(kubeconfig, os.environ)
     # What it finds it prints; the log is for what nobody expects.
     logs.configure("error", stream=sys.stderr)
-    chosen = choose(start.settings, start.api, start.gke, _now)
-    look = Look(settings=start.settings, api=start.api, supplier=chosen.supplier, identity=chosen.identity)
+    chosen = choose(effective, api, tried.gke, wall_clock)
+    look = Look(settings=effective, api=api, supplier=chosen.supplier, identity=chosen.identity)
     patience = (patience_seconds or float("inf")) if wait else 0.0
     # At once: whoever waits for it reads along through a pipe.
     return drain(look, patience, say=lambda line: print(line, flush=True), wait=time.sleep, monotonic=time.monotonic)
@@ -114,10 +105,6 @@ def _needed_by(kind: WorkloadKind, namespace: str, name: str) -> str:
     return f"{kind.value} {namespace}/{name} needs it; delete the {kind.value}, or let it end"
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
     """Looks at the node pools, and at what keeps them."""
@@ -126,7 +113,7 @@ class Look:
     api: kube.Api
     supplier: Supplier
     identity: IdentityCheck
-    now: Callable[[], datetime] = _now
+    now: Callable[[], datetime] = wall_clock
 
     def lines(self) -> Iterator[str]:
         """Say what is left and why, or why that cannot be told; nothing where it is certain that nothing is left."""

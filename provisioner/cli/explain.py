@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from provisioner.cli import ipus, output, tables
-from provisioner.cli.asking import attention, board, partitions, view_problem
+from provisioner.cli.asking import attention, board, partitions, view_of, view_problem
 from provisioner.cli.frame import FORMATS, Command, format_option
 from provisioner.cli.output import ExitCode, write
 from provisioner.cli.remote import Remote, RemoteError, remote_options
@@ -50,8 +50,7 @@ def command(name: str, *, namespace: str, form: str | None, remote: Remote) -> i
         return ExitCode.OK
     found = explanations(document, name, namespace)
     if form in FORMATS:
-        if document.view is None:
-            raise RemoteError(view_problem(document))
+        view_of(document)
         write([*found], form)
         return ExitCode.OK if found else ExitCode.ERROR
     shown = [*attention(document), *told]

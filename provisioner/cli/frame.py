@@ -9,7 +9,7 @@ import gc
 import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -32,38 +32,26 @@ class Command(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples."""
-        _write_examples(self._examples, ctx, formatter)
+        program = ctx.find_root().info_name or ""
+        if self._examples:
+            with formatter.section("Examples"):
+                # As they are, not wrapped.
+                for line in self._examples:
+                    formatter.write(f"  {line.format(prog=program)}\n")
 
 
-def _write_examples(examples: Sequence[str], ctx: click.Context, formatter: click.HelpFormatter) -> None:
-    program = ctx.find_root().info_name or ""
-    if examples:
-        with formatter.section("Examples"):
-            # As they are, not wrapped.
-            for line in examples:
-                formatter.write(f"  {line.format(prog=program)}\n")
+class Frame(Command, click.Group):
+    """The commands, imported one by one when they are chosen.
 
+    `entries` has for each its module in `package`, where it is called `command`, and one line for the list.
+    """
 
-class Entry(NamedTuple):
-    """A command that is not imported yet."""
-
-    #: The module that has it as `command`.
-    module: str
-    #: One line for the list of commands.
-    summary: str
-
-
-class Frame(click.Group):
-    """The commands, imported one by one when they are chosen."""
-
-    def __init__(self, entries: Mapping[str, Entry], *, examples: Sequence[str] = (), **options: Any) -> None:
-        super().__init__(context_settings=dict(CONTEXT), **options)
+    def __init__(self, package: str, entries: Mapping[str, tuple[str, str]], **options: Any) -> None:
+        # What is not there is looked for among these names.
+        named = dict.fromkeys(entries, click.Command(None))
+        super().__init__(commands=named, **options)
+        self._package = package
         self._entries = entries
-        self._examples = tuple(examples)
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples."""
-        _write_examples(self._examples, ctx, formatter)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """List the names in the order of the table."""
@@ -77,29 +65,16 @@ class Frame(click.Group):
         # Imports make no garbage, and looking for some takes a twentieth of the time.
         gc.disable()
         try:
-            command: click.Command = import_module(entry.module).command
+            command: click.Command = import_module(f"{self._package}.{entry[0]}").command
         finally:
             gc.enable()
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; one that does not exist is a usage error with the nearest ones."""
-        name = args[0]
-        if name not in self._entries and not name.startswith("-"):
-            import difflib  # noqa: PLC0415 - only for mistakes
-
-            near = difflib.get_close_matches(name, self._entries)
-            hint = f": did you mean {' or '.join(map(repr, near))}?" if near else ""
-            raise click.UsageError(f"unknown command {name!r}{hint}\nCommands: {', '.join(self._entries)}", ctx=ctx)
-        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
         """Complete names without importing the commands."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for completion
 
-        named = [CompletionItem(name, help=each.summary) for name, each in self._entries.items()]
+        named = [CompletionItem(name, help=summary) for name, (_, summary) in self._entries.items()]
         return [
             *(item for item in named if item.value.startswith(incomplete)),
             *click.Command.shell_complete(self, ctx, incomplete),
@@ -108,7 +83,7 @@ class Frame(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """List the commands without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.summary) for name, entry in self._entries.items()])
+            formatter.write_dl([(name, summary) for name, (_, summary) in self._entries.items()])
 
 
 def format_option(*more: str) -> Callable[[_Function], _Function]:
@@ -141,6 +116,38 @@ def observation_options(*, metrics: str) -> Callable[[_Function], _Function]:
         return click.option("--metrics-bind-address", default=metrics, show_default=True, help=about)(health(command))
 
     return decorate
+
+
+def read_by(read: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
+    """Return the callback of an option whose text a function reads; its ValueError is a usage error."""
+
+    def callback(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
+        try:
+            return None if text is None else read(text)
+        except ValueError as error:
+            raise click.BadParameter(f"{text!r} {error}") from error
+
+    return callback
+
+
+def truth_option(name: str, text: str, **options: Any) -> Callable[[_Function], _Function]:
+    """Add a flag that may have a value, as flags of Go programs may."""
+
+    def read(value: str) -> bool:
+        from provisioner.settings import go_bool  # noqa: PLC0415 - only where there is such a flag
+
+        return go_bool(value)
+
+    return click.option(
+        name,
+        default="false",
+        is_flag=False,
+        flag_value="true",
+        metavar="BOOL",
+        callback=read_by(read),
+        help=text,
+        **options,
+    )
 
 
 def complete_files(_context: click.Context, _option: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:

@@ -8,11 +8,11 @@ from datetime import datetime
 import click
 
 from provisioner.cli import tables
-from provisioner.cli.asking import attention, board, view_problem
+from provisioner.cli.asking import attention, board, view_of
 from provisioner.cli.frame import FORMATS, Command, format_option
 from provisioner.cli.output import ExitCode, plain, show, write
-from provisioner.cli.remote import Remote, RemoteError, remote_options
-from provisioner.model.moments import clock
+from provisioner.cli.remote import Remote, remote_options
+from provisioner.model.wording import clock
 from provisioner.slices.board import Document
 from provisioner.slices.view.types import PoolView, State
 
@@ -32,9 +32,7 @@ def command(*, dry_run: bool, form: str | None, remote: Remote) -> int:
     if not dry_run:
         raise click.UsageError("add --dry-run: the controller alone deletes node pools, and needs no command for it")
     document = board(remote)
-    view = document.view
-    if view is None:
-        raise RemoteError(view_problem(document))
+    view = view_of(document)
     if form in FORMATS:
         write({"at": view.at, "pools": view.pools}, form)
         return ExitCode.OK
@@ -44,9 +42,7 @@ def command(*, dry_run: bool, form: str | None, remote: Remote) -> int:
 
 def page(document: Document, width: int | None = None) -> Iterator[str]:
     """Write which pools go and which stay, of a document that has a view; `width` is the terminal's, None for any."""
-    view = document.view
-    if view is None:
-        return
+    view = view_of(document)
     # Until the problems are over nothing is deleted.
     yield from attention(document)
     for alert in view.alerts:

@@ -6,13 +6,13 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+
+import click
 
 import provisioner
 from provisioner.cli import output
-
-if TYPE_CHECKING:
-    import click
+from provisioner.cli.frame import Frame, wants_color
+from provisioner.model.wording import UserError
 
 #: Under this name the program is `run`: manifests of the Go provisioner set `command: [/manager]`, and flags alone.
 _NAME_OF_GO = "manager"
@@ -43,8 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if is_process:
         # Imports make no garbage, and looking for some takes a tenth of the time; `Frame` enables it again.
         gc.disable()
+    program = os.path.basename(sys.argv[0])  # noqa: PTH119 - pathlib takes 10 ms to import
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if is_process and program == _NAME_OF_GO:
+        given = ["run", *given]
+    shown = "kubectl tpu" if program == _NAME_OF_PLUGIN else _PROGRAM
     try:
-        return _run(arguments)
+        return choose(make_frame, given, program=shown, complete_var="_TPU_PROVISIONER_COMPLETE")
     finally:
         output.finish()
         if is_process:
@@ -52,46 +57,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             gc.freeze()
 
 
-def _run(arguments: Sequence[str] | None) -> int:
-    program = os.path.basename(sys.argv[0])  # noqa: PTH119 - pathlib takes 10 ms to import
-    shown = "kubectl tpu" if program == _NAME_OF_PLUGIN else _PROGRAM
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if arguments is None and program == _NAME_OF_GO:
-        given = ["run", *given]
-    if given[:1] == ["run"]:
-        # Its flags are those of a Go program, in Go's forms; no library is a help with the single dashes.
-        from provisioner.cli import run  # noqa: PLC0415
-
-        gc.enable()
-        return run.main(given[1:], program=shown)
-    return choose(make_frame, given, program=shown, complete_var="_TPU_PROVISIONER_COMPLETE")
-
-
 def make_frame() -> click.Group:
     """Return all commands."""
-    import click  # noqa: PLC0415 - `run` does without
-
-    from provisioner.cli.frame import Entry, Frame  # noqa: PLC0415
-
-    entries = {
-        name: Entry(module=f"provisioner.cli.{module}", summary=summary) for name, (module, summary) in COMMANDS.items()
-    }
     examples = (
         "{prog} COMMAND --help",
         "{prog} plan -f jobset.yaml",
         "{prog} topologies tpu-v6e-slice",
         "{prog} check",
     )
-    frame = Frame(entries, name=_PROGRAM, help=provisioner.__doc__, examples=examples)
+    frame = Frame("provisioner.cli", COMMANDS, name=_PROGRAM, help=provisioner.__doc__, examples=examples)
     return click.version_option(provisioner.__version__, message=f"{_PROGRAM} %(version)s")(frame)
 
 
 def choose(frame: Callable[[], click.Group], given: list[str], *, program: str, complete_var: str) -> int:
     """Run the command that the words name. Raises SystemExit with code 2 where they are wrong."""
-    import click  # noqa: PLC0415
-
-    from provisioner.cli.frame import wants_color  # noqa: PLC0415
-
     try:
         # Completion scripts set this variable, whatever the program is called.
         ended = frame().main(
@@ -104,6 +83,8 @@ def choose(frame: Callable[[], click.Group], given: list[str], *, program: str, 
     except click.ClickException as error:
         error.show()
         raise SystemExit(error.exit_code) from None
+    except UserError as error:
+        return output.refuse(str(error))
     except click.Abort:
         return output.ExitCode.INTERRUPTED
     return ended if isinstance(ended, int) else output.ExitCode.OK

@@ -18,8 +18,7 @@ from provisioner.nodegroups import app
 from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.nodegroups.compute.protocol import ComputeError
 from provisioner.runtime import logs
-from provisioner.runtime.http import ServerError
-from provisioner.settings.nodegroups import OPTIONS, NodeGroupSettings, read_node_group_settings
+from provisioner.settings.nodegroups import NodeGroupSettings
 
 _log = structlog.get_logger(__name__)
 
@@ -51,29 +50,21 @@ def command(
 
     Other settings come from the environment; see docs/settings.md.
     """
+    effective = settings.read(NodeGroupSettings, os.environ, inferred=_inferred(os.environ))
+    api = kube.connect(kubeconfig)
     try:
-        effective = read_node_group_settings(os.environ, inferred=_inferred(os.environ))
-        api = kube.connect(kubeconfig)
         compute = ComputeClient(endpoint=effective.gce_endpoint or None)
-    except (settings.SettingsError, kube.KubeconfigError, ComputeError) as error:
+    except ComputeError as error:
         return refuse(str(error))
     if dry_run:
         effective = replace(effective, dry_run=True)
     logs.configure(effective.log_level)
-    _log.info("settings.read", **_readable(effective))
+    _log.info("settings.read", **settings.readable(effective))
     addresses = Addresses(metrics=metrics_bind_address, probes=health_probe_bind_address, leader_elect=leader_elect)
-    try:
-        return app.run(effective, addresses, api, compute)
-    except ServerError as error:
-        return refuse(str(error))
+    return app.run(effective, addresses, api, compute)
 
 
 def _inferred(environment: Mapping[str, str]) -> dict[str, str]:
     if environment.get(_PROJECT, "").strip():
         return {}
     return {_PROJECT: metadata.read_surroundings(environment).project}
-
-
-def _readable(effective: NodeGroupSettings) -> dict[str, object]:
-    values = {option.variable: getattr(effective, option.field) for option in OPTIONS}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value != ""}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provisioner.cli.frame import Entry, Frame, complete_files, kubeconfig_option, observation_options
+from provisioner.cli.frame import Frame, complete_files, kubeconfig_option, observation_options
 
 if TYPE_CHECKING:
     from provisioner.partitions.vipu.cli import VipuCommand
@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
 #: Module and summary of each command below this one; without any, the controller runs.
 COMMANDS = {
-    "get": Entry(module="provisioner.cli.partitions_get", summary="wait for a pod's partition: the init container"),
+    "get": ("partitions_get", "wait for a pod's partition: the init container"),
 }
+
+
+_EXAMPLES = ("{prog} partitions", "{prog} partitions --leader-elect --kubeconfig=FILE")
 
 
 class _Partitions(Frame):
@@ -26,7 +29,9 @@ class _Partitions(Frame):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         examples = ("{prog} partitions", "{prog} partitions --leader-elect --kubeconfig=FILE")
-        super().__init__(COMMANDS, *arguments, examples=examples, invoke_without_command=True, **options)
+        super().__init__(
+            "provisioner.cli", COMMANDS, *arguments, examples=examples, invoke_without_command=True, **options
+        )
 
 
 @click.group(cls=_Partitions)
@@ -91,27 +96,19 @@ def _run(kubeconfig: str | None, tls: tuple[str | None, str | None] = (None, Non
     import structlog  # noqa: PLC0415
 
     from provisioner import kube, settings  # noqa: PLC0415
-    from provisioner.cli.output import refuse  # noqa: PLC0415
+    from provisioner.admission.files import Files  # noqa: PLC0415
     from provisioner.partitions import app  # noqa: PLC0415
     from provisioner.runtime import logs  # noqa: PLC0415
-    from provisioner.runtime.http import ServerError  # noqa: PLC0415
-    from provisioner.settings.partitions import OPTIONS, read_partition_settings  # noqa: PLC0415
+    from provisioner.settings.partitions import PartitionSettings  # noqa: PLC0415
 
-    try:
-        effective = read_partition_settings(os.environ)
-        connected = kube.connect(kubeconfig)
-    except (settings.SettingsError, kube.KubeconfigError) as error:
-        return refuse(str(error))
+    effective = settings.read(PartitionSettings, os.environ)
+    connected = kube.connect(kubeconfig)
     logs.configure(effective.log_level)
-    values = {option.variable: getattr(effective, option.field) for option in OPTIONS}
-    structlog.get_logger(__name__).info(
-        "settings.read",
-        **{name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value != ""},
-    )
+    structlog.get_logger(__name__).info("settings.read", **settings.readable(effective))
     clients = _clients(effective)
     certificate, key = tls
     if certificate is not None and key is not None:
-        addresses["certificate"] = (Path(certificate), Path(key))
+        addresses["certificate"] = Files(certificate=Path(certificate), key=Path(key))
 
     def exit_process(code: int) -> None:
         # Where nothing else of this process gets to its end; somebody else may lead already.
@@ -122,8 +119,6 @@ def _run(kubeconfig: str | None, tls: tuple[str | None, str | None] = (None, Non
 
     try:
         return app.run(effective, app.Addresses(**addresses), connected, clients, exit_process=exit_process)
-    except ServerError as error:
-        return refuse(str(error))
     finally:
         _close(clients.values())
 

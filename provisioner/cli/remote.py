@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,12 +11,12 @@ import click
 
 from provisioner import constants
 from provisioner.cli.frame import kubeconfig_option
-from provisioner.cli.output import ExitCode
+from provisioner.model.wording import UserError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class RemoteError(Exception):
+class RemoteError(UserError):
     """The controller cannot be asked, in words for the user."""
 
 
@@ -63,12 +62,6 @@ def remote_options(command: _Function) -> _Function:
         **options: Any,
     ) -> Any:
         remote = Remote(server=server, kubeconfig=kubeconfig, namespace=controller_namespace, port=controller_port)
-        try:
-            return command(*arguments, remote=remote, **options)
-        except RemoteError as error:
-            sys.stderr.write(f"tpu-provisioner: {error}\n")
-            return ExitCode.ERROR
-        except KeyboardInterrupt:
-            return ExitCode.INTERRUPTED
+        return command(*arguments, remote=remote, **options)
 
     return wrapped  # type: ignore[return-value]

@@ -4,40 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from provisioner import kube, settings
 from provisioner.google import metadata
+from provisioner.runtime.clock import wall_clock
 from provisioner.slices import preflight
 from provisioner.slices.suppliers.gke.client import GkeClient, default_credentials
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.supplier import Calls, GkeSupplier
 
+#: Settings that are taken from where this runs: the name of each there, and what it is.
 _INFERRED = {
-    "GCP_PROJECT_ID": "project",
-    "GCP_CLUSTER_LOCATION": "location",
-    "GCP_ZONE": "zone",
-    "GCP_CLUSTER": "cluster",
+    "GCP_PROJECT_ID": ("project", "the project of this machine."),
+    "GCP_CLUSTER_LOCATION": ("location", "the location of the cluster of this machine."),
+    # TPUs may be in another one.
+    "GCP_ZONE": (
+        "zone",
+        "the zone of this machine. Node pools are created there. Set it if the TPUs are in another zone.",
+    ),
+    "GCP_CLUSTER": ("cluster", "the cluster of this machine."),
 }
-
-_MEANING = {
-    "GCP_PROJECT_ID": "the project of this machine.",
-    "GCP_CLUSTER_LOCATION": "the location of the cluster of this machine.",
-    "GCP_ZONE": "the zone of this machine. Node pools are created there. Set it if the TPUs are in another zone.",
-    "GCP_CLUSTER": "the cluster of this machine.",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """Everything that a start needs."""
-
-    settings: settings.Settings
-    api: kube.KubeApi
-    #: None where capacity does not come from GKE.
-    gke: GkeClient | None
-    #: The settings that were not set and are taken from where this runs, by variable.
-    inferred: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,25 +37,22 @@ class Attempt:
     settings_problems: tuple[str, ...] = ()
     kubeconfig_problem: str = ""
     credentials_problem: str = ""
-    #: As `Start.inferred`.
+    #: The settings that were not set and are taken from where this runs, by variable.
     inferred: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """All that is wrong."""
-        return (*self.settings_problems, *filter(None, (self.kubeconfig_problem, self.credentials_problem)))
 
-
-def prepare(kubeconfig: str | None, environment: Mapping[str, str], *, problems: Iterable[str] = ()) -> Start:
+def prepare(
+    kubeconfig: str | None, environment: Mapping[str, str], *, problems: Iterable[str] = ()
+) -> tuple[settings.Settings, kube.KubeApi, Attempt]:
     """Read settings, kubeconfig and credentials.
 
     Raises SettingsError with all that is wrong with any of them, and with the `problems` that are known already.
     """
     tried = attempt(kubeconfig, environment)
-    found = (*tried.problems, *problems)
+    found = [*tried.settings_problems, *filter(None, (tried.kubeconfig_problem, tried.credentials_problem)), *problems]
     if found or tried.settings is None or tried.api is None:
         raise settings.SettingsError(found)
-    return Start(settings=tried.settings, api=tried.api, gke=tried.gke, inferred=tried.inferred)
+    return tried.settings, tried.api, tried
 
 
 def attempt(kubeconfig: str | None, environment: Mapping[str, str]) -> Attempt:
@@ -110,26 +93,21 @@ def attempt(kubeconfig: str | None, environment: Mapping[str, str]) -> Attempt:
 
 
 def inferred_words(inferred: Mapping[str, str]) -> tuple[str, ...]:
-    """Say in words what was taken from where this runs; the zone above all, for TPUs may be in another."""
-    return tuple(
-        f"{variable} is not set; using {value}, {_MEANING[variable]}" for variable, value in inferred.items() if value
-    )
+    """Say in words what was taken from where this runs."""
+    found = ((variable, value, _INFERRED[variable][1]) for variable, value in inferred.items() if value)
+    return tuple(f"{variable} is not set; using {value}, {meaning}" for variable, value, meaning in found)
 
 
-def subject_of(tried: Start | Attempt, effective: settings.Settings) -> preflight.Subject:
+def subject_of(tried: Attempt, effective: settings.Settings) -> preflight.Subject:
     """Return what can be checked of a start under these settings."""
-
-    def now() -> datetime:
-        return datetime.now(tz=UTC)
-
     return preflight.Subject(
         settings=effective,
         api=tried.api,
         server=tried.api.server if tried.api is not None else "",
         trusted_ca_pem=tried.api.ca_certificates_pem() if tried.api is not None else None,
-        gke=GkeSupplier(gke=tried.gke, clock=now, calls=Calls()) if tried.gke is not None else None,
+        gke=GkeSupplier(gke=tried.gke, clock=wall_clock, calls=Calls()) if tried.gke is not None else None,
         inspector=tried.gke,
-        now=now,
+        now=wall_clock,
     )
 
 
@@ -140,6 +118,6 @@ def _infer(environment: Mapping[str, str]) -> dict[str, str]:
     # What is set is set.
     return {
         variable: getattr(found, attribute)
-        for variable, attribute in _INFERRED.items()
+        for variable, (attribute, _) in _INFERRED.items()
         if not environment.get(variable, "").strip()
     }

@@ -14,7 +14,7 @@ from provisioner.cli.asking import attention, view_problem
 from provisioner.cli.frame import FORMATS, Command, format_option
 from provisioner.cli.output import ExitCode, plain, write
 from provisioner.cli.remote import Remote, RemoteError, remote_options
-from provisioner.model.moments import clock
+from provisioner.model.wording import clock
 from provisioner.slices.board import Document
 from provisioner.slices.view.explain import for_how_long
 from provisioner.slices.view.types import RUNS, PoolView, SliceView, State, View
@@ -54,10 +54,7 @@ _CLEAR = "\x1b[H\x1b[2J"
 def command(namespace: str, *, state: str | None, watch: bool, form: str | None, remote: Remote) -> int:
     """Show what there is: slices, their node pools, why they wait, and what happens next."""
     if form in FORMATS:
-        document = asking.board(remote)
-        if document.view is None:
-            raise RemoteError(view_problem(document))
-        write(document.view, form)
+        write(asking.view_of(asking.board(remote)), form)
         return ExitCode.OK
     try:
         while True:

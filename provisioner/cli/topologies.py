@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
@@ -53,8 +52,7 @@ def command(accelerator: str | None, *, everything: bool) -> int:
     try:
         offers = tuple(tpu.ACCELERATORS.values()) if accelerator is None else (tpu.find_accelerator(accelerator),)
     except tpu.ShapeError as error:
-        print(f"tpu-provisioner topologies: {error}", file=sys.stderr)
-        return ExitCode.USAGE
+        raise click.BadParameter(str(error), param_hint="ACCELERATOR") from error
     output.show("\n".join(_page(offers, everything=everything)))
     return ExitCode.OK
 

@@ -12,23 +12,15 @@ from typing import Any
 
 import click
 
-from provisioner import kube, settings
-from provisioner.cli.frame import Command, complete_files, kubeconfig_option, observation_options
-from provisioner.cli.output import refuse
+from provisioner import kube
+from provisioner.admission.files import Files
+from provisioner.cli.frame import Command, complete_files, kubeconfig_option, observation_options, truth_option
 from provisioner.runtime import logs
-from provisioner.runtime.http import ServerError
 from provisioner.settings.webhook import read_webhook_settings
 from provisioner.webhook import app
 
 #: Where gke-tpu-env-injector looks for its certificate.
 _CERTIFICATE, _KEY = "/etc/tls/tls.crt", "/etc/tls/tls.key"
-
-
-def _truth(_context: click.Context, _option: click.Parameter, text: str) -> bool:
-    try:
-        return settings.go_bool(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} {error}") from error
 
 
 def _file_option(
@@ -57,17 +49,7 @@ def _file_option(
 @observation_options(metrics=":8080")
 @_file_option("--tls-cert-file", "GTEI_TLS_CERT_FILE", _CERTIFICATE, "certificate; read again when it changes")
 @_file_option("--tls-key-file", "GTEI_TLS_KEY_FILE", _KEY, "its key")
-@click.option(
-    "--verbose",
-    envvar="GTEI_VERBOSE",
-    default="false",
-    is_flag=False,
-    flag_value="true",
-    metavar="BOOL",
-    callback=_truth,
-    show_envvar=True,
-    help="log at level debug",
-)
+@truth_option("--verbose", "log at level debug", envvar="GTEI_VERBOSE", show_envvar=True)
 @kubeconfig_option
 def command(
     bind_address: str,
@@ -92,15 +74,9 @@ def command(
         for name in ("tls_cert_file", "tls_key_file")
     )
     certificate, key = Path(tls_cert_file), Path(tls_key_file)
-    files = app.Files(certificate=certificate, key=key) if given or certificate.exists() else None
-    try:
-        effective = read_webhook_settings(os.environ)
-        api = kube.connect(kubeconfig)
-    except (settings.SettingsError, kube.KubeconfigError) as error:
-        return refuse(str(error))
+    files = Files(certificate=certificate, key=key) if given or certificate.exists() else None
+    effective = read_webhook_settings(os.environ)
+    api = kube.connect(kubeconfig)
     logs.configure("debug" if verbose else effective.log_level)
     addresses = app.Addresses(webhooks=bind_address, metrics=metrics_bind_address, probes=health_probe_bind_address)
-    try:
-        return app.run(effective, addresses, api, files, os.environ)
-    except (ServerError, settings.SettingsError) as error:
-        return refuse(str(error))
+    return app.run(effective, addresses, api, files, os.environ)

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from provisioner import constants
 from provisioner.admission.review import Request
-from provisioner.environment.inject import Settings, Wrong
 from provisioner.environment.pods import requests_chips
 from provisioner.environment.review import review_pod
 from provisioner.kube import fields
+from provisioner.settings.webhook import WebhookSettings
 from provisioner.workloads.job import JOB
 from provisioner.workloads.jobset import replicated_jobs_of
 from provisioner.workloads.owners import STATEFUL_SET
@@ -25,7 +25,7 @@ Json = dict[str, Any]
 _INDEXED = "Indexed"
 
 
-def problems_of_first_pod(raw: Mapping[str, Any], settings: Settings, namespace: str) -> tuple[str, ...]:
+def problems_of_first_pod(raw: Mapping[str, Any], settings: WebhookSettings, namespace: str) -> tuple[str, ...]:
     """Return what the webhook would say of the first pod with chips of an object that may not exist yet."""
     made = next((each for each in _first_pods(dict(raw)) if requests_chips({"spec": each.spec})), None)
     if made is None:
@@ -39,7 +39,7 @@ def problems_of_first_pod(raw: Mapping[str, Any], settings: Settings, namespace:
         namespace=namespace,
         object={"metadata": metadata, "spec": made.spec},
     )
-    return review_pod(request, lambda _: raw, replace(settings, wrong=Wrong.WARN)).warnings
+    return review_pod(request, lambda _: raw, replace(settings, wrong="warn")).warnings
 
 
 class _Pod(NamedTuple):

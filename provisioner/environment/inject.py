@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
 from provisioner import tpu
-from provisioner.admission.patch import Operation
-from provisioner.environment.layout import Layout, LayoutError, layout_of
+from provisioner.admission.review import Operation
 from provisioner.environment.numbering import (
     Numbering,
     NumberingError,
@@ -25,43 +23,20 @@ from provisioner.environment.variables import (
     OF_WORKERS,
     WORKER_HOSTNAMES,
     WORKER_ID,
+    Layout,
+    LayoutError,
     check_lengths,
     check_size,
     grid_of,
     is_absent,
+    layout_of,
     slice_pods,
     slices_of,
     workers_of,
 )
 from provisioner.kube import fields
+from provisioner.settings.webhook import WebhookSettings
 from provisioner.workloads.owners import STATEFUL_SET
-
-
-class Injection(StrEnum):
-    """Which pods that request chips get the variables."""
-
-    OFF = "off"
-    #: Those that ask for it by label or annotation, or whose StatefulSet does.
-    OPT_IN = "opt-in"
-    #: All that do not decline.
-    ALL = "all"
-
-
-class Wrong(StrEnum):
-    """What is done about a pod whose variables cannot be told."""
-
-    WARN = "warn"
-    DENY = "deny"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What the administrator wants of the environment of pods."""
-
-    injection: Injection = Injection.OPT_IN
-    #: The variables of GKE's device plugin as well, for clusters without it.
-    topology: bool = False
-    wrong: Wrong = Wrong.WARN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,23 +48,23 @@ class Injected:
     problems: tuple[str, ...] = ()
 
 
-def owner_is_asked(pod: TpuPod, settings: Settings) -> bool:
+def owner_is_asked(pod: TpuPod, settings: WebhookSettings) -> bool:
     """Whether the owner decides on the injection, or may: then it has to be read first."""
-    return settings.injection is not Injection.OFF and not pod.wish and _stateful(pod)
+    return settings.injection != "off" and not pod.wish and _stateful(pod)
 
 
-def wanted(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> bool:
+def wanted(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> bool:
     """Whether a pod gets variables; `owner` is empty where it was not read."""
-    if settings.injection is Injection.OFF:
+    if settings.injection == "off":
         return False
     wish = _wish(pod, owner)
     return wish == "enabled" or (_need_not_ask(pod, settings) and wish != "disabled")
 
 
-def _need_not_ask(pod: TpuPod, settings: Settings) -> bool:
+def _need_not_ask(pod: TpuPod, settings: WebhookSettings) -> bool:
     # Of a pod that selects no slice nobody knows how many make one.
     selects = bool(pod.accelerator and pod.topology)
-    return settings.injection is Injection.ALL and selects
+    return settings.injection == "all" and selects
 
 
 def needs_owner(pod: TpuPod) -> bool:
@@ -124,14 +99,14 @@ def is_complete(pod: TpuPod) -> bool:
     return True
 
 
-def inject(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Injected:
+def inject(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> Injected:
     """Return the patch that gives a pod its variables; `owner` is the raw object that `owner_to_read` names."""
     pod = replace(pod, wish=_wish(pod, owner))
     found = _injected(pod, owner, settings)
     return replace(found, problems=()) if found.problems and is_complete(pod) else found
 
 
-def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Injected:
+def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> Injected:
     problems: list[str] = []
     layout: Layout | None = None
     try:

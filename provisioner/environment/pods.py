@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from provisioner import constants
-from provisioner.admission.patch import pointer
+from provisioner.admission.review import pointer
 from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.podspec import requested_chips

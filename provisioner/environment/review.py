@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from provisioner.admission.patch import Operation
-from provisioner.admission.review import Answer, Notice, Request
+from provisioner.admission.review import Answer, Deferred, Notice, Operation, Request
 from provisioner.environment.inject import (
-    Injection,
-    Settings,
-    Wrong,
     host_names_to_write,
     inject,
     is_complete,
@@ -24,6 +20,7 @@ from provisioner.environment.pods import TpuPod, read_pod, wish_of
 from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
 from provisioner.model.workloads import ObjectRef
+from provisioner.settings.webhook import WebhookSettings
 from provisioner.workloads.owners import Owner
 
 #: So many are written in a fraction of a millisecond.
@@ -37,50 +34,22 @@ class OwnerError(Exception):
     """An owner could not be read; the text says why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rest:
-    """What there is still to do for a pod."""
-
-    pod: TpuPod
-    settings: Settings
-    #: What has to be read before; None: nothing.
-    key: OwnerKey | None
-
-    def finish(self, read_owner: ReadOwner) -> Answer:
-        """Answer with the owner, which is read where that is needed."""
-        if self.key is None:
-            return _judged(self.pod, {}, self.settings)
-        try:
-            owner = read_owner(self.key)
-        except OwnerError as error:
-            return self._without(str(error))
-        return self._without("it does not exist") if owner is None else _judged(self.pod, owner, self.settings)
-
-    def _without(self, why: str) -> Answer:
-        """Answer although the owner could not be read."""
-        if is_complete(self.pod):
-            return Answer()
-        title = self.key.title if self.key is not None else ""
-        told = f"{title} could not be read ({why}), so that its TPU variables cannot be told"
-        return _told(self.pod, (told,), self.settings)
-
-
-def review_pod(request: Request, read_owner: ReadOwner, settings: Settings) -> Answer:
+def review_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings) -> Answer:
     """Answer the review of a pod; objects of other kinds, and pods without chips, are admitted as they are."""
-    found = judge_pod(request, settings)
-    return found if isinstance(found, Answer) else found.finish(read_owner)
+    found = judge_pod(request, read_owner, settings)
+    return found() if callable(found) else found
 
 
-def judge_pod(request: Request, settings: Settings) -> Answer | Rest:
+def judge_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings) -> Answer | Deferred:
     """Answer as `review_pod` does; where the owner has to be read, or the answer takes its time, return the rest."""
-    if request.kind != "Pod" or request.operation != "CREATE" or settings.injection is Injection.OFF:
+    if request.kind != "Pod" or request.operation != "CREATE" or settings.injection == "off":
         return Answer()
     try:
         pod = read_pod(request.object, request.namespace)
     except MalformedObject as error:
         if wish_of(fields.mapping(request.object.get("metadata"))) == "enabled":
             told = f"Pod {request.namespace}/{request.name}: {error}"
-            return Answer(denied=told) if settings.wrong is Wrong.DENY else Answer(warnings=(told,))
+            return Answer(denied=told) if settings.wrong == "deny" else Answer(warnings=(told,))
         # It is somebody else's to say.
         return Answer()
     if pod is None:
@@ -91,21 +60,40 @@ def judge_pod(request: Request, settings: Settings) -> Answer | Rest:
     key = owner_to_read(pod) if asked or needs_owner(pod) else None
     if key is None and host_names_to_write(pod) <= _MANY_HOST_NAMES:
         return _judged(pod, {}, settings)
-    return Rest(pod=pod, settings=settings, key=key)
+    return partial(_finish, pod, key, read_owner, settings)
 
 
-def _judged(pod: TpuPod, owner: Mapping[str, Any], settings: Settings) -> Answer:
+def _finish(pod: TpuPod, key: OwnerKey | None, read_owner: ReadOwner, settings: WebhookSettings) -> Answer:
+    """Answer with the owner, which is read where that is needed."""
+    if key is None:
+        return _judged(pod, {}, settings)
+    why = "it does not exist"
+    try:
+        owner = read_owner(key)
+    except OwnerError as error:
+        owner, why = None, str(error)
+    if owner is not None:
+        return _judged(pod, owner, settings)
+    if is_complete(pod):
+        return Answer()
+    told = f"{key.title} could not be read ({why}), so that its TPU variables cannot be told"
+    return _told(pod, (told,), settings)
+
+
+def _judged(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> Answer:
     if not wanted(pod, owner, settings):
         return Answer()
     injected = inject(pod, owner, settings)
     return _told(pod, injected.problems, settings, injected.patch)
 
 
-def _told(pod: TpuPod, problems: tuple[str, ...], settings: Settings, patch: tuple[Operation, ...] = ()) -> Answer:
+def _told(
+    pod: TpuPod, problems: tuple[str, ...], settings: WebhookSettings, patch: tuple[Operation, ...] = ()
+) -> Answer:
     told = tuple(f"{pod.title}: {each}" for each in problems)
     if not told:
         return Answer(patch=patch)
-    if settings.wrong is Wrong.DENY:
+    if settings.wrong == "deny":
         return Answer(denied=" ".join(told), notice=_notice(pod, "A pod is rejected", problems))
     became = "A pod is created" if patch else "A pod is created without TPU variables"
     return Answer(patch=patch, warnings=told, notice=_notice(pod, became, problems))

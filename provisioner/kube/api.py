@@ -15,7 +15,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -29,7 +29,17 @@ from urllib3.exceptions import TimeoutError as Urllib3TimeoutError
 
 from provisioner import __version__
 from provisioner.kube import errors
-from provisioner.kube.protocol import ANSWER_BYTES, DEFAULT_TIMEOUTS, PAGE_BYTES, PAGE_SIZE, JsonObject, Page, Timeouts
+from provisioner.kube.protocol import (
+    ANSWER_BYTES,
+    DEFAULT_TIMEOUTS,
+    PAGE_BYTES,
+    PAGE_SIZE,
+    Api,
+    JsonObject,
+    Page,
+    Request,
+    Timeouts,
+)
 from provisioner.kube.wire import (
     CHUNK_BYTES,
     TRANSPORT_ERRORS,
@@ -50,26 +60,7 @@ USER_AGENT = f"tpu-provisioner/{__version__}"
 POOL_SIZE = 64
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """One request to the API server."""
-
-    method: str
-    path: str
-    _: KW_ONLY
-    query: Mapping[str, str] | None = None
-    body: JsonObject | None = None
-    content_type: str = _JSON
-    accept: str = _JSON
-    timeouts: Timeouts
-
-    @property
-    def title(self) -> str:
-        """What is asked, for messages."""
-        return f"{self.method} {self.path}"
-
-
-class KubeApi:
+class KubeApi(Api):
     """A connection to one API server; safe to share between threads.
 
     `client` carries credentials and the pool; `ca_pem` is what the client trusts beyond the public roots.
@@ -105,11 +96,10 @@ class KubeApi:
         """Close the idle connections."""
         self._pool.clear()
 
-    def get(
-        self, path: str, query: Mapping[str, str] | None = None, *, timeouts: Timeouts = DEFAULT_TIMEOUTS
-    ) -> JsonObject:
-        """Return one object."""
-        return self._exchange(_Request("GET", path, query=query, timeouts=timeouts))
+    def exchange(self, request: Request) -> JsonObject:
+        """Send a request; return the object that answers it."""
+        accept = _METADATA if request.metadata_only else _JSON
+        return decode_object(request.title, self._read(request, accept=accept, most_bytes=ANSWER_BYTES))
 
     def list_page(
         self,
@@ -125,60 +115,16 @@ class KubeApi:
         asked = {**(query or {}), "limit": str(limit)}
         if continue_token:
             asked["continue"] = continue_token
-        # A single object has to be read whatever its size: there is no smaller page to ask for.
         accept = _LIST_OF_METADATA if metadata_only else _JSON
-        request = _Request("GET", path, query=asked, accept=accept, timeouts=timeouts)
-        data = self._read(request, most_bytes=PAGE_BYTES if limit > 1 else ANSWER_BYTES)
+        # A single object has to be read whatever its size: there is no smaller page to ask for.
+        request = Request("GET", path, query=asked, timeouts=timeouts)
+        data = self._read(request, accept=accept, most_bytes=PAGE_BYTES if limit > 1 else ANSWER_BYTES)
         return replace(page_of(path, decode_object(request.title, data)), size_bytes=len(data))
-
-    def post(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
-        """Create an object in a collection; Conflict where its name is taken."""
-        return self._exchange(_Request("POST", path, body=body, timeouts=timeouts))
-
-    def put(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
-        """Replace an object; Conflict where body's resourceVersion is not the current one."""
-        return self._exchange(_Request("PUT", path, body=body, timeouts=timeouts))
-
-    def patch(
-        self,
-        path: str,
-        body: JsonObject,
-        *,
-        strategic: bool = False,
-        timeouts: Timeouts = DEFAULT_TIMEOUTS,
-    ) -> JsonObject:
-        """Change an object by a JSON merge patch, or a strategic one; return its metadata."""
-        content_type = f"application/{'strategic-merge-patch' if strategic else 'merge-patch'}+json"
-        return self._exchange(
-            _Request("PATCH", path, body=body, content_type=content_type, accept=_METADATA, timeouts=timeouts)
-        )
-
-    def apply(self, path: str, body: JsonObject, *, manager: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
-        """Create an object, or make the fields in `body` those of a manager; return its metadata."""
-        return self._exchange(
-            _Request(
-                "PATCH",
-                path,
-                query={"fieldManager": manager, "force": "true"},
-                body=body,
-                # JSON is YAML.
-                content_type="application/apply-patch+yaml",
-                accept=_METADATA,
-                timeouts=timeouts,
-            )
-        )
-
-    def delete(self, path: str, *, uid: str = "", timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
-        """Delete an object, only the one with this uid where given."""
-        body: JsonObject | None = None
-        if uid:
-            body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
-        return self._exchange(_Request("DELETE", path, body=body, timeouts=timeouts))
 
     def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> LineStream:
         """Open a response and hand out its lines as they arrive."""
-        request = _Request("GET", path, query=query, timeouts=timeouts)
-        response = self._send(request)
+        request = Request("GET", path, query=query, timeouts=timeouts)
+        response = self._send(request, accept=_JSON)
         if response.status != 200:
             try:
                 data = response.read(CHUNK_BYTES)
@@ -189,12 +135,9 @@ class KubeApi:
             raise error_of(request.title, response, data)
         return LineStream(response, what=request.title, read_seconds=timeouts.read_seconds)
 
-    def _exchange(self, request: _Request) -> JsonObject:
-        return decode_object(request.title, self._read(request, most_bytes=ANSWER_BYTES))
-
-    def _read(self, request: _Request, *, most_bytes: int) -> bytes:
+    def _read(self, request: Request, *, accept: str, most_bytes: int) -> bytes:
         """Send a request and return the whole answer, as far as it is not larger than is read."""
-        response = self._send(request)
+        response = self._send(request, accept=accept)
         with self._transport(request):
             data = read_answer(request.title, response, most_bytes=most_bytes)
         if not 200 <= response.status < 300:
@@ -202,7 +145,7 @@ class KubeApi:
         return data
 
     @contextmanager
-    def _transport(self, request: _Request) -> Iterator[None]:
+    def _transport(self, request: Request) -> Iterator[None]:
         """Turn whatever the transport raises into our error."""
         what, timeouts = request.title, request.timeouts
         try:
@@ -218,9 +161,9 @@ class KubeApi:
         except TRANSPORT_ERRORS as error:
             raise errors.Unavailable(f"{what}: {self.server} can't be reached: {error}") from error
 
-    def _send(self, request: _Request) -> urllib3.BaseHTTPResponse:
-        headers = {"accept": request.accept, "user-agent": USER_AGENT}
-        parameters = list((request.query or {}).items())
+    def _send(self, request: Request, *, accept: str) -> urllib3.BaseHTTPResponse:
+        headers = {"accept": accept, "user-agent": USER_AGENT}
+        parameters = list(request.query.items())
         self._authorize(request.method, request.path, headers=headers, parameters=parameters)
         data = None
         if request.body is not None:

@@ -6,15 +6,12 @@ failed as Unavailable had its effect is not known.
 
 from __future__ import annotations
 
+from provisioner.model import bounds
+from provisioner.model.wording import UserError
 from provisioner.model.writes import WriteFailure
 
 #: Longer texts of the API server say nothing new after this.
 MESSAGE_LIMIT = 256
-
-
-def truncate(text: str, limit: int = MESSAGE_LIMIT) -> str:
-    """Cut a text to a number of characters, showing that it was cut."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 class ClusterError(Exception):
@@ -25,7 +22,7 @@ class ClusterError(Exception):
     """
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "") -> None:
-        self.message = truncate(message)
+        self.message = bounds.cut(message, MESSAGE_LIMIT)
         self.status = status
         self.reason = reason
         super().__init__(self.message)
@@ -34,7 +31,7 @@ class ClusterError(Exception):
         return f"{self.message} (HTTP {self.status})" if self.status else self.message
 
 
-class KubeconfigError(ClusterError):
+class KubeconfigError(ClusterError, UserError):
     """There is no usable way to a cluster; the message says what to do."""
 
 

@@ -16,13 +16,14 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 
 from provisioner import constants
-from provisioner.kube import errors
+from provisioner.kube import errors, fields
 from provisioner.kube.protocol import LEASES_ROOT, Api, JsonObject, Timeouts, collection_path, object_path
 from provisioner.kube.quantities import format_micro_time
 
@@ -85,7 +86,7 @@ class LeaseElector:
 
         self._leases = tuple(
             _Claim(
-                api,
+                api=api,
                 name=name,
                 namespace=namespace,
                 identity=self.identity,
@@ -250,40 +251,32 @@ def _in_words(error: errors.ClusterError, namespace: str) -> str:
     return f"the lease could not be read or renewed: {error}"
 
 
+@dataclass(slots=True, kw_only=True)
 class _Claim:
-    """The claim of this process to one Lease object. The elector's thread owns it; others read the public fields alone.
+    """The claim of this process to one Lease object. The elector's thread owns it; others read `holder` alone."""
 
-    `confirmed_at` is when the request was sent that last proved our claim, None without a claim: that we hold it, or,
-    for a lease that only counts where it exists (`must_exist`), that there is none.
-    """
+    api: Api
+    name: str
+    namespace: str
+    identity: str
+    #: The lease only counts where it exists.
+    must_exist: bool
+    clock: Callable[[], float]
+    now: Callable[[], datetime]
+    #: When the request was sent that last proved our claim, None without a claim: that we hold it, or that there is
+    #: none where it need not exist.
+    confirmed_at: float | None = None
+    #: Who holds it, as it was last read or written; empty: nobody, or not known yet.
+    holder: str = ""
+    #: The object as we last wrote it, while we hold it.
+    _held: JsonObject | None = None
+    #: Another's record, and when we first saw it like that.
+    _observed: object = None
+    _observed_at: float = 0.0
 
-    def __init__(
-        self,
-        api: Api,
-        *,
-        name: str,
-        namespace: str,
-        identity: str,
-        must_exist: bool,
-        clock: Callable[[], float],
-        now: Callable[[], datetime],
-    ) -> None:
-        self.name = name
-        self.namespace = namespace
-        self.confirmed_at: float | None = None
-        #: Who holds it, as it was last read or written; empty: nobody, or not known yet.
-        self.holder = ""
-        self._api = api
-        self._identity = identity
-        self._must_exist = must_exist
-        self._clock = clock
-        self._now = now
-        self._path = object_path("leases", name, namespace=namespace, root=LEASES_ROOT)
-        #: The object as we last wrote it, while we hold it.
-        self._held: JsonObject | None = None
-        #: Another's record, and when we first saw it like that.
-        self._observed: object = None
-        self._observed_at = 0.0
+    @property
+    def _path(self) -> str:
+        return object_path("leases", self.name, namespace=self.namespace, root=LEASES_ROOT)
 
     def attempt(self) -> str | None:
         """Acquire or renew; return None, or why not, in words. Raises ClusterError."""
@@ -295,31 +288,31 @@ class _Claim:
                 self._held = None
             else:
                 return None
-        sent = self._clock()
+        sent = self.clock()
         try:
-            current = self._api.get(self._path, timeouts=_TIMEOUTS)
+            current = self.api.get(self._path, timeouts=_TIMEOUTS)
         except errors.NotFound:
             self.holder = ""
-            if self._must_exist:
+            if self.must_exist:
                 self.confirmed_at = sent
                 return None
             return self._create()
-        spec = _spec(current)
+        spec = fields.mapping(current.get("spec"))
         holder = spec.get("holderIdentity") or ""
         self.holder = str(holder)[:_LONGEST_HOLDER]
-        if holder != self._identity:
+        if holder != self.identity:
             waiting = self._seconds_to_wait(spec) if holder else 0.0
             if waiting > 0:
                 self.confirmed_at = None
-                who = "the Go provisioner" if self._must_exist else "another instance"
+                who = "the Go provisioner" if self.must_exist else "another instance"
                 return (
                     f"lease {self.namespace}/{self.name} is held by {who}, {str(holder)[:100]}: waiting until it ends "
                     "or stops renewing the lease"
                 )
         try:
-            self._write(current, taking=holder != self._identity)
+            self._write(current, taking=holder != self.identity)
         except (errors.Conflict, errors.NotFound):
-            if holder != self._identity:
+            if holder != self.identity:
                 self.confirmed_at = None
             return f"lease {self.namespace}/{self.name}: another process wrote it at the same time; retrying"
         return None
@@ -330,38 +323,38 @@ class _Claim:
         if held is None:
             return
         self.holder = ""
-        moment = format_micro_time(self._now())
+        moment = format_micro_time(self.now())
         spec = {
-            **_spec(held),
+            **fields.mapping(held.get("spec")),
             "holderIdentity": "",
             "leaseDurationSeconds": 1,
             "renewTime": moment,
             "acquireTime": moment,
         }
         try:
-            self._api.put(self._path, {**held, "spec": spec}, timeouts=_TIMEOUTS)
+            self.api.put(self._path, {**held, "spec": spec}, timeouts=_TIMEOUTS)
         except errors.ClusterError as error:
             _log.warning("lease.release_failed", lease=self.name, error=str(error))
         else:
-            _log.info("lease.released", lease=self.name, identity=self._identity)
+            _log.info("lease.released", lease=self.name, identity=self.identity)
 
     def _create(self) -> str | None:
-        moment = format_micro_time(self._now())
+        moment = format_micro_time(self.now())
         body = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
             "metadata": {"name": self.name, "namespace": self.namespace},
             "spec": {
-                "holderIdentity": self._identity,
+                "holderIdentity": self.identity,
                 "leaseDurationSeconds": _DURATION_SECONDS,
                 "acquireTime": moment,
                 "renewTime": moment,
                 "leaseTransitions": 0,
             },
         }
-        sent = self._clock()
+        sent = self.clock()
         try:
-            self._held = self._api.post(
+            self._held = self.api.post(
                 collection_path("leases", namespace=self.namespace, root=LEASES_ROOT),
                 body,
                 timeouts=_TIMEOUTS,
@@ -369,19 +362,19 @@ class _Claim:
         except errors.Conflict:
             self.confirmed_at = None
             return f"lease {self.namespace}/{self.name}: another process created it at the same time; retrying"
-        self.holder, self.confirmed_at = self._identity, sent
+        self.holder, self.confirmed_at = self.identity, sent
         return None
 
     def _write(self, current: JsonObject, *, taking: bool) -> None:
-        spec = _spec(current)
+        spec = fields.mapping(current.get("spec"))
         metadata = current.get("metadata")
         if not isinstance(metadata, dict) or not metadata.get("resourceVersion"):
             # Without it, the write could go over somebody else's.
             raise errors.Malformed(f"lease {self.namespace}/{self.name} has no resourceVersion")
-        moment = format_micro_time(self._now())
+        moment = format_micro_time(self.now())
         changed = {
             **spec,
-            "holderIdentity": self._identity,
+            "holderIdentity": self.identity,
             "leaseDurationSeconds": _DURATION_SECONDS,
             "renewTime": moment,
         }
@@ -389,22 +382,17 @@ class _Claim:
             transitions = spec.get("leaseTransitions")
             changed["acquireTime"] = moment
             changed["leaseTransitions"] = (transitions if isinstance(transitions, int) else 0) + 1
-        sent = self._clock()
+        sent = self.clock()
         # The body carries the resourceVersion that was read: the write fails where anybody wrote in between.
-        self._held = self._api.put(self._path, {**current, "spec": changed}, timeouts=_TIMEOUTS)
-        self.holder, self.confirmed_at = self._identity, sent
+        self._held = self.api.put(self._path, {**current, "spec": changed}, timeouts=_TIMEOUTS)
+        self.holder, self.confirmed_at = self.identity, sent
 
     def _seconds_to_wait(self, spec: dict[str, Any]) -> float:
         """Return how long another holder's record must still stay unchanged, by our clock, to count as expired."""
         if spec != self._observed:
             self._observed = spec
-            self._observed_at = self._clock()
+            self._observed_at = self.clock()
         duration = spec.get("leaseDurationSeconds")
         if not isinstance(duration, int) or not 0 < duration <= _LONGEST_DURATION_SECONDS:
             duration = _DURATION_SECONDS
-        return self._observed_at + duration - self._clock()
-
-
-def _spec(lease: JsonObject) -> dict[str, Any]:
-    spec = lease.get("spec")
-    return spec if isinstance(spec, dict) else {}
+        return self._observed_at + duration - self.clock()

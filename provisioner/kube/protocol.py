@@ -6,8 +6,9 @@ none repeats a call by itself: every caller is a loop that does, and only a call
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from types import TracebackType
 from typing import Any, Protocol, Self
 from urllib.parse import quote
@@ -21,6 +22,10 @@ PAGE_SIZE = 500
 PAGE_BYTES = 4 * 1024 * 1024
 #: Bytes of any answer. etcd refuses objects above 1.5 MiB, the API server requests above 3 MiB; as JSON they grow.
 ANSWER_BYTES = 16 * 1024 * 1024
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+#: JSON is YAML.
+APPLY_PATCH = "application/apply-patch+yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +70,34 @@ class Stream(Protocol):
     ) -> None: ...
 
 
-class Api(Protocol):
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request to the API server that is answered by an object."""
+
+    method: str
+    path: str
+    _: KW_ONLY
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: JsonObject | None = None
+    content_type: str = "application/json"
+    #: Nobody reads more of the answer than the object's metadata.
+    metadata_only: bool = False
+    timeouts: Timeouts = DEFAULT_TIMEOUTS
+
+    @property
+    def title(self) -> str:
+        """What is asked, for messages."""
+        return f"{self.method} {self.path}"
+
+
+class Api(ABC):
     """A Kubernetes API server, raw JSON in and out. Each call raises ClusterError when it fails."""
 
-    def get(
-        self, path: str, query: Mapping[str, str] | None = None, *, timeouts: Timeouts = DEFAULT_TIMEOUTS
-    ) -> JsonObject:
-        """Return one object."""
+    @abstractmethod
+    def exchange(self, request: Request) -> JsonObject:
+        """Send a request; return the object that answers it."""
 
+    @abstractmethod
     def list_page(
         self,
         path: str,
@@ -88,21 +113,32 @@ class Api(Protocol):
         `metadata_only` leaves spec and status of the objects out.
         """
 
+    @abstractmethod
+    def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> Stream:
+        """Open a response and hand out its lines as they arrive."""
+
+    def get(
+        self, path: str, query: Mapping[str, str] | None = None, *, timeouts: Timeouts = DEFAULT_TIMEOUTS
+    ) -> JsonObject:
+        """Return one object."""
+        return self.exchange(Request("GET", path, query=query or {}, timeouts=timeouts))
+
     def post(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
         """Create an object in a collection; Conflict where its name is taken."""
+        return self.exchange(Request("POST", path, body=body, timeouts=timeouts))
 
     def put(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
         """Replace an object; Conflict where body's resourceVersion is not the current one."""
+        return self.exchange(Request("PUT", path, body=body, timeouts=timeouts))
 
     def patch(
-        self,
-        path: str,
-        body: JsonObject,
-        *,
-        strategic: bool = False,
-        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        self, path: str, body: JsonObject, *, strategic: bool = False, timeouts: Timeouts = DEFAULT_TIMEOUTS
     ) -> JsonObject:
         """Change an object by a JSON merge patch, or a strategic one; return its metadata, and not always more."""
+        kind = STRATEGIC_PATCH if strategic else MERGE_PATCH
+        return self.exchange(
+            Request("PATCH", path, body=body, content_type=kind, metadata_only=True, timeouts=timeouts)
+        )
 
     def apply(self, path: str, body: JsonObject, *, manager: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
         """Create an object, or make the fields in `body` those of a manager, on the server's side; return its metadata.
@@ -110,12 +146,17 @@ class Api(Protocol):
         Fields that the manager applied before and that are not in `body` go; those of others stay, except that fields
         in `body` are taken from whoever has them.
         """
+        query = {"fieldManager": manager, "force": "true"}
+        return self.exchange(
+            Request(
+                "PATCH", path, query=query, body=body, content_type=APPLY_PATCH, metadata_only=True, timeouts=timeouts
+            )
+        )
 
     def delete(self, path: str, *, uid: str = "", timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
         """Delete an object, only the one with this uid where given."""
-
-    def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> Stream:
-        """Open a response and hand out its lines as they arrive."""
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}} if uid else None
+        return self.exchange(Request("DELETE", path, body=body, timeouts=timeouts))
 
 
 LEASES_ROOT = "/apis/coordination.k8s.io/v1"

@@ -3,14 +3,13 @@
 No connection, no thread and no wait in here: whoever exchanges with a server feeds it (listwatch.py does so from a
 thread, the simulation on virtual time), and any thread may read.
 
-The records are kept in a store (store.py). The stream's order is the only order that is used: resource versions are
+The stream's order is the only order that is used: resource versions are
 handed back to the server, never compared.
 """
 
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ import structlog
 
 from provisioner.kube import errors
 from provisioner.kube.protocol import PAGE_SIZE, JsonObject, Page, collection_path
-from provisioner.kube.store import Key, Listing, Store
+from provisioner.kube.store import Listing, Store
 from provisioner.kube.wire import decode_object, error_of_status
 
 _log = structlog.get_logger(__name__)
@@ -123,11 +122,11 @@ class _Watching:
     heard: bool = False
 
 
-class Reflector(Generic[T]):
+class Reflector(Store[T]):
     """The records of one collection, kept current by what it is fed.
 
-    For `parse` and `quiet` see `Store`. `on_change` is called by whoever feeds it, after every change of the records
-    that is told, and of `synced`; it must not block.
+    For `parse` and `quiet` see `Store`, which it extends. `on_change` is called by whoever feeds it, after every change
+    of the records that is told, and of `synced`; it must not block.
 
     The one that feeds it sends what `next_request` returns and hands over what comes of it: each page to `take_page`,
     each line to `take_line`, the clean end of a watch to `watch_ended`, and whatever failed, these methods included, to
@@ -143,15 +142,13 @@ class Reflector(Generic[T]):
         quiet: Callable[[T, T], bool] | None = None,
         options: WatchOptions = WATCH_DEFAULTS,
     ) -> None:
-        self.name = collection.full_name
+        super().__init__(collection.full_name, parse, quiet=quiet)
         self.path = collection.path
         self._collection = collection
-        self._store = Store(collection.full_name, parse, quiet=quiet)
         self._on_change = on_change
         self._options = options
         self._clock = options.clock
 
-        self._lock = threading.Lock()
         self._synced = False
         self._last_contact: float | None = None
         self._problem: str | None = None
@@ -166,17 +163,6 @@ class Reflector(Generic[T]):
         self._watching = _Watching(started=0.0, seconds=0)
 
     # --- for everyone
-
-    def records(self) -> Mapping[Key, T]:
-        """Return (namespace, name) -> record; a snapshot that never changes, and the same one while nothing does."""
-        return self._store.records()
-
-    def seen_deleted(self, uid: str) -> bool:
-        """Whether an object was seen to be deleted, or to be wanted no more.
-
-        One that is merely missing from a list was not seen.
-        """
-        return self._store.seen_deleted(uid)
 
     @property
     def synced(self) -> bool:
@@ -241,7 +227,7 @@ class Reflector(Generic[T]):
         if paging is None:
             raise ValueError(f"list of {self.name}: a page that was not requested")
         for raw in page.items:
-            self._store.take(paging.listing, raw)
+            self.take(paging.listing, raw)
         if not page.continue_token:
             self._listed(paging, page.resource_version)
             return None
@@ -251,7 +237,7 @@ class Reflector(Generic[T]):
         return self._page_request(page.continue_token)
 
     def _listed(self, paging: _Paging[T], version: str) -> None:
-        changed = self._store.replace(paging.listing) or not self._synced
+        changed = self.replace(paging.listing) or not self._synced
         with self._lock:
             self._synced = True
             # What the first page shows was current when it was asked for, not when the last page arrived.
@@ -297,9 +283,9 @@ class Reflector(Generic[T]):
         version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
         changed = False
         if kind == "DELETED":
-            changed = self._store.remove(raw)
+            changed = self.remove(raw)
         elif kind != "BOOKMARK":
-            changed = self._store.apply(raw)
+            changed = self.apply(raw)
         if isinstance(version, str) and version:
             self._resource_version = version
         with self._lock:

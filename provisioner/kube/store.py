@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import structlog
 
+from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.protocol import JsonObject
 
@@ -47,7 +48,7 @@ class Store(Generic[T]):
     def __init__(
         self, name: str, parse: Callable[[JsonObject], T | None], *, quiet: Callable[[T, T], bool] | None = None
     ) -> None:
-        self._name = name
+        self.name = name
         self._parse = parse
         self._quiet = quiet
         self._lock = threading.Lock()
@@ -155,7 +156,7 @@ class Store(Generic[T]):
         except MalformedObject as error:
             reason = str(error)
         except Exception as error:  # noqa: BLE001 - one object must not cost the others their turn
-            reason = f"{self._name} {'/'.join(key)}: {error!r}"
+            reason = f"{self.name} {'/'.join(key)}: {error!r}"
         else:
             self._malformed.pop(key, None)
             if record is None and self._uids.get(key) == uid:
@@ -165,7 +166,7 @@ class Store(Generic[T]):
             return record
         if self._malformed.get(key) != reason:
             self._malformed[key] = reason
-            _log.warning("watch.object_skipped", watch=self._name, reason=reason)
+            _log.warning("watch.object_skipped", watch=self.name, reason=reason)
         return self._records.get(key) if self._uids.get(key) == uid else None
 
 
@@ -175,11 +176,6 @@ def _same_or_new(before: T | None, record: T) -> T:
 
 
 def _identity(raw: object) -> tuple[Key, str]:
-    metadata = raw.get("metadata") if isinstance(raw, dict) else None
-    if not isinstance(metadata, dict):
-        return ("", ""), ""
-    namespace, name, uid = (
-        value if isinstance(value, str) else ""
-        for value in (metadata.get("namespace"), metadata.get("name"), metadata.get("uid"))
-    )
+    metadata = fields.mapping(fields.mapping(raw).get("metadata"))
+    namespace, name, uid = (fields.text(metadata.get(key)) for key in ("namespace", "name", "uid"))
     return (namespace, name), uid

@@ -177,16 +177,12 @@ def pause(
 
 def created_at(raw: object) -> datetime | None:
     """Return when an object was created."""
-    metadata = raw.get("metadata") if isinstance(raw, dict) else None
-    return parse_timestamp(metadata.get("creationTimestamp")) if isinstance(metadata, dict) else None
+    return parse_timestamp(fields.mapping(fields.mapping(raw).get("metadata")).get("creationTimestamp"))
 
 
-def _parse_namespace(raw: object) -> Namespace | None:
-    metadata = raw.get("metadata") if isinstance(raw, dict) else None
-    if not isinstance(metadata, dict):
-        return None
-    name = metadata.get("name")
-    return Namespace(name=name if isinstance(name, str) else "", labels=kept_labels(metadata.get("labels")))
+def _parse_namespace(raw: object) -> Namespace:
+    metadata = fields.mapping(fields.mapping(raw).get("metadata"))
+    return Namespace(name=fields.name(metadata.get("name")), labels=kept_labels(metadata.get("labels")))
 
 
 def parse_node(raw: object) -> Node | None:

@@ -10,7 +10,7 @@ import json
 import threading
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import structlog
 import urllib3
@@ -148,37 +148,31 @@ def _excerpt(data: bytes) -> str:
 
 def error_of(what: str, response: urllib3.BaseHTTPResponse, data: bytes) -> errors.ClusterError:
     """Turn a refusal into our error, with the words of the Status object where there is one."""
-    status: Any
     try:
-        status = json.loads(data)
+        raw = json.loads(data)
     except (ValueError, RecursionError):
-        status = None
-    if not isinstance(status, dict):
-        status = {}
-    message = status.get("message")
-    if not isinstance(message, str) or not message:
-        message = f"{what}: {data[:200].decode('utf-8', 'replace').strip() or response.reason or 'no reason'}"
-    reason = status.get("reason")
-    return errors.error_for_status(
-        response.status,
-        message,
-        reason=reason if isinstance(reason, str) else "",
-        retry_after_seconds=_retry_after(response.headers.get("retry-after"), status),
-    )
+        raw = None
+    status = raw if isinstance(raw, dict) else {}
+    words = f"{what}: {data[:200].decode('utf-8', 'replace').strip() or response.reason or 'no reason'}"
+    return _error(response.status, status, words, header=response.headers.get("retry-after"))
 
 
 def error_of_status(raw: JsonObject) -> errors.ClusterError:
     """Read the Status object of an ERROR event."""
     code = raw.get("code")
-    message = raw.get("message")
-    reason = raw.get("reason")
     if not isinstance(code, int) or isinstance(code, bool):
         # Some proxies send nothing but the reason.
-        code = 410 if reason in ("Expired", "Gone") else 500
+        code = 410 if raw.get("reason") in ("Expired", "Gone") else 500
+    return _error(code, raw, "the API server ended the watch with an error")
+
+
+def _error(code: int, status: JsonObject, words: str, *, header: str | None = None) -> errors.ClusterError:
+    message, reason = status.get("message"), status.get("reason")
     return errors.error_for_status(
         code,
-        message if isinstance(message, str) and message else "the API server ended the watch with an error",
+        message if isinstance(message, str) and message else words,
         reason=reason if isinstance(reason, str) else "",
+        retry_after_seconds=_retry_after(header, status),
     )
 
 

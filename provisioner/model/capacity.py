@@ -1,4 +1,4 @@
-"""Node pools and nodes: what there is, what can be asked for, and how a request can fail."""
+"""Clusters, node pools and nodes: what there is, what can be asked for, and how a request can fail."""
 
 from __future__ import annotations
 
@@ -16,6 +16,29 @@ Zone = NewType("Zone", str)
 OperationName = NewType("OperationName", str)
 #: A name that GKE or the provisioner made: instances and their groups have those of cluster and pool in theirs, cut.
 GENERATED_NAME = re.compile(r"(?<![\w-])(gke-[a-z0-9-]+|[a-z0-9][a-z0-9-]{0,60}-[0-9a-f]{10})(?![\w-])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterName:
+    """A cluster of GKE; as text as people write it, PROJECT/LOCATION/CLUSTER."""
+
+    project: str
+    #: The region of a regional cluster, the zone of a zonal one.
+    location: str
+    cluster: str
+
+    @property
+    def location_path(self) -> str:
+        """The resource name of its project and location."""
+        return f"projects/{self.project}/locations/{self.location}"
+
+    @property
+    def path(self) -> str:
+        """Its resource name in GKE's API."""
+        return f"{self.location_path}/clusters/{self.cluster}"
+
+    def __str__(self) -> str:
+        return f"{self.project}/{self.location}/{self.cluster}"
 
 
 class PoolStatus(Enum):

@@ -38,31 +38,23 @@ class Keyed(Protocol):
 
 #: A product's writes.
 WriteT = TypeVar("WriteT", bound=Keyed)
-WriteT_co = TypeVar("WriteT_co", bound=Keyed, covariant=True)
 
 
-class Answered(Protocol[WriteT_co]):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered(Generic[WriteT]):
     """How a write ended."""
 
-    @property
-    def write(self) -> WriteT_co:
-        """What was to be written."""
-        ...
+    write: WriteT
+    at: datetime
+    #: None: it is done.
+    failure: WriteFailure | None = None
+    #: The API server's words on a failure.
+    message: str = ""
 
     @property
-    def at(self) -> datetime:
-        """When it was answered."""
-        ...
-
-    @property
-    def failure(self) -> WriteFailure | None:
-        """None: it is done."""
-        ...
-
-    @property
-    def message(self) -> str:
-        """The API server's words on a failure."""
-        ...
+    def key(self) -> str:
+        """Names what is answered."""
+        return self.write.key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

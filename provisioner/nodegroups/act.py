@@ -77,7 +77,7 @@ class Actor(CallingActor[Answer]):
     def carry_out(self, plan: Plan) -> None:
         """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""
         for write in plan.writes:
-            self.calls.submit(
+            self.submit(
                 functools.partial(self._write, write),
                 self.write_executor,
                 key=write.key,
@@ -85,7 +85,7 @@ class Actor(CallingActor[Answer]):
             )
         for call in plan.calls:
             gated = isinstance(call, Delete) and call.proof is not None
-            self.calls.submit(
+            self.submit(
                 functools.partial(self._call, call),
                 self.gate_executor if gated else self.executor,
                 key=call.key,
@@ -171,12 +171,12 @@ class DryActor(Actor):
             self._say(would(call))
             failure = Failure(kind=FailureKind.PERMISSION, message=_DRY)
             answer = CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), failure=failure)
-            self.calls.put(answer, key=call.key)
+            self.put(answer, key=call.key)
         for write in plan.writes:
             if not isinstance(write, PatchStatus):
                 self._say(would(write))
             refused = WriteAnswer(write=write, at=self.clock(), failure=WriteFailure.REFUSED, message=_DRY)
-            self.calls.put(refused, key=write.key)
+            self.put(refused, key=write.key)
 
     def _say(self, action: str) -> None:
         if action not in self._said:

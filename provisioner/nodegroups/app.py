@@ -95,7 +95,6 @@ def build(
         clock=clock,
         wake=replica.wake,
         stopping=replica.stopping,
-        asked_seconds_ago=replica.wake.asked_seconds_ago,
     )
     server = make_status_server(
         "tpu-provisioner",

@@ -117,7 +117,7 @@ class Actor(CallingActor[Answer]):
     def carry_out(self, plan: Plan) -> None:
         """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""
         for write in plan.writes:
-            self.calls.submit(
+            self.submit(
                 partial(self._write, write),
                 self.write_executor,
                 key=write.key,
@@ -125,7 +125,7 @@ class Actor(CallingActor[Answer]):
             )
         for call in plan.calls:
             line = self.servers[call.server]
-            self.calls.submit(
+            self.submit(
                 partial(self._call, line.vipu, call),
                 line.reads if isinstance(call, ReadServer) else line.changes,
                 key=call.key,

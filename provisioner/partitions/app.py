@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import provisioner
 from provisioner import controller as controllers
 from provisioner import kube
+from provisioner.admission.files import Files
 from provisioner.controller import Candidacy, Controller, make_replica
 from provisioner.kube.watches import doubt_of
 from provisioner.partitions import names, page
@@ -105,8 +105,7 @@ class Addresses(controllers.Addresses):
     api: str = ":8080"
     #: The same over TLS, where there is a certificate.
     api_tls: str = ":8443"
-    #: Its file, and that of its key.
-    certificate: tuple[Path, Path] | None = None
+    certificate: Files | None = None
     metrics: str = ":8082"
 
 
@@ -171,7 +170,6 @@ def build(
         clock=clock,
         wake=replica.wake,
         stopping=replica.stopping,
-        asked_seconds_ago=replica.wake.asked_seconds_ago,
     )
     ledger = make_ledger_watch(api, settings.own_namespace)
     rest = make_rest(addresses.api, addresses.api_tls, addresses.certificate, api, _sources(loop, ledger, vipu))

@@ -27,19 +27,25 @@ _NOT_SENT = "Not sent: the process could not start a thread for it."
 A = TypeVar("A")
 
 
-class Calls(Generic[A]):
-    """The calls of one process. `on_answer` is called by the threads, whenever an answer has come."""
+@dataclass(slots=True, kw_only=True)
+class CallingActor(Generic[A]):
+    """An actor whose calls are answered by an A each. A product's own says what is called."""
 
-    def __init__(self, on_answer: Callable[[], None]) -> None:
-        self._on_answer = on_answer
-        self._answers: queue.SimpleQueue[tuple[str, A]] = queue.SimpleQueue()
-        #: Guards all below it.
-        self._idle = threading.Condition()
-        self._under_way = 0
-        self._closing = False
-        #: Calls that were submitted and have not begun.
-        self._waiting: set[object] = set()
-        self._live: set[str] = set()
+    clock: Callable[[], datetime]
+    #: Seconds for which this process surely leads; infinite where there is no election.
+    lease_seconds: Callable[[], float]
+    #: Called by the threads, whenever an answer has come.
+    on_answer: Callable[[], None]
+    monotonic: Callable[[], float] = time.monotonic
+    _answers: queue.SimpleQueue[tuple[str, A]] = field(default_factory=queue.SimpleQueue, init=False)
+    #: Guards all below it.
+    _idle: threading.Condition = field(default_factory=threading.Condition, init=False)
+    #: How many calls are submitted and have not ended.
+    under_way: int = field(default=0, init=False)
+    _closing: bool = field(default=False, init=False)
+    #: Calls that were submitted and have not begun.
+    _waiting: set[object] = field(default_factory=set, init=False)
+    _live: set[str] = field(default_factory=set, init=False)
 
     def submit(
         self,
@@ -56,7 +62,7 @@ class Calls(Generic[A]):
         ticket = object()
         with self._idle:
             self._waiting.add(ticket)
-            self._under_way += 1
+            self.under_way += 1
             if key:
                 self._live.add(key)
         try:
@@ -75,9 +81,9 @@ class Calls(Generic[A]):
     def put(self, answer: A, *, key: str = "") -> None:
         """Hand over an answer."""
         self._answers.put((key, answer))
-        self._on_answer()
+        self.on_answer()
 
-    def take(self) -> A | None:
+    def take_answer(self) -> A | None:
         """Return the next answer, None where there is none; its call is not live any more."""
         try:
             key, answer = self._answers.get_nowait()
@@ -92,11 +98,6 @@ class Calls(Generic[A]):
         with self._idle:
             return frozenset(self._live)
 
-    @property
-    def under_way(self) -> int:
-        """How many calls are submitted and have not ended."""
-        return self._under_way
-
     def close(self) -> None:
         """Drop what has not begun."""
         self._closing = True
@@ -104,7 +105,12 @@ class Calls(Generic[A]):
     def wait_until_idle(self, *, timeout_seconds: float) -> bool:
         """Wait until no call is under way; False when the time is up."""
         with self._idle:
-            return self._idle.wait_for(lambda: self._under_way == 0, timeout=timeout_seconds)
+            return self._idle.wait_for(lambda: self.under_way == 0, timeout=timeout_seconds)
+
+    def drain(self, *, timeout_seconds: float) -> bool:
+        """Drop what has not begun, wait until no call is under way; False when the time is up."""
+        self.close()
+        return self.wait_until_idle(timeout_seconds=timeout_seconds)
 
     def _begin(self, ticket: object) -> bool:
         """Whether the call is to be made, or given up, by who asks: only the first is told so."""
@@ -115,7 +121,7 @@ class Calls(Generic[A]):
 
     def _end(self) -> None:
         with self._idle:
-            self._under_way -= 1
+            self.under_way -= 1
             self._idle.notify_all()
 
     def _run(self, ticket: object, call: Callable[[], A | None], key: str) -> None:
@@ -134,33 +140,3 @@ class Calls(Generic[A]):
                 with self._idle:
                     self._live.discard(key)
             self._end()
-
-
-@dataclass(slots=True, kw_only=True)
-class CallingActor(Generic[A]):
-    """An actor whose calls are answered by an A each. A product's own says what is called."""
-
-    clock: Callable[[], datetime]
-    #: Seconds for which this process surely leads; infinite where there is no election.
-    lease_seconds: Callable[[], float]
-    #: Called whenever an answer has come.
-    on_answer: Callable[[], None]
-    monotonic: Callable[[], float] = time.monotonic
-    calls: Calls[A] = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Begin with no call."""
-        self.calls = Calls(self.on_answer)
-
-    def live(self) -> frozenset[str]:
-        """Return the keys of calls that are submitted, and whose answer nobody has taken yet."""
-        return self.calls.live()
-
-    def take_answer(self) -> A | None:
-        """Return the next answer, None where there is none; its call is not live any more."""
-        return self.calls.take()
-
-    def drain(self, *, timeout_seconds: float) -> bool:
-        """Drop what has not begun, wait until no call is under way; False when the time is up."""
-        self.calls.close()
-        return self.calls.wait_until_idle(timeout_seconds=timeout_seconds)

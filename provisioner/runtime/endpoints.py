@@ -39,11 +39,8 @@ _SMALL_AT_ONCE, _LARGE_AT_ONCE = 4, 1
 _LATER_AT_ONCE = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Later:
-    """The rest of an answer, which waits for another server."""
-
-    answer: Callable[[], Content]
+#: The rest of an answer, which waits for another server.
+Later = Callable[[], Content]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,16 +148,16 @@ class EndpointApp:
             async with self._large.place(len(body)):
                 # Its rest is answered here, too: nobody keeps many of them while they wait.
                 content = await self._in_thread(lambda: endpoint.begin(body, since))
-                return await self._in_thread(content.answer) if isinstance(content, Later) else content
+                return await self._in_thread(content) if callable(content) else content
         if endpoint.quick and _is_quick(body):
             content = endpoint.begin(body, since)
         else:
             async with self._small.place():
                 content = await self._in_thread(lambda: endpoint.begin(body, since))
-        if not isinstance(content, Later):
+        if not callable(content):
             return content
         async with self._later.place():
-            return await self._in_thread(content.answer)
+            return await self._in_thread(content)
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -31,6 +31,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from provisioner.model.wording import UserError
 from provisioner.runtime.repeats import Repeats, place_of
 
 _log = structlog.get_logger(__name__)
@@ -49,7 +50,7 @@ _SMALL_BYTES = 65536
 asyncio.sslproto.SSLProtocol.max_size = 16 * 1024
 
 
-class ServerError(Exception):
+class ServerError(UserError):
     """An address that cannot be served, in words for the user."""
 
 

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import structlog
 
+from provisioner.model.writes import Keyed
 from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.metrics import LoopMetrics
 
@@ -48,20 +49,7 @@ class Wake(threading.Event):
         return None if asked_at is None else max(0.0, self._monotonic() - asked_at)
 
 
-class Answer(Protocol):
-    """How something that a plan asked for ended: a dataclass with the moments of it."""
-
-    @property
-    def key(self) -> str:
-        """Names what was asked for."""
-        ...
-
-
-A = TypeVar("A", bound=Answer)
-
-
-def _never() -> float | None:
-    return None
+A = TypeVar("A", bound=Keyed)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,10 +60,8 @@ class RoundLoop(ABC, Generic[A]):
     #: The one that all parts go by.
     clock: FollowedClock
     #: Set by whatever asks for a round.
-    wake: threading.Event
+    wake: Wake
     stopping: threading.Event
-    #: How long ago somebody first asked for the next round; None: nobody did.
-    asked_seconds_ago: Callable[[], float | None] = _never
     monotonic: Callable[[], float] = time.monotonic
     _last_round_monotonic: float = 0.0
 
@@ -87,7 +73,7 @@ class RoundLoop(ABC, Generic[A]):
         """Run rounds until `stopping` is set."""
         self._last_round_monotonic = self.monotonic()
         while not self.stopping.is_set():
-            lag_seconds = self.asked_seconds_ago()
+            lag_seconds = self.wake.asked_seconds_ago()
             if lag_seconds is not None:
                 self.metrics.observe_loop_lag(seconds=lag_seconds)
             self.wake.clear()

@@ -16,7 +16,7 @@ import gzip
 import ipaddress
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
@@ -47,6 +47,7 @@ _REJECTED = (
     "or NAME.NAMESPACE.svc, and have a reverse proxy set Host to the Service's name\n"
 )
 _T = TypeVar("_T")
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,43 +122,40 @@ def _probe(path: str, problems: Callable[[], Sequence[str]]) -> Route:
     return Route(path, endpoint)
 
 
-def _busy() -> Response:
-    return PlainTextResponse("too many requests at once\n", 503)
-
-
 def _metrics(scrapes: Scrapes) -> Route:
-    room = threading.BoundedSemaphore(scrapes.at_once)
-
     async def endpoint(_request: Request) -> Response:
-        # The time-out of a connection does not stop a scrape that hangs.
-        if not room.acquire(blocking=False):
-            return _busy()
-        try:
-            return Response(await _in_thread(scrapes.exposition), media_type=CONTENT_TYPE_PLAIN_0_0_4)
-        finally:
-            room.release()
+        return Response(await _in_thread(scrapes.exposition), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
-    return Route("/metrics", endpoint)
+    # The time-out of a connection does not stop a scrape that hangs.
+    return Route("/metrics", _at_once(scrapes.at_once, endpoint))
 
 
 def _page(page: Page, turn: asyncio.Lock) -> Route:
-    room = threading.BoundedSemaphore(page.at_once)
-
     async def endpoint(request: Request) -> Response:
-        if not room.acquire(blocking=False):
-            return _busy()
+        await turn.acquire()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
-            await turn.acquire()
-            loop = asyncio.get_running_loop()
-            began = loop.time()
-            try:
-                return await _in_thread(lambda: _response(page.make(), request.headers))
-            finally:
-                loop.call_later(min(loop.time() - began, _LONGEST_REST_SECONDS), turn.release)
+            return await _in_thread(lambda: _response(page.make(), request.headers))
+        finally:
+            loop.call_later(min(loop.time() - began, _LONGEST_REST_SECONDS), turn.release)
+
+    return Route(page.path, _at_once(page.at_once, endpoint))
+
+
+def _at_once(most: int, endpoint: Endpoint) -> Endpoint:
+    """Answer 503 beyond so many requests at once."""
+    room = threading.BoundedSemaphore(most)
+
+    async def limited(request: Request) -> Response:
+        if not room.acquire(blocking=False):
+            return PlainTextResponse("too many requests at once\n", 503)
+        try:
+            return await endpoint(request)
         finally:
             room.release()
 
-    return Route(page.path, endpoint)
+    return limited
 
 
 async def _in_thread(make: Callable[[], _T]) -> _T:

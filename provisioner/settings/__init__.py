@@ -1,11 +1,10 @@
 """Every option of the controller, and the effective settings. Pure: the environment is handed in."""
 
-from provisioner.settings.environment import given, warnings_about_environment
 from provisioner.settings.forms import go_bool, go_duration_seconds, is_loopback, parse_networks, region_of
-from provisioner.settings.option import Group, Option
+from provisioner.settings.option import Group, Option, SettingsError, read, readable
 from provisioner.settings.options import OPTIONS, Settings
 from provisioner.settings.prices import Prices, parse_prices
-from provisioner.settings.reading import SettingsError, read_settings, warnings_about
+from provisioner.settings.reading import given, read_settings, warnings_about, warnings_about_environment
 
 __all__ = [
     "OPTIONS",
@@ -20,7 +19,9 @@ __all__ = [
     "is_loopback",
     "parse_networks",
     "parse_prices",
+    "read",
     "read_settings",
+    "readable",
     "region_of",
     "warnings_about",
     "warnings_about_environment",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import TypeVar
 
 from provisioner.model import bounds
 from provisioner.model.capacity import Network
 from provisioner.model.choices import PROJECT, comma_items
 
+_T = TypeVar("_T")
 #: A location is a region ("us-central2") or a zone ("us-central2-b", "us-central1-ai1a").
 LOCATION = re.compile(r"[a-z]+-[a-z]+[0-9]+(-[a-z0-9]+)?")
 CLUSTER = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
@@ -262,31 +264,39 @@ def region_of(location: str) -> str:
     return "-".join(location.split("-")[:2])
 
 
+def by_name(
+    text: str,
+    form: str,
+    pattern: re.Pattern[str],
+    value: Callable[[str], _T],
+    check: Callable[[str], None] = lambda _: None,
+) -> tuple[tuple[str, _T], ...]:
+    """Read "a=1, b=2, *=3": a value by name; `*` stands for every name that is not there.
+
+    `form` says what an item is to be, `check` raises ValueError for a name that there is not.
+    """
+    found: dict[str, _T] = {}
+    for item in comma_items(text):
+        name, separator, written = (piece.strip() for piece in item.partition("="))
+        if not separator or not (name == OTHERS or pattern.fullmatch(name)):
+            raise ValueError(f"has {item!r}, which is not {form}")
+        if name in found:
+            raise ValueError(f"names {name!r} twice")
+        if name != OTHERS:
+            check(name)
+        try:
+            found[name] = value(written)
+        except ValueError as error:
+            raise ValueError(f"has {item!r}, where {written!r} {error}") from error
+    return tuple(found.items())
+
+
 def amounts(
     pattern: re.Pattern[str], meaning: str, check: Callable[[str], None] = lambda _: None
 ) -> Callable[[str], tuple[tuple[str, int], ...]]:
-    """Read "a=256, b=64, *=32": a whole number by name; `*` stands for every name that is not there.
-
-    `check` raises ValueError for a name that there is not.
-    """
-
-    def read(text: str) -> tuple[tuple[str, int], ...]:
-        found: dict[str, int] = {}
-        for item in comma_items(text):
-            name, separator, number = (piece.strip() for piece in item.partition("="))
-            if not separator or not (name == OTHERS or pattern.fullmatch(name)):
-                raise ValueError(f'has {item!r}, which is not {meaning} (or "*" for all others), "=" and a number')
-            if name in found:
-                raise ValueError(f"names {name!r} twice")
-            if name != OTHERS:
-                check(name)
-            try:
-                found[name] = whole_number(0, MOST)(number)
-            except ValueError as error:
-                raise ValueError(f"has {item!r}, where {number!r} {error}") from error
-        return tuple(found.items())
-
-    return read
+    """Read whole numbers by name."""
+    form = f'{meaning} (or "*" for all others), "=" and a number'
+    return lambda text: by_name(text, form, pattern, whole_number(0, MOST), check)
 
 
 def allowed(pattern: re.Pattern[str], meaning: str) -> Callable[[str], tuple[str, ...]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,7 +19,6 @@ from provisioner.settings.option import (
     required,
     served_namespaces,
 )
-from provisioner.settings.reading import SettingsError, read_options
 
 _DEFAULT_PORT = 6443
 _ADDRESS = re.compile(rf"(?P<host>{forms.HOST})(:(?P<port>[0-9]{{1,5}}))?")
@@ -61,10 +59,10 @@ class NodeGroupSettings:
         "ALLOWED_PROJECTS",
         forms.list_of(choices.PROJECT, "a Google Cloud project id"),
         (),
-        "The projects in which resources may be created, separated by commas: anybody who may create a "
-        "TPUNodeGroup or one of its children spends there. Images, subnetworks, reservations, disk types and service "
-        "accounts must be of these projects, too; Google's public images may always be used. Empty: the project that "
-        "the provisioner runs in alone.",
+        "The projects in which resources may be created, separated by commas: anybody who may create a TPUNodeGroup "
+        "or one of its children spends there. Images, subnetworks, reservations, disk types and service accounts must "
+        "be of these projects, too; Google's public images may always be used. Empty: the project that the "
+        "provisioner runs in alone.",
     )
     namespaces: tuple[str, ...] = served_namespaces(
         Group.NODE_GROUPS,
@@ -74,8 +72,8 @@ class NodeGroupSettings:
         "MAX_MACHINES_PER_NAMESPACE",
         forms.whole_number(0, 1_000_000),
         "0",
-        "How many machines the TPUNodeGroups and ManagedInstanceGroups of one namespace may have together. "
-        "More wait until others are deleted. 0: any number.",
+        "How many machines the TPUNodeGroups and ManagedInstanceGroups of one namespace may have together. More wait "
+        "until others are deleted. 0: any number.",
     )
     repair_after_seconds: float = _option(
         "REPAIR_AFTER",
@@ -93,15 +91,15 @@ class NodeGroupSettings:
         "JOIN_TIMEOUT",
         forms.duration_from(300, "is less than five minutes, in which few machines boot, install Kubernetes and join"),
         "30m",
-        "How long a machine that runs may take to become a node that is ready with all its chips; then it "
-        "counts as lost. Longer for images that load much before they join. At least 5m.",
+        "How long a machine that runs may take to become a node that is ready with all its chips; then it counts as "
+        "lost. Longer for images that load much before they join. At least 5m.",
     )
     drain_seconds: float = _option(
         "DRAIN_TIMEOUT",
         forms.go_duration_seconds,
         "1h",
-        "How long pods without chips may keep the machines of a TPUNodeGroup that is deleted. Unfinished "
-        "pods with chips keep them however long it takes.",
+        "How long pods without chips may keep the machines of a TPUNodeGroup that is deleted. Unfinished pods with "
+        "chips keep them however long it takes.",
     )
     api_server: str = _option(
         "API_SERVER_ADDRESS",
@@ -138,30 +136,30 @@ class NodeGroupSettings:
         "DEVICE_PLUGIN_LOG_IMAGE",
         _image,
         "gcr.io/gke-release/gke-distroless/bash@sha256:f97677214e19917c800bd7165a42bf5dbe1e5afde513aecb48a4916c145e1504",
-        "The image, with a shell and tail, of the container beside it that prints the log of the TPU "
-        'driver. "none": no such container.',
+        'The image, with a shell and tail, of the container beside it that prints the log of the TPU driver. "none": '
+        "no such container.",
     )
     gce_endpoint: str = _option(
         "GCE_ENDPOINT",
         forms.endpoint,
         "",
-        "The address of another Compute Engine, which is used without credentials, such as a simulator's. "
-        "Other machines need https. Empty: Google's address.",
+        "The address of another Compute Engine, which is used without credentials, such as a simulator's. Other "
+        "machines need https. Empty: Google's address.",
     )
     calls_per_second: int = _option(
         "GCE_CALLS_PER_SECOND",
         forms.whole_number(1, 1000),
         "20",
-        "Calls to Compute Engine in a second, of each sort that it counts in a project (changes, reads, "
-        "lists, reads of operations), for each region and globally; and ten seconds' worth of them at once. "
-        "Compute Engine allows 1,500 in a minute unless you have asked for more; the default uses up to 1,400.",
+        "Calls to Compute Engine in a second, of each sort that it counts in a project (changes, reads, lists, reads "
+        "of operations), for each region and globally; and ten seconds' worth of them at once. Compute Engine allows "
+        "1,500 in a minute unless you have asked for more; the default uses up to 1,400.",
     )
     concurrency: int = _option(
         "CONCURRENCY",
         forms.number_up_to(MOST_CONCURRENCY),
         "16",
-        "The number of concurrent calls to Compute Engine, deletes with their checks, and writes to "
-        "Kubernetes, separately for each. At most 64; a higher value counts as 64.",
+        "The number of concurrent calls to Compute Engine, deletes with their checks, and writes to Kubernetes, "
+        "separately for each. At most 64; a higher value counts as 64.",
     )
     dry_run: bool = _option("DRY_RUN", forms.go_bool, "false", "Nothing is changed; the log says what would be.")
     own_namespace: str = pod_namespace(Group.NODE_GROUPS, "The namespace of the controller's Lease.")
@@ -170,13 +168,3 @@ class NodeGroupSettings:
 
 
 OPTIONS = options_of(NodeGroupSettings)
-
-
-def read_node_group_settings(
-    environment: Mapping[str, str], *, inferred: Mapping[str, str] | None = None
-) -> NodeGroupSettings:
-    """Read all options, `inferred` as for `read_options`; raise SettingsError with every problem at once."""
-    values, problems = read_options(OPTIONS, environment, inferred=inferred)
-    if problems:
-        raise SettingsError(problems)
-    return NodeGroupSettings(**values)

@@ -1,14 +1,20 @@
-"""What an option is, and the options that every process of ours in the cluster has."""
+"""What an option is, how options are read, and the options that every process of ours in the cluster has.
+
+A dataclass of settings declares an option for each of its fields.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from provisioner import constants
+from provisioner.model.wording import UserError
 from provisioner.settings import forms
+
+_T = TypeVar("_T")
 
 #: Of CONCURRENCY.
 MOST_CONCURRENCY = 64
@@ -60,6 +66,61 @@ def option(group: Group, variable: str, read: Callable[[str], Any], default: Any
 def options_of(settings: type) -> tuple[Option, ...]:
     """List the options that a dataclass declares."""
     return tuple(replace(each.metadata["option"], field=each.name) for each in fields(settings))
+
+
+class SettingsError(UserError, ValueError):
+    """Some settings are missing or invalid; the message lists every problem and how to fix it."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        lines = "\n".join(f"  - {problem}" for problem in self.problems)
+        super().__init__(f"{count} setting{'s are' if count > 1 else ' is'} missing or invalid:\n{lines}")
+
+
+def read(
+    kind: type[_T],
+    environment: Mapping[str, str],
+    *,
+    inferred: Mapping[str, str] | None = None,
+    contradictions: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _: (),
+) -> _T:
+    """Read all options that a dataclass of settings declares; raise SettingsError with every problem at once.
+
+    `inferred` holds values by variable for those that the environment leaves out. `contradictions` says what is wrong
+    with values together; it is given those that could be read, by field.
+    """
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for each in options_of(kind):
+        text = environment.get(each.variable, "").strip() or (inferred or {}).get(each.variable, "") or each.default
+        if text is None:
+            problems.append(f"{each.variable} is not set. {each.description}")
+        elif text:
+            try:
+                values[each.field] = each.read(text)
+            except forms.SecretValueError as error:
+                problems.append(f"{each.variable} {error}. {each.description}")
+            except ValueError as error:
+                problems.append(f"{each.variable}={text!r} {error}. {each.description}")
+    problems += contradictions(values)
+    if problems:
+        raise SettingsError(problems)
+    return kind(**values)
+
+
+def readable(effective: Any) -> dict[str, object]:
+    """Return effective settings by variable, as the log shows them: without those that are empty."""
+    found: dict[str, object] = {}
+    for each in options_of(type(effective)):
+        value = getattr(effective, each.field)
+        # An empty list that is no default ("none") says much.
+        if value in ("", None) or (value == () and each.default == ""):
+            continue
+        if isinstance(value, tuple):
+            value = ["=".join(map(str, item)) if type(item) is tuple else str(item) for item in value]
+        found[each.variable] = f"{value:g}s" if each.field.endswith("_seconds") else value
+    return found
 
 
 def served_namespaces(group: Group, description: str) -> Any:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 
 from provisioner import constants
 from provisioner.model import choices
-from provisioner.model.capacity import Network, Zone
+from provisioner.model.capacity import ClusterName, Network, Zone
 from provisioner.model.choices import CapacityChoice
-from provisioner.model.cluster import ClusterName
-from provisioner.settings import forms, images
+from provisioner.settings import forms
 from provisioner.settings.forms import GCE
 from provisioner.settings.option import (
     MOST_CONCURRENCY,
@@ -30,402 +30,195 @@ from provisioner.settings.option import (
 from provisioner.settings.prices import ACCELERATOR, Prices, check_accelerator, parse_prices
 
 _MAX_PODS = 256
+IMAGE = re.compile(r"[A-Za-z0-9:/._~-]*projects/[A-Za-z0-9:._~-]+/global/images/[A-Za-z0-9/._~-]+")
+_IMAGE_FORM = '"ACCELERATOR=IMAGE" (or "*" for all others), such as "tpu7x=projects/my-project/global/images/my-image"'
+
+
+def parse_images(text: str) -> tuple[tuple[str, str], ...]:
+    """Read boot images by accelerator label; raise ValueError with what is wrong."""
+    image = forms.matching(IMAGE, f"an image; the form is {_IMAGE_FORM}")
+    return forms.by_name(text, f"of the form {_IMAGE_FORM}", ACCELERATOR, image, check_accelerator)
+
+
+_required = partial(required, Group.REQUIRED)
+_workloads = partial(option, Group.WORKLOADS)
+_capacity = partial(option, Group.CAPACITY)
+_limits = partial(option, Group.LIMITS)
+_nodes = partial(option, Group.NODES)
+_compute_engine = partial(option, Group.COMPUTE_ENGINE)
+_tuning = partial(option, Group.TUNING)
+_environment = partial(option, Group.ENVIRONMENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The effective settings. Of limits None stands for no limit."""
 
-    project_id: str = required(
-        Group.REQUIRED,
+    project_id: str = _required(
         "GCP_PROJECT_ID",
         forms.matching(choices.PROJECT, "a Google Cloud project id"),
         "The project of the cluster, e.g. my-project. Inferred on Google Cloud machines.",
     )
-    cluster_location: str = required(
-        Group.REQUIRED,
+    cluster_location: str = _required(
         "GCP_CLUSTER_LOCATION",
         forms.matching(forms.LOCATION, "a region such as us-central2 or a zone such as us-central2-b"),
         "The region of a regional cluster or the zone of a zonal one, e.g. us-central2. Inferred on GKE.",
     )
-    zone: Zone = required(
-        Group.REQUIRED,
+    zone: Zone = _required(
         "GCP_ZONE",
         forms.matching(forms.LOCATION, "a zone such as us-central2-b"),
         "The zone in which node pools are created, e.g. us-central2-b. Inferred on Google Cloud.",
     )
-    cluster: str = required(
-        Group.REQUIRED,
+    cluster: str = _required(
         "GCP_CLUSTER",
         forms.matching(forms.CLUSTER, "a GKE cluster name"),
         "The name of the cluster, e.g. my-cluster. Inferred on GKE.",
     )
-    node_service_account: str = option(
-        Group.NODES,
-        "GCP_NODE_SERVICE_ACCOUNT",
-        forms.matching(forms.ACCOUNT, "the e-mail address of a service account"),
-        "",
-        "The service account of the nodes. Empty: the project's Compute Engine default.",
-    )
-    node_oauth_scopes: tuple[str, ...] = option(
-        Group.NODES,
-        "GCP_NODE_OAUTH_SCOPES",
-        forms.list_of(forms.SCOPE, f"an OAuth scope such as {forms.SCOPE_PREFIX}cloud-platform"),
-        f"{forms.SCOPE_PREFIX}cloud-platform",
-        "Comma-separated OAuth scopes of the nodes. With cloud-platform, IAM alone decides what the "
-        "nodes' service account may do. Without it and without devstorage.read_only, nodes cannot pull private "
-        "images.",
-    )
-    node_tags: tuple[str, ...] = option(
-        Group.NODES,
-        "GCP_NODE_TAGS",
-        forms.list_of(forms.NETWORK_TAG, "a network tag"),
-        (),
-        "Comma-separated network tags of the nodes.",
-    )
-    pod_to_node_labels: tuple[str, ...] = option(
-        Group.NODES,
-        "GCP_POD_TO_NODE_LABELS",
-        forms.list_of(forms.LABEL_KEY, "a label key"),
-        (),
-        "Comma-separated pod labels to copy to the nodes.",
-    )
-    node_secondary_disk: str = option(
-        Group.NODES,
-        "GCP_NODE_SECONDARY_DISK",
-        str,
-        "",
-        "The disk image of a secondary boot disk with cached container images. Empty: none.",
-    )
-    node_secure_boot: bool = option(
-        Group.NODES, "GCP_NODE_SECURE_BOOT", forms.go_bool, "true", "Create shielded nodes with secure boot."
-    )
-    node_additional_networks: tuple[Network, ...] = option(
-        Group.NODES,
-        "GCP_NODE_ADDITIONAL_NETWORKS",
-        forms.parse_networks,
-        (),
-        'Additional networks of the nodes, "vpc1:subnet1, vpc2:subnet2".',
-    )
-    node_disk_type: str = option(
-        Group.NODES,
-        "GCP_NODE_DISK_TYPE",
-        forms.matching(re.compile(r"[a-z0-9-]*"), "a disk type such as pd-balanced"),
-        "",
-        "The boot disk type. Empty: the type that the machine type needs. If a machine type does not "
-        "accept it, an Event on the pod says so.",
-    )
-    node_confidential_storage: bool = option(
-        Group.NODES, "GCP_NODE_CONFIDENTIAL_STORAGE", forms.go_bool, "false", "Use confidential mode for hyperdisks."
-    )
-    node_boot_disk_kms_key: str = option(
-        Group.NODES,
-        "GCP_NODE_BOOT_DISK_KMS_KEY",
-        str,
-        "",
-        "The customer-managed encryption key of the boot disks, as a full resource name.",
-    )
-    force_on_demand: bool = option(
-        Group.CAPACITY,
-        "GCP_FORCE_ON_DEMAND",
-        forms.go_bool,
-        "false",
-        "Never create spot pools and never use reservations. If a pod selects them by nodeSelector, an "
-        "Event on the pod says so.",
-    )
-    node_min_lifespan_seconds: float = option(
-        Group.TUNING,
-        "NODE_MIN_LIFESPAN",
-        forms.go_duration_seconds,
-        "10s",
-        "No pool is deleted while one of its nodes is younger than this.",
-    )
-    deletion_delay_seconds: float = option(
-        Group.TUNING,
-        "NODEPOOL_DELETION_DELAY",
-        forms.go_duration_seconds,
-        "30s",
-        "A pool is deleted after nothing has needed it for this time. The Go provisioner ignores it.",
-    )
-    keep_suspended: bool = option(
-        Group.TUNING,
-        "KEEP_POOLS_OF_SUSPENDED_JOBSETS",
-        forms.go_bool,
-        "false",
-        "Keep the pools of a suspended JobSet until it completes, fails or is deleted, as the Go "
-        "provisioner does. These pools cost money and count for the limits, and other workloads' pods may be scheduled "
-        "there. Without this setting they are deleted after NODEPOOL_DELETION_DELAY.",
-    )
-    ready_timeout_seconds: float = option(
-        Group.TUNING,
-        "NODEPOOL_READY_TIMEOUT",
-        forms.go_duration_seconds,
-        "15m",
-        "Replace a pool that GKE reports as up if it has been without all of its nodes ready, with all "
-        "their chips, for longer than this, and nothing can run on it: no pod is on it, or only pods of one multi-host "
-        "slice whose other pods are unschedulable. These end with it.",
-    )
-    replaced_share_percent: int = option(
-        Group.TUNING,
-        "NODEPOOL_REPLACED_SHARE",
-        forms.whole_number(1, 100),
-        "20",
-        "At most this percentage of the pools, but at least one, is replaced for that reason at once.",
-    )
-    #: None: as the cluster's release channel demands.
-    auto_upgrade: bool | None = option(
-        Group.NODES,
-        "NODEPOOL_AUTO_UPGRADE",
-        forms.auto_upgrade,
-        "auto",
-        "auto, on or off. On a cluster with a release channel GKE accepts no node pool without "
-        "auto-upgrade. auto creates pools there with auto-upgrade on and excluded from maintenance until the end of "
-        "support of their version, and elsewhere with auto-upgrade off. on and off set it regardless of the cluster.",
-    )
-    replace_stuck_slices: bool = option(
-        Group.TUNING,
-        "REPLACE_STUCK_SLICES",
-        forms.go_bool,
-        "false",
-        "Replace a pool whose nodes are all ready while pods of its slice stay unschedulable for ten "
-        "minutes. Bound pods of a multi-host slice end with it; bound pods of single hosts keep it. Without this "
-        "setting, an Event reports it and nothing is changed.",
-    )
-    pod_resource_type: str = option(
-        Group.ENVIRONMENT,
-        "POD_RESOURCE_TYPE",
-        forms.choice(constants.TPU_RESOURCE),
-        constants.TPU_RESOURCE,
-        "The resource that counts chips. Only google.com/tpu, because no other resource counts the chips "
-        "of a TPU node.",
-    )
-    concurrency: int = option(
-        Group.TUNING,
-        "CONCURRENCY",
-        forms.number_up_to(MOST_CONCURRENCY),
-        "16",
-        "The number of concurrent requests to GKE, separately for creates and deletes. No request waits "
-        "for an operation, so this does not limit concurrent pool creations. At most 64; a higher value counts as 64.",
-    )
-    max_pods_per_node: int = option(
-        Group.NODES,
-        "GKE_MAX_PODS_PER_NODE",
-        forms.whole_number(8, _MAX_PODS),
-        "15",
-        "The maximum number of pods on a node. It determines the size of each node's pod address range.",
-    )
-    provider: str = option(
-        Group.ENVIRONMENT,
-        "PROVIDER",
-        forms.provider,
-        forms.GKE,
-        "Who supplies the capacity: gke creates GKE node pools; gce creates TPUNodeGroups, on clusters "
-        "that run on Compute Engine without GKE (docs/compute-engine.md).",
-    )
-    #: Empty: its own.
-    node_group_namespace: str = option(
-        Group.COMPUTE_ENGINE,
-        "NODE_GROUP_NAMESPACE",
-        forms.matching(forms.NAMESPACE, "a namespace name"),
-        "",
-        "The namespace of the TPUNodeGroups. Those of others may be in it; their names are taken. Empty: "
-        "the provisioner's own.",
-    )
-    node_images: tuple[tuple[str, str], ...] = option(
-        Group.COMPUTE_ENGINE,
-        "NODE_GROUP_IMAGES",
-        images.parse_images,
-        (),
-        'Boot images by accelerator, "tpu-v6e-slice=projects/p/global/images/a, '
-        'tpu7x=projects/p/global/images/b"; * is every other accelerator. Required with PROVIDER=gce.',
-    )
-    #: None: that of the image.
-    node_disk_gb: int | None = option(
-        Group.COMPUTE_ENGINE,
-        "NODE_GROUP_DISK_GB",
-        forms.whole_number(10, 65_536),
-        None,
-        "The size of boot disks in GB. Empty: that of the image.",
-    )
-    node_subnetwork: str = option(
-        Group.COMPUTE_ENGINE,
-        "NODE_GROUP_SUBNETWORK",
-        forms.matching(forms.SUBNETWORK, "the name or the path of a subnetwork"),
-        "default",
-        "The subnetwork of the machines, by its name or, of a shared network, its path.",
-    )
-    capacity_wait_seconds: float = option(
-        Group.COMPUTE_ENGINE,
-        "NODE_GROUP_CAPACITY_WAIT",
-        forms.go_duration_seconds,
-        "10m",
-        "A TPUNodeGroup whose machines are out of stock for this time is deleted, and the next choice of "
-        "CAPACITY and ZONES is tried. Flex-start capacity is waited for without end.",
-    )
-    gke_endpoint: str = option(
-        Group.ENVIRONMENT,
-        "GKE_ENDPOINT",
-        forms.endpoint,
-        "",
-        "The address of another GKE, which is used without credentials, e.g. the simulator's "
-        "http://127.0.0.1:8085. Other machines need https. Empty: Google's address.",
-    )
-    serve_jobs: bool = option(
-        Group.WORKLOADS,
+
+    serve_jobs: bool = _workloads(
         "SERVE_JOBS",
         forms.go_bool,
         "false",
-        'Also serve plain Jobs with the annotation tpu-provisioner.cloud.google.com/serve: "true". The '
-        "provisioner then watches all Jobs that are not part of a JobSet, and their pods, and needs the permission to.",
+        'Also serve plain Jobs with the annotation tpu-provisioner.cloud.google.com/serve: "true". The provisioner '
+        "then watches all Jobs that are not part of a JobSet, and their pods, and needs the permission to.",
     )
     namespaces: tuple[str, ...] = served_namespaces(
         Group.WORKLOADS, "Comma-separated namespaces whose workloads are served. Empty: all."
     )
-    opt_in_label: tuple[str, str] | None = option(
-        Group.WORKLOADS,
+    opt_in_label: tuple[str, str] | None = _workloads(
         "OPT_IN_LABEL",
         forms.label,
         None,
-        'Serve only pods that have this label ("key=value") or whose namespace has it. Empty: serve all. '
-        "For clusters where something else also provisions TPUs. Whoever writes a pod template can set the label: it "
-        "is no boundary between tenants without an admission policy.",
+        'Serve only pods that have this label ("key=value") or whose namespace has it. Empty: serve all. For clusters '
+        "where something else also provisions TPUs. Whoever writes a pod template can set the label: it is no "
+        "boundary between tenants without an admission policy.",
     )
-    zones: tuple[Zone, ...] = option(
-        Group.CAPACITY,
+
+    force_on_demand: bool = _capacity(
+        "GCP_FORCE_ON_DEMAND",
+        forms.go_bool,
+        "false",
+        "Never create spot pools and never use reservations. If a pod selects them by nodeSelector, an Event on the "
+        "pod says so.",
+    )
+    zones: tuple[Zone, ...] = _capacity(
         "ZONES",
         choices.parse_zones,
         (),
-        "Comma-separated zones in the cluster's region in which pools may be created, best first. Empty: "
-        "only GCP_ZONE. A pod's own zone selector and the annotation of the same name take precedence.",
+        "Comma-separated zones in the cluster's region in which pools may be created, best first. Empty: only "
+        "GCP_ZONE. A pod's own zone selector and the annotation of the same name take precedence.",
     )
-    capacity: tuple[CapacityChoice, ...] = option(
-        Group.CAPACITY,
+    capacity: tuple[CapacityChoice, ...] = _capacity(
         "CAPACITY",
         choices.parse_choices,
         (),
-        'Comma-separated choices of capacity, best first, for pods that select none: "reservation/r1, '
-        'on-demand, spot, flex-start". Each is tried when those before it are out of stock. "@zone" restricts a '
-        "choice to one zone. Empty: on-demand. The annotation of the same name takes precedence.",
+        'Comma-separated choices of capacity, best first, for pods that select none: "reservation/r1, on-demand, '
+        'spot, flex-start". Each is tried when those before it are out of stock. "@zone" restricts a choice to one '
+        "zone. Empty: on-demand. The annotation of the same name takes precedence.",
     )
-    same_zone: bool = option(
-        Group.CAPACITY,
+    same_zone: bool = _capacity(
         "SAME_ZONE",
         forms.go_bool,
         "false",
         "Create all pools of one workload in one zone. The annotation of the same name takes precedence.",
     )
-    max_run_seconds: float = option(
-        Group.CAPACITY,
+    max_run_seconds: float = _capacity(
         "MAX_RUN_DURATION",
         forms.go_duration_seconds,
         "0s",
-        "Google removes the nodes of flex-start pools after this time; 10 minutes to 7 days. 0: Google's "
-        "default, 7 days. The annotation of the same name takes precedence.",
+        "Google removes the nodes of flex-start pools after this time; 10 minutes to 7 days. 0: Google's default, 7 "
+        "days. The annotation of the same name takes precedence.",
     )
-    all_or_nothing: bool = option(
-        Group.CAPACITY,
+    all_or_nothing: bool = _capacity(
         "ALL_OR_NOTHING",
         forms.go_bool,
         "false",
-        "Start the slices of a workload together: nodes have a taint until every slice of the workload "
-        "that wants a pool has a ready one. If only some slices are up, they are given back after PARTIAL_HOLD. The "
-        "annotation of the same name takes precedence.",
+        "Start the slices of a workload together: nodes have a taint until every slice of the workload that wants a "
+        "pool has a ready one. If only some slices are up, they are given back after PARTIAL_HOLD. The annotation of "
+        "the same name takes precedence.",
     )
-    partial_hold_seconds: float = option(
-        Group.CAPACITY,
+    partial_hold_seconds: float = _capacity(
         "PARTIAL_HOLD",
         forms.go_duration_seconds,
         "20m",
-        "Under ALL_OR_NOTHING: when no further slice of a workload has come up for this time, and none is "
-        "being created, those that are up are given back, and the workload queues.",
+        "Under ALL_OR_NOTHING: when no further slice of a workload has come up for this time, and none is being "
+        "created, those that are up are given back, and the workload queues.",
     )
-    #: Limits: None stands for no limit.
-    max_chips: int | None = option(
-        Group.LIMITS,
+
+    max_chips: int | None = _limits(
         "MAX_CHIPS",
         forms.whole_number(0, forms.MOST),
         None,
         "No pool is created that would raise the number of chips of all the provisioner's pools above this.",
     )
-    max_chips_per_namespace: tuple[tuple[str, int], ...] = option(
-        Group.LIMITS,
+    max_chips_per_namespace: tuple[tuple[str, int], ...] = _limits(
         "MAX_CHIPS_PER_NAMESPACE",
         forms.amounts(forms.NAMESPACE, "a namespace name"),
         (),
-        "The same for the chips that pods of one namespace use, and of idle pools created for it: "
-        '"team-a=512, team-b=64, *=16"; * is every other namespace.',
+        'The same for the chips that pods of one namespace use, and of idle pools created for it: "team-a=512, '
+        'team-b=64, *=16"; * is every other namespace.',
     )
-    max_chips_per_accelerator: tuple[tuple[str, int], ...] = option(
-        Group.LIMITS,
+    max_chips_per_accelerator: tuple[tuple[str, int], ...] = _limits(
         "MAX_CHIPS_PER_ACCELERATOR",
         forms.amounts(ACCELERATOR, "an accelerator label", check_accelerator),
         (),
         'The same for the pools of one accelerator: "tpu-v5p-slice=1024, *=0".',
     )
-    max_pools_per_jobset: int | None = option(
-        Group.LIMITS,
+    max_pools_per_jobset: int | None = _limits(
         "MAX_POOLS_PER_JOBSET",
         forms.whole_number(0, forms.MOST),
         None,
-        "No pool is created for a workload (JobSet, LeaderWorkerSet, Job) that uses this many, idle ones "
-        "created for it included.",
+        "No pool is created for a workload (JobSet, LeaderWorkerSet, Job) that uses this many, idle ones created for "
+        "it included.",
     )
-    max_creates_per_hour: int | None = option(
-        Group.LIMITS,
+    max_creates_per_hour: int | None = _limits(
         "MAX_CREATES_PER_HOUR",
         forms.whole_number(0, forms.MOST),
         None,
         "At most this many pools are created within any hour.",
     )
-    allowed_namespaces: tuple[str, ...] | None = option(
-        Group.LIMITS,
+    allowed_namespaces: tuple[str, ...] | None = _limits(
         "ALLOWED_NAMESPACES",
         forms.allowed(forms.NAME_OR_PREFIX, "a namespace name, or its beginning and *"),
         None,
-        "Comma-separated namespaces whose workloads may have pools. For all others an Event says so. "
-        '"team-*" allows all names that begin with "team-". Empty: all namespaces.',
+        'Comma-separated namespaces whose workloads may have pools. For all others an Event says so. "team-*" allows '
+        'all names that begin with "team-". Empty: all namespaces.',
     )
-    allowed_reservations: tuple[str, ...] | None = option(
-        Group.LIMITS,
+    allowed_reservations: tuple[str, ...] | None = _limits(
         "ALLOWED_RESERVATIONS",
         forms.allowed(forms.NAME_OR_PREFIX, "a reservation"),
         None,
-        'Comma-separated reservations that a pod or workload may name, as "r1" or "project/r1". "none": '
-        "none at all. Empty: everything that IAM allows. Those in CAPACITY are always allowed.",
+        'Comma-separated reservations that a pod or workload may name, as "r1" or "project/r1". "none": none at all. '
+        "Empty: everything that IAM allows. Those in CAPACITY are always allowed.",
     )
-    allowed_service_accounts: tuple[str, ...] | None = option(
-        Group.LIMITS,
+    allowed_service_accounts: tuple[str, ...] | None = _limits(
         "ALLOWED_SERVICE_ACCOUNTS",
         forms.allowed(forms.NAME_OR_PREFIX, "a service account"),
         None,
-        'The same for the node service accounts that a pod may name. "none": none at all. Empty: '
-        "everything that IAM allows. GCP_NODE_SERVICE_ACCOUNT is always allowed.",
+        'The same for the node service accounts that a pod may name. "none": none at all. Empty: everything that IAM '
+        "allows. GCP_NODE_SERVICE_ACCOUNT is always allowed.",
     )
-    allowed_networks: tuple[str, ...] | None = option(
-        Group.LIMITS,
+    allowed_networks: tuple[str, ...] | None = _limits(
         "ALLOWED_NETWORKS",
         forms.allowed(forms.NAME_OR_PREFIX, "a network"),
         None,
-        'The same for the additional networks that a pod may name, as "vpc" or "vpc:subnet". "none": none '
-        "at all. Empty: everything that IAM allows.",
+        'The same for the additional networks that a pod may name, as "vpc" or "vpc:subnet". "none": none at all. '
+        "Empty: everything that IAM allows.",
     )
-    allowed_label_keys: tuple[str, ...] | None = option(
-        Group.LIMITS,
+    allowed_label_keys: tuple[str, ...] | None = _limits(
         "ALLOWED_LABEL_KEYS",
         forms.allowed(forms.NAME_OR_PREFIX, "a label key"),
         None,
-        'The same for the keys of node labels that a pod may set by selector or copy-labels. "none": none '
-        "at all. Empty: all. Those in GCP_POD_TO_NODE_LABELS are always allowed.",
+        'The same for the keys of node labels that a pod may set by selector or copy-labels. "none": none at all. '
+        "Empty: all. Those in GCP_POD_TO_NODE_LABELS are always allowed.",
     )
-    pause_creation: bool = option(
-        Group.LIMITS,
+    pause_creation: bool = _limits(
         "PAUSE_CREATION",
         forms.go_bool,
         "false",
         "Create no new pools. Existing pools are used, monitored and deleted as usual.",
     )
-    prices: Prices = option(
-        Group.LIMITS,
+    prices: Prices = _limits(
         "CHIP_HOUR_PRICES",
         parse_prices,
         Prices(),
@@ -433,26 +226,204 @@ class Settings:
         'tpu-v6e-slice=2.7, *=3"; * is every other accelerator. In any one currency. With prices, metrics show cost '
         "(docs/metrics.md). Empty: no cost is shown.",
     )
-    single_host_placement: bool = option(
-        Group.NODES,
+
+    node_service_account: str = _nodes(
+        "GCP_NODE_SERVICE_ACCOUNT",
+        forms.matching(forms.ACCOUNT, "the e-mail address of a service account"),
+        "",
+        "The service account of the nodes. Empty: the project's Compute Engine default.",
+    )
+    node_oauth_scopes: tuple[str, ...] = _nodes(
+        "GCP_NODE_OAUTH_SCOPES",
+        forms.list_of(forms.SCOPE, f"an OAuth scope such as {forms.SCOPE_PREFIX}cloud-platform"),
+        f"{forms.SCOPE_PREFIX}cloud-platform",
+        "Comma-separated OAuth scopes of the nodes. With cloud-platform, IAM alone decides what the nodes' service "
+        "account may do. Without it and without devstorage.read_only, nodes cannot pull private images.",
+    )
+    node_tags: tuple[str, ...] = _nodes(
+        "GCP_NODE_TAGS",
+        forms.list_of(forms.NETWORK_TAG, "a network tag"),
+        (),
+        "Comma-separated network tags of the nodes.",
+    )
+    pod_to_node_labels: tuple[str, ...] = _nodes(
+        "GCP_POD_TO_NODE_LABELS",
+        forms.list_of(forms.LABEL_KEY, "a label key"),
+        (),
+        "Comma-separated pod labels to copy to the nodes.",
+    )
+    node_secondary_disk: str = _nodes(
+        "GCP_NODE_SECONDARY_DISK",
+        str,
+        "",
+        "The disk image of a secondary boot disk with cached container images. Empty: none.",
+    )
+    node_secure_boot: bool = _nodes(
+        "GCP_NODE_SECURE_BOOT", forms.go_bool, "true", "Create shielded nodes with secure boot."
+    )
+    node_additional_networks: tuple[Network, ...] = _nodes(
+        "GCP_NODE_ADDITIONAL_NETWORKS",
+        forms.parse_networks,
+        (),
+        'Additional networks of the nodes, "vpc1:subnet1, vpc2:subnet2".',
+    )
+    node_disk_type: str = _nodes(
+        "GCP_NODE_DISK_TYPE",
+        forms.matching(re.compile(r"[a-z0-9-]*"), "a disk type such as pd-balanced"),
+        "",
+        "The boot disk type. Empty: the type that the machine type needs. If a machine type does not accept it, an "
+        "Event on the pod says so.",
+    )
+    node_confidential_storage: bool = _nodes(
+        "GCP_NODE_CONFIDENTIAL_STORAGE", forms.go_bool, "false", "Use confidential mode for hyperdisks."
+    )
+    node_boot_disk_kms_key: str = _nodes(
+        "GCP_NODE_BOOT_DISK_KMS_KEY",
+        str,
+        "",
+        "The customer-managed encryption key of the boot disks, as a full resource name.",
+    )
+    #: None: as the cluster's release channel demands.
+    auto_upgrade: bool | None = _nodes(
+        "NODEPOOL_AUTO_UPGRADE",
+        forms.auto_upgrade,
+        "auto",
+        "auto, on or off. On a cluster with a release channel GKE accepts no node pool without auto-upgrade. auto "
+        "creates pools there with auto-upgrade on and excluded from maintenance until the end of support of their "
+        "version, and elsewhere with auto-upgrade off. on and off set it regardless of the cluster.",
+    )
+    max_pods_per_node: int = _nodes(
+        "GKE_MAX_PODS_PER_NODE",
+        forms.whole_number(8, _MAX_PODS),
+        "15",
+        "The maximum number of pods on a node. It determines the size of each node's pod address range.",
+    )
+    single_host_placement: bool = _nodes(
         "SINGLE_HOST_PLACEMENT",
         forms.placement,
         "none",
-        "none or compact: COMPACT placement with topology on single-host pools. According to its "
-        "documents GKE rejects it; the Go provisioner sends it.",
+        "none or compact: COMPACT placement with topology on single-host pools. According to its documents GKE "
+        "rejects it; the Go provisioner sends it.",
     )
-    assume_same_cluster: bool = option(
-        Group.ENVIRONMENT,
+
+    #: Empty: its own.
+    node_group_namespace: str = _compute_engine(
+        "NODE_GROUP_NAMESPACE",
+        forms.matching(forms.NAMESPACE, "a namespace name"),
+        "",
+        "The namespace of the TPUNodeGroups. Those of others may be in it; their names are taken. Empty: the "
+        "provisioner's own.",
+    )
+    node_images: tuple[tuple[str, str], ...] = _compute_engine(
+        "NODE_GROUP_IMAGES",
+        parse_images,
+        (),
+        'Boot images by accelerator, "tpu-v6e-slice=projects/p/global/images/a, tpu7x=projects/p/global/images/b"; * '
+        "is every other accelerator. Required with PROVIDER=gce.",
+    )
+    #: None: that of the image.
+    node_disk_gb: int | None = _compute_engine(
+        "NODE_GROUP_DISK_GB",
+        forms.whole_number(10, 65_536),
+        None,
+        "The size of boot disks in GB. Empty: that of the image.",
+    )
+    node_subnetwork: str = _compute_engine(
+        "NODE_GROUP_SUBNETWORK",
+        forms.matching(forms.SUBNETWORK, "the name or the path of a subnetwork"),
+        "default",
+        "The subnetwork of the machines, by its name or, of a shared network, its path.",
+    )
+    capacity_wait_seconds: float = _compute_engine(
+        "NODE_GROUP_CAPACITY_WAIT",
+        forms.go_duration_seconds,
+        "10m",
+        "A TPUNodeGroup whose machines are out of stock for this time is deleted, and the next choice of CAPACITY and "
+        "ZONES is tried. Flex-start capacity is waited for without end.",
+    )
+
+    node_min_lifespan_seconds: float = _tuning(
+        "NODE_MIN_LIFESPAN",
+        forms.go_duration_seconds,
+        "10s",
+        "No pool is deleted while one of its nodes is younger than this.",
+    )
+    deletion_delay_seconds: float = _tuning(
+        "NODEPOOL_DELETION_DELAY",
+        forms.go_duration_seconds,
+        "30s",
+        "A pool is deleted after nothing has needed it for this time. The Go provisioner ignores it.",
+    )
+    keep_suspended: bool = _tuning(
+        "KEEP_POOLS_OF_SUSPENDED_JOBSETS",
+        forms.go_bool,
+        "false",
+        "Keep the pools of a suspended JobSet until it completes, fails or is deleted, as the Go provisioner does. "
+        "These pools cost money and count for the limits, and other workloads' pods may be scheduled there. Without "
+        "this setting they are deleted after NODEPOOL_DELETION_DELAY.",
+    )
+    ready_timeout_seconds: float = _tuning(
+        "NODEPOOL_READY_TIMEOUT",
+        forms.go_duration_seconds,
+        "15m",
+        "Replace a pool that GKE reports as up if it has been without all of its nodes ready, with all their chips, "
+        "for longer than this, and nothing can run on it: no pod is on it, or only pods of one multi-host slice whose "
+        "other pods are unschedulable. These end with it.",
+    )
+    replaced_share_percent: int = _tuning(
+        "NODEPOOL_REPLACED_SHARE",
+        forms.whole_number(1, 100),
+        "20",
+        "At most this percentage of the pools, but at least one, is replaced for that reason at once.",
+    )
+    replace_stuck_slices: bool = _tuning(
+        "REPLACE_STUCK_SLICES",
+        forms.go_bool,
+        "false",
+        "Replace a pool whose nodes are all ready while pods of its slice stay unschedulable for ten minutes. Bound "
+        "pods of a multi-host slice end with it; bound pods of single hosts keep it. Without this setting, an Event "
+        "reports it and nothing is changed.",
+    )
+    concurrency: int = _tuning(
+        "CONCURRENCY",
+        forms.number_up_to(MOST_CONCURRENCY),
+        "16",
+        "The number of concurrent requests to GKE, separately for creates and deletes. No request waits for an "
+        "operation, so this does not limit concurrent pool creations. At most 64; a higher value counts as 64.",
+    )
+    log_level: str = log_level(Group.TUNING)
+
+    pod_resource_type: str = _environment(
+        "POD_RESOURCE_TYPE",
+        forms.choice(constants.TPU_RESOURCE),
+        constants.TPU_RESOURCE,
+        "The resource that counts chips. Only google.com/tpu, because no other resource counts the chips of a TPU "
+        "node.",
+    )
+    provider: str = _environment(
+        "PROVIDER",
+        forms.provider,
+        forms.GKE,
+        "Who supplies the capacity: gke creates GKE node pools; gce creates TPUNodeGroups, on clusters that run on "
+        "Compute Engine without GKE (docs/compute-engine.md).",
+    )
+    gke_endpoint: str = _environment(
+        "GKE_ENDPOINT",
+        forms.endpoint,
+        "",
+        "The address of another GKE, which is used without credentials, e.g. the simulator's http://127.0.0.1:8085. "
+        "Other machines need https. Empty: Google's address.",
+    )
+    assume_same_cluster: bool = _environment(
         "ASSUME_SAME_CLUSTER",
         forms.go_bool,
         "false",
-        "Skip the check that the kubeconfig and GCP_CLUSTER are one cluster, if it cannot be proven (a "
-        "proxy with its own certificates, or public ones and no node yet). If they are not one cluster, another "
-        "cluster's pools are deleted.",
+        "Skip the check that the kubeconfig and GCP_CLUSTER are one cluster, if it cannot be proven (a proxy with its "
+        "own certificates, or public ones and no node yet). If they are not one cluster, another cluster's pools are "
+        "deleted.",
     )
     own_namespace: str = pod_namespace(Group.ENVIRONMENT, "The namespace of the provisioner's Lease and hints.")
     own_name: str = pod_name(Group.ENVIRONMENT, "provisioner")
-    log_level: str = log_level(Group.TUNING)
 
     @property
     def on_gce(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -20,7 +19,6 @@ from provisioner.settings.option import (
     required,
     served_namespaces,
 )
-from provisioner.settings.reading import SettingsError, read_options
 
 DEFAULT_PORT = 8090
 _MOST_SERVERS = 64
@@ -70,8 +68,8 @@ class PartitionSettings:
         Group.PARTITIONS,
         "VIPU_SERVERS",
         _servers,
-        "The V-IPU servers, separated by commas, each as HOST:PORT, or HOST:PORT:LABEL=VALUE where only "
-        "nodes with that label reach its IPUs. Without a port: 8090.",
+        "The V-IPU servers, separated by commas, each as HOST:PORT, or HOST:PORT:LABEL=VALUE where only nodes with "
+        "that label reach its IPUs. Without a port: 8090.",
     )
     command: str = _option("VIPU_COMMAND", str, "vipu", "The vipu command line: a name in PATH, or a path.")
     credentials: str = _option(
@@ -103,8 +101,8 @@ class PartitionSettings:
         "NAMESPACE_IPU_LIMITS",
         forms.amounts(forms.NAMESPACE, "a namespace name"),
         (),
-        'IPUs that the pods of a namespace may have at once, such as "research=32, *=16"; `*` is for those '
-        "that are not named. Empty: no limits.",
+        'IPUs that the pods of a namespace may have at once, such as "research=32, *=16"; `*` is for those that are '
+        "not named. Empty: no limits.",
     )
     namespaces: tuple[str, ...] = served_namespaces(
         Group.PARTITIONS, "Namespaces whose pods get partitions, separated by commas. Empty: all."
@@ -119,8 +117,8 @@ class PartitionSettings:
         "UNSCHEDULED_TIMEOUT",
         forms.go_duration_seconds,
         "15m",
-        "A pod that has its partition, and that the scheduler finds no node for, gives it back after so "
-        "long, where other pods wait for its IPUs, or for those that its namespace may have. 0s: never.",
+        "A pod that has its partition, and that the scheduler finds no node for, gives it back after so long, where "
+        "other pods wait for its IPUs, or for those that its namespace may have. 0s: never.",
     )
     own_namespace: str = pod_namespace(Group.PARTITIONS, "The namespace of the controller's Lease and of its ledger.")
     own_name: str = pod_name(Group.PARTITIONS, "controller")
@@ -128,11 +126,3 @@ class PartitionSettings:
 
 
 OPTIONS = options_of(PartitionSettings)
-
-
-def read_partition_settings(environment: Mapping[str, str]) -> PartitionSettings:
-    """Read all options; raise SettingsError with every problem at once."""
-    values, problems = read_options(OPTIONS, environment)
-    if problems:
-        raise SettingsError(problems)
-    return PartitionSettings(**values)

@@ -13,14 +13,17 @@ from dataclasses import dataclass
 
 from provisioner import tpu
 from provisioner.model.capacity import CapacityKind
-from provisioner.model.choices import comma_items
-from provisioner.settings.forms import OTHERS
+from provisioner.settings.forms import OTHERS, by_name
 
 #: Of a price: so many millionths of the currency are one.
 MILLIONTHS = 1_000_000
 ACCELERATOR = re.compile(r"[a-z][-a-z0-9]{0,62}")
 PRICE = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
-_FORM = '"ACCELERATOR=PRICE" or "ACCELERATOR/CAPACITY=PRICE", such as "tpu-v6e-slice/spot=1.35"'
+_NAME = re.compile(rf"({ACCELERATOR.pattern}|\*)(/.*)?")
+_FORM = (
+    '"ACCELERATOR=PRICE" or "ACCELERATOR/CAPACITY=PRICE", such as "tpu-v6e-slice/spot=1.35" ("*" is every other '
+    "accelerator)"
+)
 _KINDS = tuple(kind.value for kind in CapacityKind)
 
 
@@ -51,22 +54,25 @@ def check_accelerator(name: str) -> None:
 
 def parse_prices(text: str) -> Prices:
     """Read a comma list of prices; raise ValueError with what is wrong."""
-    found: dict[tuple[str, str], int] = {}
-    for item in comma_items(text):
-        name, separator, price = (piece.strip() for piece in item.partition("="))
-        accelerator, slash, capacity = name.partition("/")
-        if not separator or not (accelerator == OTHERS or ACCELERATOR.fullmatch(accelerator)):
-            raise ValueError(f'has {item!r}, which is not {_FORM} ("*" is every other accelerator)')
-        if accelerator != OTHERS:
-            check_accelerator(accelerator)
-        if slash and capacity not in _KINDS:
-            raise ValueError(f"has {item!r}, where {capacity!r} is not a capacity type: {', '.join(_KINDS)}")
-        if not PRICE.fullmatch(price):
-            raise ValueError(
-                f"has {item!r}, where {price!r} is not a price from 0 to 999999 with at most six decimals, such as 1.35"
-            )
-        if (accelerator, capacity) in found:
-            raise ValueError(f"names {name!r} twice")
-        whole, _, decimals = price.partition(".")
-        found[accelerator, capacity] = int(whole) * MILLIONTHS + int(decimals.ljust(6, "0"))
-    return Prices(entries=tuple((*name, price) for name, price in found.items()))
+    found = by_name(text, _FORM, _NAME, _millionths, _check)
+    return Prices(entries=tuple((*_parts(name), price) for name, price in found))
+
+
+def _parts(name: str) -> tuple[str, str]:
+    accelerator, _, capacity = name.partition("/")
+    return accelerator, capacity
+
+
+def _check(name: str) -> None:
+    accelerator, capacity = _parts(name)
+    if accelerator != OTHERS:
+        check_accelerator(accelerator)
+    if "/" in name and capacity not in _KINDS:
+        raise ValueError(f"has {name!r}, where {capacity!r} is not a capacity type: {', '.join(_KINDS)}")
+
+
+def _millionths(text: str) -> int:
+    if not PRICE.fullmatch(text):
+        raise ValueError("is not a price from 0 to 999999 with at most six decimals, such as 1.35")
+    whole, _, decimals = text.partition(".")
+    return int(whole) * MILLIONTHS + int(decimals.ljust(6, "0"))

@@ -1,8 +1,8 @@
-"""From the environment to the effective settings; all mistakes are reported at once."""
+"""From the environment to the effective settings, and what in them does not do what whoever set it thinks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from provisioner.settings.forms import (
@@ -10,10 +10,10 @@ from provisioner.settings.forms import (
     GKE,
     LONGEST_RUN_SECONDS,
     SHORTEST_RUN_SECONDS,
-    SecretValueError,
+    is_more_than,
     region_of,
 )
-from provisioner.settings.option import Option
+from provisioner.settings.option import MOST_CONCURRENCY, read
 from provisioner.settings.options import OPTIONS, Settings
 
 #: Of these OAuth scopes a node needs one to pull private images.
@@ -28,59 +28,28 @@ _ON_GKE_ALONE = (
     "node_boot_disk_kms_key",
 )
 
-
-class SettingsError(ValueError):
-    """Some settings are missing or invalid; the message lists every problem and how to fix it."""
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)
-        count = len(self.problems)
-        lines = "\n".join(f"  - {problem}" for problem in self.problems)
-        super().__init__(f"{count} setting{'s are' if count > 1 else ' is'} missing or invalid:\n{lines}")
-
-
-def read_options(
-    options: Iterable[Option], environment: Mapping[str, str], *, inferred: Mapping[str, str] | None = None
-) -> tuple[dict[str, Any], list[str]]:
-    """Read options; return their values by field, and all that is wrong with them.
-
-    `inferred` holds values by variable for those that the environment leaves out.
-    """
-    values: dict[str, Any] = {}
-    problems: list[str] = []
-    for option in options:
-        text = environment.get(option.variable, "").strip() or (inferred or {}).get(option.variable, "")
-        if not text:
-            if option.default is None:
-                problems.append(f"{option.variable} is not set. {option.description}")
-                continue
-            text = option.default
-            if not text:
-                continue
-        try:
-            value = option.read(text)
-        except SecretValueError as error:
-            problems.append(f"{option.variable} {error}. {option.description}")
-            continue
-        except ValueError as error:
-            problems.append(f"{option.variable}={text!r} {error}. {option.description}")
-            continue
-        values[option.field] = value
-    return values, problems
+_NAMES = dict.fromkeys(option.variable for option in OPTIONS)
+#: Names that differ by a letter or two are as similar as this.
+_NEAR = 0.92
+_NO_SLICES = "Slice resources are not supported"
+_NO_WEBHOOKS = "there are no webhooks"
+_NO_STATIC_POOLS = "static node pools are not supported"
+_OWN_BACKOFF = "the back-off is fixed and grows automatically"
+#: Variables of Go releases that have no counterpart, by name or by the beginning of the name.
+_OF_THE_GO_PROVISIONER = {
+    "ENABLE_SLICE_CONTROLLER": _NO_SLICES,
+    "ENABLE_WEBHOOKS": _NO_WEBHOOKS,
+    "ENABLE_IMAGE_STREAMING": "image streaming is not requested",
+    "STATIC_NODEPOOL_": _NO_STATIC_POOLS,
+    "SLICE_": _NO_SLICES,
+    "BACKOFF_": _OWN_BACKOFF,
+}
 
 
 def read_settings(environment: Mapping[str, str], *, inferred: Mapping[str, str] | None = None) -> Settings:
-    """Read all options of the controller, `inferred` as for `read_options`.
-
-    Raises SettingsError with every problem at once.
-    """
+    """Read all options of the controller, as `read` does."""
     inferred = {**(inferred or {}), **_of_gce(environment, inferred or {})}
-    values, problems = read_options(OPTIONS, environment, inferred=inferred)
-    problems += _contradictions(values)
-    problems += _impossible_on_gce(values)
-    if problems:
-        raise SettingsError(problems)
-    return Settings(**values)
+    return read(Settings, environment, inferred=inferred, contradictions=_contradictions)
 
 
 def _of_gce(environment: Mapping[str, str], inferred: Mapping[str, str]) -> dict[str, str]:
@@ -91,45 +60,31 @@ def _of_gce(environment: Mapping[str, str], inferred: Mapping[str, str]) -> dict
     return {"GCP_CLUSTER": _CLUSTER_ON_GCE, **({"GCP_CLUSTER_LOCATION": region_of(zone)} if zone else {})}
 
 
-def _impossible_on_gce(values: Mapping[str, Any]) -> list[str]:
-    if values.get("provider") != GCE:
-        return []
-    variables = {option.field: option.variable for option in OPTIONS}
-    problems = [
-        f"{variables[field]} is set, and TPUNodeGroups cannot have it: unset it, or set PROVIDER={GKE}."
-        for field in _ON_GKE_ALONE
-        if values.get(field)
-    ]
+def _impossible_on_gce(values: Mapping[str, Any]) -> Iterator[str]:
+    for option in OPTIONS:
+        if option.field in _ON_GKE_ALONE and values.get(option.field):
+            yield f"{option.variable} is set, and TPUNodeGroups cannot have it: unset it, or set PROVIDER={GKE}."
     if not values.get("node_images"):
-        problems.append(f"{variables['node_images']} is not set, and PROVIDER={GCE} needs the boot images of machines.")
-    return problems
+        yield f"NODE_GROUP_IMAGES is not set, and PROVIDER={GCE} needs the boot images of machines."
 
 
-def _contradictions(values: Mapping[str, Any]) -> list[str]:
+def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
     zone, location = values.get("zone"), values.get("cluster_location")
-    problems = []
     if zone and zone == region_of(zone):
-        problems.append(f"GCP_ZONE={zone!r} is a region; set a zone in it, such as {zone}-b.")
+        yield f"GCP_ZONE={zone!r} is a region; set a zone in it, such as {zone}-b."
     elif zone and location and region_of(zone) != region_of(location):
-        problems.append(
-            f"GCP_ZONE={zone!r} is not in GCP_CLUSTER_LOCATION={location!r}; set a zone in {region_of(location)}."
-        )
+        yield f"GCP_ZONE={zone!r} is not in GCP_CLUSTER_LOCATION={location!r}; set a zone in {region_of(location)}."
     if location:
-        problems += [
-            f"ZONES={each!r} is not in GCP_CLUSTER_LOCATION={location!r}; name only zones in {region_of(location)}."
-            for each in values.get("zones", ())
-            if region_of(each) != region_of(location)
-        ]
-        problems += [
-            f"CAPACITY names {choice}, which is not in GCP_CLUSTER_LOCATION={location!r}; name only "
-            f"zones in {region_of(location)}."
-            for choice in values.get("capacity", ())
-            if choice.zone and region_of(choice.zone) != region_of(location)
-        ]
+        named = [(f"ZONES={each!r} is", each) for each in values.get("zones", ())]
+        named += [(f"CAPACITY names {each}, which is", each.zone) for each in values.get("capacity", ()) if each.zone]
+        for words, each in named:
+            if region_of(each) != region_of(location):
+                yield f"{words} not in GCP_CLUSTER_LOCATION={location!r}; name only zones in {region_of(location)}."
     seconds = values.get("max_run_seconds", 0.0)
     if seconds and not SHORTEST_RUN_SECONDS <= seconds <= LONGEST_RUN_SECONDS:
-        problems.append(f"MAX_RUN_DURATION is {seconds:.0f} s; set 10 minutes to 7 days, or 0 for Google's default.")
-    return problems
+        yield f"MAX_RUN_DURATION is {seconds:.0f} s; set 10 minutes to 7 days, or 0 for Google's default."
+    if values.get("provider") == GCE:
+        yield from _impossible_on_gce(values)
 
 
 def warnings_about(settings: Settings) -> tuple[str, ...]:
@@ -160,3 +115,48 @@ def warnings_about(settings: Settings) -> tuple[str, ...]:
     if settings.pause_creation:
         warnings.append("PAUSE_CREATION is set: no node pools are created.")
     return tuple(warnings)
+
+
+def warnings_about_environment(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """List variables that are not read although they look like options, and values that count as others."""
+    return (*_clamped(environment), *_unread(environment))
+
+
+def given(environment: Mapping[str, str], effective: Settings) -> dict[str, str]:
+    """Return the options that are set, as text, with what was inferred or found out since; no other variable."""
+    found = {name: environment[name] for name in _NAMES if environment.get(name, "").strip()}
+    found |= {
+        "GCP_PROJECT_ID": effective.project_id,
+        "GCP_CLUSTER_LOCATION": effective.cluster_location,
+        "GCP_ZONE": effective.zone,
+        "GCP_CLUSTER": effective.cluster,
+    }
+    if effective.auto_upgrade is not None:
+        found["NODEPOOL_AUTO_UPGRADE"] = "on" if effective.auto_upgrade else "off"
+    return found
+
+
+def _clamped(environment: Mapping[str, str]) -> Iterator[str]:
+    text = environment.get("CONCURRENCY", "").strip()
+    if is_more_than(text, MOST_CONCURRENCY):
+        yield f"CONCURRENCY is above the maximum and counts as {MOST_CONCURRENCY}."
+
+
+def _unread(environment: Mapping[str, str]) -> Iterator[str]:
+    for name in sorted(environment.keys() - _NAMES):
+        known = next((why for key, why in _OF_THE_GO_PROVISIONER.items() if _is(name, key)), "")
+        if known:
+            yield f"{name} is an option of the Go provisioner and has no effect here: {known}. Remove it."
+        elif near := _nearest(name):
+            yield f"{name} is not an option and has no effect; did you mean {near}?"
+
+
+def _is(name: str, key: str) -> bool:
+    return name.startswith(key) if key.endswith("_") else name == key
+
+
+def _nearest(name: str) -> str:
+    """Return the option that a name was probably meant to be; empty for none."""
+    import difflib  # noqa: PLC0415 - only for mistakes
+
+    return next(iter(difflib.get_close_matches(name, _NAMES, n=1, cutoff=_NEAR)), "")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from provisioner.settings import forms, partitions
-from provisioner.settings.option import Group, log_level, option, options_of, pod_namespace, served_namespaces
-from provisioner.settings.reading import SettingsError, read_options
+from provisioner.settings.option import Group, log_level, option, options_of, pod_namespace, read, served_namespaces
 
 _option = partial(option, Group.WEBHOOK)
 
@@ -30,25 +30,25 @@ class WebhookSettings:
         "INJECT_TOPOLOGY",
         forms.go_bool,
         "false",
-        "Also set the variables that GKE's device plugin sets, such as TPU_ACCELERATOR_TYPE and "
-        "TPU_HOST_BOUNDS. For clusters without it.",
+        "Also set the variables that GKE's device plugin sets, such as TPU_ACCELERATOR_TYPE and TPU_HOST_BOUNDS. For "
+        "clusters without it.",
     )
     wrong: str = _option(
         "INJECT_PROBLEMS",
         forms.choice("warn", "deny"),
         "warn",
-        "What is done about a pod whose variables cannot be told: warn: it is created without them, and "
-        "whoever creates it is warned; deny: it is rejected.",
+        "What is done about a pod whose variables cannot be told: warn: it is created without them, and whoever "
+        "creates it is warned; deny: it is rejected.",
     )
     validation: str = _option(
         "VALIDATION",
         forms.choice("off", "warn", "deny"),
         "warn",
-        "What is done about workloads that can get no TPU slice as they are: warn: whoever creates or "
-        "changes them is warned; deny: they are rejected where Google sells no such slice or they contradict "
-        "themselves; off: nothing. A namespace says otherwise by the label "
-        "tpu-provisioner.cloud.google.com/validation. The settings of the provisioner, such as MAX_CHIPS and "
-        "ALLOWED_RESERVATIONS, count where they are set for the webhook server too.",
+        "What is done about workloads that can get no TPU slice as they are: warn: whoever creates or changes them is "
+        "warned; deny: they are rejected where Google sells no such slice or they contradict themselves; off: "
+        "nothing. A namespace says otherwise by the label tpu-provisioner.cloud.google.com/validation. The settings "
+        "of the provisioner, such as MAX_CHIPS and ALLOWED_RESERVATIONS, count where they are set for the webhook "
+        "server too.",
     )
     job_key_selector: bool = _option(
         "JOB_KEY_SELECTOR",
@@ -60,8 +60,8 @@ class WebhookSettings:
         "RESERVATION_LOCATION_HINT",
         forms.matching(forms.LABEL_VALUE, "the value of a label"),
         "",
-        "Jobs that get node pools get the nodeSelector cloud.google.com/gke-location-hint with this value. "
-        "Empty: none.",
+        "Jobs that get node pools get the nodeSelector cloud.google.com/gke-location-hint with this value. Empty: "
+        "none.",
     )
     force_on_demand: bool = _option(
         "FORCE_ON_DEMAND",
@@ -74,15 +74,15 @@ class WebhookSettings:
         "IPU_INJECTION",
         forms.choice("off", "compatible", "least-privilege"),
         "off",
-        "What pods with the annotation graphcore.ai/ipus get: compatible: an init container that waits for "
-        "their partition and hands over its configuration, the node's network and all privileges, as from Graphcore's "
+        "What pods with the annotation graphcore.ai/ipus get: compatible: an init container that waits for their "
+        "partition and hands over its configuration, the node's network and all privileges, as from Graphcore's "
         "plugin; least-privilege: variables that name the partition, and IPU_RDMA_RESOURCE; off: nothing. See "
         "partitions.md.",
     )
     ipu_namespaces: tuple[str, ...] = served_namespaces(
         Group.WEBHOOK,
-        "Namespaces whose pods get partitions of IPUs, separated by commas. Empty: all. As for the "
-        "controller of partitions.",
+        "Namespaces whose pods get partitions of IPUs, separated by commas. Empty: all. As for the controller of "
+        "partitions.",
     )
     ipu_largest_partition: int = _option(
         "LARGEST_PARTITION",
@@ -107,17 +107,17 @@ class WebhookSettings:
         "IPU_API_CA_CONFIG_MAP",
         forms.matching(forms.OBJECT_NAME, "the name of a ConfigMap"),
         "",
-        "The ConfigMap, in each namespace with pods that ask for IPUs, whose key ca.crt has the "
-        "authorities that sign the certificate of an https IPU_API_URL. Empty: those that the image of the init "
-        "container has. See partitions.md.",
+        "The ConfigMap, in each namespace with pods that ask for IPUs, whose key ca.crt has the authorities that sign "
+        "the certificate of an https IPU_API_URL. Empty: those that the image of the init container has. See "
+        "partitions.md.",
     )
     ipu_rdma_resource: str = _option(
         "IPU_RDMA_RESOURCE",
         forms.matching(forms.RESOURCE, "the name of an extended resource"),
         "",
-        "In the mode least-privilege each container requests one of this resource, by which a device "
-        "plugin gives it RDMA devices, such as rdma/hca, and gets the capability IPC_LOCK. Empty: neither, so that Pod "
-        "Security admits pods at the level baseline.",
+        "In the mode least-privilege each container requests one of this resource, by which a device plugin gives it "
+        "RDMA devices, such as rdma/hca, and gets the capability IPC_LOCK. Empty: neither, so that Pod Security "
+        "admits pods at the level baseline.",
     )
     ipu_vipu_timeout_seconds: int = _option(
         "IPU_VIPU_TIMEOUT_SECONDS",
@@ -129,8 +129,8 @@ class WebhookSettings:
         "IPU_CONTROLLER_ACCOUNT",
         forms.matching(forms.NAMESPACE, "the name of a ServiceAccount"),
         "tpu-provisioner-partitions",
-        "The ServiceAccount, in the namespace POD_NAMESPACE, of the controller of partitions: nobody else "
-        "may change what it writes into pods.",
+        "The ServiceAccount, in the namespace POD_NAMESPACE, of the controller of partitions: nobody else may change "
+        "what it writes into pods.",
     )
     service: str = _option(
         "WEBHOOK_SERVICE",
@@ -142,8 +142,8 @@ class WebhookSettings:
         "WEBHOOK_CONFIGURATION",
         forms.matching(forms.NAMESPACE, "the name of an object"),
         "tpu-provisioner-webhook",
-        "The name of the MutatingWebhookConfiguration and the ValidatingWebhookConfiguration that are told "
-        "to trust these certificates.",
+        "The name of the MutatingWebhookConfiguration and the ValidatingWebhookConfiguration that are told to trust "
+        "these certificates.",
     )
     own_namespace: str = pod_namespace(
         Group.WEBHOOK, "The namespace of that Service, and of the Secret with the certificates."
@@ -155,12 +155,12 @@ OPTIONS = options_of(WebhookSettings)
 
 
 def read_webhook_settings(environment: Mapping[str, str]) -> WebhookSettings:
-    """Read all options; raise SettingsError with every problem at once."""
-    values, problems = read_options(OPTIONS, environment)
+    """Read all options, as `read` does."""
+    return read(WebhookSettings, environment, contradictions=_contradictions)
+
+
+def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
     if values.get("ipu_injection", "off") != "off" and not values.get("ipu_init_image"):
-        problems.append("IPU_INIT_IMAGE is not set, and IPU_INJECTION is on; set it to the image of this program.")
+        yield "IPU_INIT_IMAGE is not set, and IPU_INJECTION is on; set it to the image of this program."
     if values.get("ipu_api_ca_config_map") and not values.get("ipu_api_url", "").startswith("https://"):
-        problems.append("IPU_API_CA_CONFIG_MAP is set, and IPU_API_URL is no https URL; set both, or neither.")
-    if problems:
-        raise SettingsError(problems)
-    return WebhookSettings(**values)
+        yield "IPU_API_CA_CONFIG_MAP is set, and IPU_API_URL is no https URL; set both, or neither."

@@ -126,7 +126,7 @@ class Actor(CallingActor[Answer]):
             self._submit(name, functools.partial(self._create, create), self.executor, self._create_failed)
         for look_up in plan.look_ups:
             # One that was not submitted is decided on again.
-            self.calls.submit(functools.partial(self._look_up, look_up), self.executor)
+            self.submit(functools.partial(self._look_up, look_up), self.executor)
         changes = (
             (kube.cordon_open_node, plan.cordons),
             (kube.uncordon, plan.uncordons),
@@ -137,7 +137,7 @@ class Actor(CallingActor[Answer]):
             for node in nodes:
                 if node not in self._changing and not self.rejected_changes.waits(node):
                     self._changing.add(node)
-                    if not self.calls.submit(functools.partial(self._change_node, change, node), self.slow_executor):
+                    if not self.submit(functools.partial(self._change_node, change, node), self.slow_executor):
                         self._changing.discard(node)
 
     def live_calls(self) -> frozenset[PoolName]:
@@ -156,7 +156,7 @@ class Actor(CallingActor[Answer]):
         def not_sent(why: str) -> Answer:
             return failed(name, Failure(kind=FailureKind.UNAVAILABLE, message=why))
 
-        self.calls.submit(call, executor, key=name, not_sent=not_sent)
+        self.submit(call, executor, key=name, not_sent=not_sent)
 
     def _create_failed(self, name: PoolName, failure: Failure) -> CreateAnswer:
         return CreateAnswer(name=name, at=self.clock(), failure=failure)

@@ -139,7 +139,6 @@ def build(
         wake=replica.wake,
         stopping=replica.stopping,
         meter=Meter(settings=settings, metrics=metrics),
-        asked_seconds_ago=replica.wake.asked_seconds_ago,
     )
     server = make_status_server(
         "tpu-provisioner",

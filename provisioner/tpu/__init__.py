@@ -4,7 +4,7 @@ Pure tables and arithmetic. The facts are those of Google's own cluster autoscal
 GKE has the last word, and what it refuses comes back through the error table of `provisioner.slices.suppliers.gke`.
 """
 
-from provisioner.tpu.catalogue import ACCELERATORS, Accelerator, MachineType, machine_type
+from provisioner.tpu.catalogue import ACCELERATORS, Accelerator, MachineType, Topology, TopologyError, machine_type
 from provisioner.tpu.shapes import (
     Shape,
     ShapeError,
@@ -14,7 +14,6 @@ from provisioner.tpu.shapes import (
     resolve,
     shapes_of,
 )
-from provisioner.tpu.topology import Topology, TopologyError
 
 __all__ = [
     "ACCELERATORS",

@@ -1,4 +1,4 @@
-"""The catalogue: accelerator label -> machine types and topologies.
+"""The catalogue: accelerator label -> machine types and topologies, which are grids of chips ("4x4", "2x2x4").
 
 Chips a VM, single-host topologies, vCPU, memory and disks are those of GKE's own autoscaler
 (GoogleCloudPlatform/cluster-autoscaler). It holds no list of topologies; those come from cluster-toolkit, xpk and the
@@ -14,11 +14,49 @@ v4 slice beyond xpk's list, 16x16x16, is a whole pod.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import KW_ONLY, dataclass
+from functools import cache, lru_cache
 
-from provisioner.tpu.topology import Topology
+from provisioner.model import bounds
+
+_FORM = re.compile(r"[1-9][0-9]{0,3}(x[1-9][0-9]{0,3}){1,2}")
+
+
+class TopologyError(ValueError):
+    """The text is no topology."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Topology:
+    """A 2-D or 3-D grid, in chips along each axis."""
+
+    dimensions: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Topology:
+        """Read "AxB" or "AxBxC"; raise TopologyError for anything else."""
+        if not _FORM.fullmatch(text):
+            raise TopologyError(
+                f"{bounds.quoted(text)} is not of the form AxB or AxBxC with whole numbers from 1 to 9999"
+            )
+        return cls(tuple(int(part) for part in text.split("x")))
+
+    @property
+    def chips(self) -> int:
+        """Number of chips."""
+        return math.prod(self.dimensions)
+
+    def __str__(self) -> str:
+        return _text(self.dimensions)
+
+
+@lru_cache(maxsize=1024)
+def _text(dimensions: tuple[int, ...]) -> str:
+    return "x".join(map(str, dimensions))
+
 
 _PD = ("pd-standard", "pd-balanced", "pd-ssd")
 _PD_FAST = ("pd-balanced", "pd-ssd")
@@ -70,7 +108,7 @@ TPU7X = (
 TPU7 = ("1x1x1", *BELOW_CUBE, "4x4x4", "4x4x8", "4x4x12", "4x4x16", "4x8x8")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class MachineType:
     """A TPU VM."""
 
@@ -82,8 +120,9 @@ class MachineType:
     memory_gib: int
     #: Boot disks that GKE accepts, GKE's default first.
     disk_types: tuple[str, ...]
+    _: KW_ONLY
     #: Sold through the Dynamic Workload Scheduler too: flex-start.
-    flex_start: bool
+    flex_start: bool = True
     #: Chosen only when a pod names it.
     only_on_request: bool = False
 
@@ -132,53 +171,30 @@ def _cubes(max_cubes: int) -> Iterator[Topology]:
                 yield Topology((a, b, c))
 
 
-def _machine(
-    name: str,
-    chips: int,
-    single_host_topology: str,
-    vcpus: int,
-    memory_gib: int,
-    disk_types: tuple[str, ...],
-    *,
-    flex_start: bool = True,
-    only_on_request: bool = False,
-) -> MachineType:
-    return MachineType(
-        name=name,
-        chips=chips,
-        single_host_topology=single_host_topology,
-        vcpus=vcpus,
-        memory_gib=memory_gib,
-        disk_types=disk_types,
-        flex_start=flex_start,
-        only_on_request=only_on_request,
-    )
-
-
 _ALL = (
     Accelerator(
         label="tpu-v3-device",
         generation="v3",
-        machine_types=(_machine("ct3-hightpu-4t", 4, "2x2", 96, 340, _PD, flex_start=False),),
+        machine_types=(MachineType("ct3-hightpu-4t", 4, "2x2", 96, 340, _PD, flex_start=False),),
         listed_topologies=("2x2",),
     ),
     Accelerator(
         # Google's autoscaler has this value; a comment there, and one report, say tpu-v3-podslice.
         label="tpu-v3-slice",
         generation="v3",
-        machine_types=(_machine("ct3p-hightpu-4t", 4, "", 48, 340, _PD, flex_start=False),),
+        machine_types=(MachineType("ct3p-hightpu-4t", 4, "", 48, 340, _PD, flex_start=False),),
         listed_topologies=_V3_SLICE,
     ),
     Accelerator(
         label="tpu-v4-lite-device",
         generation="v4",
-        machine_types=(_machine("ct4l-hightpu-4t", 4, "2x2", 48, 340, (*_PD, *_HYPERDISK), flex_start=False),),
+        machine_types=(MachineType("ct4l-hightpu-4t", 4, "2x2", 48, 340, (*_PD, *_HYPERDISK), flex_start=False),),
         listed_topologies=("2x2",),
     ),
     Accelerator(
         label="tpu-v4-podslice",
         generation="v4",
-        machine_types=(_machine("ct4p-hightpu-4t", 4, "2x2x1", 240, 407, (*_PD, *_HYPERDISK), flex_start=False),),
+        machine_types=(MachineType("ct4p-hightpu-4t", 4, "2x2x1", 240, 407, (*_PD, *_HYPERDISK), flex_start=False),),
         listed_topologies=BELOW_CUBE,
         documented_topologies=V4,
         max_cubes=64,
@@ -190,9 +206,9 @@ _ALL = (
         label="tpu-v5-lite-device",
         generation="v5e",
         machine_types=(
-            _machine("ct5l-hightpu-1t", 1, "1x1", 24, 48, _PD_FAST, flex_start=False),
-            _machine("ct5l-hightpu-4t", 4, "2x2", 112, 192, _PD_FAST, flex_start=False),
-            _machine("ct5l-hightpu-8t", 8, "2x4", 224, 384, _PD_FAST, flex_start=False),
+            MachineType("ct5l-hightpu-1t", 1, "1x1", 24, 48, _PD_FAST, flex_start=False),
+            MachineType("ct5l-hightpu-4t", 4, "2x2", 112, 192, _PD_FAST, flex_start=False),
+            MachineType("ct5l-hightpu-8t", 8, "2x4", 224, 384, _PD_FAST, flex_start=False),
         ),
         listed_topologies=_TWO_DIMENSIONAL,
     ),
@@ -200,9 +216,9 @@ _ALL = (
         label="tpu-v5-lite-podslice",
         generation="v5e",
         machine_types=(
-            _machine("ct5lp-hightpu-1t", 1, "1x1", 24, 48, _PD_FAST),
-            _machine("ct5lp-hightpu-4t", 4, "2x2", 112, 192, _PD_FAST),
-            _machine("ct5lp-hightpu-8t", 8, "2x4", 224, 384, _PD_FAST),
+            MachineType("ct5lp-hightpu-1t", 1, "1x1", 24, 48, _PD_FAST),
+            MachineType("ct5lp-hightpu-4t", 4, "2x2", 112, 192, _PD_FAST),
+            MachineType("ct5lp-hightpu-8t", 8, "2x4", 224, 384, _PD_FAST),
         ),
         listed_topologies=_TWO_DIMENSIONAL,
     ),
@@ -210,7 +226,7 @@ _ALL = (
         label="tpu-v5p-slice",
         generation="v5p",
         # cluster-toolkit lists ct5p-hightpu-1t and -2t too; GKE's autoscaler does not, so they are left out.
-        machine_types=(_machine("ct5p-hightpu-4t", 4, "2x2x1", 208, 448, _PD_FAST),),
+        machine_types=(MachineType("ct5p-hightpu-4t", 4, "2x2x1", 208, 448, _PD_FAST),),
         listed_topologies=BELOW_CUBE,
         documented_topologies=V5P,
         max_cubes=140,
@@ -219,9 +235,9 @@ _ALL = (
         label="tpu-v6e-slice",
         generation="v6e",
         machine_types=(
-            _machine("ct6e-standard-1t", 1, "1x1", 44, 176, _HYPERDISK),
-            _machine("ct6e-standard-4t", 4, "2x2", 180, 720, _HYPERDISK),
-            _machine("ct6e-standard-8t", 8, "2x4", 180, 1440, _HYPERDISK),
+            MachineType("ct6e-standard-1t", 1, "1x1", 44, 176, _HYPERDISK),
+            MachineType("ct6e-standard-4t", 4, "2x2", 180, 720, _HYPERDISK),
+            MachineType("ct6e-standard-8t", 8, "2x4", 180, 1440, _HYPERDISK),
         ),
         listed_topologies=_TWO_DIMENSIONAL,
     ),
@@ -229,9 +245,9 @@ _ALL = (
         label="tpu7x",
         generation="tpu7x",
         machine_types=(
-            _machine("tpu7x-standard-1t", 1, "1x1x1", 56, 248, _HYPERDISK),
-            _machine("tpu7x-standard-4t", 4, "2x2x1", 224, 992, _HYPERDISK),
-            _machine("tpu7x-ultranet-4t", 4, "2x2x1", 224, 992, _HYPERDISK, only_on_request=True),
+            MachineType("tpu7x-standard-1t", 1, "1x1x1", 56, 248, _HYPERDISK),
+            MachineType("tpu7x-standard-4t", 4, "2x2x1", 224, 992, _HYPERDISK),
+            MachineType("tpu7x-ultranet-4t", 4, "2x2x1", 224, 992, _HYPERDISK, only_on_request=True),
         ),
         listed_topologies=("1x1x1", *BELOW_CUBE),
         documented_topologies=TPU7X,
@@ -242,8 +258,8 @@ _ALL = (
         label="tpu7",
         generation="tpu7",
         machine_types=(
-            _machine("tpu7-standard-1t", 1, "1x1x1", 56, 240, _HYPERDISK),
-            _machine("tpu7-standard-4t", 4, "2x2x1", 224, 960, _HYPERDISK),
+            MachineType("tpu7-standard-1t", 1, "1x1x1", 56, 240, _HYPERDISK),
+            MachineType("tpu7-standard-4t", 4, "2x2x1", 224, 960, _HYPERDISK),
         ),
         listed_topologies=("1x1x1", *BELOW_CUBE),
         documented_topologies=TPU7,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from provisioner.tpu.topology import Topology, TopologyError
+from provisioner.tpu.catalogue import Topology, TopologyError
 
 #: How the plugin calls the generations of labels that do not tell them by themselves.
 _GENERATIONS = {

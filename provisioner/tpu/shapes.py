@@ -10,8 +10,7 @@ from functools import cached_property, lru_cache
 
 from provisioner.model import bounds
 from provisioner.tpu import catalogue
-from provisioner.tpu.catalogue import ACCELERATORS, LONGEST_AXIS, Accelerator, MachineType
-from provisioner.tpu.topology import Topology, TopologyError
+from provisioner.tpu.catalogue import ACCELERATORS, LONGEST_AXIS, Accelerator, MachineType, Topology, TopologyError
 
 #: Chips a VM of the machine types that multi-host slices are made of; GKE documents no other.
 _MULTI_HOST_VM_CHIPS = 4

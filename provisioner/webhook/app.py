@@ -12,20 +12,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 import provisioner
 from provisioner import constants
-from provisioner.admission.files import CertificateFiles
+from provisioner.admission.files import CertificateFiles, Files
 from provisioner.admission.hooks import Hook, endpoint_of
 from provisioner.admission.keeper import Keeper, Registration
 from provisioner.admission.review import Answer, Deferred, Notice, Request
-from provisioner.environment import Injection, OwnerKey, Wrong, jobset_key, stateful_set_key
-from provisioner.environment import Settings as EnvironmentSettings
 from provisioner.environment.first_pod import problems_of_first_pod
+from provisioner.environment.numbering import OwnerKey, jobset_key, stateful_set_key
 from provisioner.environment.review import OwnerError, judge_pod, object_of
 from provisioner.kube import EventRecorder, errors, fields
 from provisioner.kube.protocol import Api, Timeouts, object_path
@@ -102,21 +100,6 @@ class Metrics:
         return self.registry.exposition()
 
 
-class Certificates(Protocol):
-    """Where the server's certificate comes from."""
-
-    @property
-    def serving(self) -> bool:
-        """Whether there is any certificate."""
-
-    @property
-    def problem(self) -> str:
-        """Why it is not as it should be; empty where it is."""
-
-    def step(self) -> None:
-        """Do what is due."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
     """The command line's part of the settings."""
@@ -126,19 +109,11 @@ class Addresses:
     probes: str = ":8081"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Files:
-    """A certificate and its key that somebody else keeps."""
-
-    certificate: Path
-    key: Path
-
-
 @dataclass(slots=True, kw_only=True)
 class WebhookServer:
     """All parts, put together; nothing runs before `start`."""
 
-    certificates: Certificates
+    certificates: CertificateFiles | Keeper
     server: HttpServer
     status: HttpServer
     metrics: Metrics
@@ -212,7 +187,7 @@ def build(
     hooks = make_hooks(settings, api, variables or {}, partial(_tell, recorder, Repeats()))
     for each in hooks:
         metrics.know(each.name)
-    endpoints = EndpointApp(NAME, [endpoint_of(each, metrics) for each in hooks])
+    endpoints = EndpointApp(NAME, [endpoint_of(each, metrics.reviewed) for each in hooks])
     server = HttpServer({address: endpoints}, name=NAME, limits=_LIMITS, tls=context)
     webhook: WebhookServer
     status = make_status_server(
@@ -271,9 +246,6 @@ def make_hooks(
     tell: Callable[[Notice], None] = lambda _: None,
 ) -> list[Hook]:
     """Return the webhooks of all products. Raises SettingsError where the provisioner's settings are invalid."""
-    environment = EnvironmentSettings(
-        injection=Injection(settings.injection), topology=settings.topology, wrong=Wrong(settings.wrong)
-    )
     read_owner = partial(_read_owner, api)
 
     def after_reading(
@@ -288,16 +260,12 @@ def make_hooks(
 
         return finish
 
-    def environment_of(request: Request) -> Answer | Deferred:
-        found = judge_pod(request, environment)
-        return found if isinstance(found, Answer) else partial(found.finish, read_owner)
-
     changes = JobChanges(
         job_key=settings.job_key_selector, location_hint=settings.location_hint, on_demand=settings.force_on_demand
     )
 
     def doubts(raw: Mapping[str, Any], namespace: str) -> Sequence[str]:
-        return problems_of_first_pod(raw, environment, namespace)
+        return problems_of_first_pod(raw, settings, namespace)
 
     judge = Judge(
         settings_of=settings_by_object(variables), rules=rules_of(variables.get("PROVIDER", "")), doubts=doubts
@@ -325,8 +293,8 @@ def make_hooks(
             name="environment",
             # The path of gke-tpu-env-injector.
             path="/mutate",
-            answer=environment_of,
-            strict=environment.wrong is Wrong.DENY,
+            answer=partial(judge_pod, read_owner=read_owner, settings=settings),
+            strict=settings.wrong == "deny",
             quick=True,
             tell=tell,
         ),
@@ -398,7 +366,7 @@ def _certificates(
     files: Files | None,
     context: ssl.SSLContext,
     now: Callable[[], datetime],
-) -> Certificates:
+) -> CertificateFiles | Keeper:
     if files is not None:
         return CertificateFiles(certificate=files.certificate, key=files.key, context=context)
     host = f"{settings.service}.{settings.own_namespace}"

@@ -5,22 +5,17 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from provisioner import constants
 from provisioner.kube import fields, podspec
-from provisioner.kube.bounded import BoundedReader
-from provisioner.kube.quantities import parse_timestamp
 from provisioner.model import bounds
-from provisioner.model.workloads import PodGroup, Workload, WorkloadKind, WorkloadUid, group_key
+from provisioner.model.workloads import PodGroup, Workload, WorkloadKind, group_key
 from provisioner.workloads.job import JOB
-from provisioner.workloads.kind import Claim, Kind
-from provisioner.workloads.owners import controller_of, managed_elsewhere, marked
-from provisioner.workloads.suspension import suspension_changed_at
+from provisioner.workloads.kind import Claim, Kind, begin, template_of
+from provisioner.workloads.owners import controller_of, marked
 
-#: What a decision needs of a JobSet that is refused for having too many labels.
-_KEPT_LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING)
 _LABELS = "jobset.sigs.k8s.io/"
 
 
@@ -111,14 +106,10 @@ def ended_before(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
 
 def parse_jobset(raw: object) -> Workload:
     """Read a JobSet of API version v1alpha2."""
-    metadata = fields.mapping(fields.mapping(raw).get("metadata"))
-    spec = fields.mapping(fields.mapping(raw).get("spec"))
-    namespace, name, uid = fields.identity("JobSet", metadata)
-    what = f"JobSet {namespace}/{name}"
-    reader = BoundedReader("a JobSet", most_characters=bounds.JOBSET)
-    labels = reader.labels("labels", metadata.get("labels"), keep=_KEPT_LABELS)
-    annotations = reader.annotations(metadata.get("annotations"), keep=constants.READ_ANNOTATIONS)
-    statuses = fields.mappings(fields.mapping(fields.mapping(raw).get("status")).get("replicatedJobsStatus"))
+    spec, status = (fields.mapping(fields.mapping(raw).get(part)) for part in ("spec", "status"))
+    found, reader = begin(WorkloadKind.JOBSET, raw, controller=constants.JOBSET_CONTROLLER)
+    what = f"JobSet {found.namespace}/{found.name}"
+    statuses = fields.mappings(status.get("replicatedJobsStatus"))
     succeeded = {fields.name(each.get("name")): fields.count(each.get("succeeded"), default=0) for each in statuses}
     groups = []
     entries = fields.mappings(spec.get("replicatedJobs"))
@@ -126,9 +117,8 @@ def parse_jobset(raw: object) -> Workload:
         reader.refuse(f"spec.replicatedJobs {bounds.too_many('entries', len(entries), bounds.REPLICATED_JOBS)}")
     for entry in itertools.islice(entries, bounds.REPLICATED_JOBS):
         job_spec = fields.mapping(fields.mapping(entry.get("template")).get("spec"))
-        template = fields.mapping(job_spec.get("template"))
-        template_reader = podspec.reader_of_pod(within=reader)
-        group_name = template_reader.text("the name of a replicated job", entry.get("name"), most=bounds.OBJECT_NAME)
+        of_pod = podspec.reader_of_pod(within=reader)
+        group_name = of_pod.text("the name of a replicated job", entry.get("name"), most=bounds.OBJECT_NAME)
         replicas = fields.count(entry.get("replicas"), default=1)
         groups.append(
             PodGroup(
@@ -136,33 +126,13 @@ def parse_jobset(raw: object) -> Workload:
                 replicas=replicas,
                 complete=0 < replicas <= succeeded.get(group_name, 0),
                 parallelism=fields.count(job_spec.get("parallelism"), default=1),
-                template=podspec.requirements(
-                    what,
-                    fields.mapping(template.get("spec")),
-                    fields.mapping(template.get("metadata")),
-                    reader=template_reader,
-                ),
+                template=template_of(what, job_spec.get("template"), of_pod),
             )
         )
-    return Workload(
-        kind=WorkloadKind.JOBSET,
-        namespace=namespace,
-        name=name,
-        uid=WorkloadUid(uid),
-        groups=tuple(groups),
-        suspended=spec.get("suspend") is True,
-        terminal_state=_terminal_state(fields.mapping(fields.mapping(raw).get("status"))),
-        deleting=metadata.get("deletionTimestamp") is not None,
-        labels=labels,
-        annotations=annotations,
-        managed_by=managed_elsewhere(spec, usual=constants.JOBSET_CONTROLLER),
-        problem=reader.problem or _too_much_work(groups),
-        created_at=parse_timestamp(metadata.get("creationTimestamp")) or fields.UNKNOWN_TIME,
-        suspension_changed_at=suspension_changed_at(fields.mapping(fields.mapping(raw).get("status"))),
-    )
+    return replace(found, groups=tuple(groups), problem=reader.problem or _too_much_work(groups))
 
 
-def claim_of(_namespace: str, metadata: dict[str, Any]) -> Claim | None:
+def claim_of(metadata: dict[str, Any]) -> Claim | None:
     """Read what a pod says of its JobSet, by labels or annotations, and of its Job, by the controller reference."""
     name = marked(metadata, constants.JOBSET_NAME)
     if not name:
@@ -198,23 +168,6 @@ def _too_much_work(jobs: Iterable[PodGroup]) -> str:
     return ""
 
 
-def _terminal_state(status: dict[str, Any]) -> str:
-    """Read how a JobSet ended; releases before terminalState only have conditions."""
-    state = fields.name(status.get("terminalState"))
-    if state:
-        return state
-    for condition in fields.mappings(status.get("conditions")):
-        if condition.get("type") in ("Completed", "Failed") and condition.get("status") == "True":
-            return fields.text(condition["type"])
-    return ""
-
-
-def _without_templates(raw: dict[str, Any]) -> dict[str, Any]:
-    spec = raw.get("spec")
-    kept = {key: value for key, value in spec.items() if key != "replicatedJobs"} if isinstance(spec, dict) else {}
-    return {**raw, "spec": kept}
-
-
 JOBSET = Kind(
     kind=WorkloadKind.JOBSET,
     resource="jobsets",
@@ -222,6 +175,6 @@ JOBSET = Kind(
     pod_label=constants.JOBSET_NAME,
     installation="https://jobset.sigs.k8s.io/docs/installation/",
     parse=parse_jobset,
-    without_templates=_without_templates,
+    templates="replicatedJobs",
     claim_of=claim_of,
 )

@@ -1,4 +1,4 @@
-"""What every kind of workloads is described by."""
+"""What every kind of workloads is described by, and what objects of all kinds have in common."""
 
 from __future__ import annotations
 
@@ -6,8 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from provisioner.model.workloads import Workload, WorkloadKind
+from provisioner import constants
+from provisioner.kube import fields, podspec
+from provisioner.kube.bounded import BoundedReader
+from provisioner.kube.quantities import parse_timestamp
+from provisioner.model import bounds
+from provisioner.model.workloads import Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.settings import Settings
+
+#: What a decision needs of a workload that is rejected for having too many labels.
+_KEPT_LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING)
+#: By the condition of Jobs, and of JobSets.
+_TERMINAL_STATES = {"Complete": "Completed", "Completed": "Completed", "Failed": "Failed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +49,10 @@ class Kind:
     pod_label: str
     #: Reads an object; None for one that is not to be served. Raises MalformedObject.
     parse: Callable[[object], Workload | None]
-    #: Leaves out of an object what says nothing of whether it lives, and may be malformed all the same.
-    without_templates: Callable[[dict[str, Any]], dict[str, Any]]
-    #: Reads a pod's claim, given the pod's namespace and metadata; None for a pod of no workload of the kind.
-    claim_of: Callable[[str, dict[str, Any]], Claim | None]
+    #: The field of a specification that has the templates of pods.
+    templates: str
+    #: Reads a pod's claim from the pod's metadata; None for a pod of no workload of the kind.
+    claim_of: Callable[[dict[str, Any]], Claim | None]
     #: The page on how to install it; empty for a kind that every API server has.
     installation: str = ""
     #: A label selector for what else holds of all its objects and pods.
@@ -76,3 +86,48 @@ class Kind:
             f"{self.plural} are served once it is" if self.optional else f"install {self.kind} ({self.installation})"
         )
         return f"the {self.kind} CRD is not installed: {remedy}"
+
+    def without_templates(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """Leave out of an object what says nothing of whether it lives, and may be malformed all the same."""
+        spec = fields.mapping(raw.get("spec"))
+        return {**raw, "spec": {key: value for key, value in spec.items() if key != self.templates}}
+
+
+def begin(kind: WorkloadKind, raw: object, *, controller: str = "") -> tuple[Workload, BoundedReader]:
+    """Read what objects of all kinds have, groups and problems left out; and return what reads the rest of it.
+
+    `controller` is the usual one of this cluster. MalformedObject where an identity is missing.
+    """
+    metadata, spec, status = (fields.mapping(fields.mapping(raw).get(part)) for part in ("metadata", "spec", "status"))
+    namespace, name, uid = fields.identity(kind.value, metadata)
+    reader = BoundedReader(f"a {kind.value}", most_characters=bounds.JOBSET)
+    managed_by = fields.name(spec.get("managedBy"))
+    conditions = {fields.text(each.get("type")): each for each in reversed(fields.mappings(status.get("conditions")))}
+    workload = Workload(
+        kind=kind,
+        namespace=namespace,
+        name=name,
+        uid=WorkloadUid(uid),
+        suspended=spec.get("suspend") is True,
+        # Releases of JobSet before terminalState only have conditions.
+        terminal_state=fields.name(status.get("terminalState")) or _terminal_state(conditions),
+        deleting=metadata.get("deletionTimestamp") is not None,
+        labels=reader.labels("labels", metadata.get("labels"), keep=_KEPT_LABELS),
+        annotations=reader.annotations(metadata.get("annotations"), keep=constants.READ_ANNOTATIONS),
+        managed_by="" if managed_by == controller else managed_by,
+        created_at=parse_timestamp(metadata.get("creationTimestamp")) or fields.UNKNOWN_TIME,
+        suspension_changed_at=parse_timestamp(conditions.get("Suspended", {}).get("lastTransitionTime")),
+    )
+    return workload, reader
+
+
+def _terminal_state(conditions: dict[str, dict[str, Any]]) -> str:
+    true = (type_ for type_, condition in conditions.items() if condition.get("status") == "True")
+    return next((_TERMINAL_STATES[type_] for type_ in true if type_ in _TERMINAL_STATES), "")
+
+
+def template_of(what: str, raw: object, reader: BoundedReader) -> Requirements:
+    """Read a template of pods."""
+    template = fields.mapping(raw)
+    spec, metadata = fields.mapping(template.get("spec")), fields.mapping(template.get("metadata"))
+    return podspec.requirements(what, spec, metadata, reader=reader)

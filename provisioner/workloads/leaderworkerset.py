@@ -10,177 +10,59 @@ Names stay over restarts, UIDs change. tests/data/leaderworkerset has what the c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import replace
 from typing import Any
 
 from provisioner import constants
 from provisioner.kube import fields, podspec
-from provisioner.kube.bounded import BoundedReader
-from provisioner.kube.quantities import parse_timestamp
 from provisioner.model import bounds
-from provisioner.model.workloads import PodGroup, Requirements, Workload, WorkloadKind, WorkloadUid
-from provisioner.workloads.kind import Claim, Kind
+from provisioner.model.workloads import PodGroup, Requirements, Workload, WorkloadKind
+from provisioner.workloads.kind import Claim, Kind, begin, template_of
 from provisioner.workloads.owners import STATEFUL_SET, controller_of
 
 KIND = WorkloadKind.LEADER_WORKER_SET.value
 
-#: What a decision needs of a set that is rejected for having too many labels.
-_KEPT_LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING)
 #: Digits of maxSurge as a percentage: the API takes at most 100 %.
 _PERCENT_DIGITS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderWorkerSet:
-    """A LeaderWorkerSet; it never ends, and it cannot be suspended."""
-
-    namespace: str
-    name: str
-    uid: str
-    #: Groups that it is to have.
-    replicas: int
-    #: Groups beyond these that a rolling update may have, with the indexes from `replicas` on.
-    surge: int
-    #: Pods of a group, the leader among them.
-    size: int
-    leader: Requirements
-    #: What the workers ask for; the same as the leader where the set has one template.
-    worker: Requirements
-    #: Pods of a subgroup, 0 for none: a group of several subgroups may be several slices.
-    subgroup_size: int = 0
-    #: deletionTimestamp is set.
-    deleting: bool = False
-    labels: Mapping[str, str] = field(default_factory=dict)
-    #: Only those that are read.
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    #: Which bound is exceeded, so that it is not served; empty for none.
-    problem: str = ""
-    created_at: datetime = fields.UNKNOWN_TIME
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """The place of a pod in a group, by the pod's controller reference and names, which a template cannot set.
-
-    As with JobSets, whoever may create pods in a namespace can claim a place in a set of that namespace, and of no
-    other: owners are of the pod's own namespace.
-    """
-
-    set_name: str
-    group: int
-    #: 0 is the leader.
-    worker: int
-    #: Pods of the group when the pod was created; None where it does not say, or too many. Other groups may have
-    #: another size.
-    size: int | None
-
-    @property
-    def leader_name(self) -> str:
-        """The name of the group's leader pod, and of the StatefulSet of its workers."""
-        return f"{self.set_name}-{self.group}"
-
-
-def parse_leaderworkerset(raw: object) -> LeaderWorkerSet:
-    """Read a LeaderWorkerSet of API version v1; MalformedObject where it cannot be read without guessing."""
-    metadata = fields.mapping(fields.mapping(raw).get("metadata"))
+def parse_leaderworkerset(raw: object) -> Workload:
+    """Read a LeaderWorkerSet of API version v1: each of its groups is a slice. It never ends, nor is it suspended."""
+    found, reader = begin(WorkloadKind.LEADER_WORKER_SET, raw)
+    what = f"{KIND} {found.namespace}/{found.name}"
     spec = fields.mapping(fields.mapping(raw).get("spec"))
-    namespace, name, uid = fields.identity(KIND, metadata)
-    what = f"{KIND} {namespace}/{name}"
-    reader = BoundedReader(f"a {KIND}", most_characters=bounds.JOBSET)
-    template = fields.mapping(spec.get("leaderWorkerTemplate"))
-    own = fields.mapping(metadata.get("annotations"))
-    labels = reader.labels("labels", metadata.get("labels"), keep=_KEPT_LABELS)
-    annotations = reader.annotations(own, keep=constants.READ_ANNOTATIONS)
-    worker = _template(what, template.get("workerTemplate"), reader)
-    leader = _template(what, template["leaderTemplate"], reader) if template.get("leaderTemplate") else worker
+    pods = fields.mapping(spec.get("leaderWorkerTemplate"))
+    worker = template_of(what, pods.get("workerTemplate"), podspec.reader_of_pod(within=reader))
+    leader = worker
+    if pods.get("leaderTemplate"):
+        leader = template_of(what, pods["leaderTemplate"], podspec.reader_of_pod(within=reader))
     replicas = fields.count(spec.get("replicas"), default=1)
-    size = fields.count(template.get("size"), default=1)
-    subgroups = fields.mapping(template.get("subGroupPolicy"))
-    return LeaderWorkerSet(
-        namespace=namespace,
-        name=name,
-        uid=uid,
+    size = fields.count(pods.get("size"), default=1)
+    subgroup_size = fields.count(fields.mapping(pods.get("subGroupPolicy")).get("subGroupSize"), default=0)
+    group = PodGroup(
+        name="",
         replicas=replicas,
         surge=_surge(spec, replicas),
-        size=size,
-        leader=leader,
-        worker=worker,
-        subgroup_size=fields.count(subgroups.get("subGroupSize"), default=0),
-        deleting=metadata.get("deletionTimestamp") is not None,
-        labels=labels,
-        annotations=annotations,
-        problem=reader.problem or _too_much_work(leader, worker, replicas=replicas, size=size),
-        created_at=parse_timestamp(metadata.get("creationTimestamp")) or fields.UNKNOWN_TIME,
+        parallelism=size,
+        # A leader without chips starts nothing; what its workers ask for tells that the set is work all the same.
+        template=leader if leader.chips > 0 else worker,
     )
-
-
-def parse_workload(raw: object) -> Workload:
-    """Read a LeaderWorkerSet as a workload: each of its groups is a slice."""
-    found = parse_leaderworkerset(raw)
-    # A leader without chips starts nothing; what its workers ask for tells that the set is work here all the same.
-    template = found.leader if found.leader.chips > 0 else found.worker
-    group = PodGroup(name="", replicas=found.replicas, surge=found.surge, parallelism=found.size, template=template)
-    return Workload(
-        kind=WorkloadKind.LEADER_WORKER_SET,
-        namespace=found.namespace,
-        name=found.name,
-        uid=WorkloadUid(found.uid),
-        groups=(group,),
-        deleting=found.deleting,
-        labels=found.labels,
-        annotations=found.annotations,
-        problem=found.problem or _several_slices(found),
-        created_at=found.created_at,
+    problem = (
+        reader.problem
+        or _too_much_work(leader, worker, replicas=replicas, size=size)
+        or _several_slices(leader, worker, size=size, subgroup_size=subgroup_size)
     )
+    return replace(found, groups=(group,), problem=problem)
 
 
-def claim_of(_namespace: str, metadata: dict[str, Any]) -> Claim | None:
-    """Read a pod's place by its controller reference and names. It carries no UID of its set."""
-    member = member_of({"metadata": metadata})
-    if member is None:
-        return None
-    return Claim(
-        kind=WorkloadKind.LEADER_WORKER_SET,
-        name=member.set_name,
-        group_name=member.leader_name,
-        index=member.worker,
-        group_size=member.size or 0,
-    )
+def claim_of(metadata: dict[str, Any]) -> Claim | None:
+    """Read a pod's place by its controller reference and names, which a template cannot set.
 
-
-def _several_slices(found: LeaderWorkerSet) -> str:
-    """Say why a group is not one slice, empty where it is."""
-    if found.size == 1 or found.worker.chips == 0 == found.leader.chips:
-        return ""
-    if found.leader.chips != found.worker.chips:
-        return (
-            f"its leader template requests {found.leader.chips} chips and its worker template {found.worker.chips}; "
-            f"they are created only for groups whose pods are the hosts of one slice, and request the same number of "
-            f"chips"
-        )
-    if 0 < found.subgroup_size < found.size:
-        return (
-            f"its groups of {found.size} pods have subgroups of {found.subgroup_size}; they are created "
-            f"only for groups that are one slice: remove subGroupPolicy, or make each subgroup a group of its own"
-        )
-    return ""
-
-
-def _without_templates(raw: dict[str, Any]) -> dict[str, Any]:
-    spec = fields.mapping(raw.get("spec"))
-    kept = {key: value for key, value in spec.items() if key != "leaderWorkerTemplate"}
-    return {**raw, "spec": kept}
-
-
-def member_of(raw: object) -> Member | None:
-    """Tell which place of which set a pod has; None for a pod of no LeaderWorkerSet."""
-    metadata = fields.mapping(fields.mapping(raw).get("metadata"))
+    It carries no UID of its set. As with JobSets, whoever may create pods in a namespace can claim a place in a set of
+    that namespace, and of no other: owners are of the pod's own namespace.
+    """
     set_name = fields.name(fields.mapping(metadata.get("labels")).get(constants.LWS_NAME))
-    if not set_name:
-        return None
-    owner = controller_of(metadata, STATEFUL_SET)
+    owner = controller_of(metadata, STATEFUL_SET) if set_name else None
     if owner is None or not owner.name or not owner.uid:
         return None
     ordinal = _ordinal(fields.name(metadata.get("name")), owner.name)
@@ -194,19 +76,33 @@ def member_of(raw: object) -> Member | None:
         if found is None or ordinal == 0:
             return None
         group, worker = found, ordinal
-    size = fields.index(fields.name(fields.mapping(metadata.get("annotations")).get(constants.LWS_SIZE)))
-    known = size if size is not None and 0 < size <= bounds.PARALLELISM else None
-    return Member(set_name=set_name, group=group, worker=worker, size=known)
-
-
-def _template(what: str, raw: object, reader: BoundedReader) -> Requirements:
-    template = fields.mapping(raw)
-    return podspec.requirements(
-        what,
-        fields.mapping(template.get("spec")),
-        fields.mapping(template.get("metadata")),
-        reader=podspec.reader_of_pod(within=reader),
+    # Of the group when the pod was created: other groups may have another size.
+    size = fields.index(fields.name(fields.mapping(metadata.get("annotations")).get(constants.LWS_SIZE))) or 0
+    return Claim(
+        kind=WorkloadKind.LEADER_WORKER_SET,
+        name=set_name,
+        # The leader pod's name, and that of the StatefulSet of its workers.
+        group_name=f"{set_name}-{group}",
+        index=worker,
+        group_size=size if size <= bounds.PARALLELISM else 0,
     )
+
+
+def _several_slices(leader: Requirements, worker: Requirements, *, size: int, subgroup_size: int) -> str:
+    """Say why a group is not one slice, empty where it is."""
+    if size == 1 or worker.chips == 0 == leader.chips:
+        return ""
+    if leader.chips != worker.chips:
+        return (
+            f"its leader template requests {leader.chips} chips and its worker template {worker.chips}; they are "
+            f"created only for groups whose pods are the hosts of one slice, and request the same number of chips"
+        )
+    if 0 < subgroup_size < size:
+        return (
+            f"its groups of {size} pods have subgroups of {subgroup_size}; they are created only for groups that are "
+            f"one slice: remove subGroupPolicy, or make each subgroup a group of its own"
+        )
+    return ""
 
 
 def _surge(spec: dict[str, Any], replicas: int) -> int:
@@ -253,8 +149,8 @@ LEADER_WORKER_SET = Kind(
     plural="LeaderWorkerSets",
     pod_label=constants.LWS_NAME,
     installation="https://lws.sigs.k8s.io/docs/installation/",
-    parse=parse_workload,
-    without_templates=_without_templates,
+    parse=parse_leaderworkerset,
+    templates="leaderWorkerTemplate",
     claim_of=claim_of,
     optional=True,
 )

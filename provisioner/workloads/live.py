@@ -77,7 +77,7 @@ def _bound_pod(raw: Any) -> BoundPod:
     except (KeyError, TypeError, AttributeError) as error:
         raise kube.MalformedObject(f"a pod of the list on a node lacks metadata or spec: {error!r}") from error
     what = f"pod {namespace}/{name}"
-    claim = claim_of(namespace, metadata)
+    claim = claim_of(metadata)
     return BoundPod(
         namespace=namespace,
         name=name,

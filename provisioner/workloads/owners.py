@@ -1,4 +1,4 @@
-"""What controls an object: its owner references, and spec.managedBy; these, not labels, are what controllers go by."""
+"""What controls an object: its owner references; these, not labels, are what controllers go by."""
 
 from __future__ import annotations
 
@@ -39,12 +39,6 @@ def marks(metadata: Mapping[str, Any], keys: Iterable[str]) -> dict[str, str]:
     there = (key for key in keys if key in labels or key in annotations)
     found = ((key, fields.name(labels.get(key)) or fields.name(annotations.get(key))) for key in there)
     return {key: value for key, value in found if value}
-
-
-def managed_elsewhere(spec: dict[str, Any], *, usual: str) -> str:
-    """Return the controller that spec.managedBy names; empty where it names none, or the usual one of this cluster."""
-    named = fields.name(spec.get("managedBy"))
-    return "" if named == usual else named
 
 
 def controller_of(metadata: Mapping[str, Any], kind: tuple[str, str] | None = None) -> Owner | None:

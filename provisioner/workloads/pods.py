@@ -19,7 +19,7 @@ _CLAIMS = tuple(dict.fromkeys((LEADER_WORKER_SET, *KINDS.values())))
 def parse_pod(raw: object) -> Pod | None:
     """Read a pod; None unless it belongs to a workload and asks for chips."""
     metadata = fields.mapping(fields.mapping(raw).get("metadata"))
-    claim = claim_of(fields.name(metadata.get("namespace")), metadata)
+    claim = claim_of(metadata)
     if claim is None:
         return None
     spec = fields.mapping(fields.mapping(raw).get("spec"))
@@ -61,13 +61,9 @@ def parse_pod(raw: object) -> Pod | None:
     )
 
 
-def claim_of(namespace: str, metadata: dict[str, Any]) -> Claim | None:
+def claim_of(metadata: dict[str, Any]) -> Claim | None:
     """Return what a pod says of its workload, of the first kind that it is of; None where it is of none."""
-    for kind in _CLAIMS:
-        claim = kind.claim_of(namespace, metadata)
-        if claim is not None:
-            return claim
-    return None
+    return next(filter(None, (kind.claim_of(metadata) for kind in _CLAIMS)), None)
 
 
 def key_of(namespace: str, claim: Claim) -> GroupKey:

@@ -10,7 +10,7 @@ import click
 import provisioner
 import rehearsal
 from provisioner.cli import output
-from provisioner.cli.frame import Entry, Frame
+from provisioner.cli.frame import Frame
 from provisioner.cli.main import choose
 
 PROGRAM = "tpu-rehearsal"
@@ -38,10 +38,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def make_frame() -> click.Group:
     """Return all commands."""
-    entries = {
-        name: Entry(module=f"rehearsal.commands.{module}", summary=summary)
-        for name, (module, summary) in COMMANDS.items()
-    }
     examples = ("{prog} demo my-jobset.yaml", "{prog} simulator --port=0")
-    frame = Frame(entries, name=PROGRAM, help=rehearsal.__doc__, examples=examples)
+    frame = Frame("rehearsal.commands", COMMANDS, name=PROGRAM, help=rehearsal.__doc__, examples=examples)
     return click.version_option(provisioner.__version__, message=f"{PROGRAM} %(version)s")(frame)

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from provisioner.admission.hooks import Hook, endpoint_of
-from provisioner.admission.patch import Operation, pointer
-from provisioner.admission.review import Answer, Deferred, Request, encode_answer, parse_review
-from provisioner.runtime.endpoints import Later
+from provisioner.admission.review import Answer, Deferred, Operation, Request, encode_answer, parse_review, pointer
 from tests.support.endpoints import answer_of
 from tests.support.patches import apply_patch
 
@@ -51,7 +49,7 @@ def post(
             raise answer
         return answer
 
-    endpoint = endpoint_of(Hook(name="pods", path="/mutate", answer=respond, strict=strict), counted)
+    endpoint = endpoint_of(Hook(name="pods", path="/mutate", answer=respond, strict=strict), counted.reviewed)
     content = answer_of(endpoint, body if isinstance(body, bytes) else json.dumps(body).encode())
     return content.status, json.loads(content.body), counted.outcomes
 
@@ -111,8 +109,8 @@ def test_a_review_that_waits_for_somebody_else_is_answered_later():
     def boom() -> Answer:
         raise ValueError("boom")
 
-    endpoint = endpoint_of(Hook(name="pods", path="/mutate", answer=lambda _: boom), Counted())
-    assert isinstance(endpoint.begin(json.dumps(review()).encode(), 0.0), Later)
+    endpoint = endpoint_of(Hook(name="pods", path="/mutate", answer=lambda _: boom), Counted().reviewed)
+    assert callable(endpoint.begin(json.dumps(review()).encode(), 0.0))
     _, answer, outcomes = post(review(), boom)
     assert outcomes == ["failed"]
     assert answer["response"]["warnings"] == [
@@ -124,11 +122,11 @@ def test_the_time_of_a_review_begins_when_its_body_is_there():
     """Also where it has to wait for its turn."""
     seen = []
 
-    class Timed:
-        def reviewed(self, hook: str, outcome: str, seconds: float) -> None:
-            seen.append(seconds)
+    def reviewed(_hook: str, _outcome: str, seconds: float) -> None:
+        seen.append(seconds)
 
-    endpoint = endpoint_of(Hook(name="pods", path="/mutate", answer=lambda _: Answer()), Timed(), clock=lambda: 12.0)
+    hook = Hook(name="pods", path="/mutate", answer=lambda _: Answer())
+    endpoint = endpoint_of(hook, reviewed, clock=lambda: 12.0)
     endpoint.begin(json.dumps(review()).encode(), 9.5)
     endpoint.begin(b"[]", 9.0)
     assert seen == [2.5, 3.0]
@@ -246,7 +244,7 @@ def test_a_flood_of_one_failure_is_one_line_of_the_log_and_each_review_is_answer
         raise KeyError(request.uid)
 
     counted = Counted()
-    endpoint = endpoint_of(Hook(name="pods", path="/mutate", answer=respond), counted)
+    endpoint = endpoint_of(Hook(name="pods", path="/mutate", answer=respond), counted.reviewed)
     with capture_logs() as lines:
         for number in range(200):
             content = answer_of(endpoint, json.dumps(review(uid=str(number))).encode())

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provisioner.admission import keys as real
+from provisioner.admission import keeper as real
 from provisioner.admission.rotation import (
     STEP,
     VALID,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -270,18 +269,3 @@ def test_it_starts_without_what_it_does_not_need() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    """`plan ... | head` ends quietly."""
-    many = write("a.yaml", *(raw_jobset(f"a{number}", uid="") for number in range(500)))
-    with subprocess.Popen(
-        [sys.executable, "-m", "provisioner", "plan", "-f", many],
-        env={**os.environ, "NO_COLOR": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        assert process.stderr.read() == b""

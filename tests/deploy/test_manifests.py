@@ -92,11 +92,11 @@ def test_no_manifest_pauses_or_resumes() -> None:
 def test_the_flags_are_understood(base: list[dict[str, Any]]) -> None:
     """The Deployment's arguments are flags of `run`, the probes' port is the one served, and a leader is elected."""
     (container,) = only(base, "Deployment")["spec"]["template"]["spec"]["containers"]
-    flags = run_command.parse_flags(container["args"])
+    flags = run_command.command.make_context("run", container["args"]).params
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
-    assert flags.leader_elect
-    assert flags.probe_address == f":{ports['probes']}"
-    assert flags.metrics_address == f":{ports['metrics']}"
+    assert flags["leader_elect"]
+    assert flags["health_probe_bind_address"] == f":{ports['probes']}"
+    assert flags["metrics_bind_address"] == f":{ports['metrics']}"
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container[probe]["httpGet"]["port"] == "probes"
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"

@@ -16,7 +16,8 @@ import yaml
 from deploy import chart, crds, release
 from provisioner.cli.nodegroups import command
 from provisioner.nodegroups import app, device_plugin
-from provisioner.settings.nodegroups import OPTIONS, read_node_group_settings
+from provisioner.settings import read as read_options
+from provisioner.settings.nodegroups import OPTIONS, NodeGroupSettings
 from rehearsal.demos import Rehearsal
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, NAMESPACE, REPOSITORY, container_of, only, sources_of_scrapes
@@ -169,7 +170,7 @@ def test_the_example_of_a_cluster_without_gke(tmp_path: Path) -> None:
     container = container_of(documents, _NAME)
     assert container["envFrom"] == [{"configMapRef": {"name": settings["metadata"]["name"]}}]
     assert container["image"] == "us-docker.pkg.dev/example-project/tpu-provisioner/controller:latest"
-    read = read_node_group_settings(settings["data"])
+    read = read_options(NodeGroupSettings, settings["data"])
     assert (read.project_id, read.projects, read.own_namespace) == ("example-project", ("example-project",), NAMESPACE)
     assert settings["data"].keys() <= {option.variable for option in OPTIONS}
     base = _documents((DEPLOY / "base" / "namespace.yaml").read_text(encoding="utf-8"))
@@ -306,7 +307,7 @@ def test_values_of_the_chart(tmp_path: Path) -> None:
         "ALLOWED_PROJECTS": "project-a, project-b",
         "GCE_CALLS_PER_SECOND": "5",
     }
-    assert read_node_group_settings(environment).projects == ("project-a", "project-b")
+    assert read_options(NodeGroupSettings, environment).projects == ("project-a", "project-b")
 
 
 def test_every_option_is_offered() -> None:

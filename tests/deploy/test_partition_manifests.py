@@ -13,8 +13,9 @@ import yaml
 import provisioner
 from deploy import release
 from provisioner.settings import SettingsError
+from provisioner.settings import read as read_options
 from provisioner.settings.partitions import OPTIONS as OF_PARTITIONS
-from provisioner.settings.partitions import PartitionSettings, read_partition_settings
+from provisioner.settings.partitions import PartitionSettings
 from provisioner.settings.webhook import OPTIONS as OF_WEBHOOK
 from provisioner.settings.webhook import read_webhook_settings
 from rehearsal.demos import Rehearsal
@@ -102,7 +103,7 @@ def test_the_example_of_a_cluster_with_ipus(tmp_path: Path, written: list[dict[s
         assert container["image"] == image
     given = settings["data"]
     assert given.keys() <= {option.variable for option in (*OF_PARTITIONS, *OF_WEBHOOK)}
-    read = read_partition_settings(given)
+    read = read_options(PartitionSettings, given)
     assert [(each.host, each.port) for each in read.servers] == [("vipu.example.com", 8090)]
     assert (read.own_namespace, read.largest_size) == (NAMESPACE, 64)
     told = read_webhook_settings(given | _variables(documents, "tpu-provisioner-webhook"))
@@ -201,8 +202,8 @@ def test_the_manifest_of_a_release(tmp_path: Path) -> None:
     made = yaml.safe_load(tools.run("kustomize", "build", str(deploy / "release" / "partitions" / "settings")))
     settings = made["data"]
     with pytest.raises(SettingsError, match="1 setting is missing or invalid:\n  - VIPU_SERVERS is not set"):
-        read_partition_settings(settings)
-    read_partition_settings({**settings, "VIPU_SERVERS": "10.0.0.5"})
+        read_options(PartitionSettings, settings)
+    read_options(PartitionSettings, {**settings, "VIPU_SERVERS": "10.0.0.5"})
     assert _variables(documents, "tpu-provisioner-webhook")["IPU_INIT_IMAGE"] == image
     for name in (_NAME, "tpu-provisioner-webhook"):
         assert container_of(documents, name)["envFrom"] == [{"configMapRef": {"name": made["metadata"]["name"]}}]

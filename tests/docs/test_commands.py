@@ -14,7 +14,6 @@ from pathlib import PurePath
 import click
 import pytest
 
-from provisioner.cli import run
 from provisioner.cli.main import main, make_frame
 from provisioner.cli.output import ExitCode
 from rehearsal.commands.main import make_frame as make_rehearsal_frame
@@ -215,9 +214,6 @@ def _check(line: str) -> None:
 def _check_ours(words: list[str]) -> None:
     """Parse a command line and do nothing; raise click.UsageError or SystemExit where it is wrong."""
     arguments = shell.plain(words[1:])
-    if arguments[:1] == ["run"]:
-        run.parse_flags(arguments[1:])
-        return
     frame = _OURS.get(PurePath(words[0]).name, make_frame)()
     with click.Context(frame, info_name=words[0]) as context, contextlib.suppress(click.exceptions.Exit):
         name, command, rest = frame.resolve_command(context, arguments)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from provisioner.environment import Injection, Settings
 from provisioner.environment.first_pod import problems_of_first_pod
+from provisioner.settings.webhook import WebhookSettings
 
-ALL = Settings(injection=Injection.ALL)
+ALL = WebhookSettings(injection="all")
 ASKS = {"labels": {"tpu-provisioner.cloud.google.com/inject": "enabled"}}
 
 
@@ -108,9 +108,9 @@ def test_of_what_is_right_or_no_concern_nothing_is_said(raw: dict[str, Any]):
 
 def test_only_those_that_ask_are_judged_where_it_is_set_so():
     wrong = stateful_set(pod_template(), serviceName="")
-    assert problems_of_first_pod(wrong, Settings(), "ml") == ()
-    assert problems_of_first_pod({**wrong, "metadata": {"name": "train", **ASKS}}, Settings(), "ml") != ()
-    assert problems_of_first_pod(stateful_set(pod_template(**ASKS), serviceName=""), Settings(), "ml") != ()
+    assert problems_of_first_pod(wrong, WebhookSettings(), "ml") == ()
+    assert problems_of_first_pod({**wrong, "metadata": {"name": "train", **ASKS}}, WebhookSettings(), "ml") != ()
+    assert problems_of_first_pod(stateful_set(pod_template(**ASKS), serviceName=""), WebhookSettings(), "ml") != ()
 
 
 def test_replicas_without_bound_take_no_time():

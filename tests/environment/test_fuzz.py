@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.admission.review import Answer, Request
-from provisioner.environment import Injection, Settings, read_pod
 from provisioner.environment.first_pod import problems_of_first_pod
+from provisioner.environment.pods import read_pod
 from provisioner.environment.review import review_pod
 from provisioner.kube.fields import MalformedObject
+from provisioner.settings.webhook import WebhookSettings
 from tests.environment.test_first_pod import job, jobset, leader_worker_set, pod_template, replicated, stateful_set
 from tests.support.patches import apply_patch
 
@@ -100,10 +101,10 @@ def changes(chance: random.Random, value: Any, read: tuple[_Path, ...] = ()) -> 
     return [(chance.choice(among), chance.choice(_OTHERS)) for _ in range(chance.randrange(4))]
 
 
-def some_settings(chance: random.Random) -> Settings:
+def some_settings(chance: random.Random) -> WebhookSettings:
     """Choose settings with which pods get variables."""
-    injection = chance.choice([Injection.ALL, Injection.OPT_IN])
-    return Settings(injection=injection, topology=chance.random() < 0.5)
+    injection = chance.choice(["all", "opt-in"])
+    return WebhookSettings(injection=injection, topology=chance.random() < 0.5)
 
 
 def containers(pod: Any) -> list[Any]:
@@ -122,7 +123,7 @@ def with_chips(pod: dict[str, Any]) -> set[str]:
     return {each.pointer for each in read.containers} if read is not None else set()
 
 
-def answer(pod: dict[str, Any], owner: dict[str, Any] | None, settings_: Settings) -> Answer:
+def answer(pod: dict[str, Any], owner: dict[str, Any] | None, settings_: WebhookSettings) -> Answer:
     """Review a pod."""
     request = Request(operation="CREATE", kind="Pod", namespace="ml", object=pod)
     return review_pod(request, lambda _: owner, settings_)

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from provisioner.environment import Injection, Settings, inject, read_pod
-from provisioner.environment.inject import owner_is_asked, wanted
+from provisioner.environment.inject import inject, owner_is_asked, wanted
 from provisioner.environment.numbering import owner_to_read
+from provisioner.environment.pods import read_pod
 from provisioner.kube.fields import MalformedObject
+from provisioner.settings.webhook import WebhookSettings
 from tests.support.patches import apply_patch
 
 OLD_KEY = "gke-tpu-env-injector.aaronbatilo.dev/inject"
@@ -19,7 +20,7 @@ V5E_4X4 = {
 }
 V6E_2X2 = {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "2x2"}
 TPU7X_2X2X2 = {"cloud.google.com/gke-tpu-accelerator": "tpu7x", "cloud.google.com/gke-tpu-topology": "2x2x2"}
-ALL = Settings(injection=Injection.ALL)
+ALL = WebhookSettings(injection="all")
 
 
 ASKS = {OLD_KEY: "enabled"}
@@ -67,7 +68,9 @@ def stateful_set(replicas: int = 4, start: int = 0, service: str = "workers", **
     }
 
 
-def injected(pod: dict[str, Any], owner: dict[str, Any], settings: Settings = ALL) -> tuple[list[dict[str, str]], Any]:
+def injected(
+    pod: dict[str, Any], owner: dict[str, Any], settings: WebhookSettings = ALL
+) -> tuple[list[dict[str, str]], Any]:
     """Return the variables of each container after the patch, and what was said."""
     read = read_pod(pod, "ml")
     assert read is not None
@@ -526,7 +529,7 @@ def test_doing_it_again_changes_nothing():
     pod = pod_of(owner, "train-5", containers=[container(2, "a", env=[{"name": "A", "value": "b"}]), container(2, "b")])
     read = read_pod(pod, "ml")
     assert read is not None
-    settings = Settings(injection=Injection.ALL, topology=True)
+    settings = WebhookSettings(injection="all", topology=True)
     after = apply_patch(pod, inject(read, owner, settings).patch)
     again = read_pod(after, "ml")
     assert again is not None
@@ -721,7 +724,7 @@ def test_what_others_number_is_left_to_them(pod: dict[str, Any]):
 
 def test_the_variables_of_the_device_plugin_where_they_are_asked_for():
     owner = stateful_set()
-    [found], _ = injected(pod_of(owner, "train-0"), owner, Settings(injection=Injection.ALL, topology=True))
+    [found], _ = injected(pod_of(owner, "train-0"), owner, WebhookSettings(injection="all", topology=True))
     assert found["TPU_ACCELERATOR_TYPE"] == "v5litepod-16"
     assert found["TPU_HOST_BOUNDS"] == "2,2,1"
     assert found["TPU_SKIP_MDS_QUERY"] == "true"
@@ -730,7 +733,7 @@ def test_the_variables_of_the_device_plugin_where_they_are_asked_for():
 def test_without_a_selector_the_topology_cannot_be_told():
     owner = stateful_set()
     pod = pod_of(owner, "train-0", selector=None)
-    [found], said = injected(pod, owner, Settings(injection=Injection.ALL, topology=True))
+    [found], said = injected(pod, owner, WebhookSettings(injection="all", topology=True))
     assert found["TPU_WORKER_ID"] == "0"
     assert "selects no accelerator and topology" in said.problems[0]
 
@@ -739,7 +742,7 @@ def test_a_pod_that_uses_a_part_of_the_slice():
     owner = stateful_set(replicas=1)
     key = {"annotations": {"cloud.google.com/gke-tpu-slice-topology": "2x2"}}
     [found], _ = injected(
-        pod_of(owner, "train-0", metadata=key), owner, Settings(injection=Injection.ALL, topology=True)
+        pod_of(owner, "train-0", metadata=key), owner, WebhookSettings(injection="all", topology=True)
     )
     assert found["TPU_TOPOLOGY"] == "2x2"
     assert found["TPU_WORKER_HOSTNAMES"] == "localhost"
@@ -772,7 +775,7 @@ def test_who_gets_variables(injection: str, on_pod: dict[str, Any], on_owner: di
     for selector in (V5E_4X4, None, {"cloud.google.com/gke-tpu-topology": "4x4"}):
         read = read_pod(pod_of(owner, "train-0", metadata=on_pod, selector=selector), "ml")
         assert read is not None
-        found = wanted(read, owner, Settings(injection=Injection(injection)))
+        found = wanted(read, owner, WebhookSettings(injection=injection))
         assert found is (expected and (asks or selector is V5E_4X4))
 
 
@@ -785,7 +788,7 @@ def test_a_stateful_set_may_speak_for_its_pods_whatever_their_slice(injection: s
     }
     read = read_pod(pod_of(stateful_set(), "train-0", selector=one_host), "ml")
     assert read is not None
-    assert owner_is_asked(read, Settings(injection=Injection(injection)))
+    assert owner_is_asked(read, WebhookSettings(injection=injection))
 
 
 def test_pods_without_chips_are_no_concern():
@@ -802,4 +805,4 @@ def test_chips_that_cannot_be_counted_are_told():
 def test_an_owner_whose_metadata_is_no_object_asks_for_nothing():
     read = read_pod(pod_of(stateful_set(), "train-0"), "ml")
     assert read is not None
-    assert not wanted(read, {"metadata": "x"}, Settings())
+    assert not wanted(read, {"metadata": "x"}, WebhookSettings())

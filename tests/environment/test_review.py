@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from provisioner.admission.review import Answer, Request
-from provisioner.environment import Injection, Settings, Wrong
-from provisioner.environment.review import OwnerError, Rest, judge_pod, review_pod
+from provisioner.environment.review import OwnerError, judge_pod, review_pod
+from provisioner.settings.webhook import WebhookSettings
 
-ALL = Settings(injection=Injection.ALL)
+ALL = WebhookSettings(injection="all")
 V5E_4X4 = {
     "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
     "cloud.google.com/gke-tpu-topology": "4x4",
@@ -46,20 +46,20 @@ def request(raw: dict[str, Any]) -> Request:
 )
 def test_a_pod_that_tells_all_itself_may_take_its_time(containers: int, size: int, *, is_long: bool) -> None:
     raw = pod(containers, size=size)
-    assert isinstance(judge_pod(request(raw), ALL), Rest) == is_long
+    assert callable(judge_pod(request(raw), lambda _: None, ALL)) == is_long
     assert review_pod(request(raw), lambda _: pytest.fail("nothing has to be read"), ALL).patch
 
 
-@pytest.mark.parametrize("wrong", [Wrong.WARN, Wrong.DENY])
-def test_an_owner_that_cannot_be_read(wrong: Wrong) -> None:
-    settings = Settings(injection=Injection.ALL, wrong=wrong)
+@pytest.mark.parametrize("wrong", ["warn", "deny"])
+def test_an_owner_that_cannot_be_read(wrong: str) -> None:
+    settings = WebhookSettings(injection="all", wrong=wrong)
 
     def read(_: object) -> None:
         raise OwnerError("away")
 
     for reads, why in ((read, "away"), (lambda _: None, "it does not exist")):
         answer = review_pod(request(pod()), reads, settings)
-        told = answer.denied if wrong is Wrong.DENY else answer.warnings[0]
+        told = answer.denied if wrong == "deny" else answer.warnings[0]
         assert told == (
             f"Pod ml/train-3: StatefulSet ml/train could not be read ({why}), so that its TPU variables cannot be told"
         )
@@ -67,21 +67,21 @@ def test_an_owner_that_cannot_be_read(wrong: Wrong) -> None:
 
 
 def test_the_owner_is_told_what_its_pods_are_not_and_equally_for_all() -> None:
-    def noted(wrong: Wrong, **metadata: Any) -> Any:
+    def noted(wrong: str, **metadata: Any) -> Any:
         raw = pod(selector=V5E_4X4)
         raw["metadata"] |= metadata
-        settings = Settings(injection=Injection.ALL, wrong=wrong)
+        settings = WebhookSettings(injection="all", wrong=wrong)
         return review_pod(request(raw), lambda _: {"metadata": {"uid": "u"}}, settings).notice
 
-    found = noted(Wrong.WARN)
+    found = noted("warn")
     assert (found.about.kind, found.about.namespace, found.about.name, found.about.uid) == (
         *("StatefulSet", "ml", "train", "u"),
     )
     assert found.message.startswith("A pod is created without TPU variables: StatefulSet ml/train has no spec.service")
-    assert noted(Wrong.WARN, name="train-2") == found
-    assert noted(Wrong.DENY).message.startswith("A pod is rejected: ")
+    assert noted("warn", name="train-2") == found
+    assert noted("deny").message.startswith("A pod is rejected: ")
     # Whoever creates such a pod reads what it is answered.
-    assert noted(Wrong.WARN, ownerReferences=[]) is None
+    assert noted("warn", ownerReferences=[]) is None
 
 
 @pytest.mark.parametrize("lacks", ["", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"])
@@ -90,7 +90,7 @@ def test_a_pod_that_has_all_is_never_rejected(lacks: str) -> None:
     raw = pod(selector=V5E_4X4)
     env = [{"name": name, "value": "x"} for name in ("TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES") if name != lacks]
     raw["spec"]["containers"][0] = {**raw["spec"]["containers"][0], "env": env}
-    settings = Settings(injection=Injection.ALL, wrong=Wrong.DENY)
+    settings = WebhookSettings(injection="all", wrong="deny")
     odd = {"metadata": {"uid": "u"}, "spec": {"replicas": 5, "serviceName": "s"}}
 
     def unreadable(_: object) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def test_a_pod_that_has_all_is_never_rejected(lacks: str) -> None:
 @pytest.mark.parametrize("kind", ["StatefulSet", "Job", "LeaderWorkerSet"])
 def test_pods_that_select_no_slice_are_left_alone_unless_they_or_their_stateful_set_ask(kind: str) -> None:
     """They may be servers of one VM each, whose ComputeClass chooses it."""
-    settings = Settings(injection=Injection.ALL, wrong=Wrong.DENY)
+    settings = WebhookSettings(injection="all", wrong="deny")
 
     def answer(asks: dict[str, str], of_owner: dict[str, str]) -> Answer:
         raw = pod(size=4 if kind == "LeaderWorkerSet" else 0)
@@ -127,7 +127,7 @@ def test_a_slice_of_several_has_to_know_the_others() -> None:
     }
     env = [{"name": name, "value": "x"} for name in ("TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES")]
     raw["spec"]["containers"][0] = {**raw["spec"]["containers"][0], "env": env}
-    settings = Settings(injection=Injection.ALL, wrong=Wrong.DENY)
+    settings = WebhookSettings(injection="all", wrong="deny")
     assert "does not exist" in review_pod(request(raw), lambda _: None, settings).denied
     raw["spec"]["containers"][0]["env"].append({"name": "MEGASCALE_NUM_SLICES", "value": ""})
     assert review_pod(request(raw), lambda _: None, settings) == Answer()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -333,3 +334,15 @@ def test_emit_never_waits() -> None:
     harness.recorder.stop()
     harness.recorder.emit(NODE, kind="Normal", reason="R", message="too late")
     assert harness.recorder.flush(timeout_seconds=0)
+
+
+def test_an_event_is_of_now() -> None:
+    """By the machine's time of day, where no test gives another: tools sort by it."""
+    kube = FakeKube()
+    recorder = EventRecorder(kube, instance="i")
+    recorder.start()
+    recorder.emit(POD, kind="Normal", reason="R", message="m")
+    assert recorder.flush(timeout_seconds=60)
+    recorder.stop()
+    (event,) = kube.objects(EVENTS)
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(event["lastTimestamp"])) < timedelta(minutes=10)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import threading
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -485,6 +486,7 @@ def test_the_thread_renews_and_ends(kube: FakeKube) -> None:
     elector.start()
     assert started.wait(5)
     assert 25 < elector.remaining_seconds() <= 30
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(spec(kube)["renewTime"])) < timedelta(minutes=10)
     elector.release()
     assert not elector._thread.is_alive()
     assert elector.remaining_seconds() == 0

@@ -407,7 +407,7 @@ def test_a_relist_without_news_fires_nothing(harness: Harness) -> None:
 
 def test_a_relist_takes_what_changed_and_keeps_what_is_equal(harness: Harness) -> None:
     """The new state counts, and a list of thousands that did not change takes no memory anew."""
-    harness.watch._store._parse = lambda raw: (raw["value"],)  # type: ignore[assignment, return-value]
+    harness.watch._parse = lambda raw: (raw["value"],)  # type: ignore[assignment, return-value]
     harness.play(event("ERROR", {"code": 410}))
     harness.watch.step()
     before = harness.watch.records()

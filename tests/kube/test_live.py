@@ -1,4 +1,4 @@
-"""The live reads and cordons before a delete."""
+"""The live reads before a delete, and what we write to nodes: only what is ours, as the node is now."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from provisioner import constants
 from provisioner.kube import errors, live
+from provisioner.kube.protocol import DEFAULT_TIMEOUTS
 from provisioner.model.workloads import WorkloadKind
 from provisioner.workloads.live import get_workload, list_pods_of_workload, list_pods_on_node
 from tests.support.kube import FakeKube
@@ -148,3 +150,86 @@ def test_an_empty_name_never_addresses_a_collection(kube: FakeKube) -> None:
     """A PATCH or DELETE of a collection would hit everything."""
     with pytest.raises(ValueError, match="is not the name of an object"):
         live.cordon(kube, "")
+
+
+def test_a_cordon_that_is_not_ours_any_more_stays(kube: FakeKube) -> None:
+    """Ours was undone, then somebody closed the node by hand; a cache still shows ours."""
+    raw: dict[str, Any] = raw_node("n1")
+    kube.put_object(NODE, {**raw, "spec": {**raw.get("spec", {}), "unschedulable": True}})
+    assert not live.uncordon(kube, "n1")
+    assert [call.method for call in kube.calls] == ["GET"]
+
+
+def test_a_node_that_others_write_to_meanwhile_is_uncordoned_all_the_same(kube: FakeKube) -> None:
+    """A kubelet reports its status at any moment; that is no reason to leave a node closed."""
+    kube.put_object(NODE, raw_node("n1"))
+    live.cordon(kube, "n1")
+    kube.fail("PATCH", "nodes", errors.Conflict("the object has been modified", status=409), times=4)
+    assert live.uncordon(kube, "n1")
+    assert [call.method for call in kube.calls[1:]] == ["GET", "PATCH"] * 5
+
+
+def test_a_node_that_is_never_at_rest_is_left_for_the_next_round(kube: FakeKube) -> None:
+    """Five times are enough."""
+    kube.put_object(NODE, raw_node("n1"))
+    live.cordon(kube, "n1")
+    kube.fail("PATCH", "nodes", errors.Conflict("the object has been modified", status=409), times=5)
+    with pytest.raises(errors.Conflict):
+        live.uncordon(kube, "n1")
+
+
+def test_an_uncordon_is_written_to_the_node_as_it_was_read(kube: FakeKube) -> None:
+    """With the version that was read, so that the API server refuses where somebody wrote in between."""
+    kube.put_object(NODE, raw_node("n1"))
+    live.cordon(kube, "n1")
+    closed = kube.object(NODE)
+    assert closed is not None
+    assert live.uncordon(kube, "n1")
+    body = kube.calls[-1].body
+    assert body is not None
+    assert body["metadata"]["resourceVersion"] == closed["metadata"]["resourceVersion"]
+
+
+HELD = {"key": constants.HELD, "value": "true", "effect": "NoSchedule"}
+LATE = {**HELD, "key": constants.HELD_LATE}
+CHIPS = {"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("taints", "want", "changed"),
+    [
+        pytest.param([CHIPS, HELD], [CHIPS], True, id="ours goes and others stay"),
+        pytest.param([LATE, CHIPS], [CHIPS], True, id="ours on late capacity goes too"),
+        pytest.param([HELD], None, True, id="ours was the only one"),
+        pytest.param([CHIPS], [CHIPS], False, id="ours is not there"),
+        pytest.param(None, None, False, id="no taint at all"),
+    ],
+)
+def test_our_taint_is_taken_off_and_no_other(
+    kube: FakeKube, *, taints: list[dict[str, str]] | None, want: list[dict[str, str]] | None, changed: bool
+) -> None:
+    """What it is not there for is not written at all."""
+    kube.put_object(NODE, {**raw_node("n1"), "spec": {"taints": taints} if taints else {}})
+    assert live.release(kube, "n1") is changed
+    node = kube.object(NODE)
+    assert node is not None
+    assert node["spec"].get("taints") == want
+    assert [call.method for call in kube.calls] == (["GET", "PATCH"] if changed else ["GET"])
+
+
+def test_a_node_that_is_gone_needs_no_release(kube: FakeKube) -> None:
+    """It went between the decision and the call."""
+    assert not live.release(kube, "n1")
+
+
+def test_the_uid_of_a_cluster(kube: FakeKube) -> None:
+    """It is that of kube-system."""
+    kube.put_object("/api/v1/namespaces/kube-system", {"metadata": {"name": "kube-system", "uid": "c-1"}})
+    assert live.read_cluster_uid(kube, timeouts=DEFAULT_TIMEOUTS) == "c-1"
+
+
+def test_a_uid_that_is_none(kube: FakeKube) -> None:
+    """From such an answer nothing may be concluded."""
+    kube.put_object("/api/v1/namespaces/kube-system", {"metadata": {"name": "kube-system", "uid": 7}})
+    with pytest.raises(errors.Malformed, match="kube-system has no uid"):
+        live.read_cluster_uid(kube, timeouts=DEFAULT_TIMEOUTS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.kube.fields import MalformedObject
-from provisioner.kube.quantities import parse_quantity, parse_timestamp
 from provisioner.kube.watches import parse_node
 from provisioner.model.capacity import Taint
 from provisioner.model.workloads import Expression, Toleration
@@ -30,66 +28,6 @@ def _spec(**fields: Any) -> dict[str, Any]:
 
 def _chips(amount: object) -> dict[str, Any]:
     return {"resources": {"requests": {"google.com/tpu": amount}}}
-
-
-@pytest.mark.parametrize(
-    ("raw", "want"),
-    [
-        pytest.param("4", Decimal(4), id="a plain number"),
-        pytest.param("1500m", Decimal("1.5"), id="thousandths"),
-        pytest.param("2Gi", Decimal(2 * 2**30), id="a binary suffix"),
-        pytest.param("2G", Decimal(2 * 10**9), id="a decimal suffix"),
-        pytest.param("1e3", Decimal(1000), id="an exponent"),
-        pytest.param("1E3", Decimal(1000), id="an exponent in upper case"),
-        pytest.param("1E", Decimal(10**18), id="E without digits is exa"),
-        pytest.param("100n", Decimal("1e-7"), id="billionths"),
-        pytest.param(".5", Decimal("0.5"), id="no digit before the point"),
-        pytest.param("+1", Decimal(1), id="a plus sign"),
-        pytest.param(4, Decimal(4), id="a JSON integer"),
-        pytest.param(0.5, Decimal("0.5"), id="a JSON number"),
-        pytest.param("-1", None, id="below zero is refused"),
-        pytest.param("1 Gi", None, id="a blank is refused"),
-        pytest.param("1ki", None, id="a suffix that does not exist is refused"),
-        pytest.param("", None, id="nothing is refused"),
-        pytest.param("1\n", None, id="a line end is refused"),
-        pytest.param("٣", None, id="digits outside ASCII are refused"),
-        pytest.param("1e999", None, id="more than an int64 is refused"),
-        pytest.param("9" * 5000, None, id="thousands of digits are refused"),
-        pytest.param(10**5000, None, id="an integer of thousands of digits is refused"),
-        pytest.param(float("inf"), None, id="infinity is refused"),
-        pytest.param(True, None, id="a boolean is refused"),
-        pytest.param(None, None, id="null is refused"),
-    ],
-)
-def test_a_quantity_is_read_as_the_api_server_reads_it(raw: object, want: Decimal | None) -> None:
-    """Kubernetes has its own notation of numbers."""
-    assert want == parse_quantity(raw)
-
-
-@pytest.mark.parametrize(
-    ("raw", "want"),
-    [
-        pytest.param("2026-01-02T03:04:05Z", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), id="UTC"),
-        pytest.param(
-            "2026-01-02T03:04:05.123456789Z",
-            datetime(2026, 1, 2, 3, 4, 5, 123456, tzinfo=UTC),
-            id="nanoseconds are cut",
-        ),
-        pytest.param(
-            "2026-01-02T03:04:05.5+02:00",
-            datetime(2026, 1, 2, 1, 4, 5, 500000, tzinfo=UTC),
-            id="an offset becomes UTC",
-        ),
-        pytest.param("2026-13-02T03:04:05Z", None, id="no such month"),
-        pytest.param("0001-01-01T00:00:00+23:00", None, id="before the first year"),
-        pytest.param("2026-01-02", None, id="a date alone"),
-        pytest.param("2026-01-02T03:04:05", None, id="without a zone"),
-        pytest.param(5, None, id="a number"),
-    ],
-)
-def test_a_timestamp_becomes_an_aware_moment_in_utc(raw: object, want: datetime | None) -> None:
-    """RFC 3339, as Go writes it."""
-    assert want == parse_timestamp(raw)
 
 
 def test_an_unschedulable_leader_is_read_whole() -> None:

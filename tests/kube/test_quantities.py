@@ -11,13 +11,19 @@ from provisioner.kube.quantities import ceil, format_micro_time, format_time, pa
 
 
 @pytest.mark.parametrize(
-    ("text", "want"),
+    ("raw", "want"),
     [
+        (".5", "0.5"),
+        ("+1", "1"),
+        (4, "4"),
+        (0.5, "0.5"),
         ("1n", "0.000000001"),
         ("1u", "0.000001"),
         ("1500m", "1.5"),
         ("2", "2"),
         ("1e3", "1000"),
+        ("1E3", "1000"),
+        ("1E", "1000000000000000000"),
         ("3k", "3000"),
         ("3M", "3000000"),
         ("3G", "3000000000"),
@@ -34,12 +40,20 @@ from provisioner.kube.quantities import ceil, format_micro_time, format_time, pa
         ("9223372036854775807", "9223372036854775807"),
     ],
 )
-def test_every_suffix(text: str, want: str) -> None:
+def test_what_is_a_quantity(raw: object, want: str) -> None:
     """Decimal and binary ones, and exponents."""
-    assert parse_quantity(text) == Decimal(want)
+    assert parse_quantity(raw) == Decimal(want)
 
 
-@pytest.mark.parametrize("raw", ["9223372036854775808", "10E", "-1", "1 Gi", "1ki", "", "NaN", True, None, [], 2**63])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        *("9223372036854775808", "10E", "1e999", 2**63, float("inf"), "NaN"),
+        pytest.param("9" * 5000, id="thousands of digits"),
+        pytest.param(10**5000, id="an integer of thousands of digits"),
+        *("-1", "1 Gi", "1ki", "", "1\n", "٣", True, None, []),
+    ],
+)
 def test_what_is_no_quantity(raw: object) -> None:
     """Too large for the API server, negative, or of another notation."""
     assert parse_quantity(raw) is None
@@ -56,4 +70,29 @@ def test_times_are_read_as_they_are_written() -> None:
     assert format_micro_time(moment) == "2026-01-02T03:04:05.678901Z"
     assert format_time(moment) == "2026-01-02T03:04:05Z"
     assert parse_timestamp(format_micro_time(moment)) == moment
-    assert parse_timestamp("2026-01-02T05:04:05+02:00") == moment.replace(microsecond=0)
+
+
+@pytest.mark.parametrize(
+    ("raw", "want"),
+    [
+        pytest.param("2026-01-02T03:04:05Z", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), id="UTC"),
+        pytest.param(
+            "2026-01-02T03:04:05.123456789Z",
+            datetime(2026, 1, 2, 3, 4, 5, 123456, tzinfo=UTC),
+            id="nanoseconds are cut",
+        ),
+        pytest.param(
+            "2026-01-02T03:04:05.5+02:00",
+            datetime(2026, 1, 2, 1, 4, 5, 500000, tzinfo=UTC),
+            id="an offset becomes UTC",
+        ),
+        pytest.param("2026-13-02T03:04:05Z", None, id="no such month"),
+        pytest.param("0001-01-01T00:00:00+23:00", None, id="before the first year"),
+        pytest.param("2026-01-02", None, id="a date alone"),
+        pytest.param("2026-01-02T03:04:05", None, id="without a zone"),
+        pytest.param(5, None, id="a number"),
+    ],
+)
+def test_a_timestamp_becomes_an_aware_moment_in_utc(raw: object, want: datetime | None) -> None:
+    """RFC 3339, as Go writes it."""
+    assert parse_timestamp(raw) == want

@@ -97,7 +97,7 @@ class World:
     def answers(self, *calls: Call, writes: tuple[Write, ...] = ()) -> list[Answer]:
         """Carry calls and writes out; return the answers."""
         self.actor.carry_out(Plan(memory=Memory(), calls=calls, writes=writes))
-        assert self.actor.calls.wait_until_idle(timeout_seconds=10)
+        assert self.actor.wait_until_idle(timeout_seconds=10)
         taken = []
         while (answer := self.actor.take_answer()) is not None:
             taken.append(answer)
@@ -367,7 +367,7 @@ def test_everything_is_live_until_its_answer_is_taken(world: World) -> None:
     """By the keys that decisions know."""
     world.actor.carry_out(Plan(memory=Memory(), calls=(POLL,), writes=(REMOVE,)))
     assert world.actor.live() == {POLL.key, REMOVE.key}
-    assert world.actor.calls.wait_until_idle(timeout_seconds=10)
+    assert world.actor.wait_until_idle(timeout_seconds=10)
     assert world.actor.live() == {POLL.key, REMOVE.key}
     assert world.actor.take_answer() is not None
     assert world.actor.take_answer() is not None

@@ -15,7 +15,8 @@ from provisioner.nodegroups import app
 from provisioner.nodegroups.act import Actor, DryActor
 from provisioner.nodegroups.bootstrap.script import startup_script
 from provisioner.nodegroups.device_plugin import version_of
-from provisioner.settings.nodegroups import NodeGroupSettings, read_node_group_settings
+from provisioner.settings import read as read_options
+from provisioner.settings.nodegroups import NodeGroupSettings
 from tests.support.clock import FakeClock
 from tests.support.kube import FakeKube
 from tests.support.nodegroup_world import FakeCompute
@@ -151,11 +152,11 @@ def test_settings_become_what_decisions_go_by() -> None:
         "KUBERNETES_VERSION": "1.30",
         "CONCURRENCY": "3",
     }
-    process = Process(read_node_group_settings(environment))
+    process = Process(read_options(NodeGroupSettings, environment))
     loop = process.controller.loop
-    plugin = app.device_plugin_of(read_node_group_settings(environment))
+    plugin = app.device_plugin_of(read_options(NodeGroupSettings, environment))
     assert plugin is not None
-    assert loop.settings == app.planning_settings(read_node_group_settings(environment), plugin)
+    assert loop.settings == app.planning_settings(read_options(NodeGroupSettings, environment), plugin)
     assert loop.settings.projects == {"one-project", "two-project"}
     assert loop.settings.namespaces == {"a", "b"}
     seconds = (loop.settings.repair_after_seconds, loop.settings.drain_seconds, loop.settings.calls_per_second)
@@ -171,7 +172,7 @@ def test_settings_become_what_decisions_go_by() -> None:
 
 def test_a_device_plugin_that_is_not_managed_has_no_version() -> None:
     """So none is applied."""
-    settings = read_node_group_settings({"GCP_PROJECT_ID": "research-project", "DEVICE_PLUGIN_IMAGE": "none"})
+    settings = read_options(NodeGroupSettings, {"GCP_PROJECT_ID": "research-project", "DEVICE_PLUGIN_IMAGE": "none"})
     plugin = app.device_plugin_of(settings)
     assert plugin is None
     assert app.planning_settings(settings, plugin).device_plugin_version == ""

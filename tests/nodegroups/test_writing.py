@@ -306,7 +306,7 @@ def test_the_device_plugin_is_applied_under_one_name(api: FakeKube) -> None:
     write = ApplyDevicePlugin(version=version_of(MANIFEST))
     writer(api).write(write)
     writer(api).write(write)
-    assert api.calls[-1].query == {"fieldManager": constants.MANAGER}
+    assert api.calls[-1].query["fieldManager"] == constants.MANAGER
     raw = api.object(PLUGIN)
     assert raw is not None
     assert raw["metadata"]["annotations"] == {device_plugin.VERSION: write.version}

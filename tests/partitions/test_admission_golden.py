@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.admission.patch import Operation
+from provisioner.admission.review import Operation
 from provisioner.settings import SettingsError
 from provisioner.settings.webhook import read_webhook_settings
 from provisioner.webhook.app import make_hooks

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from provisioner.admission.keys import make_keys
+from provisioner.admission.files import Files
+from provisioner.admission.keeper import make_keys
 from provisioner.admission.rotation import Keys
 from provisioner.partitions.client import Unreachable, sender
 from provisioner.partitions.rest import serving
@@ -35,14 +36,14 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.ground = Ground()
-        self.files = (folder / "tls.crt", folder / "tls.key")
+        self.files = Files(certificate=folder / "tls.crt", key=folder / "tls.key")
         self.authority = folder / "ca.crt"
         self.rest: Rest | None = None
 
     def write(self, keys: Keys) -> None:
         """Replace certificate and authority."""
-        self.files[0].write_text(keys.certificate_pem)
-        self.files[1].write_text(keys.key_pem)
+        self.files.certificate.write_text(keys.certificate_pem)
+        self.files.key.write_text(keys.key_pem)
         self.authority.write_text(keys.authority_pem)
 
     def start(self, *, api: str = ANYWHERE, api_tls: str = ANYWHERE, files: bool = True) -> Rest:
@@ -140,7 +141,7 @@ def test_a_certificate_that_is_replaced_is_served_and_trusted_without_a_restart(
     _, port = ports(rest)
     place.ask(port)
     with structlog.testing.capture_logs() as lines:
-        place.files[1].write_text("half of")
+        place.files.key.write_text("half of")
         wait_for(lambda: [each for each in lines if each["event"] == "api_certificate.problem"], what="the problem")
         place.ask(port)
         assert rest.problems() == ()

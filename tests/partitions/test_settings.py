@@ -6,7 +6,8 @@ import pytest
 
 from provisioner.partitions.app import planning_settings, servers_of
 from provisioner.settings import SettingsError
-from provisioner.settings.partitions import VipuServer, read_partition_settings
+from provisioner.settings import read as read_options
+from provisioner.settings.partitions import PartitionSettings, VipuServer
 from provisioner.settings.webhook import read_webhook_settings
 
 SERVER = {"VIPU_SERVERS": "vipu.example.com"}
@@ -26,18 +27,19 @@ SERVER = {"VIPU_SERVERS": "vipu.example.com"}
 )
 def test_servers_have_the_form_of_the_operator(text: str, want: tuple[VipuServer, ...]) -> None:
     """HOST:PORT:LABEL=VALUE, of which the host alone is needed."""
-    assert read_partition_settings({"VIPU_SERVERS": text}).servers == want
+    assert read_options(PartitionSettings, {"VIPU_SERVERS": text}).servers == want
 
 
 def test_servers_are_named_by_their_address() -> None:
     """As the ledger and the pods have it."""
-    effective = read_partition_settings({"VIPU_SERVERS": "[fd00::1],a:1"})
+    effective = read_options(PartitionSettings, {"VIPU_SERVERS": "[fd00::1],a:1"})
     assert [server.address for server in servers_of(effective)] == ["[fd00::1]:8090", "a:1"]
 
 
 def test_limits_and_sizes_reach_the_decisions() -> None:
     """A setting that nothing reads would be a lie."""
-    effective = read_partition_settings(
+    effective = read_options(
+        PartitionSettings,
         {
             **SERVER,
             "NAMESPACE_IPU_LIMITS": "research=32, *=16",
@@ -46,7 +48,7 @@ def test_limits_and_sizes_reach_the_decisions() -> None:
             "RECONFIGURABLE_PARTITIONS": "false",
             "ORPHAN_REMOVAL_DELAY": "10m",
             "UNSCHEDULED_TIMEOUT": "0s",
-        }
+        },
     )
     planning = planning_settings(effective)
     assert planning.namespace_limits == {"research": 32, "*": 16}
@@ -74,7 +76,7 @@ def test_limits_and_sizes_reach_the_decisions() -> None:
 def test_a_mistake_is_told_with_its_value_and_its_form(variable: str, text: str, part: str) -> None:
     """And what the option is for."""
     with pytest.raises(SettingsError, match=part) as caught:
-        read_partition_settings({**SERVER, variable: text})
+        read_options(PartitionSettings, {**SERVER, variable: text})
     assert variable in str(caught.value)
 
 
@@ -83,7 +85,7 @@ def test_webhook_and_controller_take_the_same_largest_sizes(size: str) -> None:
     """A pod that one of them lets in is served by the other."""
     option = {"LARGEST_PARTITION": size}
     taken = []
-    for read in (lambda: read_partition_settings({**SERVER, **option}), lambda: read_webhook_settings(option)):
+    for read in (lambda: read_options(PartitionSettings, {**SERVER, **option}), lambda: read_webhook_settings(option)):
         try:
             read()
             taken.append(True)

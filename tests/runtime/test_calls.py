@@ -9,7 +9,8 @@ from typing import cast
 
 import pytest
 
-from provisioner.runtime.actor import Calls
+from provisioner.runtime.actor import CallingActor
+from provisioner.runtime.clock import wall_clock
 
 
 @pytest.fixture
@@ -17,6 +18,11 @@ def thread() -> Iterator[ThreadPoolExecutor]:
     """One thread: what is submitted later waits."""
     with ThreadPoolExecutor(max_workers=1) as executor:
         yield executor
+
+
+def actor(on_answer: Callable[[], None] = lambda: None) -> CallingActor[str]:
+    """Return one whose calls are answered by texts."""
+    return CallingActor(clock=wall_clock, lease_seconds=lambda: 0.0, on_answer=on_answer)
 
 
 class Full:
@@ -36,16 +42,16 @@ class Full:
 def test_a_key_is_live_until_its_answer_is_taken(thread: ThreadPoolExecutor) -> None:
     """Waiting, being made, answered and not yet read; whoever waits for answers is woken."""
     woken = threading.Event()
-    calls: Calls[str] = Calls(woken.set)
+    calls = actor(woken.set)
     assert calls.submit(lambda: "done", thread, key="a")
     assert calls.wait_until_idle(timeout_seconds=10)
     assert (calls.live(), woken.is_set()) == ({"a"}, True)
-    assert (calls.take(), calls.take(), calls.live()) == ("done", None, frozenset())
+    assert (calls.take_answer(), calls.take_answer(), calls.live()) == ("done", None, frozenset())
 
 
 def test_a_call_that_crashes_is_not_live_and_ends_no_other(thread: ThreadPoolExecutor) -> None:
     """Nobody will tell of it; the next one is made."""
-    calls: Calls[str] = Calls(lambda: None)
+    calls = actor()
 
     def crash() -> str:
         raise ValueError("a mistake")
@@ -53,7 +59,7 @@ def test_a_call_that_crashes_is_not_live_and_ends_no_other(thread: ThreadPoolExe
     calls.submit(crash, thread, key="a")
     calls.submit(lambda: "done", thread, key="b")
     assert calls.wait_until_idle(timeout_seconds=10)
-    assert (calls.live(), calls.take(), calls.take()) == ({"b"}, "done", None)
+    assert (calls.live(), calls.take_answer(), calls.take_answer()) == ({"b"}, "done", None)
 
 
 def test_a_listener_that_crashes_loses_no_answer(thread: ThreadPoolExecutor) -> None:
@@ -62,30 +68,30 @@ def test_a_listener_that_crashes_loses_no_answer(thread: ThreadPoolExecutor) -> 
     def crash() -> None:
         raise ValueError("a mistake")
 
-    calls: Calls[str] = Calls(crash)
+    calls = actor(crash)
     calls.submit(lambda: "done", thread, key="a")
     assert calls.wait_until_idle(timeout_seconds=10)
-    assert (calls.live(), calls.take()) == ({"a"}, "done")
+    assert (calls.live(), calls.take_answer()) == ({"a"}, "done")
 
 
 @pytest.mark.parametrize("queues", [False, True], ids=["it is not queued", "it is queued all the same"])
 def test_a_call_that_cannot_be_submitted_is_answered_and_never_made(*, queues: bool) -> None:
     """Also where a pool of threads comes to it later."""
-    calls: Calls[str] = Calls(lambda: None)
+    calls = actor()
     full = Full(queues=queues)
     assert not calls.submit(lambda: "made", cast(Executor, full), key="a", not_sent=lambda why: why)
     for late in full.queued:
         late()
     assert calls.wait_until_idle(timeout_seconds=0)
     assert calls.live() == {"a"}
-    assert calls.take() == "Not sent: the process could not start a thread for it."
-    assert (calls.take(), calls.live()) == (None, frozenset())
+    assert calls.take_answer() == "Not sent: the process could not start a thread for it."
+    assert (calls.take_answer(), calls.live()) == (None, frozenset())
 
 
 def test_what_has_not_begun_when_calls_are_closed_is_dropped(thread: ThreadPoolExecutor) -> None:
     """The call under way is waited for, and answered."""
     entered, release = threading.Event(), threading.Event()
-    calls: Calls[str] = Calls(lambda: None)
+    calls = actor()
 
     def wait() -> str:
         entered.set()
@@ -100,4 +106,4 @@ def test_what_has_not_begun_when_calls_are_closed_is_dropped(thread: ThreadPoolE
     assert calls.under_way == 2
     release.set()
     assert calls.wait_until_idle(timeout_seconds=10)
-    assert (calls.take(), calls.take(), calls.live()) == ("first", None, frozenset())
+    assert (calls.take_answer(), calls.take_answer(), calls.live()) == ("first", None, frozenset())

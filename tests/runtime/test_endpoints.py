@@ -150,7 +150,7 @@ def test_what_the_event_loop_does_itself(*, quick: bool, body: bytes, in_loop: b
 
     def begin(got: bytes, _since: float) -> Content | Later:
         assert got == body
-        return (note(), Later(answer=note))[1] if later else note()
+        return (note(), note)[1] if later else note()
 
     async def play() -> None:
         async with serving(Endpoint(path="/", begin=begin, quick=quick)) as respond:
@@ -194,7 +194,7 @@ def test_nobody_waits_for_what_is_slower(monkeypatch: pytest.MonkeyPatch):
 
     paths = [
         Endpoint(path="/slow", begin=slow),
-        Endpoint(path="/later", begin=lambda body, since: Later(answer=lambda: slow(body, since)), quick=True),
+        Endpoint(path="/later", begin=lambda body, since: lambda: slow(body, since), quick=True),
         Endpoint(path="/quick", begin=lambda _body, _since: DONE, quick=True),
     ]
 
@@ -227,7 +227,7 @@ def test_large_bodies_are_answered_one_at_a_time():
 
     paths = [
         Endpoint(path="/large", begin=lambda _body, _since: slow()),
-        Endpoint(path="/later", begin=lambda _body, _since: Later(answer=slow), quick=True),
+        Endpoint(path="/later", begin=lambda _body, _since: slow, quick=True),
         Endpoint(path="/small", begin=lambda _body, _since: DONE),
     ]
 

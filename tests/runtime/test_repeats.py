@@ -1,43 +1,35 @@
-"""Repeats of a failure: the first is told, then one a minute with the number of those between."""
+"""Repeats of a failure: the first is told, then one a minute with their number; or one until its words change."""
 
 from __future__ import annotations
 
 import pytest
 
 from provisioner.runtime import repeats
-from provisioner.runtime.repeats import Repeats, place_of
-
-
-class Clock:
-    """Stands still."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from provisioner.runtime.repeats import Lasting, Repeats, place_of
+from tests.support.clock import FakeClock
 
 
 def test_a_flood_is_told_once_a_minute_with_its_count():
-    clock = Clock()
+    clock = FakeClock()
     counted = Repeats(monotonic=clock)
     assert counted.left_out("a") == 0
     for _ in range(500):
         assert counted.left_out("a") is None
     # Another kind is news.
     assert counted.left_out("b") == 0
-    clock.now = 59.9
+    clock.advance(59.9)
     assert counted.left_out("a") is None
-    clock.now = 60.0
+    clock.advance(0.1)
     assert counted.left_out("a") == 501
     assert counted.left_out("a") is None
-    clock.now = 200.0
+    clock.advance(140)
     assert counted.left_out("a") == 1
     assert counted.left_out("b") == 0
 
 
 def test_memory_is_bounded_and_nothing_is_hushed_for_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(repeats, "_MOST", 3)
-    counted = Repeats(monotonic=Clock())
+    counted = Repeats(monotonic=FakeClock())
     for number in range(100):
         assert counted.left_out(number) == 0
     assert len(counted._told) == 3
@@ -62,3 +54,25 @@ def test_a_failure_is_told_apart_by_its_type_and_its_line():
         int("x")
     assert place_of(elsewhere.value) != place_of(caught(ValueError))
     assert place_of(ValueError("never raised")) == (ValueError, None)
+
+
+def test_a_failure_is_told_once_until_its_words_change_or_it_ends() -> None:
+    """And whoever succeeds learns whether it failed before."""
+    lasting, told = Lasting(), []
+    for words in ("away", "away", "refused", "refused"):
+        lasting.fails("read", words, lambda words=words: told.append(words))
+    assert told == ["away", "refused"]
+    assert lasting.ended("read")
+    assert not lasting.ended("read")
+    lasting.fails("read", "refused", lambda: told.append("again"))
+    assert told == ["away", "refused", "again"]
+
+
+def test_so_many_are_remembered() -> None:
+    """Of more, the one that failed longest ago is told again."""
+    lasting, told = Lasting(), []
+    for number in range(repeats._MOST_LASTING + 1):
+        lasting.fails(str(number), "away", lambda: None)
+    lasting.fails("0", "away", lambda: told.append("first"))
+    lasting.fails(str(repeats._MOST_LASTING), "away", lambda: told.append("last"))
+    assert told == ["first"]

@@ -6,6 +6,7 @@ import http.client
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -162,42 +163,49 @@ def test_all_disabled(serve: Serve) -> None:
     assert serve("0", "0").ports == ()
 
 
-def test_stopped_loop_is_not_healthy(serve: Serve) -> None:
-    """A loop that stopped fails the liveness probe, and only that."""
-    [port] = serve(alive=lambda: False).ports
-    assert ask(port, "/healthz") == (503, "the loop has stopped making rounds\n")
-    assert ask(port, "/readyz")[0] == 200
+def _fail() -> bytes:
+    raise ZeroDivisionError
 
 
-def test_problems_are_listed(serve: Serve) -> None:
-    """A process that is not ready says why, line by line."""
-    [port] = serve(problems=lambda: ["watch of pods: not synced", "cluster: not proven"]).ports
-    assert ask(port, "/readyz") == (503, "watch of pods: not synced\ncluster: not proven\n")
-    assert ask(port, "/healthz")[0] == 200
+_NOT_READY = ["watch of pods: not synced", "cluster: not proven"]
 
 
-def test_failing_callback_is_a_500(serve: Serve) -> None:
-    """A callback that fails is an answer, and the server lives on."""
-
-    def fail() -> bytes:
-        raise ZeroDivisionError
-
-    [port] = serve(exposition=fail).ports
-    assert ask(port, "/metrics") == (500, "internal error; see the log\n")
-    assert ask(port, "/healthz")[0] == 200
-
-
-def test_head_has_no_body(serve: Serve) -> None:
-    """HEAD answers as GET does, without the body."""
-    [port] = serve().ports
-    assert ask(port, "/metrics", "HEAD") == (200, "")
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
-def test_other_methods_are_refused(serve: Serve, method: str) -> None:
-    """Nothing but GET and HEAD is served."""
-    [port] = serve().ports
-    assert ask(port, "/metrics", method) == (405, "only GET and HEAD are served here\n")
+@pytest.mark.parametrize(
+    ("parts", "method", "path", "want"),
+    [
+        pytest.param(
+            {"alive": lambda: False},
+            "GET",
+            "/healthz",
+            (503, "the loop has stopped making rounds\n"),
+            id="a loop that has stopped is not healthy, and may be ready",
+        ),
+        pytest.param(
+            {"problems": lambda: _NOT_READY},
+            "GET",
+            "/readyz",
+            (503, "watch of pods: not synced\ncluster: not proven\n"),
+            id="a process that is not ready says why, line by line, and is healthy",
+        ),
+        pytest.param(
+            {"exposition": _fail}, "GET", "/metrics", (500, "internal error; see the log\n"), id="what fails is a 500"
+        ),
+        pytest.param({}, "HEAD", "/metrics", (200, ""), id="HEAD answers as GET does, without the body"),
+        *(
+            pytest.param(
+                {}, method, "/metrics", (405, "only GET and HEAD are served here\n"), id=f"{method} is refused"
+            )
+            for method in ("POST", "PUT", "DELETE", "OPTIONS")
+        ),
+    ],
+)
+def test_a_request_is_answered(
+    serve: Serve, parts: dict[str, Any], method: str, path: str, want: tuple[int, str]
+) -> None:
+    """And the server lives on."""
+    [port] = serve(**parts).ports
+    assert ask(port, path, method) == want
+    assert ask(port, "/readyz" if path == "/healthz" else "/healthz")[0] == 200
 
 
 def test_connection_is_kept(serve: Serve) -> None:

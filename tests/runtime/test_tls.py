@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from benchmarks.admitting import write_kubeconfig
 from benchmarks.webhook_server import HOST, webhook_server
-from provisioner.admission.keys import load, make_keys
+from provisioner.admission.keeper import load, make_keys
 from provisioner.admission.rotation import Keys
 from provisioner.runtime.http import Address, HttpServer, Limits
 from tests.support.waiting import wait_for

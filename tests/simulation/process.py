@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from provisioner import constants, kube
 from provisioner.kube import errors
-from provisioner.kube.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, JsonObject, Page, Stream, Timeouts
-from provisioner.model.capacity import PoolName
-from provisioner.model.cluster import ClusterName
+from provisioner.kube.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, Api, JsonObject, Page, Request, Stream, Timeouts
+from provisioner.model.capacity import ClusterName, PoolName
 from provisioner.model.workloads import ObjectRef
 from provisioner.runtime.clock import FollowedClock
+from provisioner.runtime.rounds import Wake
 from provisioner.settings import Settings
 from provisioner.slices.act import Actor, RejectedChanges
 from provisioner.slices.gate import Gate
@@ -162,7 +162,7 @@ class Process:
             store=HintsStore(api, settings.own_namespace),
             is_leader=(lambda: elector.is_leader) if elector is not None else lambda: True,
             clock=clock,
-            wake=threading.Event(),
+            wake=Wake(),
             stopping=threading.Event(),
             monotonic=self._monotonic,
         )
@@ -281,14 +281,14 @@ class Process:
             return
         self.note("is asked to end")
         self._stopping = True
-        self.actor.calls.close()
+        self.actor.close()
         deadline = self.stage.agenda.now + _DRAIN_SECONDS
 
         def look() -> None:
             if self._in_round:
                 self.stage.agenda.after(0.2, lambda: self.enter(look))
                 return
-            drained = self.actor.calls.under_way == 0
+            drained = self.actor.under_way == 0
             if not drained and self.stage.agenda.now < deadline:
                 self.stage.agenda.after(0.2, lambda: self.enter(look))
                 return
@@ -358,18 +358,36 @@ class _Recorder:
         self._process.simulation.checker.saw_event(self._process, ref, reason, message)
 
 
-class KubeView:
-    """The API server as one process reaches it. Implements the `Api` protocol but for watches, which feeds replace."""
+class KubeView(Api):
+    """The API server as one process reaches it, but for watches, which feeds replace."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._store = process.stage.store
 
-    def get(
-        self, path: str, query: Mapping[str, str] | None = None, *, timeouts: Timeouts = DEFAULT_TIMEOUTS
-    ) -> JsonObject:
-        """Return one object."""
-        return self._exchange("GET", path, lambda: self._store.get(path))
+    def exchange(self, request: Request) -> JsonObject:
+        """Do what a request asks for; the provisioner deletes no object here."""
+        body, path = request.body or {}, request.path
+        if request.method == "POST":
+            path = f"{path}/{body['metadata']['name']}"
+        return self._travel(request.method, path, lambda: self._done(request.method, path, body))
+
+    def _done(self, method: str, path: str, body: JsonObject) -> JsonObject:
+        if method == "POST":
+            if self._store.find(path) is not None:
+                raise errors.Conflict(f"{path} already exists", status=409, reason="AlreadyExists")
+            return self._store.put(path, body)
+        if method == "GET":
+            return self._store.get(path)
+        version = body["metadata"].get("resourceVersion")
+        if version is not None and version != self._store.get(path)["metadata"]["resourceVersion"]:
+            raise errors.Conflict(f"{path} was modified", status=409, reason="Conflict")
+        if method == "PUT":
+            self._store.get(path)
+            return self._store.put(path, body)
+        assert method == "PATCH", f"nothing here deletes {path}"
+        self._process.simulation.checker.before_patch(self._process, path, body)
+        return self._store.put(path, merged(self._store.get(path), body))
 
     def list_page(
         self,
@@ -395,54 +413,13 @@ class KubeView:
                 return page
             return replace(page, items=[{"metadata": raw["metadata"]} for raw in page.items])
 
-        return self._exchange("GET", path, read)
-
-    def post(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
-        """Create an object."""
-        where = f"{path}/{body['metadata']['name']}"
-
-        def create() -> JsonObject:
-            if self._store.find(where) is not None:
-                raise errors.Conflict(f"{where} already exists", status=409, reason="AlreadyExists")
-            return self._store.put(where, body)
-
-        return self._exchange("POST", where, create)
-
-    def put(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
-        """Replace an object, unless the body's resourceVersion is not its own."""
-
-        def replace() -> JsonObject:
-            version = body["metadata"].get("resourceVersion")
-            if version is not None and version != self._store.get(path)["metadata"]["resourceVersion"]:
-                raise errors.Conflict(f"{path} was modified", status=409, reason="Conflict")
-            self._store.get(path)
-            return self._store.put(path, body)
-
-        return self._exchange("PUT", path, replace)
-
-    def patch(
-        self, path: str, body: JsonObject, *, strategic: bool = False, timeouts: Timeouts = DEFAULT_TIMEOUTS
-    ) -> JsonObject:
-        """Merge into an object."""
-
-        def merge() -> JsonObject:
-            version = body["metadata"].get("resourceVersion")
-            if version is not None and version != self._store.get(path)["metadata"]["resourceVersion"]:
-                raise errors.Conflict(f"{path} was modified", status=409, reason="Conflict")
-            self._process.simulation.checker.before_patch(self._process, path, body)
-            return self._store.put(path, merged(self._store.get(path), body))
-
-        return self._exchange("PATCH", path, merge)
-
-    def delete(self, path: str, *, uid: str = "", timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
-        """Refuse: the provisioner deletes no object."""
-        raise AssertionError(f"nothing here deletes {path}")
+        return self._travel("GET", path, read)
 
     def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> Stream:
         """Refuse: list-watches have no threads here, they are fed."""
         raise AssertionError(f"nobody here watches {path}")
 
-    def _exchange(self, method: str, path: str, effect: Callable[[], T]) -> T:
+    def _travel(self, method: str, path: str, effect: Callable[[], T]) -> T:
         process = self._process
         fault = process.calls.kube_fault(process, method, path)
         delicate = "/pods" in path or "/nodes" in path

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 import provisioner
 from provisioner.cli import main, run
-from provisioner.cli.run import parse_flags
+from provisioner.settings import readable
+from tests.support.kubeconfig import write_kubeconfig
 from tests.support.settings import settings
 
 #: Some of these tests start Python.
@@ -23,6 +27,11 @@ COMPLETE = {
     "GCP_CLUSTER": "cluster-1",
     "GKE_ENDPOINT": "http://127.0.0.1:9",
 }
+
+
+def flags(*arguments: str) -> dict[str, Any]:
+    """Parse a command line and do nothing."""
+    return run.command.make_context("run", [*arguments]).params
 
 
 @pytest.mark.parametrize(
@@ -39,7 +48,7 @@ COMPLETE = {
 )
 def test_leader_elect(arguments: list[str], *, want: bool) -> None:
     """A truth value is read as Go's flag package reads it."""
-    assert parse_flags(arguments).leader_elect is want
+    assert flags(*arguments)["leader_elect"] is want
 
 
 @pytest.mark.parametrize(
@@ -53,43 +62,54 @@ def test_leader_elect(arguments: list[str], *, want: bool) -> None:
 )
 def test_addresses(arguments: list[str]) -> None:
     """Addresses are taken in all of Go's forms."""
-    flags = parse_flags(arguments)
-    assert (flags.metrics_address, flags.probe_address) == (":9090", ":9091")
+    found = flags(*arguments)
+    assert (found["metrics_bind_address"], found["health_probe_bind_address"]) == (":9090", ":9091")
 
 
 def test_the_defaults_are_those_of_the_go_provisioner() -> None:
     """Without flags, metrics are on 8080, probes on 8081, and there is no election."""
-    flags = parse_flags([])
-    assert (flags.metrics_address, flags.probe_address, flags.leader_elect) == (":8080", ":8081", False)
+    found = flags()
+    assert (found["metrics_bind_address"], found["health_probe_bind_address"]) == (":8080", ":8081")
+    assert found["leader_elect"] is False
 
 
 @pytest.mark.parametrize(
-    ("arguments", "want"),
+    ("argument", "want"),
     [
-        pytest.param(["-zap-devel"], "debug", id="development"),
-        pytest.param(["--zap-log-level=info"], "info", id="a level"),
-        pytest.param(["--zap-log-level=error"], "error", id="error"),
-        pytest.param(["--zap-log-level=5"], "debug", id="a number"),
-        pytest.param(["--zap-devel=false"], None, id="no development"),
+        pytest.param("--zap-log-level=info", "info", id="a level"),
+        pytest.param("--zap-log-level=error", "error", id="error"),
+        pytest.param("--zap-log-level=5", "debug", id="a number"),
     ],
 )
-def test_levels_of_the_go_logger(arguments: list[str], want: str | None) -> None:
+def test_levels_of_the_go_logger(argument: str, want: str) -> None:
     """The Go logger's levels are translated."""
-    assert parse_flags(arguments).log_level == want
+    assert flags(argument)["zap_log_level"] == want
 
 
-def test_flags_of_the_go_logger_without_counterpart_are_told() -> None:
-    """Flags without effect are taken, and named."""
-    flags = parse_flags(["--zap-encoder=json", "--zap-time-encoding=rfc3339", "-zap-stacktrace-level=panic"])
-    assert flags.json_logs
-    assert len(flags.remarks) == 2
+def test_flags_of_the_go_logger_count_and_those_without_counterpart_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The controller starts with them, and the log names each that has no effect."""
+    found: list[Any] = []
+    monkeypatch.setattr(run.app, "run", lambda effective, *_: found.append(effective.log_level) or 0)
+    monkeypatch.setattr(run.logs, "configure", lambda *given, **more: found.append((*given, *more.values())))
+    monkeypatch.setattr(run, "log_checks", lambda _: None)
+    for name, value in COMPLETE.items():
+        monkeypatch.setenv(name, value)
+    kubeconfig = write_kubeconfig(tmp_path / "config", "https://127.0.0.1:9")
+    given = ("-zap-devel", "--zap-encoder=json", "--zap-time-encoding=rfc3339", "-zap-stacktrace-level", "panic")
+    with capture_logs() as logged:
+        assert main(["run", f"--kubeconfig={kubeconfig}", *given]) == 0
+    assert found == [("debug", True), "debug"]
+    told = [each["remark"] for each in logged if each["event"] == "flag.ignored"]
+    assert sorted(told) == ["--zap-stacktrace-level has no effect here", "--zap-time-encoding has no effect here"]
 
 
 def test_a_wrong_truth_value_is_told_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
     """The flag, the value, and what is wrong; no name of a function."""
     with pytest.raises(SystemExit):
-        parse_flags(["--leader-elect=maybe"])
-    assert capsys.readouterr().err.endswith("argument --leader-elect: 'maybe' is neither true nor false\n")
+        main(["run", "--leader-elect=maybe"])
+    assert capsys.readouterr().err.endswith("Invalid value for '--leader-elect': 'maybe' is neither true nor false\n")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +125,7 @@ def test_a_wrong_truth_value_is_told_in_plain_words(capsys: pytest.CaptureFixtur
 def test_wrong_flags_are_a_usage_error(arguments: list[str]) -> None:
     """What is not understood ends the process with code 2."""
     with pytest.raises(SystemExit) as error:
-        parse_flags(arguments)
+        main(["run", *arguments])
     assert error.value.code == 2
 
 
@@ -143,7 +163,7 @@ def test_under_the_name_of_the_go_program_it_is_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Manifests of the Go provisioner start /manager with flags alone; any other name takes a command first."""
-    for program, usage in (("/manager", "usage: tpu-provisioner run "), ("/bin/tpu-provisioner", "COMMAND")):
+    for program, usage in (("/manager", "Usage: tpu-provisioner run "), ("/bin/tpu-provisioner", "COMMAND")):
         monkeypatch.setattr(sys, "argv", [program, "-no-such-flag"])
         with pytest.raises(SystemExit) as error:
             main()
@@ -166,15 +186,7 @@ def test_a_kubeconfig_that_is_not_there_is_refused() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """A command that does not exist ends with code 2 and the list of commands."""
-    with pytest.raises(SystemExit) as error:
-        main(["fly"])
-    assert error.value.code == 2
-    assert "run" in capsys.readouterr().err
-
-
 def test_durations_are_logged_with_their_unit() -> None:
     """The names of the variables do not say it."""
-    logged = run._readable(settings(deletion_delay_seconds=90.0))
+    logged = readable(settings(deletion_delay_seconds=90.0))
     assert (logged["NODEPOOL_DELETION_DELAY"], logged["NODE_MIN_LIFESPAN"]) == ("90s", "10s")

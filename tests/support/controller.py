@@ -16,6 +16,7 @@ from provisioner.kube.quantities import format_time
 from provisioner.model.capacity import CapacityKind, NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import ObjectRef, WorkloadKind
 from provisioner.runtime.clock import FollowedClock
+from provisioner.runtime.rounds import Wake
 from provisioner.slices.act import Actor, RejectedChanges
 from provisioner.slices.app import Chosen
 from provisioner.slices.gate import Gate
@@ -122,7 +123,7 @@ class World:
         self.metrics = Metrics(version="test")
         self.leading = True
         self.lease_seconds = float("inf")
-        self.wake, self.stopping = threading.Event(), threading.Event()
+        self.wake, self.stopping = Wake(), threading.Event()
         self.jobsets = FakeWatch(lambda: self._read(collection_path("jobsets", root=JOBSET.root), parse_jobset))
         self.pods = FakeWatch(lambda: self._read(collection_path("pods"), parse_pod, constants.JOBSET_NAME))
         self.nodes = FakeWatch(
@@ -203,7 +204,7 @@ class World:
 
     def settle(self) -> None:
         """Wait until no call is under way."""
-        assert self.actor.calls.wait_until_idle(timeout_seconds=_SETTLE_SECONDS)
+        assert self.actor.wait_until_idle(timeout_seconds=_SETTLE_SECONDS)
 
     # --- What there is ---
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from provisioner.runtime.endpoints import Endpoint, Later
+from provisioner.runtime.endpoints import Endpoint
 from provisioner.runtime.pages import Content
 
 
 def answer_of(endpoint: Endpoint, body: bytes) -> Content:
     """Return the whole answer to a body."""
     content = endpoint.begin(body, time.perf_counter())
-    return content.answer() if isinstance(content, Later) else content
+    return content() if callable(content) else content

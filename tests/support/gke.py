@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from provisioner.model.capacity import (
+    ClusterName,
     Failure,
     FailureKind,
     NodePool,
@@ -22,7 +23,6 @@ from provisioner.model.capacity import (
     WorkloadPolicy,
     Zone,
 )
-from provisioner.model.cluster import ClusterName
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Cluster, Gke
 

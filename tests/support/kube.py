@@ -18,7 +18,17 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from provisioner.kube import errors
-from provisioner.kube.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, JsonObject, Page, Timeouts
+from provisioner.kube.protocol import (
+    APPLY_PATCH,
+    DEFAULT_TIMEOUTS,
+    PAGE_SIZE,
+    STRATEGIC_PATCH,
+    Api,
+    JsonObject,
+    Page,
+    Request,
+    Timeouts,
+)
 from provisioner.slices.preflight.in_kubernetes import ACCESS_REVIEWS
 from tests.support.selectors import belongs, merged, selected
 
@@ -50,7 +60,7 @@ class _Event:
     after: JsonObject | None
 
 
-class FakeKube:
+class FakeKube(Api):
     """See the module's docstring. `calls` holds every call, in order."""
 
     def __init__(self) -> None:
@@ -137,12 +147,38 @@ class FakeKube:
 
     # --- the Api protocol
 
-    def get(
-        self, path: str, query: Mapping[str, str] | None = None, *, timeouts: Timeouts = DEFAULT_TIMEOUTS
-    ) -> JsonObject:
-        """Return one object."""
-        with self._call("GET", path, query):
-            return copy.deepcopy(self._existing(path))
+    def exchange(self, request: Request) -> JsonObject:
+        """Do what a request asks for; an apply keeps the fields that were applied before and are not any more."""
+        method = "APPLY" if request.content_type == APPLY_PATCH else request.method
+        with self._call(method, request.path, request.query, body=None if method == "DELETE" else request.body):
+            return copy.deepcopy(self._done(method, request, request.body or {}))
+
+    def _done(self, method: str, request: Request, body: JsonObject) -> JsonObject:
+        path = request.path.removesuffix("/status") if method == "PATCH" else request.path
+        if path == ACCESS_REVIEWS:
+            asked = body["spec"]["resourceAttributes"]
+            return {**body, "status": {"allowed": (asked["verb"], asked["resource"]) not in self.denied}}
+        if method == "POST":
+            path = f"{path}/{body['metadata']['name']}"
+            if path in self._objects:
+                raise errors.Conflict(f"{path} already exists", status=409, reason="AlreadyExists")
+            return self._store(path, body)
+        if method == "APPLY" and path not in self._objects:
+            return {"metadata": self._store(path, body)["metadata"]}
+        current = self._existing(path)
+        if method == "GET":
+            return current
+        if method == "DELETE":
+            if body and body["preconditions"]["uid"] != current["metadata"]["uid"]:
+                raise errors.Conflict(f"{path} has another uid", status=409, reason="Conflict")
+            return self._drop(path)
+        version = body.get("metadata", {}).get("resourceVersion")
+        if method != "APPLY" and version not in (None, current["metadata"]["resourceVersion"]):
+            raise errors.Conflict(f"{path} was modified", status=409, reason="Conflict")
+        if method == "PUT":
+            return self._store(path, body)
+        after = merged(current, body, strategic=request.content_type == STRATEGIC_PATCH)
+        return {"metadata": self._store(path, after)["metadata"]}
 
     def list_page(
         self,
@@ -173,59 +209,6 @@ class FakeKube:
                 resource_version=str(version),
                 continue_token=f"{version}:{start + limit}" if more else "",
             )
-
-    def post(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
-        """Create an object."""
-        with self._call("POST", path, body=body):
-            if path == ACCESS_REVIEWS:
-                asked = body["spec"]["resourceAttributes"]
-                return {**body, "status": {"allowed": (asked["verb"], asked["resource"]) not in self.denied}}
-            where = f"{path}/{body['metadata']['name']}"
-            if where in self._objects:
-                raise errors.Conflict(f"{where} already exists", status=409, reason="AlreadyExists")
-            return copy.deepcopy(self._store(where, body))
-
-    def put(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
-        """Replace an object, unless the body's resourceVersion is not its own."""
-        with self._call("PUT", path, body=body):
-            current = self._existing(path)
-            version = body.get("metadata", {}).get("resourceVersion")
-            if version is not None and version != current["metadata"]["resourceVersion"]:
-                raise errors.Conflict(f"{path} was modified", status=409, reason="Conflict")
-            return copy.deepcopy(self._store(path, body))
-
-    def patch(
-        self,
-        path: str,
-        body: JsonObject,
-        *,
-        strategic: bool = False,
-        timeouts: Timeouts = DEFAULT_TIMEOUTS,
-    ) -> JsonObject:
-        """Merge into an object; return its metadata."""
-        with self._call("PATCH", path, body=body):
-            path = path.removesuffix("/status")
-            current = self._existing(path)
-            version = body.get("metadata", {}).get("resourceVersion")
-            if version is not None and version != current["metadata"]["resourceVersion"]:
-                raise errors.Conflict(f"{path} was modified", status=409, reason="Conflict")
-            after = merged(current, body, strategic=strategic)
-            return {"metadata": copy.deepcopy(self._store(path, after)["metadata"])}
-
-    def apply(self, path: str, body: JsonObject, *, manager: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
-        """Create an object or merge into it; fields that were applied before and are not any more stay."""
-        with self._call("APPLY", path, {"fieldManager": manager}, body=body):
-            current = self._objects.get(path)
-            after = body if current is None else merged(current, body, strategic=False)
-            return {"metadata": copy.deepcopy(self._store(path, after)["metadata"])}
-
-    def delete(self, path: str, *, uid: str = "", timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
-        """Delete an object."""
-        with self._call("DELETE", path):
-            current = self._existing(path)
-            if uid and current["metadata"]["uid"] != uid:
-                raise errors.Conflict(f"{path} has another uid", status=409, reason="Conflict")
-            return self._drop(path)
 
     def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> FakeStream:
         """Open a watch."""

@@ -48,6 +48,7 @@ from provisioner.nodegroups.report import Reporter
 from provisioner.nodegroups.writing import Writer
 from provisioner.runtime.authority import Authority
 from provisioner.runtime.clock import FollowedClock
+from provisioner.runtime.rounds import Wake
 from rehearsal.simulators.compute.model import World as ComputeWorld
 from rehearsal.simulators.compute.settings import ComputeSettings
 from tests.support.clock import FakeClock
@@ -183,7 +184,7 @@ class World:
         )
         self.recorder, self.metrics = FakeRecorder(), Metrics(version="test")
         self.leading, self.lease_seconds = True, float("inf")
-        self.wake, self.stopping = threading.Event(), threading.Event()
+        self.wake, self.stopping = Wake(), threading.Event()
         self.thread = ThreadPoolExecutor(max_workers=1)
         self.watches = self._watches()
         self._put_cluster()
@@ -229,7 +230,7 @@ class World:
         """Let time pass, do one round, and wait until all that it submitted is answered."""
         self.compute.pass_seconds(after_seconds)
         pause = self.loop.round()
-        assert self.actor.calls.wait_until_idle(timeout_seconds=_SETTLE_SECONDS)
+        assert self.actor.wait_until_idle(timeout_seconds=_SETTLE_SECONDS)
         return pause
 
     def run(self, until: Callable[[], bool], *, seconds: float = 600.0, crash_every: int = 0) -> None:

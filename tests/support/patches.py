@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable
 from typing import Any
 
-from provisioner.admission.patch import Operation
+from provisioner.admission.review import Operation
 
 
 def apply_patch(raw: Any, patch: Iterable[Operation]) -> Any:

@@ -14,17 +14,10 @@ from tests.support.endpoints import answer_of
 VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 
 
-class _Unwatched:
-    """Counts nothing."""
-
-    def reviewed(self, hook: str, outcome: str, seconds: float) -> None:
-        pass
-
-
 def answer_to(hooks: Iterable[Hook], path: str, review: dict[str, Any]) -> dict[str, Any]:
     """Post a review to the webhook at a path; return the answer with the patch decoded."""
     [hook] = [each for each in hooks if each.path == path]
-    content = answer_of(endpoint_of(hook, _Unwatched()), json.dumps(review).encode())
+    content = answer_of(endpoint_of(hook, lambda *_: None), json.dumps(review).encode())
     assert content.status == 200
     answer: dict[str, Any] = json.loads(content.body)
     if "patch" in answer["response"]:

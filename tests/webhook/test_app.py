@@ -19,11 +19,12 @@ from urllib.error import HTTPError
 import pytest
 import structlog
 
-from provisioner.admission.keys import make_keys
+from provisioner.admission.files import Files
+from provisioner.admission.keeper import make_keys
 from provisioner.kube.api import connect
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.webhook import app
-from provisioner.webhook.app import Addresses, Files, WebhookServer, build
+from provisioner.webhook.app import Addresses, WebhookServer, build
 from tests.support.kube import FakeKube
 from tests.support.kubeconfig import write_kubeconfig
 from tests.support.waiting import wait_for

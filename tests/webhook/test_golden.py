@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.admission.patch import Operation
+from provisioner.admission.review import Operation
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.webhook.app import make_hooks
 from tests.support import reviews

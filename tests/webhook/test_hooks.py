@@ -35,16 +35,6 @@ TOO_MUCH = (
 )
 
 
-class Observed:
-    """Remembers what became of reviews."""
-
-    def __init__(self) -> None:
-        self.outcomes: list[tuple[str, str]] = []
-
-    def reviewed(self, hook: str, outcome: str, seconds: float) -> None:
-        self.outcomes.append((hook, outcome))
-
-
 def answered(
     path: str,
     raw: Json,
@@ -56,13 +46,13 @@ def answered(
     """Post a review of an object that is created, or of a scale that changes; return the response."""
     settings = read_webhook_settings(variables)
     (hook,) = [each for each in make_hooks(settings, kube or FakeKube(), variables, tell) if each.path == path]
-    seen = Observed()
+    seen: list[tuple[str, str]] = []
     request = {"uid": "7", "kind": {"kind": raw["kind"]}, "operation": "CREATE", "namespace": "ml", "object": raw}
     if raw["kind"] == "Scale":
         request |= {"operation": "UPDATE", "subResource": "scale", "name": raw["metadata"]["name"]}
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-    content = answer_of(endpoint_of(hook, seen), json.dumps(review).encode())
-    assert seen.outcomes == [(hook.name, outcome)]
+    content = answer_of(endpoint_of(hook, lambda *told: seen.append(told[:2])), json.dumps(review).encode())
+    assert seen == [(hook.name, outcome)]
     found: dict[str, Any] = json.loads(content.body)
     assert (found["apiVersion"], found["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
     return found["response"]

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.kube.fields import MalformedObject, mapping
+from provisioner.model import bounds
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.offline.expand import templates_of
-from provisioner.workloads import KINDS, PLAIN_JOB
+from provisioner.workloads import KINDS, PLAIN_JOB, Kind
+from provisioner.workloads.jobset import parse_jobset
+from provisioner.workloads.pods import claim_of
+from tests.support.objects import job_reference, raw_job, raw_jobset
+from tests.workloads.test_leaderworkerset import recorded
+
+#: Of each type something that JSON can have, and what Kubernetes would not.
+STRANGE: tuple[Any, ...] = (None, True, -1, 0, 10**30, 1.5, "", "x" * 1000, "-", "\ud800", [], [None], {}, {"": {}})
 
 
 def test_every_kind_is_read() -> None:
@@ -24,3 +41,65 @@ def test_every_kind_can_be_planned() -> None:
     """It is known where its templates are."""
     paths = {templates_of(kind, {"spec": {"replicatedJobs": [{}]}})[0].path for kind in WorkloadKind}
     assert len(paths) == len(WorkloadKind)
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from _places(inner, (*path, key))
+
+
+def _said(kind: Kind, raw: Any) -> str:
+    try:
+        found = kind.parse(raw)
+    except MalformedObject as error:
+        return str(error)
+    return found.problem if found is not None else ""
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=[*KINDS])
+def test_whatever_stands_in_an_object_a_record_or_one_error_comes_out(kind: Kind) -> None:
+    """Each place, with each kind of value there; of the object, and of a pod's metadata."""
+    asks = {constants.SERVE: "true"}
+    references = [job_reference("nightly", kind="CronJob")]
+    whole = {
+        WorkloadKind.JOBSET: raw_jobset(),
+        WorkloadKind.LEADER_WORKER_SET: recorded("LeaderWorkerSet", "serve"),
+        WorkloadKind.JOB: raw_job("sweep", metadata={"ownerReferences": references, "annotations": asks}),
+    }[kind.kind]
+    whole["status"] = {"conditions": [{"type": "Complete", "status": "False"}]}
+    for raw in (whole, recorded("Pod", "serve-1-1")):
+        for path in _places(raw):
+            for strange in STRANGE:
+                broken: Any = copy.deepcopy(raw) if path else strange
+                inner = broken
+                for key in path[:-1]:
+                    inner = inner[key]
+                if path:
+                    inner[path[-1]] = strange
+                claim_of(mapping(mapping(broken).get("metadata")))
+                assert len(_said(kind, broken)) < 2 * bounds.ANNOTATION
+
+
+_MOMENT = "2026-06-01T12:00:00Z"
+_CONDITION = {"type": "Suspended", "status": "False", "lastTransitionTime": _MOMENT}
+
+
+@pytest.mark.parametrize(
+    ("status", "want"),
+    [
+        pytest.param({}, None, id="no conditions"),
+        pytest.param({"conditions": "none"}, None, id="conditions of a wrong type"),
+        pytest.param({"conditions": [{"type": "Completed", "lastTransitionTime": _MOMENT}]}, None, id="another one"),
+        pytest.param({"conditions": [{**_CONDITION, "lastTransitionTime": 7}]}, None, id="no time"),
+        pytest.param({"conditions": [_CONDITION]}, datetime(2026, 6, 1, 12, tzinfo=UTC), id="resumed"),
+        pytest.param(
+            {"conditions": [{**_CONDITION, "status": "True"}]}, datetime(2026, 6, 1, 12, tzinfo=UTC), id="suspended"
+        ),
+    ],
+)
+def test_the_condition_says_when(status: dict[str, Any], want: datetime | None) -> None:
+    """Whatever else is in the status."""
+    metadata = {"namespace": "research", "name": "train", "uid": "u"}
+    assert parse_jobset({"metadata": metadata, "spec": {}, "status": status}).suspension_changed_at == want

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from provisioner.model.capacity import Taint
 from provisioner.model.workloads import ObjectRef
-from provisioner.model.writes import WriteFailure
+from provisioner.model.writes import Answered
 from provisioner.nodegroups.api.statuses import ResourceStatus, TpuNodeGroupStatus
 from provisioner.nodegroups.api.types import Child, Record
 
@@ -195,17 +195,5 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteAnswer:
+class WriteAnswer(Answered[Write]):
     """How a write ended."""
-
-    write: Write
-    at: datetime
-    #: None: it is done.
-    failure: WriteFailure | None = None
-    #: The API server's words on a failure.
-    message: str = ""
-
-    @property
-    def key(self) -> str:
-        """Names what is answered."""
-        return self.write.key

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from provisioner.admission.patch import Operation, pointer
+from provisioner.admission.review import Operation, pointer
 from provisioner.kube import fields
 from provisioner.partitions import names
 

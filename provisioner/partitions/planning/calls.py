@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from provisioner.model.capacity import Failure
-from provisioner.model.writes import WriteFailure
+from provisioner.model.writes import Answered
 from provisioner.partitions.demand import Pod, Server
 from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.partitions.vipu.protocol import PartitionRequest, Reading
@@ -154,22 +154,11 @@ class CallAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteAnswer:
+class WriteAnswer(Answered[Write]):
     """How a write ended."""
 
-    write: Write
-    at: datetime
-    #: None: it is done.
-    failure: WriteFailure | None = None
-    #: The API server's words on a failure.
-    message: str = ""
     #: Of a SaveLedger that is done: the ledger as it is now.
     ledger: Ledger | None = None
-
-    @property
-    def key(self) -> str:
-        """Names what is answered."""
-        return self.write.key
 
 
 Answer = CallAnswer | WriteAnswer

@@ -6,11 +6,10 @@ import ssl
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import structlog
 
-from provisioner.admission.files import CertificateFiles
+from provisioner.admission.files import CertificateFiles, Files
 from provisioner.kube.protocol import Api
 from provisioner.partitions.rest.api import PartitionsApi, Sources
 from provisioner.runtime.http import Address, HttpServer, Limits, parse_address
@@ -23,13 +22,11 @@ LIMITS = Limits(connections=256, request_seconds=30.0, idle_seconds=60, body_byt
 _LOOK_SECONDS = 10.0
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class ServedFiles:
     """What connections over TLS are served with; the files are read in a thread of its own."""
 
-    #: As PEM, and its key.
-    certificate: Path
-    key: Path
+    files: Files
     context: ssl.SSLContext = field(init=False)
     _kept: CertificateFiles = field(init=False)
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
@@ -38,7 +35,7 @@ class ServedFiles:
         """Serve nothing yet."""
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self._kept = CertificateFiles(certificate=self.certificate, key=self.key, context=self.context)
+        self._kept = CertificateFiles(certificate=self.files.certificate, key=self.files.key, context=self.context)
 
     def start(self) -> None:
         """Read the files, and go on doing so."""
@@ -92,7 +89,7 @@ class Rest:
         return () if self.certificate is None else self.certificate.problems()
 
 
-def make_rest(plain: str, encrypted: str, files: tuple[Path, Path] | None, api: Api, sources: Sources) -> Rest:
+def make_rest(plain: str, encrypted: str, files: Files | None, api: Api, sources: Sources) -> Rest:
     """Return the REST API at two addresses in Go's form; `files` are a certificate and its key, None: no TLS.
 
     Raises ServerError where an address cannot be read.
@@ -101,7 +98,7 @@ def make_rest(plain: str, encrypted: str, files: tuple[Path, Path] | None, api: 
     servers = [make_rest_server(address, api, sources)] if address is not None else []
     certificate = None
     if tls_address is not None and files is not None:
-        certificate = ServedFiles(certificate=files[0], key=files[1])
+        certificate = ServedFiles(files)
         servers.append(make_rest_server(tls_address, api, sources, tls=certificate.context))
     return Rest(servers=tuple(servers), certificate=certificate)
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from provisioner import constants
-from provisioner.admission.patch import Operation, pointer
-from provisioner.admission.review import Answer, Request
+from provisioner.admission.review import Answer, Operation, Request, pointer
 from provisioner.kube import fields, podspec
 from provisioner.model.workloads import WorkloadKind, group_key
 from provisioner.slices.admission.validation import Judge, lasting

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from provisioner.model.moments import clock
+from provisioner.model.wording import clock
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.view.timeline import Track
 from provisioner.slices.view.types import RUNS, Entry, NoticeView, PoolView, SliceView, State, View, WorkloadView

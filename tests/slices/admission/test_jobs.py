@@ -11,8 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from provisioner import constants
-from provisioner.admission.patch import Operation
-from provisioner.admission.review import Answer, Request
+from provisioner.admission.review import Answer, Operation, Request
 from provisioner.slices.admission.jobs import JobChanges, jobset_to_read, review_job
 from provisioner.slices.admission.validation import Judge
 from provisioner.slices.offline.documents import Document

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from provisioner import constants
 from provisioner.admission.review import Answer, Request
-from provisioner.environment import Injection, inject, read_pod
-from provisioner.environment import Settings as EnvironmentSettings
+from provisioner.environment.inject import inject
+from provisioner.environment.pods import read_pod
+from provisioner.settings.webhook import WebhookSettings
 from provisioner.slices.admission.validation import Judge, Mode, review_workload
 from provisioner.slices.offline.assumed import settings_by_object
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
@@ -507,7 +508,7 @@ def test_a_stateful_set_is_told_what_its_pods_would_be_told() -> None:
     reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "serve", "uid": "u", "controller": True}
     pod = read_pod(bare_pod(name="serve-4", ownerReferences=[reference]), "ml")
     assert pod is not None
-    (of_pod,) = inject(pod, owner, EnvironmentSettings(injection=Injection.ALL)).problems
+    (of_pod,) = inject(pod, owner, WebhookSettings(injection="all")).problems
     (of_set,) = created(owner, Mode.WARN).warnings
     assert of_set.endswith(f": {of_pod}")
 

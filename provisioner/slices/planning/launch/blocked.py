@@ -10,7 +10,7 @@ from typing import NamedTuple
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, PoolName, Zone
 from provisioner.model.choices import CapacityChoice
-from provisioner.model.moments import clock
+from provisioner.model.wording import clock
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch import limits

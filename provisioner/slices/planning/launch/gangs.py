@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from provisioner import constants
 from provisioner.model.capacity import PoolName, PoolStatus
-from provisioner.model.moments import clock
+from provisioner.model.wording import clock
 from provisioner.model.workloads import WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from provisioner import constants
 from provisioner.model.capacity import NodePoolRequest, PoolName, PoolStatus, Zone
 from provisioner.model.choices import capacity_key
-from provisioner.model.moments import clock
+from provisioner.model.wording import clock
 from provisioner.model.workloads import WorkloadUid, pod_ref, workload_ref
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch.blocked import InTheWay, Prospects, combined, problem_of, prospects_of

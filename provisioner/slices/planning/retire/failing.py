@@ -13,7 +13,7 @@ from provisioner.model import bounds
 from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
 from provisioner.model.choices import capacity_key
 from provisioner.model.fit import trusted
-from provisioner.model.moments import clock
+from provisioner.model.wording import clock
 from provisioner.model.workloads import Pod, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.match.assignment import Matching

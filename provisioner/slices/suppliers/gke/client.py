@@ -22,8 +22,15 @@ import provisioner
 from provisioner.google import failures
 from provisioner.google.errors import Call
 from provisioner.google.session import ApiSession, find_credentials
-from provisioner.model.capacity import NodePool, NodePoolRequest, Operation, OperationName, PoolName, WorkloadPolicy
-from provisioner.model.cluster import ClusterName
+from provisioner.model.capacity import (
+    ClusterName,
+    NodePool,
+    NodePoolRequest,
+    Operation,
+    OperationName,
+    PoolName,
+    WorkloadPolicy,
+)
 from provisioner.settings import region_of
 from provisioner.slices.suppliers.gke import translate
 from provisioner.slices.suppliers.gke.errors import GkeError, kind_of_answer, remedy_of
