@@ -17,7 +17,7 @@ from provisioner.model.workloads import GroupKey, ObjectRef, WorkloadUid
 from provisioner.slices.act import CALL_TIMEOUT_SECONDS
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
-from provisioner.slices.planning.memory.state import CallState, DeleteCall, Memory
+from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Create, LookUp, LookUpKind, Plan
 from tests.support.controller import World, a_delete, jobset_of, jobset_path, node_of
 from tests.support.objects import raw_foreign_pod
@@ -130,22 +130,6 @@ def test_a_delete_that_the_gate_stops(world: World) -> None:
     assert "other/stray" in answer.reason
     assert answer.told == "unfinished pods of others are on it"
     assert world.gke.names_of("delete_node_pool") == []
-
-
-def test_a_delete_of_a_pool_that_has_to_settle_is_sent_a_minute_later(world: World) -> None:
-    """The answer says how long it waits, and nothing is sent before."""
-    put_pool(world)
-    delete = a_delete(settle=True)
-    deletes = {POOL: DeleteCall(state=CallState.UNDER_WAY, since=world.clock.now())}
-    (answer,) = carry_out(world, deletes=(delete,))
-    assert isinstance(answer, DeleteAnswer)
-    assert (answer.result, answer.wait_seconds) == (DeleteResult.SETTLING, 60.0)
-    assert "its nodes are cordoned" in answer.reason
-    assert world.gke.names_of("delete_node_pool") == []
-    world.clock.advance(60.0)
-    (answer,) = carry_out(world, memory=Memory(deletes=deletes), deletes=(delete,))
-    assert isinstance(answer, DeleteAnswer)
-    assert answer.result is DeleteResult.ACCEPTED
 
 
 def test_a_delete_whose_reason_is_gone(world: World) -> None:

@@ -158,14 +158,6 @@ def test_the_mock_provider_is_refused_with_a_way_out() -> None:
     assert "GKE_ENDPOINT" in done.stderr
 
 
-def test_a_kubeconfig_that_is_not_there_is_refused() -> None:
-    """A kubeconfig that can't be read is one line, and the exit code is 1."""
-    done = command("run", "--kubeconfig=no-such-file", **COMPLETE)
-    assert done.returncode == 1
-    assert "no-such-file" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     """A command that does not exist ends with code 2 and the list of commands."""
     with pytest.raises(SystemExit) as error:

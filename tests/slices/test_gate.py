@@ -193,9 +193,6 @@ def test_a_pod_without_chips_of_an_ended_jobset_keeps_nothing(world: World) -> N
     world.gate.pass_through(a_delete(reason=DeleteReason.WORKLOAD_FINISHED))
 
 
-TPU = {constants.TPU_RESOURCE: "4"}
-
-
 @pytest.mark.parametrize(
     "pod",
     [
@@ -333,15 +330,6 @@ def test_a_cordon_of_somebody_else_is_left_alone(world: World) -> None:
     with pytest.raises(KeptError):
         world.gate.pass_through(a_delete())
     assert [cordoned(world, node) for node in (NODE, SECOND)] == [(True, False), (False, False)]
-
-
-def test_a_cordon_of_an_earlier_try_is_undone_when_the_pool_is_kept(world: World) -> None:
-    """A cordon that a crash left behind is ours, and is undone when a pod keeps the pool."""
-    kube.cordon(world.kube, NODE)
-    put_pod(world)
-    with pytest.raises(KeptError):
-        world.gate.pass_through(a_delete())
-    assert cordoned(world) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -596,11 +584,3 @@ def test_a_delete_that_gke_rejected_need_not_settle_again(world: World) -> None:
     settle(world)
     world.clock.advance(60.0)
     assert [settle(world), settle(world)] == [0.0, 0.0]
-
-
-def test_a_pool_that_a_pod_keeps_is_not_cordoned_to_settle(world: World) -> None:
-    """Nothing but the pods is looked at."""
-    put_pod(world)
-    with pytest.raises(KeptError, match="other/stray"):
-        world.gate.pass_through(a_delete(settle=True))
-    assert world.calls("PATCH") == []

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from provisioner.kube.live import PoolNode, list_nodes_of_pool
 from provisioner.kube.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, JsonObject, Page, Timeouts, collection_path
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.slices.gate import Gate, KeptError
@@ -204,22 +203,3 @@ def test_a_last_look_that_takes_long_is_repeated(*, slow: int, goes: bool) -> No
         with pytest.raises(KeptError, match="too long"):
             gate.pass_through(a_delete())
     assert closed(kube) == [goes]
-
-
-def test_a_last_look_that_always_takes_long_keeps_the_pool() -> None:
-    """What it saw may not be so any more."""
-    kube, clock = BusyKube(), FakeClock()
-    gate = make(kube, clock)
-    kube.before_nodes = lambda: clock.advance(3.0)
-    with pytest.raises(KeptError, match="too long"):
-        gate.pass_through(a_delete())
-    assert closed(kube) == [False]
-
-
-def test_a_pool_that_does_not_grow_goes() -> None:
-    """The same nodes at both looks, all closed."""
-    kube, clock = BusyKube(), FakeClock()
-    gate = make(kube, clock)
-    gate.pass_through(a_delete())
-    assert closed(kube) == [True]
-    assert list_nodes_of_pool(kube, POOL.name) == [PoolNode(name="first", uid="uid-of-first", open=False, marked=True)]

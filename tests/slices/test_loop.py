@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 from provisioner import constants, kube
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, NodePool, PoolName, PoolStatus
-from provisioner.runtime import rounds
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import Memory
 from tests.support.controller import World, jobset_path
@@ -24,24 +23,6 @@ HINTS = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace="tpu
 def world() -> World:
     """Nothing yet."""
     return World()
-
-
-def test_a_whole_life(world: World) -> None:
-    """A pool is made for an unschedulable leader, used, kept for the deletion delay, and deleted once."""
-    pool = world.run_to_use()
-    world.change_jobset(status={"terminalState": "Completed"})
-    world.remove_leader()
-    world.round(after_seconds=3)
-    world.rounds(5, every_seconds=5)
-    assert world.gke.names_of("delete_node_pool") == []
-    world.round(after_seconds=6)
-    assert world.gke.names_of("delete_node_pool") == [pool]
-    world.finish_deletes()
-    world.rounds(3, every_seconds=3)
-    assert world.gke.names_of("create_node_pool") == [pool]
-    assert world.gke.names_of("delete_node_pool") == [pool]
-    assert world.loop.last_plan is not None
-    assert world.loop.last_plan.pools == ()
 
 
 def test_a_create_needs_a_list_that_is_young(world: World) -> None:
@@ -200,30 +181,6 @@ def test_hints_survive_a_crash(world: World) -> None:
     assert world.gke.names_of("delete_node_pool") == [pool]
 
 
-def test_back_off_survives_a_crash(world: World) -> None:
-    """A stockout is not run into again by a process that has just started."""
-    world.put_jobset()
-    world.round()
-    (pool,) = world.gke.pools
-    world.gke.fail_pool(pool, FailureKind.STOCKOUT, message="no v4 left")
-    world.rounds(3, every_seconds=3)
-    world.start()
-    world.rounds(3, every_seconds=3)
-    assert world.gke.names_of("create_node_pool") == [pool]
-    world.finish_deletes()
-    world.rounds(20, every_seconds=3)
-    assert len(world.gke.names_of("create_node_pool")) == 2
-
-
-def test_unreadable_hints_are_no_obstacle(world: World) -> None:
-    """Hints that are garbage, or can't be read, cost nothing but what they would have told."""
-    body = {"metadata": {"name": constants.HINTS_CONFIGMAP_NAME}, "data": {"idle-since": "{", "back-off": "[1]"}}
-    world.kube.put_object(HINTS, body)
-    world.put_jobset()
-    world.round()
-    assert len(world.gke.names_of("create_node_pool")) == 1
-
-
 def test_hints_are_not_written_by_a_follower(world: World) -> None:
     """Who has lost the lease leaves the hints to the next leader."""
     world.run_to_use()
@@ -276,35 +233,6 @@ def test_calls_to_gke_do_not_grow_with_the_number_of_pools(world: World, count: 
     assert len(world.gke.calls) - before <= 3
 
 
-def test_a_round_of_a_settled_world_waits_long(world: World) -> None:
-    """With nothing under way the loop rests, and the pools are listed once a minute."""
-    pause = world.round()
-    assert pause == pytest.approx(15.0)
-    world.put_jobset()
-    assert world.round(after_seconds=1) <= 2.0
-
-
-def test_a_crashing_round_does_not_end_the_loop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mistake in a round is logged and counted, and the next round starts from the world as it is."""
-    monkeypatch.setattr(rounds, "GAP_SECONDS", 0.0)
-    seen: list[int] = []
-    original = world.loop.pools.fetch
-
-    def fetch() -> bool:
-        seen.append(len(seen))
-        if len(seen) < 3:
-            raise TypeError("a mistake")
-        world.stopping.set()
-        return original()
-
-    world.loop.pools = _Replaced(world.loop.pools, fetch)  # type: ignore[assignment]
-    world.wake.wait = lambda timeout=None: True  # type: ignore[method-assign]
-    world.loop.run()
-    assert len(seen) == 3
-    assert 'tpu_provisioner_rounds_total{result="crashed"} 2.0' in world.metrics.exposition().decode()
-    assert 'tpu_provisioner_rounds_total{result="ok"} 1.0' in world.metrics.exposition().decode()
-
-
 def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its call counts as lost after a while, and GKE is asked what became of it."""
     real, refused = answers.fold, ""
@@ -325,14 +253,6 @@ def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(world: World, mo
     assert not [line for line in logs if line["event"] == "round.crashed"]
     assert len(world.gke.names_of("create_node_pool")) == 2
     assert len(world.loop.memory.in_making) == 2
-
-
-def test_a_loop_without_rounds_is_dead(world: World) -> None:
-    """The heartbeat stops five minutes after the last round."""
-    world.loop._last_round_monotonic = world.clock()
-    assert world.loop.alive()
-    world.clock.advance(rounds.DEAD_AFTER_SECONDS + 1)
-    assert not world.loop.alive()
 
 
 def test_a_pool_kept_by_a_stranger_is_opened_and_goes_later(world: World) -> None:
@@ -369,17 +289,6 @@ def test_cordons_of_a_crash_are_undone_when_the_pool_is_needed(world: World) -> 
     assert raw is not None
     assert not raw["spec"].get("unschedulable")
     assert world.gke.names_of("create_node_pool") == [pool]
-
-
-class _Replaced:
-    """A list of pools whose fetch is another."""
-
-    def __init__(self, inner: object, fetch: Callable[[], bool]) -> None:
-        self._inner = inner
-        self.fetch = fetch
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._inner, name)
 
 
 def _with_status(world: World, name: str, status: PoolStatus) -> object:

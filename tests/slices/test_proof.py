@@ -35,17 +35,6 @@ def test_nothing_is_touched_while_the_clusters_differ() -> None:
     assert "GCP_CLUSTER" in problem
 
 
-def test_the_proof_is_tried_again_now_and_then() -> None:
-    """A failed proof is tried again every half minute, and no more often, and the round says when."""
-    world = World(ca_pem=OTHER_CERTIFICATE)
-    pause = world.round()
-    assert pause == pytest.approx(15.0)
-    world.rounds(5, every_seconds=5)
-    assert world.gke.counts()["get_cluster"] == 1
-    world.round(after_seconds=10)
-    assert world.gke.counts()["get_cluster"] == 2
-
-
 def test_a_gke_that_does_not_answer_proves_nothing_until_it_does() -> None:
     """A failing GKE is no proof, and its recovery is noticed."""
     world = World()

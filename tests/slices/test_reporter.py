@@ -55,49 +55,6 @@ def test_deletion_is_told_on_a_node_when_the_jobset_is_gone(world: World) -> Non
     assert set(told) == {f"gke-test-{pool}-0"}
 
 
-def test_a_failed_pool_is_told_in_gke_words(world: World) -> None:
-    """A pool that ends in ERROR is told on the pod and the JobSet; so is the wait for the next try."""
-    world.put_jobset()
-    world.round()
-    (pool,) = world.gke.pools
-    world.gke.fail_pool(pool, FailureKind.STOCKOUT, message="GCE_STOCKOUT: no v4 in us-central2-b")
-    world.round(after_seconds=3)
-    world.finish_deletes()
-    world.rounds(3, every_seconds=3)
-    for kind in ("Pod", "JobSet"):
-        told = {each.reason: each.message for each in world.recorder.told if each.ref.kind == kind}
-        assert "GCE_STOCKOUT: no v4" in told["NodePoolCreationFailed"]
-        assert "GCE_STOCKOUT: no v4" in told["NodePoolCreationWaiting"]
-
-
-def test_a_refused_create_is_told_and_not_repeated(world: World) -> None:
-    """What GKE refuses as invalid is told in its words, and sent once."""
-    world.gke.fail_next("create_node_pool", FailureKind.INVALID, message="Machine type is not offered here.")
-    world.put_jobset()
-    world.rounds(20, every_seconds=10)
-    assert len(world.gke.names_of("create_node_pool")) == 1
-    failed = [each for each in world.recorder.told if each.reason == constants.CREATION_FAILED]
-    assert {each.ref.kind for each in failed} == {"Pod", "JobSet"}
-    assert all("Machine type is not offered here." in each.message and each.kind == "Warning" for each in failed)
-
-
-def test_an_impossible_slice_is_told_on_pod_and_jobset(world: World) -> None:
-    """A topology that is not sold is told with the value, on the pod and the JobSet, and nothing is sent."""
-    world.put_jobset(topology="2x2x3")
-    world.rounds(3, every_seconds=3)
-    told = [each for each in world.recorder.told if each.reason == constants.INVALID_REQUEST]
-    assert {each.ref.kind for each in told} == {"Pod", "JobSet"}
-    assert all("2x2x3" in each.message and each.kind == "Warning" for each in told)
-    assert world.gke.names_of("create_node_pool") == []
-
-
-def test_a_notice_is_logged_once(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    """A notice that stays is one line in the log, however many rounds repeat it."""
-    world.put_jobset(topology="2x2x3")
-    world.rounds(10, every_seconds=3)
-    assert capsys.readouterr().out.count("slice.notice") == 1
-
-
 def test_a_postponed_delete_is_told(world: World) -> None:
     """A pool that must stay because of a pod is logged with the pod's name, and counted as blocked.
 
@@ -306,21 +263,6 @@ def test_changes_of_nodes_that_are_rejected_for_long_are_an_alert(world: World) 
     world.kube.clear_faults()
     world.rounds(2, every_seconds=60)
     assert metric(world, 'alerts{kind="node_change_rejected"} 0.0')
-
-
-def test_an_alert_that_is_over_is_logged(world: World) -> None:
-    """Once, and not as an error."""
-    pool = world.run_to_use()
-    world.change_jobset(status={"terminalState": "Completed"})
-    world.remove_leader()
-    stray = object_path("pods", "stray", namespace="other")
-    world.kube.put_object(stray, raw_foreign_pod("stray", f"gke-test-{pool}-0"))
-    with structlog.testing.capture_logs() as logs:
-        world.rounds(16, every_seconds=60)
-        world.kube.remove_object(stray)
-        world.rounds(4, every_seconds=60)
-    alerts = [(line["event"], line["kind"]) for line in logs if line["event"].startswith("alert.")]
-    assert alerts == [("alert.began", "pool_stuck"), ("alert.ended", "pool_stuck")]
 
 
 def test_each_pool_that_is_an_alert_is_logged(world: World) -> None:

@@ -97,16 +97,3 @@ def test_a_follower_tells_nobody() -> None:
     world.leading = False
     world.rounds(20, every_seconds=10)
     assert told(world) == []
-
-
-def test_the_page_goes_on_showing_what_was_decided_last() -> None:
-    """With the problem on top: an outage of GKE must not look like an empty cluster."""
-    world = World()
-    pool = world.run_to_use()
-    world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message="GKE is down")
-    world.rounds(20, every_seconds=10)
-    document = world.board.document()
-    assert document.view is not None
-    assert [each.name for each in document.view.pools] == [pool]
-    assert any("GKE is down" in each for each in document.problems)
-    assert [each.pool for each in document.tracks if each.segments[-1].until is None] == [pool]

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner import constants
-from provisioner.model.workloads import GroupKey, Pod, PodGroup, Workload, Workloads, WorkloadUid
+from provisioner.model.workloads import GroupKey, Pod, PodGroup, Workload, Workloads
 from provisioner.slices.demand import Slice, SliceId, find_slices, group_key, rejected
 from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.demand.slices import slice_id_of
@@ -158,14 +158,6 @@ def test_a_pod_that_exceeds_a_bound_wants_and_cannot_have() -> None:
     assert (found.pending, found.shape, found.shape_problem) == (True, None, "too much")
 
 
-def test_child_jobs_without_chips_are_no_slices() -> None:
-    """A driver on CPU nodes is served by others."""
-    driver = PodGroup(name="driver", replicas=1, parallelism=1, template=make_requirements(chips=0))
-    workload = make_jobset()
-    workload = replace(workload, groups=(*workload.groups, driver))
-    assert [each.group_name for each in slices_of(workload)] == ["train-slice-0"]
-
-
 @pytest.mark.parametrize(
     ("changes", "alive"),
     [
@@ -250,28 +242,12 @@ def test_a_pod_of_before_a_change_leads_nothing(*, suspended_after: float | None
     assert found.pods == (pod,)
 
 
-def test_a_restart_keeps_the_slice() -> None:
-    """The restart attempt is not part of what identifies it."""
-    workload = make_jobset()
-    first = make_pod(workload, requirements=make_requirements(labels={constants.RESTART_ATTEMPT: "0"}))
-    second = make_pod(workload, requirements=make_requirements(labels={constants.RESTART_ATTEMPT: "1"}), uid="other")
-    (before,), (later,) = slices_of(workload, pods=(first,)), slices_of(workload, pods=(second,))
-    assert before.id == later.id
-
-
 def test_a_jobset_made_again_under_its_name_has_other_slices() -> None:
     """The UID tells them apart where the job key does not."""
     first, second = make_jobset(uid="one"), make_jobset(uid="two")
     (old,), (new,) = slices_of(first), slices_of(second)
     assert old.id.group_key == new.id.group_key
     assert old.id != new.id
-
-
-def test_pods_of_the_former_jobset_do_not_lead_the_new_one() -> None:
-    """They carry the old UID."""
-    old, new = make_jobset(uid="one"), make_jobset(uid="two")
-    (found,) = slices_of(new, pods=(make_pod(old),))
-    assert found.leader is None
 
 
 def test_pods_without_jobset_uid_belong_to_the_jobset_of_their_name() -> None:
@@ -362,10 +338,3 @@ def test_an_invalid_request_is_a_slice_without_shape_that_says_why(selector: dic
     assert found.shape is None
     assert found.nodes == 0
     assert all(word in found.shape_problem for word in words)
-
-
-def test_a_slice_id_prints_its_parts() -> None:
-    """It is a key in the hints."""
-    workload = make_jobset(uid="u")
-    (found,) = slices_of(workload)
-    assert str(found.id) == f"{WorkloadUid('u')}/{found.id.group_key}"

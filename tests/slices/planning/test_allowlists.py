@@ -174,12 +174,6 @@ def test_each_of_several_networks_has_to_be_allowed() -> None:
             "reservation r1 is not among ALLOWED_RESERVATIONS",
             id="a reservation that the pod selects",
         ),
-        pytest.param(
-            {"selector": {constants.RESERVATION_NAME: "r1", constants.RESERVATION_PROJECT: "p-project"}},
-            {"allowed_reservations": ("r1",)},
-            "reservation p-project/r1 is not among ALLOWED_RESERVATIONS",
-            id="a shared reservation that the pod selects",
-        ),
     ],
 )
 def test_what_a_pod_may_not_name_is_told_and_not_bought(

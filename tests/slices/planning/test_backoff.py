@@ -15,7 +15,7 @@ from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Backoff
 from provisioner.slices.planning.plan import Create
 from tests.support.clock import NOW, after
-from tests.support.models import make_jobset, make_pool, make_request, make_requirements, make_slice
+from tests.support.models import make_jobset, make_request, make_requirements, make_slice
 from tests.support.world import World, failure
 
 #: Some of these tests live through hours of rounds.
@@ -135,12 +135,6 @@ def test_success_forgets() -> None:
     backoffs = backoff.create_failed({}, failure(FailureKind.STOCKOUT), KEY, NOW)
     assert backoff.forget(backoffs, "other") == backoffs
     assert backoff.forget(backoffs, KEY) == {}
-
-
-def test_pools_and_requests_of_one_capacity_have_one_key() -> None:
-    """Zone, machine type, shape, capacity type."""
-    workload = make_jobset()
-    assert capacity_key(make_pool(workload)) == capacity_key(make_request(workload)) == KEY
 
 
 def test_a_shape_of_another_size_is_another_capacity() -> None:

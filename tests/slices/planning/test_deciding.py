@@ -122,33 +122,6 @@ def test_a_jobset_that_asks_for_slice_resources_is_told_and_nothing_is_bought() 
     assert "slice-autoprovisioning=sync requests Slice resources" in said.message
 
 
-def test_suspending_gives_the_pool_back_and_resuming_buys_again() -> None:
-    """In between nothing is paid for."""
-    workload = make_jobset()
-    world = World(workload)
-    pool = world.put_pool(make_pool(workload))
-    world.end_pods(workload)
-    world.workloads[workload.uid] = replace(workload, suspended=True)
-    world.run(40)
-    assert world.deleted == [pool.name]
-    world.workloads[workload.uid] = workload
-    world.start_pods(workload)
-    world.run(2)
-    assert world.created == [make_pool(workload, attempt=1).name]
-
-
-def test_a_jobset_made_smaller_gives_back_what_it_does_not_need() -> None:
-    """And keeps the rest."""
-    workload = make_jobset(replicas=3)
-    world = World(workload)
-    pools = [world.put_pool(make_pool(workload, job=job)) for job in range(3)]
-    world.end_pods(workload)
-    (job,) = workload.groups
-    world.workloads[workload.uid] = replace(workload, groups=(replace(job, replicas=1),))
-    world.run(40)
-    assert sorted(world.deleted) == sorted(pool.name for pool in pools[1:])
-
-
 def test_a_failed_pool_is_deleted_and_replaced_after_its_back_off() -> None:
     """With the next attempt, and the reason on the pod and the JobSet."""
     workload = make_jobset()
@@ -385,18 +358,6 @@ def test_nobody_is_told_of_what_is_not_ours_or_not_late(changes: dict[str, Any])
     assert world.look().notices == ()
 
 
-def test_an_invalid_pod_costs_no_other_its_turn() -> None:
-    """It gets a notice, the others get pools."""
-    bad = make_jobset("bad", template=make_requirements(topology="3x3x3"))
-    world = World(bad, make_jobset("a"), make_jobset("z"))
-    plan = world.look()
-    assert [create.workload.name for create in plan.creates] == ["a", "z"]
-    (notice,) = plan.notices
-    assert notice.reason == constants.INVALID_REQUEST
-    assert "3x3x3" in notice.message
-    assert [state.phase.value for state in plan.pools].count("blocked") == 1
-
-
 def test_hosts_that_stay_without_pods_are_told_and_bought() -> None:
     """Fewer pods than hosts is a warning."""
     (notice,) = World(make_jobset(parallelism=1)).look().notices
@@ -415,25 +376,6 @@ def test_what_is_nobodys_fault_is_told_only_when_it_lasts(kind: FailureKind) -> 
     told = [notice for plan in world.plans for notice in plan.notices]
     assert told
     assert not any(notice.warning for notice in told)
-
-
-def test_an_operation_in_the_way_is_tried_at_a_pace() -> None:
-    """Fifty slices try no more often than one workload may; once it is over, all go."""
-    world = World(make_jobset(replicas=50))
-    calls = 0
-
-    def refuse(_: object) -> Any:
-        nonlocal calls
-        calls += 1
-        return failure(FailureKind.OPERATION_IN_THE_WAY)
-
-    world.refuse_create = refuse
-    world.run(120)
-    # Those that are under way when the first are refused are beyond that.
-    assert calls < 50 + 8 + 32
-    world.refuse_create = lambda _: None
-    world.run(100)
-    assert len(world.created) == 50
 
 
 def test_a_crash_between_call_and_record_buys_nothing_twice() -> None:
@@ -598,16 +540,6 @@ def check(world: World) -> None:
     idle = [state.name for state in plan.pools if state.phase is Phase.IDLE]
     assert not (wanted and idle), "a pool is bought while one is free"
     assert busy.isdisjoint(name for name, pool in world.pools.items() if pool.status is PoolStatus.STOPPING)
-
-
-def test_a_thousand_slices_get_a_thousand_names() -> None:
-    """One JobSet, one burst: as many as the threads take at once, then the next."""
-    world = World(make_jobset("t" * 60, replicas=1000))
-    plans = [world.step() for _ in range(1000 // 32 + 1)]
-    assert {len(plan.creates) for plan in plans[:-1]} == {32}
-    assert len(set(world.created)) == 1000
-    keys = {create.slice_id.group_key for plan in plans for create in plan.creates}
-    assert group_key("default", f"{'t' * 60}-slice-999") in keys
 
 
 @pytest.mark.parametrize("state", [CallState.UNDER_WAY, CallState.ACCEPTED])

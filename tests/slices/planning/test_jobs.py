@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.workloads import Workload, WorkloadKind, Workloads
+from provisioner.model.workloads import Workload, Workloads
 from provisioner.slices.demand import SliceId, find_slices
 from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.planning.plan import DeleteReason
 from tests.support.clock import after
 from tests.support.models import make_job, make_jobset, make_lws, make_pod, make_requirements
-from tests.support.settings import settings
 from tests.support.world import World, running
 
 
@@ -107,28 +106,6 @@ def test_a_pool_that_was_made_for_a_job_refers_to_it(name: str) -> None:
     workloads = Workloads.of({job.uid: job})
     found = find_slices(workloads, (), ServingPolicy(), {slice_id: name}, keep_suspended=True)
     assert [(each.id, each.group_name) for each in found.values()] == [(slice_id, "sweep")]
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        pytest.param({"terminal_state": "Completed"}, DeleteReason.WORKLOAD_FINISHED, id="it has completed"),
-        pytest.param({"terminal_state": "Failed"}, DeleteReason.WORKLOAD_FINISHED, id="it has failed"),
-        pytest.param({"suspended": True}, DeleteReason.WORKLOAD_SUSPENDED, id="it is suspended"),
-    ],
-)
-def test_a_job_that_ended_gives_its_pool_back(changes: dict[str, Any], reason: DeleteReason) -> None:
-    """When its pods have ended too."""
-    job = make_job()
-    world = running(job)
-    world.workloads[job.uid] = replace(job, **changes)
-    world.pass_time(3600)
-    assert not world.look().deletes
-    world.end_pods(job)
-    world.look()
-    world.pass_time(settings().deletion_delay_seconds + 1)
-    (delete,) = world.look().deletes
-    assert (delete.reason, delete.kind) == (reason, WorkloadKind.JOB)
 
 
 def test_the_pool_outlasts_the_annotation_while_pods_run() -> None:
@@ -255,18 +232,6 @@ def test_two_jobs_of_one_shape_may_be_mixed_and_each_keeps_what_its_pods_are_on(
     assert (plan.creates, plan.deletes) == ((), ())
 
 
-@pytest.mark.parametrize(
-    ("managed_by", "creates"),
-    [
-        pytest.param("", 1, id="the usual controller"),
-        pytest.param("kueue.x-k8s.io/multikueue", 0, id="it runs in another cluster"),
-    ],
-)
-def test_who_runs_a_job(managed_by: str, creates: int) -> None:
-    """One that another controller runs has no pods here."""
-    assert len(World(make_job(managed_by=managed_by)).look().creates) == creates
-
-
 def test_words_are_those_of_the_kind() -> None:
     """A Job has a parallelism."""
     world = World(make_job(parallelism=3, template=make_requirements(tolerations=())))
@@ -283,14 +248,3 @@ def test_a_job_that_asks_in_vain_is_told() -> None:
     (said,) = plan.notices
     assert said.message == "No TPU node pools are created for this Job: its completionMode is not Indexed"
     assert (plan.creates, said.reason) == ((), constants.INVALID_REQUEST)
-
-
-def test_while_jobs_are_not_watched_their_pools_are_nobodys_to_take() -> None:
-    """Whether they are needed is not known: no other workload counts on them, and only the gate can let them go."""
-    job = make_job()
-    world = running(job)
-    world.end_pods(job)
-    del world.workloads[job.uid]
-    world.add(make_jobset("other"))
-    plan = world.look(unknown_kinds=frozenset({WorkloadKind.JOB}))
-    assert len(plan.creates) == 1

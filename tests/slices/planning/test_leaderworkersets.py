@@ -39,19 +39,6 @@ def test_labels_say_whose_a_pool_is_and_nothing_of_jobsets() -> None:
     assert not labels.keys() & {constants.POOL_JOBSET_NAME, constants.POOL_JOBSET_UID, constants.PARENT_NAMESPACE}
 
 
-def test_a_jobset_of_the_same_name_is_another_workload() -> None:
-    """Neither counts on the other's pools, nor do its pods."""
-    world = World(make_lws("same"), make_jobset("same"))
-    assert len(world.step().creates) == 2
-    world.finish_creates()
-    world.schedule()
-    world.remove_jobset(world.workloads[next(uid for uid in world.workloads if "lws" not in uid)])
-    world.look()
-    world.pass_time(3600)
-    (delete,) = world.look().deletes
-    assert delete.kind is WorkloadKind.JOBSET
-
-
 def test_a_group_that_restarts_keeps_its_pool() -> None:
     """All its pods go, and there is a moment without any; the new leader has the same name."""
     lws = make_lws(replicas=2)
@@ -123,20 +110,6 @@ def test_no_group_is_served_that_the_set_does_not_list() -> None:
     world = running(lws)
     world.put(make_pod(lws, job=2, unschedulable_since=world.now))
     assert not world.look().creates
-
-
-def test_a_deleted_set_gives_all_back() -> None:
-    """It is gone before its pods are: their pools go when these have ended."""
-    lws = make_lws(replicas=2)
-    world = running(lws)
-    del world.workloads[lws.uid]
-    world.deleted_workloads.add(lws.uid)
-    world.pass_time(3600)
-    assert not world.look().deletes
-    world.end_pods(lws)
-    world.look()
-    world.pass_time(3600)
-    assert {each.reason for each in world.look().deletes} == {DeleteReason.WORKLOAD_GONE}
 
 
 @pytest.mark.parametrize("kinds", [frozenset({WorkloadKind.LEADER_WORKER_SET})])

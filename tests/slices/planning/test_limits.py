@@ -176,14 +176,6 @@ def test_a_namesake_in_another_namespace_has_a_limit_of_its_own() -> None:
     assert len(World(*both, settings_=settings(max_pools_per_jobset=1)).look().creates) == 2
 
 
-def test_a_limit_is_met_exactly_by_one_burst() -> None:
-    """A hundred slices at once, and chips for 37 and a half."""
-    world = World(make_jobset(replicas=100), settings_=settings(max_chips=37 * CHIPS + 4))
-    world.live(10)
-    assert len(world.created) == 37
-    assert len(world.pools) == 37
-
-
 def test_a_smaller_slice_takes_what_a_larger_one_leaves() -> None:
     """A limit is no queue."""
     world = World(jobset_of("a-large", topology="4x4x4"), jobset_of("small"), settings_=settings(max_chips=63))

@@ -14,8 +14,6 @@ from provisioner.model.workloads import Workload
 from provisioner.slices.planning.memory.state import Phase
 from tests.support.clock import after
 from tests.support.models import (
-    foreign_pool,
-    go_pool,
     make_jobset,
     make_node,
     make_pod,
@@ -151,13 +149,6 @@ def test_a_pool_of_others_without_nodes_is_waited_for_not_for_long() -> None:
     assert len(world.look().creates) == 1
 
 
-def test_foreign_pools_are_no_supply() -> None:
-    """Only GKE knows what they are for."""
-    world = World(make_jobset())
-    world.put_pool(foreign_pool())
-    assert len(world.look().creates) == 1
-
-
 def test_a_pool_with_pods_of_an_unknown_slice_is_taken_by_nobody() -> None:
     """Whose they are cannot be told; that they run can."""
     world = World(make_jobset())
@@ -205,13 +196,6 @@ def test_a_single_host_pool_too_small_is_not_taken() -> None:
     world.put_pool(make_pool(make_jobset("gone", parallelism=4, template=asked)))
     (create,) = world.look().creates
     assert create.request.hosts == 5
-
-
-def test_several_small_pods_share_a_vm() -> None:
-    """Single-host, one chip a pod: nine pods on three VMs of four chips."""
-    asked = make_requirements(accelerator="tpu-v6e-slice", topology="2x2", chips=1)
-    (create,) = World(make_jobset(parallelism=9, template=asked)).look().creates
-    assert (create.request.machine_type, create.request.hosts) == ("ct6e-standard-4t", 3)
 
 
 def test_who_waits_longest_takes_the_free_pool() -> None:
@@ -291,17 +275,6 @@ def test_a_restart_returns_to_the_pool_that_the_slice_last_had() -> None:
     assert world.created == world.deleted == []
 
 
-def test_a_finished_child_job_keeps_its_pool_while_its_jobset_lives() -> None:
-    """It may be restarted."""
-    workload = make_jobset(replicas=2)
-    world = World(workload)
-    pools = [world.put_pool(make_pool(workload, job=job)) for job in range(2)]
-    world.put(make_pod(workload, job=0, node=make_node(pools[0]).name))
-    world.put(make_pod(workload, job=1, node=make_node(pools[1]).name, phase="Succeeded"))
-    world.run(100)
-    assert world.deleted == []
-
-
 def test_a_slice_that_runs_on_foreign_nodes_gives_its_own_pool_back() -> None:
     """A static pool came free first; 256 idle chips are not kept for that."""
     workload = make_jobset()
@@ -320,18 +293,6 @@ def test_a_pool_whose_nodes_are_not_all_seen_is_not_given_back() -> None:
     world.put(pool, make_node(pool, 0), make_pod(workload, node=make_node(pool, 1).name))
     world.run(100)
     assert world.deleted == []
-
-
-def test_pools_of_the_go_provisioner_are_taken_over() -> None:
-    """They name namespace, JobSet and Job, and no UID."""
-    workload = make_jobset(replicas=2)
-    world = World(workload)
-    world.put_pool(go_pool(workload, job=0))
-    world.put_pool(go_pool(workload, job=1))
-    world.put_pool(go_pool(make_jobset(namespace="elsewhere")))
-    world.run(70)
-    assert world.created == []
-    assert world.deleted == [go_pool(make_jobset(namespace="elsewhere")).name]
 
 
 def test_a_pool_of_a_look_alike_in_another_namespace_is_not_the_slices_own() -> None:

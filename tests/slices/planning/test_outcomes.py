@@ -109,19 +109,6 @@ def test_no_refusal_is_permanent() -> None:
     assert len(world.created) == 1
 
 
-def test_a_permission_that_all_lack_is_asked_for_at_a_pace() -> None:
-    """Thirteen times in all for five slices, then once a minute; once it is granted, all have their pools soon."""
-    world = World(make_jobset(replicas=5))
-    world.refuse_create = lambda _: failure(FailureKind.PERMISSION)
-    sent = [len(world.step(seconds=60).creates) for _ in range(60)]
-    assert sum(sent) <= 5 + 8 + 60
-    assert max(sent[10:]) == 1
-    world.pass_time(600)
-    world.refuse_create = lambda _: None
-    world.run(70)
-    assert len(world.created) == 5
-
-
 @pytest.mark.parametrize("kind", [FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS], ids=lambda kind: kind.value)
 def test_nothing_is_sent_while_the_outcome_of_a_create_is_unknown(kind: FailureKind) -> None:
     """It may have had its effect; the pool is looked up by its name."""
@@ -368,20 +355,6 @@ def test_a_pool_that_never_settles_is_an_alert() -> None:
     assert world.memory.deletes[name].failures == 0
 
 
-def test_a_change_of_status_ends_the_wait_of_a_delete() -> None:
-    """What was in the way may be over."""
-    world, name = idle_world()
-    for _ in range(6):
-        world.answer(DeleteAnswer(name=name, at=world.now, result=DeleteResult.FAILED, reason="in the way"))
-        world.memory = replace(
-            world.memory,
-            deletes={name: replace(world.memory.deletes[name], retry_at=after(1000))},
-        )
-    assert world.look().deletes == ()
-    world.put(replace(world.pools[name], status=PoolStatus.ERROR))
-    assert len(world.look().deletes) == 1
-
-
 def test_a_delete_whose_operation_fails_half_way_is_tried_again_not_at_once() -> None:
     """The pool was STOPPING and came back."""
     world, name = idle_world()
@@ -415,17 +388,6 @@ def test_a_delete_that_gke_took_and_forgot_is_sent_again(operation: OperationNam
             world.answer(LookUpAnswer(look_up=look_up, at=world.now))
         world.pass_time(1)
     raise AssertionError("the pool leaks")
-
-
-def test_a_delete_is_closed_by_the_list() -> None:
-    """And its pool is gone."""
-    world, name = idle_world()
-    world.answer(DeleteAnswer(name=name, at=world.now, result=DeleteResult.ACCEPTED, operation=OPERATION))
-    world.pass_time(1)
-    world.remove_pool(name)
-    plan = world.look()
-    assert plan.memory.deletes == {}
-    assert plan.transitions[-1].new.value == "gone"
 
 
 def test_a_rejected_delete_limits_operations_too() -> None:

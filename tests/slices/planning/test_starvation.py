@@ -335,7 +335,11 @@ def test_what_cannot_be_had_reserves_nothing() -> None:
     assert market.ran_at.keys() == {"full", "small"}
 
 
-@pytest.mark.parametrize("kind", [FailureKind.PERMISSION, FailureKind.UNAVAILABLE], ids=lambda kind: kind.value)
+@pytest.mark.parametrize(
+    "kind",
+    [FailureKind.PERMISSION, FailureKind.UNAVAILABLE, FailureKind.OPERATION_IN_THE_WAY],
+    ids=lambda kind: kind.value,
+)
 def test_many_slices_that_are_refused_try_no_more_than_their_workload_may(kind: FailureKind) -> None:
     """Each once and eight more, then one a minute, whatever GKE takes of others in their namespace."""
     world = World(jobset_of("refused", "2x2x2", replicas=100))

@@ -72,27 +72,6 @@ def test_the_pool_of_a_jobset_is_used_by_it_and_collected_after_it(
     assert world.deleted == [pool.name]
 
 
-@pytest.mark.parametrize(
-    ("name", "want"),
-    [
-        pytest.param("train", "train-", id="short"),
-        pytest.param("a" * 40, "a" * 34 + "-", id="cut"),
-        pytest.param("a" * 33 + "-" + "b" * 6, "a" * 33 + "--", id="cut behind a dash"),
-    ],
-)
-def test_whatever_its_name_a_pool_is_known_by_its_labels(name: str, want: str) -> None:
-    """Two of its names may be alike for two slices; the labels are not."""
-    workload = make_jobset(name, replicas=2)
-    world = World(workload)
-    pools = [world.put_pool(go_pool(workload, job=job)) for job in range(2)]
-    assert all(pool.name.startswith(want) for pool in pools)
-    world.run(3)
-    world.schedule()
-    world.run(3)
-    assert world.created == []
-    assert set(world.states().values()) == {"in_use"}
-
-
 def test_a_pool_in_the_making_is_waited_for() -> None:
     """The Go provisioner was stopped while GKE was at work."""
     workload = make_jobset()

@@ -426,13 +426,6 @@ def test_a_pool_that_is_wanted_again_is_uncordoned() -> None:
     assert world.look().uncordons == (make_node(pool, 0).name,)
 
 
-def test_a_pool_that_is_being_deleted_is_not_deleted_twice() -> None:
-    """One call is under way."""
-    world = due_world(suspended=True)
-    assert len(reasons(world)) == 1
-    assert reasons(world, 100) == []
-
-
 def test_a_pool_in_the_making_that_nothing_needs_any_more_goes_when_it_is_listed() -> None:
     """Not before: there may be nothing to delete."""
     workload = make_jobset()

@@ -582,12 +582,6 @@ def test_pools_that_others_use_do_not_exceed_the_limit_of_their_workload() -> No
     assert (limit.used, limit.most, len(view.pools)) == (1, 1, 2)
 
 
-def test_a_namespace_that_is_not_served_is_told_by_the_name_of_its_setting() -> None:
-    """It can be looked up."""
-    world = World(make_jobset("train"), settings_=settings(namespaces=("other",)))
-    assert "SERVED_NAMESPACES" in slice_of(view_of(world), "train-slice-0").reason
-
-
 def test_a_workload_that_another_controller_runs_says_so() -> None:
     """It has no slices here, and nobody else says why."""
     world = World(make_jobset("train", managed_by="kueue.x-k8s.io/multikueue"))
