@@ -43,59 +43,8 @@ SETTERS: list[Any] = [
     ),
     pytest.param(lambda m: m.observe_loop_lag(seconds=0.5), "loop_lag_seconds_sum", {}, 0.5, id="the lag of a round"),
     pytest.param(
-        lambda m: m.count_usage(_ACCOUNT, chip_seconds=2.5, cost=None),
-        "chip_seconds_total",
-        _ACCOUNT_LABELS,
-        2.5,
-        id="chip-seconds",
-    ),
-    pytest.param(
-        lambda m: m.count_usage(_ACCOUNT, chip_seconds=1.0, cost=2.5),
-        "cost_total",
-        _ACCOUNT_LABELS,
-        2.5,
-        id="their cost",
-    ),
-    pytest.param(
-        lambda m: m.observe_round(seconds=0.5, result="ok", ended_at_seconds=1000.0),
-        "rounds_total",
-        {"result": "ok"},
-        1,
-        id="a round is counted",
-    ),
-    pytest.param(
-        lambda m: m.observe_round(seconds=0.5, result="ok", ended_at_seconds=1000.0),
-        "round_duration_seconds_sum",
-        {},
-        0.5,
-        id="a round is measured",
-    ),
-    pytest.param(
-        lambda m: m.observe_round(seconds=0.5, result="ok", ended_at_seconds=1000.0),
-        "loop_last_round_timestamp_seconds",
-        {},
-        1000,
-        id="the end of a round is told",
-    ),
-    pytest.param(
         lambda m: m.observe_decide(seconds=0.25), "decide_duration_seconds_sum", {}, 0.25, id="a decision is measured"
     ),
-    pytest.param(lambda m: m.count_events_dropped(3), "events_dropped_total", {}, 3, id="dropped events"),
-    pytest.param(
-        lambda m: m.set_watch("pods", synced=True, last_contact_age_seconds=3.0),
-        "watch_synced",
-        {"resource": "pods"},
-        1,
-        id="a watch is complete",
-    ),
-    pytest.param(
-        lambda m: m.set_watch("pods", synced=True, last_contact_age_seconds=3.0),
-        "watch_last_contact_age_seconds",
-        {"resource": "pods"},
-        3,
-        id="a watch was heard",
-    ),
-    pytest.param(lambda m: m.set_leader(leading=True), "leader", {}, 1, id="the leader"),
 ]
 
 

@@ -48,24 +48,6 @@ def test_a_gke_that_does_not_answer_proves_nothing_until_it_does() -> None:
     assert world.gke.counts()["create_node_pool"] == 1
 
 
-def test_where_public_roots_are_trusted_a_node_is_the_proof() -> None:
-    """Without a certificate authority to compare, a node that lies in the cluster's instance groups proves it."""
-    world = World(ca_pem=None)
-    world.gke.cluster = Cluster(
-        name="test",
-        ca_certificate_pem=CERTIFICATE,
-        instance_group_urls=(
-            "https://compute/projects/p/zones/us-central2-b/instanceGroupManagers/gke-test-default-1f-grp",
-        ),
-    )
-    world.round()
-    assert not world.loop.identity.proven
-    node = {"metadata": {"name": "n"}, "spec": {"providerID": "gce://p/us-central2-b/gke-test-default-1f-abcd"}}
-    world.kube.put_object(object_path("nodes", "n"), node)
-    world.round(after_seconds=31)
-    assert world.loop.identity.proven
-
-
 GROUP_URL = "https://compute/projects/p/zones/us-central2-b/instanceGroupManagers/gke-test-default-1f-grp"
 
 
@@ -85,6 +67,19 @@ def world_without_ca() -> World:
     node = {"metadata": {"name": "z"}, "spec": {"providerID": "gce://p/us-central2-b/gke-test-default-1f-abcd"}}
     world.kube.put_object(object_path("nodes", "z"), node)
     return world
+
+
+def test_where_public_roots_are_trusted_a_node_is_the_proof() -> None:
+    """Without a certificate authority to compare, a node that lies in the cluster's instance groups proves it."""
+    world = world_without_ca()
+    node = world.kube.object(object_path("nodes", "z"))
+    world.kube.remove_object(object_path("nodes", "z"))
+    world.round()
+    assert not world.loop.identity.proven
+    assert node is not None
+    world.kube.put_object(object_path("nodes", "z"), node)
+    world.round(after_seconds=31)
+    assert world.loop.identity.proven
 
 
 def test_nodes_with_tpus_are_passed_over() -> None:

@@ -102,15 +102,6 @@ def test_a_slice_whose_own_pool_stops_gets_the_next_attempt_at_once() -> None:
     assert create.request.labels[constants.POOL_ATTEMPT] == "5"
 
 
-def test_a_jobset_made_again_takes_its_old_pool_while_that_is_idle() -> None:
-    """Made for another UID, and fitting all the same."""
-    old, new = make_jobset(uid="one"), make_jobset(uid="two")
-    world = World(new)
-    world.put_pool(make_pool(old))
-    world.run(50)
-    assert world.created == world.deleted == []
-
-
 def test_a_jobset_that_asks_for_slice_resources_is_told_and_nothing_is_bought() -> None:
     """The newest Go release serves it by other means, and so must nobody's pools."""
     workload = make_jobset(labels={constants.SLICE_AUTOPROVISIONING: "sync"})

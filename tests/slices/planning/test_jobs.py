@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from provisioner.slices.demand import SliceId, find_slices
 from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.planning.plan import DeleteReason
 from tests.support.clock import after
-from tests.support.models import make_job, make_jobset, make_lws, make_pod, make_requirements
+from tests.support.models import make_job, make_jobset, make_lws, make_pod
 from tests.support.world import World, running
 
 
@@ -124,48 +123,6 @@ def test_the_pool_outlasts_the_annotation_while_pods_run() -> None:
     assert delete.reason is DeleteReason.WORKLOAD_GONE
 
 
-def test_an_annotation_that_comes_back_finds_the_pool() -> None:
-    """The pods hold it."""
-    job = make_job()
-    world = running(job)
-    del world.workloads[job.uid]
-    world.look()
-    world.workloads[job.uid] = job
-    plan = world.look()
-    assert (plan.creates, plan.deletes) == ((), ())
-    assert set(world.states().values()) == {"in_use"}
-
-
-def test_pods_of_a_job_that_is_not_served_keep_a_pool_that_they_are_on() -> None:
-    """They were put there by the scheduler, and their chips are in use."""
-    job = make_job()
-    world = running(job)
-    stranger = make_job("stranger")
-    pod_on(world, stranger, 1)
-    world.remove_jobset(job)
-    world.deleted_workloads.add(job.uid)
-    world.pass_time(3600)
-    assert not world.look().deletes
-    world.end_pods(stranger)
-    world.look()
-    world.pass_time(3600)
-    assert len(world.look().deletes) == 1
-
-
-def test_pods_that_outlive_their_job_keep_their_pool_from_others() -> None:
-    """A Job that was deleted without its pods leaves them to nobody, and their chips are in use."""
-    job = make_job()
-    world = running(job)
-    for pod in list(world.pods.values()):
-        world.put(replace(pod, workload_uid="", group_name="", group_key="", completion_index=None))
-    del world.workloads[job.uid]
-    world.deleted_workloads.add(job.uid)
-    world.pass_time(3600)
-    world.add(make_jobset())
-    plan = world.look()
-    assert (len(plan.creates), plan.deletes) == (1, ())
-
-
 def test_while_any_pod_of_a_job_is_left_its_pool_stays() -> None:
     """With more completions than parallelism index 0 ends early, and there is a moment without any pod."""
     job = make_job()
@@ -180,18 +137,6 @@ def test_while_any_pod_of_a_job_is_left_its_pool_stays() -> None:
     world.put(make_pod(job, index=4, unschedulable_since=world.now))
     plan = world.look()
     assert (plan.creates, plan.deletes) == ((), ())
-
-
-def test_a_job_whose_first_pod_ended_gets_a_pool_for_the_others() -> None:
-    """Its pool was lost; the lowest index that is left leads."""
-    job = make_job()
-    world = World(job)
-    world.pods.clear()
-    world.put(make_pod(job, index=0, phase="Succeeded", unschedulable=False))
-    for index in (3, 2):
-        world.put(make_pod(job, index=index, unschedulable_since=world.now))
-    (create,) = world.look().creates
-    assert create.pod.name == "sweep-2-abcde"
 
 
 @pytest.mark.parametrize(
@@ -230,15 +175,6 @@ def test_two_jobs_of_one_shape_may_be_mixed_and_each_keeps_what_its_pods_are_on(
     world.pass_time(3600)
     plan = world.look()
     assert (plan.creates, plan.deletes) == ((), ())
-
-
-def test_words_are_those_of_the_kind() -> None:
-    """A Job has a parallelism."""
-    world = World(make_job(parallelism=3, template=make_requirements(tolerations=())))
-    (said,) = world.look().notices
-    assert "job sweep has parallelism 3" in said.message
-    assert "set parallelism to 2" in said.message
-    assert [each.kind for each in said.objects] == ["Pod", "Job"]
 
 
 def test_a_job_that_asks_in_vain_is_told() -> None:

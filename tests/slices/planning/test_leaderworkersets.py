@@ -63,15 +63,6 @@ def test_a_group_that_is_scaled_away_gives_its_pool_back_after_the_delay() -> No
     assert (delete.reason, delete.kind) == (DeleteReason.NOT_NEEDED, WorkloadKind.LEADER_WORKER_SET)
 
 
-def test_a_set_that_is_scaled_up_gets_one_pool_more() -> None:
-    """The groups that are there keep theirs."""
-    lws = make_lws(replicas=1)
-    world = running(lws)
-    world.workloads[lws.uid] = scaled(lws, 2)
-    world.put(make_pod(scaled(lws, 2), job=1, unschedulable_since=world.now))
-    assert len(world.look().creates) == 1
-
-
 def test_during_an_update_each_group_has_the_size_of_its_own_pods() -> None:
     """The set tells the size of new groups; those that are not replaced yet may wait for pools of their own."""
     small = make_lws(size=2, template=make_requirements(topology="2x2x2", tolerations=()))
@@ -124,11 +115,3 @@ def test_while_nothing_is_known_of_a_kind_the_others_are_served(kinds: frozenset
     assert len(plan.creates) == 1
     world.pass_time(3600)
     assert not world.look(unknown_kinds=kinds).alerts
-
-
-def test_words_are_those_of_the_kind() -> None:
-    """A group has a size, and no parallelism."""
-    world = World(make_lws(size=3, template=make_requirements(tolerations=())))
-    (said,) = world.look().notices
-    assert "group serve-0 has size 3" in said.message
-    assert "set size to 2" in said.message

@@ -249,13 +249,6 @@ def test_what_no_pool_would_serve_is_not_bought(
     assert words in refusal(slice_of(**requirements), **changes)
 
 
-def test_more_pods_than_hosts_are_told_the_right_number() -> None:
-    """One pod a host."""
-    text = refusal(slice_of(parallelism=3))
-    assert "parallelism 3" in text
-    assert "set parallelism to 2" in text
-
-
 def test_labels_that_pods_select_or_ask_to_copy_come_along() -> None:
     """Google's own are set by GKE, but for two."""
     slice_ = slice_of(

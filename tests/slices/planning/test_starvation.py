@@ -170,22 +170,6 @@ def test_slices_of_one_jobset_take_one_turn_together() -> None:
     assert market.ran_at["later"] - applied <= timedelta(minutes=21)
 
 
-def test_slices_that_have_not_tried_take_the_turn_of_their_jobset() -> None:
-    """Twenty come while their capacity is backed off, and one of them is refused: it is a later JobSet's turn then."""
-    world = World(jobset_of("first", "2x2x2"))
-    market = Market(world)
-    world.refuse_create = lambda create: failure(FailureKind.QUOTA) if named(create) != "later" else None
-    for _ in range(40):
-        market.step(seconds=60)
-    world.add(jobset_of("refused", "2x2x2", replicas=20))
-    market.step(seconds=15)
-    world.add(jobset_of("later", "2x2x2"))
-    applied = world.now
-    for _ in range(120):
-        market.step(seconds=60)
-    assert market.ran_at["later"] - applied <= timedelta(minutes=95)
-
-
 def test_a_stream_of_newcomers_keeps_nobody_from_trying_again() -> None:
     """A newcomer's turn begins when it comes, not before."""
     world = World(jobset_of("old", "2x2x2"))
@@ -227,23 +211,6 @@ def test_stockouts_that_block_leave_operations_to_others() -> None:
     for _ in range(120):
         market.step()
     assert market.ran_at["small"] - applied <= timedelta(seconds=120)
-
-
-@pytest.mark.parametrize("kind", [FailureKind.PERMISSION, FailureKind.UNAVAILABLE], ids=lambda kind: kind.value)
-def test_many_slices_of_one_refused_jobset_take_one_turn_in_turn_with_others(kind: FailureKind) -> None:
-    """Two hundred are refused for ever; one of another JobSet failed once, in an outage, and runs within a minute."""
-    world = World(jobset_of("refused", "2x2x2", replicas=200))
-    market = Market(world, seconds=5)
-    world.refuse_create = lambda create: failure(kind) if named(create) == "refused" else None
-    for _ in range(20):
-        market.step(seconds=15)
-    world.add(jobset_of("other", "2x2x1"))
-    world.refuse_create = lambda _create: failure(FailureKind.UNAVAILABLE)
-    market.step()
-    world.refuse_create = lambda create: failure(kind) if named(create) == "refused" else None
-    for _ in range(60):
-        market.step()
-    assert "other" in market.ran_at
 
 
 def stream(world: World, market: Market, *, seconds: int, every: int = 10, run_seconds: int = 60) -> None:

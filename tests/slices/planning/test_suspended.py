@@ -10,9 +10,9 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, NodePool, PoolStatus
-from provisioner.model.workloads import PodGroup, Workload
+from provisioner.model.workloads import Workload
 from provisioner.slices.planning.plan import DeleteReason
-from tests.support.models import go_pool, make_jobset, make_node, make_pod, make_pool, make_requirements
+from tests.support.models import make_jobset, make_node, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure
 
@@ -73,21 +73,19 @@ def test_a_suspended_jobset_keeps_its_pools_and_takes_them_when_it_is_resumed() 
         pytest.param({"terminal_state": "Failed"}, DeleteReason.WORKLOAD_FINISHED, id="failed"),
         pytest.param({"deleting": True}, DeleteReason.WORKLOAD_GONE, id="being deleted"),
         pytest.param({"groups": ()}, DeleteReason.NOT_NEEDED, id="without the child Job"),
+        pytest.param({"managed_by": "kueue.x-k8s.io/multikueue"}, DeleteReason.NOT_NEEDED, id="run in another cluster"),
+        pytest.param(None, DeleteReason.WORKLOAD_GONE, id="deleted"),
     ],
 )
-def test_the_pools_of_a_suspended_jobset_go_when_it_ends(changes: dict[str, Any], reason: DeleteReason) -> None:
+def test_the_pools_of_a_suspended_jobset_go_when_it_ends(changes: dict[str, Any] | None, reason: DeleteReason) -> None:
     """Suspended or not; and those of a child Job that its spec lists no more."""
     world, workload, _ = suspended_world()
     assert reasons(world, _LONG) == []
-    world.workloads[workload.uid] = replace(workload, suspended=True, **changes)
+    if changes is None:
+        world.remove_jobset(workload)
+    else:
+        world.workloads[workload.uid] = replace(workload, suspended=True, **changes)
     assert reasons(world) == [reason]
-
-
-def test_the_pools_of_a_suspended_jobset_that_is_not_there_any_more_go() -> None:
-    """It was deleted."""
-    world, workload, _ = suspended_world()
-    world.remove_jobset(workload)
-    assert reasons(world) == [DeleteReason.WORKLOAD_GONE]
 
 
 def test_a_suspended_jobset_keeps_a_pool_that_is_still_being_made() -> None:
@@ -98,15 +96,6 @@ def test_a_suspended_jobset_keeps_a_pool_that_is_still_being_made() -> None:
     suspend(world, workload)
     world.run(3, seconds=_LONG)
     assert (set(world.states().values()), world.deleted) == ({"provisioning"}, [])
-
-
-def test_a_suspended_jobset_keeps_a_pool_of_the_go_provisioner() -> None:
-    """It names the child Job and no UID."""
-    workload = make_jobset()
-    world = world_of(workload)
-    world.put_pool(go_pool(workload))
-    suspend(world, workload)
-    assert reasons(world, _LONG) == []
 
 
 def _changed(workload: Workload, **changes: Any) -> Workload:
@@ -176,14 +165,6 @@ def test_a_pool_that_is_given_up_goes_though_its_jobset_is_suspended() -> None:
     assert reasons(world) == [DeleteReason.NO_READY_NODES]
 
 
-def test_a_leader_that_is_still_there_buys_nothing_for_a_suspended_jobset() -> None:
-    """The JobSet controller is about to delete it."""
-    workload = make_jobset(suspended=True)
-    world = world_of(workload)
-    world.run(5)
-    assert world.created == []
-
-
 def test_a_slice_that_waits_takes_the_pool_of_a_suspended_jobset() -> None:
     """The scheduler puts its pods there anyhow; the suspended one gets another when it is resumed."""
     world, workload, pool = suspended_world()
@@ -242,20 +223,3 @@ def test_slices_that_start_together_stay_held_while_they_are_suspended(
     resume(world, workload)
     world.live(50)
     assert (world.bound(workload), len(world.pools), world.deleted) == (2, 2, [])
-
-
-def test_a_jobset_that_another_controller_runs_keeps_nothing() -> None:
-    """Its pods are elsewhere."""
-    world, workload, _ = suspended_world()
-    world.workloads[workload.uid] = replace(workload, suspended=True, managed_by="kueue.x-k8s.io/multikueue")
-    assert reasons(world) == [DeleteReason.NOT_NEEDED]
-
-
-def test_a_suspended_jobset_without_pools_costs_nothing() -> None:
-    """Thousands of them may wait in a queue."""
-    driver = PodGroup(name="driver", replicas=1, parallelism=1, template=make_requirements(chips=0))
-    workload = make_jobset(suspended=True, replicas=1000)
-    world = world_of()
-    world.workloads[workload.uid] = replace(workload, groups=(*workload.groups, driver))
-    plan = world.look()
-    assert (plan.pools, plan.notices, plan.wake_at) == ((), (), None)

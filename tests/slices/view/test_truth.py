@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -13,16 +13,14 @@ from provisioner.model.choices import parse_choices
 from provisioner.model.workloads import Workload
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
 from provisioner.slices.planning.memory.state import Memory, OperationLimit
-from provisioner.slices.view.build import build_view
 from provisioner.slices.view.explain import explain
 from provisioner.slices.view.types import PoolView, SliceView, State, View
 from tests.support.board import view_of
-from tests.support.models import CHIP_TOLERATION, go_pool, make_jobset, make_pod, make_pool, make_requirements
+from tests.support.models import CHIP_TOLERATION, go_pool, make_jobset, make_pod, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure, running
 
 STOCKOUT = failure(FailureKind.STOCKOUT, "us-central2-b has no capacity.")
-V5E = make_requirements(accelerator="tpu-v5-lite-podslice", topology="2x2", tolerations=())
 
 
 def slice_of(view: View, group: str) -> SliceView:
@@ -44,22 +42,6 @@ def headline(view: View, name: str) -> str:
 
 
 # --- which slice is where
-
-
-def test_every_slice_with_pods_on_a_pool_is_shown_there() -> None:
-    """Pods of two slices share a pool whose hosts have room for both: both run."""
-    one, two = (make_jobset(name, parallelism=1, template=V5E) for name in ("one", "two"))
-    world = World(one)
-    world.live(3)
-    (node,) = world.nodes
-    world.workloads[two.uid] = two
-    world.put(make_pod(two, node=node))
-    view = view_of(world)
-    shown = {each.group: (each.state, each.pool) for each in view.slices}
-    name = only_pool(view).name
-    assert shown == {"one-slice-0": (State.RUNNING, name), "two-slice-0": (State.RUNNING, name)}
-    pool = only_pool(view)
-    assert {pool.slice, *pool.other_slices} == {each.id for each in view.slices}
 
 
 def test_a_slice_whose_pool_others_occupy_waits() -> None:
@@ -116,20 +98,6 @@ def test_a_slice_that_is_updated_to_another_shape_waits_while_its_old_pods_end()
     world.step()
     world.run(2)
     assert slice_of(view_of(world), "train-slice-0").state is State.CREATING
-
-
-def test_a_slice_is_shown_on_the_pool_that_its_pods_are_on_when_all_its_pools_go() -> None:
-    """Somebody deletes the pool that was made for it too, which no pod is on; the leader has ended already."""
-    workload, other = make_jobset("train"), make_jobset("xl")
-    world = World(workload)
-    made = world.put_pool(make_pool(workload, status=PoolStatus.STOPPING))
-    used = world.put_pool(make_pool(other, status=PoolStatus.STOPPING))
-    world.pods.clear()
-    node = max(each.name for each in world.nodes.values() if each.pool_name == used.name)
-    world.put(make_pod(workload, index=1, node=node))
-    found = slice_of(view_of(world), "train-slice-0")
-    assert (found.state, found.pool) == (State.DELETING, used.name)
-    assert made.name != used.name
 
 
 def test_a_slice_that_runs_on_foreign_nodes_has_not_ended() -> None:
@@ -471,27 +439,6 @@ def test_pools_that_the_brake_holds_back_say_so_and_when_each_goes() -> None:
     assert [each.name for each in held if "one node pool every 60 s" not in each.reason] == []
     # When three are left it is off.
     assert [(each.delete_at - world.now).total_seconds() for each in held if each.delete_at] == [59, 119, 119, 119, 119]
-
-
-def test_no_pool_that_the_brake_holds_back_goes_before_its_time() -> None:
-    """What is told is the earliest moment, also of those that go when the brake is off."""
-    world = World(*(make_jobset(f"train-{index}") for index in range(8)))
-    world.live(4)
-    world.workloads.clear()
-    world.pods.clear()
-    told: dict[str, datetime] = {}
-    gone: list[str] = []
-    for _ in range(80):
-        plan = world.look()
-        gone += [each.name for each in plan.deletes]
-        assert [each.name for each in plan.deletes if told.get(each.name, world.now) > world.now] == []
-        view = build_view(world.snapshot(), plan, world.settings, world.now)
-        told = {each.name: each.delete_at for each in view.pools if each.delete_at is not None}
-        for delete in plan.deletes:
-            world.answer(world._delete(delete))
-        world.finish_deletes()
-        world.pass_time(5)
-    assert len(gone) == 8
 
 
 def test_a_delete_that_waits_for_operations_says_so() -> None:
