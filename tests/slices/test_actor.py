@@ -133,7 +133,6 @@ def test_a_delete_that_the_gate_stops(world: World) -> None:
 
 
 def test_a_delete_whose_reason_is_gone(world: World) -> None:
-    """A JobSet that lives keeps its pool."""
     put_pool(world)
     world.kube.put_object(jobset_path("train"), jobset_of("train", uid="uid-of-train"))
     (answer,) = carry_out(world, deletes=(a_delete(),))
@@ -200,7 +199,6 @@ def test_a_pool_is_looked_up(world: World) -> None:
 
 
 def test_an_operation_is_looked_up(world: World) -> None:
-    """An operation that failed tells why."""
     world.gke.create_node_pool(CREATE.request)
     world.gke.fail_pool(POOL, FailureKind.STOCKOUT)
     look_up = LookUp(name=POOL, kind=LookUpKind.OPERATION, operation=OperationName("operation-1"))
@@ -240,7 +238,6 @@ def test_an_uncordon_is_done_once(world: World) -> None:
 
 
 def test_a_node_is_released(world: World) -> None:
-    """Our taint comes off; others' stay."""
     put_pool(world)
     raw = world.kube.object(object_path("nodes", NODE))
     assert raw is not None
@@ -295,7 +292,6 @@ def test_a_change_of_a_node_that_is_rejected_is_tried_ever_more_rarely(world: Wo
 
 
 def test_a_node_whose_change_nobody_wants_any_more_is_forgotten(world: World) -> None:
-    """The next change of it is made at once."""
     put_pool(world)
     kube.cordon(world.kube, NODE)
     world.kube.fail("PATCH", "/nodes/", kube.Forbidden("nodes is forbidden"), times=1)
@@ -307,7 +303,6 @@ def test_a_node_whose_change_nobody_wants_any_more_is_forgotten(world: World) ->
 
 
 def test_deletes_are_sent_before_creates(world: World) -> None:
-    """Deletes give back what creates wait for."""
     put_pool(world)
     other = PoolName("other-pool")
     request = NodePoolRequest(
@@ -402,8 +397,6 @@ def test_a_call_is_live_until_its_answer_is_taken(world: World) -> None:
 
 
 def test_a_call_that_crashes_without_an_answer_is_not_live(world: World) -> None:
-    """Nobody will tell of it."""
-
     def broken() -> Any:
         raise ValueError("no clock")
 

@@ -74,7 +74,6 @@ def test_the_defaults_are_those_of_the_go_provisioner() -> None:
     ],
 )
 def test_levels_of_the_go_logger(arguments: list[str], want: str | None) -> None:
-    """The Go logger's levels are translated."""
     assert parse_flags(arguments).log_level == want
 
 
@@ -123,7 +122,6 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 
 
 def test_the_version() -> None:
-    """`--version` tells the release."""
     done = command("--version")
     assert (done.returncode, done.stdout) == (0, f"tpu-provisioner {provisioner.__version__}\n")
 

@@ -187,7 +187,6 @@ def test_a_pool_that_is_about_to_be_made(world: World) -> None:
 
 
 def test_a_pool_that_failed(world: World) -> None:
-    """It is left as long as GKE lists it."""
     world.put_jobset()
     world.round()
     (pool,) = world.gke.pools
@@ -253,7 +252,6 @@ def test_what_cannot_be_read(world: World) -> None:
 
 
 def test_a_pool_of_another_jobset_of_the_same_name(world: World) -> None:
-    """Nobody needs it, unless pods run on it."""
     pool = world.run_to_use()
     world.kube.put_object(jobset_path("train"), jobset_of("train", uid="another"))
     assert f"{pool}  JobSet {NAMESPACE}/train needs it" in Person(_paused(world))().text
@@ -267,13 +265,11 @@ def test_a_pool_of_another_jobset_of_the_same_name(world: World) -> None:
     ids=["once", "waiting"],
 )
 def test_flags(given: list[str], want: tuple[bool, float]) -> None:
-    """Durations are Go's, as in kubectl."""
     parsed = drain.command.make_context("drain", list(given)).params
     assert (parsed["wait"], parsed["patience_seconds"]) == want
 
 
 def test_a_wrong_duration(capsys: pytest.CaptureFixture[str]) -> None:
-    """It says what a duration looks like."""
     with pytest.raises(SystemExit) as error:
         main(["drain", "--timeout=30"])
     assert error.value.code == 2

@@ -143,7 +143,6 @@ def test_the_calls_for_a_pool_are_three_for_each_node_and_a_few(nodes: int, node
 
 
 def test_cordons_of_a_large_pool_are_undone_as_fast() -> None:
-    """Where a pod comes that tolerates them."""
     clock = FakeClock()
     kube = LargeKube(clock, nodes=500)
     began = clock.seconds

@@ -52,7 +52,6 @@ def test_time_counts_for_what_chips_were_doing_when_it_began(world: World) -> No
 
 
 def test_a_follower_counts_nothing(world: World) -> None:
-    """Its leader counts."""
     world.run_to_use()
     world.rounds(7, every_seconds=10)
     before = chip_seconds(world)
@@ -63,7 +62,6 @@ def test_a_follower_counts_nothing(world: World) -> None:
 
 @pytest.mark.parametrize("hours", [-2, 2])
 def test_a_clock_that_is_set_costs_nothing(world: World, hours: int) -> None:
-    """Only time that has passed counts."""
     world.run_to_use()
     world.rounds(7, every_seconds=10)
     wall = world.clock.now
@@ -104,7 +102,6 @@ _CASES = [
 
 @pytest.mark.parametrize(("prepare", "name", "labels", "want"), _CASES)
 def test_what_is_measured(prepare: Callable[[World], None], name: str, labels: dict[str, str], want: float) -> None:
-    """Of a world with one pool in the making."""
     world = World(metered=True, max_chips=4)
     world.put_jobset()
     world.round()

@@ -50,7 +50,6 @@ SETTERS: list[Any] = [
 
 @pytest.mark.parametrize(("call", "name", "labels", "want"), SETTERS)
 def test_setter(call: Callable[[Metrics], None], name: str, labels: dict[str, str], want: float) -> None:
-    """A setter changes its sample."""
     metrics = Metrics(version="1.2.3")
     call(metrics)
     assert metrics.registry.get_sample_value(P + name, labels) == want
@@ -121,7 +120,6 @@ def test_buckets_span_simulator_and_scarcity() -> None:
 
 
 def test_the_process_is_measured_under_the_names_that_go_programs_use() -> None:
-    """So that boards made for those go on."""
     registry = Metrics(version="1").registry
     assert (registry.get_sample_value("process_resident_memory_bytes") or 0) > 2**20
     assert registry.get_sample_value("process_cpu_seconds_total") is not None

@@ -130,7 +130,6 @@ def test_the_next_try_is_due_half_a_minute_after_the_last_whatever_the_clock_say
 
 
 def test_a_round_without_a_proof_waits_until_the_next_try_is_due() -> None:
-    """But no longer than any round."""
     world = World(ca_pem=OTHER_CERTIFICATE)
     world.round()
     assert world.round(after_seconds=25) == pytest.approx(5.0)
@@ -203,7 +202,6 @@ def test_an_autopilot_cluster_is_refused() -> None:
 
 
 def test_auto_provisioning_of_tpus_is_warned_of() -> None:
-    """Once: both would buy for the same pods."""
     for tpus, want in ((("tpu-v6e-slice",), 1), ((), 0)):
         world = World()
         world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE, auto_provisioned_tpus=tpus)

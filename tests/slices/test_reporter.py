@@ -281,7 +281,6 @@ def test_each_pool_that_is_an_alert_is_logged(world: World) -> None:
 
 
 def test_a_failed_pool_of_which_gke_says_nothing(world: World) -> None:
-    """Is told all the same."""
     world.put_jobset()
     world.round()
     (pool,) = world.gke.pools

@@ -34,7 +34,6 @@ def test_a_waiting_pod_and_its_jobset_say_why_nothing_is_done() -> None:
 
 
 def test_nobody_is_told_whose_pods_do_not_wait() -> None:
-    """What runs goes on."""
     world = World()
     world.run_to_use()
     world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message="GKE is down")
@@ -43,7 +42,6 @@ def test_nobody_is_told_whose_pods_do_not_wait() -> None:
 
 
 def test_when_it_is_over_the_slice_is_served_and_the_next_time_is_told_anew() -> None:
-    """Each outage counts for itself."""
     world = gke_is_away()
     world.put_jobset()
     world.rounds(12, every_seconds=10)
@@ -58,7 +56,6 @@ def test_when_it_is_over_the_slice_is_served_and_the_next_time_is_told_anew() ->
 
 
 def test_nothing_is_told_from_caches_that_nobody_trusts() -> None:
-    """Who waits is not known then."""
     world = gke_is_away()
     world.put_jobset()
     world.pods.silent = True
@@ -67,7 +64,6 @@ def test_nothing_is_told_from_caches_that_nobody_trusts() -> None:
 
 
 def test_a_follower_tells_nobody() -> None:
-    """The leader does."""
     world = gke_is_away()
     world.put_jobset()
     world.leading = False

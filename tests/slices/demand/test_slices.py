@@ -86,7 +86,6 @@ def test_a_slice_without_pods_is_listed_where_something_refers_to_it(group_name:
 
 @pytest.mark.parametrize("key", [GroupKey("0" * 40), GroupKey(""), group_key("default", "train-slice-9")])
 def test_what_refers_to_no_child_job_makes_no_slice(key: GroupKey) -> None:
-    """The JobSet was made smaller."""
     workload = make_jobset(replicas=9)
     found = slices_of(workload, referred={SliceId(workload_uid=workload.uid, group_key=key): "train-slice-9"})
     assert [each.group_name for each in found] == ["train-slice-0"]
@@ -152,7 +151,6 @@ def test_a_jobset_that_exceeds_a_bound_wants_nothing_and_is_listed_once() -> Non
 
 
 def test_a_pod_that_exceeds_a_bound_wants_and_cannot_have() -> None:
-    """Its owner is told why."""
     workload = make_jobset()
     (found,) = slices_of(workload, pods=(make_pod(workload, requirements=make_requirements(problem="too much")),))
     assert (found.pending, found.shape, found.shape_problem) == (True, None, "too much")
@@ -202,7 +200,6 @@ def test_a_suspended_jobset_that_keeps_its_pools_has_the_slices_that_something_r
     ],
 )
 def test_a_slice_wants_a_pool_when_its_leader_cannot_be_scheduled(*, changes: dict[str, Any], pending: bool) -> None:
-    """Only the leader asks."""
     workload = make_jobset()
     (found,) = slices_of(workload, pods=(make_pod(workload, **changes),))
     assert found.pending is pending
@@ -276,7 +273,6 @@ def test_pods_of_unknown_jobsets_make_no_slice() -> None:
 
 
 def test_the_job_key_is_the_sha1_of_namespace_and_job_name() -> None:
-    """As the JobSet controller labels it."""
     assert group_key("ns", "train-slice-0") == hashlib.sha1(b"ns/train-slice-0").hexdigest()
 
 
@@ -331,7 +327,6 @@ def test_a_pod_that_only_claims_to_be_a_jobsets_is_not(changes: dict[str, str]) 
     ids=["no accelerator", "no such topology"],
 )
 def test_an_invalid_request_is_a_slice_without_shape_that_says_why(selector: dict[str, str], words: list[str]) -> None:
-    """It wants, and cannot have."""
     workload = make_jobset()
     (found,) = slices_of(workload, pods=(make_pod(workload, requirements=make_requirements(node_selector=selector)),))
     assert found.pending

@@ -183,7 +183,6 @@ def test_a_mistake_is_told_with_its_line(raw: dict[str, Any], marked: str, words
 
 
 def test_all_mistakes_of_all_documents_are_found_in_one_run() -> None:
-    """One does not hide the others."""
     raws = [parameter.values[0] for parameter in MISTAKES]
     named = [
         {**raw, "metadata": {**raw["metadata"], "name": f"x{number}", "uid": ""}}
@@ -235,7 +234,6 @@ def test_all_wishes_that_cannot_be_read_are_found_in_one_run_and_the_first_mista
 
 
 def test_a_namespace_in_the_files_may_have_the_opt_in_label() -> None:
-    """Or the pods have it."""
     opted = settings(opt_in_label=("tpu", "yes"))
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "labels": {"tpu": "yes"}}}
     assert plan(space, raw_jobset(), settings_=opted).all_served
@@ -257,7 +255,6 @@ def test_a_namespace_in_the_files_may_have_the_opt_in_label() -> None:
     ],
 )
 def test_what_is_no_mistake_is_a_note(raw: dict[str, Any], words: str, pools: int) -> None:
-    """It does not make a plan fail."""
     found = plan(raw)
     assert found.all_served
     assert len(found.pools) == pools
@@ -290,7 +287,6 @@ def test_what_is_not_accepted_takes_nothing_from_the_others(refused: dict[str, A
     ],
 )
 def test_what_has_no_pods_gets_nothing(raw: dict[str, Any], words: str, pools: int) -> None:
-    """And hears why."""
     found = plan(raw)
     assert (len(found.pools), found.all_served) == (pools, True)
     assert any(words in each.message for each in found.remarks)
@@ -361,7 +357,6 @@ def test_choices_are_listed_in_order_with_those_that_are_not_possible() -> None:
 
 
 def test_no_more_is_planned_than_a_cluster_could_have() -> None:
-    """However many objects there are."""
     found = plan(*(raw_jobset(f"a{number}", uid="", replicas=3000) for number in range(2)))
     assert any("slices are planned at once" in each.message for each in found.remarks if each.severity.refused)
 
@@ -379,7 +374,6 @@ def test_wrong_types_anywhere_never_crash(data: st.DataObject) -> None:
 
 
 def test_a_large_object_is_read_in_time() -> None:
-    """As large as the API server takes it."""
     pod = {**pod_spec(), "nodeSelector": {**pod_spec()["nodeSelector"], **{f"k{n}": "v" * 20 for n in range(40_000)}}}
     found = plan_text(yaml.dump(raw_jobset(pod=pod), Dumper=yaml.CSafeDumper))
     assert not found.all_served

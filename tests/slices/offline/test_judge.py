@@ -128,12 +128,10 @@ def test_limits_count_all_slices(changes: dict[str, Any], replicas: int, words: 
 
 
 def test_labels_of_the_namespace_are_not_judged() -> None:
-    """A webhook does not know them."""
     assert judged(raw_jobset(), settings(opt_in_label=("tpu", "yes"))) == ()
 
 
 def test_the_namespace_of_the_request_counts() -> None:
-    """Where the object names none."""
     only = settings(namespaces=("team-a",))
     assert judged(raw_jobset(namespace=""), only, namespace="team-a") == ()
     (found,) = judged(raw_jobset(namespace=""), only, namespace="team-b")
@@ -141,7 +139,6 @@ def test_the_namespace_of_the_request_counts() -> None:
 
 
 def test_a_name_may_be_generated() -> None:
-    """The API server makes it up later."""
     raw = raw_jobset(pod=pod_spec(topology="2x2x3"))
     raw["metadata"] = {"generateName": "train-", "namespace": "default"}
     assert all("train-xxxxx" in each.subject for each in judged(raw))
@@ -190,7 +187,6 @@ def nested(depth: int) -> Any:
 @pytest.mark.parametrize("where", ["metadata", "spec", "kind", "replicatedJobs", "labels", "chips"])
 @pytest.mark.parametrize("value", [nested(5_000), 10**5000], ids=["nested deeper than Python calls", "many digits"])
 def test_what_python_cannot_print_is_no_error(where: str, value: Any) -> None:
-    """In any place."""
     raw = raw_jobset(metadata={"labels": {}})
     (job,) = raw["spec"]["replicatedJobs"]
     holder = {
@@ -203,7 +199,6 @@ def test_what_python_cannot_print_is_no_error(where: str, value: Any) -> None:
 
 
 def test_it_needs_no_yaml_and_no_command_line() -> None:
-    """A server imports what it uses."""
     script = (
         "import sys; import provisioner.slices.offline.judge, provisioner.slices.suppliers.gke.rules; "
         "sys.exit(', '.join({'yaml', 'click', 'google', 'kubernetes', 'structlog'} & set(sys.modules)) or 0)"

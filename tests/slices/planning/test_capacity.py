@@ -165,7 +165,6 @@ def bought(world: World) -> list[str]:
     ],
 )
 def test_the_choices_of_a_slice(asked: dict[str, Any], changes: dict[str, Any], want: list[str]) -> None:
-    """Best first, each with its zone."""
     assert [str(each) for each in choices_of(slice_of(**asked), settings(**changes)).open] == want
 
 
@@ -326,7 +325,6 @@ def test_a_choice_that_cannot_be_is_left_out_and_told(
 
 
 def test_a_label_that_is_not_copied_is_told_with_the_pool_that_is_bought() -> None:
-    """The pool is made without it."""
     key = "node-restriction.kubernetes.io/team"
     plan = World(jobset_of(labels={key: "root"}, pod_annotations={constants.COPY_LABELS: key})).look()
     assert key not in plan.creates[0].request.labels
@@ -335,14 +333,12 @@ def test_a_label_that_is_not_copied_is_told_with_the_pool_that_is_bought() -> No
 
 
 def test_a_choice_that_the_pod_does_not_tolerate_is_skipped() -> None:
-    """Spot nodes carry a taint."""
     world = World(jobset_of(tolerations=(CHIP_TOLERATION,)), settings_=settings(capacity="spot, on-demand, flex-start"))
     world.step()
     assert bought(world) == ["on-demand in us-central2-b"]
 
 
 def test_where_no_choice_fits_all_reasons_are_told() -> None:
-    """Each is a way out."""
     workload = jobset_of(tolerations=(CHIP_TOLERATION,), selector={constants.PROVISIONING: "standard"})
     (notice,) = World(workload, settings_=settings(capacity="spot, flex-start")).look().notices
     assert notice.reason == constants.INVALID_REQUEST
@@ -399,7 +395,6 @@ def test_an_annotation_that_cannot_be_read_is_told_and_costs_no_other_its_turn(k
     ],
 )
 def test_the_max_run_duration_of_flex_start_nodes(asked: dict[str, Any], changes: dict[str, Any], want: int) -> None:
-    """Other capacity has none."""
     slice_ = slice_of(**asked)
     assert request_of(slice_, capacity="flex-start", **changes).max_run_seconds == want
     if "selector" not in asked:
@@ -421,7 +416,6 @@ def test_the_max_run_duration_of_flex_start_nodes(asked: dict[str, Any], changes
     ids=["too short", "too long", "a selector too short", "a selector with a unit", "digits of another script"],
 )
 def test_a_max_run_duration_out_of_bounds_is_told(asked: dict[str, Any], words: str) -> None:
-    """Before GKE refuses it."""
     (notice,) = World(jobset_of(**asked), settings_=settings(capacity="flex-start")).look().notices
     assert words in notice.message
 
@@ -568,7 +562,6 @@ def test_a_refused_choice_gives_way_to_the_next_and_is_not_held_against_it() -> 
 
 
 def test_what_gke_refuses_one_slice_is_no_obstacle_to_another() -> None:
-    """Each asks for itself."""
     world = World(jobset_of("one"), jobset_of("two"), settings_=settings(capacity="on-demand, spot"))
     world.refuse_create = lambda create: failure(FailureKind.INVALID) if create.workload.name == "one" else None
     world.run(3)
@@ -577,7 +570,6 @@ def test_what_gke_refuses_one_slice_is_no_obstacle_to_another() -> None:
 
 
 def test_all_choices_refused_are_told_as_a_failure() -> None:
-    """Not as something to wait for."""
     world = World(jobset_of(), settings_=settings(capacity="on-demand, spot"))
     world.refuse_create = lambda create: failure(FailureKind.INVALID, f"Not {create.request.capacity.value}.")
     world.run(3)
@@ -641,7 +633,6 @@ def test_a_jobset_goes_to_the_next_zone_as_a_whole() -> None:
 
 
 def test_without_same_zone_the_slices_spread() -> None:
-    """Wherever there is room."""
     world = World(jobset_of(replicas=2), settings_=settings(zones="us-central2-a, us-central2-b"))
 
     def one_in_each(create: Create) -> Failure | None:
@@ -653,7 +644,6 @@ def test_without_same_zone_the_slices_spread() -> None:
 
 
 def test_a_free_pool_of_another_zone_is_not_taken() -> None:
-    """One of the same zone is."""
     workload, gone = jobset_of(replicas=2), jobset_of("gone", replicas=2)
     world = World(workload, settings_=settings(zones="us-central2-a, us-central2-b", same_zone=True))
     slow = {"deletion_delay_seconds": 3600.0}
@@ -668,7 +658,6 @@ def test_a_free_pool_of_another_zone_is_not_taken() -> None:
 
 
 def test_a_pod_that_selects_another_zone_than_its_siblings_is_told() -> None:
-    """It can never be with them."""
     workload = jobset_of(replicas=2)
     world = World(settings_=settings(zones="us-central2-a, us-central2-b", same_zone=True))
     world.add(workload)
@@ -711,7 +700,6 @@ def test_a_flex_start_pool_without_nodes_waits_for_hours_and_has_not_failed() ->
 
 
 def test_a_flex_start_pool_without_nodes_serves_the_next_slice_of_its_shape() -> None:
-    """It keeps its place in Google's queue."""
     world, workload, name = flex_world()
     world.finish(workload)
     world.add(jobset_of("next"))
@@ -755,7 +743,6 @@ def test_a_choice_that_another_project_does_not_grant_costs_the_next_one_no_try(
 
 
 def test_every_choice_refused_for_want_of_permission_is_tried_once_in_each_wait() -> None:
-    """The waits get longer, as for one choice."""
     world = World(make_jobset(annotations={constants.CAPACITY: "reservation/r1, reservation/r2"}))
     tried: list[str] = []
 

@@ -39,7 +39,6 @@ def stocked_out(world: World, name: str) -> None:
 
 
 def test_one_jobset_lives_and_leaves_nothing_behind() -> None:
-    """Bought, run, given back."""
     workload = make_jobset()
     world = World(workload)
     world.run(2)
@@ -61,7 +60,6 @@ def test_one_jobset_lives_and_leaves_nothing_behind() -> None:
 
 
 def test_nothing_is_decided_on_what_is_not_to_be_trusted() -> None:
-    """And nothing is forgotten."""
     world = World(make_jobset())
     world.put_pool(make_pool(make_jobset("gone")))
     world.memory = replace(world.memory, unneeded_since={make_pool(make_jobset("gone")).name: after(-1000)})
@@ -72,7 +70,6 @@ def test_nothing_is_decided_on_what_is_not_to_be_trusted() -> None:
 
 
 def test_a_second_look_at_the_same_world_does_nothing() -> None:
-    """Calls under way count, listed or not."""
     world = World(make_jobset(replicas=20))
     assert len(world.look().creates) == 20
     assert world.look().creates == ()
@@ -181,7 +178,6 @@ def test_a_stockout_is_shared_by_all_slices_of_its_capacity_and_by_no_other() ->
 
 
 def test_after_a_stockout_one_pool_tries_first() -> None:
-    """The others follow when it has come up."""
     world = World(make_jobset(replicas=6))
     world.run(2)
     for name in list(world.created):
@@ -310,14 +306,12 @@ def test_a_stuck_slice_is_not_replaced_unless_the_settings_say_so() -> None:
 
 
 def test_a_stuck_slice_is_replaced_where_the_settings_say_so() -> None:
-    """Its own pods do not keep the pool."""
     (delete,) = stuck_world(replace_stuck_slices=True).look().deletes
     assert delete.reason is DeleteReason.SLICE_STUCK
     assert delete.spared_group == group_key("default", "train-slice-0")
 
 
 def test_a_stuck_slice_is_not_replaced_under_the_pods_of_another() -> None:
-    """Nobody asked them."""
     world = stuck_world(replace_stuck_slices=True)
     other = make_jobset("other")
     world.workloads[other.uid] = other
@@ -327,7 +321,6 @@ def test_a_stuck_slice_is_not_replaced_under_the_pods_of_another() -> None:
 
 
 def test_a_slice_that_waits_for_nodes_that_do_not_come_is_told() -> None:
-    """GKE says RUNNING; the chips do not show."""
     workload = make_jobset()
     world = World(workload)
     world.put_pool(make_pool(workload), allocatable_chips=0)
@@ -350,7 +343,6 @@ def test_nobody_is_told_of_what_is_not_ours_or_not_late(changes: dict[str, Any])
 
 
 def test_hosts_that_stay_without_pods_are_told_and_bought() -> None:
-    """Fewer pods than hosts is a warning."""
     (notice,) = World(make_jobset(parallelism=1)).look().notices
     assert notice.reason == constants.UNDERUSED
     assert "1 of them are paid for but not used" in notice.message
@@ -358,7 +350,6 @@ def test_hosts_that_stay_without_pods_are_told_and_bought() -> None:
 
 @pytest.mark.parametrize("kind", [FailureKind.OPERATION_IN_THE_WAY, FailureKind.UNAVAILABLE])
 def test_what_is_nobodys_fault_is_told_only_when_it_lasts(kind: FailureKind) -> None:
-    """And not as a warning."""
     world = World(make_jobset())
     world.refuse_create = lambda _: failure(kind)
     world.run(55)
@@ -370,7 +361,6 @@ def test_what_is_nobodys_fault_is_told_only_when_it_lasts(kind: FailureKind) -> 
 
 
 def test_a_crash_between_call_and_record_buys_nothing_twice() -> None:
-    """Names say whose pools they are."""
     world = World(make_jobset(replicas=5))
     world.step()
     world.memory = hints.from_text(hints.to_text(Memory()))
@@ -405,7 +395,6 @@ def test_a_back_off_from_a_wrong_clock_blocks_nothing_for_ever() -> None:
 
 
 def test_a_pool_that_vanishes_and_is_wanted_again_is_gone_in_between() -> None:
-    """Its name may be the same."""
     workload = make_jobset()
     world = World(workload)
     pool = world.put_pool(make_pool(workload))
@@ -417,7 +406,6 @@ def test_a_pool_that_vanishes_and_is_wanted_again_is_gone_in_between() -> None:
 
 
 def test_the_list_is_polled_as_often_as_something_may_change() -> None:
-    """Idle worlds are left alone."""
     workload = make_jobset()
     world = World(workload)
     assert world.look().poll_seconds == 2

@@ -158,7 +158,6 @@ def test_what_is_there_is_given_back_when_no_further_slice_comes() -> None:
 
 
 def test_a_further_slice_begins_the_time_anew() -> None:
-    """As long as they come, there is hope."""
     workload = gang(replicas=4)
     world = world_of(workload, pools=1)
     for pools in (1, 2, 3, 4):
@@ -187,7 +186,6 @@ def test_a_slice_in_the_making_is_waited_for_however_long_gke_takes() -> None:
 
 
 def test_a_node_that_comes_and_goes_does_not_begin_the_time_anew() -> None:
-    """It is no further slice."""
     workload = gang()
     world = world_of(workload, pools=1)
     world.live(2)
@@ -253,7 +251,6 @@ def test_no_pod_that_is_bound_is_ever_touched() -> None:
     ],
 )
 def test_a_jobset_that_ends_while_its_slices_are_held_leaves_nothing(end: str, reason: DeleteReason) -> None:
-    """Its pools go as others do."""
     workload = gang()
     world = world_of(workload, pools=1)
     world.live(20)
@@ -355,7 +352,6 @@ def test_limits_that_cannot_hold_all_slices_let_none_be_bought(changes: dict[str
 
 
 def test_a_limit_that_ends_by_itself_wakes_the_loop() -> None:
-    """Creates of the last hour become fewer."""
     world = world_of(make_jobset("a"), max_creates_per_hour=2)
     world.step(seconds=60)
     world.add(gang("b"))

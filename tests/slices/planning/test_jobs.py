@@ -30,7 +30,6 @@ def test_a_job_gets_one_pool() -> None:
 
 
 def test_labels_say_whose_a_pool_is_and_nothing_of_jobsets() -> None:
-    """The group has the name of the Job."""
     (create,) = World(make_job("sweep", namespace="team")).look().creates
     labels = create.request.labels
     assert labels[constants.POOL_WORKLOAD_KIND] == "Job"
@@ -151,7 +150,6 @@ def test_while_any_pod_of_a_job_is_left_its_pool_stays() -> None:
     ],
 )
 def test_who_leads(pods: list[dict[str, Any]], want: int | None) -> None:
-    """Of a Job; of other kinds index 0 alone."""
     job = make_job()
     workloads = Workloads.of({job.uid: job})
     (found,) = find_slices(workloads, [make_pod(job, **each) for each in pods], ServingPolicy()).values()
@@ -178,7 +176,6 @@ def test_two_jobs_of_one_shape_may_be_mixed_and_each_keeps_what_its_pods_are_on(
 
 
 def test_a_job_that_asks_in_vain_is_told() -> None:
-    """On the Job, once."""
     world = World(make_job(problem="its completionMode is not Indexed"))
     plan = world.look()
     (said,) = plan.notices

@@ -52,7 +52,6 @@ def test_a_group_that_restarts_keeps_its_pool() -> None:
 
 
 def test_a_group_that_is_scaled_away_gives_its_pool_back_after_the_delay() -> None:
-    """The set lives on."""
     lws = make_lws(replicas=2)
     world = running(lws)
     world.workloads[lws.uid] = scaled(lws, 1)

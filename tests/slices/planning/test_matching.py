@@ -39,7 +39,6 @@ def pool_of_another(**changes: Any) -> NodePool:
 
 
 def test_a_slice_holds_the_pool_that_its_pods_are_bound_to_whatever_the_labels_say() -> None:
-    """And the pool made for it is given up."""
     world = World(make_jobset("a"), make_jobset("b"))
     a, b = world.workloads.values()
     pool_a, pool_b = world.put_pool(make_pool(a)), world.put_pool(make_pool(b))
@@ -59,7 +58,6 @@ def test_a_slice_holds_the_pool_that_its_pods_are_bound_to_whatever_the_labels_s
     ],
 )
 def test_which_of_its_own_pools_a_waiting_slice_counts_on(*, statuses: list[PoolStatus], taken: int) -> None:
-    """The other is idle, and goes."""
     workload = make_jobset()
     world = World(workload)
     pools = [make_pool(workload, attempt=attempt, status=status) for attempt, status in enumerate(statuses)]
@@ -190,7 +188,6 @@ def test_the_smallest_ready_pool_is_taken_first() -> None:
 
 
 def test_a_single_host_pool_too_small_is_not_taken() -> None:
-    """Five pods of four chips need five VMs."""
     asked = make_requirements(topology="2x2x1")
     world = World(make_jobset(parallelism=5, template=asked))
     world.put_pool(make_pool(make_jobset("gone", parallelism=4, template=asked)))
@@ -199,7 +196,6 @@ def test_a_single_host_pool_too_small_is_not_taken() -> None:
 
 
 def test_who_waits_longest_takes_the_free_pool() -> None:
-    """The other buys."""
     world = World(make_jobset("late"), make_jobset("early"))
     world.put_pool(pool_of_another())
     early = next(pod for pod in world.pods.values() if pod.workload_name == "early")
@@ -286,7 +282,6 @@ def test_a_slice_that_runs_on_foreign_nodes_gives_its_own_pool_back() -> None:
 
 
 def test_a_pool_whose_nodes_are_not_all_seen_is_not_given_back() -> None:
-    """The unknown node may be one of them."""
     workload = make_jobset()
     world = World(workload)
     pool = make_pool(workload)
@@ -306,7 +301,6 @@ def test_a_pool_of_a_look_alike_in_another_namespace_is_not_the_slices_own() -> 
 
 
 def test_settings_that_force_on_demand_do_not_touch_running_pools() -> None:
-    """Only what is bought changes."""
     workload = make_jobset()
     world = World(workload, settings_=settings(force_on_demand=True))
     pool = world.put_pool(make_pool(workload, capacity=CapacityKind.SPOT))

@@ -57,7 +57,6 @@ def until_look_up(world: World, *, limit: int = 60) -> tuple[LookUp, Plan]:
 
 @pytest.mark.parametrize("kind", [kind for kind in backoff.DELAYS if kind is not FailureKind.TOO_MANY_OPERATIONS])
 def test_a_refused_create_is_tried_again_under_its_name_after_its_back_off(kind: FailureKind) -> None:
-    """Not before, and not never."""
     world = World(make_jobset())
     name = asked(world)
     world.answer(CreateAnswer(name=name, at=world.now, failure=failure(kind)))
@@ -83,7 +82,6 @@ def test_too_many_operations_delay_nothing_but_the_operations() -> None:
 
 
 def test_an_invalid_request_is_sent_again_when_it_changes() -> None:
-    """A notice says so in GKE's words."""
     world = World(make_jobset())
     create_answer(world, asked(world), FailureKind.INVALID)
     world.pass_time(600)
@@ -127,7 +125,6 @@ def test_nothing_is_sent_while_the_outcome_of_a_create_is_unknown(kind: FailureK
 
 
 def test_once_it_is_known_that_there_is_no_pool_the_same_name_is_sent() -> None:
-    """No other."""
     world = World(make_jobset())
     name = asked(world)
     create_answer(world, name, FailureKind.UNKNOWN_OUTCOME)
@@ -152,7 +149,6 @@ def test_a_look_up_that_failed_or_found_it_changes_nothing() -> None:
 
 
 def test_an_answer_to_an_old_look_up_does_not_undo_a_newer_create() -> None:
-    """It was sent again since."""
     world = World(make_jobset())
     name = asked(world)
     create_answer(world, name, FailureKind.UNKNOWN_OUTCOME)
@@ -251,7 +247,6 @@ def test_a_pool_that_was_made_and_taken_away_is_bought_again() -> None:
 
 
 def test_a_failed_pool_that_gives_no_reason_is_explained_by_its_operation() -> None:
-    """Asked once; the reason replaces none."""
     world = World(make_jobset())
     name = asked(world)
     create_answer(world, name)
@@ -356,7 +351,6 @@ def test_a_pool_that_never_settles_is_an_alert() -> None:
 
 
 def test_a_delete_whose_operation_fails_half_way_is_tried_again_not_at_once() -> None:
-    """The pool was STOPPING and came back."""
     world, name = idle_world()
     pool = world.pools[name]
     world.answer(DeleteAnswer(name=name, at=world.now, result=DeleteResult.ACCEPTED, operation=OPERATION))
@@ -391,7 +385,6 @@ def test_a_delete_that_gke_took_and_forgot_is_sent_again(operation: OperationNam
 
 
 def test_a_rejected_delete_limits_operations_too() -> None:
-    """Deletes are operations."""
     world, name = idle_world()
     refused = failure(FailureKind.TOO_MANY_OPERATIONS)
     world.answer(DeleteAnswer(name=name, at=world.now, result=DeleteResult.FAILED, failure=refused))

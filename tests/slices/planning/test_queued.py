@@ -86,7 +86,6 @@ def test_who_only_tolerates_queued_nodes_is_served() -> None:
 
 
 def test_a_jobset_that_is_marked_is_left_to_kueue_without_a_word() -> None:
-    """As the message says."""
     workload = replace(jobset_of(annotations=ASKED), labels={constants.DISABLE: "true"})
     plan = World(workload).step()
     assert (plan.creates, plan.notices) == ((), ())

@@ -77,7 +77,6 @@ def test_a_request_says_whose_pool_it_is() -> None:
 
 
 def test_settings_pass_into_the_request() -> None:
-    """One test for what is handed through."""
     changes: dict[str, Any] = {
         "node_service_account": "n@p.iam.gserviceaccount.com",
         "node_tags": ("a",),
@@ -97,7 +96,6 @@ def test_settings_pass_into_the_request() -> None:
 
 
 def test_annotations_of_the_pod_go_before_settings() -> None:
-    """Service account and networks."""
     annotations = {constants.NODE_SERVICE_ACCOUNT: POD_ACCOUNT, constants.ADDITIONAL_NODE_NETWORKS: "v1:s1, v2:s2"}
     made = request_of(slice_of(annotations=annotations), node_service_account="settings@p.iam")
     assert made.service_account == POD_ACCOUNT
@@ -245,7 +243,6 @@ def test_a_pod_may_name_its_workload_policy() -> None:
 def test_what_no_pool_would_serve_is_not_bought(
     requirements: dict[str, Any], changes: dict[str, Any], words: str
 ) -> None:
-    """The message says why and what to change."""
     assert words in refusal(slice_of(**requirements), **changes)
 
 
@@ -349,7 +346,6 @@ def test_each_part_of_a_request_counts_in_its_fingerprint(changes: dict[str, Any
 
 
 def test_the_view_of_a_pool_of_unknown_machines_offers_nothing() -> None:
-    """No slice is matched with it."""
     pool = NodePool(name=PoolName("p"), status=PoolStatus.RUNNING, machine_type="e2-standard-4", labels={"a": "b"})
     view = GKE_RULES.expected_node(pool)
     assert (view.chips, view.labels) == (0, {"a": "b"})

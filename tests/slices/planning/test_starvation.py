@@ -118,7 +118,6 @@ def test_whose_pools_fail_for_ever_delays_nobody_of_the_same_shape(kind: Failure
 @pytest.mark.parametrize("order", list(itertools.permutations(("2x2x1", "2x2x4", "4x4x4"))), ids=" ".join)
 @pytest.mark.parametrize("missing", ["2x2x1", "2x2x4", "4x4x4"])
 def test_a_shape_that_is_out_of_stock_for_ever_delays_no_other(missing: str, order: tuple[str, ...]) -> None:
-    """In every order of arrival and size."""
     world = World()
     market = Market(world)
     market.fails = lambda name: failure(FailureKind.STOCKOUT) if name == missing else None

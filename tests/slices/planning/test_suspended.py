@@ -89,7 +89,6 @@ def test_the_pools_of_a_suspended_jobset_go_when_it_ends(changes: dict[str, Any]
 
 
 def test_a_suspended_jobset_keeps_a_pool_that_is_still_being_made() -> None:
-    """It is ready when the JobSet is resumed."""
     workload = make_jobset()
     world = world_of(workload)
     world.step()
@@ -134,7 +133,6 @@ def test_of_two_pools_of_one_slice_the_one_that_it_ran_on_stays() -> None:
 
 
 def test_two_jobsets_that_were_scheduled_crosswise_keep_the_pool_that_they_ran_on() -> None:
-    """The labels name the other's."""
     first, second = make_jobset("a"), make_jobset("b")
     world = world_of(first, second)
     pools = {each.uid: world.put_pool(make_pool(each)) for each in (first, second)}
@@ -179,7 +177,6 @@ def test_a_slice_that_waits_takes_the_pool_of_a_suspended_jobset() -> None:
 
 
 def test_a_pool_that_was_lent_is_kept_again_when_the_other_has_ended() -> None:
-    """While its JobSet is suspended."""
     world, _, pool = suspended_world()
     other = make_jobset("other")
     world.add(other)

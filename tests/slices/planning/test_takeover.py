@@ -76,7 +76,6 @@ def test_a_jobset_made_again_under_its_name_goes_on_with_the_pool() -> None:
 
 
 def test_a_pool_is_for_the_jobset_that_it_was_made_for_before_one_that_waits_longer() -> None:
-    """The other buys its own."""
     early, late = make_jobset("early"), make_jobset("late")
     world = World(late)
     pool = world.put_pool(go_pool(late))
@@ -110,7 +109,6 @@ def test_a_pool_tied_to_its_jobset_goes_to_no_other() -> None:
     ],
 )
 def test_a_pool_with_unfinished_work_on_it_is_never_touched(status: PoolStatus, left: str) -> None:
-    """Whatever else is said of it."""
     workload = make_jobset()
     world = World(workload)
     taints = {"taints": (strange_taint(),)} if left == "tainted" else {}

@@ -120,7 +120,6 @@ def test_a_slice_that_runs_on_foreign_nodes_has_not_ended() -> None:
 
 
 def test_a_leader_that_finds_a_place_elsewhere_while_its_pool_is_made() -> None:
-    """It waits for no pool any more."""
     workload = make_jobset("train")
     world = World(workload)
     world.step()
@@ -211,7 +210,6 @@ def test_a_pool_that_is_given_up_says_of_what() -> None:
 
 
 def test_a_failed_pool_that_stays_says_why() -> None:
-    """Pods are still on it."""
     world = running(make_jobset("train"))
     (name,) = world.pools
     world.fail_pool(name, failure(FailureKind.UNAVAILABLE, "Internal error."))
@@ -224,7 +222,6 @@ def test_a_failed_pool_that_stays_says_why() -> None:
 
 
 def test_a_pool_with_a_status_that_nobody_knows_is_not_unneeded() -> None:
-    """It is neither used nor deleted."""
     world = running(make_jobset("train"))
     world.pods.clear()
     world.workloads.clear()
@@ -248,7 +245,6 @@ def test_a_pool_that_vanished_while_it_was_made_is_not_about_to_be_listed() -> N
 
 
 def test_flex_start_without_nodes_waits_for_capacity() -> None:
-    """That is no trouble with its hosts."""
     template = make_requirements(accelerator="tpu-v5p-slice", tolerations=(CHIP_TOLERATION,))
     world = World(make_jobset("train", template=template), settings_=settings(capacity=parse_choices("flex-start")))
     world.step()
@@ -298,7 +294,6 @@ def test_a_slice_behind_operations_is_told_of_these() -> None:
 
 
 def test_a_workload_of_which_too_many_creates_failed_is_told_when_it_tries_again() -> None:
-    """Whatever its own back-off says."""
     world = World(make_jobset("train"))
     world.refuse_create = lambda _: failure(FailureKind.OPERATION_IN_THE_WAY, "GKE's words.")
     world.run(400)
@@ -309,7 +304,6 @@ def test_a_workload_of_which_too_many_creates_failed_is_told_when_it_tries_again
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_the_sentence_of_the_event_is_the_views(replicas: int) -> None:
-    """Whoever reads both reads one thing."""
     one = {constants.ALL_OR_NOTHING: "true"}
     for world in (
         World(make_jobset("train", replicas=replicas), settings_=settings(max_chips=4)),
@@ -323,7 +317,6 @@ def test_the_sentence_of_the_event_is_the_views(replicas: int) -> None:
 
 
 def test_a_moment_of_another_day_has_its_date() -> None:
-    """A stockout may last for days."""
     world = World(make_jobset("train"))
     world.refuse_create = lambda _: STOCKOUT
     world.step()
@@ -357,7 +350,6 @@ def test_a_delete_that_is_being_proven_is_not_sent_yet() -> None:
 
 
 def test_a_delete_that_is_tried_again_says_what_kept_the_last_one() -> None:
-    """It is no part of the present."""
     workload = make_jobset("train")
     world = running(workload)
     world.finish(workload)
@@ -375,7 +367,6 @@ def test_a_delete_that_is_tried_again_says_what_kept_the_last_one() -> None:
 
 
 def test_a_pool_that_somebody_deletes_by_hand_under_its_pods() -> None:
-    """Its slice has not ended."""
     world = running(make_jobset("train"))
     (name,) = world.pools
     world.put(replace(world.pools[name], status=PoolStatus.STOPPING))
@@ -414,7 +405,6 @@ def test_a_pool_of_a_namespace_that_is_not_watched_is_not_called_unneeded() -> N
 
 
 def test_pods_of_a_namespace_that_is_not_watched_have_not_ended() -> None:
-    """Pods are seen, their workload is not."""
     world, workload = unwatched()
     for index, node in enumerate(sorted(world.nodes)):
         world.put(make_pod(workload, index=index, node=node))
@@ -424,7 +414,6 @@ def test_pods_of_a_namespace_that_is_not_watched_have_not_ended() -> None:
 
 
 def test_pools_that_the_brake_holds_back_say_so_and_when_each_goes() -> None:
-    """One a minute, and why."""
     workloads = [make_jobset(f"train-{index}") for index in range(6)]
     world = World(*workloads)
     world.live(4)
@@ -487,7 +476,6 @@ def test_what_was_so_before_the_process_started_is_not_new() -> None:
 
 
 def test_since_when_a_pool_is_idle_is_remembered_over_a_restart() -> None:
-    """It is what its delay is counted from."""
     workload = make_jobset("train")
     world = running(workload)
     world.finish(workload)
@@ -539,7 +527,6 @@ def test_a_workload_that_another_controller_runs_says_so() -> None:
 
 
 def test_a_pool_whose_delete_is_held_up_is_idle_since_nothing_needs_it() -> None:
-    """Not since the last attempt to delete it."""
     workload = make_jobset("train")
     world = running(workload)
     world.finish(workload)
@@ -557,7 +544,6 @@ def test_a_pool_whose_delete_is_held_up_is_idle_since_nothing_needs_it() -> None
 
 
 def test_a_pool_drains_since_its_workload_has_ended() -> None:
-    """Not since its pods came."""
     workload = make_jobset("train")
     world = running(workload)
     world.pass_time(7200)

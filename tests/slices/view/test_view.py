@@ -58,7 +58,6 @@ def test_long_words_of_others_are_cut() -> None:
 
 
 def test_the_next_try_is_told() -> None:
-    """It is when the back-off ends."""
     world = refused(FailureKind.STOCKOUT, STOCKOUT.message)
     view = view_of(world)
     (wait,) = view.capacity.backoffs
@@ -85,7 +84,6 @@ def test_a_slice_that_gets_no_pool_says_why(change: dict[str, object], words: st
 
 
 def test_a_namespace_that_is_not_served_is_named() -> None:
-    """The setting is in the words."""
     found = only_slice(view_of(waiting(settings(namespaces=("other",)))))
     assert found.reason == "The provisioner does not serve it: namespace default is not among SERVED_NAMESPACES."
 
@@ -183,20 +181,17 @@ def test_several_pools_of_one_slice_show_the_best() -> None:
 
 
 def test_a_leader_worker_set_is_shown_by_its_groups() -> None:
-    """The ids are those that people type."""
     world = World(make_lws("serve", replicas=1))
     (found,) = view_of(world).slices
     assert found.id == "LeaderWorkerSet/default/serve/serve-0"
 
 
 def test_every_phase_has_a_state_and_every_reason_its_words() -> None:
-    """A new one must not crash the page."""
     assert set(STATES) == set(Phase) - {Phase.GONE}
     assert all(reasons.of_delete(each) for each in DeleteReason)
 
 
 def test_capacity_choices_show_on_the_pool() -> None:
-    """Terms and zone."""
     world = waiting(settings(capacity=parse_choices("reservation/r1@us-central2-c"), zones=()))
     world.step()
     (pool,) = view_of(world).pools

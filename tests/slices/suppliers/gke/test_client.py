@@ -559,14 +559,12 @@ def test_cluster(server: RecordingServer, client: GkeClient) -> None:
 
 
 def test_auto_provisioning_that_is_off_buys_nothing(server: RecordingServer, client: GkeClient) -> None:
-    """GKE keeps its limits while it is off."""
     limits = [{"resourceType": "tpu-v6e-slice", "maximum": "16"}]
     server.answer = Answer(body={"name": "c", "autoscaling": {"resourceLimits": limits}})
     assert client.get_cluster().auto_provisioned_tpus == ()
 
 
 def test_cluster_with_nothing(server: RecordingServer, client: GkeClient) -> None:
-    """What GKE leaves out or garbles is empty."""
     server.answer = Answer(body={"name": "c", "status": 99, "masterAuth": {"clusterCaCertificate": "?"}})
     assert client.get_cluster() == Cluster(name="c")
 
@@ -611,7 +609,6 @@ def test_workload_policies_are_read(
 
 
 def test_a_workload_policy_is_made(server: RecordingServer, client: GkeClient) -> None:
-    """The create of a policy is exactly this."""
     server.answer = Answer(body={"kind": "compute#operation", "name": "operation-1", "status": "RUNNING"})
     client.create_workload_policy(WorkloadPolicy(name="tpu-provisioner-4x4x4", topology="4x4x4"))
     [sent] = server.requests
@@ -806,7 +803,6 @@ def test_names_in_a_failed_operation_decide_nothing(server: RecordingServer, cli
 
 
 def test_names_in_a_pool_in_error_decide_nothing(server: RecordingServer, client: GkeClient) -> None:
-    """The pool says its names itself."""
     pool = {
         "name": "b",
         "status": "ERROR",
@@ -855,7 +851,6 @@ def test_create_is_not_sent_after_its_time(server: RecordingServer, monkeypatch:
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
 def test_a_redirect_is_not_followed(server: RecordingServer, client: GkeClient, code: int) -> None:
-    """A create goes where it was sent, once."""
     server.answer = Answer(status=code, headers={"Location": f"{server.url}/elsewhere"}, body={})
     assert kind_of(client, "create") is FailureKind.UNAVAILABLE
     assert len(server.requests) == 1

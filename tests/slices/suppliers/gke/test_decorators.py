@@ -166,7 +166,6 @@ def test_other_failures_of_reads_are_told_at_once(kind: FailureKind) -> None:
     ],
 )
 def test_wish_of_gke(wish: float, calls: int, slept_seconds: list[float]) -> None:
-    """GKE's own delay counts."""
     fake, slept = make_fake(), list[float]()
     fake.fail_next("list_node_pools", FailureKind.UNAVAILABLE, retry_after_seconds=wish)
     gke = make_retrying(fake, slept)

@@ -591,7 +591,6 @@ def test_odd_bodies_of_google() -> None:
     ],
 )
 def test_retry_after(headers: dict[str, str], details: list[object], want: float | None) -> None:
-    """GKE's wish for a delay is passed on."""
     body = {"error": {"code": 429, "message": "API requests", "details": details}}
     assert to_gke_error(answer(429, body, headers), "it", call=Call.READ).retry_after_seconds == want
 

@@ -111,7 +111,6 @@ def test_a_cluster_with_its_features(gke: Rehearsal) -> None:
 
 
 def test_an_autopilot_cluster_takes_no_pools(gke: Rehearsal) -> None:
-    """In GKE's words."""
     gke.simulator.set(autopilot=True)
     kind, message = failure_of_create(gke, SLICE)
     assert (kind, "Autopilot node pools cannot be" in message) == (FailureKind.INVALID, True)
@@ -241,7 +240,6 @@ def test_a_full_reservation_is_a_stockout_in_all_recorded_texts(gke: Rehearsal, 
 
 
 def test_a_block_without_its_reservations_full_path_is_not_found(gke: Rehearsal) -> None:
-    """The full path is."""
     block = "reservations/r/reservationBlocks/b"
     failure_of_create(gke, replace(SLICE, reservation=block.removeprefix("reservations/")))
     gke.client.create_node_pool(replace(SLICE, reservation=f"projects/p/{block}"))
