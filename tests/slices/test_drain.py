@@ -125,8 +125,7 @@ def test_it_waits_until_the_last_pool_is_gone(world: World) -> None:
     world.run_to_use()
 
     def end_the_jobset() -> None:
-        world.kube.remove_object(jobset_path("train"))
-        world.remove_leader()
+        world.vanish()
 
     person = Person(
         _paused(world),
@@ -159,8 +158,7 @@ def test_the_patience_is_over(world: World) -> None:
 def test_a_pod_of_nobodys_jobset(world: World) -> None:
     """A pool that no JobSet needs and that somebody's pod is on is kept by the controller: the pod is named."""
     pool = world.run_to_use()
-    world.kube.remove_object(jobset_path("train"))
-    world.remove_leader()
+    world.vanish()
     guest = raw_foreign_pod("notebook", f"gke-test-{pool}-0")
     world.kube.put_object("/api/v1/namespaces/other/pods/notebook", guest)
     done = Person(_paused(world))()

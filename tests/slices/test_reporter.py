@@ -30,8 +30,7 @@ def metric(world: World, line: str) -> bool:
 def test_the_events_of_a_whole_life(world: World) -> None:
     """Creation is told on the leader pod, deletion on the JobSet while it exists, with the Go provisioner's reasons."""
     pool = world.run_to_use()
-    world.change_jobset(status={"terminalState": "Completed"})
-    world.remove_leader()
+    world.complete()
     world.rounds(8, every_seconds=5)
     world.finish_deletes()
     world.rounds(2, every_seconds=3)
@@ -40,13 +39,16 @@ def test_the_events_of_a_whole_life(world: World) -> None:
     assert world.recorder.reasons("Node") == []
     assert all(pool in each.message for each in world.recorder.told)
     assert {each.kind for each in world.recorder.told} == {"Normal"}
+    # Nothing is remembered of a pool that is gone, or a controller of a year would hold every pool that it ever made.
+    reporter = world.loop.reporter
+    kept = (reporter._creates, reporter._deletes, reporter._wanted_at, reporter._timed, reporter._states)
+    assert [each for each in kept if each] == []
 
 
 def test_deletion_is_told_on_a_node_when_the_jobset_is_gone(world: World) -> None:
     """Without a JobSet there is only the node to tell it on."""
     pool = world.run_to_use()
-    world.kube.remove_object(jobset_path("train"))
-    world.remove_leader()
+    world.vanish()
     world.rounds(8, every_seconds=5)
     world.finish_deletes()
     world.rounds(2, every_seconds=3)
@@ -61,8 +63,7 @@ def test_a_postponed_delete_is_told(world: World) -> None:
     The Event on the JobSet names no pod of another namespace.
     """
     pool = world.run_to_use()
-    world.change_jobset(status={"terminalState": "Completed"})
-    world.remove_leader()
+    world.complete()
     world.round(after_seconds=3)
     node = f"gke-test-{pool}-0"
     world.kube.put_object(object_path("pods", "stray", namespace="other"), raw_foreign_pod("stray", node))
@@ -83,8 +84,7 @@ def test_a_delete_that_waits_for_its_pool_to_settle_is_no_failure(world: World) 
     pending = leader_of("other", uid="uid-of-other")
     pending["status"] = {"phase": "Pending"}
     world.kube.put_object(object_path("pods", "other-workers-0-0", namespace=NAMESPACE), pending)
-    world.change_jobset(status={"terminalState": "Completed"})
-    world.remove_leader()
+    world.complete()
     world.rounds(8, every_seconds=5)
     assert world.gke.names_of("delete_node_pool") == []
     assert constants.DELETION_FAILED not in world.recorder.reasons("JobSet")
@@ -97,8 +97,7 @@ def test_a_delete_that_waits_for_its_pool_to_settle_is_no_failure(world: World) 
 def test_a_delete_that_a_pod_holds_up_for_long_is_an_alert_that_names_the_pod(world: World) -> None:
     """After ten minutes a metric says so, for as long as it lasts."""
     pool = world.run_to_use()
-    world.change_jobset(status={"terminalState": "Completed"})
-    world.remove_leader()
+    world.complete()
     stray = object_path("pods", "stray", namespace="other")
     world.kube.put_object(stray, raw_foreign_pod("stray", f"gke-test-{pool}-0"))
     world.rounds(8, every_seconds=60)
@@ -133,21 +132,16 @@ def test_metrics_of_a_life(world: World) -> None:
     assert metric(world, "leader 1.0")
     assert metric(world, "cluster_proven 1.0")
     assert metric(world, 'time_to_phase_seconds_count{phase="in_use"} 1.0')
-    world.change_jobset(status={"terminalState": "Completed"})
-    world.remove_leader()
+    # Made in the first round, ready three seconds later, in use three seconds after that.
+    assert metric(world, 'time_to_phase_seconds_sum{phase="ready"} 3.0')
+    assert metric(world, 'time_to_phase_seconds_sum{phase="in_use"} 6.0')
+    world.complete()
     world.rounds(8, every_seconds=5)
     assert metric(world, 'deletes_total{reason="jobset_finished",result="ok"} 1.0')
     world.finish_deletes()
     world.rounds(2, every_seconds=3)
     assert metric(world, 'chips{state="in_use"} 0.0')
     assert metric(world, 'node_pools{phase="deleting"} 0.0')
-
-
-def test_the_time_to_each_phase_is_measured_from_when_the_slice_was_wanted(world: World) -> None:
-    """Made in the first round, ready three seconds later, in use three seconds after that."""
-    world.run_to_use()
-    assert metric(world, 'time_to_phase_seconds_sum{phase="ready"} 3.0')
-    assert metric(world, 'time_to_phase_seconds_sum{phase="in_use"} 6.0')
 
 
 def test_a_pool_that_is_ready_once_more_is_not_measured_once_more(world: World) -> None:
@@ -161,19 +155,6 @@ def test_a_pool_that_is_ready_once_more_is_not_measured_once_more(world: World) 
     assert metric(world, 'node_pools{phase="in_use"} 1.0')
     assert metric(world, 'time_to_phase_seconds_count{phase="ready"} 1.0')
     assert metric(world, 'time_to_phase_seconds_count{phase="in_use"} 1.0')
-
-
-def test_nothing_is_remembered_of_a_pool_that_is_gone(world: World) -> None:
-    """Or a controller of a year would hold every pool it ever made."""
-    world.run_to_use()
-    world.change_jobset(status={"terminalState": "Completed"})
-    world.remove_leader()
-    world.rounds(8, every_seconds=5)
-    world.finish_deletes()
-    world.rounds(2, every_seconds=3)
-    reporter = world.loop.reporter
-    kept = (reporter._creates, reporter._deletes, reporter._wanted_at, reporter._timed, reporter._states)
-    assert [each for each in kept if each] == []
 
 
 def test_chips_and_pools_are_counted_by_state(world: World) -> None:
@@ -213,8 +194,7 @@ def test_a_slice_that_is_backed_off_from_has_no_pool_yet(world: World) -> None:
 def test_a_refused_delete_is_counted_by_its_kind_and_told(world: World) -> None:
     """With GKE's words, as a warning, and by the reason of the delete."""
     pool = world.run_to_use()
-    world.change_jobset(status={"terminalState": "Completed"})
-    world.remove_leader()
+    world.complete()
     world.gke.fail_always("delete_node_pool", FailureKind.PERMISSION, message="Required 'delete'.")
     world.rounds(8, every_seconds=5)
     assert 'deletes_total{reason="jobset_finished",result="permission"}' in world.metrics.exposition().decode()

@@ -166,8 +166,7 @@ def test_hints_are_written_two_seconds_apart() -> None:
         return len(writes) != 2
 
     world.loop.store.save = save  # type: ignore[method-assign]
-    world.change_jobset(status={"terminalState": "Completed"})
-    world.remove_leader()
+    world.complete()
     begun = world.clock.seconds
     world.round(after_seconds=2.5)
     world.put_jobset("second")

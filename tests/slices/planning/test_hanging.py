@@ -85,6 +85,7 @@ def test_a_pool_that_waits_for_capacity_by_design_does_not_hang(
     world = World(workload, settings_=settings(capacity_wait_seconds=wait_seconds))
     world.put(replace(make_pool(workload), **changes))  # type: ignore[arg-type]
     world.run(24 * 12, seconds=300)
+    assert (world.created, world.deleted) == ([], [])
     assert not any(plan.alerts for plan in world.plans)
     assert world.told(constants.STUCK) == []
 

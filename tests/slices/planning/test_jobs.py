@@ -27,14 +27,9 @@ def test_a_job_gets_one_pool() -> None:
     assert (create.request.hosts, create.request.topology) == (2, "2x2x2")
     assert (create.workload.kind, create.workload.api_version) == ("Job", "batch/v1")
     assert create.request.name.startswith("sweep-")
-
-
-def test_labels_say_whose_a_pool_is_and_nothing_of_jobsets() -> None:
-    (create,) = World(make_job("sweep", namespace="team")).look().creates
     labels = create.request.labels
     assert labels[constants.POOL_WORKLOAD_KIND] == "Job"
     assert labels[constants.POOL_WORKLOAD_NAME] == labels[constants.POOL_GROUP_NAME] == "sweep"
-    assert labels[constants.POOL_WORKLOAD_NAMESPACE] == "team"
     assert not labels.keys() & {constants.POOL_JOBSET_NAME, constants.POOL_JOBSET_UID, constants.PARENT_NAMESPACE}
 
 

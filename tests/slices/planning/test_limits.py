@@ -380,17 +380,6 @@ def test_idle_pools_in_the_way_of_a_limited_slice_go_before_their_delay() -> Non
     assert set(names[2:]) <= set(world.pools)
 
 
-def test_slices_that_wait_together_get_their_room_together() -> None:
-    """None waits for the other's pool to be made."""
-    world, names = idle_world("2x2x1", "2x2x1", "2x2x1", "2x2x1", "2x2x1", "2x2x1", max_chips=24)
-    world.add(make_jobset("a"), make_jobset("b"))
-    world.step()
-    assert world.deleted == names[:4]
-    world.live(3)
-    assert sorted(world.pools) == sorted([*world.created, *names[4:]])
-    assert len(world.created) == 2
-
-
 def test_what_is_on_its_way_out_makes_room_first() -> None:
     world, names = idle_world("2x2x2", "2x2x2", max_chips=16)
     world.add(jobset_of("a", topology="2x2x1"))

@@ -289,18 +289,6 @@ def test_a_limit_of_its_own_namespace_reserves_nothing_of_the_others() -> None:
     assert market.ran_at.keys() == {"full", "other"}
 
 
-def test_what_cannot_be_had_reserves_nothing() -> None:
-    """A slice that its limits will never allow, or that GKE refuses, keeps nothing from others."""
-    world = World(jobset_of("never", "4x4x4"), jobset_of("full", "2x4x4"), settings_=settings(max_chips=40))
-    market = Market(world, seconds=5)
-    for _ in range(80):
-        market.step(seconds=15)
-    world.add(jobset_of("small", "2x2x1"))
-    for _ in range(30):
-        market.step()
-    assert market.ran_at.keys() == {"full", "small"}
-
-
 @pytest.mark.parametrize(
     "kind",
     [FailureKind.PERMISSION, FailureKind.UNAVAILABLE, FailureKind.OPERATION_IN_THE_WAY],

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import FailureKind, NodePool, PoolStatus
+from provisioner.model.capacity import FailureKind, NodePool
 from provisioner.model.workloads import Workload
 from provisioner.slices.planning.plan import DeleteReason
 from tests.support.models import make_jobset, make_node, make_pod, make_pool, make_requirements
@@ -120,18 +120,6 @@ def test_what_the_template_asks_for_meanwhile_does_not_matter(template: dict[str
     assert (world.bound(workload), world.created, world.deleted) == (1, [], [])
 
 
-def test_of_two_pools_of_one_slice_the_one_that_it_ran_on_stays() -> None:
-    """One is enough, as while it is not suspended."""
-    workload = make_jobset()
-    world = world_of(workload)
-    old, new = world.put_pool(make_pool(workload)), world.put_pool(make_pool(workload, attempt=1))
-    world.put(make_pod(workload, node=make_node(old).name))
-    world.look()
-    suspend(world, workload)
-    assert reasons(world) == [DeleteReason.NOT_NEEDED]
-    assert world.plans[-1].deletes[0].name == new.name
-
-
 def test_two_jobsets_that_were_scheduled_crosswise_keep_the_pool_that_they_ran_on() -> None:
     first, second = make_jobset("a"), make_jobset("b")
     world = world_of(first, second)
@@ -144,13 +132,6 @@ def test_two_jobsets_that_were_scheduled_crosswise_keep_the_pool_that_they_ran_o
     world.remove_jobset(second)
     assert reasons(world) == [DeleteReason.NOT_NEEDED]
     assert world.plans[-1].deletes[0].name == pools[first.uid].name
-
-
-def test_a_pool_that_fails_goes_though_its_jobset_is_suspended() -> None:
-    """It would be of no use to it; another one is made when it is resumed."""
-    world, _, pool = suspended_world()
-    world.put(replace(pool, status=PoolStatus.ERROR, failure=failure(FailureKind.STOCKOUT)))
-    assert [delete.reason for delete in world.look().deletes] == [DeleteReason.POOL_FAILED]
 
 
 def test_a_pool_that_is_given_up_goes_though_its_jobset_is_suspended() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import CapacityKind, FailureKind, PoolStatus, Taint
+from provisioner.model.capacity import FailureKind, PoolStatus, Taint
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
 from provisioner.slices.planning.plan import DeleteReason
 from tests.support.clock import NOW, after
@@ -315,17 +315,6 @@ def test_a_delete_that_is_held_up_for_ten_minutes_is_an_alert() -> None:
     assert alert.kind == "pool_stuck"
     assert pool.name in alert.message
     assert "Ask your administrator." in alert.message
-
-
-@pytest.mark.parametrize(
-    "changes", [{"capacity": CapacityKind.FLEX_START}, {"status": PoolStatus.PROVISIONING}], ids=["flex", "in making"]
-)
-def test_a_pool_that_waits_for_capacity_is_not_given_up(changes: dict[str, Any]) -> None:
-    workload = make_jobset(parallelism=0, template=make_requirements(topology="2x2x1", tolerations=()))
-    world = World(workload)
-    world.put(make_pool(workload, **changes))
-    world.run(60, seconds=60)
-    assert DeleteReason.NO_READY_NODES not in [delete.reason for plan in world.plans for delete in plan.deletes]
 
 
 @pytest.mark.parametrize("status", [PoolStatus.STOPPING, PoolStatus.UNKNOWN])
