@@ -9,7 +9,7 @@ import pytest
 from provisioner import constants
 from provisioner.model.workloads import Workload, WorkloadKind
 from provisioner.slices.planning.plan import DeleteReason
-from tests.support.models import make_jobset, make_lws, make_pod, make_requirements
+from tests.support.models import make_job, make_jobset, make_lws, make_pod, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, running
 
@@ -102,13 +102,13 @@ def test_no_group_is_served_that_the_set_does_not_list() -> None:
     assert not world.look().creates
 
 
-@pytest.mark.parametrize("kinds", [frozenset({WorkloadKind.LEADER_WORKER_SET})])
-def test_while_nothing_is_known_of_a_kind_the_others_are_served(kinds: frozenset[WorkloadKind]) -> None:
+@pytest.mark.parametrize("workload", [make_lws(), make_job()], ids=["LeaderWorkerSets", "Jobs"])
+def test_while_nothing_is_known_of_a_kind_the_others_are_served(workload: Workload) -> None:
     """Its pools are not known to be unneeded: their delete asks the API server first, which knows."""
-    lws = make_lws()
-    world = running(lws)
-    world.end_pods(lws)
-    del world.workloads[lws.uid]
+    kinds = frozenset({workload.kind})
+    world = running(workload)
+    world.end_pods(workload)
+    del world.workloads[workload.uid]
     world.add(make_jobset("other"))
     plan = world.look(unknown_kinds=kinds)
     assert len(plan.creates) == 1
