@@ -221,7 +221,7 @@ def test_a_flex_start_pool_counts_with_the_nodes_that_are_yet_to_come() -> None:
 def test_pools_of_others_do_not_count() -> None:
     """Nor can they be told apart from what is no TPU."""
     world = World(make_jobset(), settings_=settings(max_chips=CHIPS))
-    world.put(foreign_pool())
+    world.put_pool(foreign_pool())
     assert len(world.look().creates) == 1
 
 

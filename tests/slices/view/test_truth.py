@@ -21,6 +21,7 @@ from tests.support.settings import settings
 from tests.support.world import World, failure, running
 
 STOCKOUT = failure(FailureKind.STOCKOUT, "us-central2-b has no capacity.")
+V5E = make_requirements(accelerator="tpu-v5-lite-podslice", topology="2x2", tolerations=())
 
 
 def slice_of(view: View, group: str) -> SliceView:
@@ -42,6 +43,22 @@ def headline(view: View, name: str) -> str:
 
 
 # --- which slice is where
+
+
+def test_every_slice_with_pods_on_a_pool_is_shown_there() -> None:
+    """Pods of two slices share a pool whose hosts have room for both: both run."""
+    one, two = (make_jobset(name, parallelism=1, template=V5E) for name in ("one", "two"))
+    world = World(one)
+    world.live(3)
+    (node,) = world.nodes
+    world.workloads[two.uid] = two
+    world.put(make_pod(two, node=node))
+    view = view_of(world)
+    shown = {each.group: (each.state, each.pool) for each in view.slices}
+    name = only_pool(view).name
+    assert shown == {"one-slice-0": (State.RUNNING, name), "two-slice-0": (State.RUNNING, name)}
+    pool = only_pool(view)
+    assert {pool.slice, *pool.other_slices} == {each.id for each in view.slices}
 
 
 def test_a_slice_whose_pool_others_occupy_waits() -> None:

@@ -57,6 +57,13 @@ def test_long_words_of_others_are_cut() -> None:
     assert {len(each) for each in texts} == {2048}
 
 
+def test_what_gke_rejects_is_told_and_is_among_the_back_offs() -> None:
+    view = view_of(refused(FailureKind.INVALID, "Bad disk."))
+    assert "GKE rejects node pool" in only_slice(view).reason
+    (wait,) = view.capacity.backoffs
+    assert (wait.message, wait.shape) == ("Bad disk.", "all slices that ask for the same")
+
+
 def test_the_next_try_is_told() -> None:
     world = refused(FailureKind.STOCKOUT, STOCKOUT.message)
     view = view_of(world)
