@@ -31,8 +31,7 @@ def test_messages_of_events_are_those_of_the_code() -> None:
     """The page quotes what is told in the life of a pool, and when somebody else deletes one."""
     life, lost = World(), World()
     pools = [world.run_to_use() for world in (life, lost)]
-    life.change_jobset(status={"terminalState": "Completed"})
-    life.remove_leader()
+    life.complete()
     life.rounds(8, every_seconds=5)
     life.finish_deletes()
     life.rounds(2, every_seconds=3)

@@ -45,7 +45,7 @@ from provisioner.slices.planning.ownership import Ownership, pool_name
 from provisioner.slices.planning.retire import unneeded
 from provisioner.slices.planning.round import Supply
 from provisioner.slices.report import Reporter
-from provisioner.slices.suppliers.gke import client, identity_check, translate
+from provisioner.slices.suppliers.gke import identity_check, translate
 from provisioner.slices.view import build as view_build
 from provisioner.slices.view.timeline import Timeline
 from provisioner.workloads import pods
@@ -123,15 +123,6 @@ def _new_name_after_unknown_outcome(original: Any) -> Any:
 
 def _waiting_for_ever(_original: Any) -> Any:
     return lambda _delay, _failures, _key: 1e7
-
-
-def _invalid(original: Any) -> Any:
-    """Takes an outage for a mistake in the request."""
-
-    def kind_of(answer: Any, *rest: Any) -> Any:
-        return FailureKind.INVALID if answer.code in (429, 503) else original(answer, *rest)
-
-    return kind_of
 
 
 def _refused_for_good(original: Any) -> Any:
@@ -262,19 +253,6 @@ def _keeping_its_turn(original: Any) -> Any:
 def _asking(**changes: Any) -> Callable[[Any], Any]:
     """Asks GKE for something else than was specified."""
     return lambda original: lambda request: original(replace(request, **changes))
-
-
-def _misread(before: FailureKind, after: FailureKind) -> Callable[[Any], Any]:
-    """Takes one kind of refusal for another."""
-
-    def mutate(original: Any) -> Any:
-        def kind_of(*arguments: Any) -> Any:
-            kind = original(*arguments)
-            return after if kind is before else kind
-
-        return kind_of
-
-    return mutate
 
 
 def _without_surer_texts(original: frozenset[FailureKind]) -> Any:
@@ -506,26 +484,11 @@ BUGS: tuple[Bug, ...] = (
         search_from=1,
     ),
     Bug(
-        name="outage-is-an-invalid-request",
-        description="After a 429 or 503 the slice counts as refused for good.",
-        at=(client, "kind_of_answer"),
-        mutate=_invalid,
-        also=((backoff, "refused"), _refused_for_good),
-        search_from=48,
-    ),
-    Bug(
         name="refused-for-good",
         description="What GKE has refused once is not sent again, whoever mends the reason.",
         at=(backoff, "refused"),
         mutate=_refused_for_good,
         search_from=50,
-    ),
-    Bug(
-        name="missing-act-as-is-an-invalid-request",
-        description="HTTP 400 for a service account counts as a mistake in the request, and is not asked again soon.",
-        at=(client, "kind_of_answer"),
-        mutate=_misread(FailureKind.PERMISSION, FailureKind.INVALID),
-        search_from=1109,
     ),
     Bug(
         name="full-reservation-is-a-rate-limit",

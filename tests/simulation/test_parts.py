@@ -28,7 +28,6 @@ def test_what_is_due_during_a_wait_happens_in_it() -> None:
 
 
 def test_what_was_due_in_the_past_happens_now() -> None:
-    """A moment that has passed is now."""
     agenda, seen = Agenda(), []
     agenda.wait(10.0)
     agenda.at(3.0, lambda: seen.append(agenda.now))

@@ -17,7 +17,7 @@ from provisioner.model.workloads import GroupKey, ObjectRef, WorkloadUid
 from provisioner.slices.act import CALL_TIMEOUT_SECONDS
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
-from provisioner.slices.planning.memory.state import CallState, DeleteCall, Memory
+from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Create, LookUp, LookUpKind, Plan
 from tests.support.controller import World, a_delete, jobset_of, jobset_path, node_of
 from tests.support.objects import raw_foreign_pod
@@ -132,24 +132,7 @@ def test_a_delete_that_the_gate_stops(world: World) -> None:
     assert world.gke.names_of("delete_node_pool") == []
 
 
-def test_a_delete_of_a_pool_that_has_to_settle_is_sent_a_minute_later(world: World) -> None:
-    """The answer says how long it waits, and nothing is sent before."""
-    put_pool(world)
-    delete = a_delete(settle=True)
-    deletes = {POOL: DeleteCall(state=CallState.UNDER_WAY, since=world.clock.now())}
-    (answer,) = carry_out(world, deletes=(delete,))
-    assert isinstance(answer, DeleteAnswer)
-    assert (answer.result, answer.wait_seconds) == (DeleteResult.SETTLING, 60.0)
-    assert "its nodes are cordoned" in answer.reason
-    assert world.gke.names_of("delete_node_pool") == []
-    world.clock.advance(60.0)
-    (answer,) = carry_out(world, memory=Memory(deletes=deletes), deletes=(delete,))
-    assert isinstance(answer, DeleteAnswer)
-    assert answer.result is DeleteResult.ACCEPTED
-
-
 def test_a_delete_whose_reason_is_gone(world: World) -> None:
-    """A JobSet that lives keeps its pool."""
     put_pool(world)
     world.kube.put_object(jobset_path("train"), jobset_of("train", uid="uid-of-train"))
     (answer,) = carry_out(world, deletes=(a_delete(),))
@@ -216,7 +199,6 @@ def test_a_pool_is_looked_up(world: World) -> None:
 
 
 def test_an_operation_is_looked_up(world: World) -> None:
-    """An operation that failed tells why."""
     world.gke.create_node_pool(CREATE.request)
     world.gke.fail_pool(POOL, FailureKind.STOCKOUT)
     look_up = LookUp(name=POOL, kind=LookUpKind.OPERATION, operation=OperationName("operation-1"))
@@ -256,7 +238,6 @@ def test_an_uncordon_is_done_once(world: World) -> None:
 
 
 def test_a_node_is_released(world: World) -> None:
-    """Our taint comes off; others' stay."""
     put_pool(world)
     raw = world.kube.object(object_path("nodes", NODE))
     assert raw is not None
@@ -311,7 +292,6 @@ def test_a_change_of_a_node_that_is_rejected_is_tried_ever_more_rarely(world: Wo
 
 
 def test_a_node_whose_change_nobody_wants_any_more_is_forgotten(world: World) -> None:
-    """The next change of it is made at once."""
     put_pool(world)
     kube.cordon(world.kube, NODE)
     world.kube.fail("PATCH", "/nodes/", kube.Forbidden("nodes is forbidden"), times=1)
@@ -323,7 +303,6 @@ def test_a_node_whose_change_nobody_wants_any_more_is_forgotten(world: World) ->
 
 
 def test_deletes_are_sent_before_creates(world: World) -> None:
-    """Deletes give back what creates wait for."""
     put_pool(world)
     other = PoolName("other-pool")
     request = NodePoolRequest(
@@ -418,8 +397,6 @@ def test_a_call_is_live_until_its_answer_is_taken(world: World) -> None:
 
 
 def test_a_call_that_crashes_without_an_answer_is_not_live(world: World) -> None:
-    """Nobody will tell of it."""
-
     def broken() -> Any:
         raise ValueError("no clock")
 

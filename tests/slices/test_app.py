@@ -107,7 +107,6 @@ def test_the_one_candidate_leads_and_wakes_the_loop(process: Process) -> None:
 
 
 def test_without_an_election_it_leads_from_the_start() -> None:
-    """And for ever, and makes no Lease."""
     process = Process(leader_elect=False)
     process.controller.start()
     assert process.controller.loop.is_leader()

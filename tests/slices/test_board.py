@@ -149,7 +149,6 @@ def test_everything_fits_the_description() -> None:
 
 
 def test_a_view_is_built_twice_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many ask."""
     stage = Stage()
     stage.act(0)
     stage.later()
@@ -222,7 +221,6 @@ def page_of(board: Board, path: str) -> Callable[[], Any]:
 
 @pytest.mark.parametrize("name", ["workloads", "slices", "pools", "timeline", "activity"])
 def test_each_list_has_its_path(name: str) -> None:
-    """For programs that need one thing."""
     stage = Stage()
     assert page_of(stage.board, f"/api/v1/{name}")() == {"version": 1, "items": []}
     for number in (0, 8, 8):
@@ -246,7 +244,6 @@ def test_the_description_names_every_path_that_is_served() -> None:
 
 
 def test_about_and_capacity() -> None:
-    """The head of the page, and the numbers."""
     stage = Stage()
     assert page_of(stage.board, "/api/v1/capacity")()["capacity"] is None
     stage.act(0)

@@ -45,18 +45,6 @@ def test_the_deletion_delay_is_as_long_as_ever(by: timedelta) -> None:
     assert world.gke.pools[pool].status is PoolStatus.STOPPING
 
 
-def test_a_list_of_pools_is_as_old_as_it_was() -> None:
-    """A clock that is set back does not make the last list look as if it came from the future."""
-    world = World()
-    clock = SetClock(world)
-    loop = world.start()
-    world.round()
-    clock.by = timedelta(hours=-2)
-    pause = world.round(after_seconds=70)
-    assert loop.pools.age_seconds(world.clock.now()) == pytest.approx(0.0, abs=1.0)
-    assert pause <= 60.0
-
-
 @BOTH_WAYS
 def test_a_clock_that_is_set_within_a_round_is_followed_once(by: timedelta) -> None:
     """What is stamped with the new time in that very round is not moved along once more in the next."""
@@ -102,12 +90,3 @@ def test_what_is_stamped_before_the_change_is_noticed_is_stamped_by_the_old_cloc
     assert world.time.follow() == timedelta(hours=2)
     assert world.time() == before + timedelta(hours=2)
     assert world.time.follow() == timedelta()
-
-
-def test_a_clock_that_is_nudged_was_not_set() -> None:
-    """Time servers do that all the while."""
-    world = World()
-    clock = SetClock(world)
-    clock.by = timedelta(milliseconds=300)
-    assert world.time.follow() == timedelta()
-    assert world.time() == world.clock.now()

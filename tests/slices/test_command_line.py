@@ -82,7 +82,6 @@ def test_the_defaults_are_those_of_the_go_provisioner() -> None:
     ],
 )
 def test_levels_of_the_go_logger(argument: str, want: str) -> None:
-    """The Go logger's levels are translated."""
     assert flags(argument)["zap_log_level"] == want
 
 
@@ -143,7 +142,6 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 
 
 def test_the_version() -> None:
-    """`--version` tells the release."""
     done = command("--version")
     assert (done.returncode, done.stdout) == (0, f"tpu-provisioner {provisioner.__version__}\n")
 
@@ -176,14 +174,6 @@ def test_the_mock_provider_is_refused_with_a_way_out() -> None:
     done = command("run", **(COMPLETE | {"PROVIDER": "mock"}))
     assert done.returncode == 1
     assert "GKE_ENDPOINT" in done.stderr
-
-
-def test_a_kubeconfig_that_is_not_there_is_refused() -> None:
-    """A kubeconfig that can't be read is one line, and the exit code is 1."""
-    done = command("run", "--kubeconfig=no-such-file", **COMPLETE)
-    assert done.returncode == 1
-    assert "no-such-file" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_durations_are_logged_with_their_unit() -> None:

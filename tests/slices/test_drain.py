@@ -129,8 +129,7 @@ def test_it_waits_until_the_last_pool_is_gone(world: World) -> None:
     world.run_to_use()
 
     def end_the_jobset() -> None:
-        world.kube.remove_object(jobset_path("train"))
-        world.remove_leader()
+        world.vanish()
 
     person = Person(
         _paused(world),
@@ -163,8 +162,7 @@ def test_the_patience_is_over(world: World) -> None:
 def test_a_pod_of_nobodys_jobset(world: World) -> None:
     """A pool that no JobSet needs and that somebody's pod is on is kept by the controller: the pod is named."""
     pool = world.run_to_use()
-    world.kube.remove_object(jobset_path("train"))
-    world.remove_leader()
+    world.vanish()
     guest = raw_foreign_pod("notebook", f"gke-test-{pool}-0")
     world.kube.put_object("/api/v1/namespaces/other/pods/notebook", guest)
     done = Person(_paused(world))()
@@ -191,7 +189,6 @@ def test_a_pool_that_is_about_to_be_made(world: World) -> None:
 
 
 def test_a_pool_that_failed(world: World) -> None:
-    """It is left as long as GKE lists it."""
     world.put_jobset()
     world.round()
     (pool,) = world.gke.pools
@@ -257,7 +254,6 @@ def test_what_cannot_be_read(world: World) -> None:
 
 
 def test_a_pool_of_another_jobset_of_the_same_name(world: World) -> None:
-    """Nobody needs it, unless pods run on it."""
     pool = world.run_to_use()
     world.kube.put_object(jobset_path("train"), jobset_of("train", uid="another"))
     assert f"{pool}  JobSet {NAMESPACE}/train needs it" in Person(_paused(world))().text
@@ -271,13 +267,11 @@ def test_a_pool_of_another_jobset_of_the_same_name(world: World) -> None:
     ids=["once", "waiting"],
 )
 def test_flags(given: list[str], want: tuple[bool, float]) -> None:
-    """Durations are Go's, as in kubectl."""
     parsed = drain.command.make_context("drain", list(given)).params
     assert (parsed["wait"], parsed["patience_seconds"]) == want
 
 
 def test_a_wrong_duration(capsys: pytest.CaptureFixture[str]) -> None:
-    """It says what a duration looks like."""
     with pytest.raises(SystemExit) as error:
         main(["drain", "--timeout=30"])
     assert error.value.code == 2

@@ -147,7 +147,6 @@ def test_what_is_only_repeated_costs_nothing_but_a_look() -> None:
 
 
 def test_two_slices_in_the_same_words_are_told_once() -> None:
-    """In no round anew."""
     recorder = FakeRecorder()
     reporter = Reporter(recorder=recorder, metrics=Metrics(version="test"), monotonic=FakeClock())
     same = Notice(objects=(workload(0),), reason="R", message="m")

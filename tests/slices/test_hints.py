@@ -29,7 +29,6 @@ SLICE = SliceId(workload_uid=WorkloadUid("uid"), group_key=GroupKey("a" * 40))
 
 
 def test_hints_come_back_as_they_were() -> None:
-    """Idle since, back-off, last place."""
     memory = Memory(
         unneeded_since={PoolName("p"): NOW},
         last_users={PoolName("p"): SLICE},
@@ -85,7 +84,6 @@ def test_the_hints_of_ten_thousand_swapped_slices_fit_into_a_configmap() -> None
 
 
 def test_where_nothing_has_room_the_latest_creates_are_kept() -> None:
-    """They count for the longest."""
     memory = Memory(created_at=tuple(after(index) for index in range(40_000)), unneeded_since={PoolName("p"): NOW})
     text = hints.to_text(memory)
     assert _bytes(text) <= bounds.HINTS
@@ -99,7 +97,6 @@ def _bytes(text: dict[str, str]) -> int:
 
 
 def test_equal_memories_give_equal_text() -> None:
-    """Hints are only written when they change."""
     one = Memory(unneeded_since={PoolName("a"): NOW, PoolName("b"): NOW})
     other = replace(one, unneeded_since=dict(reversed(list(one.unneeded_since.items()))))
     assert hints.to_text(one) == hints.to_text(other)
@@ -129,7 +126,6 @@ def test_what_is_not_understood_is_left_out(key: str, text: str) -> None:
 
 
 def test_one_bad_entry_costs_no_other() -> None:
-    """And a time without zone is UTC."""
     text = f'{{"bad": 1, "good": "{NOW.replace(tzinfo=None).isoformat()}"}}'
     assert hints.from_text({"idle-since": text}).unneeded_since == {PoolName("good"): NOW}
 
@@ -149,7 +145,6 @@ _JSON = st.recursive(
     )
 )
 def test_any_text_is_read_without_an_error(data: dict[str, str]) -> None:
-    """Anybody may edit a ConfigMap."""
     read = hints.from_text(data)
     again = hints.from_text(hints.to_text(read))
     assert again == read
@@ -234,7 +229,6 @@ def test_after_a_lost_answer_the_object_is_read_again(kube: FakeKube) -> None:
     ],
 )
 def test_hints_that_cannot_be_read_are_one_log_line(kube: FakeKube, error: Exception) -> None:
-    """And an empty start."""
     kube.fail("GET", "hints", error)
     with structlog.testing.capture_logs() as logs:
         assert HintsStore(kube, "system").load() == {}

@@ -23,7 +23,6 @@ def namespaces(journal: Journal) -> Counter[str]:
 
 
 def test_the_last_entries_are_kept() -> None:
-    """It is bounded, and numbers go on."""
     journal = Journal()
     for number in range(MOST_ENTRIES + 20):
         journal.write(NOW, "pool", f"message {number}")
@@ -51,7 +50,6 @@ def test_two_that_flap_share_the_room() -> None:
 
 
 def test_of_as_many_namespaces_as_entries_the_oldest_goes() -> None:
-    """Nobody has more than one."""
     journal = Journal()
     for number in range(MOST_ENTRIES + 7):
         write(journal, f"team-{number}")

@@ -11,7 +11,7 @@ from provisioner import constants
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind
 from provisioner.settings import parse_prices
-from tests.support.controller import World, jobset_path
+from tests.support.controller import World
 
 HINTS = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace="tpu-provisioner-system")
 
@@ -43,8 +43,7 @@ def test_time_counts_for_what_chips_were_doing_when_it_began(world: World) -> No
     # Four chips at 3.6 an hour are 4 thousandths a second.
     assert chip_seconds(world, name="cost_total") == pytest.approx(4 * 60 * 0.001)
     assert chip_seconds(world, name="cost_per_hour") == pytest.approx(14.4)
-    world.kube.remove_object(jobset_path("train"))
-    world.remove_leader()
+    world.vanish()
     world.round(after_seconds=10)
     world.round(after_seconds=5)
     assert chip_seconds(world) == pytest.approx(4 * 70)
@@ -52,7 +51,6 @@ def test_time_counts_for_what_chips_were_doing_when_it_began(world: World) -> No
 
 
 def test_a_follower_counts_nothing(world: World) -> None:
-    """Its leader counts."""
     world.run_to_use()
     world.rounds(7, every_seconds=10)
     before = chip_seconds(world)
@@ -63,7 +61,6 @@ def test_a_follower_counts_nothing(world: World) -> None:
 
 @pytest.mark.parametrize("hours", [-2, 2])
 def test_a_clock_that_is_set_costs_nothing(world: World, hours: int) -> None:
-    """Only time that has passed counts."""
     world.run_to_use()
     world.rounds(7, every_seconds=10)
     wall = world.clock.now
@@ -104,7 +101,6 @@ _CASES = [
 
 @pytest.mark.parametrize(("prepare", "name", "labels", "want"), _CASES)
 def test_what_is_measured(prepare: Callable[[World], None], name: str, labels: dict[str, str], want: float) -> None:
-    """Of a world with one pool in the making."""
     world = World(metered=True, max_chips=4)
     world.put_jobset()
     world.round()
@@ -116,8 +112,7 @@ def test_what_is_measured(prepare: Callable[[World], None], name: str, labels: d
 def test_a_pool_that_should_be_gone(world: World) -> None:
     """How long after its deletion delay; nothing before."""
     world.run_to_use()
-    world.kube.remove_object(jobset_path("train"))
-    world.remove_leader()
+    world.vanish()
     world.round(after_seconds=1)
     world.round(after_seconds=25)
     assert metric(world, "unneeded_overdue_seconds") == 0

@@ -42,65 +42,13 @@ SETTERS: list[Any] = [
     ),
     pytest.param(lambda m: m.observe_loop_lag(seconds=0.5), "loop_lag_seconds_sum", {}, 0.5, id="the lag of a round"),
     pytest.param(
-        lambda m: m.count_usage(_ACCOUNT, chip_seconds=2.5, cost=None),
-        "chip_seconds_total",
-        _ACCOUNT_LABELS,
-        2.5,
-        id="chip-seconds",
-    ),
-    pytest.param(
-        lambda m: m.count_usage(_ACCOUNT, chip_seconds=1.0, cost=2.5),
-        "cost_total",
-        _ACCOUNT_LABELS,
-        2.5,
-        id="their cost",
-    ),
-    pytest.param(
-        lambda m: m.observe_round(seconds=0.5, result="ok", ended_at_seconds=1000.0),
-        "rounds_total",
-        {"result": "ok"},
-        1,
-        id="a round is counted",
-    ),
-    pytest.param(
-        lambda m: m.observe_round(seconds=0.5, result="ok", ended_at_seconds=1000.0),
-        "round_duration_seconds_sum",
-        {},
-        0.5,
-        id="a round is measured",
-    ),
-    pytest.param(
-        lambda m: m.observe_round(seconds=0.5, result="ok", ended_at_seconds=1000.0),
-        "loop_last_round_timestamp_seconds",
-        {},
-        1000,
-        id="the end of a round is told",
-    ),
-    pytest.param(
         lambda m: m.observe_decide(seconds=0.25), "decide_duration_seconds_sum", {}, 0.25, id="a decision is measured"
     ),
-    pytest.param(lambda m: m.count_events_dropped(3), "events_dropped_total", {}, 3, id="dropped events"),
-    pytest.param(
-        lambda m: m.set_watch("pods", synced=True, last_contact_age_seconds=3.0),
-        "watch_synced",
-        {"resource": "pods"},
-        1,
-        id="a watch is complete",
-    ),
-    pytest.param(
-        lambda m: m.set_watch("pods", synced=True, last_contact_age_seconds=3.0),
-        "watch_last_contact_age_seconds",
-        {"resource": "pods"},
-        3,
-        id="a watch was heard",
-    ),
-    pytest.param(lambda m: m.set_leader(leading=True), "leader", {}, 1, id="the leader"),
 ]
 
 
 @pytest.mark.parametrize(("call", "name", "labels", "want"), SETTERS)
 def test_setter(call: Callable[[Metrics], None], name: str, labels: dict[str, str], want: float) -> None:
-    """A setter changes its sample."""
     metrics = Metrics(version="1.2.3")
     call(metrics)
     assert metrics.registry.get_sample_value(P + name, labels) == want
@@ -170,7 +118,6 @@ def test_buckets_span_simulator_and_scarcity() -> None:
 
 
 def test_the_process_is_measured_under_the_names_that_go_programs_use() -> None:
-    """So that boards made for those go on."""
     registry = Metrics(version="1").registry
     assert (registry.get_sample_value("process_resident_memory_bytes") or 0) > 2**20
     assert registry.get_sample_value("process_cpu_seconds_total") is not None

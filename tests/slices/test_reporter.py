@@ -30,8 +30,7 @@ def metric(world: World, line: str) -> bool:
 def test_the_events_of_a_whole_life(world: World) -> None:
     """Creation is told on the leader pod, deletion on the JobSet while it exists, with the Go provisioner's reasons."""
     pool = world.run_to_use()
-    world.change_jobset(status={"terminalState": "Completed"})
-    world.remove_leader()
+    world.complete()
     world.rounds(8, every_seconds=5)
     world.finish_deletes()
     world.rounds(2, every_seconds=3)
@@ -40,13 +39,16 @@ def test_the_events_of_a_whole_life(world: World) -> None:
     assert world.recorder.reasons("Node") == []
     assert all(pool in each.message for each in world.recorder.told)
     assert {each.kind for each in world.recorder.told} == {"Normal"}
+    # Nothing is remembered of a pool that is gone, or a controller of a year would hold every pool that it ever made.
+    reporter = world.loop.reporter
+    kept = (reporter._creates, reporter._deletes, reporter._wanted_at, reporter._timed, reporter._states)
+    assert [each for each in kept if each] == []
 
 
 def test_deletion_is_told_on_a_node_when_the_jobset_is_gone(world: World) -> None:
     """Without a JobSet there is only the node to tell it on."""
     pool = world.run_to_use()
-    world.kube.remove_object(jobset_path("train"))
-    world.remove_leader()
+    world.vanish()
     world.rounds(8, every_seconds=5)
     world.finish_deletes()
     world.rounds(2, every_seconds=3)
@@ -55,57 +57,13 @@ def test_deletion_is_told_on_a_node_when_the_jobset_is_gone(world: World) -> Non
     assert set(told) == {f"gke-test-{pool}-0"}
 
 
-def test_a_failed_pool_is_told_in_gke_words(world: World) -> None:
-    """A pool that ends in ERROR is told on the pod and the JobSet; so is the wait for the next try."""
-    world.put_jobset()
-    world.round()
-    (pool,) = world.gke.pools
-    world.gke.fail_pool(pool, FailureKind.STOCKOUT, message="GCE_STOCKOUT: no v4 in us-central2-b")
-    world.round(after_seconds=3)
-    world.finish_deletes()
-    world.rounds(3, every_seconds=3)
-    for kind in ("Pod", "JobSet"):
-        told = {each.reason: each.message for each in world.recorder.told if each.ref.kind == kind}
-        assert "GCE_STOCKOUT: no v4" in told["NodePoolCreationFailed"]
-        assert "GCE_STOCKOUT: no v4" in told["NodePoolCreationWaiting"]
-
-
-def test_a_refused_create_is_told_and_not_repeated(world: World) -> None:
-    """What GKE refuses as invalid is told in its words, and sent once."""
-    world.gke.fail_next("create_node_pool", FailureKind.INVALID, message="Machine type is not offered here.")
-    world.put_jobset()
-    world.rounds(20, every_seconds=10)
-    assert len(world.gke.names_of("create_node_pool")) == 1
-    failed = [each for each in world.recorder.told if each.reason == constants.CREATION_FAILED]
-    assert {each.ref.kind for each in failed} == {"Pod", "JobSet"}
-    assert all("Machine type is not offered here." in each.message and each.kind == "Warning" for each in failed)
-
-
-def test_an_impossible_slice_is_told_on_pod_and_jobset(world: World) -> None:
-    """A topology that is not sold is told with the value, on the pod and the JobSet, and nothing is sent."""
-    world.put_jobset(topology="2x2x3")
-    world.rounds(3, every_seconds=3)
-    told = [each for each in world.recorder.told if each.reason == constants.INVALID_REQUEST]
-    assert {each.ref.kind for each in told} == {"Pod", "JobSet"}
-    assert all("2x2x3" in each.message and each.kind == "Warning" for each in told)
-    assert world.gke.names_of("create_node_pool") == []
-
-
-def test_a_notice_is_logged_once(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    """A notice that stays is one line in the log, however many rounds repeat it."""
-    world.put_jobset(topology="2x2x3")
-    world.rounds(10, every_seconds=3)
-    assert capsys.readouterr().out.count("slice.notice") == 1
-
-
 def test_a_postponed_delete_is_told(world: World) -> None:
     """A pool that must stay because of a pod is logged with the pod's name, and counted as blocked.
 
     The Event on the JobSet names no pod of another namespace.
     """
     pool = world.run_to_use()
-    world.change_jobset(status={"terminalState": "Completed"})
-    world.remove_leader()
+    world.complete()
     world.round(after_seconds=3)
     node = f"gke-test-{pool}-0"
     world.kube.put_object(object_path("pods", "stray", namespace="other"), raw_foreign_pod("stray", node))
@@ -126,8 +84,7 @@ def test_a_delete_that_waits_for_its_pool_to_settle_is_no_failure(world: World) 
     pending = leader_of("other", uid="uid-of-other")
     pending["status"] = {"phase": "Pending"}
     world.kube.put_object(object_path("pods", "other-workers-0-0", namespace=NAMESPACE), pending)
-    world.change_jobset(status={"terminalState": "Completed"})
-    world.remove_leader()
+    world.complete()
     world.rounds(8, every_seconds=5)
     assert world.gke.names_of("delete_node_pool") == []
     assert constants.DELETION_FAILED not in world.recorder.reasons("JobSet")
@@ -140,8 +97,7 @@ def test_a_delete_that_waits_for_its_pool_to_settle_is_no_failure(world: World) 
 def test_a_delete_that_a_pod_holds_up_for_long_is_an_alert_that_names_the_pod(world: World) -> None:
     """After ten minutes a metric says so, for as long as it lasts."""
     pool = world.run_to_use()
-    world.change_jobset(status={"terminalState": "Completed"})
-    world.remove_leader()
+    world.complete()
     stray = object_path("pods", "stray", namespace="other")
     world.kube.put_object(stray, raw_foreign_pod("stray", f"gke-test-{pool}-0"))
     world.rounds(8, every_seconds=60)
@@ -176,21 +132,16 @@ def test_metrics_of_a_life(world: World) -> None:
     assert metric(world, "leader 1.0")
     assert metric(world, "cluster_proven 1.0")
     assert metric(world, 'time_to_phase_seconds_count{phase="in_use"} 1.0')
-    world.change_jobset(status={"terminalState": "Completed"})
-    world.remove_leader()
+    # Made in the first round, ready three seconds later, in use three seconds after that.
+    assert metric(world, 'time_to_phase_seconds_sum{phase="ready"} 3.0')
+    assert metric(world, 'time_to_phase_seconds_sum{phase="in_use"} 6.0')
+    world.complete()
     world.rounds(8, every_seconds=5)
     assert metric(world, 'deletes_total{reason="jobset_finished",result="ok"} 1.0')
     world.finish_deletes()
     world.rounds(2, every_seconds=3)
     assert metric(world, 'chips{state="in_use"} 0.0')
     assert metric(world, 'node_pools{phase="deleting"} 0.0')
-
-
-def test_the_time_to_each_phase_is_measured_from_when_the_slice_was_wanted(world: World) -> None:
-    """Made in the first round, ready three seconds later, in use three seconds after that."""
-    world.run_to_use()
-    assert metric(world, 'time_to_phase_seconds_sum{phase="ready"} 3.0')
-    assert metric(world, 'time_to_phase_seconds_sum{phase="in_use"} 6.0')
 
 
 def test_a_pool_that_is_ready_once_more_is_not_measured_once_more(world: World) -> None:
@@ -204,19 +155,6 @@ def test_a_pool_that_is_ready_once_more_is_not_measured_once_more(world: World) 
     assert metric(world, 'node_pools{phase="in_use"} 1.0')
     assert metric(world, 'time_to_phase_seconds_count{phase="ready"} 1.0')
     assert metric(world, 'time_to_phase_seconds_count{phase="in_use"} 1.0')
-
-
-def test_nothing_is_remembered_of_a_pool_that_is_gone(world: World) -> None:
-    """Or a controller of a year would hold every pool it ever made."""
-    world.run_to_use()
-    world.change_jobset(status={"terminalState": "Completed"})
-    world.remove_leader()
-    world.rounds(8, every_seconds=5)
-    world.finish_deletes()
-    world.rounds(2, every_seconds=3)
-    reporter = world.loop.reporter
-    kept = (reporter._creates, reporter._deletes, reporter._wanted_at, reporter._timed, reporter._states)
-    assert [each for each in kept if each] == []
 
 
 def test_chips_and_pools_are_counted_by_state(world: World) -> None:
@@ -256,8 +194,7 @@ def test_a_slice_that_is_backed_off_from_has_no_pool_yet(world: World) -> None:
 def test_a_refused_delete_is_counted_by_its_kind_and_told(world: World) -> None:
     """With GKE's words, as a warning, and by the reason of the delete."""
     pool = world.run_to_use()
-    world.change_jobset(status={"terminalState": "Completed"})
-    world.remove_leader()
+    world.complete()
     world.gke.fail_always("delete_node_pool", FailureKind.PERMISSION, message="Required 'delete'.")
     world.rounds(8, every_seconds=5)
     assert 'deletes_total{reason="jobset_finished",result="permission"}' in world.metrics.exposition().decode()
@@ -308,21 +245,6 @@ def test_changes_of_nodes_that_are_rejected_for_long_are_an_alert(world: World) 
     assert metric(world, 'alerts{kind="node_change_rejected"} 0.0')
 
 
-def test_an_alert_that_is_over_is_logged(world: World) -> None:
-    """Once, and not as an error."""
-    pool = world.run_to_use()
-    world.change_jobset(status={"terminalState": "Completed"})
-    world.remove_leader()
-    stray = object_path("pods", "stray", namespace="other")
-    world.kube.put_object(stray, raw_foreign_pod("stray", f"gke-test-{pool}-0"))
-    with structlog.testing.capture_logs() as logs:
-        world.rounds(16, every_seconds=60)
-        world.kube.remove_object(stray)
-        world.rounds(4, every_seconds=60)
-    alerts = [(line["event"], line["kind"]) for line in logs if line["event"].startswith("alert.")]
-    assert alerts == [("alert.began", "pool_stuck"), ("alert.ended", "pool_stuck")]
-
-
 def test_each_pool_that_is_an_alert_is_logged(world: World) -> None:
     """A later one as well, while the alert goes on for the first."""
     first, second = (Alert(kind="pool_stuck", pool=PoolName(name), message=f"{name} hangs") for name in ("a", "b"))
@@ -339,7 +261,6 @@ def test_each_pool_that_is_an_alert_is_logged(world: World) -> None:
 
 
 def test_a_failed_pool_of_which_gke_says_nothing(world: World) -> None:
-    """Is told all the same."""
     world.put_jobset()
     world.round()
     (pool,) = world.gke.pools

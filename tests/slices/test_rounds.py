@@ -166,8 +166,7 @@ def test_hints_are_written_two_seconds_apart() -> None:
         return len(writes) != 2
 
     world.loop.store.save = save  # type: ignore[method-assign]
-    world.change_jobset(status={"terminalState": "Completed"})
-    world.remove_leader()
+    world.complete()
     begun = world.clock.seconds
     world.round(after_seconds=2.5)
     world.put_jobset("second")
@@ -180,7 +179,6 @@ def test_hints_are_written_two_seconds_apart() -> None:
 
 @pytest.mark.parametrize(("seconds", "want"), [(0.9, 0.0), (1.0, 1.0), (-0.9, 0.0), (-1.0, -1.0)])
 def test_a_clock_that_is_off_by_a_second_was_set(seconds: float, want: float) -> None:
-    """By less it was not, forward and back."""
     steady, by = FakeClock(), [0.0]
     clock = FollowedClock(lambda: datetime.fromtimestamp(steady() + by[0], tz=UTC), steady)
     by[0] = seconds
@@ -188,7 +186,6 @@ def test_a_clock_that_is_off_by_a_second_was_set(seconds: float, want: float) ->
 
 
 def test_the_machine_gives_the_time_of_day() -> None:
-    """Where no test gives another."""
     clock = FollowedClock()
     assert abs(clock() - datetime.now(tz=UTC)) < timedelta(minutes=10)
     assert clock.follow() == timedelta()

@@ -38,7 +38,6 @@ def test_each_stage_is_measured_once_from_when_the_leader_was_unschedulable() ->
 
 
 def test_what_comes_together_is_measured_together() -> None:
-    """A round may come late."""
     world = Watched(make_jobset())
     world.measure()
     world.finish_creates()
@@ -58,7 +57,6 @@ def test_a_restart_of_the_provisioner_makes_nothing_up() -> None:
 
 
 def test_a_slice_that_ran_already_is_not_measured() -> None:
-    """Its leader is bound at first sight."""
     world = Watched(make_jobset())
     world.live(4)
     assert world.measure() == []
@@ -80,7 +78,6 @@ def test_a_restarted_job_is_measured_anew_and_its_old_pool_is_not() -> None:
 
 
 def test_a_leader_that_is_replaced_while_it_waits_begins_anew() -> None:
-    """As the scheduler says of the new one."""
     jobset = make_jobset()
     world = Watched(jobset)
     world.measure(seconds=1000)
@@ -105,7 +102,6 @@ def test_slices_are_apart() -> None:
 
 
 def test_a_clock_behind_the_api_server_measures_nothing_below_zero() -> None:
-    """Histograms would lose their sum."""
     jobset = make_jobset()
     world = Watched(jobset)
     world.put(make_pod(jobset, unschedulable_since=after(3600)))

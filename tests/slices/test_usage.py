@@ -59,7 +59,6 @@ def _leaving(world: World) -> None:
     ],
 )
 def test_what_chips_are_doing(prepare: Callable[[World], None], want: Use | None) -> None:
-    """Over the life of a pool."""
     world = World(make_jobset())
     prepare(world)
     plan = world.step()

@@ -232,6 +232,16 @@ class World:
         """Take the leader pod away."""
         self.kube.remove_object(object_path("pods", f"{name}-workers-0-0", namespace=NAMESPACE))
 
+    def complete(self) -> None:
+        """Let the JobSet `train` complete; its leader pod goes."""
+        self.change_jobset(status={"terminalState": "Completed"})
+        self.remove_leader()
+
+    def vanish(self) -> None:
+        """Delete the JobSet `train` with its leader pod."""
+        self.kube.remove_object(jobset_path("train"))
+        self.remove_leader()
+
     def finish_creates(self) -> list[PoolName]:
         """Let GKE finish all pools in the making; their nodes register and are ready."""
         made = [pool.name for pool in self.gke.pools.values() if pool.status is PoolStatus.PROVISIONING]

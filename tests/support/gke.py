@@ -165,20 +165,6 @@ class FakeGke:
             del self._pools[PoolName(name)]
             self._end_operation(PoolName(name), None)
 
-    def finish_all(self) -> None:
-        """Let every create and delete under way succeed."""
-        with self._lock:
-            for pool in list(self._pools.values()):
-                if pool.status is PoolStatus.PROVISIONING:
-                    self.finish_create(pool.name)
-                elif pool.status is PoolStatus.STOPPING:
-                    self.finish_delete(pool.name)
-
-    def forget_operations(self) -> None:
-        """Forget all operations, as GKE does after a time."""
-        with self._lock:
-            self._operations.clear()
-
     @property
     def policies(self) -> Mapping[str, WorkloadPolicy]:
         """All workload policies by name, a copy."""

@@ -132,7 +132,6 @@ def test_single_selectors_change(raw: Json, changes: JobChanges, want: Any) -> N
     ],
 )
 def test_a_child_job_stays_as_it_is_where_its_jobset(jobset: Json | None) -> None:
-    """Its marks are on no Job."""
     assert reviewed(job(RESERVED), ALL, jobset) == Answer()
 
 
@@ -193,7 +192,6 @@ def test_a_jobset_is_read_where_it_decides() -> None:
 
 
 def test_the_patch_names_single_keys() -> None:
-    """A whole map would wipe what others add."""
     assert reviewed(job(RESERVED), JobChanges(job_key=True, on_demand=True)).patch == (
         Operation(op="add", path="/spec/template/spec/nodeSelector/job-key", value=KEY),
         *(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from provisioner.settings.webhook import WebhookSettings
 from provisioner.slices.admission.validation import Judge, Mode, review_workload
 from provisioner.slices.offline.assumed import settings_by_object
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
+from tests.support.any_json import spoilt
 from tests.support.counting import counted
 from tests.support.objects import Json, job_reference, pod_spec, raw_job, raw_jobset, raw_lws, raw_pod
 from tests.support.patches import apply_patch
@@ -100,34 +100,10 @@ def updated(old: Json, new: Json, mode: Mode = Mode.DENY, by: Judge = USUAL, **r
             id="a JobSet of pods whose chips fit no host",
         ),
         pytest.param(
-            raw_jobset(pod=pod_spec(nodeSelector={**V5P_1T, constants.INSTANCE_TYPE: "ct6e-standard-1t"})),
-            "spec.replicatedJobs[0].template.spec.template.spec.nodeSelector[node.kubernetes.io/instance-type]",
-            "no machine type 'ct6e-standard-1t'",
-            id="a machine type of another generation",
-        ),
-        pytest.param(
-            raw_jobset(pod=pod_spec(accelerator="tpu-v5p-slice", topology="4x2x2")),
-            "spec.replicatedJobs[0].template.spec.template.spec.nodeSelector[cloud.google.com/gke-tpu-topology]",
-            "in ascending order",
-            id="an order of axes that no source lists",
-        ),
-        pytest.param(
             raw_jobset(parallelism=3),
             "spec.replicatedJobs[0].template.spec.parallelism",
             "set parallelism to 2",
             id="a JobSet of more pods than hosts",
-        ),
-        pytest.param(
-            raw_jobset(metadata={"annotations": {constants.CAPACITY: "sopt"}}),
-            "metadata.annotations[tpu-provisioner.cloud.google.com/capacity]",
-            "'sopt'",
-            id="a JobSet with a list of capacity that cannot be read",
-        ),
-        pytest.param(
-            raw_jobset(pod=pod_spec(nodeSelector=SPOT_OF_A_RESERVATION)),
-            "spec.replicatedJobs[0].template.spec.template.spec.nodeSelector",
-            "reservation",
-            id="a JobSet that selects a reservation and spot",
         ),
         pytest.param(raw_lws(size=5), "spec.leaderWorkerTemplate.size", "has size 5", id="a group of too many pods"),
         pytest.param(raw_job(parallelism=3), "spec.parallelism", "set parallelism to 2", id="a Job that is served"),
@@ -516,26 +492,16 @@ def test_a_stateful_set_is_told_what_its_pods_would_be_told() -> None:
 # --- Any JSON
 
 
-def many_jobs(count: int, variables: int = 0) -> Json:
-    """Return a JobSet of as many replicated jobs, each with the same mistake, and pods with so many variables."""
-    pod = copy.deepcopy(WRONG)
-    pod["containers"][0]["env"] = [{"name": f"V{number}"} for number in range(variables)]
-    job = raw_jobset(pod=pod)["spec"]["replicatedJobs"][0]
-    return raw_jobset(
-        spec={"replicatedJobs": [{**copy.deepcopy(job), "name": f"job-{number}"} for number in range(count)]}
-    )
+def many_jobs(count: int) -> Json:
+    """Return a JobSet of as many replicated jobs, each with the same mistake."""
+    job = raw_jobset(pod=WRONG)["spec"]["replicatedJobs"][0]
+    return raw_jobset(spec={"replicatedJobs": [{**job, "name": f"job-{number}"} for number in range(count)]})
 
 
 @pytest.mark.parametrize(
     "raw",
     [
-        pytest.param(raw_jobset(uid="", replicas=2**31, parallelism=2**31), id="billions of pods"),
         pytest.param(stateful_set(replicas=10**400), id="more replicas than can be counted"),
-        pytest.param(stateful_set(pod={**WRONG, "containers": WRONG["containers"] * 5_000}), id="many containers"),
-        pytest.param(
-            plain_job(pod={**WRONG, "nodeSelector": {f"k{n}": "v" for n in range(20_000)}}), id="many selectors"
-        ),
-        pytest.param(many_jobs(100, variables=300), id="many templates with much in each"),
         pytest.param(many_jobs(600), id="more templates than are read"),
         pytest.param(bare_pod(pod_spec(topology="9" * 100_000)), id="a topology of 100,000 digits"),
         pytest.param(bare_pod(pod_spec(accelerator="x" * 100_000)), id="an accelerator of 100,000 letters"),
@@ -547,40 +513,14 @@ def test_work_is_bounded_by_the_size_of_the_object(raw: Json) -> None:
     assert len(found.denied) < 100_000
 
 
-TEXTS = st.text("aZ0-./é\0", max_size=4)
-VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False)
-    | st.sampled_from(["", "true", "2x2x2", "4", "JobSet", "us-central2-b", "a-b1-c", "*", "\x00"])
-    | TEXTS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
-    max_leaves=8,
-)
 WHOLE = (raw_jobset(uid=""), raw_lws(), raw_job(), plain_job(pod=WRONG), stateful_set(5), bare_pod(), OLD)
-
-
-def put_somewhere(data: st.DataObject, value: Any) -> None:
-    """Replace some part of an object in its place."""
-    while True:
-        places = list(value) if isinstance(value, dict) else list(range(len(value)))
-        place = data.draw(st.sampled_from(places))
-        inner = value[place]
-        if not isinstance(inner, (dict, list)) or not inner or data.draw(st.integers(0, 5)) == 0:
-            value[place] = data.draw(VALUES)
-            return
-        value = inner
 
 
 @hypothesis_settings(max_examples=150)
 @given(st.data())
 def test_any_json_gets_an_answer(data: st.DataObject) -> None:
     """And an update to the same object none that rejects it."""
-    old, new = (copy.deepcopy(data.draw(st.sampled_from(WHOLE))) for _ in range(2))
-    for raw in (old, new):
-        for _ in range(data.draw(st.integers(0, 3))):
-            put_somewhere(data, raw)
+    old, new = (spoilt(data, data.draw(st.sampled_from(WHOLE))) for _ in range(2))
     asked = {"kind": data.draw(st.sampled_from([each["kind"] for each in WHOLE])), "namespace": "ml"}
     request = Request(operation="UPDATE", object=new, old_object=old, **asked)
     for mode in (Mode.WARN, Mode.DENY):

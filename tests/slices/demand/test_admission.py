@@ -54,12 +54,6 @@ def first_slice(raw: dict[str, Any], *pods: dict[str, Any]) -> Slice | None:
         pytest.param(workload(suspend=True), [], False, id="a JobSet that waits for admission, without pods"),
         pytest.param(
             workload(suspend=True),
-            [leader(reason="Unschedulable")],
-            False,
-            id="one that was evicted while its pods are still there",
-        ),
-        pytest.param(
-            workload(suspend=True),
             [
                 leader(
                     reason="Unschedulable",
@@ -76,14 +70,7 @@ def first_slice(raw: dict[str, Any], *pods: dict[str, Any]) -> Slice | None:
             id="an admitted one whose pods have a gate",
         ),
         pytest.param(workload(), [leader(gates=(GATE,))], False, id="gated pods of which nothing is said yet"),
-        pytest.param(workload(), [leader()], False, id="ungated pods that the scheduler has not looked at"),
         pytest.param(workload(), [leader(reason="Unschedulable")], True, id="ungated pods that find no node"),
-        pytest.param(
-            workload(suspend=False),
-            [leader(reason="Unschedulable")],
-            True,
-            id="an admitted one whose pods find no node",
-        ),
         pytest.param(
             workload(managedBy="kueue.x-k8s.io/multikueue"),
             [leader(reason="Unschedulable")],

@@ -28,7 +28,6 @@ def test_any_jobset_name_gives_a_valid_pool_name(name: str, attempt: int) -> Non
 
 
 def test_the_name_begins_with_that_of_the_jobset() -> None:
-    """People read the list of pools."""
     assert pool_name("train.Big_1", SLICE, 0).startswith("train-big-1-")
     assert pool_name("1st", SLICE, 0).startswith("js-1st-")
     assert pool_name("", SLICE, 0).startswith("js-")

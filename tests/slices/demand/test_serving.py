@@ -59,7 +59,6 @@ OPT_IN = ("team", "ml")
     ],
 )
 def test_serving(*, policy: Mapping[str, Any], pod: Mapping[str, Any], workload: Mapping[str, Any], want: bool) -> None:
-    """One table for all rules."""
     assert ServingPolicy(**policy).serves(make_jobset(**workload), make_requirements(**pod)) is want
 
 
@@ -103,7 +102,6 @@ def test_a_jobset_that_asks_for_slice_resources_gets_no_pools(
 
 @pytest.mark.parametrize("value", ["", "off", "true"])
 def test_another_value_of_the_label_asks_for_nothing(value: str) -> None:
-    """Only the two modes do."""
     owner = make_jobset(labels={constants.SLICE_AUTOPROVISIONING: value})
     assert ServingPolicy().serves(owner, make_requirements())
     assert left_to_slices(Workloads.of({owner.uid: owner}), ServingPolicy()) == []

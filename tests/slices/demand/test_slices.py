@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner import constants
-from provisioner.model.workloads import GroupKey, Pod, PodGroup, Workload, Workloads, WorkloadUid
+from provisioner.model.workloads import GroupKey, Pod, PodGroup, Workload, Workloads
 from provisioner.slices.demand import Slice, SliceId, find_slices, group_key, rejected
 from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.demand.slices import slice_id_of
@@ -86,7 +86,6 @@ def test_a_slice_without_pods_is_listed_where_something_refers_to_it(group_name:
 
 @pytest.mark.parametrize("key", [GroupKey("0" * 40), GroupKey(""), group_key("default", "train-slice-9")])
 def test_what_refers_to_no_child_job_makes_no_slice(key: GroupKey) -> None:
-    """The JobSet was made smaller."""
     workload = make_jobset(replicas=9)
     found = slices_of(workload, referred={SliceId(workload_uid=workload.uid, group_key=key): "train-slice-9"})
     assert [each.group_name for each in found] == ["train-slice-0"]
@@ -152,18 +151,9 @@ def test_a_jobset_that_exceeds_a_bound_wants_nothing_and_is_listed_once() -> Non
 
 
 def test_a_pod_that_exceeds_a_bound_wants_and_cannot_have() -> None:
-    """Its owner is told why."""
     workload = make_jobset()
     (found,) = slices_of(workload, pods=(make_pod(workload, requirements=make_requirements(problem="too much")),))
     assert (found.pending, found.shape, found.shape_problem) == (True, None, "too much")
-
-
-def test_child_jobs_without_chips_are_no_slices() -> None:
-    """A driver on CPU nodes is served by others."""
-    driver = PodGroup(name="driver", replicas=1, parallelism=1, template=make_requirements(chips=0))
-    workload = make_jobset()
-    workload = replace(workload, groups=(*workload.groups, driver))
-    assert [each.group_name for each in slices_of(workload)] == ["train-slice-0"]
 
 
 @pytest.mark.parametrize(
@@ -210,7 +200,6 @@ def test_a_suspended_jobset_that_keeps_its_pools_has_the_slices_that_something_r
     ],
 )
 def test_a_slice_wants_a_pool_when_its_leader_cannot_be_scheduled(*, changes: dict[str, Any], pending: bool) -> None:
-    """Only the leader asks."""
     workload = make_jobset()
     (found,) = slices_of(workload, pods=(make_pod(workload, **changes),))
     assert found.pending is pending
@@ -250,28 +239,12 @@ def test_a_pod_of_before_a_change_leads_nothing(*, suspended_after: float | None
     assert found.pods == (pod,)
 
 
-def test_a_restart_keeps_the_slice() -> None:
-    """The restart attempt is not part of what identifies it."""
-    workload = make_jobset()
-    first = make_pod(workload, requirements=make_requirements(labels={constants.RESTART_ATTEMPT: "0"}))
-    second = make_pod(workload, requirements=make_requirements(labels={constants.RESTART_ATTEMPT: "1"}), uid="other")
-    (before,), (later,) = slices_of(workload, pods=(first,)), slices_of(workload, pods=(second,))
-    assert before.id == later.id
-
-
 def test_a_jobset_made_again_under_its_name_has_other_slices() -> None:
     """The UID tells them apart where the job key does not."""
     first, second = make_jobset(uid="one"), make_jobset(uid="two")
     (old,), (new,) = slices_of(first), slices_of(second)
     assert old.id.group_key == new.id.group_key
     assert old.id != new.id
-
-
-def test_pods_of_the_former_jobset_do_not_lead_the_new_one() -> None:
-    """They carry the old UID."""
-    old, new = make_jobset(uid="one"), make_jobset(uid="two")
-    (found,) = slices_of(new, pods=(make_pod(old),))
-    assert found.leader is None
 
 
 def test_pods_without_jobset_uid_belong_to_the_jobset_of_their_name() -> None:
@@ -300,7 +273,6 @@ def test_pods_of_unknown_jobsets_make_no_slice() -> None:
 
 
 def test_the_job_key_is_the_sha1_of_namespace_and_job_name() -> None:
-    """As the JobSet controller labels it."""
     assert group_key("ns", "train-slice-0") == hashlib.sha1(b"ns/train-slice-0").hexdigest()
 
 
@@ -355,17 +327,9 @@ def test_a_pod_that_only_claims_to_be_a_jobsets_is_not(changes: dict[str, str]) 
     ids=["no accelerator", "no such topology"],
 )
 def test_an_invalid_request_is_a_slice_without_shape_that_says_why(selector: dict[str, str], words: list[str]) -> None:
-    """It wants, and cannot have."""
     workload = make_jobset()
     (found,) = slices_of(workload, pods=(make_pod(workload, requirements=make_requirements(node_selector=selector)),))
     assert found.pending
     assert found.shape is None
     assert found.nodes == 0
     assert all(word in found.shape_problem for word in words)
-
-
-def test_a_slice_id_prints_its_parts() -> None:
-    """It is a key in the hints."""
-    workload = make_jobset(uid="u")
-    (found,) = slices_of(workload)
-    assert str(found.id) == f"{WorkloadUid('u')}/{found.id.group_key}"

@@ -188,7 +188,6 @@ def _nowhere() -> Json:
     ],
 )
 def test_what_was_told_wrong_once(raws: list[Json], changes: dict[str, Any]) -> None:
-    """Found by the test below."""
     check(raws, settings(**changes))
 
 

@@ -117,7 +117,6 @@ def test_a_name_is_allowed_or_refused_with_the_name_of_the_setting(
     ],
 )
 def test_reservations_are_told_apart_by_project(*, path: str, pattern: str, allowed: bool) -> None:
-    """Two projects may have one name."""
     assert (reservation(path, settings(allowed_reservations=(pattern,))) == "") is allowed
 
 
@@ -126,12 +125,10 @@ def test_reservations_are_told_apart_by_project(*, path: str, pattern: str, allo
     [(("vpc",), True), (("vpc:subnet",), True), (("vpc:other",), False), (("subnet",), False), (("vpc:s*",), True)],
 )
 def test_a_network_is_allowed_as_a_whole_or_by_its_subnet(*, patterns: tuple[str, ...], allowed: bool) -> None:
-    """And a subnet's name is no network's."""
     assert (network("vpc:subnet", settings(allowed_networks=patterns)) == "") is allowed
 
 
 def test_each_of_several_networks_has_to_be_allowed() -> None:
-    """The one that is not is named."""
     networks = [Network(network="good", subnetwork="s"), Network(network="bad", subnetwork="s")]
     problem = allowlists.network_problem(networks, settings(allowed_networks=("good",)))
     assert "bad:s" in problem
@@ -174,18 +171,11 @@ def test_each_of_several_networks_has_to_be_allowed() -> None:
             "reservation r1 is not among ALLOWED_RESERVATIONS",
             id="a reservation that the pod selects",
         ),
-        pytest.param(
-            {"selector": {constants.RESERVATION_NAME: "r1", constants.RESERVATION_PROJECT: "p-project"}},
-            {"allowed_reservations": ("r1",)},
-            "reservation p-project/r1 is not among ALLOWED_RESERVATIONS",
-            id="a shared reservation that the pod selects",
-        ),
     ],
 )
 def test_what_a_pod_may_not_name_is_told_and_not_bought(
     asked: dict[str, Any], changes: dict[str, Any], words: str
 ) -> None:
-    """Before GKE is asked."""
     with pytest.raises(UnmeetableError, match="ask the administrator to add it") as caught:
         pool_request(slice_of(**asked), settings(**changes), 0)
     assert words in str(caught.value)
@@ -231,7 +221,6 @@ def test_what_a_pod_may_not_name_is_told_and_not_bought(
     ],
 )
 def test_what_the_settings_use_is_always_allowed(asked: dict[str, Any], changes: dict[str, Any]) -> None:
-    """With every list set to nothing."""
     nothing: dict[str, Any] = dict.fromkeys(
         ("allowed_reservations", "allowed_service_accounts", "allowed_networks", "allowed_label_keys"), ()
     )

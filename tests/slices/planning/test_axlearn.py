@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import CapacityKind, Network, NodePoolRequest, Taint, expected_pool
+from provisioner.model.capacity import CapacityKind, NodePoolRequest, Taint, expected_pool
 from provisioner.model.fit import misfit
 from provisioner.model.workloads import Workload
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
@@ -63,12 +63,6 @@ def bought(workload: Workload) -> NodePoolRequest:
             id="a reservation",
         ),
         pytest.param(
-            {"tier": "reserved", "selector": {constants.RESERVATION_PROJECT: "tpu-project"}},
-            {},
-            {"reservation": "projects/tpu-project/reservations/tpu-reservation"},
-            id="a reservation of another project",
-        ),
-        pytest.param(
             {
                 "labels": {constants.AUTO_RESTART: "true"},
                 "annotations": {constants.COPY_LABELS: constants.AUTO_RESTART},
@@ -76,53 +70,6 @@ def bought(workload: Workload) -> NodePoolRequest:
             {constants.AUTO_RESTART: "true"},
             {},
             id="smart repair: a label with Google's prefix is copied where the annotation names it",
-        ),
-        pytest.param(
-            {"selector": {constants.ICI_RESILIENCY: "false"}},
-            {constants.ICI_RESILIENCY: "false"},
-            {},
-            id="ICI resiliency switched off",
-        ),
-        pytest.param(
-            {"selector": {constants.LOCATION_HINT: "cell-7"}},
-            {constants.LOCATION_HINT: "cell-7"},
-            {},
-            id="a location hint",
-        ),
-        pytest.param(
-            {
-                "annotations": {
-                    constants.ADDITIONAL_NODE_NETWORKS: "net-1:sub-1,net-2:sub-2",
-                    constants.NODE_SERVICE_ACCOUNT: "trainer@project-1.iam.gserviceaccount.com",
-                }
-            },
-            {},
-            {
-                "service_account": "trainer@project-1.iam.gserviceaccount.com",
-                "additional_networks": (
-                    Network(network="net-1", subnetwork="sub-1"),
-                    Network(network="net-2", subnetwork="sub-2"),
-                ),
-            },
-            id="several network cards, with a service account of the job",
-        ),
-        pytest.param(
-            {"accelerator": "tpu-v6e-slice", "topology": "4x4"},
-            {},
-            {"machine_type": "ct6e-standard-4t", "hosts": 4, "topology": "4x4"},
-            id="v6e",
-        ),
-        pytest.param(
-            {"accelerator": "tpu-v5-lite-podslice", "topology": "4x4"},
-            {},
-            {"machine_type": "ct5lp-hightpu-4t", "hosts": 4, "topology": "4x4"},
-            id="v5e",
-        ),
-        pytest.param(
-            {"accelerator": "tpu7x", "topology": "2x2x4"},
-            {},
-            {"machine_type": "tpu7x-standard-4t", "policy_name": "tpu-provisioner-2x2x4", "placement_topology": ""},
-            id="tpu7x",
         ),
     ],
 )
@@ -140,24 +87,6 @@ def test_a_jobset_of_axlearn_gets_the_pool_that_it_asks_for(
     leader = make_pod(workload).requirements
     assert CHIP_TOLERATION in leader.tolerations
     assert misfit(leader, GKE_RULES.expected_node(expected_pool(made))) == ""
-
-
-def test_a_jobset_of_axlearn_goes_on_with_its_go_pool() -> None:
-    """The selector is on the old pool as a label; a restart returns to it."""
-    workload = axlearn_jobset()
-    world = World(workload)
-    pool = world.put_pool(go_pool(workload, capacity=CapacityKind.SPOT))
-    world.run(3)
-    world.schedule()
-    world.run(3)
-    world.end_pods(workload)
-    world.run(3)
-    world.start_pods(workload)
-    world.run(3)
-    world.schedule()
-    world.run(100)
-    assert (world.created, world.deleted) == ([], [])
-    assert world.states() == {pool.name: "in_use"}
 
 
 def test_a_jobset_of_axlearn_that_is_made_again_on_other_terms_leaves_its_old_pool() -> None:

@@ -15,7 +15,7 @@ from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Backoff
 from provisioner.slices.planning.plan import Create
 from tests.support.clock import NOW, after
-from tests.support.models import make_jobset, make_pool, make_request, make_requirements, make_slice
+from tests.support.models import make_jobset, make_request, make_requirements, make_slice
 from tests.support.world import World, failure
 
 #: Some of these tests live through hours of rounds.
@@ -63,7 +63,6 @@ def test_waits_double_up_to_a_cap(kind: FailureKind, first: float, cap: float) -
     "kind", [FailureKind.INVALID, FailureKind.ALREADY_EXISTS, FailureKind.UNKNOWN_OUTCOME], ids=lambda kind: kind.value
 )
 def test_what_is_looked_up_adopted_or_refused_delays_nothing(kind: FailureKind) -> None:
-    """Each has its own way."""
     assert not backoff.concerns_capacity(failure(kind))
     assert backoff.slice_failed({}, failure(kind), SLICE, NOW) == {}
 
@@ -78,7 +77,6 @@ def test_a_pool_that_failed_delays_its_capacity_or_its_request(kind: FailureKind
 
 
 def test_failures_that_were_under_way_together_count_once() -> None:
-    """Twenty pools run into one stockout."""
     once = backoff.pool_failed({}, failure(FailureKind.STOCKOUT), KEY, DIGEST, NOW)
     twice = backoff.pool_failed(once, failure(FailureKind.STOCKOUT, "newer words"), KEY, DIGEST, after(5))
     assert twice[KEY] == replace(once[KEY], failure=failure(FailureKind.STOCKOUT, "newer words"))
@@ -95,7 +93,6 @@ def test_others_that_are_out_of_stock_read_no_names_of_the_tenant_that_tried() -
 
 
 def test_a_reason_is_worth_more_than_none() -> None:
-    """Whichever comes first."""
     known, unknown = failure(FailureKind.STOCKOUT), failure(FailureKind.UNAVAILABLE, "GKE gives no reason.")
     for reasons in ((known, unknown), (unknown, known)):
         backoffs: Mapping[str, Backoff] = {}
@@ -105,13 +102,11 @@ def test_a_reason_is_worth_more_than_none() -> None:
 
 
 def test_what_has_no_reason_at_first_may_turn_out_to_be_a_stockout() -> None:
-    """Then nothing is wrong with the request."""
     unknown = backoff.pool_failed({}, failure(FailureKind.UNAVAILABLE), KEY, DIGEST, NOW)
     assert set(backoff.pool_failed(unknown, failure(FailureKind.STOCKOUT), KEY, DIGEST, after(1))) == {KEY}
 
 
 def test_another_failure_of_the_same_capacity_lengthens_the_wait() -> None:
-    """Quota after stockout is news."""
     backoffs = backoff.pool_failed({}, failure(FailureKind.STOCKOUT), KEY, DIGEST, NOW)
     assert backoff.pool_failed(backoffs, failure(FailureKind.QUOTA), KEY, DIGEST, after(1))[KEY].failures == 2
 
@@ -131,16 +126,9 @@ def test_what_lasts_longest_is_what_blocks() -> None:
 
 
 def test_success_forgets() -> None:
-    """And forgets nothing else."""
     backoffs = backoff.create_failed({}, failure(FailureKind.STOCKOUT), KEY, NOW)
     assert backoff.forget(backoffs, "other") == backoffs
     assert backoff.forget(backoffs, KEY) == {}
-
-
-def test_pools_and_requests_of_one_capacity_have_one_key() -> None:
-    """Zone, machine type, shape, capacity type."""
-    workload = make_jobset()
-    assert capacity_key(make_pool(workload)) == capacity_key(make_request(workload)) == KEY
 
 
 def test_a_shape_of_another_size_is_another_capacity() -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import (
-    CapacityKind,
     Failure,
     FailureKind,
     NodePoolRequest,
@@ -23,8 +22,7 @@ from provisioner.model.fit import misfit
 from provisioner.model.workloads import Toleration, Workload
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch.capacity import choices_of
-from provisioner.slices.planning.launch.specification import HELD_TAINT
-from provisioner.slices.planning.plan import Create, DeleteReason
+from provisioner.slices.planning.plan import Create
 from provisioner.slices.supplier import UnmeetableError
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.models import (
@@ -167,7 +165,6 @@ def bought(world: World) -> list[str]:
     ],
 )
 def test_the_choices_of_a_slice(asked: dict[str, Any], changes: dict[str, Any], want: list[str]) -> None:
-    """Best first, each with its zone."""
     assert [str(each) for each in choices_of(slice_of(**asked), settings(**changes)).open] == want
 
 
@@ -270,18 +267,6 @@ def test_what_the_pod_selects_is_kept_and_never_widened(selector: dict[str, str]
             id="v4 on flex-start",
         ),
         pytest.param(
-            {"annotations": {constants.CAPACITY: "cheap"}},
-            {},
-            [f"annotation {constants.CAPACITY}='cheap'", "has 'cheap'", "on-demand, spot"],
-            id="choices that cannot be read",
-        ),
-        pytest.param(
-            {"pod_annotations": {constants.ZONES: "us-central2"}},
-            {},
-            [f"annotation {constants.ZONES}='us-central2'", "not a zone such as"],
-            id="zones that cannot be read",
-        ),
-        pytest.param(
             {
                 "annotations": {
                     constants.CAPACITY: ",".join(f"reservation/r{index}" for index in range(16)),
@@ -291,12 +276,6 @@ def test_what_the_pod_selects_is_kept_and_never_widened(selector: dict[str, str]
             {},
             [constants.CAPACITY, constants.ZONES, "make 80 pairs of choice and zone, and at most 64 are read"],
             id="more choices times zones than are read",
-        ),
-        pytest.param(
-            {"annotations": {constants.CAPACITY: "reservation/r1"}},
-            {"allowed_reservations": ("r2",)},
-            ["reservation r1 is not among ALLOWED_RESERVATIONS"],
-            id="no choice but a reservation that is not allowed",
         ),
     ],
 )
@@ -346,7 +325,6 @@ def test_a_choice_that_cannot_be_is_left_out_and_told(
 
 
 def test_a_label_that_is_not_copied_is_told_with_the_pool_that_is_bought() -> None:
-    """The pool is made without it."""
     key = "node-restriction.kubernetes.io/team"
     plan = World(jobset_of(labels={key: "root"}, pod_annotations={constants.COPY_LABELS: key})).look()
     assert key not in plan.creates[0].request.labels
@@ -355,14 +333,12 @@ def test_a_label_that_is_not_copied_is_told_with_the_pool_that_is_bought() -> No
 
 
 def test_a_choice_that_the_pod_does_not_tolerate_is_skipped() -> None:
-    """Spot nodes carry a taint."""
     world = World(jobset_of(tolerations=(CHIP_TOLERATION,)), settings_=settings(capacity="spot, on-demand, flex-start"))
     world.step()
     assert bought(world) == ["on-demand in us-central2-b"]
 
 
 def test_where_no_choice_fits_all_reasons_are_told() -> None:
-    """Each is a way out."""
     workload = jobset_of(tolerations=(CHIP_TOLERATION,), selector={constants.PROVISIONING: "standard"})
     (notice,) = World(workload, settings_=settings(capacity="spot, flex-start")).look().notices
     assert notice.reason == constants.INVALID_REQUEST
@@ -395,15 +371,6 @@ def test_an_annotation_that_cannot_be_read_is_told_and_costs_no_other_its_turn(k
 # --- What is asked of GKE ---
 
 
-def test_late_capacity_is_made_empty_to_grow_at_once() -> None:
-    """No reservation, nodes of the whole slice when they come."""
-    request = request_of(slice_of(), capacity="flex-start")
-    assert (request.capacity, request.hosts, request.reservation) == (CapacityKind.FLEX_START, 2, "")
-    pool = expected_pool(request)
-    assert pool.hosts == 2
-    assert pool.capacity is CapacityKind.FLEX_START
-
-
 @pytest.mark.parametrize(
     ("asked", "changes", "want"),
     [
@@ -428,7 +395,6 @@ def test_late_capacity_is_made_empty_to_grow_at_once() -> None:
     ],
 )
 def test_the_max_run_duration_of_flex_start_nodes(asked: dict[str, Any], changes: dict[str, Any], want: int) -> None:
-    """Other capacity has none."""
     slice_ = slice_of(**asked)
     assert request_of(slice_, capacity="flex-start", **changes).max_run_seconds == want
     if "selector" not in asked:
@@ -450,7 +416,6 @@ def test_the_max_run_duration_of_flex_start_nodes(asked: dict[str, Any], changes
     ids=["too short", "too long", "a selector too short", "a selector with a unit", "digits of another script"],
 )
 def test_a_max_run_duration_out_of_bounds_is_told(asked: dict[str, Any], words: str) -> None:
-    """Before GKE refuses it."""
     (notice,) = World(jobset_of(**asked), settings_=settings(capacity="flex-start")).look().notices
     assert words in notice.message
 
@@ -499,14 +464,6 @@ def test_the_nodes_of_each_capacity_are_foreseen(text: str, labels: dict[str, st
     assert misfit(slice_.requirements, view) == ""
 
 
-def test_the_taint_that_holds_a_slice_back_is_none_that_its_pods_must_tolerate() -> None:
-    """It is taken off in time."""
-    slice_ = slice_of(replicas=2, annotations={constants.ALL_OR_NOTHING: "true"})
-    request = request_of(slice_)
-    assert HELD_TAINT in request.taints
-    assert HELD_TAINT not in GKE_RULES.expected_node(expected_pool(request)).taints
-
-
 @pytest.mark.parametrize(
     ("text", "key"),
     [
@@ -552,16 +509,6 @@ def test_the_next_choice_is_bought_when_gke_refuses_the_first(kind: FailureKind)
     world.run(2)
     assert bought(world) == ["spot in us-central2-b"]
     assert world.created == [make_pool(jobset_of()).name]
-
-
-def test_what_one_slice_has_learnt_spares_the_others_the_try() -> None:
-    """Back-off is kept by capacity."""
-    world = World(jobset_of("first"), settings_=settings(capacity="on-demand, spot"))
-    world.refuse_create = refuse(on_demand=STOCKOUT)
-    world.run(2)
-    world.add(jobset_of("second"), jobset_of("pinned", selector={constants.PROVISIONING: "standard"}))
-    asked = [str(choice_of(create.request)) for create in world.look().creates]
-    assert asked == ["spot in us-central2-b"]
 
 
 def test_when_all_choices_are_out_of_stock_one_event_names_them_all() -> None:
@@ -615,7 +562,6 @@ def test_a_refused_choice_gives_way_to_the_next_and_is_not_held_against_it() -> 
 
 
 def test_what_gke_refuses_one_slice_is_no_obstacle_to_another() -> None:
-    """Each asks for itself."""
     world = World(jobset_of("one"), jobset_of("two"), settings_=settings(capacity="on-demand, spot"))
     world.refuse_create = lambda create: failure(FailureKind.INVALID) if create.workload.name == "one" else None
     world.run(3)
@@ -624,7 +570,6 @@ def test_what_gke_refuses_one_slice_is_no_obstacle_to_another() -> None:
 
 
 def test_all_choices_refused_are_told_as_a_failure() -> None:
-    """Not as something to wait for."""
     world = World(jobset_of(), settings_=settings(capacity="on-demand, spot"))
     world.refuse_create = lambda create: failure(FailureKind.INVALID, f"Not {create.request.capacity.value}.")
     world.run(3)
@@ -648,14 +593,6 @@ def test_what_concerns_every_call_blocks_all_choices_with_one_message() -> None:
     assert len(calls) == 1
     (notice,) = world.plans[-1].notices
     assert notice.message.count("Permission container.clusters.update is missing.") == 1
-
-
-def test_a_zone_out_of_stock_is_followed_by_the_next() -> None:
-    """Of the same terms, before worse ones."""
-    world = World(jobset_of(), settings_=settings(capacity="on-demand, spot", zones="us-central2-a, us-central2-b"))
-    world.refuse_create = refuse(us_central2_a=STOCKOUT)
-    world.run(2)
-    assert bought(world) == ["on-demand in us-central2-b"]
 
 
 # --- One zone for all slices ---
@@ -696,7 +633,6 @@ def test_a_jobset_goes_to_the_next_zone_as_a_whole() -> None:
 
 
 def test_without_same_zone_the_slices_spread() -> None:
-    """Wherever there is room."""
     world = World(jobset_of(replicas=2), settings_=settings(zones="us-central2-a, us-central2-b"))
 
     def one_in_each(create: Create) -> Failure | None:
@@ -708,7 +644,6 @@ def test_without_same_zone_the_slices_spread() -> None:
 
 
 def test_a_free_pool_of_another_zone_is_not_taken() -> None:
-    """One of the same zone is."""
     workload, gone = jobset_of(replicas=2), jobset_of("gone", replicas=2)
     world = World(workload, settings_=settings(zones="us-central2-a, us-central2-b", same_zone=True))
     slow = {"deletion_delay_seconds": 3600.0}
@@ -723,7 +658,6 @@ def test_a_free_pool_of_another_zone_is_not_taken() -> None:
 
 
 def test_a_pod_that_selects_another_zone_than_its_siblings_is_told() -> None:
-    """It can never be with them."""
     workload = jobset_of(replicas=2)
     world = World(settings_=settings(zones="us-central2-a, us-central2-b", same_zone=True))
     world.add(workload)
@@ -766,7 +700,6 @@ def test_a_flex_start_pool_without_nodes_waits_for_hours_and_has_not_failed() ->
 
 
 def test_a_flex_start_pool_without_nodes_serves_the_next_slice_of_its_shape() -> None:
-    """It keeps its place in Google's queue."""
     world, workload, name = flex_world()
     world.finish(workload)
     world.add(jobset_of("next"))
@@ -783,24 +716,6 @@ def test_a_flex_start_pool_with_a_part_of_its_nodes_unready_is_replaced_as_other
     world.run(4, seconds=60)
     assert world.deleted == [name]
     assert len(world.created) == 2
-
-
-def test_a_flex_start_pool_goes_with_its_jobset() -> None:
-    """Nodes or none."""
-    world, workload, name = flex_world()
-    world.remove_jobset(workload)
-    world.run(40)
-    assert world.deleted == [name]
-    assert [each.reason for plan in world.plans for each in plan.deletes] == [DeleteReason.WORKLOAD_GONE]
-
-
-def test_a_stockout_of_late_capacity_is_known_by_its_own_name() -> None:
-    """It does not keep on-demand back."""
-    world = World(jobset_of(), settings_=settings(capacity="flex-start, on-demand"))
-    world.refuse_create = refuse(flex_start=STOCKOUT)
-    world.run(2)
-    assert list(world.memory.backoffs) == ["us-central2-b/ct5p-hightpu-4t/2x2x2 on 2/flex-start"]
-    assert bought(world) == ["on-demand in us-central2-b"]
 
 
 def test_the_choice_of_a_pool_is_the_choice_it_was_bought_as() -> None:
@@ -828,7 +743,6 @@ def test_a_choice_that_another_project_does_not_grant_costs_the_next_one_no_try(
 
 
 def test_every_choice_refused_for_want_of_permission_is_tried_once_in_each_wait() -> None:
-    """The waits get longer, as for one choice."""
     world = World(make_jobset(annotations={constants.CAPACITY: "reservation/r1, reservation/r2"}))
     tried: list[str] = []
 

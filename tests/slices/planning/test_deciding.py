@@ -39,7 +39,6 @@ def stocked_out(world: World, name: str) -> None:
 
 
 def test_one_jobset_lives_and_leaves_nothing_behind() -> None:
-    """Bought, run, given back."""
     workload = make_jobset()
     world = World(workload)
     world.run(2)
@@ -61,7 +60,6 @@ def test_one_jobset_lives_and_leaves_nothing_behind() -> None:
 
 
 def test_nothing_is_decided_on_what_is_not_to_be_trusted() -> None:
-    """And nothing is forgotten."""
     world = World(make_jobset())
     world.put_pool(make_pool(make_jobset("gone")))
     world.memory = replace(world.memory, unneeded_since={make_pool(make_jobset("gone")).name: after(-1000)})
@@ -72,7 +70,6 @@ def test_nothing_is_decided_on_what_is_not_to_be_trusted() -> None:
 
 
 def test_a_second_look_at_the_same_world_does_nothing() -> None:
-    """Calls under way count, listed or not."""
     world = World(make_jobset(replicas=20))
     assert len(world.look().creates) == 20
     assert world.look().creates == ()
@@ -102,15 +99,6 @@ def test_a_slice_whose_own_pool_stops_gets_the_next_attempt_at_once() -> None:
     assert create.request.labels[constants.POOL_ATTEMPT] == "5"
 
 
-def test_a_jobset_made_again_takes_its_old_pool_while_that_is_idle() -> None:
-    """Made for another UID, and fitting all the same."""
-    old, new = make_jobset(uid="one"), make_jobset(uid="two")
-    world = World(new)
-    world.put_pool(make_pool(old))
-    world.run(50)
-    assert world.created == world.deleted == []
-
-
 def test_a_jobset_that_asks_for_slice_resources_is_told_and_nothing_is_bought() -> None:
     """The newest Go release serves it by other means, and so must nobody's pools."""
     workload = make_jobset(labels={constants.SLICE_AUTOPROVISIONING: "sync"})
@@ -120,33 +108,6 @@ def test_a_jobset_that_asks_for_slice_resources_is_told_and_nothing_is_bought() 
     assert said.reason == "SliceAutoprovisioningNotServed"
     assert [(each.kind, each.name) for each in said.objects] == [("JobSet", "train")]
     assert "slice-autoprovisioning=sync requests Slice resources" in said.message
-
-
-def test_suspending_gives_the_pool_back_and_resuming_buys_again() -> None:
-    """In between nothing is paid for."""
-    workload = make_jobset()
-    world = World(workload)
-    pool = world.put_pool(make_pool(workload))
-    world.end_pods(workload)
-    world.workloads[workload.uid] = replace(workload, suspended=True)
-    world.run(40)
-    assert world.deleted == [pool.name]
-    world.workloads[workload.uid] = workload
-    world.start_pods(workload)
-    world.run(2)
-    assert world.created == [make_pool(workload, attempt=1).name]
-
-
-def test_a_jobset_made_smaller_gives_back_what_it_does_not_need() -> None:
-    """And keeps the rest."""
-    workload = make_jobset(replicas=3)
-    world = World(workload)
-    pools = [world.put_pool(make_pool(workload, job=job)) for job in range(3)]
-    world.end_pods(workload)
-    (job,) = workload.groups
-    world.workloads[workload.uid] = replace(workload, groups=(replace(job, replicas=1),))
-    world.run(40)
-    assert sorted(world.deleted) == sorted(pool.name for pool in pools[1:])
 
 
 def test_a_failed_pool_is_deleted_and_replaced_after_its_back_off() -> None:
@@ -217,7 +178,6 @@ def test_a_stockout_is_shared_by_all_slices_of_its_capacity_and_by_no_other() ->
 
 
 def test_after_a_stockout_one_pool_tries_first() -> None:
-    """The others follow when it has come up."""
     world = World(make_jobset(replicas=6))
     world.run(2)
     for name in list(world.created):
@@ -346,14 +306,12 @@ def test_a_stuck_slice_is_not_replaced_unless_the_settings_say_so() -> None:
 
 
 def test_a_stuck_slice_is_replaced_where_the_settings_say_so() -> None:
-    """Its own pods do not keep the pool."""
     (delete,) = stuck_world(replace_stuck_slices=True).look().deletes
     assert delete.reason is DeleteReason.SLICE_STUCK
     assert delete.spared_group == group_key("default", "train-slice-0")
 
 
 def test_a_stuck_slice_is_not_replaced_under_the_pods_of_another() -> None:
-    """Nobody asked them."""
     world = stuck_world(replace_stuck_slices=True)
     other = make_jobset("other")
     world.workloads[other.uid] = other
@@ -363,7 +321,6 @@ def test_a_stuck_slice_is_not_replaced_under_the_pods_of_another() -> None:
 
 
 def test_a_slice_that_waits_for_nodes_that_do_not_come_is_told() -> None:
-    """GKE says RUNNING; the chips do not show."""
     workload = make_jobset()
     world = World(workload)
     world.put_pool(make_pool(workload), allocatable_chips=0)
@@ -385,20 +342,7 @@ def test_nobody_is_told_of_what_is_not_ours_or_not_late(changes: dict[str, Any])
     assert world.look().notices == ()
 
 
-def test_an_invalid_pod_costs_no_other_its_turn() -> None:
-    """It gets a notice, the others get pools."""
-    bad = make_jobset("bad", template=make_requirements(topology="3x3x3"))
-    world = World(bad, make_jobset("a"), make_jobset("z"))
-    plan = world.look()
-    assert [create.workload.name for create in plan.creates] == ["a", "z"]
-    (notice,) = plan.notices
-    assert notice.reason == constants.INVALID_REQUEST
-    assert "3x3x3" in notice.message
-    assert [state.phase.value for state in plan.pools].count("blocked") == 1
-
-
 def test_hosts_that_stay_without_pods_are_told_and_bought() -> None:
-    """Fewer pods than hosts is a warning."""
     (notice,) = World(make_jobset(parallelism=1)).look().notices
     assert notice.reason == constants.UNDERUSED
     assert "1 of them are paid for but not used" in notice.message
@@ -406,7 +350,6 @@ def test_hosts_that_stay_without_pods_are_told_and_bought() -> None:
 
 @pytest.mark.parametrize("kind", [FailureKind.OPERATION_IN_THE_WAY, FailureKind.UNAVAILABLE])
 def test_what_is_nobodys_fault_is_told_only_when_it_lasts(kind: FailureKind) -> None:
-    """And not as a warning."""
     world = World(make_jobset())
     world.refuse_create = lambda _: failure(kind)
     world.run(55)
@@ -417,27 +360,7 @@ def test_what_is_nobodys_fault_is_told_only_when_it_lasts(kind: FailureKind) -> 
     assert not any(notice.warning for notice in told)
 
 
-def test_an_operation_in_the_way_is_tried_at_a_pace() -> None:
-    """Fifty slices try no more often than one workload may; once it is over, all go."""
-    world = World(make_jobset(replicas=50))
-    calls = 0
-
-    def refuse(_: object) -> Any:
-        nonlocal calls
-        calls += 1
-        return failure(FailureKind.OPERATION_IN_THE_WAY)
-
-    world.refuse_create = refuse
-    world.run(120)
-    # Those that are under way when the first are refused are beyond that.
-    assert calls < 50 + 8 + 32
-    world.refuse_create = lambda _: None
-    world.run(100)
-    assert len(world.created) == 50
-
-
 def test_a_crash_between_call_and_record_buys_nothing_twice() -> None:
-    """Names say whose pools they are."""
     world = World(make_jobset(replicas=5))
     world.step()
     world.memory = hints.from_text(hints.to_text(Memory()))
@@ -472,7 +395,6 @@ def test_a_back_off_from_a_wrong_clock_blocks_nothing_for_ever() -> None:
 
 
 def test_a_pool_that_vanishes_and_is_wanted_again_is_gone_in_between() -> None:
-    """Its name may be the same."""
     workload = make_jobset()
     world = World(workload)
     pool = world.put_pool(make_pool(workload))
@@ -484,7 +406,6 @@ def test_a_pool_that_vanishes_and_is_wanted_again_is_gone_in_between() -> None:
 
 
 def test_the_list_is_polled_as_often_as_something_may_change() -> None:
-    """Idle worlds are left alone."""
     workload = make_jobset()
     world = World(workload)
     assert world.look().poll_seconds == 2
@@ -598,16 +519,6 @@ def check(world: World) -> None:
     idle = [state.name for state in plan.pools if state.phase is Phase.IDLE]
     assert not (wanted and idle), "a pool is bought while one is free"
     assert busy.isdisjoint(name for name, pool in world.pools.items() if pool.status is PoolStatus.STOPPING)
-
-
-def test_a_thousand_slices_get_a_thousand_names() -> None:
-    """One JobSet, one burst: as many as the threads take at once, then the next."""
-    world = World(make_jobset("t" * 60, replicas=1000))
-    plans = [world.step() for _ in range(1000 // 32 + 1)]
-    assert {len(plan.creates) for plan in plans[:-1]} == {32}
-    assert len(set(world.created)) == 1000
-    keys = {create.slice_id.group_key for plan in plans for create in plan.creates}
-    assert group_key("default", f"{'t' * 60}-slice-999") in keys
 
 
 @pytest.mark.parametrize("state", [CallState.UNDER_WAY, CallState.ACCEPTED])

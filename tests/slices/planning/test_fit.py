@@ -54,7 +54,6 @@ def asks(**changes: Any) -> Any:
     ],
 )
 def test_operators_of_node_affinity(*, key: str, operator: str, values: tuple[str, ...], holds: bool) -> None:
-    """All six, and one that does not exist."""
     term = (Expression(key=key, operator=operator, values=values),)
     assert (misfit(asks(affinity_terms=(term,)), view()) == "") is holds
 
@@ -67,7 +66,6 @@ def test_any_term_suffices_and_all_expressions_of_it_must_hold() -> None:
 
 
 def test_a_field_expression_looks_at_the_name() -> None:
-    """Its only key is metadata.name."""
     term = (Expression(key="metadata.name", operator="In", values=("node-1",), on_field=True),)
     assert misfit(asks(affinity_terms=(term,)), view()) == ""
     assert misfit(asks(affinity_terms=(term,)), view(name="node-2")) != ""
@@ -94,7 +92,6 @@ def test_a_field_expression_looks_at_the_name() -> None:
     ],
 )
 def test_taints_and_tolerations(*, taint: Taint, toleration: Toleration | None, fits: bool) -> None:
-    """As Kubernetes compares them."""
     found = misfit(asks(tolerations=(toleration,) if toleration else ()), view(taints=(taint,)))
     assert (found == "") is fits
     assert fits or f"{taint.key}={taint.value}:{taint.effect}" in found
@@ -111,5 +108,4 @@ def test_taints_and_tolerations(*, taint: Taint, toleration: Toleration | None, 
     ],
 )
 def test_the_reason_names_what_is_asked_and_what_is_there(changes: dict[str, Any], words: str) -> None:
-    """It goes into the notice."""
     assert words in misfit(asks(**changes), view())

@@ -158,7 +158,6 @@ def test_what_is_there_is_given_back_when_no_further_slice_comes() -> None:
 
 
 def test_a_further_slice_begins_the_time_anew() -> None:
-    """As long as they come, there is hope."""
     workload = gang(replicas=4)
     world = world_of(workload, pools=1)
     for pools in (1, 2, 3, 4):
@@ -187,7 +186,6 @@ def test_a_slice_in_the_making_is_waited_for_however_long_gke_takes() -> None:
 
 
 def test_a_node_that_comes_and_goes_does_not_begin_the_time_anew() -> None:
-    """It is no further slice."""
     workload = gang()
     world = world_of(workload, pools=1)
     world.live(2)
@@ -245,17 +243,6 @@ def test_no_pod_that_is_bound_is_ever_touched() -> None:
     assert held(world) == set()
 
 
-def test_all_slices_find_their_places_again_after_a_restart() -> None:
-    """The taint is off by then."""
-    workload = gang()
-    world = world_of(workload)
-    world.live(5)
-    world.end_pods(workload)
-    world.start_pods(workload)
-    world.live(5)
-    assert (world.bound(workload), len(world.created), world.deleted) == (2, 2, [])
-
-
 @pytest.mark.parametrize(
     ("end", "reason"),
     [
@@ -264,7 +251,6 @@ def test_all_slices_find_their_places_again_after_a_restart() -> None:
     ],
 )
 def test_a_jobset_that_ends_while_its_slices_are_held_leaves_nothing(end: str, reason: DeleteReason) -> None:
-    """Its pools go as others do."""
     workload = gang()
     world = world_of(workload, pools=1)
     world.live(20)
@@ -332,12 +318,6 @@ def test_a_jobset_with_one_impossible_slice_buys_nothing_and_says_why() -> None:
     assert "3x3x3" in waits.message
 
 
-def test_a_choice_that_one_slice_cannot_have_is_not_the_end_of_all() -> None:
-    """It has others: spot is not tolerated, on-demand is."""
-    world = world_of(gang(), capacity=parse_choices("spot, on-demand"))
-    assert len(world.look().creates) == 2
-
-
 def test_a_slice_that_gke_refuses_for_good_ends_the_buying_of_the_others() -> None:
     """They would be held for nothing, over and over."""
     workload = gang()
@@ -372,7 +352,6 @@ def test_limits_that_cannot_hold_all_slices_let_none_be_bought(changes: dict[str
 
 
 def test_a_limit_that_ends_by_itself_wakes_the_loop() -> None:
-    """Creates of the last hour become fewer."""
     world = world_of(make_jobset("a"), max_creates_per_hour=2)
     world.step(seconds=60)
     world.add(gang("b"))
@@ -435,30 +414,6 @@ def half_served(*workloads: Workload, pools: int, **changes: Any) -> World:
     return world
 
 
-def test_of_two_half_served_jobsets_the_older_gets_all_and_the_younger_follows() -> None:
-    """Neither waits for the other for ever."""
-    younger, older = gang("a-younger"), gang("b-older")
-    world = world_of(older)
-    world.pass_time(30)
-    world.add(younger)
-    world.refuse_create = lambda create: (
-        None if create.slice_id.group_key == group_key("default", f"{create.workload.name}-slice-0") else STOCKOUT
-    )
-    world.live(2)
-    assert len(world.pools) == 2
-    world.refuse_create = room_for(world, 2)
-    world.live(200, seconds=10)
-    assert (world.bound(older), world.bound(younger)) == (2, 0)
-    waits = [notice for notice in world.plans[-1].notices if notice.reason == constants.CREATION_WAITING]
-    assert waits
-    world.finish(older)
-    world.remove_jobset(older)
-    for name in list(world.pools):
-        world.remove_pool(name)
-    world.live(300, seconds=10)
-    assert world.bound(younger) == 2
-
-
 def test_newcomers_wait_while_another_tries_for_all_its_slices() -> None:
     """What becomes free is for the one that waits longer; all are told for whom they wait."""
     first, second, other = gang("first", replicas=3, template=SHARED), gang("second", template=SHARED), gang("other")
@@ -475,26 +430,6 @@ def test_newcomers_wait_while_another_tries_for_all_its_slices() -> None:
     world.live(70, seconds=10)
     assert [world.bound(workload) for workload in (first, second, other)] == [3, 0, 0]
     assert world.deleted == [], "what the second gave back served the first"
-
-
-def test_a_jobset_that_asks_for_more_than_there_is_keeps_no_other_from_its_slices() -> None:
-    """Between its tries the others have theirs, those that come later too."""
-    large = gang("large", replicas=3)
-    world = world_of(large, pools=2)
-    world.live(150, seconds=10)
-    assert reasons(world) == [DeleteReason.GIVEN_BACK] * 2
-    for index in range(4):
-        small = gang(f"small-{index}")
-        world.add(small)
-        rounds = 0
-        while world.bound(small) < 2:
-            world.live(1, seconds=60)
-            rounds += 1
-            assert rounds < 120, f"{small.name} does not get its slices"
-        world.finish(small)
-        world.remove_jobset(small)
-        for name in list(world.pools):
-            world.remove_pool(name)
 
 
 def test_who_tried_in_vain_in_the_pause_has_the_next_turn() -> None:

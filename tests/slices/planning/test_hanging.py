@@ -53,7 +53,6 @@ def test_a_pool_that_hangs_in_a_status_is_an_alert(status: PoolStatus, minutes: 
 
 
 def test_a_pool_that_hangs_while_its_delete_is_refused_is_one_alert() -> None:
-    """The words of the refusal say more."""
     world = World()
     world.put(make_pool(make_jobset(), status=PoolStatus.PROVISIONING))
     world.refuse_delete = lambda _: failure(FailureKind.OPERATION_IN_THE_WAY, "Another operation.")
@@ -82,11 +81,11 @@ def test_a_slice_that_waits_for_a_pool_that_hangs_is_told() -> None:
 def test_a_pool_that_waits_for_capacity_by_design_does_not_hang(
     changes: dict[str, object], wait_seconds: float
 ) -> None:
-    """However long that takes."""
     workload = make_jobset()
     world = World(workload, settings_=settings(capacity_wait_seconds=wait_seconds))
     world.put(replace(make_pool(workload), **changes))  # type: ignore[arg-type]
     world.run(24 * 12, seconds=300)
+    assert (world.created, world.deleted) == ([], [])
     assert not any(plan.alerts for plan in world.plans)
     assert world.told(constants.STUCK) == []
 
@@ -121,7 +120,6 @@ class Accepting(World):
 
 
 def test_a_create_that_is_accepted_and_never_shows_is_an_alert() -> None:
-    """Its operation never ends."""
     world = Accepting(make_jobset())
     world.run(62, seconds=60)
     (alert,) = world.plans[-1].alerts

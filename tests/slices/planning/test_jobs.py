@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from provisioner import constants
-from provisioner.model.workloads import Workload, WorkloadKind, Workloads
+from provisioner.model.workloads import Workload, Workloads
 from provisioner.slices.demand import SliceId, find_slices
 from provisioner.slices.demand.serving import ServingPolicy
 from provisioner.slices.planning.plan import DeleteReason
 from tests.support.clock import after
-from tests.support.models import make_job, make_jobset, make_lws, make_pod, make_requirements
-from tests.support.settings import settings
+from tests.support.models import make_job, make_jobset, make_lws, make_pod
 from tests.support.world import World, running
 
 
@@ -29,15 +27,9 @@ def test_a_job_gets_one_pool() -> None:
     assert (create.request.hosts, create.request.topology) == (2, "2x2x2")
     assert (create.workload.kind, create.workload.api_version) == ("Job", "batch/v1")
     assert create.request.name.startswith("sweep-")
-
-
-def test_labels_say_whose_a_pool_is_and_nothing_of_jobsets() -> None:
-    """The group has the name of the Job."""
-    (create,) = World(make_job("sweep", namespace="team")).look().creates
     labels = create.request.labels
     assert labels[constants.POOL_WORKLOAD_KIND] == "Job"
     assert labels[constants.POOL_WORKLOAD_NAME] == labels[constants.POOL_GROUP_NAME] == "sweep"
-    assert labels[constants.POOL_WORKLOAD_NAMESPACE] == "team"
     assert not labels.keys() & {constants.POOL_JOBSET_NAME, constants.POOL_JOBSET_UID, constants.PARENT_NAMESPACE}
 
 
@@ -109,28 +101,6 @@ def test_a_pool_that_was_made_for_a_job_refers_to_it(name: str) -> None:
     assert [(each.id, each.group_name) for each in found.values()] == [(slice_id, "sweep")]
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        pytest.param({"terminal_state": "Completed"}, DeleteReason.WORKLOAD_FINISHED, id="it has completed"),
-        pytest.param({"terminal_state": "Failed"}, DeleteReason.WORKLOAD_FINISHED, id="it has failed"),
-        pytest.param({"suspended": True}, DeleteReason.WORKLOAD_SUSPENDED, id="it is suspended"),
-    ],
-)
-def test_a_job_that_ended_gives_its_pool_back(changes: dict[str, Any], reason: DeleteReason) -> None:
-    """When its pods have ended too."""
-    job = make_job()
-    world = running(job)
-    world.workloads[job.uid] = replace(job, **changes)
-    world.pass_time(3600)
-    assert not world.look().deletes
-    world.end_pods(job)
-    world.look()
-    world.pass_time(settings().deletion_delay_seconds + 1)
-    (delete,) = world.look().deletes
-    assert (delete.reason, delete.kind) == (reason, WorkloadKind.JOB)
-
-
 def test_the_pool_outlasts_the_annotation_while_pods_run() -> None:
     """Nobody sees the Job from then on; what its pods are on stays, and buys nothing more."""
     job = make_job()
@@ -145,48 +115,6 @@ def test_the_pool_outlasts_the_annotation_while_pods_run() -> None:
     world.pass_time(3600)
     (delete,) = world.look().deletes
     assert delete.reason is DeleteReason.WORKLOAD_GONE
-
-
-def test_an_annotation_that_comes_back_finds_the_pool() -> None:
-    """The pods hold it."""
-    job = make_job()
-    world = running(job)
-    del world.workloads[job.uid]
-    world.look()
-    world.workloads[job.uid] = job
-    plan = world.look()
-    assert (plan.creates, plan.deletes) == ((), ())
-    assert set(world.states().values()) == {"in_use"}
-
-
-def test_pods_of_a_job_that_is_not_served_keep_a_pool_that_they_are_on() -> None:
-    """They were put there by the scheduler, and their chips are in use."""
-    job = make_job()
-    world = running(job)
-    stranger = make_job("stranger")
-    pod_on(world, stranger, 1)
-    world.remove_jobset(job)
-    world.deleted_workloads.add(job.uid)
-    world.pass_time(3600)
-    assert not world.look().deletes
-    world.end_pods(stranger)
-    world.look()
-    world.pass_time(3600)
-    assert len(world.look().deletes) == 1
-
-
-def test_pods_that_outlive_their_job_keep_their_pool_from_others() -> None:
-    """A Job that was deleted without its pods leaves them to nobody, and their chips are in use."""
-    job = make_job()
-    world = running(job)
-    for pod in list(world.pods.values()):
-        world.put(replace(pod, workload_uid="", group_name="", group_key="", completion_index=None))
-    del world.workloads[job.uid]
-    world.deleted_workloads.add(job.uid)
-    world.pass_time(3600)
-    world.add(make_jobset())
-    plan = world.look()
-    assert (len(plan.creates), plan.deletes) == (1, ())
 
 
 def test_while_any_pod_of_a_job_is_left_its_pool_stays() -> None:
@@ -205,18 +133,6 @@ def test_while_any_pod_of_a_job_is_left_its_pool_stays() -> None:
     assert (plan.creates, plan.deletes) == ((), ())
 
 
-def test_a_job_whose_first_pod_ended_gets_a_pool_for_the_others() -> None:
-    """Its pool was lost; the lowest index that is left leads."""
-    job = make_job()
-    world = World(job)
-    world.pods.clear()
-    world.put(make_pod(job, index=0, phase="Succeeded", unschedulable=False))
-    for index in (3, 2):
-        world.put(make_pod(job, index=index, unschedulable_since=world.now))
-    (create,) = world.look().creates
-    assert create.pod.name == "sweep-2-abcde"
-
-
 @pytest.mark.parametrize(
     ("pods", "want"),
     [
@@ -229,7 +145,6 @@ def test_a_job_whose_first_pod_ended_gets_a_pool_for_the_others() -> None:
     ],
 )
 def test_who_leads(pods: list[dict[str, Any]], want: int | None) -> None:
-    """Of a Job; of other kinds index 0 alone."""
     job = make_job()
     workloads = Workloads.of({job.uid: job})
     (found,) = find_slices(workloads, [make_pod(job, **each) for each in pods], ServingPolicy()).values()
@@ -255,42 +170,9 @@ def test_two_jobs_of_one_shape_may_be_mixed_and_each_keeps_what_its_pods_are_on(
     assert (plan.creates, plan.deletes) == ((), ())
 
 
-@pytest.mark.parametrize(
-    ("managed_by", "creates"),
-    [
-        pytest.param("", 1, id="the usual controller"),
-        pytest.param("kueue.x-k8s.io/multikueue", 0, id="it runs in another cluster"),
-    ],
-)
-def test_who_runs_a_job(managed_by: str, creates: int) -> None:
-    """One that another controller runs has no pods here."""
-    assert len(World(make_job(managed_by=managed_by)).look().creates) == creates
-
-
-def test_words_are_those_of_the_kind() -> None:
-    """A Job has a parallelism."""
-    world = World(make_job(parallelism=3, template=make_requirements(tolerations=())))
-    (said,) = world.look().notices
-    assert "job sweep has parallelism 3" in said.message
-    assert "set parallelism to 2" in said.message
-    assert [each.kind for each in said.objects] == ["Pod", "Job"]
-
-
 def test_a_job_that_asks_in_vain_is_told() -> None:
-    """On the Job, once."""
     world = World(make_job(problem="its completionMode is not Indexed"))
     plan = world.look()
     (said,) = plan.notices
     assert said.message == "No TPU node pools are created for this Job: its completionMode is not Indexed"
     assert (plan.creates, said.reason) == ((), constants.INVALID_REQUEST)
-
-
-def test_while_jobs_are_not_watched_their_pools_are_nobodys_to_take() -> None:
-    """Whether they are needed is not known: no other workload counts on them, and only the gate can let them go."""
-    job = make_job()
-    world = running(job)
-    world.end_pods(job)
-    del world.workloads[job.uid]
-    world.add(make_jobset("other"))
-    plan = world.look(unknown_kinds=frozenset({WorkloadKind.JOB}))
-    assert len(plan.creates) == 1

@@ -9,7 +9,7 @@ import pytest
 from provisioner import constants
 from provisioner.model.workloads import Workload, WorkloadKind
 from provisioner.slices.planning.plan import DeleteReason
-from tests.support.models import make_jobset, make_lws, make_pod, make_requirements
+from tests.support.models import make_job, make_jobset, make_lws, make_pod, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, running
 
@@ -39,19 +39,6 @@ def test_labels_say_whose_a_pool_is_and_nothing_of_jobsets() -> None:
     assert not labels.keys() & {constants.POOL_JOBSET_NAME, constants.POOL_JOBSET_UID, constants.PARENT_NAMESPACE}
 
 
-def test_a_jobset_of_the_same_name_is_another_workload() -> None:
-    """Neither counts on the other's pools, nor do its pods."""
-    world = World(make_lws("same"), make_jobset("same"))
-    assert len(world.step().creates) == 2
-    world.finish_creates()
-    world.schedule()
-    world.remove_jobset(world.workloads[next(uid for uid in world.workloads if "lws" not in uid)])
-    world.look()
-    world.pass_time(3600)
-    (delete,) = world.look().deletes
-    assert delete.kind is WorkloadKind.JOBSET
-
-
 def test_a_group_that_restarts_keeps_its_pool() -> None:
     """All its pods go, and there is a moment without any; the new leader has the same name."""
     lws = make_lws(replicas=2)
@@ -65,7 +52,6 @@ def test_a_group_that_restarts_keeps_its_pool() -> None:
 
 
 def test_a_group_that_is_scaled_away_gives_its_pool_back_after_the_delay() -> None:
-    """The set lives on."""
     lws = make_lws(replicas=2)
     world = running(lws)
     world.workloads[lws.uid] = scaled(lws, 1)
@@ -74,15 +60,6 @@ def test_a_group_that_is_scaled_away_gives_its_pool_back_after_the_delay() -> No
     world.pass_time(settings().deletion_delay_seconds + 1)
     (delete,) = world.look().deletes
     assert (delete.reason, delete.kind) == (DeleteReason.NOT_NEEDED, WorkloadKind.LEADER_WORKER_SET)
-
-
-def test_a_set_that_is_scaled_up_gets_one_pool_more() -> None:
-    """The groups that are there keep theirs."""
-    lws = make_lws(replicas=1)
-    world = running(lws)
-    world.workloads[lws.uid] = scaled(lws, 2)
-    world.put(make_pod(scaled(lws, 2), job=1, unschedulable_since=world.now))
-    assert len(world.look().creates) == 1
 
 
 def test_during_an_update_each_group_has_the_size_of_its_own_pods() -> None:
@@ -125,37 +102,15 @@ def test_no_group_is_served_that_the_set_does_not_list() -> None:
     assert not world.look().creates
 
 
-def test_a_deleted_set_gives_all_back() -> None:
-    """It is gone before its pods are: their pools go when these have ended."""
-    lws = make_lws(replicas=2)
-    world = running(lws)
-    del world.workloads[lws.uid]
-    world.deleted_workloads.add(lws.uid)
-    world.pass_time(3600)
-    assert not world.look().deletes
-    world.end_pods(lws)
-    world.look()
-    world.pass_time(3600)
-    assert {each.reason for each in world.look().deletes} == {DeleteReason.WORKLOAD_GONE}
-
-
-@pytest.mark.parametrize("kinds", [frozenset({WorkloadKind.LEADER_WORKER_SET})])
-def test_while_nothing_is_known_of_a_kind_the_others_are_served(kinds: frozenset[WorkloadKind]) -> None:
+@pytest.mark.parametrize("workload", [make_lws(), make_job()], ids=["LeaderWorkerSets", "Jobs"])
+def test_while_nothing_is_known_of_a_kind_the_others_are_served(workload: Workload) -> None:
     """Its pools are not known to be unneeded: their delete asks the API server first, which knows."""
-    lws = make_lws()
-    world = running(lws)
-    world.end_pods(lws)
-    del world.workloads[lws.uid]
+    kinds = frozenset({workload.kind})
+    world = running(workload)
+    world.end_pods(workload)
+    del world.workloads[workload.uid]
     world.add(make_jobset("other"))
     plan = world.look(unknown_kinds=kinds)
     assert len(plan.creates) == 1
     world.pass_time(3600)
     assert not world.look(unknown_kinds=kinds).alerts
-
-
-def test_words_are_those_of_the_kind() -> None:
-    """A group has a size, and no parallelism."""
-    world = World(make_lws(size=3, template=make_requirements(tolerations=())))
-    (said,) = world.look().notices
-    assert "group serve-0 has size 3" in said.message
-    assert "set size to 2" in said.message

@@ -14,8 +14,6 @@ from provisioner.model.workloads import Workload
 from provisioner.slices.planning.memory.state import Phase
 from tests.support.clock import after
 from tests.support.models import (
-    foreign_pool,
-    go_pool,
     make_jobset,
     make_node,
     make_pod,
@@ -41,7 +39,6 @@ def pool_of_another(**changes: Any) -> NodePool:
 
 
 def test_a_slice_holds_the_pool_that_its_pods_are_bound_to_whatever_the_labels_say() -> None:
-    """And the pool made for it is given up."""
     world = World(make_jobset("a"), make_jobset("b"))
     a, b = world.workloads.values()
     pool_a, pool_b = world.put_pool(make_pool(a)), world.put_pool(make_pool(b))
@@ -61,7 +58,6 @@ def test_a_slice_holds_the_pool_that_its_pods_are_bound_to_whatever_the_labels_s
     ],
 )
 def test_which_of_its_own_pools_a_waiting_slice_counts_on(*, statuses: list[PoolStatus], taken: int) -> None:
-    """The other is idle, and goes."""
     workload = make_jobset()
     world = World(workload)
     pools = [make_pool(workload, attempt=attempt, status=status) for attempt, status in enumerate(statuses)]
@@ -151,13 +147,6 @@ def test_a_pool_of_others_without_nodes_is_waited_for_not_for_long() -> None:
     assert len(world.look().creates) == 1
 
 
-def test_foreign_pools_are_no_supply() -> None:
-    """Only GKE knows what they are for."""
-    world = World(make_jobset())
-    world.put_pool(foreign_pool())
-    assert len(world.look().creates) == 1
-
-
 def test_a_pool_with_pods_of_an_unknown_slice_is_taken_by_nobody() -> None:
     """Whose they are cannot be told; that they run can."""
     world = World(make_jobset())
@@ -199,7 +188,6 @@ def test_the_smallest_ready_pool_is_taken_first() -> None:
 
 
 def test_a_single_host_pool_too_small_is_not_taken() -> None:
-    """Five pods of four chips need five VMs."""
     asked = make_requirements(topology="2x2x1")
     world = World(make_jobset(parallelism=5, template=asked))
     world.put_pool(make_pool(make_jobset("gone", parallelism=4, template=asked)))
@@ -207,15 +195,7 @@ def test_a_single_host_pool_too_small_is_not_taken() -> None:
     assert create.request.hosts == 5
 
 
-def test_several_small_pods_share_a_vm() -> None:
-    """Single-host, one chip a pod: nine pods on three VMs of four chips."""
-    asked = make_requirements(accelerator="tpu-v6e-slice", topology="2x2", chips=1)
-    (create,) = World(make_jobset(parallelism=9, template=asked)).look().creates
-    assert (create.request.machine_type, create.request.hosts) == ("ct6e-standard-4t", 3)
-
-
 def test_who_waits_longest_takes_the_free_pool() -> None:
-    """The other buys."""
     world = World(make_jobset("late"), make_jobset("early"))
     world.put_pool(pool_of_another())
     early = next(pod for pod in world.pods.values() if pod.workload_name == "early")
@@ -291,17 +271,6 @@ def test_a_restart_returns_to_the_pool_that_the_slice_last_had() -> None:
     assert world.created == world.deleted == []
 
 
-def test_a_finished_child_job_keeps_its_pool_while_its_jobset_lives() -> None:
-    """It may be restarted."""
-    workload = make_jobset(replicas=2)
-    world = World(workload)
-    pools = [world.put_pool(make_pool(workload, job=job)) for job in range(2)]
-    world.put(make_pod(workload, job=0, node=make_node(pools[0]).name))
-    world.put(make_pod(workload, job=1, node=make_node(pools[1]).name, phase="Succeeded"))
-    world.run(100)
-    assert world.deleted == []
-
-
 def test_a_slice_that_runs_on_foreign_nodes_gives_its_own_pool_back() -> None:
     """A static pool came free first; 256 idle chips are not kept for that."""
     workload = make_jobset()
@@ -313,25 +282,12 @@ def test_a_slice_that_runs_on_foreign_nodes_gives_its_own_pool_back() -> None:
 
 
 def test_a_pool_whose_nodes_are_not_all_seen_is_not_given_back() -> None:
-    """The unknown node may be one of them."""
     workload = make_jobset()
     world = World(workload)
     pool = make_pool(workload)
     world.put(pool, make_node(pool, 0), make_pod(workload, node=make_node(pool, 1).name))
     world.run(100)
     assert world.deleted == []
-
-
-def test_pools_of_the_go_provisioner_are_taken_over() -> None:
-    """They name namespace, JobSet and Job, and no UID."""
-    workload = make_jobset(replicas=2)
-    world = World(workload)
-    world.put_pool(go_pool(workload, job=0))
-    world.put_pool(go_pool(workload, job=1))
-    world.put_pool(go_pool(make_jobset(namespace="elsewhere")))
-    world.run(70)
-    assert world.created == []
-    assert world.deleted == [go_pool(make_jobset(namespace="elsewhere")).name]
 
 
 def test_a_pool_of_a_look_alike_in_another_namespace_is_not_the_slices_own() -> None:
@@ -345,7 +301,6 @@ def test_a_pool_of_a_look_alike_in_another_namespace_is_not_the_slices_own() -> 
 
 
 def test_settings_that_force_on_demand_do_not_touch_running_pools() -> None:
-    """Only what is bought changes."""
     workload = make_jobset()
     world = World(workload, settings_=settings(force_on_demand=True))
     pool = world.put_pool(make_pool(workload, capacity=CapacityKind.SPOT))

@@ -60,7 +60,6 @@ def test_the_boot_disk_is_predicted_where_it_is_set() -> None:
 
 @pytest.mark.parametrize("key", ["topology.gke.io/zone", "failure-domain.beta.kubernetes.io/zone"])
 def test_an_older_name_of_the_zone_chooses_the_zone(key: str) -> None:
-    """As topology.kubernetes.io/zone does."""
     (create,) = World(_jobset(**{key: "us-central2-c"})).step().creates
     assert create.request.zone == "us-central2-c"
 

@@ -35,7 +35,6 @@ REJECTED = failure(FailureKind.TOO_MANY_OPERATIONS)
 def test_creates_and_deletes_share_what_is_free(
     *, free: int | None, deletes_last: bool, deletes: int, want_creates: int, want_deletes: int
 ) -> None:
-    """Each has half of it where both wait."""
     slots = Slots(operations=free, calls=32, delete_calls=20, deletes_last=deletes_last, more_at=None)
     creates = slots.for_creates(deletes)
     assert (creates, slots.for_deletes(creates)) == (want_creates, want_deletes)
@@ -73,7 +72,6 @@ def rejected(limit: int, seconds_ago: float = 0.0) -> OperationLimit:
 def test_a_rejection_limits_operations_for_a_minute(
     limit: OperationLimit, making: int, want_limit: int | None, want_creates: int
 ) -> None:
-    """Operations of ours, by their pools."""
     plan = world_with(limit, making=making).look()
     assert (plan.memory.operations.limit, len(plan.creates)) == (want_limit, want_creates)
 

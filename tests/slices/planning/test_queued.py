@@ -9,7 +9,6 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import CapacityKind
-from provisioner.model.choices import parse_choices
 from provisioner.model.workloads import Toleration, Workload
 from tests.support.models import CHIP_TOLERATION, make_jobset, make_requirements
 from tests.support.settings import settings
@@ -44,35 +43,10 @@ def jobset_of(
             {"annotations": ASKED}, {}, f"annotation {constants.CAPACITY}='queued' has 'queued'", id="the JobSet"
         ),
         pytest.param(
-            {"pod_annotations": ASKED},
-            {},
-            f"annotation {constants.CAPACITY}='queued' has 'queued'",
-            id="the pod template",
-        ),
-        pytest.param(
             {"annotations": {constants.CAPACITY: "queued, on-demand"}},
             {},
             f"annotation {constants.CAPACITY}='queued, on-demand' has 'queued'",
             id="before another choice, which nobody asked to pay for first",
-        ),
-        pytest.param(
-            {"annotations": {constants.CAPACITY: "on-demand, queued@us-central2-b"}},
-            {},
-            "has 'queued@us-central2-b'",
-            id="after another choice, as with any word that is no choice",
-        ),
-        pytest.param({"selector": SELECTED}, {}, f"the pod selects {constants.QUEUED}=true", id="by selector"),
-        pytest.param(
-            {"selector": SELECTED},
-            {"capacity": parse_choices("on-demand")},
-            f"the pod selects {constants.QUEUED}=true",
-            id="by selector, where the settings have a choice",
-        ),
-        pytest.param(
-            {"selector": SELECTED | {constants.SPOT: "true"}},
-            {},
-            f"the pod selects {constants.QUEUED}=true",
-            id="by selector, with another one",
         ),
         pytest.param(
             {"selector": SELECTED},
@@ -112,7 +86,6 @@ def test_who_only_tolerates_queued_nodes_is_served() -> None:
 
 
 def test_a_jobset_that_is_marked_is_left_to_kueue_without_a_word() -> None:
-    """As the message says."""
     workload = replace(jobset_of(annotations=ASKED), labels={constants.DISABLE: "true"})
     plan = World(workload).step()
     assert (plan.creates, plan.notices) == ((), ())

@@ -142,20 +142,3 @@ def test_however_many_large_slices_wait_the_rest_is_not_kept_from_others() -> No
         for _ in range(30):
             market.step(seconds=60)
         assert market.ran_at[f"small{number}"] - applied <= timedelta(minutes=16)
-
-
-def _pool(world: World, node: str) -> str:
-    return world.nodes[node].pool_name
-
-
-def test_chips_are_not_kept_for_weeks_while_a_long_run_is_in_the_way() -> None:
-    """64 of 90 chips are in use for long, another 64 are asked for: the other 26 are of use to small slices."""
-    world = World(jobset_of("long", "4x4x4"), settings_=settings(max_chips=90))
-    market = Market(world, seconds=5)
-    wait(market, minutes=1)
-    world.add(jobset_of("waits", "4x4x4"))
-    wait(market, minutes=20)
-    world.add(jobset_of("small", "2x2x1"))
-    for _ in range(8 * 60):
-        market.step(seconds=60)
-    assert "small" in market.ran_at

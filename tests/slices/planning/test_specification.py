@@ -15,10 +15,8 @@ from provisioner.model.capacity import (
     NodePoolRequest,
     PoolName,
     PoolStatus,
-    Taint,
     expected_pool,
 )
-from provisioner.model.choices import capacity_key
 from provisioner.model.fit import misfit
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch import specification
@@ -26,8 +24,6 @@ from provisioner.slices.planning.launch.specification import labels_left_out
 from provisioner.slices.supplier import UnmeetableError
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.models import (
-    CHIP_TOLERATION,
-    SPOT_TOLERATION,
     make_jobset,
     make_requirements,
     make_slice,
@@ -81,7 +77,6 @@ def test_a_request_says_whose_pool_it_is() -> None:
 
 
 def test_settings_pass_into_the_request() -> None:
-    """One test for what is handed through."""
     changes: dict[str, Any] = {
         "node_service_account": "n@p.iam.gserviceaccount.com",
         "node_tags": ("a",),
@@ -101,7 +96,6 @@ def test_settings_pass_into_the_request() -> None:
 
 
 def test_annotations_of_the_pod_go_before_settings() -> None:
-    """Service account and networks."""
     annotations = {constants.NODE_SERVICE_ACCOUNT: POD_ACCOUNT, constants.ADDITIONAL_NODE_NETWORKS: "v1:s1, v2:s2"}
     made = request_of(slice_of(annotations=annotations), node_service_account="settings@p.iam")
     assert made.service_account == POD_ACCOUNT
@@ -170,40 +164,8 @@ def test_a_pod_may_name_its_workload_policy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("selector", "changes", "spot", "reservation", "kind"),
-    [
-        pytest.param({}, {}, False, "", "on-demand", id="nothing asked for is on-demand"),
-        pytest.param({constants.SPOT: "true"}, {}, True, "", "spot", id="spot"),
-        pytest.param({constants.RESERVATION_NAME: "r"}, {}, False, "r", "reservation r", id="a reservation"),
-        pytest.param(
-            {constants.RESERVATION_NAME: "r", constants.RESERVATION_PROJECT: "p"},
-            {},
-            False,
-            "projects/p/reservations/r",
-            "reservation projects/p/reservations/r",
-            id="a shared reservation",
-        ),
-    ],
-)
-def test_capacity(
-    *, selector: dict[str, str], changes: dict[str, Any], spot: bool, reservation: str, kind: str
-) -> None:
-    """What the pod selects is what is bought, and the pod fits it."""
-    made = request_of(slice_of(selector=selector, tolerations=(CHIP_TOLERATION, SPOT_TOLERATION)), **changes)
-    assert (made.capacity is CapacityKind.SPOT, made.reservation) == (spot, reservation)
-    assert made.taints == ((Taint(key=constants.SPOT, value="true"),) if spot else ())
-    assert capacity_key(made) == f"us-central2-b/ct4p-hightpu-4t/2x2x2 on 2/{kind}"
-
-
-@pytest.mark.parametrize(
     ("requirements", "changes", "words"),
     [
-        pytest.param(
-            {"selector": {constants.SPOT: "true", constants.RESERVATION_NAME: "r"}},
-            {},
-            "remove all but one",
-            id="spot from a reservation",
-        ),
         pytest.param(
             {"selector": {constants.SPOT: "true"}},
             {},
@@ -281,15 +243,7 @@ def test_capacity(
 def test_what_no_pool_would_serve_is_not_bought(
     requirements: dict[str, Any], changes: dict[str, Any], words: str
 ) -> None:
-    """The message says why and what to change."""
     assert words in refusal(slice_of(**requirements), **changes)
-
-
-def test_more_pods_than_hosts_are_told_the_right_number() -> None:
-    """One pod a host."""
-    text = refusal(slice_of(parallelism=3))
-    assert "parallelism 3" in text
-    assert "set parallelism to 2" in text
 
 
 def test_labels_that_pods_select_or_ask_to_copy_come_along() -> None:
@@ -392,26 +346,7 @@ def test_each_part_of_a_request_counts_in_its_fingerprint(changes: dict[str, Any
 
 
 def test_the_view_of_a_pool_of_unknown_machines_offers_nothing() -> None:
-    """No slice is matched with it."""
     pool = NodePool(name=PoolName("p"), status=PoolStatus.RUNNING, machine_type="e2-standard-4", labels={"a": "b"})
     view = GKE_RULES.expected_node(pool)
     assert (view.chips, view.labels) == (0, {"a": "b"})
     assert pool.topology == ""
-
-
-@pytest.mark.parametrize(
-    ("reservation", "want"),
-    [
-        ("r", {constants.RESERVATION_NAME: "r"}),
-        (
-            "projects/p/reservations/r/reservationBlocks/b",
-            {constants.RESERVATION_NAME: "r", constants.RESERVATION_PROJECT: "p"},
-        ),
-        ("", {}),
-    ],
-)
-def test_nodes_tell_their_reservation(reservation: str, want: dict[str, str]) -> None:
-    """As pods select it, blocks or not."""
-    pool = replace(expected_pool(request_of(slice_of())), reservation=reservation)
-    keys = (constants.RESERVATION_NAME, constants.RESERVATION_PROJECT)
-    assert {key: value for key, value in GKE_RULES.expected_node(pool).labels.items() if key in keys} == want

@@ -72,7 +72,6 @@ def two_pools() -> tuple[World, Workload, Workload]:
 
 
 def test_the_pods_of_others_keep_half_a_pool() -> None:
-    """Nobody asked them."""
     world, lost, other = two_pools()
     lose_half(world, lost)
     world.put(make_pod(other, index=1, node=nodes_of(world, lost)[0]))

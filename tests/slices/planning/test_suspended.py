@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import FailureKind, NodePool, PoolStatus
-from provisioner.model.workloads import PodGroup, Workload
+from provisioner.model.capacity import FailureKind, NodePool
+from provisioner.model.workloads import Workload
 from provisioner.slices.planning.plan import DeleteReason
-from tests.support.models import go_pool, make_jobset, make_node, make_pod, make_pool, make_requirements
+from tests.support.models import make_jobset, make_node, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure
 
@@ -73,40 +73,28 @@ def test_a_suspended_jobset_keeps_its_pools_and_takes_them_when_it_is_resumed() 
         pytest.param({"terminal_state": "Failed"}, DeleteReason.WORKLOAD_FINISHED, id="failed"),
         pytest.param({"deleting": True}, DeleteReason.WORKLOAD_GONE, id="being deleted"),
         pytest.param({"groups": ()}, DeleteReason.NOT_NEEDED, id="without the child Job"),
+        pytest.param({"managed_by": "kueue.x-k8s.io/multikueue"}, DeleteReason.NOT_NEEDED, id="run in another cluster"),
+        pytest.param(None, DeleteReason.WORKLOAD_GONE, id="deleted"),
     ],
 )
-def test_the_pools_of_a_suspended_jobset_go_when_it_ends(changes: dict[str, Any], reason: DeleteReason) -> None:
+def test_the_pools_of_a_suspended_jobset_go_when_it_ends(changes: dict[str, Any] | None, reason: DeleteReason) -> None:
     """Suspended or not; and those of a child Job that its spec lists no more."""
     world, workload, _ = suspended_world()
     assert reasons(world, _LONG) == []
-    world.workloads[workload.uid] = replace(workload, suspended=True, **changes)
+    if changes is None:
+        world.remove_jobset(workload)
+    else:
+        world.workloads[workload.uid] = replace(workload, suspended=True, **changes)
     assert reasons(world) == [reason]
 
 
-def test_the_pools_of_a_suspended_jobset_that_is_not_there_any_more_go() -> None:
-    """It was deleted."""
-    world, workload, _ = suspended_world()
-    world.remove_jobset(workload)
-    assert reasons(world) == [DeleteReason.WORKLOAD_GONE]
-
-
 def test_a_suspended_jobset_keeps_a_pool_that_is_still_being_made() -> None:
-    """It is ready when the JobSet is resumed."""
     workload = make_jobset()
     world = world_of(workload)
     world.step()
     suspend(world, workload)
     world.run(3, seconds=_LONG)
     assert (set(world.states().values()), world.deleted) == ({"provisioning"}, [])
-
-
-def test_a_suspended_jobset_keeps_a_pool_of_the_go_provisioner() -> None:
-    """It names the child Job and no UID."""
-    workload = make_jobset()
-    world = world_of(workload)
-    world.put_pool(go_pool(workload))
-    suspend(world, workload)
-    assert reasons(world, _LONG) == []
 
 
 def _changed(workload: Workload, **changes: Any) -> Workload:
@@ -132,20 +120,7 @@ def test_what_the_template_asks_for_meanwhile_does_not_matter(template: dict[str
     assert (world.bound(workload), world.created, world.deleted) == (1, [], [])
 
 
-def test_of_two_pools_of_one_slice_the_one_that_it_ran_on_stays() -> None:
-    """One is enough, as while it is not suspended."""
-    workload = make_jobset()
-    world = world_of(workload)
-    old, new = world.put_pool(make_pool(workload)), world.put_pool(make_pool(workload, attempt=1))
-    world.put(make_pod(workload, node=make_node(old).name))
-    world.look()
-    suspend(world, workload)
-    assert reasons(world) == [DeleteReason.NOT_NEEDED]
-    assert world.plans[-1].deletes[0].name == new.name
-
-
 def test_two_jobsets_that_were_scheduled_crosswise_keep_the_pool_that_they_ran_on() -> None:
-    """The labels name the other's."""
     first, second = make_jobset("a"), make_jobset("b")
     world = world_of(first, second)
     pools = {each.uid: world.put_pool(make_pool(each)) for each in (first, second)}
@@ -159,13 +134,6 @@ def test_two_jobsets_that_were_scheduled_crosswise_keep_the_pool_that_they_ran_o
     assert world.plans[-1].deletes[0].name == pools[first.uid].name
 
 
-def test_a_pool_that_fails_goes_though_its_jobset_is_suspended() -> None:
-    """It would be of no use to it; another one is made when it is resumed."""
-    world, _, pool = suspended_world()
-    world.put(replace(pool, status=PoolStatus.ERROR, failure=failure(FailureKind.STOCKOUT)))
-    assert [delete.reason for delete in world.look().deletes] == [DeleteReason.POOL_FAILED]
-
-
 def test_a_pool_that_is_given_up_goes_though_its_jobset_is_suspended() -> None:
     """Its hosts did not come within NODEPOOL_READY_TIMEOUT."""
     world, _, pool = suspended_world()
@@ -174,14 +142,6 @@ def test_a_pool_that_is_given_up_goes_though_its_jobset_is_suspended() -> None:
     world.pass_time(2)
     world.look()
     assert reasons(world) == [DeleteReason.NO_READY_NODES]
-
-
-def test_a_leader_that_is_still_there_buys_nothing_for_a_suspended_jobset() -> None:
-    """The JobSet controller is about to delete it."""
-    workload = make_jobset(suspended=True)
-    world = world_of(workload)
-    world.run(5)
-    assert world.created == []
 
 
 def test_a_slice_that_waits_takes_the_pool_of_a_suspended_jobset() -> None:
@@ -198,7 +158,6 @@ def test_a_slice_that_waits_takes_the_pool_of_a_suspended_jobset() -> None:
 
 
 def test_a_pool_that_was_lent_is_kept_again_when_the_other_has_ended() -> None:
-    """While its JobSet is suspended."""
     world, _, pool = suspended_world()
     other = make_jobset("other")
     world.add(other)
@@ -242,20 +201,3 @@ def test_slices_that_start_together_stay_held_while_they_are_suspended(
     resume(world, workload)
     world.live(50)
     assert (world.bound(workload), len(world.pools), world.deleted) == (2, 2, [])
-
-
-def test_a_jobset_that_another_controller_runs_keeps_nothing() -> None:
-    """Its pods are elsewhere."""
-    world, workload, _ = suspended_world()
-    world.workloads[workload.uid] = replace(workload, suspended=True, managed_by="kueue.x-k8s.io/multikueue")
-    assert reasons(world) == [DeleteReason.NOT_NEEDED]
-
-
-def test_a_suspended_jobset_without_pools_costs_nothing() -> None:
-    """Thousands of them may wait in a queue."""
-    driver = PodGroup(name="driver", replicas=1, parallelism=1, template=make_requirements(chips=0))
-    workload = make_jobset(suspended=True, replicas=1000)
-    world = world_of()
-    world.workloads[workload.uid] = replace(workload, groups=(*workload.groups, driver))
-    plan = world.look()
-    assert (plan.pools, plan.notices, plan.wake_at) == ((), (), None)

@@ -53,7 +53,6 @@ def waiting(**seconds: float) -> dict[Unit, datetime]:
     ],
 )
 def test_the_order_of_units(who: dict[str, float], had: list[str], want: str) -> None:
-    """Turns were had after all came."""
     last: dict[tuple[str, tuple[str, ...]], datetime] = {}
     for each in had:
         last |= had_turn(RESOURCE, unit(each), after(60))
@@ -129,5 +128,4 @@ def test_what_is_noted_of_turns_goes_with_those_that_waited() -> None:
 
 
 def test_a_turn_ends_a_quarter_of_an_hour_after_it_began() -> None:
-    """That is the documented length."""
     assert Turn(holder=HOLDER, began_at=NOW).until == NOW + timedelta(minutes=15)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import CapacityKind, FailureKind, PoolStatus, Taint
+from provisioner.model.capacity import FailureKind, PoolStatus, Taint
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
 from provisioner.slices.planning.plan import DeleteReason
 from tests.support.clock import NOW, after
@@ -50,12 +50,10 @@ def reasons(world: World, seconds: float = 31) -> list[DeleteReason]:
     ],
 )
 def test_a_pool_goes_with_what_its_jobset_has_become(changes: dict[str, Any], reason: DeleteReason) -> None:
-    """Each delete has one reason."""
     assert reasons(due_world(**changes)) == [reason]
 
 
 def test_a_living_jobset_keeps_its_pool() -> None:
-    """For its restarts."""
     assert reasons(due_world(), 100_000) == []
 
 
@@ -81,14 +79,12 @@ def test_a_pool_without_nodes_goes_too() -> None:
 
 
 def test_a_pool_whose_creation_outlived_its_jobset_goes() -> None:
-    """Finished or not."""
     world = World()
     world.put(make_pool(make_jobset(), status=PoolStatus.PROVISIONING))
     assert reasons(world) == [DeleteReason.WORKLOAD_GONE]
 
 
 def test_a_slice_that_sits_elsewhere_gives_its_own_pool_up() -> None:
-    """It holds another."""
     workload = make_jobset()
     world = World(workload)
     world.put_pool(make_pool(workload))
@@ -98,7 +94,6 @@ def test_a_slice_that_sits_elsewhere_gives_its_own_pool_up() -> None:
 
 
 def test_of_two_pools_of_one_slice_the_newer_stays() -> None:
-    """Both ready; one is enough."""
     workload = make_jobset()
     world = World(workload)
     old, new = world.put_pool(make_pool(workload)), world.put_pool(make_pool(workload, attempt=1))
@@ -123,7 +118,6 @@ def put_leader(world: World, *, requirements: Any = None, **pod: Any) -> None:
 
 
 def test_a_pool_goes_at_once_where_no_leader_is_pending() -> None:
-    """Nothing can be on its way there."""
     assert [delete.settle for delete in idle_world().look().deletes] == [False]
 
 
@@ -146,7 +140,6 @@ def test_a_pool_settles_before_it_goes_while_a_leader_is_pending(leader: dict[st
 
 
 def test_a_pool_settles_for_a_leader_that_is_not_served() -> None:
-    """The scheduler binds it all the same."""
     world = idle_world(namespaces=("another",))
     put_leader(world)
     assert [delete.settle for delete in world.look().deletes] == [True]
@@ -164,7 +157,6 @@ HELD = (Taint(key=constants.HELD, value="true"),)
     ],
 )
 def test_a_pool_to_which_no_pod_can_come_goes_at_once(status: PoolStatus, taints: list[tuple[Taint, ...]]) -> None:
-    """It costs."""
     world = World(settings_=settings(deletion_delay_seconds=0.0, namespaces=("another",)))
     pool = make_pool(make_jobset("gone"), status=status)
     world.put(pool, *(make_node(pool, index, taints=each) for index, each in enumerate(taints)))
@@ -193,7 +185,6 @@ def test_leaders_that_ask_for_different_amounts_cost_nothing_for_each_idle_pool(
 
 
 def test_a_failed_pool_goes_at_once_though_its_jobset_lives() -> None:
-    """The Go original kept it for ever."""
     world = due_world()
     (pool,) = world.pools.values()
     world.put(replace(pool, status=PoolStatus.ERROR, failure=failure(FailureKind.STOCKOUT)))
@@ -201,7 +192,6 @@ def test_a_failed_pool_goes_at_once_though_its_jobset_lives() -> None:
 
 
 def test_a_failed_pool_stays_while_pods_run_on_it() -> None:
-    """Whatever GKE says."""
     world = due_world()
     (pool,) = world.pools.values()
     (workload,) = world.workloads.values()
@@ -315,7 +305,6 @@ def test_the_brake_lets_all_go_in_the_end() -> None:
 
 
 def test_a_delete_that_is_held_up_for_ten_minutes_is_an_alert() -> None:
-    """It names the pool and what holds it up."""
     world = World()
     pool = world.put_pool(make_pool(make_jobset()))
     world.refuse_delete = lambda _: failure(FailureKind.PERMISSION, "Ask your administrator.")
@@ -328,18 +317,6 @@ def test_a_delete_that_is_held_up_for_ten_minutes_is_an_alert() -> None:
     assert "Ask your administrator." in alert.message
 
 
-@pytest.mark.parametrize(
-    "changes", [{"capacity": CapacityKind.FLEX_START}, {"status": PoolStatus.PROVISIONING}], ids=["flex", "in making"]
-)
-def test_a_pool_that_waits_for_capacity_is_not_given_up(changes: dict[str, Any]) -> None:
-    """It has had no node to lose."""
-    workload = make_jobset(parallelism=0, template=make_requirements(topology="2x2x1", tolerations=()))
-    world = World(workload)
-    world.put(make_pool(workload, **changes))
-    world.run(60, seconds=60)
-    assert DeleteReason.NO_READY_NODES not in [delete.reason for plan in world.plans for delete in plan.deletes]
-
-
 @pytest.mark.parametrize("status", [PoolStatus.STOPPING, PoolStatus.UNKNOWN])
 def test_pools_in_these_states_are_not_touched(status: PoolStatus) -> None:
     """GKE deletes the one; nobody knows what the other is."""
@@ -349,7 +326,6 @@ def test_pools_in_these_states_are_not_touched(status: PoolStatus) -> None:
 
 
 def test_foreign_pools_are_never_touched() -> None:
-    """Not even with our manager label alone."""
     world = World()
     world.put_pool(foreign_pool())
     world.put_pool(foreign_pool("half", labels={"google.com/nodepool-manager": "tpu-provisioner"}))
@@ -397,7 +373,6 @@ def test_a_refused_delete_waits_for_its_next_try_or_for_another_status_of_its_po
 
 
 def test_no_pool_goes_while_one_of_its_nodes_is_young() -> None:
-    """NODE_MIN_LIFESPAN."""
     world = due_world(suspended=True)
     world.settings = settings(node_min_lifespan_seconds=300.0)
     (pool,) = world.pools.values()
@@ -424,13 +399,6 @@ def test_a_pool_that_is_wanted_again_is_uncordoned() -> None:
     (workload,) = world.workloads.values()
     world.workloads[workload.uid] = replace(workload, suspended=False)
     assert world.look().uncordons == (make_node(pool, 0).name,)
-
-
-def test_a_pool_that_is_being_deleted_is_not_deleted_twice() -> None:
-    """One call is under way."""
-    world = due_world(suspended=True)
-    assert len(reasons(world)) == 1
-    assert reasons(world, 100) == []
 
 
 def test_a_pool_in_the_making_that_nothing_needs_any_more_goes_when_it_is_listed() -> None:
@@ -493,7 +461,6 @@ def test_the_cordons_of_a_pool_whose_jobset_lives_after_all_are_undone() -> None
 
 
 def test_a_jobset_that_nobody_watches_gives_its_pool_up_when_it_ends() -> None:
-    """Within a minute."""
     world = narrowed_world(2)
     name = min(world.pools)
     run_needed(world, 1000, needed=set(world.pools))
@@ -510,7 +477,6 @@ def test_many_jobsets_that_nobody_watches_are_no_mass_disappearance() -> None:
 
 
 def test_a_pool_that_nobody_watches_is_given_to_nobody() -> None:
-    """It looks idle; its JobSet may run on it."""
     world = narrowed_world()
     world.add(make_jobset("new", namespace="served"))
     assert len(world.look().creates) == 1

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
+from provisioner.model.capacity import FailureKind, PoolName, PoolStatus
 from provisioner.model.workloads import PodGroup, Workload, group_key
 from provisioner.slices.planning.launch.limits import Budget
-from provisioner.slices.planning.plan import Create
 from provisioner.slices.planning.round import begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
+from tests.slices.planning.test_starvation import Market
 from tests.support.clock import NOW
 from tests.support.models import CHIP_TOLERATION, make_jobset, make_node, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
@@ -206,33 +206,6 @@ def test_the_next_step_of_a_jobset_starts_when_the_one_before_is_over(limits: di
     assert world.pods["b"].node_name
 
 
-class Stock:
-    """GKE that fails pools of one tenant for a reason of its own, at once or after a minute."""
-
-    def __init__(self, world: World, reason: Failure, *, at_once: bool) -> None:
-        self.world, self.reason, self.at_once = world, reason, at_once
-        self.begun: dict[PoolName, datetime] = {}
-        world.refuse_create = self.refuse
-
-    def refuse(self, create: Create) -> Failure | None:
-        """Answer a create."""
-        return self.reason if self.at_once and create.workload.namespace == "private" else None
-
-    def step(self, seconds: float) -> None:
-        """Let time pass."""
-        world = self.world
-        for name, pool in list(world.pools.items()):
-            began = self.begun.setdefault(name, world.now)
-            if pool.status is PoolStatus.PROVISIONING and world.now - began >= timedelta(seconds=60):
-                if pool.labels[constants.POOL_JOBSET_NAMESPACE] == "private":
-                    world.fail_pool(name, self.reason)
-                else:
-                    world.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=world.now)
-        world.step(seconds=seconds)
-        world.finish_deletes()
-        world.schedule()
-
-
 @pytest.mark.parametrize("key", [constants.ADDITIONAL_NODE_NETWORKS, constants.NODE_SERVICE_ACCOUNT])
 @pytest.mark.parametrize("at_once", [True, False], ids=["refused at once", "the pool fails"])
 def test_a_lack_of_what_pods_chose_themselves_delays_nobody_else(key: str, *, at_once: bool) -> None:
@@ -252,13 +225,16 @@ def test_a_lack_of_what_pods_chose_themselves_delays_nobody_else(key: str, *, at
         world.add(each)
     for pod in list(world.pods.values()):
         world.put(replace(pod, requirements=replace(pod.requirements, annotations=annotations)))
-    stock = Stock(world, failure(FailureKind.QUOTA, "IP_SPACE_EXHAUSTED"), at_once=at_once)
+    reason, market = failure(FailureKind.QUOTA, "IP_SPACE_EXHAUSTED"), Market(world, seconds=60)
+    if at_once:
+        world.refuse_create = lambda create: reason if create.workload.namespace == "private" else None
+    market.fails = lambda name: reason if name.startswith("private") else None
     for _ in range(360):
-        stock.step(30)
+        market.step(seconds=30)
     honest = make_jobset("honest", namespace="b")
     world.add(honest)
     for _ in range(18):
-        stock.step(5)
+        market.step(seconds=5)
     assert world.bound(honest) == 1
 
 

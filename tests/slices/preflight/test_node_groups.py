@@ -48,7 +48,6 @@ def test_where_all_is_well(world: World) -> None:
 
 
 def test_the_definitions_are_missing(world: World) -> None:
-    """It says what to install."""
     world.kube.uninstall("/apis/tpu.google.com")
     finding = find(world)["TPUNodeGroups"]
     assert (finding.status, finding.message) == (Status.FAILED, "their CRD is not installed")
@@ -63,7 +62,6 @@ def test_they_may_not_be_listed(world: World) -> None:
 
 @pytest.mark.parametrize("verb", ["get", "list", "create", "delete"])
 def test_a_right_that_is_missing_is_named(world: World, verb: str) -> None:
-    """In the namespace where the groups are."""
     world.kube.denied.add((verb, "tpunodegroups"))
     finding = find(world)["rights in Kubernetes"]
     assert finding.status is Status.FAILED

@@ -200,7 +200,6 @@ class SupplierContract:
     def test_what_a_choice_of_capacity_adds_to_the_labels_is_on_the_nodes(
         self, ground: Ground, kind: CapacityKind
     ) -> None:
-        """And says nothing of whose the pool is."""
         rules = ground.supplier.rules
         reservation = "r" if kind is CapacityKind.RESERVATION else ""
         choice = CapacityChoice(kind=kind, zone=ground.request(FIRST).zone, reservation=reservation)
@@ -222,7 +221,6 @@ class SupplierContract:
         assert len({*names}) == len(names)
 
     def test_a_backlog_is_looked_at_most_often(self, ground: Ground) -> None:
-        """And an idle cluster least often."""
         polling = ground.supplier.rules.polling
         assert 0 < polling.backlog_seconds <= polling.busy_seconds <= polling.idle_seconds
 
@@ -255,7 +253,6 @@ class SupplierContract:
         assert FIRST not in listed(ground)
 
     def test_what_is_not_there_is_not_found(self, ground: Ground) -> None:
-        """By all three that ask for one thing."""
         supplier = ground.supplier
         calls = (
             lambda: supplier.get_pool(FIRST),
@@ -302,7 +299,6 @@ class SupplierContract:
 
     @pytest.mark.parametrize("before_effect", [True, False], ids=["before its effect", "after its effect"])
     def test_a_delete_that_is_lost_may_be_sent_again(self, ground: Ground, *, before_effect: bool) -> None:
-        """Its outcome is unknown as well."""
         create(ground)
         ground.finish()
         ground.lose_answer(to_create=False, before_effect=before_effect)
@@ -338,7 +334,6 @@ class SupplierContract:
             assert FIRST not in listed(ground)
 
     def test_pools_of_others_are_listed(self, ground: Ground) -> None:
-        """Their names are taken."""
         ground.create_foreign(SECOND)
         create(ground)
         assert listed(ground).keys() >= {FIRST, SECOND}
@@ -348,7 +343,6 @@ class SupplierContract:
         )
 
     def test_a_pool_that_cannot_be_read_is_unknown_and_not_left_out(self, ground: Ground) -> None:
-        """Nothing may take it for gone."""
         create(ground)
         create_other = ground.request(SECOND)
         ground.finish()
@@ -361,7 +355,6 @@ class SupplierContract:
         }
 
     def test_many_threads_may_call_at_once(self, ground: Ground) -> None:
-        """Each gets its own answer."""
         names = [PoolName(f"js-{number:010d}") for number in range(8)]
         together = threading.Barrier(len(names))
 

@@ -78,7 +78,6 @@ def test_a_pool_that_is_reused_is_one_track_of_both_workloads() -> None:
 
 
 def test_nothing_is_written_while_nothing_changes() -> None:
-    """A round costs no segment."""
     world, timeline = World(make_jobset("train")), Timeline()
     life(world, timeline)
     before = timeline.tracks()

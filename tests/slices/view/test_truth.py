@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -13,11 +13,10 @@ from provisioner.model.choices import parse_choices
 from provisioner.model.workloads import Workload
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
 from provisioner.slices.planning.memory.state import Memory, OperationLimit
-from provisioner.slices.view.build import build_view
 from provisioner.slices.view.explain import explain
 from provisioner.slices.view.types import PoolView, SliceView, State, View
 from tests.support.board import view_of
-from tests.support.models import CHIP_TOLERATION, go_pool, make_jobset, make_pod, make_pool, make_requirements
+from tests.support.models import CHIP_TOLERATION, go_pool, make_jobset, make_pod, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure, running
 
@@ -118,20 +117,6 @@ def test_a_slice_that_is_updated_to_another_shape_waits_while_its_old_pods_end()
     assert slice_of(view_of(world), "train-slice-0").state is State.CREATING
 
 
-def test_a_slice_is_shown_on_the_pool_that_its_pods_are_on_when_all_its_pools_go() -> None:
-    """Somebody deletes the pool that was made for it too, which no pod is on; the leader has ended already."""
-    workload, other = make_jobset("train"), make_jobset("xl")
-    world = World(workload)
-    made = world.put_pool(make_pool(workload, status=PoolStatus.STOPPING))
-    used = world.put_pool(make_pool(other, status=PoolStatus.STOPPING))
-    world.pods.clear()
-    node = max(each.name for each in world.nodes.values() if each.pool_name == used.name)
-    world.put(make_pod(workload, index=1, node=node))
-    found = slice_of(view_of(world), "train-slice-0")
-    assert (found.state, found.pool) == (State.DELETING, used.name)
-    assert made.name != used.name
-
-
 def test_a_slice_that_runs_on_foreign_nodes_has_not_ended() -> None:
     """The pool that was made for it is idle; the slice lives on nodes of others."""
     workload = make_jobset("train")
@@ -152,7 +137,6 @@ def test_a_slice_that_runs_on_foreign_nodes_has_not_ended() -> None:
 
 
 def test_a_leader_that_finds_a_place_elsewhere_while_its_pool_is_made() -> None:
-    """It waits for no pool any more."""
     workload = make_jobset("train")
     world = World(workload)
     world.step()
@@ -243,7 +227,6 @@ def test_a_pool_that_is_given_up_says_of_what() -> None:
 
 
 def test_a_failed_pool_that_stays_says_why() -> None:
-    """Pods are still on it."""
     world = running(make_jobset("train"))
     (name,) = world.pools
     world.fail_pool(name, failure(FailureKind.UNAVAILABLE, "Internal error."))
@@ -256,7 +239,6 @@ def test_a_failed_pool_that_stays_says_why() -> None:
 
 
 def test_a_pool_with_a_status_that_nobody_knows_is_not_unneeded() -> None:
-    """It is neither used nor deleted."""
     world = running(make_jobset("train"))
     world.pods.clear()
     world.workloads.clear()
@@ -280,7 +262,6 @@ def test_a_pool_that_vanished_while_it_was_made_is_not_about_to_be_listed() -> N
 
 
 def test_flex_start_without_nodes_waits_for_capacity() -> None:
-    """That is no trouble with its hosts."""
     template = make_requirements(accelerator="tpu-v5p-slice", tolerations=(CHIP_TOLERATION,))
     world = World(make_jobset("train", template=template), settings_=settings(capacity=parse_choices("flex-start")))
     world.step()
@@ -330,7 +311,6 @@ def test_a_slice_behind_operations_is_told_of_these() -> None:
 
 
 def test_a_workload_of_which_too_many_creates_failed_is_told_when_it_tries_again() -> None:
-    """Whatever its own back-off says."""
     world = World(make_jobset("train"))
     world.refuse_create = lambda _: failure(FailureKind.OPERATION_IN_THE_WAY, "GKE's words.")
     world.run(400)
@@ -341,7 +321,6 @@ def test_a_workload_of_which_too_many_creates_failed_is_told_when_it_tries_again
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_the_sentence_of_the_event_is_the_views(replicas: int) -> None:
-    """Whoever reads both reads one thing."""
     one = {constants.ALL_OR_NOTHING: "true"}
     for world in (
         World(make_jobset("train", replicas=replicas), settings_=settings(max_chips=4)),
@@ -355,7 +334,6 @@ def test_the_sentence_of_the_event_is_the_views(replicas: int) -> None:
 
 
 def test_a_moment_of_another_day_has_its_date() -> None:
-    """A stockout may last for days."""
     world = World(make_jobset("train"))
     world.refuse_create = lambda _: STOCKOUT
     world.step()
@@ -389,7 +367,6 @@ def test_a_delete_that_is_being_proven_is_not_sent_yet() -> None:
 
 
 def test_a_delete_that_is_tried_again_says_what_kept_the_last_one() -> None:
-    """It is no part of the present."""
     workload = make_jobset("train")
     world = running(workload)
     world.finish(workload)
@@ -407,7 +384,6 @@ def test_a_delete_that_is_tried_again_says_what_kept_the_last_one() -> None:
 
 
 def test_a_pool_that_somebody_deletes_by_hand_under_its_pods() -> None:
-    """Its slice has not ended."""
     world = running(make_jobset("train"))
     (name,) = world.pools
     world.put(replace(world.pools[name], status=PoolStatus.STOPPING))
@@ -446,7 +422,6 @@ def test_a_pool_of_a_namespace_that_is_not_watched_is_not_called_unneeded() -> N
 
 
 def test_pods_of_a_namespace_that_is_not_watched_have_not_ended() -> None:
-    """Pods are seen, their workload is not."""
     world, workload = unwatched()
     for index, node in enumerate(sorted(world.nodes)):
         world.put(make_pod(workload, index=index, node=node))
@@ -456,7 +431,6 @@ def test_pods_of_a_namespace_that_is_not_watched_have_not_ended() -> None:
 
 
 def test_pools_that_the_brake_holds_back_say_so_and_when_each_goes() -> None:
-    """One a minute, and why."""
     workloads = [make_jobset(f"train-{index}") for index in range(6)]
     world = World(*workloads)
     world.live(4)
@@ -471,27 +445,6 @@ def test_pools_that_the_brake_holds_back_say_so_and_when_each_goes() -> None:
     assert [each.name for each in held if "one node pool every 60 s" not in each.reason] == []
     # When three are left it is off.
     assert [(each.delete_at - world.now).total_seconds() for each in held if each.delete_at] == [59, 119, 119, 119, 119]
-
-
-def test_no_pool_that_the_brake_holds_back_goes_before_its_time() -> None:
-    """What is told is the earliest moment, also of those that go when the brake is off."""
-    world = World(*(make_jobset(f"train-{index}") for index in range(8)))
-    world.live(4)
-    world.workloads.clear()
-    world.pods.clear()
-    told: dict[str, datetime] = {}
-    gone: list[str] = []
-    for _ in range(80):
-        plan = world.look()
-        gone += [each.name for each in plan.deletes]
-        assert [each.name for each in plan.deletes if told.get(each.name, world.now) > world.now] == []
-        view = build_view(world.snapshot(), plan, world.settings, world.now)
-        told = {each.name: each.delete_at for each in view.pools if each.delete_at is not None}
-        for delete in plan.deletes:
-            world.answer(world._delete(delete))
-        world.finish_deletes()
-        world.pass_time(5)
-    assert len(gone) == 8
 
 
 def test_a_delete_that_waits_for_operations_says_so() -> None:
@@ -540,7 +493,6 @@ def test_what_was_so_before_the_process_started_is_not_new() -> None:
 
 
 def test_since_when_a_pool_is_idle_is_remembered_over_a_restart() -> None:
-    """It is what its delay is counted from."""
     workload = make_jobset("train")
     world = running(workload)
     world.finish(workload)
@@ -582,12 +534,6 @@ def test_pools_that_others_use_do_not_exceed_the_limit_of_their_workload() -> No
     assert (limit.used, limit.most, len(view.pools)) == (1, 1, 2)
 
 
-def test_a_namespace_that_is_not_served_is_told_by_the_name_of_its_setting() -> None:
-    """It can be looked up."""
-    world = World(make_jobset("train"), settings_=settings(namespaces=("other",)))
-    assert "SERVED_NAMESPACES" in slice_of(view_of(world), "train-slice-0").reason
-
-
 def test_a_workload_that_another_controller_runs_says_so() -> None:
     """It has no slices here, and nobody else says why."""
     world = World(make_jobset("train", managed_by="kueue.x-k8s.io/multikueue"))
@@ -598,7 +544,6 @@ def test_a_workload_that_another_controller_runs_says_so() -> None:
 
 
 def test_a_pool_whose_delete_is_held_up_is_idle_since_nothing_needs_it() -> None:
-    """Not since the last attempt to delete it."""
     workload = make_jobset("train")
     world = running(workload)
     world.finish(workload)
@@ -616,7 +561,6 @@ def test_a_pool_whose_delete_is_held_up_is_idle_since_nothing_needs_it() -> None
 
 
 def test_a_pool_drains_since_its_workload_has_ended() -> None:
-    """Not since its pods came."""
     workload = make_jobset("train")
     world = running(workload)
     world.pass_time(7200)

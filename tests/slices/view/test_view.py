@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import Failure, FailureKind
+from provisioner.model.capacity import FailureKind
 from provisioner.model.choices import parse_choices
 from provisioner.settings import Settings
 from provisioner.settings.prices import parse_prices
@@ -18,7 +17,7 @@ from provisioner.slices.view import reasons
 from provisioner.slices.view.ids import STATES
 from provisioner.slices.view.types import SliceView, State, View
 from tests.support.board import view_of
-from tests.support.models import make_jobset, make_lws, make_requirements
+from tests.support.models import make_jobset, make_lws
 from tests.support.settings import settings
 from tests.support.world import World, failure, running
 
@@ -44,49 +43,9 @@ def refused(kind: FailureKind, message: str) -> World:
     return world
 
 
-def wants_no_such_topology() -> World:
-    """Return a world with a topology that Google does not sell."""
-    return World(make_jobset("train", replicas=1, template=make_requirements(topology="3x5x7")))
-
-
-def limited() -> World:
-    """Return a world in which MAX_CHIPS is in the way."""
-    return waiting(settings(max_chips=4))
-
-
 def paused() -> World:
     """Return a world in which creation is paused."""
     return waiting(settings(pause_creation=True))
-
-
-@pytest.mark.parametrize(
-    ("world", "words"),
-    [
-        pytest.param(lambda: refused(FailureKind.STOCKOUT, STOCKOUT.message), STOCKOUT.message, id="out of stock"),
-        pytest.param(lambda: refused(FailureKind.QUOTA, "Quota exceeded."), "quota", id="no quota"),
-        pytest.param(
-            lambda: refused(FailureKind.PERMISSION, "container.nodePools.create denied."),
-            "container.nodePools.create denied.",
-            id="a missing permission",
-        ),
-        pytest.param(
-            lambda: refused(FailureKind.INVALID, "Bad disk."), "GKE rejects node pool", id="a rejected request"
-        ),
-        pytest.param(wants_no_such_topology, "3x5x7", id="no such topology"),
-        pytest.param(limited, "MAX_CHIPS allows all pools together 4 chips", id="a limit"),
-        pytest.param(paused, "PAUSE_CREATION", id="creation is paused"),
-    ],
-)
-def test_a_waiting_slice_says_why(world: Callable[[], World], words: str) -> None:
-    """In one sentence, with the supplier's words; the Event has the same."""
-    built = world()
-    view = view_of(built)
-    found = only_slice(view)
-    assert found.state is State.WAITING
-    assert words in found.reason
-    assert words in " ".join(each.message for each in found.notices)
-    assert found.pool == ""
-    assert found.unschedulable_since is not None
 
 
 def test_long_words_of_others_are_cut() -> None:
@@ -98,8 +57,14 @@ def test_long_words_of_others_are_cut() -> None:
     assert {len(each) for each in texts} == {2048}
 
 
+def test_what_gke_rejects_is_told_and_is_among_the_back_offs() -> None:
+    view = view_of(refused(FailureKind.INVALID, "Bad disk."))
+    assert "GKE rejects node pool" in only_slice(view).reason
+    (wait,) = view.capacity.backoffs
+    assert (wait.message, wait.shape) == ("Bad disk.", "all slices that ask for the same")
+
+
 def test_the_next_try_is_told() -> None:
-    """It is when the back-off ends."""
     world = refused(FailureKind.STOCKOUT, STOCKOUT.message)
     view = view_of(world)
     (wait,) = view.capacity.backoffs
@@ -126,7 +91,6 @@ def test_a_slice_that_gets_no_pool_says_why(change: dict[str, object], words: st
 
 
 def test_a_namespace_that_is_not_served_is_named() -> None:
-    """The setting is in the words."""
     found = only_slice(view_of(waiting(settings(namespaces=("other",)))))
     assert found.reason == "The provisioner does not serve it: namespace default is not among SERVED_NAMESPACES."
 
@@ -139,14 +103,6 @@ def test_a_leader_that_the_scheduler_has_not_judged_yet() -> None:
     found = only_slice(view_of(world))
     assert found.state is State.NONE
     assert "has not reported its leader pod as unschedulable" in found.reason
-
-
-def test_a_leader_that_runs_elsewhere() -> None:
-    """Its node is named."""
-    world = waiting()
-    (pod,) = world.pods.values()
-    world.put(replace(pod, unschedulable_since=None, node_name="their-node"))
-    assert "runs on node their-node" in only_slice(view_of(world)).reason
 
 
 def test_the_whole_life() -> None:
@@ -186,28 +142,6 @@ def test_hosts_that_are_not_ready_or_lack_chips_are_seen_and_named() -> None:
     world.put(replace(world.nodes[first], ready=False), replace(world.nodes[second], allocatable_chips=3))
     (pool,) = view_of(world).pools
     assert (pool.hosts, pool.unready_nodes) == ("jc", (first, second))
-
-
-def test_a_failed_pool_tells_the_suppliers_words() -> None:
-    """They are GKE's."""
-    world = waiting()
-    world.step()
-    (name,) = world.pools
-    world.fail_pool(name, Failure(kind=FailureKind.STOCKOUT, message="GCE_STOCKOUT: none left."))
-    pools = {each.name: each for each in view_of(world).pools}
-    assert pools[name].state is State.FAILED
-    assert "GCE_STOCKOUT: none left." in pools[name].reason
-
-
-def test_a_delete_that_is_held_up_says_why() -> None:
-    """The pool is idle and has been due for a while."""
-    workload = make_jobset("train", replicas=1)
-    world = running(workload)
-    world.finish(workload)
-    world.refuse_delete = lambda _: failure(FailureKind.UNAVAILABLE, "the API server did not answer")
-    world.run(3, seconds=40)
-    (pool,) = view_of(world).pools
-    assert (pool.state, "the API server did not answer" in pool.reason) == (State.IDLE, True)
 
 
 def test_limits_and_how_much_of_them_is_used() -> None:
@@ -254,37 +188,17 @@ def test_several_pools_of_one_slice_show_the_best() -> None:
 
 
 def test_a_leader_worker_set_is_shown_by_its_groups() -> None:
-    """The ids are those that people type."""
     world = World(make_lws("serve", replicas=1))
     (found,) = view_of(world).slices
     assert found.id == "LeaderWorkerSet/default/serve/serve-0"
 
 
 def test_every_phase_has_a_state_and_every_reason_its_words() -> None:
-    """A new one must not crash the page."""
     assert set(STATES) == set(Phase) - {Phase.GONE}
     assert all(reasons.WHY_DELETED[each] for each in DeleteReason)
 
 
-def test_pools_that_the_brake_holds_back_are_due_later() -> None:
-    """What `gc --dry-run` tells is when they really go."""
-    workloads = [make_jobset(f"train-{index}", replicas=1) for index in range(6)]
-    world = World(*workloads)
-    world.live(4)
-    world.workloads.clear()
-    world.pods.clear()
-    world.pass_time(100)
-    plan = world.look()
-    world.pass_time(100)
-    plan = world.look()
-    assert len(plan.deletes) == 1
-    due = sorted(pool.next_at for pool in plan.pools if pool.next_at is not None)
-    assert len(due) == 6
-    assert due[0] <= world.now < due[1]
-
-
 def test_capacity_choices_show_on_the_pool() -> None:
-    """Terms and zone."""
     world = waiting(settings(capacity=parse_choices("reservation/r1@us-central2-c"), zones=()))
     world.step()
     (pool,) = view_of(world).pools

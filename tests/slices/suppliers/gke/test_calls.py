@@ -19,7 +19,7 @@ from provisioner.model.capacity import (
 )
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.supplier import Calls, GkeSupplier
-from tests.support.gke import FakeGke, pool_of
+from tests.support.gke import FakeGke
 
 REQUEST = NodePoolRequest(name=PoolName("a"), zone=Zone("z"), machine_type="ct6e-standard-1t", hosts=1, topology="1x1")
 CALLS: dict[str, Callable[[GkeSupplier], Any]] = {
@@ -115,14 +115,6 @@ def make_retrying(fake: FakeGke, slept: list[float]) -> GkeSupplier:
     return supplier_of(fake, sleep=slept.append, rng=random.Random(7))
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_healthy_calls_are_made_once(method: str) -> None:
-    """A healthy GKE gets one call for one call."""
-    fake, slept = make_fake(), list[float]()
-    CALLS[method](make_retrying(fake, slept))
-    assert (fake.counts(), slept) == ({method: 1}, [])
-
-
 @pytest.mark.parametrize("method", READS)
 def test_reads_are_tried_three_times(method: str) -> None:
     """A read survives two failures of GKE, waiting longer before each try."""
@@ -175,7 +167,6 @@ def test_other_failures_of_reads_are_told_at_once(kind: FailureKind) -> None:
     ],
 )
 def test_wish_of_gke(wish: float, calls: int, slept_seconds: list[float]) -> None:
-    """GKE's own delay counts."""
     fake, slept = make_fake(), list[float]()
     fake.fail_next("list_node_pools", FailureKind.UNAVAILABLE, retry_after_seconds=wish)
     gke = make_retrying(fake, slept)
@@ -210,33 +201,3 @@ def test_a_wish_shorter_than_the_pause_does_not_shorten_it() -> None:
     fake.fail_next("list_node_pools", FailureKind.UNAVAILABLE, retry_after_seconds=0.1)
     supplier_of(fake, sleep=slept.append, rng=Spread()).list_pools()
     assert slept == pytest.approx([0.45])
-
-
-def test_fake_lost_answer() -> None:
-    """The fake's lost answer has its effect, as the real thing's may."""
-    fake = FakeGke()
-    fake.fail_next("create_node_pool", FailureKind.UNKNOWN_OUTCOME, after_effect=True)
-    with pytest.raises(GkeError):
-        fake.create_node_pool(REQUEST)
-    assert dict(fake.pools) == {"a": pool_of(REQUEST)}
-    with pytest.raises(GkeError) as caught:
-        fake.create_node_pool(REQUEST)
-    assert caught.value.failure.kind is FailureKind.ALREADY_EXISTS
-
-
-def test_fake_life_of_a_pool() -> None:
-    """The fake's pool is made, deleted once, and gone, with its operations."""
-    fake = FakeGke()
-    create = fake.create_node_pool(REQUEST)
-    assert fake.get_operation(create).done is False
-    fake.finish_create("a")
-    assert fake.get_operation(create).done is True
-    delete = fake.delete_node_pool(PoolName("a"))
-    with pytest.raises(GkeError) as caught:
-        fake.delete_node_pool(PoolName("a"))
-    assert caught.value.failure.kind is FailureKind.OPERATION_IN_THE_WAY
-    fake.finish_delete("a")
-    assert fake.get_operation(delete).failure is None
-    with pytest.raises(GkeError) as caught:
-        fake.get_node_pool(PoolName("a"))
-    assert caught.value.failure.kind is FailureKind.NOT_FOUND

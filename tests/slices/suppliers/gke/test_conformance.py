@@ -108,7 +108,6 @@ class TestGke(SupplierContract):
 
 
 def test_no_pool_is_created_once_it_is_blocked_while_its_policy_is_read() -> None:
-    """The read may take long."""
     ground = GkeGround(_WITH_POLICY)
     failure = Failure(kind=FailureKind.UNAVAILABLE, message="not now")
     try:

@@ -39,7 +39,6 @@ def answer(request: Recorded) -> Answer:
 
 
 def test_on_gke(server: RecordingServer) -> None:
-    """On a node of GKE everything is known."""
     assert read_surroundings({"GCE_METADATA_HOST": server.host}) == Surroundings(
         project="my-project", location="us-east5", zone="us-east5-b", cluster="my-cluster"
     )
@@ -81,7 +80,6 @@ def test_slow_server_is_asked_once(server: RecordingServer) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1:1", "127.0.0.1:nonsense"])
 def test_no_server(host: str) -> None:
-    """Where nobody listens nothing is known."""
     assert read_surroundings({"GCE_METADATA_HOST": host}) == Surroundings()
 
 

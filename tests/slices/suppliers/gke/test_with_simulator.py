@@ -13,7 +13,6 @@ from provisioner.model.capacity import (
     CapacityKind,
     Failure,
     FailureKind,
-    NodePool,
     NodePoolRequest,
     Operation,
     OperationName,
@@ -112,44 +111,9 @@ def test_a_cluster_with_its_features(gke: Rehearsal) -> None:
 
 
 def test_an_autopilot_cluster_takes_no_pools(gke: Rehearsal) -> None:
-    """In GKE's words."""
     gke.simulator.set(autopilot=True)
     kind, message = failure_of_create(gke, SLICE)
     assert (kind, "Autopilot node pools cannot be" in message) == (FailureKind.INVALID, True)
-
-
-@pytest.mark.parametrize("request_", [SLICE, SINGLE, IRONWOOD], ids=["multi-host", "single-host", "workload policy"])
-def test_life_of_a_pool(gke: Rehearsal, request_: NodePoolRequest) -> None:
-    """A pool is provisioned, runs, is deleted and gone, and reads back as it was asked for."""
-    want = NodePool(
-        name=request_.name,
-        status=PoolStatus.PROVISIONING,
-        labels=request_.labels,
-        taints=request_.taints,
-        machine_type=request_.machine_type,
-        hosts=request_.hosts,
-        zones=(request_.zone,),
-        topology=request_.topology,
-        policy_name=request_.policy_name,
-        disk_type="hyperdisk-balanced",
-    )
-    create = gke.client.create_node_pool(request_)
-    assert gke.client.get_node_pool(request_.name) == want
-    assert want in gke.client.list_node_pools()
-    assert gke.operation(create) == Operation(name=create, done=False)
-
-    gke.wait(60)
-    assert gke.operation(create) == Operation(name=create, done=True)
-    assert gke.client.get_node_pool(request_.name) == replace(want, status=PoolStatus.RUNNING)
-
-    delete = gke.client.delete_node_pool(request_.name)
-    assert gke.client.get_node_pool(request_.name).status is PoolStatus.STOPPING
-    gke.wait(60)
-    assert gke.operation(delete) == Operation(name=delete, done=True)
-    assert request_.name not in {pool.name for pool in gke.client.list_node_pools()}
-    with pytest.raises(GkeError) as caught:
-        gke.client.get_node_pool(request_.name)
-    assert caught.value.failure.kind is FailureKind.NOT_FOUND
 
 
 @pytest.mark.parametrize("scopes", [(), ("https://www.googleapis.com/auth/cloud-platform",)], ids=["none", "ours"])
@@ -241,24 +205,6 @@ def test_nodes_are_what_planning_expects(gke: Rehearsal, request_: NodePoolReque
     }
 
 
-def test_spot_and_reservation_read_back(gke: Rehearsal) -> None:
-    """What a pool costs reads back as it was asked for."""
-    gke.client.create_node_pool(replace(SLICE, name=PoolName("s"), capacity=CapacityKind.SPOT))
-    gke.client.create_node_pool(
-        replace(SLICE, name=PoolName("r"), capacity=CapacityKind.RESERVATION, reservation="projects/q/reservations/r")
-    )
-    block = "projects/q/reservations/r/reservationBlocks/b/reservationSubBlocks/s"
-    gke.client.create_node_pool(
-        replace(SLICE, name=PoolName("b"), capacity=CapacityKind.RESERVATION, reservation=block)
-    )
-    pools = {pool.name: (pool.capacity, pool.reservation) for pool in gke.client.list_node_pools()}
-    assert {name: pools[PoolName(name)] for name in ("s", "r", "b")} == {
-        "s": (CapacityKind.SPOT, ""),
-        "r": (CapacityKind.RESERVATION, "projects/q/reservations/r"),
-        "b": (CapacityKind.RESERVATION, block),
-    }
-
-
 @pytest.mark.parametrize(
     ("fault", "want"),
     [
@@ -280,16 +226,6 @@ def test_failed_creates(gke: Rehearsal, fault: FaultKind, want: FailureKind) -> 
     assert (operation.failure.kind, pool.failure.kind) == (want, want)
 
 
-def test_a_stockout_of_a_reservation_is_one(gke: Rehearsal) -> None:
-    """What others have of it now may be free later; the back-off is that reservation's alone."""
-    gke.simulator.inject(Fault(kind=FaultKind.STOCKOUT))
-    gke.client.create_node_pool(replace(SLICE, capacity=CapacityKind.RESERVATION, reservation="r"))
-    gke.wait(7200)
-    failure = gke.client.get_node_pool(SLICE.name).failure
-    assert failure is not None
-    assert failure.kind is FailureKind.STOCKOUT
-
-
 @pytest.mark.parametrize("text", FULL_RESERVATION_TEXTS)
 def test_a_full_reservation_is_a_stockout_in_all_recorded_texts(gke: Rehearsal, text: str) -> None:
     """As the end of a create, whatever code comes with it, and as HTTP 429 with the reason of a rate limit."""
@@ -304,7 +240,6 @@ def test_a_full_reservation_is_a_stockout_in_all_recorded_texts(gke: Rehearsal, 
 
 
 def test_a_block_without_its_reservations_full_path_is_not_found(gke: Rehearsal) -> None:
-    """The full path is."""
     block = "reservations/r/reservationBlocks/b"
     failure_of_create(gke, replace(SLICE, reservation=block.removeprefix("reservations/")))
     gke.client.create_node_pool(replace(SLICE, reservation=f"projects/p/{block}"))
@@ -367,16 +302,6 @@ def test_reservations_are_used_up_or_missing(gke: Rehearsal) -> None:
     assert pools[PoolName("next")].status is PoolStatus.RUNNING
 
 
-def test_a_policy_of_the_organisation_is_a_refusal(gke: Rehearsal) -> None:
-    """HTTP 412 that names a constraint is not an operation in the way."""
-    text = "Constraint constraints/compute.requireShieldedVm violated for projects/p."
-    fault = Fault(kind=FaultKind.HTTP_ERROR, method="nodePools.create", code=412, message=text, count=1)
-    gke.simulator.inject(fault)
-    assert failure_of_create(gke, SLICE)[0] is FailureKind.INVALID
-    gke.simulator.inject(replace(fault, message="Etag mismatch"))
-    assert failure_of_create(gke, SLICE)[0] is FailureKind.OPERATION_IN_THE_WAY
-
-
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
@@ -435,47 +360,12 @@ def test_a_missing_policy_is_told_apart(gke: Rehearsal) -> None:
     assert not says_missing(Failure(kind=kind, message=message), "nobody")
 
 
-def test_conflicts(gke: Rehearsal) -> None:
-    """A name that is taken, and operations in the way, are told apart from mistakes."""
-    gke.client.create_node_pool(SLICE)
-    assert failure_of_create(gke, SLICE)[0] is FailureKind.ALREADY_EXISTS
-    with pytest.raises(GkeError) as creating:
-        gke.client.delete_node_pool(SLICE.name)
-    gke.wait(60)
-    gke.client.delete_node_pool(SLICE.name)
-    with pytest.raises(GkeError) as stopping:
-        gke.client.delete_node_pool(SLICE.name)
-    kinds = [one.value.failure.kind for one in (creating, stopping)]
-    assert kinds == [FailureKind.OPERATION_IN_THE_WAY] * 2
-
-
 def test_quota_of_operations(gke: Rehearsal) -> None:
     """The quota of concurrent operations is no quota of chips."""
     gke.simulator.set(operations_quota=1)
     gke.client.create_node_pool(SLICE)
     kind, _ = failure_of_create(gke, replace(SLICE, name=PoolName("second")))
     assert kind is FailureKind.TOO_MANY_OPERATIONS
-
-
-def test_lost_answer_of_a_create(gke: Rehearsal) -> None:
-    """A create whose answer is lost is unknown, sent once, and found by its name."""
-    gke.simulator.inject(
-        Fault(kind=FaultKind.HTTP_ERROR, method="nodePools.create", code=0, before_effect=False, count=1)
-    )
-    assert failure_of_create(gke, SLICE)[0] is FailureKind.UNKNOWN_OUTCOME
-    assert gke.simulator.count("nodePools.create") == 1
-    assert gke.client.get_node_pool(SLICE.name).status is PoolStatus.PROVISIONING
-
-
-def test_missing_things(gke: Rehearsal) -> None:
-    """What is not there is NOT_FOUND."""
-    for call in (
-        lambda: gke.client.delete_node_pool(PoolName("nobody")),
-        lambda: gke.client.get_operation(OperationName("operation-1-nobody")),
-    ):
-        with pytest.raises(GkeError) as caught:
-            call()
-        assert caught.value.failure.kind is FailureKind.NOT_FOUND
 
 
 def test_cluster(gke: Rehearsal) -> None:
@@ -508,12 +398,3 @@ def test_permissions_and_reservations(gke: Rehearsal) -> None:
     with pytest.raises(GkeError, match=re.escape(READ_RESERVATION)) as caught:
         client.get_reservation(project="q", zone="us-east5-b", name="r1")
     assert caught.value.failure.kind is FailureKind.PERMISSION
-
-
-@pytest.mark.parametrize("permissions", [("container.nodePools.create",), ("container.*",)], ids=["unknown", "pattern"])
-def test_permissions_that_do_not_exist(gke: Rehearsal, permissions: tuple[str, ...]) -> None:
-    """Nobody can have them, and nobody may ask for them."""
-    with pytest.raises(GkeError, match="is not valid for this resource"):
-        gke.client.test_project_permissions(permissions)
-    with pytest.raises(GkeError, match="is not valid for this resource"):
-        gke.client.test_account_permissions("n@q.iam.gserviceaccount.com", PROJECT_PERMISSIONS[:1])

@@ -204,7 +204,6 @@ def test_what_fails(conditions: list[dict[str, Any]], parts: dict[str, Any], wan
 
 
 def test_names_of_users_decide_nothing() -> None:
-    """A workload may have any name."""
     raw = {
         "metadata": {"namespace": "slices", "name": "insufficient-quota-0123456789", "uid": "1"},
         "spec": SPEC,

@@ -157,7 +157,6 @@ def test_a_wait_is_over_without_a_change_of_the_group(ground: Ground) -> None:
 
 
 def test_groups_of_other_namespaces_are_not_listed(ground: Ground) -> None:
-    """Their names do not collide with ours."""
     path = object_path("tpunodegroups", "theirs", namespace="other", root=API_ROOT)
     ground.kube.put_object(path, {"metadata": {"namespace": "other"}, "spec": SPEC})
     assert ground.supplier.list_pools() == ()
