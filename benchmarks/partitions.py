@@ -31,9 +31,8 @@ from provisioner.partitions.planning.memory import Memory
 from provisioner.partitions.planning.settings import PlanningSettings
 from provisioner.partitions.planning.snapshot import Reading, ServerView, Snapshot
 from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
-from rehearsal.simulators.vipu.errors import VipuRefusalError
 from rehearsal.simulators.vipu.model import World
-from rehearsal.simulators.vipu.records import Asked, Phase
+from rehearsal.simulators.vipu.records import Asked, Phase, VipuRefusalError
 from rehearsal.simulators.vipu.settings import IPUS_OF_AGENT, VipuSettings
 
 _PODS = 500

@@ -1,6 +1,8 @@
 """Starting the local control plane, the simulated GKE and the provisioner, and talking to them.
 
 The provisioner runs as a process of its own, exactly as a user would start it, so that it can be killed.
+
+How long what is rehearsed took.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -38,6 +41,27 @@ _TITLES = {
     "partitions": "controller of partitions",
     "webhook": "webhook server",
 }
+
+
+@dataclass(slots=True, kw_only=True)
+class Times:
+    """When something reached each step for the first time, in seconds of one clock."""
+
+    name: str
+    entered: dict[str, float] = field(default_factory=dict)
+
+    def enter(self, step: str, now: float) -> bool:
+        """Note that it is at a step; return whether it was not before."""
+        if step in self.entered:
+            return False
+        self.entered[step] = now
+        return True
+
+    def seconds(self, start: str, end: str) -> float | None:
+        """Seconds from one step to another; None where one was not seen."""
+        if start not in self.entered or end not in self.entered:
+            return None
+        return self.entered[end] - self.entered[start]
 
 
 class RehearsalError(Exception):

@@ -20,11 +20,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import structlog
 
-from rehearsal.simulators.http.calls import Call, CallLog
-from rehearsal.simulators.http.exchange import RefusalError, Request, Route
+from rehearsal.simulators.http.exchange import Call, CallLog, RefusalError, Request, Route
 from rehearsal.simulators.http.faults import HANG, BaseFault
 from rehearsal.simulators.http.service import ADMIN_PREFIX, BaseService
-from rehearsal.simulators.http.timeline import Clock
+from rehearsal.simulators.http.world import Clock
 
 _log = structlog.get_logger(__name__)
 

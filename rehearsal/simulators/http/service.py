@@ -14,8 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
-from rehearsal.simulators.http.calls import CallLog
-from rehearsal.simulators.http.exchange import RefusalError, Request, Route
+from rehearsal.simulators.http.exchange import CallLog, RefusalError, Request, Route
 from rehearsal.simulators.http.faults import CALL_FAULTS, BaseFault, FaultError
 from rehearsal.simulators.http.settings import BaseSettings, SettingsError
 from rehearsal.simulators.http.world import BaseWorld

@@ -20,7 +20,7 @@ from google.cloud import compute_v1
 
 from rehearsal.simulators.compute import ComputeSettings, ComputeSimulator, Fault, FaultKind, faults, records, schema
 from rehearsal.simulators.compute.guests.crew import Crew
-from rehearsal.simulators.http.timeline import system_clock
+from rehearsal.simulators.http.world import system_clock
 from tests.support.compute import GROUPS, MARK, group, policy, template
 from tests.support.kubeadm_cluster import KubeadmCluster
 from tests.support.waiting import wait_for
