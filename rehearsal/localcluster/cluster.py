@@ -30,14 +30,13 @@ import yaml
 
 from rehearsal.localcluster import components, operators, readiness, recipes
 from rehearsal.localcluster.api import ApiClient, ApiError
-from rehearsal.localcluster.binaries import Binaries, resolve_binaries
+from rehearsal.localcluster.binaries import Binaries, Progress, log_progress, resolve_binaries
 from rehearsal.localcluster.components import Plan, Site
 from rehearsal.localcluster.credentials import ADMIN, Credentials
 from rehearsal.localcluster.errors import LocalClusterError
 from rehearsal.localcluster.operators import JOBSET, LWS, Operator
 from rehearsal.localcluster.ports import HOST
 from rehearsal.localcluster.processes import Process, stop_all, wait_until
-from rehearsal.localcluster.progress import Progress, log_progress
 
 START_TIMEOUT_SECONDS = 120.0
 """How long each program may take to become ready; on an idle machine all take a few seconds together."""

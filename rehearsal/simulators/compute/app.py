@@ -150,13 +150,9 @@ class ComputeService(BaseService[World]):
         name = found.parts.get("name") or sent.get("name")
         return Target(method=found.method, name=name, location=api.scope_of(found).location)
 
-    def invalid(self, message: str) -> errors.ApiError:
-        """Return the refusal of a mistake."""
-        return errors.malformed(message)
-
-    def not_found(self, message: str) -> errors.ApiError:
-        """Return the refusal of what is not there."""
-        return errors.of_http_code(404, message)
+    def refusal(self, code: int, message: str) -> errors.ApiError:
+        """Return a refusal with an HTTP status."""
+        return errors.of_http_code(code, message)
 
     def act(self, http_method: str, path: str, body: object) -> dict[str, Any] | None:
         """Answer what is about Compute Engine's resources."""
@@ -175,7 +171,7 @@ class ComputeService(BaseService[World]):
     def _lose(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
         known = [loss.value for loss in Loss]
         if body.get("loss") not in known:
-            raise self.invalid(f"loss: {body.get('loss')!r} is not one of {', '.join(known)}")
+            raise self.refusal(400, f"loss: {body.get('loss')!r} is not one of {', '.join(known)}")
         if not self._world.lose(name, Loss(body["loss"])):
-            raise self.not_found(f"no VM {name!r} that could go; GET /simulator/v1/state lists all")
+            raise self.refusal(404, f"no VM {name!r} that could go; GET /simulator/v1/state lists all")
         return {}

@@ -179,13 +179,9 @@ class GkeService(BaseService[World]):
             reservation=reservation_names(reservation_of(sent)),
         )
 
-    def invalid(self, message: str) -> ApiError:
-        """Return the refusal of a mistake."""
-        return ApiError("INVALID_ARGUMENT", message)
-
-    def not_found(self, message: str) -> ApiError:
-        """Return the refusal of what is not there."""
-        return ApiError("NOT_FOUND", message)
+    def refusal(self, code: int, message: str) -> ApiError:
+        """Return a refusal with an HTTP status."""
+        return of_http_code(code, message)
 
     def act(self, http_method: str, path: str, body: object) -> dict[str, Any] | None:
         """Answer what is about pools."""
@@ -205,14 +201,14 @@ class GkeService(BaseService[World]):
         if action == "preempt":
             hosts = body.get("hosts")
             if hosts is not None and (isinstance(hosts, bool) or not isinstance(hosts, int) or hosts < 0):
-                raise self.invalid(f"hosts: {hosts!r} is not a number from 0")
+                raise self.refusal(400, f"hosts: {hosts!r} is not a number from 0")
             return {"nodes": list(self._world.preempt(pool, hosts=hosts))}
         status, message = body.get("status"), body.get("message", "")
         known = [item.value for item in PoolStatus]
         if status not in known:
-            raise self.invalid(f"status: {status!r} is not one of {', '.join(known)}")
+            raise self.refusal(400, f"status: {status!r} is not one of {', '.join(known)}")
         if not isinstance(message, str):
-            raise self.invalid(f"message: {message!r} is not a text")
+            raise self.refusal(400, f"message: {message!r} is not a text")
         self._world.set_status(pool, PoolStatus(status), message=message)
         return {}
 

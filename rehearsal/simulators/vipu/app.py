@@ -167,13 +167,9 @@ class VipuService(BaseService[World]):
         sent = request.body if isinstance(request.body, dict) else {}
         return faults.Target(method=found.method, name=found.parts.get("name") or sent.get("id"))
 
-    def invalid(self, message: str) -> records.VipuRefusalError:
-        """Return the refusal of a mistake."""
-        return records.invalid(message)
-
-    def not_found(self, message: str) -> records.VipuRefusalError:
-        """Return the refusal of what is not there."""
-        return records.VipuRefusalError("NotFound", message)
+    def refusal(self, code: int, message: str) -> records.VipuRefusalError:
+        """Return the refusal of a mistake (400), or of what is not there."""
+        return records.VipuRefusalError("InvalidArgument" if code == 400 else "NotFound", message)
 
     def act(self, http_method: str, path: str, body: object) -> dict[str, Any] | None:
         """Answer what is about partitions."""
@@ -200,7 +196,7 @@ class VipuService(BaseService[World]):
     def _restart(self, body: dict[str, Any]) -> dict[str, Any]:
         keeps, seconds = body.get("keeps_partitions", True), body.get("down_seconds", 0.0)
         if not isinstance(keeps, bool) or isinstance(seconds, bool) or not isinstance(seconds, int | float):
-            raise self.invalid("restart takes keeps_partitions (true, false) and down_seconds (a number)")
+            raise self.refusal(400, "restart takes keeps_partitions (true, false) and down_seconds (a number)")
         self._world.restart(keeps_partitions=keeps, down_seconds=seconds)
         return {}
 
@@ -208,15 +204,15 @@ class VipuService(BaseService[World]):
         phases = [phase.value for phase in Phase]
         phase, word = body.get("phase"), body.get("state", "")
         if phase is not None and phase not in phases:
-            raise self.invalid(f"phase: {phase!r} is not one of {', '.join(phases)}")
+            raise self.refusal(400, f"phase: {phase!r} is not one of {', '.join(phases)}")
         if not isinstance(word, str):
-            raise self.invalid(f"state: {word!r} is not a word")
+            raise self.refusal(400, f"state: {word!r} is not a word")
         there = self._world.mark(name, state=word, phase=None if phase is None else Phase(phase))
         return self._found(name, there=there)
 
     def _found(self, name: str, *, there: bool) -> dict[str, Any]:
         if not there:
-            raise self.not_found(f"no partition {name!r}; GET /simulator/v1/state lists all")
+            raise self.refusal(404, f"no partition {name!r}; GET /simulator/v1/state lists all")
         return {}
 
 
