@@ -29,9 +29,8 @@ from provisioner.partitions.planning.ledger import Ledger
 from provisioner.partitions.planning.memory import Memory, fold
 from provisioner.partitions.planning.round import PlanningSettings, ServerView, Snapshot
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState, Reading
-from rehearsal.simulators.vipu.errors import VipuRefusalError
 from rehearsal.simulators.vipu.model import World
-from rehearsal.simulators.vipu.records import Asked, Phase
+from rehearsal.simulators.vipu.records import Asked, Phase, VipuRefusalError
 from rehearsal.simulators.vipu.settings import IPUS_OF_AGENT, VipuSettings
 
 _PODS = 500

@@ -16,8 +16,7 @@ from provisioner.cli.output import ExitCode
 from provisioner.nodegroups.api.types import Kind
 from provisioner.runtime import logs
 from rehearsal.commands.showing import Demo, calls_table, example, left_behind, missing, refuse, steps_table
-from rehearsal.demos.group_story import GroupStory, GroupTimes
-from rehearsal.demos.groups import GroupRehearsal
+from rehearsal.demos.groups import GroupRehearsal, GroupStory, GroupTimes
 from rehearsal.demos.world import PROJECT, ControllerProcess, RehearsalError
 from rehearsal.simulators.compute.settings import ComputeSettings
 from rehearsal.simulators.http.settings import SettingsError

@@ -12,8 +12,7 @@ from provisioner.cli.frame import Command, complete_files
 from provisioner.cli.output import ExitCode
 from provisioner.runtime import logs
 from rehearsal.commands.showing import Demo, example, left_behind, missing, refuse, steps_table
-from rehearsal.demos.partition_story import PartitionStory, PodTimes
-from rehearsal.demos.partitions import PartitionRehearsal
+from rehearsal.demos.partitions import PartitionRehearsal, PartitionStory, PodTimes
 from rehearsal.demos.world import ControllerProcess, RehearsalError
 from rehearsal.simulators.http.settings import SettingsError
 from rehearsal.simulators.vipu.settings import IPUS_OF_AGENT, VipuSettings

@@ -15,8 +15,7 @@ import click
 import provisioner
 from provisioner.cli import tables
 from provisioner.cli.output import ExitCode
-from rehearsal.demos.times import Times
-from rehearsal.demos.world import RehearsalError, RehearsedCluster
+from rehearsal.demos.world import RehearsalError, RehearsedCluster, Times
 from rehearsal.localcluster import LocalClusterError
 
 #: How often the world is looked at.

@@ -1,14 +1,21 @@
 """Node groups rehearsed: the local control plane, the controller, a simulated Compute Engine whose machines join.
 
 Machines know of the cluster what the controller writes into their metadata, and nothing else.
+
+What happens to node groups in a rehearsal, as lines for people and as times for a table.
+
+It sees what any user could see: the API server's objects and the controller's log.
 """
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from provisioner import constants
 from provisioner.kube.protocol import collection_path
@@ -17,7 +24,8 @@ from provisioner.nodegroups.api.crds import crd
 from provisioner.nodegroups.api.types import GROUP, VERSION, Kind
 from provisioner.nodegroups.bootstrap import tokens
 from rehearsal import localcluster
-from rehearsal.demos.world import ControllerProcess, RehearsedCluster
+from rehearsal.demos.story import WorkloadStory
+from rehearsal.demos.world import ControllerProcess, RehearsedCluster, Times, read_records
 from rehearsal.simulators.compute import ComputeSettings, ComputeSimulator
 
 API_ROOT = f"/apis/{GROUP}/{VERSION}"
@@ -94,3 +102,142 @@ class GroupRehearsal(RehearsedCluster):
             found += [f"{kind} {raw['metadata']['name']}" for raw in self.objects(path, **query)]
         found += [f"{each.collection} {each.name}" for each in self.compute.world.resources()]
         return found + [f"machine {machine.name}" for machine in self.compute.machines]
+
+
+_KINDS = {
+    "WorkloadPolicy": "workload policy",
+    "InstanceTemplate": "instance template",
+    "ManagedInstanceGroup": "managed instance group",
+}
+#: What a log event means to somebody who watches; `{kind}` and `{name}` are of a resource in Compute Engine.
+_WORDS = {
+    "resource.create_accepted": "requests {kind} {name} from Compute Engine",
+    "resource.delete_accepted": "deletes {kind} {name}",
+    "resource.gone": "{kind} {name} is gone",
+}
+_DONE = {"CREATE": "{kind} {name} is there", "DELETE": "{kind} {name} is gone"}
+#: What is counted of a group's machines, each with its words.
+_COUNTED = {
+    "running": "machines run",
+    "joined": "machines have joined the cluster",
+    "shown": "nodes are ready and show their chips",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupTimes(Times):
+    """When one group got how far for the first time, in seconds of the story's clock."""
+
+    machines: int = 0
+
+
+class GroupStory(WorkloadStory):
+    """Tells what has changed of JobSets and node groups, each time it is asked."""
+
+    def __init__(
+        self,
+        rehearsal: GroupRehearsal,
+        controller: ControllerProcess,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(rehearsal)
+        self._compute = rehearsal.compute
+        self._controller = controller
+        self._clock = clock
+        self._offset = 0
+        self._states: dict[str, str] = {}
+        self._counts: dict[tuple[str, str], int] = {}
+        self._written: dict[str, int] = {}
+        #: By namespace/name.
+        self.groups: dict[str, GroupTimes] = {}
+
+    @property
+    def all_ready(self) -> bool:
+        """Whether there are groups, and each was ready once."""
+        return bool(self.groups) and all("ready" in times.entered for times in self.groups.values())
+
+    def advance(self) -> Iterator[str]:
+        """Look again; yield a line for each thing that has changed."""
+        yield from self._log()
+        yield from self._groups()
+        yield from self.workloads()
+
+    def _groups(self) -> Iterator[str]:
+        states = {}
+        for raw in self._rehearsal.objects(f"{API_ROOT}/tpunodegroups"):
+            name = f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
+            times = self.groups.setdefault(name, GroupTimes(name=name))
+            yield from self._count(times, raw.get("status", {}))
+            if "deletionTimestamp" in raw["metadata"]:
+                self._enter(times, "deleting")
+            self._enter(times, "wanted")
+            states[name] = _state(raw)
+        for name in self._states.keys() - states.keys():
+            if "gone" not in self.groups[name].entered:
+                self._enter(self.groups[name], "gone")
+                yield f"TPUNodeGroup {name} is gone"
+        yield from self._changes(
+            self._states, states, lambda name, state: f"TPUNodeGroup {name}: {state}" if state else None
+        )
+
+    def _count(self, times: GroupTimes, status: Mapping[str, Any]) -> Iterator[str]:
+        wanted, machines = status.get("nodeCount", 0), status.get("machines", [])
+        conditions = {each["type"]: each["status"] for each in status.get("conditions", [])}
+        # Asked of Compute Engine, as with gcloud: the controller lists machines more seldom.
+        running = {each.name for each in self._compute.machines if each.status == "RUNNING"}
+        counts = {
+            "running": sum(each["name"] in running for each in machines),
+            "joined": sum(bool(each.get("node")) for each in machines),
+            "shown": sum(each["ready"] for each in machines),
+        }
+        times.machines = max(times.machines, wanted)
+        if wanted and len(machines) == wanted:
+            self._enter(times, "made")
+        for step, count in counts.items():
+            if count > self._counts.get((times.name, step), 0):
+                yield f"TPUNodeGroup {times.name}: {count} of {wanted} {_COUNTED[step]}"
+            self._counts[times.name, step] = count
+            if wanted and count == wanted:
+                self._enter(times, step)
+        if conditions.get("Ready") == "True":
+            self._enter(times, "ready")
+
+    def _enter(self, times: GroupTimes, step: str) -> None:
+        times.enter(step, self._clock())
+
+    def _log(self) -> Iterator[str]:
+        records, self._offset = read_records(self._controller.log, self._offset)
+        for record in records:
+            line = self._line(record)
+            if line:
+                yield line
+
+    def _line(self, record: Mapping[str, Any]) -> str:
+        event = str(record.get("event", ""))
+        words = _DONE.get(str(record.get("type")), "") if event == "operation.done" else _WORDS.get(event, "")
+        if words:
+            name = str(record["resource"]).rpartition(" ")[2]
+            return words.format(kind=_KINDS.get(str(record["object"]), record["object"]), name=name)
+        if event == "machine.metadata_set":
+            return self._metadata(str(record["machine"]))
+        if event == "node_group.notice":
+            words = str(record["message"]).removeprefix(f"{event}: ")
+            return f"on {record['kind']} {record['namespace']}/{record['name']}: {words}"
+        if record.get("severity") in ("ERROR", "CRITICAL"):
+            return f"controller: {event}: {record.get('problem') or record.get('exception', '')}"
+        return ""
+
+    def _metadata(self, machine: str) -> str:
+        name = machine.rpartition("/")[2]
+        self._written[machine] = times = self._written.get(machine, 0) + 1
+        words = {1: "gets a token of its own, to join with", 2: "has joined: its token leaves its metadata"}
+        return f"machine {name} {words[times]}" if times in words else ""
+
+
+def _state(raw: Mapping[str, Any]) -> str:
+    conditions = raw.get("status", {}).get("conditions", [])
+    ready: Mapping[str, Any] = next((each for each in conditions if each["type"] == "Ready"), {})
+    reason = str(ready.get("reason", ""))
+    # How long a delete takes depends on what it waits for.
+    return f"{reason}: {ready['message']}" if reason.startswith("Deleting") and ready.get("message") else reason

@@ -12,8 +12,7 @@ from typing import Any
 
 from provisioner import constants
 from provisioner.workloads import JOBSET
-from rehearsal.demos.times import Times
-from rehearsal.demos.world import ProvisionerProcess, Rehearsal, RehearsedCluster, read_records
+from rehearsal.demos.world import ProvisionerProcess, Rehearsal, RehearsedCluster, Times, read_records
 
 #: What a phase means to somebody who watches. Phases that are not here are of no interest.
 _PHASE_WORDS = {

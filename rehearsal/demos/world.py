@@ -1,18 +1,20 @@
 """Starting the local control plane, the simulated GKE and the provisioner, and talking to them.
 
 The provisioner runs as a process of its own, exactly as a user would start it, so that it can be killed.
+
+How long what is rehearsed took.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -41,12 +43,33 @@ _TITLES = {
 }
 
 
+@dataclass(slots=True, kw_only=True)
+class Times:
+    """When something reached each step for the first time, in seconds of one clock."""
+
+    name: str
+    entered: dict[str, float] = field(default_factory=dict)
+
+    def enter(self, step: str, now: float) -> bool:
+        """Note that it is at a step; return whether it was not before."""
+        if step in self.entered:
+            return False
+        self.entered[step] = now
+        return True
+
+    def seconds(self, start: str, end: str) -> float | None:
+        """Seconds from one step to another; None where one was not seen."""
+        if start not in self.entered or end not in self.entered:
+            return None
+        return self.entered[end] - self.entered[start]
+
+
 class RehearsalError(Exception):
     """Something did not come about; the message says what, and shows what there was instead."""
 
 
-class ControllerProcess:
-    """A command of `tpu-provisioner` that runs until it is told to end, its log in a file as JSON lines."""
+class ControllerProcess(Process):
+    """A command of `tpu-provisioner` that runs until it is stopped, its log in a file as JSON lines."""
 
     def __init__(
         self,
@@ -58,15 +81,13 @@ class ControllerProcess:
         arguments: Iterable[str] = (),
         popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
     ) -> None:
-        self.log = log
-        self.title = _TITLES[command]
         metrics_port, self.probe_port = free_ports(2)
         self.metrics_url = f"http://{HOST}:{metrics_port}/metrics"
         self.page_url = f"http://{HOST}:{self.probe_port}/"
         self.ready_url = f"{self.page_url}readyz"
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("GCP_", "GKE_", "GCE_"))}
-        self._process = Process(
-            self.title,
+        super().__init__(
+            _TITLES[command],
             [
                 sys.executable,
                 "-m",
@@ -84,7 +105,7 @@ class ControllerProcess:
 
     def launch(self) -> None:
         """Start it without waiting for anything: it may have good reasons not to decide."""
-        self._process.start()
+        super().start()
 
     def start(self, *, timeout_seconds: float = 60.0) -> None:
         """Start it and wait until it is ready."""
@@ -96,45 +117,23 @@ class ControllerProcess:
             self.check()
             return condition()
 
-        wait_for(holds, f"the {self.title} {does}", timeout_seconds, self.tail)
+        wait_for(holds, f"the {self.name} {does}", timeout_seconds, self.tail)
 
     def stop(self) -> int | None:
-        """End it in good order; return its exit code, None where it had to be killed."""
-        self._process.send(signal.SIGTERM)
+        """Stop it in good order; return its exit code, None where it had to be killed."""
+        self.terminate()
         deadline = time.monotonic() + _STOP_SECONDS
-        while self._process.running and time.monotonic() < deadline:
+        while self.running and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
-        code = self._process.exit_code
+        code = self.exit_code
         if code is None:
-            self._process.kill()
+            self.kill()
         return code
-
-    def kill(self) -> None:
-        """End it as a crash would: kill -9."""
-        self._process.kill()
-
-    def pause(self) -> None:
-        """Freeze it."""
-        self._process.pause()
-
-    def resume(self) -> None:
-        """Let it go on."""
-        self._process.resume()
-
-    @property
-    def running(self) -> bool:
-        """Whether it runs."""
-        return self._process.running
-
-    @property
-    def exit_code(self) -> int | None:
-        """How it ended; None while it runs."""
-        return self._process.exit_code
 
     def check(self) -> None:
         """Raise RehearsalError where it has ended."""
-        if not self._process.running:
-            raise RehearsalError(f"the {self.title} ended with exit code {self._process.exit_code}\n{self.tail()}")
+        if not self.running:
+            raise RehearsalError(f"the {self.name} ended with exit code {self.exit_code}\n{self.tail()}")
 
     def records(self) -> list[dict[str, Any]]:
         """Return all log lines so far that are JSON objects."""
@@ -142,9 +141,7 @@ class ControllerProcess:
 
     def tail(self, *, lines: int = 15) -> str:
         """Return the end of its log."""
-        if not self.log.exists():
-            return "(no log)"
-        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+        return "\n".join(self.last_lines(lines)) or "(no log)"
 
 
 class ProvisionerProcess(ControllerProcess):

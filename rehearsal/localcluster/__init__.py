@@ -11,11 +11,10 @@ object that somebody registers becomes ready, and its pods run for as long as th
 they join a cluster of kubeadm's. No container ever runs, and nothing is reachable from other machines.
 """
 
-from rehearsal.localcluster.binaries import Binaries, resolve_binaries
+from rehearsal.localcluster.binaries import Binaries, Progress, log_progress, resolve_binaries
 from rehearsal.localcluster.cluster import LocalCluster, start
 from rehearsal.localcluster.errors import LocalClusterError
 from rehearsal.localcluster.operators import JOBSET, LWS, Operator
-from rehearsal.localcluster.progress import Progress, log_progress
 from rehearsal.localcluster.stages import DEFAULT_RUN_SECONDS, FAIL_AFTER, KEEP_NOT_READY, OWN_KUBELET, RUN_FOR
 
 __all__ = [

@@ -30,14 +30,13 @@ import yaml
 
 from rehearsal.localcluster import components, operators, readiness, recipes
 from rehearsal.localcluster.api import ApiClient, ApiError
-from rehearsal.localcluster.binaries import Binaries, resolve_binaries
+from rehearsal.localcluster.binaries import Binaries, Progress, log_progress, resolve_binaries
 from rehearsal.localcluster.components import Plan, Site
 from rehearsal.localcluster.credentials import ADMIN, Credentials
 from rehearsal.localcluster.errors import LocalClusterError
 from rehearsal.localcluster.operators import JOBSET, LWS, Operator
 from rehearsal.localcluster.ports import HOST
 from rehearsal.localcluster.processes import Process, stop_all, wait_until
-from rehearsal.localcluster.progress import Progress, log_progress
 
 START_TIMEOUT_SECONDS = 120.0
 """How long each program may take to become ready; on an idle machine all take a few seconds together."""
@@ -160,7 +159,7 @@ class Component:
             try:
                 self._wait(early=True)
             except LocalClusterError:
-                if self.process.running or not any(_PORT_TAKEN in line for line in self.process.tail(20)):
+                if self.process.running or not any(_PORT_TAKEN in line for line in self.process.last_lines(20)):
                     raise
                 self.start()
             else:
@@ -288,7 +287,7 @@ class LocalCluster:
 
     def logs(self, name: str, *, last_lines: int = 50) -> str:
         """Return the end of a program's log, over all its starts."""
-        return "\n".join(self._component(name).process.tail(last_lines))
+        return "\n".join(self._component(name).process.last_lines(last_lines))
 
     def check(self) -> None:
         """Raise LocalClusterError if a program has ended by itself."""
@@ -296,7 +295,7 @@ class LocalCluster:
             if component.process.exit_code is not None:
                 raise LocalClusterError(
                     f"{component.name} ended with exit code {component.process.exit_code}.",
-                    output=component.process.tail(20),
+                    output=component.process.last_lines(20),
                     advice="The cluster cannot be used any more: stop it and start another.",
                 )
 
@@ -401,7 +400,7 @@ class LocalCluster:
         except (ApiError, OSError) as error:
             raise LocalClusterError(
                 f"Waiting for {what} failed: {error}.",
-                output=self._components[recipes.KUBE_APISERVER].process.tail(20),
+                output=self._components[recipes.KUBE_APISERVER].process.last_lines(20),
                 advice="Start the cluster again; if this persists, the programs and the manifests may be incompatible.",
             ) from error
 

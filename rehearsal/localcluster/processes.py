@@ -176,7 +176,7 @@ class Process:
             self._popen.wait()
             self._paused = False
 
-    def tail(self, last_lines: int) -> list[str]:
+    def last_lines(self, count: int) -> list[str]:
         """Return the last lines of the log."""
         try:
             with self.log.open("rb") as log:
@@ -185,7 +185,7 @@ class Process:
                 text = log.read().decode(errors="replace")
         except FileNotFoundError:
             return []
-        return text.splitlines()[-last_lines:] if last_lines > 0 else []
+        return text.splitlines()[-count:] if count > 0 else []
 
 
 def stop_all(processes: Sequence[Process], *, grace_seconds: float) -> None:
@@ -218,7 +218,7 @@ def wait_until(
             if process.exit_code is not None:
                 raise LocalClusterError(
                     f"{process.name} ended with exit code {process.exit_code} while waiting for {what}.",
-                    output=process.tail(20),
+                    output=process.last_lines(20),
                     advice=f"Its complete log is {process.log}, as long as the cluster's directory exists.",
                 )
         if condition():
@@ -226,7 +226,7 @@ def wait_until(
         if clock() > deadline:
             raise LocalClusterError(
                 f"{what} did not happen within {timeout_seconds:g} s.",
-                output=[line for process in processes for line in process.tail(20)],
+                output=[line for process in processes for line in process.last_lines(20)],
                 advice="Check whether this machine is very busy or low on memory. The local cluster needs about 1 GB.",
             )
         sleep(_POLL_SECONDS)

@@ -7,9 +7,11 @@ documentation separately. It does not know zones, prices, or which GKE version a
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
+from typing import Any
 
 _TOPOLOGY = re.compile(r"[1-9]\d{0,3}(?:x[1-9]\d{0,3}){1,2}")
 _PD = ("pd-standard", "pd-balanced", "pd-ssd")
@@ -79,37 +81,29 @@ def _is_cuboid(dimensions: tuple[int, ...], max_cubes: int) -> bool:
     return whole_cubes and tuple(sorted(dimensions)) == dimensions and prod(dimensions) // 64 <= max_cubes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Family:
-    """What the machine types of one family share; `sizes` are (chips, own topology, vCPUs, GiB)."""
-
-    prefix: str
-    accelerator: str
-    sizes: tuple[tuple[int, str | None, int, float], ...]
-    disks: tuple[str, ...]
-    slices: tuple[str, ...] = ()
-    max_cubes: int = 0
-    policy: PolicyRule = PolicyRule.REFUSED
-    flex_start: bool = False
-
-    def machines(self) -> list[Machine]:
-        return [
-            Machine(
-                name=f"{self.prefix}-{chips}t",
-                chips=chips,
-                own_topology=own,
-                vcpus=vcpus,
-                memory_gib=memory_gib,
-                accelerator=self.accelerator,
-                disks=self.disks,
-                # Slices of several hosts are built of four-chip VMs only.
-                slices=self.slices if chips == 4 else (),
-                max_cubes=self.max_cubes if chips == 4 else 0,
-                policy=self.policy,
-                flex_start=self.flex_start,
-            )
-            for chips, own, vcpus, memory_gib in self.sizes
-        ]
+def _family(
+    prefix: str,
+    sizes: Iterable[tuple[int, str | None, int, float]],
+    *,
+    slices: tuple[str, ...] = (),
+    max_cubes: int = 0,
+    **shared: Any,
+) -> list[Machine]:
+    """Return the machine types of a family; `sizes` are (chips, own topology, vCPUs, GiB)."""
+    return [
+        Machine(
+            name=f"{prefix}-{chips}t",
+            chips=chips,
+            own_topology=own,
+            vcpus=vcpus,
+            memory_gib=memory_gib,
+            # Slices of several hosts are built of four-chip VMs only.
+            slices=slices if chips == 4 else (),
+            max_cubes=max_cubes if chips == 4 else 0,
+            **shared,
+        )
+        for chips, own, vcpus, memory_gib in sizes
+    ]
 
 
 _PD_AND_HYPERDISK = (*_PD, "hyperdisk-balanced")
@@ -118,82 +112,67 @@ _HYPERDISK = ("hyperdisk-balanced",)
 _V5E_SIZES = ((1, "1x1", 24, 48), (4, "2x2", 112, 192), (8, "2x4", 224, 384))
 
 _FAMILIES = (
-    _Family(prefix="ct3-hightpu", accelerator="tpu-v3-device", sizes=((4, "2x2", 96, 340),), disks=_PD),
-    _Family(
-        prefix="ct3p-hightpu",
-        accelerator="tpu-v3-slice",
-        sizes=((4, None, 48, 340),),
-        disks=_PD,
-        slices=_V3_SLICES,
+    _family("ct3-hightpu", ((4, "2x2", 96, 340),), accelerator="tpu-v3-device", disks=_PD),
+    _family("ct3p-hightpu", ((4, None, 48, 340),), accelerator="tpu-v3-slice", disks=_PD, slices=_V3_SLICES),
+    _family("ct4l-hightpu", ((4, "2x2", 48, 340),), accelerator="tpu-v4-lite-device", disks=_PD_AND_HYPERDISK),
+    _family(
+        "ct4p-hightpu", ((4, "2x2x1", 240, 407),), accelerator="tpu-v4-podslice", disks=_PD_AND_HYPERDISK, max_cubes=64
     ),
-    _Family(
-        prefix="ct4l-hightpu",
-        accelerator="tpu-v4-lite-device",
-        sizes=((4, "2x2", 48, 340),),
-        disks=_PD_AND_HYPERDISK,
-    ),
-    _Family(
-        prefix="ct4p-hightpu",
-        accelerator="tpu-v4-podslice",
-        sizes=((4, "2x2x1", 240, 407),),
-        disks=_PD_AND_HYPERDISK,
-        max_cubes=64,
-    ),
-    _Family(prefix="ct5l-hightpu", accelerator="tpu-v5-lite-device", sizes=_V5E_SIZES, disks=_FAST_PD),
-    _Family(
-        prefix="ct5lp-hightpu",
+    _family("ct5l-hightpu", _V5E_SIZES, accelerator="tpu-v5-lite-device", disks=_FAST_PD),
+    _family(
+        "ct5lp-hightpu",
+        _V5E_SIZES,
         accelerator="tpu-v5-lite-podslice",
-        sizes=_V5E_SIZES,
         disks=_FAST_PD,
         slices=_FLAT_SLICES,
         flex_start=True,
     ),
-    _Family(
-        prefix="ct5p-hightpu",
+    _family(
+        "ct5p-hightpu",
+        ((4, "2x2x1", 208, 448),),
         accelerator="tpu-v5p-slice",
-        sizes=((4, "2x2x1", 208, 448),),
         disks=_FAST_PD,
         max_cubes=140,
         flex_start=True,
     ),
-    _Family(
-        prefix="ct6e-standard",
+    _family(
+        "ct6e-standard",
+        ((1, "1x1", 44, 176), (4, "2x2", 180, 720), (8, "2x4", 180, 1440)),
         accelerator="tpu-v6e-slice",
-        sizes=((1, "1x1", 44, 176), (4, "2x2", 180, 720), (8, "2x4", 180, 1440)),
         disks=_HYPERDISK,
         slices=_FLAT_SLICES,
         policy=PolicyRule.ALLOWED,
         flex_start=True,
     ),
-    _Family(
-        prefix="tpu7x-standard",
+    _family(
+        "tpu7x-standard",
+        ((1, "1x1x1", 56, 248), (4, "2x2x1", 224, 992)),
         accelerator="tpu7x",
-        sizes=((1, "1x1x1", 56, 248), (4, "2x2x1", 224, 992)),
         disks=_HYPERDISK,
         max_cubes=144,
         policy=PolicyRule.REQUIRED,
         flex_start=True,
     ),
-    _Family(
-        prefix="tpu7x-ultranet",
+    _family(
+        "tpu7x-ultranet",
+        ((4, "2x2x1", 224, 992),),
         accelerator="tpu7x",
-        sizes=((4, "2x2x1", 224, 992),),
         disks=_HYPERDISK,
         max_cubes=144,
         policy=PolicyRule.REQUIRED,
         flex_start=True,
     ),
-    _Family(
-        prefix="tpu7-standard",
+    _family(
+        "tpu7-standard",
+        ((1, "1x1x1", 56, 240), (4, "2x2x1", 224, 960)),
         accelerator="tpu7",
-        sizes=((1, "1x1x1", 56, 240), (4, "2x2x1", 224, 960)),
         disks=_HYPERDISK,
         max_cubes=4,
         policy=PolicyRule.REQUIRED,
         flex_start=True,
     ),
 )
-_TPU_MACHINES = {machine.name: machine for family in _FAMILIES for machine in family.machines()}
+_TPU_MACHINES = {machine.name: machine for family in _FAMILIES for machine in family}
 
 # Enough of the general-purpose types for a cluster's ordinary pools.
 _GENERAL = re.compile(r"(?:[nce]\d[a-z]?)-(standard|highmem|highcpu)-(\d{1,3})")

@@ -8,9 +8,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from rehearsal.localcluster.binaries import cache_root
+from rehearsal.localcluster.binaries import cache_root, find_toolchain
 from rehearsal.localcluster.recipes import BUILD_FLAGS
-from rehearsal.localcluster.toolchain import find_toolchain
 
 _MODULES = Path(__file__).with_name("tools")
 _PACKAGES = {

@@ -29,8 +29,8 @@ from rehearsal.commands.demo import summary
 from rehearsal.commands.demo_gce import summary as summary_of_groups
 from rehearsal.commands.demo_ipu import summary as ipus_summary
 from rehearsal.commands.main import COMMANDS as REHEARSAL_COMMANDS
-from rehearsal.demos.group_story import GroupTimes
-from rehearsal.demos.partition_story import PodTimes
+from rehearsal.demos.groups import GroupTimes
+from rehearsal.demos.partitions import PodTimes
 from rehearsal.demos.story import PoolTimes
 from tests.docs.shell import ROOT
 from tests.slices.preflight.test_command import Machine, machine

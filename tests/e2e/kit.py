@@ -24,7 +24,7 @@ from rehearsal.simulators.gke.faults import Fault, Target
 from rehearsal.simulators.gke.model import World
 from rehearsal.simulators.gke.records import Pool, PoolStatus, PoolView
 from rehearsal.simulators.gke.settings import SimulatorSettings
-from rehearsal.simulators.http.calls import Call
+from rehearsal.simulators.http.exchange import Call
 from tests.support.objects import pod_spec, raw_jobset
 
 #: Short, so that a test takes seconds, and long enough to act in the middle.

@@ -18,8 +18,7 @@ from rehearsal import localcluster
 from rehearsal.demos import ProvisionerProcess
 from rehearsal.demos.world import ZONE, wait_for
 from rehearsal.simulators.gke.api import Api
-from rehearsal.simulators.gke.app import Simulator
-from rehearsal.simulators.gke.service import GkeService
+from rehearsal.simulators.gke.app import GkeService, Simulator
 from tests.e2e.kit import (
     EAGER,
     PATIENCE_SECONDS,

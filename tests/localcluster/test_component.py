@@ -56,7 +56,7 @@ def _component(site: Site, ports: list[int], code: str = SERVER) -> Component:
         port = ports.pop(0)
         return Plan(
             command=(sys.executable, "-c", code, str(port)),
-            ready=lambda: component.process.tail(1) == ["listening"],
+            ready=lambda: component.process.last_lines(1) == ["listening"],
             port=port,
         )
 

@@ -51,14 +51,14 @@ def test_frozen_killed_and_started_again(forker: Forker, tmp_path: Path) -> None
     """Signals arrive, and the log goes on."""
     process = _provisioner(forker, tmp_path / "log", "simulator", "--port=0")
     process.start()
-    wait_for(lambda: process.tail(1), what="it speaks")
+    wait_for(lambda: process.last_lines(1), what="it speaks")
     first = process.pid
     process.pause()
     process.kill()
     assert process.exit_code == -signal.SIGKILL
     process.start()
     assert process.pid != first
-    wait_for(lambda: len(process.tail(50)) >= 2, what="it speaks again")
+    wait_for(lambda: len(process.last_lines(50)) >= 2, what="it speaks again")
     process.terminate()
     process.wait_ended(timeout_seconds=30)
     assert process.exit_code == 0
@@ -69,6 +69,6 @@ def test_all_end_with_their_parent(tmp_path: Path) -> None:
     forker = Forker()
     process = _provisioner(forker, tmp_path / "log", "simulator", "--port=0")
     process.start()
-    wait_for(lambda: process.tail(1), what="it speaks")
+    wait_for(lambda: process.last_lines(1), what="it speaks")
     forker.close()
     wait_for(lambda: not process_is_alive(process.pid or 0), what="it has ended")

@@ -27,7 +27,7 @@ STUBBORN = ["/bin/sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.1; done
 def _started(tmp_path: Path, command: list[str]) -> Process:
     process = Process("program", command, log=tmp_path / "program.log")
     process.start()
-    wait_for(lambda: process.tail(1) == ["up"], what="the program to be up")
+    wait_for(lambda: process.last_lines(1) == ["up"], what="the program to be up")
     return process
 
 
@@ -127,7 +127,7 @@ def test_a_program_is_started_again_with_its_log_kept(tmp_path: Path) -> None:
     process.kill()
     assert not process.running
     process.start()
-    wait_for(lambda: process.tail(5) == ["up", "up"], what="the second life")
+    wait_for(lambda: process.last_lines(5) == ["up", "up"], what="the second life")
     with pytest.raises(LocalClusterError, match="already running"):
         process.start()
     process.kill()
@@ -136,7 +136,7 @@ def test_a_program_is_started_again_with_its_log_kept(tmp_path: Path) -> None:
 def test_the_tail_of_a_log_is_as_long_as_asked(tmp_path: Path) -> None:
     """Also of logs larger than what is read."""
     process = Process("x", ["true"], log=tmp_path / "log")
-    assert process.tail(3) == []
+    assert process.last_lines(3) == []
     (tmp_path / "log").write_text("".join(f"line {number}\n" for number in range(20_000)))
-    assert process.tail(2) == ["line 19998", "line 19999"]
-    assert process.tail(0) == []
+    assert process.last_lines(2) == ["line 19998", "line 19999"]
+    assert process.last_lines(0) == []

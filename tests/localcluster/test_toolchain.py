@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rehearsal.localcluster import LocalClusterError
-from rehearsal.localcluster.toolchain import REQUIREMENTS, find_toolchain, go_environment
+from rehearsal.localcluster.binaries import REQUIREMENTS, find_toolchain, go_environment
 from tests.support.localcluster import GoHome
 
 

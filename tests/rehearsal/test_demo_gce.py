@@ -11,7 +11,7 @@ from provisioner.cli.manifests import Manifests, read_documents
 from provisioner.cli.output import ExitCode
 from rehearsal.commands.demo_gce import problem_with, summary
 from rehearsal.commands.main import main
-from rehearsal.demos.group_story import GroupTimes
+from rehearsal.demos.groups import GroupTimes
 from tests.support.nodegroup_controller import SPEC
 from tests.support.objects import raw_jobset
 

@@ -7,7 +7,7 @@ import pytest
 from provisioner.cli.output import ExitCode
 from rehearsal.commands.demo_ipu import summary
 from rehearsal.commands.main import main
-from rehearsal.demos.partition_story import PodTimes
+from rehearsal.demos.partitions import PodTimes
 
 STEPS = ("created", "opened", "running", "ended", "released")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rehearsal.demos.group_story import GroupStory
+from rehearsal.demos.groups import GroupStory
 from tests.support.clock import FakeClock
 
 GROUPS = "/apis/tpu.google.com/v1alpha1/tpunodegroups"

@@ -12,7 +12,7 @@ from rehearsal.commands.main import main
     ("arguments", "words"),
     [
         pytest.param(["--set=colour=red"], "colour: no such setting", id="an unknown setting"),
-        pytest.param(["--set=boot_seconds=soon"], "boot_seconds: 'soon' is not of type float", id="another type"),
+        pytest.param(["--set=boot_seconds=soon"], "boot_seconds: 'soon' is not valid", id="another type"),
         pytest.param(["--set=heartbeat_seconds=0"], "heartbeat_seconds: 0 is not a time to wait", id="no pause at all"),
         pytest.param(["--set=project=x"], "project: can be set only at startup", id="one that is an option"),
     ],

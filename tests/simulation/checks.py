@@ -19,7 +19,7 @@ from provisioner.model.workloads import ObjectRef
 from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.planning.plan import Plan
 from rehearsal.simulators.gke.records import NodeState, Pool, PoolStatus
-from rehearsal.simulators.gke.scopes import pulls_images
+from rehearsal.simulators.gke.validation import pulls_images
 from tests.simulation import arrivals, shown
 from tests.simulation.fairness import PAYS, TOLD, Fairness
 from tests.simulation.objects import PodRun, WorkloadRun

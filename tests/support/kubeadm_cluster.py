@@ -17,8 +17,7 @@ from cryptography.x509.oid import NameOID
 
 from rehearsal.localcluster.credentials import Authority
 from rehearsal.simulators.compute.guests import joining
-from rehearsal.simulators.compute.guests.client import JSON, Access
-from rehearsal.simulators.compute.guests.errors import ServerError
+from rehearsal.simulators.compute.guests.client import JSON, Access, ServerError
 from rehearsal.simulators.compute.guests.joining import SIGNER
 
 Json = dict[str, Any]

@@ -80,7 +80,8 @@ class FakeKubeNodes:
                 return 503, {"message": "away"}
             if method == "GET":
                 label = parse_qs(parts.query)["labelSelector"][0]
-                return 200, {"items": [node for node in self.nodes.values() if label in node["metadata"]["labels"]]}
+                items = [node for node in self.nodes.values() if label in node["metadata"]["labels"]]
+                return 200, {"metadata": {"resourceVersion": "1"}, "items": items}
             if method == "POST":
                 name = body["metadata"]["name"]
                 if name in self.nodes:

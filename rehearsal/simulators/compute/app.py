@@ -1,16 +1,35 @@
-"""The simulated Compute Engine as a whole, for use in a process: `with ComputeSimulator() as compute: ...`."""
+"""The simulated Compute Engine as a whole, for use in a process: `with ComputeSimulator() as compute: ...`.
+
+The simulated Compute Engine as a server serves it: which faults its calls meet, waits, its own API.
+
+What the simulated Compute Engine's own API has beside what every simulator's has (`http/service.py`).
+
+GET    /simulator/v1/state                      everything that there is, and operations
+POST   /simulator/v1/instances/NAME:lose        {"loss": L}: preempted, host_error, maintenance, deleted, run_time_over
+
+The mark of a policy, template or group is its description; a managed instance, with or without a VM, has that of its
+group.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import random
-from typing import TYPE_CHECKING
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from rehearsal.simulators.compute import api, errors
+from rehearsal.simulators.compute.faults import Fault, Target
 from rehearsal.simulators.compute.model import World
-from rehearsal.simulators.compute.records import Loss, MachineView
-from rehearsal.simulators.compute.service import ComputeService
+from rehearsal.simulators.compute.records import INSTANCES, Group, Loss, MachineView
 from rehearsal.simulators.compute.settings import ComputeSettings
+from rehearsal.simulators.compute.wire import operation_body
 from rehearsal.simulators.http.app import LocalSimulator
-from rehearsal.simulators.http.timeline import Clock
+from rehearsal.simulators.http.exchange import CallLog, Request, Route
+from rehearsal.simulators.http.faults import BaseFault
+from rehearsal.simulators.http.service import BaseService
+from rehearsal.simulators.http.world import Clock
 
 if TYPE_CHECKING:
     from rehearsal.simulators.compute.guests.crew import Crew
@@ -58,3 +77,101 @@ def serve(settings: ComputeSettings, *, host: str, port: int) -> int:
     return simulator.serve(
         "Compute Engine simulator", lambda url: f"set GCE_ENDPOINT={url} for the controller of node groups"
     )
+
+
+_LOSE = re.compile(r"instances/([^/:]+):lose")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """A resource. `state` is the status of a VM, "waiting" for one that is not there yet, else ready or busy."""
+
+    collection: str
+    path: str
+    mark: str
+    state: str
+
+
+def inventory(world: World) -> tuple[Item, ...]:
+    """Return everything that there is."""
+    with world.moment():
+        items = []
+        for resource in world.resources():
+            state = "ready" if resource.is_ready else "busy"
+            items.append(Item(collection=resource.collection, path=resource.path, mark=resource.mark, state=state))
+            if isinstance(resource, Group):
+                items += _instances(resource)
+        return tuple(items)
+
+
+def _instances(group: Group) -> list[Item]:
+    return [
+        Item(
+            collection=INSTANCES,
+            path=group.scope.resource(INSTANCES, member.name),
+            mark=group.mark,
+            state=member.machine.status.value if member.machine is not None else "waiting",
+        )
+        for member in group.members
+    ]
+
+
+class ComputeService(BaseService[World]):
+    """Serves a world."""
+
+    fault_type = Fault
+
+    def __init__(self, world: World, calls: CallLog) -> None:
+        super().__init__(world, calls)
+        self._api = api.Api(world)
+
+    def route(self, http_method: str, path: str) -> Route:
+        """Return the call that a request means."""
+        return api.route(http_method, path)
+
+    def handle(self, found: Route, request: Request) -> dict[str, Any]:
+        """Return the body of the answer."""
+        return self._api.handle(found, request)
+
+    def newer(self, found: Route, body: dict[str, Any], waited_seconds: float) -> dict[str, Any] | None:
+        """Return the operation as it is now while a wait for it goes on."""
+        is_wait = found.method.endswith("Operations.wait")
+        if not is_wait or body.get("status") == "DONE" or waited_seconds >= self._world.settings.wait_seconds:
+            return None
+        return self._api.operation(api.scope_of(found), found.parts["name"])
+
+    def broken(self, fault: BaseFault) -> errors.ApiError:
+        """Return the refusal that a fault answers with."""
+        return errors.of_http_code(fault.code, fault.message or "Backend Error")
+
+    def target_of(self, found: Route, request: Request) -> Target:
+        """Return what faults see of a call."""
+        sent = request.body if isinstance(request.body, dict) else {}
+        name = found.parts.get("name") or sent.get("name")
+        return Target(method=found.method, name=name, location=api.scope_of(found).location)
+
+    def refusal(self, code: int, message: str) -> errors.ApiError:
+        """Return a refusal with an HTTP status."""
+        return errors.of_http_code(code, message)
+
+    def act(self, http_method: str, path: str, body: object) -> dict[str, Any] | None:
+        """Answer what is about Compute Engine's resources."""
+        lose = _LOSE.fullmatch(path)
+        if lose is not None and http_method == "POST":
+            return self._lose(lose[1], self.object_of(body))
+        return self._state() if (http_method, path) == ("GET", "state") else None
+
+    def _state(self) -> dict[str, Any]:
+        with self._world.moment():
+            return {
+                "resources": [dataclasses.asdict(item) for item in inventory(self._world)],
+                "operations": [operation_body(item) for item in self._world.all_operations()],
+            }
+
+    def _lose(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        known = [loss.value for loss in Loss]
+        if body.get("loss") not in known:
+            raise self.refusal(400, f"loss: {body.get('loss')!r} is not one of {', '.join(known)}")
+        if not self._world.lose(name, Loss(body["loss"])):
+            raise self.refusal(404, f"no VM {name!r} that could go; GET /simulator/v1/state lists all")
+        return {}

@@ -22,7 +22,7 @@ from rehearsal.simulators.compute.names import Scope
 from rehearsal.simulators.compute.records import Machine, Operation, OperationStatus, Place, Resource
 from rehearsal.simulators.compute.settings import ComputeSettings
 from rehearsal.simulators.http.faults import FaultBook
-from rehearsal.simulators.http.timeline import Timeline
+from rehearsal.simulators.http.world import Timeline
 
 _USER = "somebody@example.com"
 _INTERNAL = "Internal error. Please try again or contact Google Support."

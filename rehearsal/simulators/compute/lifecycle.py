@@ -36,7 +36,7 @@ from rehearsal.simulators.compute.settings import ComputeSettings
 from rehearsal.simulators.compute.templates import items_of
 from rehearsal.simulators.http import google
 from rehearsal.simulators.http.faults import FaultBook
-from rehearsal.simulators.http.timeline import Timeline
+from rehearsal.simulators.http.world import Timeline
 
 _LOSABLE = (MachineStatus.PROVISIONING, MachineStatus.STAGING, MachineStatus.RUNNING)
 

@@ -1,9 +1,7 @@
 """Which fields the bodies of requests have, and of which types: those that the simulator plays.
 
-A field that Compute Engine does not know is refused as its front end does; one that only it gives out (id, selfLink
-...) is ignored, as the references say; one that it knows and the simulator does not play is refused with 501, which
-says so. Field names were checked against the message types of Google's client library. Numbers of 64 bits may come as
-texts.
+Any other field is refused as Compute Engine's front end refuses one that it does not know; one that only it gives out
+(id, selfLink ...) is ignored, as the references say. Numbers of 64 bits may come as texts.
 """
 
 from __future__ import annotations
@@ -35,28 +33,17 @@ class _Ignored:
     """A field that only the service sets."""
 
 
-class _NotPlayed:
-    """A field that the service has and the simulator has not."""
-
-
-IGNORED, NOT_PLAYED = _Ignored(), _NotPlayed()
+IGNORED = _Ignored()
 
 
 def _ignored(*fields: str) -> dict[str, Kind]:
     return dict.fromkeys(("kind", "id", "creationTimestamp", "selfLink", *fields), IGNORED)
 
 
-def _not_played(*fields: str) -> dict[str, Kind]:
-    return dict.fromkeys(fields, NOT_PLAYED)
-
-
 METADATA: Mapping[str, Kind] = {"kind": IGNORED, "fingerprint": TEXT, "items": [{"key": TEXT, "value": TEXT}]}
 
 RESOURCE_POLICY: Mapping[str, Kind] = {
     **_ignored("region", "status", "resourceStatus"),
-    **_not_played(
-        "groupPlacementPolicy", "snapshotSchedulePolicy", "instanceSchedulePolicy", "diskConsistencyGroupPolicy"
-    ),
     "name": TEXT,
     "description": TEXT,
     "workloadPolicy": {
@@ -74,7 +61,6 @@ SCHEDULING: Mapping[str, Kind] = {
     "onHostMaintenance": Choice(("MIGRATE", "TERMINATE")),
     "instanceTerminationAction": Choice(("DELETE", "STOP")),
     "maxRunDuration": {"seconds": WHOLE, "nanos": WHOLE},
-    **_not_played("nodeAffinities", "terminationTime", "gracefulShutdown", "hostErrorTimeoutSeconds"),
 }
 
 INSTANCE_PROPERTIES: Mapping[str, Kind] = {
@@ -102,7 +88,6 @@ INSTANCE_PROPERTIES: Mapping[str, Kind] = {
                 "diskType": TEXT,
                 "labels": Texts(),
             },
-            **_not_played("source", "interface", "index", "licenses", "diskEncryptionKey", "guestOsFeatures"),
         }
     ],
     "networkInterfaces": [
@@ -113,7 +98,6 @@ INSTANCE_PROPERTIES: Mapping[str, Kind] = {
             "subnetwork": TEXT,
             "nicType": Choice(("GVNIC", "VIRTIO_NET")),
             "accessConfigs": [{"kind": IGNORED, "type": TEXT, "name": TEXT, "networkTier": TEXT}],
-            **_not_played("networkIP", "aliasIpRanges", "stackType", "queueCount", "ipv6AccessConfigs"),
         }
     ],
     "serviceAccounts": [{"email": TEXT, "scopes": [TEXT]}],
@@ -121,24 +105,10 @@ INSTANCE_PROPERTIES: Mapping[str, Kind] = {
     "labels": Texts(),
     "canIpForward": FLAG,
     "shieldedInstanceConfig": {"enableSecureBoot": FLAG, "enableVtpm": FLAG, "enableIntegrityMonitoring": FLAG},
-    **_not_played(
-        "guestAccelerators",
-        "minCpuPlatform",
-        "advancedMachineFeatures",
-        "confidentialInstanceConfig",
-        "resourcePolicies",
-        "resourceManagerTags",
-        "networkPerformanceConfig",
-        "privateIpv6GoogleAccess",
-        "keyRevocationActionType",
-        "localSsdEncryptionMode",
-        "workloadIdentityConfig",
-    ),
 }
 
 INSTANCE_TEMPLATE: Mapping[str, Kind] = {
     **_ignored("region"),
-    **_not_played("sourceInstance", "sourceInstanceParams"),
     "name": TEXT,
     "description": TEXT,
     "properties": INSTANCE_PROPERTIES,
@@ -146,20 +116,6 @@ INSTANCE_TEMPLATE: Mapping[str, Kind] = {
 
 INSTANCE_GROUP_MANAGER: Mapping[str, Kind] = {
     **_ignored("zone", "region", "status", "currentActions", "instanceGroup", "fingerprint"),
-    **_not_played(
-        "versions",
-        "autoHealingPolicies",
-        "allInstancesConfig",
-        "distributionPolicy",
-        "instanceFlexibilityPolicy",
-        "namedPorts",
-        "standbyPolicy",
-        "statefulPolicy",
-        "targetPools",
-        "targetStoppedSize",
-        "targetSuspendedSize",
-        "updatePolicy",
-    ),
     "name": TEXT,
     "description": TEXT,
     "instanceTemplate": TEXT,
@@ -170,7 +126,6 @@ INSTANCE_GROUP_MANAGER: Mapping[str, Kind] = {
     "instanceLifecyclePolicy": {
         "defaultActionOnFailure": Choice(("DO_NOTHING", "REPAIR")),
         "forceUpdateOnRepair": Choice(("NO", "YES")),
-        **_not_played("onFailedHealthCheck", "onRepair"),
     },
     "listManagedInstancesResults": Choice(("PAGELESS", "PAGINATED")),
 }
@@ -193,8 +148,6 @@ def _message(raw: Mapping[str, Any], fields: Mapping[str, Kind], path: str) -> d
             place = f" at '{path}'" if path else ""
             raise errors.malformed(f'Invalid JSON payload received. Unknown name "{name}"{place}: Cannot find field.')
         inner = f"{path}.{name}" if path else name
-        if kind is NOT_PLAYED:
-            raise errors.not_played(inner)
         if kind is not IGNORED and value is not None:
             result[name] = _value(value, kind, inner)
     return result

@@ -15,10 +15,6 @@ REQUEST_INFO = "type.googleapis.com/google.rpc.RequestInfo"
 BAD_REQUEST = "type.googleapis.com/google.rpc.BadRequest"
 
 
-class ClusterError(Exception):
-    """The Kubernetes cluster that should get the Nodes can't be used."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldViolation:
     """One field that a request got wrong."""

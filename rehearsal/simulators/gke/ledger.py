@@ -15,7 +15,7 @@ from rehearsal.simulators.gke.names import ClusterName
 from rehearsal.simulators.gke.records import Operation, OperationStatus, OperationType
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from rehearsal.simulators.gke.validation import Failure
-from rehearsal.simulators.http.timeline import Timeline
+from rehearsal.simulators.http.world import Timeline
 
 
 class Ledger:

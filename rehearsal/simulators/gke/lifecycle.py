@@ -36,7 +36,7 @@ from rehearsal.simulators.gke.settings import SimulatorSettings
 from rehearsal.simulators.gke.validation import Failure
 from rehearsal.simulators.http import google
 from rehearsal.simulators.http.faults import FaultBook
-from rehearsal.simulators.http.timeline import Timeline
+from rehearsal.simulators.http.world import Timeline
 
 _INTERNAL = "An internal error has occurred."
 #: The autoscaler looks at a pool that it could do nothing for this much later.

@@ -34,8 +34,7 @@ from rehearsal.simulators.gke.records import (
 from rehearsal.simulators.gke.settings import FULL, SimulatorSettings
 from rehearsal.simulators.gke.validation import Failure
 from rehearsal.simulators.http import google
-from rehearsal.simulators.http.timeline import Clock
-from rehearsal.simulators.http.world import BaseWorld
+from rehearsal.simulators.http.world import BaseWorld, Clock
 
 _DOING = {
     OperationType.CREATE_NODE_POOL: "creating a node pool for",

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from rehearsal.simulators.gke import scopes
+from rehearsal.simulators.gke import validation
 from rehearsal.simulators.gke.capacity import reservation_names
 from rehearsal.simulators.gke.faults import Target
 from rehearsal.simulators.gke.names import ClusterName
@@ -191,7 +191,7 @@ def view_of(pool: Pool) -> PoolView:
         machine_type=pool.plan.machine.name,
         topology=pool.plan.topology,
         capacity=pool.plan.capacity.value,
-        pulls_images=scopes.pulls_images(pool.body),
+        pulls_images=validation.pulls_images(pool.body),
         auto_upgrade=bool(pool.body.get("management", {"autoUpgrade": True}).get("autoUpgrade")),
         created=pool.created,
         operation=pool.operation.name,

@@ -9,18 +9,19 @@ Node objects as GKE's kubelets would register them, made from a pool and one of 
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
+from provisioner import kube
 from rehearsal.simulators.gke import names
 from rehearsal.simulators.gke.capacity import reservation_of, reservation_parts
-from rehearsal.simulators.gke.kube import KubeError, KubeNodes
 from rehearsal.simulators.gke.model import World
 from rehearsal.simulators.gke.records import Pool, SimulatedNode
 from rehearsal.simulators.http import google
@@ -32,6 +33,7 @@ _THREADS = 8
 _FIRST_BACKOFF_SECONDS = 0.1
 _LAST_BACKOFF_SECONDS = 2.0
 _REPAIR_LOOK_SECONDS = 1.0
+_NODES = "/api/v1/nodes"
 
 
 MARKER = "tpu-provisioner.cloud.google.com/simulated-by"
@@ -216,8 +218,8 @@ class _Order:
 class Registrar:
     """Carries out the model's orders about nodes."""
 
-    def __init__(self, kube: KubeNodes, world: World) -> None:
-        self._kube = kube
+    def __init__(self, api: kube.KubeApi, world: World) -> None:
+        self._api = api
         self._world = world
         self._life = uuid.uuid4().hex
         self._lock = threading.Lock()
@@ -242,7 +244,7 @@ class Registrar:
             self._queue.put(None)
         for thread in self._threads:
             thread.join()
-        self._kube.close()
+        self._api.close()
 
     def register(self, pool: Pool, node: SimulatedNode) -> None:
         """Take the order to bring a node."""
@@ -272,7 +274,7 @@ class Registrar:
                 version, wanted = order.version, order.wanted
             try:
                 self._reach(order, wanted)
-            except KubeError as error:
+            except kube.ClusterError as error:
                 # Once an order: an outage makes every node fail over and over.
                 if backoff_seconds == _FIRST_BACKOFF_SECONDS:
                     _log.warning("node.write_failed", node=order.name, error=str(error), status=error.status)
@@ -291,7 +293,7 @@ class Registrar:
 
     def _reach(self, order: _Order, wanted: tuple[Pool, SimulatedNode] | None) -> None:
         if wanted is None:
-            self._kube.delete(order.name)
+            self._delete(order.name)
             order.registered = False
             return
         pool, node = wanted
@@ -300,19 +302,30 @@ class Registrar:
         settings = self._world.settings
         made = node_object(pool, node, version=settings.version, life=self._life, ready=settings.ready_nodes)
         try:
-            stored = self._kube.create(made)
-        except KubeError as error:
-            if error.status != 409:
-                raise
+            stored = self._api.post(_NODES, made)
+        except kube.Conflict:
             stored = {}  # an earlier attempt whose answer was lost
         if stored.get("status", {}).get("capacity") != made["status"]["capacity"]:
-            self._kube.patch_status(order.name, made["status"])
+            self._api.patch(f"{_NODES}/{order.name}/status", {"status": made["status"]})
         order.registered = True
 
     def _remove_leftovers(self) -> None:
-        for node in self._kube.list(label=POOL_LABEL):
+        for node in self._nodes():
             if MARKER in node["metadata"].get("annotations", {}):
-                self._kube.delete(node["metadata"]["name"])
+                self._delete(node["metadata"]["name"])
+
+    def _delete(self, name: str) -> None:
+        with contextlib.suppress(kube.NotFound):
+            self._api.delete(f"{_NODES}/{name}")
+
+    def _nodes(self) -> Iterator[dict[str, Any]]:
+        token = ""
+        while True:
+            page = self._api.list_page(_NODES, {"labelSelector": POOL_LABEL}, continue_token=token)
+            yield from page.items
+            token = page.continue_token
+            if not token:
+                return
 
     def _watch_for_losses(self) -> None:
         """Look for Nodes that somebody else deleted, as long as the settings ask for their repair."""
@@ -322,8 +335,8 @@ class Registrar:
             # Taken before the list, so that a node registered meanwhile isn't missed in it.
             expected = self._world.registered_nodes()
             try:
-                present = {node["metadata"]["name"] for node in self._kube.list(label=POOL_LABEL)}
-            except KubeError as error:
+                present = {node["metadata"]["name"] for node in self._nodes()}
+            except kube.ClusterError as error:
                 _log.warning("nodes.list_failed", error=str(error), status=error.status)
                 continue
             for pool, node in expected:

@@ -3,16 +3,20 @@
 `check_pool` either raises an ApiError (the request is refused) or returns a `PoolPlan`. A mistake that real GKE finds
 while it builds the pool comes back as the plan's `failure`: the create is accepted, and its operation ends with it.
 Quotas, existing names and faults are the model's business.
+
+The rules for labels and taints that a node pool may carry.
+
+The OAuth scopes of nodes: what GKE takes for one, adds by itself, and what nodes need to pull private images.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rehearsal.simulators.gke import capacity, labels, names, scopes
+from rehearsal.simulators.gke import capacity, names
 from rehearsal.simulators.gke.capacity import Capacity
 from rehearsal.simulators.gke.errors import ApiError
 from rehearsal.simulators.gke.settings import FULL, SimulatorSettings
@@ -21,6 +25,85 @@ from rehearsal.simulators.machines import Machine, PolicyRule, find_machine
 
 _POOL_NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?")
 _MAX_NODES_PER_ZONE = 1000
+
+
+_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_DNS = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+_MAX_CHARACTERS = 1024
+_MAX_RESOURCE_LABELS = 64
+
+
+_AUTH = "https://www.googleapis.com/auth/"
+_SCOPE = re.compile(re.escape(_AUTH) + r"[a-z][a-z0-9._-]*")
+#: What logging and monitoring of the cluster add where a pool names none; images are not among it.
+ADDED = (f"{_AUTH}logging.write", f"{_AUTH}monitoring")
+_PULLING = frozenset(
+    f"{_AUTH}{name}"
+    for name in ("cloud-platform", "devstorage.read_only", "devstorage.read_write", "devstorage.full_control")
+)
+
+
+def check_scopes(scopes: Sequence[str]) -> None:
+    """Refuse what is no OAuth scope of Google's."""
+    for scope in scopes:
+        if _SCOPE.fullmatch(scope) is None:
+            raise ApiError("INVALID_ARGUMENT", f'Invalid value for field "node_pool.config.oauth_scopes": "{scope}".')
+
+
+def pulls_images(pool: Mapping[str, Any]) -> bool:
+    """Tell whether nodes of a pool in canonical JSON can pull private images, and so start most pods."""
+    return not _PULLING.isdisjoint(pool.get("config", {}).get("oauthScopes", ADDED))
+
+
+def check_labels(labels: Mapping[str, str]) -> None:
+    """Refuse node labels that break Kubernetes' syntax or GKE's total of 1,024 characters."""
+    for key, value in labels.items():
+        _check_key(key)
+        if value and _NAME.fullmatch(value) is None:
+            raise ApiError(
+                "INVALID_ARGUMENT",
+                f'Invalid value for field "node_pool.config.labels": invalid label value "{value}" of "{key}": must be '
+                "no more than 63 characters, begin and end with an alphanumeric character, with dashes, underscores, "
+                "dots and alphanumerics between.",
+            )
+    total = sum(len(key) + len(value) for key, value in labels.items())
+    if total > _MAX_CHARACTERS:
+        raise ApiError(
+            "INVALID_ARGUMENT",
+            f'Invalid value for field "node_pool.config.labels": This field supports up to 1,024 total characters in '
+            f"a single request, got {total}.",
+        )
+
+
+def check_resource_labels(labels: Mapping[str, str]) -> None:
+    """Refuse labels that Compute Engine would not put on a VM."""
+    if len(labels) > _MAX_RESOURCE_LABELS:
+        raise ApiError("INVALID_ARGUMENT", f"Too many resource labels: {len(labels)}, at most 64 are allowed.")
+    for key, value in labels.items():
+        if not google.is_label(key, value):
+            raise ApiError(
+                "INVALID_ARGUMENT",
+                f'Invalid value for field "node_pool.config.resource_labels": "{key}={value}".',
+            )
+
+
+def check_taints(taints: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse taints without a valid key or effect."""
+    for taint in taints:
+        _check_key(taint.get("key", ""))
+        if taint.get("effect", "EFFECT_UNSPECIFIED") == "EFFECT_UNSPECIFIED":
+            raise ApiError("INVALID_ARGUMENT", f'Taint "{taint["key"]}" has no effect.')
+
+
+def _check_key(key: str) -> None:
+    prefix, slash, name = key.rpartition("/")
+    valid_prefix = not slash or (len(prefix) <= 253 and _DNS.fullmatch(prefix) is not None)
+    if not valid_prefix or _NAME.fullmatch(name) is None:
+        raise ApiError(
+            "INVALID_ARGUMENT",
+            f'Invalid value for field "node_pool.config.labels": invalid label key "{key}": must be a name of at most '
+            "63 characters, optionally after a DNS subdomain and a slash.",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +140,12 @@ def check_pool(
     config = pool.get("config", {})
     zones = _zones(pool, cluster)
     machine = _machine(config, zones[0])
-    labels.check_labels(config.get("labels", {}))
-    labels.check_resource_labels(config.get("resourceLabels", {}))
-    labels.check_taints(config.get("taints", []))
+    check_labels(config.get("labels", {}))
+    check_resource_labels(config.get("resourceLabels", {}))
+    check_taints(config.get("taints", []))
     _check_disk(config, machine)
     _check_pods_per_node(pool)
-    scopes.check_scopes(config.get("oauthScopes", []))
+    check_scopes(config.get("oauthScopes", []))
     _check_service_account(config, cluster.project, settings)
     _check_upgrades(pool, settings)
     capacity.check_capacity(pool, machine)

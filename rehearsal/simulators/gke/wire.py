@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from rehearsal.simulators.gke import names, schema, scopes
+from rehearsal.simulators.gke import names, schema, validation
 from rehearsal.simulators.gke.names import ClusterName
 from rehearsal.simulators.gke.records import Cluster, Operation, Pool, PoolStatus
 from rehearsal.simulators.gke.settings import SimulatorSettings
@@ -31,7 +31,7 @@ def pool_body(pool: Pool, *, version: str) -> dict[str, Any]:
         "diskType": pool.plan.machine.disks[0],
         "imageType": "COS_CONTAINERD",
         "metadata": {"disable-legacy-endpoints": "true"},
-        "oauthScopes": list(scopes.ADDED),
+        "oauthScopes": list(validation.ADDED),
         "serviceAccount": "default",
         "shieldedInstanceConfig": {"enableIntegrityMonitoring": True},
         "workloadMetadataConfig": {"mode": "GKE_METADATA"},

@@ -11,13 +11,12 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from provisioner.runtime import process
-from rehearsal.simulators.http.calls import Call, CallLog
+from rehearsal.simulators.http.exchange import Call, CallLog
 from rehearsal.simulators.http.faults import BaseFault
 from rehearsal.simulators.http.server import Server
 from rehearsal.simulators.http.service import BaseService
 from rehearsal.simulators.http.settings import BaseSettings
-from rehearsal.simulators.http.timeline import Clock, system_clock
-from rehearsal.simulators.http.world import BaseWorld
+from rehearsal.simulators.http.world import BaseWorld, Clock, system_clock
 
 _LONGEST_PAUSE_SECONDS = 1.0
 _SHORTEST_PAUSE_SECONDS = 0.005

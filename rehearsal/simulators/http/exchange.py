@@ -1,10 +1,16 @@
-"""A request, the call that it means, and a refusal; whatever the service."""
+"""A request, the call that it means, and a refusal; whatever the service.
+
+A bounded log of the API calls that the simulator answered, and counts of them that never forget until reset.
+"""
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 
@@ -38,3 +44,60 @@ class RefusalError(Exception):
     @abstractmethod
     def body(self, *, request_id: str) -> dict[str, Any]:
         """Return the JSON body; `request_id` is what the server calls the request, unique and meaningless."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One answered call; status 0 means that the connection was dropped instead."""
+
+    when: datetime
+    method: str
+    http_method: str
+    path: str
+    status: int
+    latency_seconds: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the call as JSON values."""
+        return {
+            "time": f"{self.when:%Y-%m-%dT%H:%M:%S.%f}000Z",
+            "method": self.method,
+            "httpMethod": self.http_method,
+            "path": self.path,
+            "status": self.status,
+            "latencySeconds": round(self.latency_seconds, 6),
+        }
+
+
+class CallLog:
+    """Keeps the newest calls; safe to use from several threads."""
+
+    def __init__(self, *, kept: int) -> None:
+        self._lock = threading.Lock()
+        self._calls: deque[Call] = deque(maxlen=kept)
+        self._counts: Counter[tuple[str, int]] = Counter()
+
+    def add(self, call: Call) -> None:
+        """Note a call."""
+        with self._lock:
+            self._calls.append(call)
+            self._counts[call.method, call.status] += 1
+
+    def all(self) -> tuple[Call, ...]:
+        """Return the calls still remembered, oldest first."""
+        with self._lock:
+            return tuple(self._calls)
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return how many calls there were, by method and HTTP status."""
+        with self._lock:
+            counts: dict[str, dict[str, int]] = {}
+            for (method, status), number in sorted(self._counts.items()):
+                counts.setdefault(method, {})[str(status)] = number
+            return counts
+
+    def reset(self) -> None:
+        """Forget calls and counts."""
+        with self._lock:
+            self._calls.clear()
+            self._counts.clear()

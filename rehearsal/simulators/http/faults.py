@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from rehearsal.simulators.http.settings import type_problem
+
 #: What can happen to a call of any service; each service's kinds have these two among them.
 HTTP_ERROR = "http_error"
 HANG = "hang"
@@ -56,7 +58,7 @@ class BaseFault:
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Self:
         """Read a fault; mistakes are all named in one FaultError."""
-        known = {item.name: str(item.type) for item in dataclasses.fields(cls) if item.name != "fault_id"}
+        known = [item.name for item in dataclasses.fields(cls) if item.name != "fault_id"]
         problems = [f"{name}: no such field; known are {', '.join(known)}" for name in raw if name not in known]
         kinds = [str(kind.value) for kind in cls.kinds]
         if raw.get("kind") not in kinds:
@@ -66,10 +68,12 @@ class BaseFault:
             for name, values in cls.choices.items()
             if isinstance(raw.get(name), str) and raw[name] not in values
         ]
+        given = {name: raw[name] for name in known if name in raw and name != "kind"}
+        problems += [problem for name, value in given.items() if (problem := type_problem(cls, name, value))]
         problems += [
-            f"{name}: {raw[name]!r} is not of type {known[name]}"
-            for name in known
-            if name in raw and name != "kind" and not _is_of_type(raw[name], known[name])
+            f"{name}: {value} is negative"
+            for name, value in given.items()
+            if isinstance(value, int | float) and value < 0
         ]
         problems += [problem for name in cls.patterns if (problem := _pattern_problem(name, raw.get(name)))]
         if problems:
@@ -102,16 +106,6 @@ def _pattern_problem(name: str, value: object) -> str | None:
         except re.error as error:
             return f"{name}: {value!r} is not a regular expression: {error}"
     return None
-
-
-def _is_of_type(value: object, annotation: str) -> bool:
-    if value is None:
-        return "None" in annotation
-    base = annotation.split(" | ", maxsplit=1)[0]
-    if base == "bool" or isinstance(value, bool):
-        return base == "bool" and isinstance(value, bool)
-    accepted: dict[str, tuple[type, ...]] = {"float": (int, float), "int": (int,), "str": (str,)}
-    return isinstance(value, accepted[base]) and (base == "str" or value >= 0)  # type: ignore[operator]
 
 
 _Fault = TypeVar("_Fault", bound=BaseFault)

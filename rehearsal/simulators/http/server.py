@@ -20,11 +20,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import structlog
 
-from rehearsal.simulators.http.calls import Call, CallLog
-from rehearsal.simulators.http.exchange import RefusalError, Request, Route
+from rehearsal.simulators.http.exchange import Call, CallLog, RefusalError, Request, Route
 from rehearsal.simulators.http.faults import HANG, BaseFault
 from rehearsal.simulators.http.service import ADMIN_PREFIX, BaseService
-from rehearsal.simulators.http.timeline import Clock
+from rehearsal.simulators.http.world import Clock
 
 _log = structlog.get_logger(__name__)
 
@@ -201,14 +200,14 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "0")
         if not length.isdecimal() or int(length) > _MAX_BODY_BYTES:
             self.close_connection = True
-            raise self.server.service.invalid(f"Content-Length {length!r} is not from 0 to {_MAX_BODY_BYTES}.")
+            raise self.server.service.refusal(400, f"Content-Length {length!r} is not from 0 to {_MAX_BODY_BYTES}.")
         raw = self.rfile.read(int(length))
         if not raw:
             return None
         try:
             return json.loads(raw)
         except ValueError as error:
-            raise self.server.service.invalid(f"Invalid JSON payload received. {error}") from error
+            raise self.server.service.refusal(400, f"Invalid JSON payload received. {error}") from error
 
     def _call(self, found: Route, request: Request) -> tuple[int, bytes]:
         service = self.server.service

@@ -14,8 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
-from rehearsal.simulators.http.calls import CallLog
-from rehearsal.simulators.http.exchange import RefusalError, Request, Route
+from rehearsal.simulators.http.exchange import CallLog, RefusalError, Request, Route
 from rehearsal.simulators.http.faults import CALL_FAULTS, BaseFault, FaultError
 from rehearsal.simulators.http.settings import BaseSettings, SettingsError
 from rehearsal.simulators.http.world import BaseWorld
@@ -68,12 +67,8 @@ class BaseService(ABC, Generic[World]):
         """Return the refusal that a fault answers with."""
 
     @abstractmethod
-    def invalid(self, message: str) -> RefusalError:
-        """Return the refusal of a mistake, or of what is no request, in the form of the service."""
-
-    @abstractmethod
-    def not_found(self, message: str) -> RefusalError:
-        """Return the refusal of what is not there, in the form of the service."""
+    def refusal(self, code: int, message: str) -> RefusalError:
+        """Return a refusal with an HTTP status, in the form of the service."""
 
     @abstractmethod
     def act(self, http_method: str, path: str, body: object) -> dict[str, Any] | None:
@@ -104,39 +99,39 @@ class BaseService(ABC, Generic[World]):
             case "POST", ["counters:reset"]:
                 self._calls.reset()
                 return {}
-        raise self.not_found(f"{request.http_method} {request.path} is not part of the simulator's own API.")
+        raise self.refusal(404, f"{request.http_method} {request.path} is not part of the simulator's own API.")
 
     def object_of(self, body: object) -> dict[str, Any]:
         """Return a body that must be an object; an empty one is one without fields."""
         if body is None:
             return {}
         if not isinstance(body, dict):
-            raise self.invalid(f"the body must be a JSON object, got {type(body).__name__}")
+            raise self.refusal(400, f"the body must be a JSON object, got {type(body).__name__}")
         return body
 
     def _change_settings(self, changes: dict[str, Any]) -> dict[str, Any]:
         try:
             changed: BaseSettings = self._world.change_settings(changes)
         except SettingsError as error:
-            raise self.invalid(str(error)) from error
+            raise self.refusal(400, str(error)) from error
         return changed.as_json()
 
     def _add_fault(self, raw: dict[str, Any]) -> dict[str, Any]:
         try:
             added: BaseFault = self._world.faults.add(self.fault_type.from_json(raw))
         except FaultError as error:
-            raise self.invalid(str(error)) from error
+            raise self.refusal(400, str(error)) from error
         return added.as_json()
 
     def _remove_faults(self, path: list[str]) -> dict[str, Any]:
         if not path:
             self._world.faults.clear()
         elif not self._world.faults.remove("/".join(path)):
-            raise self.not_found(f"no fault {'/'.join(path)!r}; GET {ADMIN_PREFIX}faults lists the active ones")
+            raise self.refusal(404, f"no fault {'/'.join(path)!r}; GET {ADMIN_PREFIX}faults lists the active ones")
         self._world.release()
         return {}
 
     def _log(self, limit: str) -> dict[str, Any]:
         if not limit.isdecimal() or int(limit) == 0:
-            raise self.invalid(f"limit: {limit!r} is not a number from 1")
+            raise self.refusal(400, f"limit: {limit!r} is not a number from 1")
         return {"calls": [call.as_json() for call in self._calls.all()[-int(limit) :]]}

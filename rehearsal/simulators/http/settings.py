@@ -6,9 +6,12 @@ Reading from JSON reports every mistake at once; nothing is read from the enviro
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
+
+import msgspec
 
 
 class SettingsError(ValueError):
@@ -39,14 +42,14 @@ class BaseSettings:
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
         """Return a copy with the changes, given as JSON would give them."""
-        known = {item.name: item for item in dataclasses.fields(self)}
+        known = {item.name for item in dataclasses.fields(self)}
         problems = []
         for name, value in changes.items():
             if name not in known:
                 problems.append(f"{name}: no such setting; known are {', '.join(sorted(known))}")
             elif name in self.fixed and value != getattr(self, name):
                 problems.append(f"{name}: can be set only at startup")
-            elif (problem := _type_problem(name, value, str(known[name].type))) is not None:
+            elif (problem := type_problem(type(self), name, value)) is not None:
                 problems.append(problem)
         if problems:
             raise SettingsError("; ".join(problems))
@@ -67,19 +70,10 @@ class BaseSettings:
         return problems
 
 
-def _type_problem(name: str, value: object, annotation: str) -> str | None:
-    if value is None:
-        return None if "None" in annotation else f"{name}: null is not allowed"
-    base = annotation.split(" | ", maxsplit=1)[0].split("[", maxsplit=1)[0]
-    accepted: dict[str, tuple[type, ...]] = {
-        "float": (int, float),
-        "int": (int,),
-        "bool": (bool,),
-        "str": (str,),
-        "Mapping": (dict,),
-        "Collection": (list, tuple),
-        "Sequence": (list, tuple),
-    }
-    if not isinstance(value, accepted[base]) or (isinstance(value, bool) and base != "bool"):
-        return f"{name}: {value!r} is not of type {base}"
+def type_problem(owner: type, name: str, value: object) -> str | None:
+    """Return what is wrong with a value, given as JSON would give it, for a field of a dataclass; None if it fits."""
+    try:
+        msgspec.convert(value, typing.get_type_hints(owner)[name])
+    except msgspec.ValidationError as error:
+        return f"{name}: {value!r} is not valid: {error}"
     return None

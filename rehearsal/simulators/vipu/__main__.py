@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.stdout.write(f"{command.install(Path(folder))}\n")
         case ["serve", *rest]:
             # Imported only here: the command itself starts in a third of the time without it.
-            from rehearsal.simulators.vipu.serving import serve  # noqa: PLC0415
+            from rehearsal.simulators.vipu.app import serve  # noqa: PLC0415
 
             sys.exit(serve(rest))
         case _:

@@ -20,22 +20,28 @@ The headers x-user-id and x-access-key say who asks. An answer may have a fault 
 The IPUoF configuration of a partition: what the Poplar SDK is told to reach its IPUs. Pure.
 
 The real one has a device for each IPU and attributes, among them "GCD Id"; what its other keys are is not published.
+
+The simulated V-IPU server as a command.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import json
 import random
 import re
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 from rehearsal.simulators.http.app import LocalSimulator
-from rehearsal.simulators.http.calls import CallLog
-from rehearsal.simulators.http.exchange import Request, Route
+from rehearsal.simulators.http.exchange import CallLog, Request, Route
 from rehearsal.simulators.http.faults import BaseFault
 from rehearsal.simulators.http.service import BaseService
-from rehearsal.simulators.http.timeline import Clock
-from rehearsal.simulators.vipu import errors, faults
+from rehearsal.simulators.http.settings import SettingsError
+from rehearsal.simulators.http.world import Clock
+from rehearsal.simulators.vipu import faults, records
 from rehearsal.simulators.vipu.faults import COMMAND_FAULTS, Fault
 from rehearsal.simulators.vipu.model import World
 from rehearsal.simulators.vipu.records import Asked, Caller, PartitionView, Phase
@@ -99,7 +105,7 @@ class Api:
         """Return what has become of a create or remove. Raises VipuRefusalError where it failed."""
         outcome = self._world.outcome(number)
         if outcome.failure:
-            raise errors.VipuRefusalError("Internal", outcome.failure)
+            raise records.VipuRefusalError("Internal", outcome.failure)
         return {"change": number, "done": outcome.done}
 
     def _partitions(self, found: tuple[PartitionView, ...]) -> dict[str, Any]:
@@ -114,7 +120,7 @@ def _asked_of(body: object) -> Asked:
     sent = body if isinstance(body, dict) else {}
     known = {item.name for item in dataclasses.fields(Asked)}
     if not set(sent) <= known or not isinstance(sent.get("id"), str) or not isinstance(sent.get("size"), int):
-        raise errors.invalid("malformed request")
+        raise records.invalid("malformed request")
     return Asked(**sent)
 
 
@@ -135,7 +141,7 @@ class VipuService(BaseService[World]):
         one = _ONE.fullmatch(path)
         if one is not None and http_method in _METHODS_OF_ONE:
             return Route(method=_METHODS_OF_ONE[http_method], parts={"name": one[1]})
-        raise errors.VipuRefusalError("NotFound", f"{http_method} {path} is not served")
+        raise records.VipuRefusalError("NotFound", f"{http_method} {path} is not served")
 
     def handle(self, found: Route, request: Request) -> dict[str, Any]:
         """Return the body of the answer, with what the command is to play."""
@@ -152,22 +158,18 @@ class VipuService(BaseService[World]):
             return None
         return {**body, **self._api.change(body["change"])}
 
-    def broken(self, fault: BaseFault) -> errors.VipuRefusalError:
+    def broken(self, fault: BaseFault) -> records.VipuRefusalError:
         """Return the refusal that a fault answers with."""
-        return errors.VipuRefusalError("Unavailable", fault.message or "transport is closing")
+        return records.VipuRefusalError("Unavailable", fault.message or "transport is closing")
 
     def target_of(self, found: Route, request: Request) -> faults.Target:
         """Return what faults see of a call."""
         sent = request.body if isinstance(request.body, dict) else {}
         return faults.Target(method=found.method, name=found.parts.get("name") or sent.get("id"))
 
-    def invalid(self, message: str) -> errors.VipuRefusalError:
-        """Return the refusal of a mistake."""
-        return errors.invalid(message)
-
-    def not_found(self, message: str) -> errors.VipuRefusalError:
-        """Return the refusal of what is not there."""
-        return errors.VipuRefusalError("NotFound", message)
+    def refusal(self, code: int, message: str) -> records.VipuRefusalError:
+        """Return the refusal of a mistake (400), or of what is not there."""
+        return records.VipuRefusalError("InvalidArgument" if code == 400 else "NotFound", message)
 
     def act(self, http_method: str, path: str, body: object) -> dict[str, Any] | None:
         """Answer what is about partitions."""
@@ -194,7 +196,7 @@ class VipuService(BaseService[World]):
     def _restart(self, body: dict[str, Any]) -> dict[str, Any]:
         keeps, seconds = body.get("keeps_partitions", True), body.get("down_seconds", 0.0)
         if not isinstance(keeps, bool) or isinstance(seconds, bool) or not isinstance(seconds, int | float):
-            raise self.invalid("restart takes keeps_partitions (true, false) and down_seconds (a number)")
+            raise self.refusal(400, "restart takes keeps_partitions (true, false) and down_seconds (a number)")
         self._world.restart(keeps_partitions=keeps, down_seconds=seconds)
         return {}
 
@@ -202,15 +204,15 @@ class VipuService(BaseService[World]):
         phases = [phase.value for phase in Phase]
         phase, word = body.get("phase"), body.get("state", "")
         if phase is not None and phase not in phases:
-            raise self.invalid(f"phase: {phase!r} is not one of {', '.join(phases)}")
+            raise self.refusal(400, f"phase: {phase!r} is not one of {', '.join(phases)}")
         if not isinstance(word, str):
-            raise self.invalid(f"state: {word!r} is not a word")
+            raise self.refusal(400, f"state: {word!r} is not a word")
         there = self._world.mark(name, state=word, phase=None if phase is None else Phase(phase))
         return self._found(name, there=there)
 
     def _found(self, name: str, *, there: bool) -> dict[str, Any]:
         if not there:
-            raise self.not_found(f"no partition {name!r}; GET /simulator/v1/state lists all")
+            raise self.refusal(404, f"no partition {name!r}; GET /simulator/v1/state lists all")
         return {}
 
 
@@ -234,3 +236,28 @@ class VipuSimulator(LocalSimulator[World, VipuSettings]):
     def partitions(self) -> tuple[PartitionView, ...]:
         """All partitions, as they are."""
         return self.world.all_partitions()
+
+
+def serve(arguments: Sequence[str]) -> int:
+    """Serve until SIGINT or SIGTERM, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m rehearsal.simulators.vipu serve")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8090)
+    parser.add_argument("--settings", type=json.loads, default={}, help="JSON, as PUT to /simulator/v1/settings")
+    options = parser.parse_args(arguments)
+    try:
+        vipu = VipuSimulator(_settings_of(options.settings), host=options.host, port=options.port)
+    except SettingsError as error:
+        sys.stderr.write(f"settings: {error}\n")
+        return 2
+    return vipu.serve(
+        "V-IPU simulator", lambda _url: f"set VIPU_SERVERS={vipu.host}:{vipu.port} for the controller of partitions"
+    )
+
+
+def _settings_of(raw: object) -> VipuSettings:
+    if not isinstance(raw, dict):
+        raise SettingsError(f"{raw!r} is not a JSON object")
+    # What can be set only at startup cannot be changed afterwards, so it goes first.
+    fixed = {name: raw[name] for name in VipuSettings.fixed if name in raw}
+    return VipuSettings(**fixed).changed(raw)

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from rehearsal.simulators.http.timeline import Clock
-from rehearsal.simulators.http.world import BaseWorld
-from rehearsal.simulators.vipu import errors, faults
+from rehearsal.simulators.http.world import BaseWorld, Clock
+from rehearsal.simulators.vipu import faults, records
 from rehearsal.simulators.vipu.faults import Fault, FaultKind, Target
 from rehearsal.simulators.vipu.records import ANYBODY, AllocationView, Asked, Caller, Outcome, PartitionView, Phase
 from rehearsal.simulators.vipu.settings import FIRST, IPUS_OF_AGENT, VipuSettings
@@ -137,7 +136,7 @@ class World(BaseWorld[VipuSettings, Fault]):
             now = self._answer(Target(method=faults.REMOVE, name=partition_id))
             found = self._visible(partition_id, caller)
             if found.change:
-                raise errors.busy(partition_id)
+                raise records.busy(partition_id)
             number = next(self._numbers)
             found.change = number
             self._unmake(found, now)
@@ -204,10 +203,10 @@ class World(BaseWorld[VipuSettings, Fault]):
     def _answer(self, target: Target) -> datetime:
         now = self.now()
         if self._down_until is not None and now < self._down_until:
-            raise errors.down()
+            raise records.down()
         fault = self.faults.take((FaultKind.REFUSED,), target)
         if fault is not None:
-            raise errors.VipuRefusalError(fault.grpc_code, fault.message or "internal error")
+            raise records.VipuRefusalError(fault.grpc_code, fault.message or "internal error")
         return now
 
     def _usable(self, caller: Caller) -> list[_Allocation]:
@@ -215,7 +214,7 @@ class World(BaseWorld[VipuSettings, Fault]):
             return list(self._allocations.values())
         user = self._settings.users.get(caller.user)
         if user is None or not hmac.compare_digest(str(user["key"]).encode(), caller.key.encode()):
-            raise errors.unauthenticated()
+            raise records.unauthenticated()
         names: Any = user["allocations"]
         return [self._allocations[name] for name in names if name in self._allocations]
 
@@ -223,33 +222,33 @@ class World(BaseWorld[VipuSettings, Fault]):
         usable = self._usable(caller)
         found = self._partitions.get(partition_id)
         if found is None or found.allocation not in usable:
-            raise errors.not_found(partition_id)
+            raise records.not_found(partition_id)
         return found
 
     def _check(self, asked: Asked) -> None:
         if _ID.fullmatch(asked.id) is None or len(asked.id) > self._settings.longest_id:
-            raise errors.invalid(f"invalid partition id '{asked.id}'")
+            raise records.invalid(f"invalid partition id '{asked.id}'")
         if not is_power_of_two(asked.size):
-            raise errors.invalid(f"partition size {asked.size} is not a power of 2")
+            raise records.invalid(f"partition size {asked.size} is not a power of 2")
         if asked.size > self._settings.largest_size:
-            raise errors.invalid(f"partition size {asked.size} is not supported")
+            raise records.invalid(f"partition size {asked.size} is not supported")
         if asked.id in self._partitions:
-            raise errors.already_exists(asked.id)
+            raise records.already_exists(asked.id)
 
     def _place(self, asked: Asked, usable: list[_Allocation]) -> tuple[_Allocation, tuple[Ipu, ...]]:
         candidates = [item for item in usable if asked.allocation in ("", item.name)]
         candidates = [item for item in candidates if asked.cluster in ("", item.cluster)]
         if not candidates:
-            raise errors.no_allocation(asked.allocation)
+            raise records.no_allocation(asked.allocation)
         if len(candidates) > 1 and not self._settings.picks_allocation:
-            raise errors.invalid("an allocation must be specified, since there are several")
+            raise records.invalid("an allocation must be specified, since there are several")
         taken = {ipu for item in self._partitions.values() for ipu in item.ipus}
         for allocation in candidates:
             starts = places(allocation.ipus, taken, asked.size)
             if starts:
                 start = starts[0] if self._settings.placement == FIRST else self._rng.choice(starts)
                 return allocation, allocation.ipus[start : start + asked.size]
-        raise errors.no_room(asked.size, ", ".join(item.name for item in candidates))
+        raise records.no_room(asked.size, ", ".join(item.name for item in candidates))
 
     def _make(self, made: _Partition, now: datetime) -> None:
         settings = self._settings

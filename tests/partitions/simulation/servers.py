@@ -9,9 +9,8 @@ from provisioner.model.capacity import Failure, FailureKind
 from provisioner.partitions.demand import Server
 from provisioner.partitions.planning.calls import Call, CreatePartition, ReadServer, RemovePartition
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState
-from rehearsal.simulators.vipu.errors import VipuRefusalError
 from rehearsal.simulators.vipu.model import World
-from rehearsal.simulators.vipu.records import Asked, PartitionView, Phase
+from rehearsal.simulators.vipu.records import Asked, PartitionView, Phase, VipuRefusalError
 from rehearsal.simulators.vipu.settings import VipuSettings
 from tests.support.simulations.stage import Stage
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from rehearsal.simulators.compute.app import inventory
 from rehearsal.simulators.compute.faults import Fault, FaultKind
 from rehearsal.simulators.compute.model import World
-from rehearsal.simulators.compute.service import inventory
 from tests.support.compute import GROUPS, MARK, POLICIES, TEMPLATES, Compute, broken_invariants, template
 
 

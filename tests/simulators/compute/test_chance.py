@@ -10,10 +10,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rehearsal.simulators.compute.app import inventory
 from rehearsal.simulators.compute.faults import Fault, FaultKind
 from rehearsal.simulators.compute.model import World
 from rehearsal.simulators.compute.records import Loss, MachineView
-from rehearsal.simulators.compute.service import inventory
 from rehearsal.simulators.compute.settings import ComputeSettings
 from tests.support.clock import FakeClock
 from tests.support.compute import (

@@ -45,7 +45,7 @@ RESERVED = {"us-east5-a/res": {"machine_type": "ct6e-standard-4t", "count": 4}}
         pytest.param(group(instanceTemplate="https://x/y"), 400, "URL is malformed", id="a link to elsewhere"),
         pytest.param(group(targetSize="many"), 400, "Invalid value at 'targetSize'", id="no number"),
         pytest.param(group(mode="ALL"), 400, "Must be one of BULK", id="no such mode"),
-        pytest.param(group(autoHealingPolicies=[]), 501, "does not play autoHealingPolicies", id="health checks"),
+        pytest.param(group(autoHealingPolicies=[]), 400, 'Unknown name "autoHealingPolicies"', id="health checks"),
         pytest.param(
             group(instanceTemplate="global/instanceTemplates/plain", policy=None), 400, "machine type e2", id="no chips"
         ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import time
 from collections.abc import Iterator
@@ -11,17 +10,13 @@ from typing import Any
 
 import pytest
 
+from provisioner.kube import ClusterError
 from rehearsal.simulators.gke import Fault, FaultKind, Simulator, SimulatorSettings
-from rehearsal.simulators.gke.api import Api, route
-from rehearsal.simulators.gke.errors import ClusterError
-from rehearsal.simulators.gke.kube import KubeNodes
 from rehearsal.simulators.gke.model import World
 from rehearsal.simulators.gke.registrar import MARKER, node_object
-from rehearsal.simulators.http.exchange import Request
 from tests.support.clock import FakeClock
-from tests.support.kubeconfig import write_kubeconfig
 from tests.support.node_server import FakeKubeNodes
-from tests.support.simulator import CLUSTER, CLUSTER_PATH, POOLS_PATH, Client, empty_pool, reserved, slice_pool
+from tests.support.simulator import CLUSTER, POOLS_PATH, Client, empty_pool, reserved, slice_pool
 from tests.support.waiting import wait_for
 
 FAST = SimulatorSettings(create_seconds=0.2, delete_seconds=0.1, node_stagger_seconds=0.1)
@@ -319,17 +314,3 @@ def test_sixty_four_nodes_are_brisk(kube: FakeKubeNodes, kubeconfig: Path) -> No
         wait_for(lambda: runs(gke), seconds=20)
         assert len(kube.nodes) == 64
         assert time.monotonic() - began < 10
-
-
-def test_the_cluster_shows_the_kubeconfigs_certificate(tmp_path: Path) -> None:
-    """clusters.get has the CA that the kubeconfig trusts, as base64 of its PEM."""
-    ca = base64.b64encode(b"-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n").decode()
-    trusted = {"certificate-authority-data": ca}
-    nodes = KubeNodes(write_kubeconfig(tmp_path / "kubeconfig", "https://127.0.0.1:6443", cluster=trusted))
-    world = World(SimulatorSettings(), clock=FakeClock().now)
-    api = Api(world, ca_certificate=nodes.ca_certificate, endpoint=nodes.endpoint)
-    request = Request(http_method="GET", path=CLUSTER_PATH, query={}, headers={})
-    cluster = api.handle(route("GET", CLUSTER_PATH), request)
-    nodes.close()
-
-    assert (ca, "127.0.0.1:6443") == (cluster["masterAuth"]["clusterCaCertificate"], cluster["endpoint"])

@@ -289,7 +289,7 @@ def test_the_simulators_own_api(gke: Simulator, call: Client) -> None:
     ("path", "body", "text"),
     [
         pytest.param("settings", {"speed": 1}, "speed: no such setting", id="an unknown setting"),
-        pytest.param("settings", {"create_seconds": "x"}, "'x' is not of type float", id="a wrong type"),
+        pytest.param("settings", {"create_seconds": "x"}, "'x' is not valid: Expected `float`", id="a wrong type"),
         pytest.param("settings", {"create_seconds": -1}, "create_seconds: -1 is not a number", id="a negative time"),
         pytest.param("settings", {"project": "x"}, "project: can be set only at startup", id="a fixed setting"),
         pytest.param("settings", {"operations_quota": 0}, "operations_quota: 0 is less than 1", id="a quota of none"),
@@ -300,7 +300,7 @@ def test_the_simulators_own_api(gke: Simulator, call: Client) -> None:
         pytest.param("settings", [], "must be a JSON object", id="a list"),
         pytest.param("faults", {"kind": "boom"}, "kind: 'boom' is not one of stockout", id="an unknown fault"),
         pytest.param("faults", {"kind": "hang", "pool": "("}, "is not a regular expression", id="a broken pattern"),
-        pytest.param("faults", {"kind": "hang", "count": True}, "count: True is not of type", id="a truth for a count"),
+        pytest.param("faults", {"kind": "hang", "count": True}, "count: True is not valid", id="a truth for a count"),
         pytest.param(
             "faults",
             {"kind": "stockout", "capacity": "cheap"},

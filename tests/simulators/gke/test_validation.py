@@ -9,9 +9,8 @@ import pytest
 from rehearsal.simulators.gke.capacity import FULL_RESERVATION_TEXTS
 from rehearsal.simulators.gke.errors import ApiError
 from rehearsal.simulators.gke.names import ClusterName
-from rehearsal.simulators.gke.scopes import pulls_images
 from rehearsal.simulators.gke.settings import ACT_AS, FULL, SimulatorSettings
-from rehearsal.simulators.gke.validation import check_pool
+from rehearsal.simulators.gke.validation import check_pool, pulls_images
 from rehearsal.simulators.http.google import NOT_READY_TEXT, default_account
 from rehearsal.simulators.http.settings import SettingsError
 from tests.support.simulator import reserved

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rehearsal.simulators.vipu import command, serving
+from rehearsal.simulators.vipu import app, command
 from rehearsal.simulators.vipu.app import VipuSimulator
 from rehearsal.simulators.vipu.faults import CREATE, Fault, FaultKind
 from rehearsal.simulators.vipu.settings import VipuSettings
@@ -262,7 +262,7 @@ def test_the_server_refuses_what_no_command_sends(
 def test_settings_that_are_wrong_end_the_server_at_once(
     capsys: pytest.CaptureFixture[str], settings: Any, problem: str
 ) -> None:
-    assert serving.serve(["--port", "0", "--settings", json.dumps(settings)]) == 2
+    assert app.serve(["--port", "0", "--settings", json.dumps(settings)]) == 2
     assert problem in capsys.readouterr().err
 
 

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rehearsal.simulators.vipu.errors import VipuRefusalError
 from rehearsal.simulators.vipu.faults import CREATE, LIST_PARTITIONS, Fault, FaultKind
 from rehearsal.simulators.vipu.model import World, places
-from rehearsal.simulators.vipu.records import Asked, Caller, Outcome, Phase
+from rehearsal.simulators.vipu.records import Asked, Caller, Outcome, Phase, VipuRefusalError
 from rehearsal.simulators.vipu.settings import VipuSettings
 from tests.support.clock import FakeClock
 

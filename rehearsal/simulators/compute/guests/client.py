@@ -1,6 +1,8 @@
 """Calls to a Kubernetes API server as one VM makes them: over one connection of its own, with what it trusts and has.
 
 Retries nothing and caches nothing. Not thread-safe.
+
+Why a guest does not get on.
 """
 
 from __future__ import annotations
@@ -14,7 +16,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from rehearsal.simulators.compute.guests.errors import ServerError
+
+class GuestError(Exception):
+    """A step did not succeed; the guest tries again later."""
+
+
+class JoinError(GuestError):
+    """A try to join failed; the text says why, as kubeadm or the startup script would."""
+
+
+class ServerError(GuestError):
+    """The API server refused a call or could not be reached; `status` is 0 for the latter."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"{status}: {text}" if status else text)
+        self.status = status
+
 
 _TIMEOUT_SECONDS = 10.0
 JSON = "application/json"

@@ -1,29 +1,259 @@
-"""Gives the guests of all VMs their turns, with a few threads. Each guest is in the hands of one thread at a time."""
+"""Gives the guests of all VMs their turns, with a few threads. Each guest is in the hands of one thread at a time.
+
+What runs on one VM: nothing before it has booted, then the join until it succeeds, then the kubelet.
+
+The kubelet of a VM that has joined: it registers its node once, reports its state and renews its Lease.
+
+As of a real one, the node stays away once somebody has deleted it, until the VM starts again. Pods are not its
+business: it only looks whether the device plugin runs, without which a node has no chips.
+"""
 
 from __future__ import annotations
 
 import heapq
 import itertools
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
 
 import structlog
 
-from rehearsal.simulators.compute.faults import Fault
-from rehearsal.simulators.compute.guests.client import HttpsClient
-from rehearsal.simulators.compute.guests.guest import Guest
-from rehearsal.simulators.compute.guests.joining import Connect
-from rehearsal.simulators.compute.records import MachineView
+from rehearsal.simulators.compute.faults import Fault, FaultKind, Target
+from rehearsal.simulators.compute.guests import kubelet, startup
+from rehearsal.simulators.compute.guests.client import (
+    MERGE,
+    STRATEGIC,
+    Client,
+    GuestError,
+    HttpsClient,
+    JoinError,
+    ServerError,
+)
+from rehearsal.simulators.compute.guests.joining import Connect, Join, Membership
+from rehearsal.simulators.compute.guests.kubelet import LEASES, NODES, Readiness
+from rehearsal.simulators.compute.guests.startup import Invitation
+from rehearsal.simulators.compute.records import MachineStatus, MachineView
 from rehearsal.simulators.compute.settings import ComputeSettings
 from rehearsal.simulators.http.faults import FaultBook
-from rehearsal.simulators.http.timeline import Clock
+from rehearsal.simulators.http.world import Clock
 
 _log = structlog.get_logger(__name__)
 
 _THREADS = 8
 _AFTER_MISTAKE_SECONDS = 10.0
+
+
+_CERTIFICATE_LOOK_SECONDS = 0.25
+
+
+#: A kubelet reports its whole state this often although nothing has changed.
+_REPORT_SECONDS = 300.0
+_FIRST_LOOK_SECONDS = 0.5
+_NOT_FOUND, _CONFLICT = 404, 409
+
+
+@dataclass(slots=True, kw_only=True)
+class Kubelet:
+    """One start of a kubelet."""
+
+    machine: MachineView
+    invitation: Invitation
+    client: Client
+    settings: Callable[[], ComputeSettings]
+    _uid: str = ""
+    _state: Readiness | None = None
+    _reported: Readiness | None = None
+    _reported_at: datetime | None = None
+    _renewed_at: datetime | None = None
+    _look_seconds: float = field(default=_FIRST_LOOK_SECONDS)
+
+    def turn(self, now: datetime, *, chips_work: bool) -> float:
+        """Do what is due; return after how many seconds there is more. Raises ServerError."""
+        if self._state is None:
+            self._state = self._register(now)
+            return 0.0
+        self._state = state = self._seen(self._state, now, chips_work=chips_work)
+        if state != self._reported or _is_older(self._reported_at, now, _REPORT_SECONDS):
+            self._report(state, now)
+        heartbeat_seconds = self.settings().heartbeat_seconds
+        if _is_older(self._renewed_at, now, heartbeat_seconds):
+            self._renew(state, now)
+        if state.chips == self.machine.chips:
+            self._look_seconds = _FIRST_LOOK_SECONDS
+            return heartbeat_seconds
+        # Soon, then less and less often: hundreds of nodes may wait for a device plugin.
+        self._look_seconds = min(self._look_seconds * 2, heartbeat_seconds)
+        return self._look_seconds
+
+    def shut_down(self, now: datetime) -> None:
+        """Report that the machine goes down. Raises ServerError."""
+        if self._state is not None:
+            self._report(kubelet.shutting_down(self._state, now), now)
+
+    def _register(self, now: datetime) -> Readiness:
+        state = kubelet.starting(now)
+        try:
+            made = self.client.call("POST", NODES, kubelet.node_body(self.machine, self.invitation, state, now))
+        except ServerError as error:
+            if error.status != _CONFLICT:
+                raise
+            # Of an earlier start, or of another machine of that name.
+            made = self.client.call("GET", self._path)
+        self._uid = made["metadata"]["uid"]
+        return state
+
+    def _seen(self, before: Readiness, now: datetime, *, chips_work: bool) -> Readiness:
+        chips = self.machine.chips if chips_work and self.machine.chips and self._has_device_plugin() else 0
+        return replace(kubelet.ready(before, now), chips=chips, seen_chips=max(chips, before.seen_chips))
+
+    def _has_device_plugin(self) -> bool:
+        selector = self.settings().device_plugin
+        if not selector:
+            return True
+        query = urlencode({"fieldSelector": f"spec.nodeName={self.machine.name}", "labelSelector": selector})
+        pods = self.client.call("GET", f"/api/v1/pods?{query}")["items"]
+        return any(pod.get("status", {}).get("phase") == "Running" for pod in pods)
+
+    def _report(self, state: Readiness, now: datetime) -> None:
+        status = kubelet.status_of(self.machine, self.invitation, state, now)
+        self.client.call("PATCH", f"{self._path}/status", {"status": status}, content_type=STRATEGIC)
+        self._reported, self._reported_at = state, now
+
+    def _renew(self, state: Readiness, now: datetime) -> None:
+        body = kubelet.lease_body(self.machine, now)
+        path = f"{LEASES}/{self.machine.name}"
+        try:
+            self.client.call("PATCH", path, {"spec": body["spec"]}, content_type=MERGE)
+        except ServerError as error:
+            if error.status != _NOT_FOUND:
+                raise
+            # The Lease goes with its node: it is made again only where that is there.
+            self._report(state, now)
+            self.client.call("POST", LEASES, self._owned(body))
+        self._renewed_at = now
+
+    def _owned(self, lease: dict[str, Any]) -> dict[str, Any]:
+        owner = {"apiVersion": "v1", "kind": "Node", "name": self.machine.name, "uid": self._uid}
+        return {**lease, "metadata": {**lease["metadata"], "ownerReferences": [owner]}}
+
+    @property
+    def _path(self) -> str:
+        return f"{NODES}/{self.machine.name}"
+
+
+def _is_older(moment: datetime | None, now: datetime, seconds: float) -> bool:
+    # Half a second early is no harm, and saves a turn of its own.
+    return moment is None or (now - moment).total_seconds() >= seconds - 0.5
+
+
+@dataclass(slots=True, kw_only=True)
+class Guest:
+    """The software of one VM; `membership` is on its disk, the rest in its memory."""
+
+    settings: Callable[[], ComputeSettings]
+    faults: FaultBook[Fault]
+    connect: Connect
+    membership: Membership | None = None
+    _join: Join = field(init=False)
+    _kubelet: Kubelet | None = None
+    _boots: int = 0
+    _due: datetime | None = None
+    _failures: int = 0
+    _told: str = ""
+    _held: dict[FaultKind, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._join = Join(connect=self.connect)
+
+    def turn(self, machine: MachineView, now: datetime) -> float | None:
+        """Do what is due; return after how many seconds there is more, None: not before the VM changes."""
+        if machine.status != MachineStatus.RUNNING:
+            self._go_down(machine, now)
+            return None
+        if self.membership is None and not startup.joins(machine):
+            return None
+        if machine.boots != self._boots:
+            self._close()
+            self._boots, self._failures = machine.boots, 0
+            self._due = now + timedelta(seconds=self.settings().boot_seconds)
+        # What is waited for is not hurried by other news of the VM, such as new metadata.
+        left_seconds = (self._due - now).total_seconds() if self._due is not None else 0.0
+        if left_seconds > 0:
+            return left_seconds
+        seconds = self._try(machine, now)
+        self._due = now + timedelta(seconds=seconds)
+        return seconds
+
+    def _try(self, machine: MachineView, now: datetime) -> float:
+        try:
+            seconds = self._step(machine, now)
+        except GuestError as error:
+            self._failures += 1
+            if self._told != str(error):
+                self._told = str(error)
+                _log.info("guest.step_failed", machine=machine.name, problem=self._told)
+            settings = self.settings()
+            seconds = settings.join_retry_seconds * 2.0 ** min(self._failures - 1, 16)
+            return min(seconds, settings.longest_join_retry_seconds)
+        self._failures, self._told = 0, ""
+        return seconds
+
+    def _step(self, machine: MachineView, now: datetime) -> float:
+        if self.membership is None:
+            fault = self.faults.take((FaultKind.JOIN_FAILS,), _target(machine))
+            if fault is not None:
+                self._join.abandon()
+                raise JoinError(fault.message or "kubeadm join failed")
+            self.membership = self._join.step(machine, now)
+            if self.membership is None:
+                return _CERTIFICATE_LOOK_SECONDS
+            _log.info("guest.joined", machine=machine.name)
+        if self._is_struck(FaultKind.KUBELET_SILENT, machine):
+            return self.settings().heartbeat_seconds
+        if self._kubelet is None:
+            self._kubelet = Kubelet(
+                machine=machine,
+                invitation=self.membership.invitation,
+                client=self.connect(self.membership.access),
+                settings=self.settings,
+            )
+        chips_work = not self._is_struck(FaultKind.CHIPS_MISSING, machine)
+        return self._kubelet.turn(now, chips_work=chips_work)
+
+    def _is_struck(self, kind: FaultKind, machine: MachineView) -> bool:
+        """Tell whether a fault of this kind is in force here; one that has struck once stays until it is cleared."""
+        in_force: Collection[str] = {fault.fault_id for fault in self.faults.all()}
+        if self._held.get(kind) in in_force:
+            return True
+        fault = self.faults.take((kind,), _target(machine))
+        if fault is None:
+            self._held.pop(kind, None)
+            return False
+        self._held[kind] = fault.fault_id
+        return True
+
+    def _go_down(self, machine: MachineView, now: datetime) -> None:
+        stops_in_order = machine.status == MachineStatus.STOPPING and self.settings().graceful_shutdown
+        if self._kubelet is not None and stops_in_order and not self._is_struck(FaultKind.KUBELET_SILENT, machine):
+            try:
+                self._kubelet.shut_down(now)
+            except ServerError as error:
+                _log.info("guest.step_failed", machine=machine.name, problem=str(error))
+        self._close()
+        self._boots = 0
+
+    def _close(self) -> None:
+        self._join.abandon()
+        if self._kubelet is not None:
+            self._kubelet.client.close()
+            self._kubelet = None
+
+
+def _target(machine: MachineView) -> Target:
+    return Target(name=machine.name, location=machine.scope.location, machine_type=machine.machine_type)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

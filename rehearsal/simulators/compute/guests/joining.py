@@ -31,8 +31,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 
-from rehearsal.simulators.compute.guests.client import Access, Client
-from rehearsal.simulators.compute.guests.errors import JoinError, ServerError
+from rehearsal.simulators.compute.guests.client import Access, Client, JoinError, ServerError
 from rehearsal.simulators.compute.guests.kubelet import NODES
 from rehearsal.simulators.compute.guests.startup import Invitation, read_invitation
 from rehearsal.simulators.compute.records import MachineView

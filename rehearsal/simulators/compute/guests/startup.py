@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from rehearsal.simulators.compute.guests.errors import JoinError
+from rehearsal.simulators.compute.guests.client import JoinError
 from rehearsal.simulators.compute.records import MachineView
 
 _SCRIPT = "startup-script"

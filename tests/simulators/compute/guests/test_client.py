@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from rehearsal.localcluster.credentials import Authority, write
-from rehearsal.simulators.compute.guests.client import MERGE, Access, HttpsClient
-from rehearsal.simulators.compute.guests.errors import ServerError
+from rehearsal.simulators.compute.guests.client import MERGE, Access, HttpsClient, ServerError
 
 
 class Server:

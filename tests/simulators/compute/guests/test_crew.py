@@ -10,7 +10,7 @@ from rehearsal.simulators.compute import ComputeSettings, ComputeSimulator
 from rehearsal.simulators.compute.guests.client import Access, Client
 from rehearsal.simulators.compute.guests.crew import Crew
 from rehearsal.simulators.compute.records import Loss
-from rehearsal.simulators.http.timeline import system_clock
+from rehearsal.simulators.http.world import system_clock
 from tests.support.compute import GROUPS, INSTANCES, POLICIES, TEMPLATES, Compute, group, policy, template
 from tests.support.kubeadm_cluster import KubeadmCluster
 from tests.support.waiting import wait_for

@@ -13,7 +13,7 @@ import pytest
 
 from provisioner.runtime.authority import Authority
 from rehearsal.simulators.compute.guests import joining
-from rehearsal.simulators.compute.guests.errors import JoinError
+from rehearsal.simulators.compute.guests.client import JoinError
 from rehearsal.simulators.compute.guests.startup import Invitation
 from tests.support.kubeadm_cluster import HOST, PORT, TOKEN, KubeadmCluster
 

@@ -10,7 +10,7 @@ import pytest
 from rehearsal import localcluster
 from rehearsal.simulators.compute.faults import Fault, FaultKind
 from rehearsal.simulators.compute.guests import kubelet
-from rehearsal.simulators.compute.guests.guest import Guest
+from rehearsal.simulators.compute.guests.crew import Guest
 from rehearsal.simulators.compute.guests.joining import CERTIFICATE_SECONDS
 from rehearsal.simulators.compute.names import ZONES, Scope
 from rehearsal.simulators.compute.records import MachineView
