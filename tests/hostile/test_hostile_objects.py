@@ -108,7 +108,7 @@ def about_honest(plan: Plan) -> tuple[Any, ...]:
     """Return what a plan means for the honest JobSet."""
     creates = tuple(each for each in plan.creates if each.workload.name == "honest")
     notices = tuple(each for each in plan.notices if any(ref.name.startswith("honest") for ref in each.objects))
-    states = tuple(each for each in plan.pools if each.workload_name == "honest")
+    states = tuple(each for each in plan.pools if each.named.name == "honest")
     return creates, notices, states, plan.deletes
 
 
@@ -309,7 +309,7 @@ def test_pods_that_differ_are_compared_with_free_pools_within_the_budget() -> No
     workload = evil_jobset()
     workload["spec"]["replicatedJobs"][0]["replicas"] = len(pods)
     plan, _ = check([workload], pods)
-    assert sum(each.workload_name == "evil" and each.phase.value == "ready" for each in plan.pools) == len(pods)
+    assert sum(each.named.name == "evil" and each.phase.value == "ready" for each in plan.pools) == len(pods)
 
 
 # --- Made by chance ---
