@@ -54,22 +54,8 @@ def test_more_requests_at_once_than_the_maximum_count_as_the_maximum(text: str, 
     assert len(warnings_about_environment(environment)) == (text.startswith(("65", "9")))
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "many", "1.5"])
-def test_what_is_no_number_of_requests_is_refused(text: str) -> None:
-    """Nobody knows what it was meant to be."""
-    with pytest.raises(SettingsError, match="CONCURRENCY"):
-        read_settings({**_NEEDED, "CONCURRENCY": text})
-
-
 def test_words_are_read_in_letters_of_either_case() -> None:
     """As people write them."""
     assert read_settings({**_NEEDED, "PROVIDER": "GKE", "LOG_LEVEL": "Debug"}).log_level == "debug"
     with pytest.raises(SettingsError, match="mock provider"):
         read_settings({**_NEEDED, "PROVIDER": "Mock"})
-
-
-def test_what_is_missing_is_told_once() -> None:
-    """Not that it is not set, and to set it."""
-    with pytest.raises(SettingsError) as caught:
-        read_settings({})
-    assert all("is not set. " in problem and "set it" not in problem for problem in caught.value.problems)

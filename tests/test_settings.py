@@ -6,7 +6,6 @@ from dataclasses import asdict, fields
 
 import pytest
 
-from provisioner import settings
 from provisioner.model.capacity import CapacityKind, Network, Zone
 from provisioner.model.choices import CapacityChoice
 from provisioner.settings import (
@@ -108,11 +107,6 @@ def test_each_field_has_one_option_with_the_same_default() -> None:
     assert read == Settings(project_id="a-project", cluster_location="us-central2", zone=read.zone, cluster="a-cluster")
 
 
-def test_each_option_is_described() -> None:
-    """The documentation is made of the descriptions."""
-    assert all(option.description.endswith(".") for option in OPTIONS)
-
-
 def test_all_mistakes_are_told_at_once() -> None:
     """Nobody starts the provisioner five times to learn of five mistakes."""
     with pytest.raises(SettingsError) as caught:
@@ -180,7 +174,6 @@ def test_what_no_node_group_can_have_is_refused(changes: dict[str, str], words: 
             "n@p.iam.gserviceaccount.com",
         ),
         ("GCP_NODE_TAGS", " a-tag, b ,", "node_tags", ("a-tag", "b")),
-        ("GCP_NODE_TAGS", "t" * 63, "node_tags", ("t" * 63,)),
         ("GCP_POD_TO_NODE_LABELS", "team,example.com/cost", "pod_to_node_labels", ("team", "example.com/cost")),
         ("GCP_NODE_SECURE_BOOT", "F", "node_secure_boot", False),
         (
@@ -212,9 +205,7 @@ def test_what_no_node_group_can_have_is_refused(changes: dict[str, str], words: 
         ),
         ("NODE_GROUP_CAPACITY_WAIT", "30m", "capacity_wait_seconds", 1800.0),
         ("GKE_ENDPOINT", "http://127.0.0.1:8085/", "gke_endpoint", "http://127.0.0.1:8085"),
-        ("GKE_ENDPOINT", "http://localhost:8085", "gke_endpoint", "http://localhost:8085"),
         ("GKE_ENDPOINT", "http://[::1]:8085", "gke_endpoint", "http://[::1]:8085"),
-        ("GKE_ENDPOINT", "http://127.8.9.10", "gke_endpoint", "http://127.8.9.10"),
         ("GKE_ENDPOINT", "https://gke.example.com/", "gke_endpoint", "https://gke.example.com"),
         ("SERVED_NAMESPACES", "a,b", "namespaces", ("a", "b")),
         ("SERVE_JOBS", "true", "serve_jobs", True),
@@ -224,7 +215,6 @@ def test_what_no_node_group_can_have_is_refused(changes: dict[str, str], words: 
         ("NODEPOOL_AUTO_UPGRADE", "auto", "auto_upgrade", None),
         ("NODEPOOL_AUTO_UPGRADE", "on", "auto_upgrade", True),
         ("NODEPOOL_AUTO_UPGRADE", "off", "auto_upgrade", False),
-        ("NODEPOOL_AUTO_UPGRADE", "false", "auto_upgrade", False),
         (
             "GCP_NODE_OAUTH_SCOPES",
             "https://www.googleapis.com/auth/devstorage.read_only, https://www.googleapis.com/auth/logging.write",
@@ -332,20 +322,12 @@ def test_an_option_is_read(variable: str, text: str, field: str, want: object) -
         ("ZONES", "us-central2", "has 'us-central2', which is not a zone such as"),
         ("ZONES", "us-east5-a", "is not in GCP_CLUSTER_LOCATION='us-central2'; name only zones in us-central2."),
         ("CAPACITY", "cheap", "has 'cheap', which is not one of on-demand, spot"),
-        ("CAPACITY", "spot, queued", "has 'queued', and queued capacity is not supported: Kueue starts a JobSet"),
-        ("CAPACITY", "spot, spot", "has 'spot' twice"),
-        ("SAME_ZONE", "maybe", "is neither true nor false"),
         ("MAX_RUN_DURATION", "1d", "is not a duration"),
-        ("ALL_OR_NOTHING", "yes", "is neither true nor false"),
         ("PARTIAL_HOLD", "20", "is not a duration"),
         ("MAX_CHIPS", "-1", "is not a whole number from 0"),
-        ("MAX_CHIPS", "many", "is not a whole number from 0"),
         ("MAX_CHIPS_PER_NAMESPACE", "512", "has '512', which is not a namespace name (or \"*\" for all others)"),
         ("MAX_CHIPS_PER_NAMESPACE", "a=1,a=2", "names 'a' twice"),
-        ("MAX_CHIPS_PER_NAMESPACE", "a=x", "has 'a=x', where 'x' is not a whole number"),
-        ("MAX_CHIPS_PER_NAMESPACE", "Team=1", "has 'Team=1', which is not a namespace name"),
         ("MAX_CHIPS_PER_NAMESPACE", "team-*=1", "has 'team-*=1', which is not a namespace name"),
-        ("MAX_CHIPS_PER_ACCELERATOR", "=1", "has '=1', which is not an accelerator label"),
         (
             "MAX_CHIPS_PER_ACCELERATOR",
             "tpu-v6-slice=1",
@@ -367,11 +349,8 @@ def test_an_option_is_read(variable: str, text: str, field: str, want: object) -
             "cannot be used: there is no TPU accelerator 'tpu-v5-slice' (did you mean tpu-v5p-slice",
         ),
         ("CHIP_HOUR_PRICES", "tpu7x/cheap=1", "where 'cheap' is not a capacity type: reservation, on-demand, spot"),
-        ("CHIP_HOUR_PRICES", "tpu7x/=1", "where '' is not a capacity type"),
         ("CHIP_HOUR_PRICES", "tpu7x=1,5", "has '5', which is not"),
         ("CHIP_HOUR_PRICES", "tpu7x=$1", "where '$1' is not a price from 0 to 999999 with at most six decimals"),
-        ("CHIP_HOUR_PRICES", "tpu7x=-1", "where '-1' is not a price"),
-        ("CHIP_HOUR_PRICES", "tpu7x=nan", "where 'nan' is not a price"),
         ("CHIP_HOUR_PRICES", "tpu7x/spot=1, tpu7x/spot=2", "names 'tpu7x/spot' twice"),
     ],
 )
@@ -420,11 +399,6 @@ def test_a_value_that_can_be_read_and_cannot_be_is_told(variable: str, text: str
     """Before a pod meets with it."""
     (found,) = problems(**{variable: text})
     assert words in found
-
-
-def test_each_zone_outside_the_region_is_a_mistake_of_its_own() -> None:
-    """All at once, as all mistakes."""
-    assert len(problems(ZONES="us-central2-b, us-east5-a, us-east1-d")) == 2
 
 
 @pytest.mark.parametrize(
@@ -477,12 +451,6 @@ def test_doors_that_stand_open_are_warned_of(environment: dict[str, str], words:
             assert variable in word or variable not in warning
 
 
-def test_one_mistake_is_told_in_the_singular() -> None:
-    """Grammar."""
-    with pytest.raises(SettingsError, match=r"^1 setting is missing or invalid:"):
-        read_settings(REQUIRED | {"LOG_LEVEL": "loud"})
-
-
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
@@ -517,16 +485,14 @@ def test_other_texts_are_no_durations(text: str) -> None:
         go_duration_seconds(text)
 
 
-@pytest.mark.parametrize("text", ["1", "t", "T", "true", "TRUE", "True"])
-def test_true_is_read_as_go_reads_it(text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [(text, True) for text in ("1", "t", "T", "true", "TRUE", "True")]
+    + [(text, False) for text in ("0", "f", "F", "false", "FALSE", "False")],
+)
+def test_truth_values_are_read_as_go_reads_them(text: str, want: bool) -> None:
     """The list is strconv.ParseBool's."""
-    assert go_bool(text)
-
-
-@pytest.mark.parametrize("text", ["0", "f", "F", "false", "FALSE", "False"])
-def test_false_is_read_as_go_reads_it(text: str) -> None:
-    """The list is strconv.ParseBool's."""
-    assert not go_bool(text)
+    assert go_bool(text) is want
 
 
 @pytest.mark.parametrize("text", ["", "yes", "on", "tRUE", " true"])
@@ -534,15 +500,6 @@ def test_other_texts_are_no_truth_values(text: str) -> None:
     """A typo does not turn secure boot off."""
     with pytest.raises(ValueError, match="neither true nor false"):
         go_bool(text)
-
-
-@pytest.mark.parametrize(
-    ("location", "region"),
-    [("us-central1-a", "us-central1"), ("us-central1-ai1a", "us-central1"), ("us-central1", "us-central1")],
-)
-def test_the_region_is_what_comes_before_the_zone(location: str, region: str) -> None:
-    """New zones have longer letters."""
-    assert settings.region_of(location) == region
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import http.client
 import re
 import ssl
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +20,8 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 from provisioner import constants, kube
-from provisioner.kube.protocol import Timeouts, object_path
+from provisioner.kube.protocol import object_path
+from provisioner.model.workloads import ObjectRef
 from provisioner.slices.preflight.in_kubernetes import ACCESS_REVIEWS, Right
 from provisioner.workloads import KINDS
 from rehearsal.demos import ProvisionerProcess, Rehearsal
@@ -115,40 +117,6 @@ def container_of(documents: list[dict[str, Any]], deployment: str = DEPLOYMENT) 
     return dict(container)
 
 
-def sources_of_scrapes(documents: list[dict[str, Any]], policy: str = "tpu-provisioner") -> list[Any]:
-    """Return which namespaces a NetworkPolicy lets scrape: by label, or by name."""
-    selectors = [
-        peer["namespaceSelector"]
-        for rule in only(documents, "NetworkPolicy", policy)["spec"]["ingress"]
-        if rule["ports"] == [{"protocol": "TCP", "port": "metrics"}]
-        for peer in rule["from"]
-    ]
-    return [selector.get("matchLabels") or selector["matchExpressions"][0]["values"] for selector in selectors]
-
-
-def role_without(role: dict[str, Any], right: Right) -> list[dict[str, Any]]:
-    """Return a role's rules without one right, everything else being as it was."""
-    kept = []
-    for rule in role["rules"]:
-        touched = (
-            right.group in rule["apiGroups"]
-            and right.resource in rule["resources"]
-            and right.verb in rule["verbs"]
-            and right.name in rule.get("resourceNames", [""])
-        )
-        if not touched:
-            kept.append(rule)
-            continue
-        kept.append({**rule, "verbs": [verb for verb in rule["verbs"] if verb != right.verb]})
-        if len(rule["resources"]) > 1:
-            resources = [resource for resource in rule["resources"] if resource != right.resource]
-            kept.append({**rule, "verbs": [right.verb], "resources": resources})
-        others = [name for name in rule.get("resourceNames", []) if name != right.name]
-        if others:
-            kept.append({**rule, "verbs": [right.verb], "resourceNames": others})
-    return [rule for rule in kept if rule["verbs"]]
-
-
 def kubeconfig_of_service_account(
     rehearsal: Rehearsal, path: Path, *, server: str = "", name: str = SERVICE_ACCOUNT
 ) -> Path:
@@ -171,17 +139,6 @@ def kubeconfig_of_service_account(
     return path
 
 
-def request_as(kubeconfig: Path, method: str, path: str) -> None:
-    """Send a request with whatever rights the kubeconfig has; raise ClusterError where it is refused."""
-    api = kube.connect(str(kubeconfig))
-    send = getattr(api, method.lower())
-    body = () if method in ("GET", "DELETE") else ({"metadata": {"name": "any"}},)
-    try:
-        send(path, *body, timeouts=Timeouts(connect_seconds=5, read_seconds=10))
-    finally:
-        api.close()
-
-
 def provisioner_as(
     rehearsal: Rehearsal, kubeconfig: Path, log: Path, *, arguments: Iterable[str], environment: dict[str, str]
 ) -> ProvisionerProcess:
@@ -193,6 +150,21 @@ def provisioner_as(
         environment={"KUBECONFIG": str(kubeconfig), "HOME": str(log.parent), **environment},
         arguments=arguments,
     )
+
+
+def try_events(api: kube.KubeApi) -> None:
+    """Write an Event and repeat it after minutes; fail where one was dropped."""
+    seconds = 0.0
+    recorder = kube.EventRecorder(api, instance="trial", clock=lambda: seconds)
+    recorder.start()
+    unique = f"trial at {time.monotonic_ns()}"
+    about = ObjectRef(api_version="v1", kind="Pod", namespace="default", name="trial", uid=unique)
+    for _ in range(2):
+        recorder.emit(about, kind="Normal", reason="Trial", message=unique)
+        assert recorder.flush(timeout_seconds=10.0)
+        seconds += 400.0
+    recorder.stop()
+    assert not recorder.dropped_total
 
 
 class Recorder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -48,35 +49,58 @@ def _panels() -> list[dict[str, Any]]:
     return [each for each in json.loads(dashboard.PATH.read_text(encoding="utf-8"))["panels"] if each["type"] != "row"]
 
 
-_QUERIES = [
-    pytest.param(target["expr"], target["legendFormat"], id=f"{panel['title']} {target['refId']}")
-    for panel in _panels()
-    for target in panel["targets"]
-]
+_QUERIES = [(target["expr"], target["legendFormat"]) for panel in _panels() for target in panel["targets"]]
 
 
-@pytest.mark.parametrize(("query", "legend"), _QUERIES)
-def test_a_query_names_what_there_is(query: str, legend: str) -> None:
+def _of_documentation() -> list[str]:
+    spec = importlib.util.spec_from_file_location("metrics_table", DEPLOY.parent / "docs" / "metrics_table.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return list(module.examples())
+
+
+def test_a_query_names_what_there_is() -> None:
     """Its metrics are exported, its labels are theirs, and the legend shows labels that are left."""
     exposed = _exposed()
-    series = _SERIES.findall(query)
-    assert len(series) == query.count(PREFIX)
-    for name, matchers in series:
-        assert name in exposed
-        named = set(re.findall(r"(\w+)(?==~?\")", matchers))
-        assert {"cluster", "namespace"} <= named <= exposed[name] | _OF_THE_SCRAPE
-        grouped = [set(labels.split(", ")) for labels in _BY.findall(query)]
-        assert set().union(*grouped) <= exposed[name] | _OF_THE_SCRAPE
-    outermost = set(_BY.findall(query)[0].split(", ")) if _BY.search(query) else set()
-    assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= outermost
+    for query, legend in _QUERIES:
+        series = _SERIES.findall(query)
+        assert len(series) == query.count(PREFIX), query
+        grouped = {label for labels in _BY.findall(query) for label in labels.split(", ")}
+        for name, matchers in series:
+            named = set(re.findall(r"(\w+)(?==~?\")", matchers))
+            assert {"cluster", "namespace"} <= named, query
+            assert named | grouped <= exposed[name] | _OF_THE_SCRAPE, query
+        outermost = set(_BY.findall(query)[0].split(", ")) if _BY.search(query) else set()
+        assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= outermost, query
+
+
+def test_prometheus_reads_each_query_and_the_code_has_each_value_that_is_asked_for(tmp_path: Path) -> None:
+    """Those of the dashboard and of docs/metrics.md; a mistake in a value would leave a panel empty."""
+    queries = [query for query, _ in _QUERIES] + _of_documentation()
+    assert len(queries) > 80
+    filled = [query.replace("$__rate_interval", "5m").replace("$", "") for query in queries]
+    rules = [{"record": f"tried:{number}", "expr": query} for number, query in enumerate(filled)]
+    path = tmp_path / "rules.json"
+    path.write_text(json.dumps({"groups": [{"name": "tried", "rules": rules}]}), encoding="utf-8")
+    tools.run("promtool", "check", "rules", "--lint=none", str(path))
+    code = "".join(each.read_text(encoding="utf-8") for each in (DEPLOY.parent / "provisioner").rglob("*.py"))
+    values = {
+        value
+        for query in queries
+        for label, text in re.findall(r'(\w+)=~?"([^"$]+)"', query)
+        if label not in _OF_THE_SCRAPE
+        for value in re.findall(r"\w+", text)
+    }
+    assert len(values) > 5
+    assert {value for value in values if f'"{value}"' not in code} == set()
 
 
 def test_every_metric_is_on_a_panel() -> None:
     """A metric that is new has to get its place, or a reason for having none."""
     shown = {
-        re.sub(r"_(?:bucket|count|sum|total)$", "", name)
-        for query in _QUERIES
-        for name, _ in _SERIES.findall(str(query.values[0]))
+        re.sub(r"_(?:bucket|count|sum|total)$", "", name) for query, _ in _QUERIES for name, _ in _SERIES.findall(query)
     }
     families = {family.name for family in Metrics(version="test").registry.collect()}
     # Outside of Linux a process exports fewer of its own.
@@ -112,16 +136,17 @@ def test_the_layout() -> None:
 @pytest.mark.parametrize(
     "values", [{}, {"namespace": "monitoring", "labels": {"team": "ml"}, "annotations": {"grafana_folder": "TPU"}}]
 )
-def test_the_chart_puts_it_where_grafana_looks(values: dict[str, Any], tmp_path: Path) -> None:
+def test_the_chart_puts_it_where_grafana_looks(values: dict[str, Any]) -> None:
     """A ConfigMap with the label of Grafana's sidecar, and labels, annotations and namespace as chosen."""
-    path = tmp_path / "values.yaml"
-    image = {"repository": "registry.example/controller"}
-    path.write_text(yaml.safe_dump({"image": image, "dashboards": {"enabled": True, **values}}), encoding="utf-8")
-    rendered = tools.run(
-        "helm", "template", "test", str(chart.CHART), "--kube-version=1.30.0", f"--namespace={NAMESPACE}",
-        f"--values={path}",
-    )  # fmt: skip
-    made = only([each for each in yaml.safe_load_all(rendered) if each], "ConfigMap", "tpu-provisioner-dashboards")
+    made = only(
+        tools.template(
+            chart.CHART,
+            {"image": {"repository": "registry.example/controller"}, "dashboards": {"enabled": True, **values}},
+            namespace=NAMESPACE,
+        ),
+        "ConfigMap",
+        "tpu-provisioner-dashboards",
+    )
     metadata = made["metadata"]
     assert metadata["labels"].items() >= {"grafana_dashboard": "1", **values.get("labels", {})}.items()
     assert metadata.get("annotations") == values.get("annotations")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -57,23 +56,10 @@ _PLUGIN: dict[str, Any] = {
 Objects = dict[tuple[str, str], dict[str, Any]]
 
 
-def render(tmp_path: Path, **changes: Any) -> Objects:
+def render(**changes: Any) -> Objects:
     """Return the objects of the chart with the plugin's values, some changed."""
-    values = tmp_path / "values.yaml"
-    values.write_text(yaml.safe_dump(_merged(_PLUGIN, changes)), encoding="utf-8")
-    made = subprocess.run(
-        [
-            str(tools.tool("helm")), "template", "ipu", str(_CHART), "--namespace=ipus", "--kube-version=1.30.0",
-            f"--values={values}",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )  # fmt: skip
-    if made.returncode:
-        raise ValueError(made.stderr)
-    documents = [each for each in yaml.safe_load_all(made.stdout) if each]
-    return {(each["kind"], each["metadata"]["name"]): each for each in documents}
+    made = tools.template(_CHART, _merged(_PLUGIN, changes), release="ipu", namespace="ipus")
+    return {(each["kind"], each["metadata"]["name"]): each for each in made}
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -97,9 +83,9 @@ def variables(objects: Objects, name: str) -> dict[str, str]:
     return {each["name"]: each["value"] for each in container(objects, name)["env"] if "value" in each}
 
 
-def test_the_values_of_the_plugin_install_everything(tmp_path: Path) -> None:
+def test_the_values_of_the_plugin_install_everything() -> None:
     """Unchanged: controller, REST API, webhook, rights."""
-    objects = render(tmp_path)
+    objects = render()
     assert variables(objects, "ipu-ipu-partitions")["VIPU_SERVERS"] == "vipu.example.com:8191"
     assert objects["Service", "ipu-ipu-partitions"]["spec"]["type"] == "ClusterIP"
     assert objects["Service", "ipu-ipu-partitions"]["spec"]["ports"][0]["port"] == 80
@@ -114,9 +100,9 @@ def test_the_values_of_the_plugin_install_everything(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_with_a_certificate_init_containers_ask_over_tls(tmp_path: Path) -> None:
+def test_with_a_certificate_init_containers_ask_over_tls() -> None:
     """Pods that wait already find the port that they know, unless that is switched off."""
-    objects = render(tmp_path, tls={"secretName": "api-tls", "caConfigMap": "bundle"})
+    objects = render(tls={"secretName": "api-tls", "caConfigMap": "bundle"})
     name = "ipu-ipu-partitions"
     made = container(objects, name)
     assert {"--api-bind-address=:8080", "--tls-bind-address=:8443", "--tls-cert-file=/etc/tls/tls.crt"} <= {
@@ -131,96 +117,60 @@ def test_with_a_certificate_init_containers_ask_over_tls(tmp_path: Path) -> None
     assert told["IPU_API_URL"] == f"https://{name}.ipus.svc"
     assert told["IPU_API_CA_CONFIG_MAP"] == "bundle"
 
-    objects = render(tmp_path, tls={"secretName": "api-tls", "plainHttp": False})
+    objects = render(tls={"secretName": "api-tls", "plainHttp": False})
     assert "--api-bind-address=0" in container(objects, name)["args"]
     assert "api" not in {each["name"] for each in container(objects, name)["ports"]}
     assert [each["port"] for each in objects["Service", name]["spec"]["ports"]] == [443]
     assert "IPU_API_CA_CONFIG_MAP" not in variables(objects, f"{name}-webhook")
 
 
-@pytest.mark.parametrize(
-    ("changes", "path", "want"),
-    [
-        pytest.param(
-            {"fullNameOverride": "other"}, ("Deployment", "other", "kind"), "Deployment", id="the old spelling"
-        ),
-        pytest.param({"fullnameOverride": "new"}, ("Deployment", "new", "kind"), "Deployment", id="Helm's spelling"),
-        pytest.param(
-            {"service": {"type": "NodePort", "port": 81}},
-            ("Service", "ipu-ipu-partitions", "spec.ports.0.port"),
-            81,
-            id="the port of the Service",
-        ),
-        pytest.param(
-            {"controllerPort": 9000},
-            ("Deployment", "ipu-ipu-partitions", "spec.template.spec.containers.0.args.2"),
-            "--api-bind-address=:9000",
-            id="the port of the controller",
-        ),
-        pytest.param(
-            {"admissionWebhooks": {"port": 9443}},
-            ("Deployment", "ipu-ipu-partitions-webhook", "spec.template.spec.containers.0.ports.0.containerPort"),
-            9443,
-            id="the port of the webhook server",
-        ),
-        pytest.param(
-            {"admissionWebhooks": {"scope": "a, b"}},
-            (
-                "MutatingWebhookConfiguration",
-                "ipu-ipu-partitions-webhook",
-                "webhooks.0.namespaceSelector.matchExpressions.0.values",
-            ),
-            ["a", "b"],
-            id="namespaces",
-        ),
-        pytest.param(
-            {"admissionWebhooks": {"failurePolicy": "Ignore"}},
-            ("MutatingWebhookConfiguration", "ipu-ipu-partitions-webhook", "webhooks.0.failurePolicy"),
-            "Ignore",
-            id="what happens without a webhook server",
-        ),
-        pytest.param(
-            {"podSecurityPolicyContext": {"runAsUser": 7}},
-            ("Deployment", "ipu-ipu-partitions", "spec.template.spec.securityContext.runAsUser"),
-            7,
-            id="the pods' security context",
-        ),
-        pytest.param(
-            {"securityContext": {"readOnlyRootFilesystem": False}},
-            (
-                "Deployment",
-                "ipu-ipu-partitions",
-                "spec.template.spec.containers.0.securityContext.readOnlyRootFilesystem",
-            ),
-            False,
-            id="the containers' security context",
-        ),
-        pytest.param(
-            {"podAnnotations": {"a": "b"}},
-            ("Deployment", "ipu-ipu-partitions", "spec.template.metadata.annotations.a"),
-            "b",
-            id="annotations of pods",
-        ),
-        pytest.param(
-            {"serviceAccount": {"name": "mine", "create": False}},
-            ("Deployment", "ipu-ipu-partitions", "spec.template.spec.serviceAccountName"),
-            "mine",
-            id="an account that is there",
-        ),
-        pytest.param(
-            {"resources": {"limits": {"memory": "1Gi"}}},
-            ("Deployment", "ipu-ipu-partitions", "spec.template.spec.containers.0.resources.limits.memory"),
-            "1Gi",
-            id="resources",
-        ),
-    ],
-)
-def test_a_value_has_its_effect(
-    tmp_path: Path, changes: dict[str, Any], path: tuple[str, str, str], want: object
-) -> None:
+_CONTROLLER = ("Deployment", "ipu-ipu-partitions")
+_WEBHOOK = ("Deployment", "ipu-ipu-partitions-webhook")
+_HOOKS = ("MutatingWebhookConfiguration", "ipu-ipu-partitions-webhook")
+_RUNNING = "spec.template.spec.containers.0"
+_EFFECTS: dict[str, tuple[dict[str, Any], tuple[str, str], str, object]] = {
+    "the old spelling of the name": ({"fullNameOverride": "other"}, ("Deployment", "other"), "kind", "Deployment"),
+    "Helm's spelling of the name": ({"fullnameOverride": "new"}, ("Deployment", "new"), "kind", "Deployment"),
+    "the port of the Service": (
+        {"service": {"type": "NodePort", "port": 81}}, ("Service", "ipu-ipu-partitions"), "spec.ports.0.port", 81,
+    ),
+    "the port of the controller": (
+        {"controllerPort": 9000}, _CONTROLLER, f"{_RUNNING}.args.2", "--api-bind-address=:9000",
+    ),
+    "the port of the webhook server": (
+        {"admissionWebhooks": {"port": 9443}}, _WEBHOOK, f"{_RUNNING}.ports.0.containerPort", 9443,
+    ),
+    "namespaces": (
+        {"admissionWebhooks": {"scope": "a, b"}},
+        _HOOKS, "webhooks.0.namespaceSelector.matchExpressions.0.values", ["a", "b"],
+    ),
+    "what happens without a webhook server": (
+        {"admissionWebhooks": {"failurePolicy": "Ignore"}}, _HOOKS, "webhooks.0.failurePolicy", "Ignore",
+    ),
+    "the pods' security context": (
+        {"podSecurityPolicyContext": {"runAsUser": 7}}, _CONTROLLER, "spec.template.spec.securityContext.runAsUser", 7,
+    ),
+    "the containers' security context": (
+        {"securityContext": {"readOnlyRootFilesystem": False}},
+        _CONTROLLER, f"{_RUNNING}.securityContext.readOnlyRootFilesystem", False,
+    ),
+    "annotations of pods": (
+        {"podAnnotations": {"a": "b"}}, _CONTROLLER, "spec.template.metadata.annotations.a", "b",
+    ),
+    "an account that is there": (
+        {"serviceAccount": {"name": "mine", "create": False}},
+        _CONTROLLER, "spec.template.spec.serviceAccountName", "mine",
+    ),
+    "resources": (
+        {"resources": {"limits": {"memory": "1Gi"}}}, _CONTROLLER, f"{_RUNNING}.resources.limits.memory", "1Gi",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "where", "place", "want"), _EFFECTS.values(), ids=_EFFECTS)
+def test_a_value_has_its_effect(changes: dict[str, Any], where: tuple[str, str], place: str, want: object) -> None:
     """As the plugin's documents say, or as they should."""
-    kind, name, place = path
-    found: Any = render(tmp_path, **changes)[kind, name]
+    found: Any = render(**changes)[where]
     for step in place.split("."):
         found = found[int(step)] if isinstance(found, list) else found[step]
     assert found == want
@@ -239,30 +189,30 @@ def test_a_value_has_its_effect(
         pytest.param({"service": {"type": "ExternalName"}}, "none of ClusterIP", id="a type that cannot work"),
     ],
 )
-def test_what_cannot_work_is_refused_with_what_to_do(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_what_cannot_work_is_refused_with_what_to_do(changes: dict[str, Any], said: str) -> None:
     """Before anything is installed."""
     with pytest.raises(ValueError, match=said):
-        render(tmp_path, **changes)
+        render(**changes)
 
 
-def test_without_rbac_there_are_no_rights(tmp_path: Path) -> None:
+def test_without_rbac_there_are_no_rights() -> None:
     """Somebody else grants them."""
-    kinds = {kind for kind, _ in render(tmp_path, rbac={"create": False})}
+    kinds = {kind for kind, _ in render(rbac={"create": False})}
     assert not kinds & {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
 
 
-def test_credentials_are_mounted_for_the_controller_alone(tmp_path: Path) -> None:
+def test_credentials_are_mounted_for_the_controller_alone() -> None:
     """The webhook server speaks to no V-IPU server."""
-    objects = render(tmp_path, vipuCredentialsSecret="keys", vipuServers="a:1:x=y,b:2")
+    objects = render(vipuCredentialsSecret="keys", vipuServers="a:1:x=y,b:2")
     told = variables(objects, "ipu-ipu-partitions")
     assert (told["VIPU_CREDENTIALS"], told["VIPU_SERVERS"]) == ("/etc/vipu", "a:1:x=y,b:2")
     assert "keys" in str(objects["Deployment", "ipu-ipu-partitions"])
     assert "keys" not in str(objects["Deployment", "ipu-ipu-partitions-webhook"])
 
 
-def test_the_rights_are_those_of_the_manifests(tmp_path: Path) -> None:
+def test_the_rights_are_those_of_the_manifests() -> None:
     """One truth about what the controller may do."""
-    objects = render(tmp_path)
+    objects = render()
     manifests = _ROOT / "deploy" / "partitions"
     for file, kind in (("cluster-role.yaml", "ClusterRole"), ("role.yaml", "Role")):
         documents = yaml.safe_load_all((manifests / file).read_text("utf-8"))
@@ -270,9 +220,9 @@ def test_the_rights_are_those_of_the_manifests(tmp_path: Path) -> None:
         assert objects[kind, "ipu-ipu-partitions"]["rules"] == rules
 
 
-def test_the_policy_on_pods_is_that_of_the_manifests(tmp_path: Path) -> None:
+def test_the_policy_on_pods_is_that_of_the_manifests() -> None:
     """It names the account of this release."""
-    objects = render(tmp_path)
+    objects = render()
     text = (_ROOT / "deploy" / "partitions" / "pod-guard.yaml").read_text("utf-8")
     account = "system:serviceaccount:tpu-provisioner-system:tpu-provisioner-partitions"
     policy, binding = yaml.safe_load_all(text.replace(account, "system:serviceaccount:ipus:ipu-ipu-partitions"))
@@ -285,9 +235,9 @@ def _ports(policy: dict[str, Any], direction: str) -> set[object]:
     return {port["port"] for rule in policy["spec"][direction] for port in rule["ports"]}
 
 
-def test_the_network_is_that_of_the_manifests(tmp_path: Path) -> None:
+def test_the_network_is_that_of_the_manifests() -> None:
     """Nothing but the API server's agents reaches the probe port, which shows the pods of all namespaces."""
-    objects = render(tmp_path, vipuServers="a:8191, [fd00::1]:9000:x=y,b")
+    objects = render(vipuServers="a:8191, [fd00::1]:9000:x=y,b")
     folder = _ROOT / "deploy"
     for name, file, more in (
         ("ipu-ipu-partitions", "partitions/network-policy.yaml", {8191, 9000}),
@@ -298,14 +248,14 @@ def test_the_network_is_that_of_the_manifests(tmp_path: Path) -> None:
         assert _ports(ours, "egress") == _ports(theirs, "egress") | more
         selected = ours["spec"]["podSelector"]["matchLabels"]
         assert selected.items() <= objects["Deployment", name]["spec"]["template"]["metadata"]["labels"].items()
-    assert not [kind for kind, _ in render(tmp_path, networkPolicy={"enabled": False}) if kind == "NetworkPolicy"]
+    assert not [kind for kind, _ in render(networkPolicy={"enabled": False}) if kind == "NetworkPolicy"]
 
 
-def test_the_registration_is_that_of_the_component(tmp_path: Path) -> None:
+def test_the_registration_is_that_of_the_component() -> None:
     """The same expressions decide which pods are sent."""
     component = _ROOT / "deploy" / "components" / "webhook-partitions" / "mutating-webhook-configuration.yaml"
     (theirs,) = yaml.safe_load(component.read_text("utf-8"))["webhooks"]
-    (ours,) = render(tmp_path)["MutatingWebhookConfiguration", "ipu-ipu-partitions-webhook"]["webhooks"]
+    (ours,) = render()["MutatingWebhookConfiguration", "ipu-ipu-partitions-webhook"]["webhooks"]
     assert ours["rules"] == theirs["rules"]
     for mine, other in zip(ours["matchConditions"], theirs["matchConditions"], strict=True):
         expected = other["expression"].replace(
@@ -315,31 +265,10 @@ def test_the_registration_is_that_of_the_component(tmp_path: Path) -> None:
         assert mine["expression"] == expected
 
 
-@pytest.mark.parametrize(
-    ("value", "kind", "endpoints"),
-    [("podMonitor", "PodMonitor", "podMetricsEndpoints"), ("podMonitoring", "PodMonitoring", "endpoints")],
-)
-def test_controller_and_webhook_server_are_scraped(tmp_path: Path, value: str, kind: str, endpoints: str) -> None:
-    """By the port that both name alike, by their own release's labels; by default nothing is."""
-    assert kind not in {each for each, _ in render(tmp_path)}
-    objects = render(tmp_path, **{value: {"enabled": True, "interval": "15s"}})
-    monitor = objects[kind, "ipu-ipu-partitions"]
-    assert monitor["metadata"]["namespace"] == "ipus"
-    assert monitor["spec"][endpoints] == [{"port": "metrics", "interval": "15s"}]
-    assert monitor["spec"]["selector"].keys() == {"matchLabels"}
-    chosen = monitor["spec"]["selector"]["matchLabels"].items()
-    deployments = [each["spec"]["template"] for (found, _), each in objects.items() if found == "Deployment"]
-    assert len(deployments) == 2
-    for pods in deployments:
-        assert chosen <= pods["metadata"]["labels"].items()
-        (running,) = pods["spec"]["containers"]
-        assert "metrics" in {port["name"] for port in running["ports"]}
-
-
-def test_the_alerts_are_those_about_what_the_chart_installs(tmp_path: Path) -> None:
+def test_the_alerts_are_those_about_what_the_chart_installs() -> None:
     """With the address of the runbooks that is given, and the labels that a Prometheus selects rules by."""
     changes = {"enabled": True, "runbooks": "https://wiki.example/ipu", "labels": {"release": "prometheus"}}
-    made = render(tmp_path, prometheusRule=changes)["PrometheusRule", "ipu-ipu-partitions"]
+    made = render(prometheusRule=changes)["PrometheusRule", "ipu-ipu-partitions"]
     assert made["metadata"]["labels"]["release"] == "prometheus"
     (group,) = made["spec"]["groups"]
     assert group["rules"] == [rule.json("https://wiki.example/ipu") for rule in alerts.OF_PARTITIONS]

@@ -13,7 +13,6 @@ import yaml
 
 from deploy import overlay
 from provisioner import constants
-from provisioner.cli import run as run_command
 from provisioner.kube.protocol import collection_path
 from provisioner.slices.preflight.in_kubernetes import rights_used
 from rehearsal.demos import Rehearsal
@@ -29,7 +28,6 @@ from tests.deploy.kit import (
     only,
     rights,
     rule_of_component,
-    sources_of_scrapes,
 )
 from tests.deploy.pages import read_blocks
 from tests.support.settings import settings as make_settings
@@ -39,10 +37,6 @@ _IMAGE = "registry.example/controller:v1"
 _ALL = sorted(path.name for path in (DEPLOY / "components").iterdir() if path.name != "partitions-tls")
 
 
-def _documents(text: str) -> list[dict[str, Any]]:
-    return [each for each in yaml.safe_load_all(text) if each]
-
-
 @pytest.fixture(scope="module")
 def base() -> list[dict[str, Any]]:
     """Give the base's documents as they are written."""
@@ -50,17 +44,8 @@ def base() -> list[dict[str, Any]]:
     return [
         document
         for name in kustomization["resources"]
-        for document in _documents((DEPLOY / "base" / name).read_text(encoding="utf-8"))
+        for document in tools.documents((DEPLOY / "base" / name).read_text(encoding="utf-8"))
     ]
-
-
-def test_names_of_old(base: list[dict[str, Any]]) -> None:
-    """Namespace and ServiceAccount are the Go provisioner's, the Deployment is not: both can be installed."""
-    assert only(base, "Namespace")["metadata"]["name"] == constants.DEFAULT_NAMESPACE
-    assert only(base, "ServiceAccount")["metadata"]["name"] == SERVICE_ACCOUNT
-    deployment = only(base, "Deployment")
-    assert deployment["metadata"]["name"] == "tpu-provisioner"
-    assert deployment["spec"]["template"]["spec"]["serviceAccountName"] == SERVICE_ACCOUNT
 
 
 def test_every_file_is_used(base: list[dict[str, Any]]) -> None:
@@ -89,54 +74,8 @@ def test_no_manifest_pauses_or_resumes() -> None:
         assert f"  name: {constants.PAUSE_CONFIGMAP_NAME}" not in lines, path
 
 
-def test_the_flags_are_understood(base: list[dict[str, Any]]) -> None:
-    """The Deployment's arguments are flags of `run`, the probes' port is the one served, and a leader is elected."""
-    (container,) = only(base, "Deployment")["spec"]["template"]["spec"]["containers"]
-    flags = run_command.command.make_context("run", container["args"]).params
-    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
-    assert flags["leader_elect"]
-    assert flags["health_probe_bind_address"] == f":{ports['probes']}"
-    assert flags["metrics_bind_address"] == f":{ports['metrics']}"
-    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert container[probe]["httpGet"]["port"] == "probes"
-    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
-    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
-
-
-def test_selectors_meet(base: list[dict[str, Any]]) -> None:
-    """Service, PodDisruptionBudget and NetworkPolicy select the Deployment's pods."""
-    deployment = only(base, "Deployment")["spec"]
-    labels = deployment["template"]["metadata"]["labels"]
-    assert deployment["selector"]["matchLabels"] == labels
-    assert only(base, "Service")["spec"]["selector"] == labels
-    assert only(base, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
-    assert only(base, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"] == labels
-
-
-def test_the_network(base: list[dict[str, Any]]) -> None:
-    """Scrapes and the API server's proxy come in; DNS, 443 and the metadata server go out; nothing else does."""
-    policy = only(base, "NetworkPolicy")["spec"]
-    assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
-    assert [port["port"] for rule in policy["ingress"] for port in rule["ports"]] == ["metrics", "probes"]
-    assert all(rule["from"] for rule in policy["ingress"])
-    (agents,) = policy["ingress"][1]["from"]
-    # Not all pods of a namespace, and not those of that label in any namespace.
-    assert agents.keys() == {"namespaceSelector", "podSelector"}
-    addresses = {
-        port["port"]: {peer["ipBlock"]["cidr"] for peer in rule["to"] if "ipBlock" in peer}
-        for rule in policy["egress"]
-        for port in rule["ports"]
-    }
-    anywhere = {"0.0.0.0/0", "::/0"}
-    # Each port is in one rule: 80 and 988 go to the metadata server alone, and 443 does not.
-    assert addresses == {53: anywhere, 443: anywhere, 80: {"169.254.169.254/32"}, 988: {"169.254.169.252/32"}}
-    assert [peer["ipBlock"]["except"] for rule in policy["egress"] for peer in rule["to"] if "except" in str(peer)] == [
-        ["169.254.0.0/16"]
-    ]
-
-
 def _render(rehearsal: Rehearsal, folder: Path) -> list[dict[str, Any]]:
-    return _documents(rehearsal.kubectl("kustomize", str(folder)))
+    return tools.documents(rehearsal.kubectl("kustomize", str(folder)))
 
 
 def _named(each: dict[str, Any]) -> tuple[str, str]:
@@ -188,7 +127,6 @@ def test_every_component(rehearsal: Rehearsal, full: Path) -> None:
     assert account["metadata"]["annotations"] == {
         "iam.gke.io/gcp-service-account": "tpu-provisioner@rehearsal-project.iam.gserviceaccount.com"
     }
-    assert sources_of_scrapes(documents) == [{"metrics": "enabled"}, ["gmp-system", "gke-gmp-system"]]
     role = only(documents, "ClusterRole", "tpu-provisioner")
     assert any("namespaces" in rule["resources"] for rule in role["rules"])
     rehearsal.kubectl("apply", "--server-side", "--validate=strict", "-k", str(full))
@@ -267,7 +205,7 @@ def test_what_a_disabled_component_leaves(rehearsal: Rehearsal, full: Path, inst
     ):
         found = [path for pattern in patterns for path in DEPLOY.glob(pattern)]
         files = [path for path in found if path.name != "kustomization.yaml"]
-        made = [each for path in files for each in _documents(path.read_text(encoding="utf-8"))]
+        made = [each for path in files for each in tools.documents(path.read_text(encoding="utf-8"))]
         assert there(made)
         command = block.text.replace("\\\n", " ").replace("component=webhook", f"component={component}")
         rehearsal.kubectl(*shlex.split(command)[1:])

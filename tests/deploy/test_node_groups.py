@@ -13,27 +13,20 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy import chart, crds, release
-from provisioner.cli.nodegroups import command
+from deploy import chart, crds
 from provisioner.nodegroups import app, device_plugin
 from provisioner.settings import read as read_options
 from provisioner.settings.nodegroups import OPTIONS, NodeGroupSettings
 from rehearsal.demos import Rehearsal
 from tests.deploy import tools
-from tests.deploy.kit import DEPLOY, NAMESPACE, REPOSITORY, container_of, only, sources_of_scrapes
+from tests.deploy.kit import DEPLOY, NAMESPACE, REPOSITORY, container_of, only
 from tests.deploy.mainjob import uninstalled
 from tests.deploy.pages import read_blocks
-from tests.support.nodegroup_rights import ACT_AS, NEEDED
 
 _FOLDER = DEPLOY / "nodegroups"
 _EXAMPLE = DEPLOY / "example-project" / "self-managed-cluster"
 _NAME = app.LEASE_NAME
 _VALUES = {"image": {"repository": "controller", "tag": "latest"}, "nodegroups": {"enabled": True}}
-_MEBIBYTES = re.compile(r"([0-9]+)Mi")
-
-
-def _documents(text: str) -> list[dict[str, Any]]:
-    return [each for each in yaml.safe_load_all(text) if each]
 
 
 def _resources(folder: Path) -> Iterator[Path]:
@@ -51,7 +44,7 @@ def _resources(folder: Path) -> Iterator[Path]:
 def written() -> list[dict[str, Any]]:
     """Give the documents as they are written."""
     files = [path for path in _resources(_FOLDER) if path.name != "kustomization.yaml"]
-    return [each for path in files for each in _documents(path.read_text(encoding="utf-8"))]
+    return [each for path in files for each in tools.documents(path.read_text(encoding="utf-8"))]
 
 
 def test_every_file_is_used() -> None:
@@ -65,76 +58,6 @@ def test_definitions_are_no_part_of_an_installation(written: list[dict[str, Any]
     """Whoever deletes an installation with kustomize does not delete all groups."""
     assert "CustomResourceDefinition" not in {each["kind"] for each in written}
     assert "Namespace" not in {each["kind"] for each in written}
-
-
-def test_the_flags_are_understood(written: list[dict[str, Any]]) -> None:
-    """The Deployment's arguments are flags of `nodegroups`, the probes' port is the one served, a leader is elected."""
-    container = container_of(written, _NAME)
-    program, *arguments = container["command"] + container["args"]
-    assert program == "tpu-provisioner"
-    assert arguments.pop(0) == "nodegroups"
-    flags = command.make_context("nodegroups", arguments).params
-    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
-    assert flags["leader_elect"]
-    assert flags["health_probe_bind_address"] == f":{ports['probes']}"
-    assert flags["metrics_bind_address"] == f":{ports['metrics']}"
-
-
-def test_as_secure_as_the_provisioner(written: list[dict[str, Any]]) -> None:
-    """The pod, its container, probes and end are the base's."""
-    base = _documents((DEPLOY / "base" / "deployment.yaml").read_text(encoding="utf-8"))
-    pod, pod_of_base = (only(documents, "Deployment")["spec"]["template"]["spec"] for documents in (written, base))
-    for field in ("securityContext", "terminationGracePeriodSeconds", "enableServiceLinks"):
-        assert pod[field] == pod_of_base[field]
-    for field in ("securityContext", "startupProbe", "livenessProbe", "readinessProbe", "ports", "env"):
-        assert pod["containers"][0][field] == pod_of_base["containers"][0][field]
-    assert only(written, "Deployment")["spec"]["strategy"] == only(base, "Deployment")["spec"]["strategy"]
-    assert pod["serviceAccountName"] == only(written, "ServiceAccount", _NAME)["metadata"]["name"]
-    assert pod["priorityClassName"] == only(written, "PriorityClass")["metadata"]["name"]
-
-
-def test_the_memory_limit_fits(written: list[dict[str, Any]]) -> None:
-    """What 200 groups of 16 machines may take (130 MiB) is about what is requested; the limit is twice as much."""
-    resources = container_of(written, _NAME)["resources"]
-    requested, limit = (
-        int(_MEBIBYTES.fullmatch(resources[each]["memory"])[1])  # type: ignore[index]
-        for each in ("requests", "limits")
-    )
-    assert requested >= 128
-    assert limit >= 2 * 125
-    assert "cpu" not in resources["limits"]
-
-
-def test_selectors_meet(written: list[dict[str, Any]]) -> None:
-    """PodDisruptionBudget, NetworkPolicy, monitors and spread select the Deployment's pods, and no other's."""
-    deployment = only(written, "Deployment")["spec"]
-    labels = deployment["template"]["metadata"]["labels"]
-    assert deployment["selector"]["matchLabels"] == labels
-    assert only(written, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
-    assert only(written, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"] == labels
-    (spread,) = deployment["template"]["spec"]["topologySpreadConstraints"]
-    assert spread["labelSelector"]["matchLabels"] == labels
-    base = _documents((DEPLOY / "base" / "deployment.yaml").read_text(encoding="utf-8"))
-    assert not only(base, "Deployment")["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    for component in ("pod-monitor", "pod-monitoring"):
-        (monitor,) = _documents((DEPLOY / "components" / component / f"{component}.yaml").read_text(encoding="utf-8"))
-        (chosen,) = monitor["spec"]["selector"]["matchExpressions"]
-        assert labels[chosen["key"]] in chosen["values"]
-
-
-def test_the_network(written: list[dict[str, Any]]) -> None:
-    """Scrapes come in; DNS, Google, the API server and the metadata server are reached; nothing else is."""
-    policy = only(written, "NetworkPolicy")["spec"]
-    assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
-    assert [port["port"] for rule in policy["ingress"] for port in rule["ports"]] == ["metrics"]
-    assert sources_of_scrapes(written, _NAME) == [{"metrics": "enabled"}, ["gmp-system", "gke-gmp-system"]]
-    addresses = {
-        port["port"]: {peer["ipBlock"]["cidr"] for peer in rule["to"] if "ipBlock" in peer}
-        for rule in policy["egress"]
-        for port in rule["ports"]
-    }
-    anywhere = {"0.0.0.0/0", "::/0"}
-    assert addresses == {53: anywhere, 443: anywhere, 6443: anywhere, 80: {"169.254.169.254/32"}}
 
 
 def test_what_the_device_plugin_runs_as(written: list[dict[str, Any]]) -> None:
@@ -156,7 +79,7 @@ def _example(tmp_path: Path, *, components: bool = False) -> list[dict[str, Any]
     if components:
         text = path.read_text(encoding="utf-8")
         path.write_text(re.sub(r"(?m)^# (components:|- \.\./\.\./components/)", r"\1", text), encoding="utf-8")
-    return _documents(tools.run("kustomize", "build", str(path.parent)))
+    return tools.documents(tools.run("kustomize", "build", str(path.parent)))
 
 
 @pytest.mark.e2e
@@ -173,7 +96,7 @@ def test_the_example_of_a_cluster_without_gke(tmp_path: Path) -> None:
     read = read_options(NodeGroupSettings, settings["data"])
     assert (read.project_id, read.projects, read.own_namespace) == ("example-project", ("example-project",), NAMESPACE)
     assert settings["data"].keys() <= {option.variable for option in OPTIONS}
-    base = _documents((DEPLOY / "base" / "namespace.yaml").read_text(encoding="utf-8"))
+    base = tools.documents((DEPLOY / "base" / "namespace.yaml").read_text(encoding="utf-8"))
     assert only(documents, "Namespace") == only(base, "Namespace")
 
 
@@ -196,21 +119,15 @@ def test_credentials_from_a_secret(tmp_path: Path) -> None:
     assert [list(volume.keys() - {"name"}) for volume in volumes] == [["projected"], ["secret"]]
     assert all(mount["readOnly"] for mount in mounts)
     values = {**_VALUES["nodegroups"], "credentialsSecret": "tpu-node-group-credentials"}
-    assert _mounts(_template({**_VALUES, "nodegroups": values}, tmp_path)) == _mounts(documents)
+    assert _mounts(_template({**_VALUES, "nodegroups": values})) == _mounts(documents)
     assert {"PodMonitor", "PrometheusRule"} <= {each["kind"] for each in documents}
 
 
 # --- the chart
 
 
-def _template(values: dict[str, Any], tmp_path: Path) -> list[dict[str, Any]]:
-    path = tmp_path / "values.yaml"
-    path.write_text(yaml.safe_dump(values), encoding="utf-8")
-    text = tools.run(
-        "helm", "template", "test", str(chart.CHART), "--kube-version=1.30.0", f"--namespace={NAMESPACE}",
-        f"--values={path}",
-    )  # fmt: skip
-    return _documents(text)
+def _template(values: dict[str, Any]) -> list[dict[str, Any]]:
+    return tools.template(chart.CHART, values, namespace=NAMESPACE)
 
 
 def _bare(document: dict[str, Any]) -> dict[str, Any]:
@@ -230,17 +147,17 @@ def _key(document: dict[str, Any]) -> tuple[str, str, str]:
 
 
 @pytest.mark.e2e
-def test_the_chart_makes_the_same_objects(written: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_the_chart_makes_the_same_objects(written: list[dict[str, Any]]) -> None:
     """With the switch on the chart makes what kustomize does, and the definitions; with it off nothing of it."""
-    without = {_key(each) for each in _template({**_VALUES, "nodegroups": {}}, tmp_path)}
-    more = {_key(each): each for each in _template(_VALUES, tmp_path) if _key(each) not in without}
+    without = {_key(each) for each in _template({**_VALUES, "nodegroups": {}})}
+    more = {_key(each): each for each in _template(_VALUES) if _key(each) not in without}
     definitions = {key: more.pop(key) for key in list(more) if key[0] == "CustomResourceDefinition"}
     assert {key: _bare(each) for key, each in more.items()} == {_key(each): _bare(each) for each in written}
     for each in more.values():
         assert each["metadata"]["labels"]["app.kubernetes.io/instance"] == "test"
     kept = {each["metadata"]["annotations"]["helm.sh/resource-policy"] for each in definitions.values()}
     assert kept == {"keep"}
-    made = [_documents(text)[0] for text in crds.definitions().values()]
+    made = [tools.documents(text)[0] for text in crds.definitions().values()]
     assert {_key(each): each["spec"] for each in made} == {key: each["spec"] for key, each in definitions.items()}
 
 
@@ -276,7 +193,7 @@ def test_the_chart_where_the_definitions_are_there_already(
 
 
 @pytest.mark.e2e
-def test_values_of_the_chart(tmp_path: Path) -> None:
+def test_values_of_the_chart() -> None:
     """Each gets where it belongs; settings of the provisioner do not."""
     values = {
         "enabled": True,
@@ -291,7 +208,6 @@ def test_values_of_the_chart(tmp_path: Path) -> None:
     settings = {"GCP_PROJECT_ID": "project-a", "MAX_CHIPS": 8, "LOG_LEVEL": "info", "SERVED_NAMESPACES": "x"}
     documents = _template(
         {**_VALUES, "nodegroups": values, "settings": settings, "priorityClassName": "platform", "replicas": 0},
-        tmp_path,
     )
     assert "CustomResourceDefinition" not in {each["kind"] for each in documents}
     assert not [each for each in documents if each["kind"] == "PriorityClass"]
@@ -308,63 +224,3 @@ def test_values_of_the_chart(tmp_path: Path) -> None:
         "GCE_CALLS_PER_SECOND": "5",
     }
     assert read_options(NodeGroupSettings, environment).projects == ("project-a", "project-b")
-
-
-def test_every_option_is_offered() -> None:
-    """The schema of the chart names every setting but the two that the Deployment sets itself."""
-    schema = json.loads((chart.CHART / "values.schema.json").read_text(encoding="utf-8"))
-    offered = set(schema["properties"]["nodegroups"]["properties"]["settings"]["properties"])
-    assert offered == {option.variable for option in OPTIONS} - chart.OF_THE_POD
-
-
-# --- rights in Google Cloud
-
-_TERRAFORM = DEPLOY / "terraform" / "nodegroups" / "main.tf"
-_PAGE = REPOSITORY / "docs" / "node-groups.md"
-_ROLES = {"tpuNodeGroups": NEEDED - {ACT_AS}, "tpuNodeGroupsActAs": {ACT_AS}}
-
-
-def test_the_permissions_in_terraform() -> None:
-    """Terraform makes a role of exactly the permissions that are needed, and one for the machines' accounts."""
-    text = _TERRAFORM.read_text(encoding="utf-8")
-    roles = {
-        re.findall(r'role_id +\= "(\w+)\$\{var\.role_suffix\}"', body)[0]: set(re.findall(r'"(\w+\.\w+\.\w+)"', body))
-        for body in re.findall(r'(?ms)^resource "google_project_iam_custom_role" "\w+" \{\n(.*?)^\}', text)
-    }
-    assert roles == _ROLES
-    variables = dict(re.findall(r'(?ms)^variable "(\w+)" \{\n(.*?)^\}', text))
-    assert {name for name, body in variables.items() if "validation {" not in body} == set()
-    assert "roles/" not in text.replace("custom_role", "")
-
-
-def test_the_permissions_by_gcloud() -> None:
-    """The page's commands make the same roles."""
-    text = _PAGE.read_text(encoding="utf-8").replace("\\\n", " ")
-    made = re.findall(r"gcloud iam roles create (\w+) .*--permissions=([\w.,]+)", text)
-    assert {role: set(permissions.split(",")) for role, permissions in made} == _ROLES
-
-
-@pytest.mark.e2e
-def test_terraform_is_well_formed() -> None:
-    """HCL's own formatter can read it, and would write it so."""
-    tools.run("hclfmt", "-require-no-change", str(_TERRAFORM))
-
-
-# --- a release
-
-
-@pytest.mark.e2e
-def test_the_manifest_of_a_release(tmp_path: Path) -> None:
-    """install-nodegroups.yaml has the released image, and nothing of the example's project; definitions are apart."""
-    deploy = tmp_path / "deploy"
-    shutil.copytree(DEPLOY, deploy, ignore=shutil.ignore_patterns("__pycache__"))
-    image = f"ghcr.io/owner/tpu-provisioner:v0.1.0@sha256:{'0' * 64}"
-    assert release.main(["nodegroups", image, str(deploy / "release" / "nodegroups")]) == 0
-    documents = _documents(tools.run("kustomize", "build", str(deploy / "release" / "nodegroups")))
-    (settings,) = _documents(tools.run("kustomize", "build", str(deploy / "release" / "nodegroups" / "settings")))
-    container = container_of(documents, _NAME)
-    assert container["image"] == f"ghcr.io/owner/tpu-provisioner@sha256:{'0' * 64}"
-    assert container["envFrom"] == [{"configMapRef": {"name": settings["metadata"]["name"]}}]
-    assert set(settings["data"].values()) == {""}
-    assert "example" not in str(documents)
-    assert "CustomResourceDefinition" not in {each["kind"] for each in documents}

@@ -76,13 +76,6 @@ def test_a_google_service_account(deploy: Path) -> None:
     assert account in (folder / "google-service-account.yaml").read_text(encoding="utf-8")
 
 
-def test_only_what_is_known(deploy: Path) -> None:
-    """Location, zone and node account may be left out: they are inferred, and nothing of the example stays."""
-    left_out = dict.fromkeys(("GCP_CLUSTER_LOCATION", "GCP_ZONE", "GCP_NODE_SERVICE_ACCOUNT"), "")
-    folder = overlay.make_overlay(deploy, _VALUES | left_out)
-    assert _environment(folder) == _environment(_TEMPLATE) | _VALUES | left_out
-
-
 _REFUSED = (
     ("a project that is none", {"GCP_PROJECT_ID": "A_Project"}, "PROJECT_ID='A_Project'"),
     ("a way out of the folder", {"GCP_PROJECT_ID": "../.."}, "PROJECT_ID='../..'"),
@@ -154,21 +147,6 @@ def test_an_image(image: str, want: dict[str, str], deploy: Path) -> None:
     assert entry == {"name": "controller"} | want
 
 
-def test_a_folder_of_ones_own(deploy: Path, tmp_path: Path) -> None:
-    """It names base and components in the repository, at the tag; nothing is made below deploy/."""
-    folder = tmp_path / "infrastructure" / "tpu"
-    choices = overlay.Choices(folder=folder, remote=_REPOSITORY_URL, ref="v0.1.0")
-    assert overlay.make_overlay(deploy, _VALUES, choices) == folder
-    made = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
-    assert made["resources"] == [f"{_REPOSITORY_URL}//deploy/base?ref=v0.1.0"]
-    text = (folder / "components" / "kustomization.yaml").read_text(encoding="utf-8")
-    made = yaml.safe_load(text)
-    assert made["components"] == [f"{_REPOSITORY_URL}//deploy/components/workload-identity-principal?ref=v0.1.0"]
-    assert f"\n# - {_REPOSITORY_URL}//deploy/components/high-availability?ref=v0.1.0\n" in text
-    assert "../" not in text
-    assert not (deploy / "a-project").exists()
-
-
 def test_make_needs_nothing_installed(tmp_path: Path) -> None:
     """`make cluster-overlay` runs with a bare Python: no virtual environment, no package but our own."""
     bare = tmp_path / "python"
@@ -201,13 +179,6 @@ def test_never_overwritten(deploy: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert overlay.main(arguments) == 1
     assert "already exists and was not changed" in capsys.readouterr().err
     assert kept.read_text(encoding="utf-8") == "edited"
-
-
-def test_a_second_cluster(deploy: Path) -> None:
-    """A project has as many folders as clusters."""
-    overlay.make_overlay(deploy, _VALUES)
-    overlay.make_overlay(deploy, _VALUES | {"GCP_CLUSTER": "another"})
-    assert {path.name for path in (deploy / "a-project").iterdir()} == {"a-cluster", "another"}
 
 
 @pytest.mark.e2e

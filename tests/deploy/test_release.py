@@ -22,9 +22,10 @@ from provisioner.settings import OPTIONS, nodegroups, partitions, webhook
 from provisioner.slices.preflight.in_google import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
 from rehearsal.demos import Rehearsal
 from tests.deploy import tools
-from tests.deploy.kit import DEPLOY, REPOSITORY, only
+from tests.deploy.kit import DEPLOY, REPOSITORY, container_of
 from tests.deploy.mainjob import uninstalled
 from tests.deploy.pages import read_blocks
+from tests.support import nodegroup_rights
 
 _WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
 
@@ -173,17 +174,23 @@ def test_a_released_chart(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_the_manifest_of_a_release(tmp_path: Path) -> None:
-    """install.yaml has the released image; the limits that overlays begin with are in a ConfigMap that can be named."""
-    made, settings = _released(tmp_path, "manifest")
-    documents = list(yaml.safe_load_all(made))
-    (container,) = only(documents, "Deployment")["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == f"ghcr.io/owner/tpu-provisioner@{_DIGEST}"
-    limits = yaml.safe_load(settings)
-    assert container["envFrom"] == [{"configMapRef": {"name": limits["metadata"]["name"]}}]
-    assert limits["data"]["MAX_CHIPS"] == "256"
-    assert {value for name, value in limits["data"].items() if name.startswith("GCP_")} == {""}
-    assert "example" not in str(documents)
+@pytest.mark.parametrize("product", ["manifest", "nodegroups", "partitions"])
+def test_the_manifest_of_a_release(product: str, tmp_path: Path) -> None:
+    """It has the released image and a ConfigMap that can be named, and nothing of the example's project."""
+    made, settings = map(tools.documents, _released(tmp_path, product))
+    (limits,) = settings
+    deployments = [each["metadata"]["name"] for each in made if each["kind"] == "Deployment"]
+    assert len(deployments) == (2 if product == "partitions" else 1)
+    for name in deployments:
+        container = container_of(made, name)
+        assert container["image"] == f"ghcr.io/owner/tpu-provisioner@{_DIGEST}"
+        assert container["envFrom"] == [{"configMapRef": {"name": limits["metadata"]["name"]}}]
+    assert limits["data"].get("MAX_CHIPS") == ("256" if product == "manifest" else None)
+    assert {value for name, value in limits["data"].items() if name.startswith(("GCP_", "VIPU_"))} <= {""}
+    if product == "partitions":
+        assert {"name": "IPU_INIT_IMAGE", "value": _RELEASED} in container_of(made, "tpu-provisioner-webhook")["env"]
+    assert "example" not in str(made)
+    assert not {"CustomResourceDefinition", "Namespace"} & {each["kind"] for each in made}
 
 
 def _released(tmp_path: Path, product: str) -> tuple[str, str]:
@@ -308,43 +315,70 @@ _ROLES = {
     "tpuProvisionerActAs": {ACT_AS},
     "tpuProvisionerTpu7x": set(POLICY_PERMISSIONS),
 }
+_OF_NODE_GROUPS = {"tpuNodeGroups": nodegroup_rights.NEEDED - {ACT_AS}, "tpuNodeGroupsActAs": {ACT_AS}}
 #: On what each is granted to the controller.
 _GRANTS = {
     ("tpuProvisioner", "project"),
     ("tpuProvisionerActAs", "service account"),
     ("tpuProvisionerTpu7x", "project"),
 }
+_MODULES = pytest.mark.parametrize(
+    ("module", "page", "roles"),
+    [
+        pytest.param(_TERRAFORM, _PAGE, _ROLES, id="the provisioner"),
+        pytest.param(
+            DEPLOY / "terraform" / "nodegroups" / "main.tf",
+            REPOSITORY / "docs" / "node-groups.md",
+            _OF_NODE_GROUPS,
+            id="node groups",
+        ),
+    ],
+)
 
 
-def _terraform_resources(kind: str) -> dict[str, str]:
-    text = _TERRAFORM.read_text(encoding="utf-8")
+def _resources(module: Path, kind: str) -> dict[str, str]:
+    text = module.read_text(encoding="utf-8")
     return dict(re.findall(rf'(?ms)^resource "{kind}" "(\w+)" \{{\n(.*?)^\}}', text))
 
 
-def test_the_permissions_in_terraform() -> None:
-    """Terraform makes these roles and grants them on these resources."""
-    role_ids, roles = {}, {}
-    for name, body in _terraform_resources("google_project_iam_custom_role").items():
-        role_ids[name] = re.findall(r'role_id +\= "(\w+)\$\{var\.role_suffix\}"', body)[0]
-        roles[role_ids[name]] = set(re.findall(r'"(\w+\.\w+\.\w+)"', body))
-    assert roles == _ROLES
-    grants = {
-        (role_ids[role], place)
-        for kind, place in (
-            ("google_project_iam_member", "project"),
-            ("google_service_account_iam_member", "service account"),
-        )
-        for body in _terraform_resources(kind).values()
-        for role in re.findall(r"(?s)custom_role\.(\w+).*local\.member", body)
+def _role_ids(module: Path) -> dict[str, str]:
+    made = _resources(module, "google_project_iam_custom_role")
+    return {name: re.findall(r'role_id +\= "(\w+)\$\{var\.role_suffix\}"', body)[0] for name, body in made.items()}
+
+
+@_MODULES
+def test_the_permissions(module: Path, page: Path, roles: dict[str, set[str]]) -> None:
+    """Terraform and the page's commands make these roles, and no other."""
+    ids = _role_ids(module)
+    assert roles == {
+        ids[name]: set(re.findall(r'"(\w+\.\w+\.\w+)"', body))
+        for name, body in _resources(module, "google_project_iam_custom_role").items()
     }
-    assert grants == _GRANTS
-
-
-def test_the_permissions_by_gcloud() -> None:
-    """The page's commands make the same roles and grant them on the same resources."""
-    commands = "".join(block.text.replace("\\\n", " ") for block in read_blocks(_PAGE))
+    commands = page.read_text(encoding="utf-8").replace("\\\n", " ")
     made = re.findall(r"gcloud iam roles create (\w+) .*--permissions=([\w.,]+)", commands)
-    assert {role: set(permissions.split(",")) for role, permissions in made} == _ROLES
+    assert {role: set(permissions.split(",")) for role, permissions in made} == roles
+
+
+@_MODULES
+def test_every_text_in_terraform_is_validated(module: Path, page: Path, roles: dict[str, set[str]]) -> None:
+    """A wrong value is refused when it is planned, not by Google half-way through."""
+    variables = re.findall(r'(?ms)^variable "\w+" \{\n(.*?)^\}', module.read_text(encoding="utf-8"))
+    texts = [body for body in variables if re.search(r"type +\= string", body)]
+    assert texts
+    assert all("validation {" in body for body in texts)
+
+
+def test_the_grants() -> None:
+    """Terraform and the page's commands grant the roles on these resources."""
+    ids = _role_ids(_TERRAFORM)
+    kinds = {"google_project_iam_member": "project", "google_service_account_iam_member": "service account"}
+    assert {
+        (ids[role], place)
+        for kind, place in kinds.items()
+        for body in _resources(_TERRAFORM, kind).values()
+        for role in re.findall(r"(?s)custom_role\.(\w+).*local\.member", body)
+    } == _GRANTS
+    commands = "".join(block.text.replace("\\\n", " ") for block in read_blocks(_PAGE))
     places = {"projects": "project", "iam service-accounts": "service account"}
     granted = re.findall(
         r'gcloud (.*) add-iam-policy-binding .*--member="\$\{MEMBER\}" +--role="projects/\$\{PROJECT_ID\}/roles/(\w+)"',
@@ -365,29 +399,10 @@ def test_no_predefined_role(path: Path) -> None:
     assert set(named) == {permission for permissions in _ROLES.values() for permission in permissions}
 
 
-def test_the_role_for_tpu7x_is_off_by_default() -> None:
-    """Who does not ask for it does not grant it: the variable is false, and both resources go by it."""
-    text = _TERRAFORM.read_text(encoding="utf-8")
-    assert re.search(r'variable "tpu7x" \{\n  type +\= bool\n  default +\= false\n', text)
-    for kind in ("google_project_iam_custom_role", "google_project_iam_member"):
-        assert re.search(r"count +\= var\.tpu7x \? 1 : 0\n", _terraform_resources(kind)["tpu7x"])
-
-
-def test_every_text_in_terraform_is_validated() -> None:
-    """A wrong value is refused when it is planned, not by Google half-way through."""
-    text = _TERRAFORM.read_text(encoding="utf-8")
-    variables = dict(re.findall(r'(?ms)^variable "(\w+)" \{\n(.*?)^\}', text))
-    texts = {name for name, body in variables.items() if re.search(r"type +\= string", body)}
-    assert len(texts) == 6
-    assert {name for name, body in variables.items() if "validation {" in body} == texts
-    assert all("description" in body for body in variables.values())
-    assert "tpu-provisioner-system" not in text.replace(variables["namespace"], "")
-
-
 @pytest.mark.e2e
 def test_terraform_is_well_formed() -> None:
     """HCL's own formatter can read it, and would write it so."""
-    tools.run("hclfmt", "-require-no-change", str(_TERRAFORM))
+    tools.run("hclfmt", "-require-no-change", *map(str, (DEPLOY / "terraform").rglob("main.tf")))
 
 
 def test_what_the_threat_model_counts_on() -> None:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
+import json
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from rehearsal.localcluster.binaries import cache_root, find_toolchain
 from rehearsal.localcluster.recipes import BUILD_FLAGS
@@ -43,6 +49,34 @@ def run(name: str, *arguments: str, cwd: Path | None = None) -> str:
     """Run a tool that has to succeed; return what it printed."""
     done = subprocess.run([tool(name), *arguments], cwd=cwd, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, f"{name} {' '.join(arguments)}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def documents(text: str) -> list[dict[str, Any]]:
+    """Read the objects of a manifest."""
+    return [each for each in yaml.safe_load_all(text) if each]
+
+
+def template(chart: Path, values: Mapping[str, Any], *, release: str = "test", namespace: str) -> list[dict[str, Any]]:
+    """Return the objects of a chart; raise ValueError with what helm says where it refuses the values."""
+    return documents(_rendered(chart, json.dumps(values), release, namespace))
+
+
+@functools.cache
+def _rendered(chart: Path, values: str, release: str, namespace: str) -> str:
+    # Built without helm's own release flags, it takes a cluster to be an old one where it is not told.
+    command = [
+        tool("helm"),
+        "template",
+        release,
+        chart,
+        "--kube-version=1.30.0",
+        f"--namespace={namespace}",
+        "--values=-",
+    ]
+    done = subprocess.run(command, input=values, capture_output=True, text=True, check=False, timeout=120)
+    if done.returncode:
+        raise ValueError(done.stderr)
     return done.stdout
 
 

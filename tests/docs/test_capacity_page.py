@@ -10,7 +10,6 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, Network
-from provisioner.model.choices import parse_choices
 from provisioner.settings import OPTIONS
 from provisioner.slices.demand import allowlists
 from provisioner.slices.planning.memory.backoff import DELAYS
@@ -62,20 +61,6 @@ def test_every_key_that_the_page_names_exists() -> None:
 
     assert len(rows) == 5
     assert named - _KEYS == set()
-
-
-def test_every_reason_that_the_page_names_exists() -> None:
-    """The reasons of Events are those of the code."""
-    named = set(re.findall(r"Event `(\w+)`|Event is `(\w+)`", _PAGE))
-
-    assert named
-    assert {first or second for first, second in named} - _KEYS == set()
-
-
-@pytest.mark.parametrize("line", re.findall(r"<!-- choices -->\n```\n(.*?)```", _PAGE, re.DOTALL)[0].splitlines())
-def test_every_example_can_be_read(line: str) -> None:
-    """Each line of the examples is a list of choices."""
-    assert len(parse_choices(line)) == line.count(",") + 1
 
 
 @pytest.mark.parametrize(

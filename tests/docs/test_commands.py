@@ -14,8 +14,7 @@ from pathlib import PurePath
 import click
 import pytest
 
-from provisioner.cli.main import main, make_frame
-from provisioner.cli.output import ExitCode
+from provisioner.cli.main import make_frame
 from rehearsal.commands.main import make_frame as make_rehearsal_frame
 from tests.docs import shell
 
@@ -108,13 +107,6 @@ def _of(program: str) -> list[object]:
     ]
 
 
-def test_there_are_commands_of_each_kind() -> None:
-    """A pattern that finds nothing would check nothing."""
-    assert len([each for each in _SHOWN if each.fenced]) >= 60
-    for program in (*_OURS, "make", "kubectl", "python"):
-        assert _of(program), program
-
-
 def test_each_block_is_shell() -> None:
     """Bash reads all of them, and runs none."""
     blocks = [each for each in _SHOWN if each.fenced]
@@ -136,31 +128,6 @@ def test_each_program_is_known() -> None:
 def test_our_own_commands_parse(words: list[str]) -> None:
     """By the parser that the program itself uses."""
     _check_ours(words)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    sorted(
-        {
-            tuple(shell.plain(words[1:]))
-            for _, words in _EACH
-            if PurePath(words[0]).name == "tpu-provisioner"
-            and words[1:2] in (["topologies"], ["plan"])
-            # Words in capitals stand for names.
-            and not any(re.fullmatch(r"[A-Z.]+", word) for word in shell.plain(words[2:]))
-            and all((shell.ROOT / word).exists() for word in words if word.endswith(".yaml"))
-        }
-    ),
-    ids=" ".join,
-)
-def test_commands_that_need_no_cluster_succeed(
-    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """From the top of the repository, as the pages say; a plan of what shows mistakes says that it is not served."""
-    monkeypatch.chdir(shell.ROOT)
-    wrong = any(PurePath(word).name == "mistakes.yaml" for word in arguments)
-    assert main(list(arguments)) == (ExitCode.NOT_SERVED if wrong else ExitCode.OK)
-    assert capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [*_of("python"), *_of("python3")])

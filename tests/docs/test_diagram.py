@@ -1,32 +1,13 @@
 """The pictures of docs are what their texts say, and the one of the architecture names what is there."""
 
 import re
-import runpy
 from pathlib import Path
 from xml.etree import ElementTree as ET
-
-import pytest
 
 from provisioner.slices.planning.memory.state import Phase
 
 _ROOT = Path(__file__).parents[2]
 _PACKAGE = _ROOT / "provisioner"
-_DIAGRAM = runpy.run_path(str(_ROOT / "docs" / "diagram.py"))
-_SOURCES: tuple[Path, ...] = _DIAGRAM["SOURCES"]
-
-
-@pytest.mark.parametrize("source", _SOURCES, ids=lambda source: source.name)
-def test_the_picture_is_what_its_text_makes(source: Path) -> None:
-    """Whoever changes the text runs `make docs`."""
-    made = _DIAGRAM["draw"](source.read_text(encoding="utf-8"))
-    assert made == source.with_suffix(".svg").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("source", _SOURCES, ids=lambda source: source.name)
-def test_each_picture_is_on_a_page(source: Path) -> None:
-    """Otherwise nobody sees it."""
-    pages = (page.read_text("utf-8") for page in (_ROOT / "docs").glob("*.md"))
-    assert any(f"]({source.with_suffix('.svg').name})" in page for page in pages)
 
 
 def test_every_file_and_folder_in_the_picture_is_there() -> None:

@@ -56,13 +56,3 @@ def test_the_queue_names_the_flavors() -> None:
     (group,) = queue["spec"]["resourceGroups"]
     assert group["coveredResources"] == [constants.TPU_RESOURCE]
     assert [each["name"] for each in group["flavors"]] == list(_FLAVORS)
-
-
-def test_labels_of_the_table() -> None:
-    """One is copied, two can never be had."""
-    (create,) = _admitted({"team": "a"}).step().creates
-    assert create.request.labels["team"] == "a"
-    for label in (constants.NODE_POOL, constants.HOSTNAME):
-        plan = _admitted({label: "x"}).step()
-        assert plan.creates == ()
-        assert [notice.reason for notice in plan.notices] == [constants.INVALID_REQUEST]

@@ -15,7 +15,6 @@ from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import Reason
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
 from provisioner.nodegroups.api.specs import ProvisioningModel
-from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.planning import answers
 from provisioner.settings.nodegroups import OPTIONS
@@ -43,34 +42,12 @@ def test_every_reason_has_an_entry_in_troubleshooting() -> None:
     assert told - {reason.value for reason in Reason} - {"InstanceTemplateReady"} == set()
 
 
-def test_every_reason_on_the_page_exists() -> None:
-    """In the tables of what is said when."""
-    named = set(re.findall(r"(?m)^\| `([A-Z][A-Za-z]+)`", _PAGE)) - _NO_SETTINGS
-    assert named
-    assert named <= {reason.value for reason in Reason}
-
-
 def test_every_setting_that_is_named_exists() -> None:
     """A word in capitals with an underscore, in backticks, is a setting."""
     named = set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+)(?:=[a-z]+)?`", _ALL)) - _NO_SETTINGS
     # The webhook's variable, of which a fault is told.
     assert named - {"TPU_ACCELERATOR_TYPE"} <= _OPTIONS.keys()
     assert {"ALLOWED_PROJECTS", "SERVED_NAMESPACES", "REPAIR_AFTER", "DRAIN_TIMEOUT", "DRY_RUN"} <= named
-
-
-@pytest.mark.parametrize(
-    ("words", "setting", "default"),
-    [
-        ("`REPAIR_AFTER` (5 minutes)", "REPAIR_AFTER", "5m"),
-        ("`REPAIRS_PER_DAY` (3)", "REPAIRS_PER_DAY", "3"),
-        ("`DRAIN_TIMEOUT` (1 hour)", "DRAIN_TIMEOUT", "1h"),
-        ("`JOIN_TIMEOUT` (30 minutes)", "JOIN_TIMEOUT", "30m"),
-    ],
-)
-def test_defaults(words: str, setting: str, default: str) -> None:
-    """As the page has them."""
-    assert words in _PAGE
-    assert _OPTIONS[setting].default == default
 
 
 def test_every_key_that_is_named_exists() -> None:
@@ -127,11 +104,6 @@ def test_each_of_the_eighteen_faults_is_answered_by_a_test() -> None:
         elsewhere = re.findall(r"`(tests/[\w/.]+)`", row)
         assert all((_ROOT / path).is_file() for path in elsewhere)
         assert number in tried or elsewhere or "](webhook.md)" in row, number
-
-
-def test_kinds_are_named() -> None:
-    """All four."""
-    assert [kind for kind in Kind if f"`{kind}`" not in _FROM_UPSTREAM] == []
 
 
 def test_the_job_of_the_page_runs_on_its_group() -> None:

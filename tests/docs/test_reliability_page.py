@@ -13,7 +13,7 @@ _TEST = re.compile(r"`(test_\w+)`")
 _NAMED = sorted(set(_TEST.findall(_PAGE)))
 _FILES = sorted(set(re.findall(r"`((?:tests|planning|controller|cluster)/[\w/.]+)`", _PAGE)))
 #: Where the faults of GKE, of Kubernetes and of the provisioner itself are tested end to end.
-_OF_FAULTS = ("crashes", "faults_gke", "faults_kubernetes", "guards", "leaders", "trouble")
+_OF_FAULTS = ("crashes", "guards", "leaders", "trouble")
 
 
 def _tests_in(*files: Path) -> set[str]:

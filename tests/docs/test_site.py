@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -38,51 +37,6 @@ def test_the_pages_make_a_site(tmp_path: Path) -> None:
     assert made.returncode == 0
     cached = {page.relative_to(tmp_path / "cache").as_posix() for page in (tmp_path / "cache").rglob("*.doctree")}
     assert cached == {page.relative_to(_ROOT).with_suffix(".doctree").as_posix() for page in _PAGES}
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """Make a site of two good pages, one that is broken, and one that nothing leads to; return it and the warnings."""
-    path = tmp_path_factory.mktemp("small")
-    docs = path / "source" / "docs"
-    docs.mkdir(parents=True)
-    shutil.copy(_ROOT / "docs" / "conf.py", docs)
-    pages = {
-        "README.md": "# Front\n\n## A part\n\n- [One](one.md): a page\n- [Two](two.md): another\n",
-        "one.md": "# One\n\n[a](README.md#a-part) [b](settings.env)\n",
-        "two.md": "# Two\n\n[a](nowhere.md) [b](README.md#nothing) [c](../no.yaml) [d](#none) [e](../no)\n",
-        "lost.md": "# Lost\n",
-        "settings.env": "A=1\n",
-    }
-    for name, text in pages.items():
-        (docs / name).write_text(text, encoding="utf-8")
-    made = _build(path / "source", path, "html")
-    assert made.returncode != 0
-    warnings = [line.partition("WARNING: ")[2] for line in made.stderr.splitlines() if "WARNING: " in line]
-    return path / "site", warnings
-
-
-@pytest.mark.timeout(60)  # Starts Sphinx.
-def test_what_is_broken_is_found(small: tuple[Path, list[str]]) -> None:
-    """A page, an anchor, a file and a folder that are not there, and a page that nothing leads to."""
-    _, found = small
-    assert len(found) == 6
-    for words in ("nowhere.md", "'nothing'", "../no.yaml", "'none'", "'../no'", "isn't included in any toctree"):
-        assert any(words in line for line in found), words
-
-
-@pytest.mark.timeout(60)  # Starts Sphinx.
-def test_a_site_needs_nothing_from_elsewhere(small: tuple[Path, list[str]]) -> None:
-    """It is read without internet; the page that is opened first leads to the front page; files become downloads."""
-    site, _ = small
-    assert "url=docs/README.html" in (site / "index.html").read_text("utf-8")
-    assert 'href="two.html"' in (site / "docs" / "README.html").read_text("utf-8")
-    assert [path.read_text("utf-8") for path in site.rglob("settings.env")] == ["A=1\n"]
-    text = "\n".join(page.read_text("utf-8") for kind in ("*.html", "*.css") for page in site.rglob(kind))
-    fetched = re.compile(
-        r"<(?:script|img|iframe)[^>]*\bsrc=\"?https?:|<link[^>]*\bhref=\"?https?:|@import|url\(['\"]?http"
-    )
-    assert fetched.findall(text) == []
 
 
 def _external_links() -> list[tuple[str, str]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,8 @@ from provisioner.workloads import JOBSET
 from rehearsal.demos import ProvisionerProcess, Rehearsal
 from rehearsal.demos.world import CLUSTER, LOCATION, PROJECT, wait_for
 from rehearsal.localcluster import FAIL_AFTER, RUN_FOR
-from rehearsal.simulators.gke.faults import Fault, Target
-from rehearsal.simulators.gke.model import World
-from rehearsal.simulators.gke.records import Pool, PoolStatus, PoolView
+from rehearsal.simulators.gke.records import PoolStatus, PoolView
 from rehearsal.simulators.gke.settings import SimulatorSettings
-from rehearsal.simulators.http.exchange import Call
 from tests.support.objects import pod_spec, raw_jobset
 
 #: Short, so that a test takes seconds, and long enough to act in the middle.
@@ -265,24 +261,6 @@ class Ground:
         """Return how many calls of a method GKE has taken."""
         return self.gke.call_counts().get(method, {}).get("200", 0)
 
-    def refused(self, method: str, code: str = "400") -> int:
-        """Return how many calls of a method GKE has refused with an HTTP code."""
-        return self.gke.call_counts().get(method, {}).get(code, 0)
-
-    def calls(self, method: str, pool: str = "") -> list[Call]:
-        """Return the calls of a method as they were answered; a prefix leaves those to pools whose names begin so."""
-        return [
-            call for call in self.gke.calls if call.method == method and call.path.rpartition("/")[2].startswith(pool)
-        ]
-
-    def let_pass(self, seconds: float) -> datetime:
-        """Let happen in GKE at once what it would do within so many seconds; return when."""
-        world = self.gke.world
-        with world.moment():
-            now = datetime.now(UTC)
-            world.timeline.run(now + timedelta(seconds=seconds))
-        return now
-
     def await_gone(self, prefix: str = "", *, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until no pool of that prefix is left, nor a node of one."""
         self.wait(lambda: not self.pools(prefix), f"no pool {prefix!r} is left", seconds)
@@ -402,31 +380,9 @@ def remove_node_group_kinds(rehearsal: Rehearsal) -> None:
         rehearsal.kubectl("delete", "crd", *sorted(there), f"--timeout={PATIENCE_SECONDS:.0f}s")
 
 
-def of_shapes(body: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
-    """Return a JobSet whose slices differ: its own, and those of the others."""
-    jobs = [job for each in (body, *others) for job in each["spec"]["replicatedJobs"]]
-    jobs = [{**job, "name": f"{job['name']}{index}"} for index, job in enumerate(jobs)]
-    return {**body, "spec": {**body["spec"], "replicatedJobs": jobs}}
-
-
 def told(ground: Ground, reason: str, name: str, *, kind: str = "Pod") -> list[str]:
     """Return the words of our Events of a reason on objects whose names begin so, in the order of their writing."""
     events = [event for event in ground.events(kind, name) if event["reason"] == reason]
     # Their times are whole seconds.
     events.sort(key=lambda event: int(event["metadata"]["resourceVersion"]))
     return [str(event["message"]) for event in events]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FaultWhen(Fault):
-    """A fault that strikes only where something holds at that moment; the simulated GKE stands still meanwhile."""
-
-    holds: Callable[[tuple[Pool, ...]], bool]
-    """Gets all pools, the one that is being made included."""
-
-    world: World
-
-    def strikes(self, target: Target) -> bool:
-        """Tell whether the fault is meant for such a pool now."""
-        pools = tuple(pool for each in self.world._clusters.values() for pool in each.pools.values())
-        return Fault.strikes(self, target) and self.holds(pools)

@@ -14,22 +14,6 @@ from tests.e2e.kit import Ground, ready
 pytestmark = pytest.mark.e2e
 
 
-def test_killed_right_after_a_create(alone: Ground) -> None:
-    """Killed when the first of several creates was taken, the next process makes the others, and none twice."""
-    names = [f"burst-{index}" for index in range(4)]
-    process = alone.provisioner()
-    for name in names:
-        # A selector of its own keeps each on its own pool.
-        alone.apply(name, run_for="1s", selector={"example.com/burst": name})
-    alone.wait(lambda: alone.accepted("nodePools.create") >= 1, "the first create is taken")
-    process.kill()
-    alone.provisioner()
-    alone.await_completed(*names)
-    alone.await_gone("burst-")
-    assert alone.accepted("nodePools.create") == 4
-    assert alone.gke.count("nodePools.create") == 4
-
-
 def test_killed_while_the_answer_is_on_its_way(alone: Ground) -> None:
     """Killed between GKE's taking a create and its answer, the next process adopts what it finds."""
     alone.gke.inject(Fault(kind=FaultKind.HANG, method="nodePools.create", seconds=5.0, before_effect=False, count=1))
@@ -68,18 +52,6 @@ def test_killed_in_every_other_phase(alone: Ground) -> None:
     assert (alone.accepted("nodePools.create"), alone.accepted("nodePools.delete")) == (1, 1)
 
 
-def test_a_pool_of_a_jobset_that_went_while_nobody_looked(alone: Ground) -> None:
-    """A JobSet that is deleted while no provisioner runs leaves no pool behind."""
-    process = alone.provisioner()
-    alone.apply("forgotten", run_for="1h")
-    alone.wait(lambda: alone.runs("forgotten"), "it runs")
-    process.kill()
-    alone.delete("forgotten")
-    alone.wait(lambda: not alone.phases("forgotten"), "its pods are gone")
-    alone.provisioner()
-    alone.await_gone("forgotten-")
-
-
 def test_the_api_server_restarts(alone: Ground) -> None:
     """While the API server is away nothing is deleted; after it, everything goes on."""
     process = alone.provisioner()
@@ -94,22 +66,6 @@ def test_the_api_server_restarts(alone: Ground) -> None:
     alone.wait(lambda: ready(process)[0] == 200, "it is ready again")
     alone.await_gone()
     assert alone.accepted("nodePools.create") == 2
-
-
-def test_gke_is_away(alone: Ground) -> None:
-    """While GKE does not answer, readiness says so; after it, everything goes on."""
-    process = alone.provisioner()
-    alone.apply("running", run_for="1h")
-    alone.wait(lambda: alone.runs("running"), "it runs")
-    alone.gke.inject(Fault(kind=FaultKind.HTTP_ERROR, code=0))
-    alone.apply("waiting", run_for="1s", topology="2x2x2", parallelism=2)
-    alone.delete("running")
-    alone.wait(lambda: ready(process)[0] == 503 and "GKE" in ready(process)[1], "readiness says that GKE is away")
-    assert alone.runs("waiting") is False
-    alone.gke.clear()
-    alone.await_completed("waiting")
-    alone.await_gone()
-    assert ready(process)[0] == 200
 
 
 def _phases(process: ProvisionerProcess) -> set[str]:

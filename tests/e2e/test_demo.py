@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
-EXAMPLE = Path(__file__).parents[2] / "examples" / "jobset.yaml"
 
 
 def assert_told(told: str, story: list[str]) -> None:
@@ -108,60 +107,6 @@ def test_the_demo_of_partitions_shows_pods_from_waiting_to_released_and_ends_wel
         r"4 partitions, created, used and removed",
     ]
     assert_told(told, story)
-
-
-def test_a_jobset_that_google_does_not_serve_fails_the_demo(tmp_path: Path) -> None:
-    """The reason and the nearest valid values are told, and the exit code is not 0."""
-    wrong = tmp_path / "wrong.yaml"
-    wrong.write_text(EXAMPLE.read_text(encoding="utf-8").replace("2x2x2", "2x2x3"), encoding="utf-8")
-    process = demo(str(wrong))
-    told, _ = process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert "topology 2x2x3 is not valid for tpu-v4-podslice" in told
-    assert "nearest valid: 2x2x2, 2x2x4" in " ".join(told.split())
-
-
-def test_a_file_that_is_not_there_is_named() -> None:
-    """Before anything is started."""
-    process = demo("nowhere.yaml")
-    told, _ = process.communicate(timeout=60)
-    assert (process.returncode, told.strip()) == (2, "no such file: nowhere.yaml")
-
-
-def test_an_interrupted_demo_says_what_is_left() -> None:
-    """Nothing is called deleted that is not."""
-    process = demo("--create-seconds=60")
-    assert process.stdout is not None
-    told = []
-    for line in process.stdout:
-        told.append(line)
-        if "GKE creates it" in line:
-            break
-    process.send_signal(signal.SIGINT)
-    rest, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, rest
-    assert "created and deleted" not in rest
-    assert re.search(
-        r"chips in \d node pools?; 0 deleted, \d left:\n  tpu-demo-\w+: 8 chips, (creating|provisioning)", rest
-    )
-    assert max(map(len, rest.splitlines())) <= 80
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        pytest.param("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n", "there is no JobSet", id="another kind"),
-        pytest.param("a: [1\n", "is not YAML", id="no YAML"),
-    ],
-)
-def test_manifests_without_a_jobset_are_named_at_once(text: str, words: str, tmp_path: Path) -> None:
-    """Before anything is started."""
-    file = tmp_path / "a.yaml"
-    file.write_text(text, encoding="utf-8")
-    process = demo(str(file))
-    told, _ = process.communicate(timeout=20)
-    assert process.returncode == 1
-    assert words in told
 
 
 def test_keep_stays_up_until_it_is_told_to_end(tmp_path: Path) -> None:

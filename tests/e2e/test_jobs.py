@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from provisioner import constants, kube
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.workloads import PLAIN_JOB
 from rehearsal.localcluster import RUN_FOR
-from tests.e2e.kit import Ground, await_round, told
+from tests.e2e.kit import Ground, told
 from tests.support.objects import pod_spec, raw_job
 
 pytestmark = pytest.mark.e2e
@@ -51,15 +50,12 @@ def apply(ground: Ground, name: str, **options: Any) -> None:
     ground.api.post(path, job(name, ground, **options))
 
 
-def path_of(ground: Ground, name: str) -> str:
-    """Return the address of a Job."""
-    return object_path("jobs", name, namespace=ground.namespace, root=PLAIN_JOB.root)
-
-
 def ended(ground: Ground, name: str) -> bool:
     """Whether a Job has completed, or was deleted after that."""
     try:
-        status = ground.api.get(path_of(ground, name)).get("status", {})
+        status = ground.api.get(object_path("jobs", name, namespace=ground.namespace, root=PLAIN_JOB.root)).get(
+            "status", {}
+        )
     except kube.NotFound:
         return True
     conditions = {each["type"]: each["status"] for each in status.get("conditions", ())}
@@ -97,36 +93,6 @@ def test_jobs_that_ask_for_it_are_served(alone: Ground) -> None:
     assert not alone.reasons("Pod", "silent")
     assert constants.CREATION_STARTED in alone.reasons("Pod", "plain-0")
     assert not ended(alone, "silent")
-
-
-def test_a_job_that_loses_its_annotation(alone: Ground) -> None:
-    """What its pods are on stays; it goes when they have ended."""
-    process = alone.provisioner(environment=SERVING)
-    apply(alone, "train", run_for="600s")
-    alone.wait(lambda: running(alone, "train") == 2, "all pods run")
-    alone.api.patch(path_of(alone, "train"), {"metadata": {"annotations": {constants.SERVE: None}}})
-    await_round(process, alone.api, after=datetime.now(UTC))
-    assert len(alone.living("train-")) == 1
-    assert running(alone, "train") == 2
-    alone.api.patch(path_of(alone, "train"), {"spec": {"suspend": True}})
-    alone.await_gone("train-")
-    assert not alone.nodes()
-
-
-def test_pods_that_outlive_their_job(alone: Ground) -> None:
-    """A delete over the API orphans them: nothing but the chips that they use keeps the pool."""
-    process = alone.provisioner(environment=SERVING)
-    apply(alone, "train", run_for="600s")
-    alone.wait(lambda: running(alone, "train") == 2, "all pods run")
-    alone.api.delete(path_of(alone, "train"))
-    alone.wait(
-        lambda: not any(pod["metadata"].get("ownerReferences") for pod in alone.pods()), "the pods have no owner"
-    )
-    await_round(process, alone.api, after=datetime.now(UTC))
-    assert len(alone.living("train-")) == 1
-    for pod in alone.pods():
-        alone.api.delete(object_path("pods", pod["metadata"]["name"], namespace=alone.namespace))
-    alone.await_gone("train-")
 
 
 def test_without_the_setting_no_job_is_served(alone: Ground) -> None:

@@ -12,8 +12,6 @@ import provisioner as package
 from provisioner import constants
 from rehearsal.demos import ProvisionerProcess, Rehearsal
 from rehearsal.localcluster import RUN_FOR
-from rehearsal.simulators.gke.faults import Fault, FaultKind
-from rehearsal.simulators.gke.records import PoolStatus
 from tests.e2e.conftest import Shared, own_ground
 from tests.e2e.kit import Ground, jobset, metrics, ready
 
@@ -101,41 +99,6 @@ def test_every_example_gets_its_pools(made: dict[str, list[tuple[str, int]]], ex
     assert made[example] == [(machine_type, nodes)] * count
 
 
-def test_made_again_while_its_pool_stops(ground: Ground, provisioner: ProvisionerProcess) -> None:
-    """The same JobSet, deleted and made again while its pool is STOPPING, gets a new pool at once and runs."""
-    stays = ground.gke.inject(Fault(kind=FaultKind.DELETE_NEVER_ENDS, pool="again-.*", count=1))
-    ground.apply("again", run_for="1h")
-    ground.wait(lambda: ground.runs("again"), "it runs")
-    ground.delete("again")
-    ground.wait(lambda: [pool.status for pool in ground.pools("again-")] == [PoolStatus.STOPPING], "its pool stops")
-    (old,) = ground.pools("again-")
-    ground.apply("again", run_for="1s")
-    ground.await_completed("again")
-    assert (old.created, old.status) in {(pool.created, pool.status) for pool in ground.pools("again-")}
-    ground.gke.clear(stays)
-    ground.await_gone("again-")
-    assert ground.accepted("nodePools.create") == 2
-    assert [call.status for call in ground.calls("nodePools.delete", "again-")] == [200, 200]
-
-
-def test_deleted_while_its_pool_is_made(ground: Ground, provisioner: ProvisionerProcess) -> None:
-    """A pool whose JobSet is gone before it is there goes as soon as GKE allows."""
-    ground.gke.set(create_seconds=6.0)
-    ground.apply("fleeting", run_for="1h")
-    ground.wait(lambda: ground.pools("fleeting-"), "its pool is in the making")
-    ground.delete("fleeting")
-    ground.await_gone("fleeting-")
-    assert ground.accepted("nodePools.create") == 1
-
-
-def test_failed(ground: Ground, provisioner: ProvisionerProcess) -> None:
-    """A JobSet that failed for good gives its pool back."""
-    ground.apply("doomed", fail_after="1s")
-    ground.wait(lambda: ground.state("doomed") == "Failed", "it fails")
-    ground.await_gone("doomed-")
-    assert ground.accepted("nodePools.create") == 1
-
-
 def test_suspended_and_resumed(ground: Ground, provisioner: ProvisionerProcess) -> None:
     """A suspended JobSet gives its pool back; resumed, it gets a new one and runs."""
     ground.apply("paused", run_for="3s", suspend=True)
@@ -149,28 +112,6 @@ def test_suspended_and_resumed(ground: Ground, provisioner: ProvisionerProcess) 
     ground.await_gone("paused-")
     ground.patch("paused", {"spec": {"suspend": False}})
     ground.await_completed("paused")
-
-
-def test_suspended_and_resumed_on_the_pool_that_it_keeps(alone: Ground) -> None:
-    """KEEP_POOLS_OF_SUSPENDED_JOBSETS: it runs again on the same pool, which goes when it is deleted."""
-    process = alone.provisioner(environment={"KEEP_POOLS_OF_SUSPENDED_JOBSETS": "true"})
-    alone.apply("paused", run_for="1h")
-    alone.wait(lambda: alone.runs("paused"), "it runs")
-    (pool,) = alone.pools("paused-")
-    alone.patch("paused", {"spec": {"suspend": True}})
-    alone.wait(lambda: not alone.phases("paused"), "its pods are gone")
-    # By the time that another JobSet has come and gone, its pool would have gone as well.
-    alone.apply("marker", run_for="1s", topology="2x2x2", parallelism=2)
-    alone.await_completed("marker")
-    assert not alone.calls("nodePools.delete", "paused-")
-    assert 'tpu_provisioner_chips{state="ready"} 4.0' in metrics(process)
-    alone.patch("paused", {"spec": {"suspend": False}})
-    alone.wait(lambda: alone.runs("paused"), "it runs again")
-    assert [each.name for each in alone.pools("paused-")] == [pool.name]
-    alone.delete("paused")
-    alone.await_gone("paused-")
-    alone.await_gone("marker-")
-    assert (alone.accepted("nodePools.create"), alone.accepted("nodePools.delete")) == (2, 2)
 
 
 def test_a_restart_keeps_the_pool(ground: Ground, provisioner: ProvisionerProcess) -> None:

@@ -5,22 +5,19 @@ Nothing else checks objects: what the API server takes has to be read.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
-import yaml
-from hypothesis import given, settings
 
 from deploy import crds
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.nodegroups.api import names, write
 from provisioner.nodegroups.api.conditions import Condition, ConditionStatus, Reason, with_condition
-from provisioner.nodegroups.api.crds import SPECS, STATUSES, crd
+from provisioner.nodegroups.api.crds import SPECS, crd
 from provisioner.nodegroups.api.forms import Array, Flag, Form, Map, Moment, Struct, Text, Whole
 from provisioner.nodegroups.api.parse import parse
 from provisioner.nodegroups.api.specs import (
@@ -33,8 +30,6 @@ from provisioner.nodegroups.api.specs import (
 from provisioner.nodegroups.api.statuses import (
     Machine,
     NodeSummary,
-    OperationType,
-    ResourceStatus,
     TpuNodeGroupStatus,
 )
 from provisioner.nodegroups.api.types import (
@@ -52,7 +47,7 @@ from tests.e2e.kit import remove_node_group_kinds
 from tests.support.clock import NOW
 from tests.support.localcluster import Kube
 from tests.support.nodegroups import SPECS as EXAMPLES
-from tests.support.nodegroups import raw_object, valid, without
+from tests.support.nodegroups import raw_object, without
 from tests.support.waiting import wait_for
 
 _NAMESPACE = "node-groups"
@@ -441,25 +436,6 @@ def test_what_the_api_server_takes_can_be_read(kind: Kind, server: Server) -> No
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("kind", Kind)
-def test_anything_of_the_right_form_can_be_read(kind: Kind, server: Server) -> None:
-    """Fields that are valid each, and together break the rules or keep them."""
-    path = server.path(kind, "drawn")
-    assert server.create(kind, EXAMPLES[kind], name="drawn", dry=False).status_code == 201
-
-    @settings(max_examples=50, database=None)
-    @given(valid(SPECS[kind]), valid(STATUSES[kind]))
-    def agree(spec: dict[str, Any], status: dict[str, Any]) -> None:
-        answer = server.create(kind, spec)
-        assert answer.status_code in (201, 422), answer.text
-        if answer.status_code == 201:
-            parse(RECORDS[kind], answer.json())
-        server.kube.merge(f"{path}/status?dryRun=All", {"status": status})
-
-    agree()
-
-
-@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("kind", "spec", "added"),
     [
@@ -512,25 +488,6 @@ def test_defaults(kind: Kind, spec: dict[str, Any], added: dict[str, Any], serve
 
 
 # --- objects as they are made ---
-
-
-@pytest.mark.e2e
-def test_manifests_for_the_operator_of_before_apply(rehearsal: Rehearsal, server: Server) -> None:
-    """They have all of its fields, and a second time nothing changes."""
-    manifests = yaml.safe_dump_all(
-        {
-            "apiVersion": "tpu.google.com/v1alpha1",
-            "kind": kind.value,
-            "metadata": {"name": "as-before", "namespace": _NAMESPACE},
-            "spec": json.loads(json.dumps(EXAMPLES[kind])),
-        }
-        for kind in Kind
-    )
-    assert rehearsal.kubectl("apply", "-f", "-", stdin=manifests).count("created") == len(Kind)
-    assert rehearsal.kubectl("apply", "-f", "-", stdin=manifests).count("unchanged") == len(Kind)
-    for kind in Kind:
-        read = parse(RECORDS[kind], server.kube.get(server.path(kind, "as-before")))
-        assert write.spec_document(read.spec) == EXAMPLES[kind]
 
 
 @pytest.mark.e2e
@@ -635,32 +592,3 @@ def test_what_people_see_of_a_group(rehearsal: Rehearsal, server: Server) -> Non
     assert row.split()[:5] == ["seen", "2x2x2", "1/2", "False", "AwaitingNodeJoin"]
     assert "tpunodegroup.tpu.google.com/seen" in rehearsal.kubectl("get", "tpu", "-n", _NAMESPACE, "-o", "name")
     assert parse(TpuNodeGroup, server.kube.get(server.path(Kind.TPU_NODE_GROUP, "seen"))).status == status
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("kind", CHILD_CHANGES)
-def test_the_status_of_a_child_is_kept(kind: Kind, server: Server) -> None:
-    """All of it, and what is taken out of it goes."""
-    assert server.create(kind, EXAMPLES[kind], name="status", dry=False).status_code == 201
-    created = Condition(type="Ready", status=ConditionStatus.TRUE, reason=Reason.CREATED)
-    begun = ResourceStatus(
-        observed_generation=1, operation_name="operation-1", operation_type=OperationType.CREATE, attempts=1
-    )
-    ended = replace(begun, operation_name="", operation_type=None, url="a", conditions=with_condition((), created, NOW))
-    for status in (begun, ended):
-        read = parse(RECORDS[kind], server.kube.get(server.path(kind, "status")))
-        patch = write.status_patch(read, status)
-        assert patch is not None
-        server.kube.merge(f"{server.path(kind, 'status')}/status", patch)
-        assert parse(RECORDS[kind], server.kube.get(server.path(kind, "status"))).status == status
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("kind", Kind)
-def test_kubectl_explains_every_field(kind: Kind, rehearsal: Rehearsal, server: Server) -> None:
-    """Each with a sentence."""
-    assert server.create(kind, EXAMPLES[kind]).status_code == 201
-    said = rehearsal.kubectl("explain", f"{kind.plural}.tpu.google.com.spec")
-    for name, form in SPECS[kind].fields.items():
-        assert name in said
-        assert form.about[:40] in " ".join(said.split())

@@ -31,9 +31,8 @@ from rehearsal.demos import Rehearsal
 from rehearsal.simulators.compute import ComputeSimulator
 from rehearsal.simulators.compute.guests import joining
 from rehearsal.simulators.compute.guests.client import Access, HttpsClient
-from tests.deploy.kit import Recorder, Right, kubeconfig_of_service_account, rights
+from tests.deploy.kit import Recorder, Right, kubeconfig_of_service_account, rights, try_events
 from tests.deploy.mainjob import used_rights
-from tests.deploy.tries import try_events
 from tests.e2e.kit import remove_node_group_kinds
 from tests.support.compute import QUICK_JOINS
 from tests.support.localcluster import Kube
@@ -206,7 +205,7 @@ def test_from_nothing_to_nothing_left(world: World) -> None:
     reasons = {each["reason"] for each in events if each["involvedObject"]["kind"] == "TPUNodeGroup"}
     assert {"Provisioned", "Cleanup"} <= reasons
     # What a run of seconds does not come to: the repeat of an Event.
-    assert try_events(repeated=True)(kube.connect(str(world.kubeconfig)), world.rehearsal) == ""
+    try_events(kube.connect(str(world.kubeconfig)))
     everything = yaml.safe_load_all(world.rehearsal.kubectl("kustomize", str(_RIGHTS)))
     documents = [each for each in everything if each["metadata"]["name"] == app.LEASE_NAME]
     # The API server asks for this one itself, when a request is approved.

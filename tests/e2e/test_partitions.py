@@ -222,21 +222,6 @@ def test_killed_at_every_step_nothing_is_lost_or_leaked(world: World) -> None:
     assert world.starts == before + 7
 
 
-def test_orphans_of_this_cluster_go_and_foreign_partitions_stay(world: World) -> None:
-    """Told by the id alone: what somebody made by hand is never touched."""
-    orphan, foreign = (names.partition_id(uid, "nobody", "vipu:8090") for uid in (world.cluster_uid, "another-cluster"))
-    # A controller that starts reads the server at once; one without pods looks at it less often.
-    world.process.kill()
-    for each in (orphan, foreign, "by-hand"):
-        world.vipu.world.create(Asked(id=each, size=4))
-    world.start_unless_it_runs()
-    wait_for(
-        lambda: world.ids() == {foreign, "by-hand"},
-        what=f"the orphan is gone\n{world.process.tail()}",
-        seconds=_PATIENCE_SECONDS,
-    )
-
-
 def test_however_a_pod_ends_its_partition_is_given_back_and_no_other(world: World) -> None:
     """It fails, is deleted, is evicted, or its node is gone, all at once; one that runs on keeps its partition.
 

@@ -24,7 +24,6 @@ from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.settings.nodegroups import NodeGroupSettings
 from provisioner.slices.suppliers.nodegroup.supplier import API_ROOT, groups_path
-from provisioner.workloads import LEADER_WORKER_SET
 from rehearsal.demos import Rehearsal
 from rehearsal.simulators.compute import ComputeSimulator
 from rehearsal.simulators.compute.faults import SPOT, Fault, FaultKind
@@ -34,7 +33,6 @@ from tests.e2e.conftest import Shared, own_ground
 from tests.e2e.kit import PATIENCE_SECONDS, Ground, ready, remove_node_group_kinds, told
 from tests.support.compute import QUICK_JOINS
 from tests.support.nodegroup_controller import PROJECT, SPEC, ZONE
-from tests.support.objects import pod_spec, raw_lws
 
 pytestmark = pytest.mark.e2e
 
@@ -228,45 +226,3 @@ def test_jobsets_get_slices_and_give_them_back(cluster: Cluster) -> None:
     assert [each["status"] for each in conditions if each["type"] == "Ready"] == ["True"]
     api.delete(by_hand)
     ground.wait(lambda: cluster.left() == [], "nothing is left", PATIENCE_SECONDS)
-
-
-@pytest.mark.timeout(300)
-def test_leaderworkersets_get_slices_and_give_them_back(cluster: Cluster) -> None:
-    """Each group of pods runs on a slice of its own; scaled down, the set gives one back, and deleted, the last."""
-    ground, api = cluster.ground, cluster.ground.api
-    root = LEADER_WORKER_SET.root
-    pod = pod_spec(accelerator="tpu-v6e-slice", topology="4x4", tolerations=[_CHIPS], terminationGracePeriodSeconds=1)
-    body = raw_lws("serve", namespace=ground.namespace, uid="", size=4, pod=pod)
-    api.post(collection_path("leaderworkersets", namespace=ground.namespace, root=root), body)
-
-    def groups() -> set[str]:
-        return cluster.groups("serve", label=constants.POOL_WORKLOAD_NAME)
-
-    cluster.wait(lambda: len(_running(ground)) == 8, "all pods of both groups run")
-    slices = groups()
-    before = _running(ground)
-    pools = {node["metadata"]["name"]: node["metadata"]["labels"].get(constants.NODE_POOL) for node in ground.nodes()}
-    used = [
-        {pools[node] for name, (_, node) in before.items() if name == leader or name.startswith(f"{leader}-")}
-        for leader in ("serve-0", "serve-1")
-    ]
-    assert (len(slices), [len(each) for each in used], len(set.union(*used))) == (2, [1, 1], 2)
-
-    path = object_path("leaderworkersets", "serve", namespace=ground.namespace, root=root)
-    api.patch(path, {"spec": {"replicas": 1}})
-    cluster.wait(lambda: len(groups()) == 1, "the slice of one group is given back")
-    assert groups() < slices
-    stayed = {name: pod for name, pod in before.items() if not name.startswith("serve-1")}
-    assert _running(ground) == stayed
-
-    api.delete(path)
-    cluster.wait(lambda: cluster.left() == [], "nothing is left")
-
-
-def _running(ground: Ground) -> dict[str, tuple[str, str]]:
-    """Return the UID and the node of each pod that runs, by its name."""
-    return {
-        pod["metadata"]["name"]: (pod["metadata"]["uid"], pod["spec"]["nodeName"])
-        for pod in ground.pods()
-        if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
-    }

@@ -50,16 +50,6 @@ def scheduler_says(ground: Ground, name: str) -> list[str]:
     ]
 
 
-def given_back(ground: Ground) -> set[str]:
-    """Return the JobSets that have given a slice back."""
-    said = {name: told(ground, constants.DELETION_STARTED, name, kind="JobSet") for name in ("one", "two")}
-    return {
-        name
-        for name, messages in said.items()
-        if any(words.endswith("not all of them could be created") for words in messages)
-    }
-
-
 def test_the_first_slice_waits_for_the_second(scarce: Ground) -> None:
     """The slice that is there keeps its taint and no pod until the other is there, too; then both run."""
     scarce.provisioner()
@@ -78,24 +68,3 @@ def test_the_first_slice_waits_for_the_second(scarce: Ground) -> None:
     scarce.wait(lambda: scarce.runs("one", pods=2), "both slices run")
     assert held(scarce) == []
     assert (scarce.accepted("nodePools.create"), scarce.accepted("nodePools.delete")) == (2, 0)
-
-
-def test_two_half_served_jobsets(scarce: Ground) -> None:
-    """Each of two JobSets has one slice of two: one gives back, the other runs, and then the first gets both.
-
-    Each selects a label with its name, so that the scheduler gives neither what the other was held for.
-    """
-    scarce.provisioner(environment={"PARTIAL_HOLD": "4s"})
-    for name in ("one", "two"):
-        scarce.apply(name, **V5E, annotations=TOGETHER, run_for="2s", selector={constants.LEGACY_POOL_ID: name})
-    for name in ("one", "two"):
-        scarce.wait(lambda name=name: told(scarce, constants.HELD_FOR_OTHERS, name), f"{name} has one slice")
-    scarce.wait(lambda: given_back(scarce), "one of them gives back")
-    assert [*bound(scarce, "one"), *bound(scarce, "two")] == []
-    # What was given back is what the other one lacked.
-    scarce.gke.clear()
-    scarce.await_completed("one", "two", seconds=100)
-    said = [words for name in ("one", "two") for words in told(scarce, constants.CREATION_WAITING, name)]
-    assert not told(scarce, constants.NOT_SEPARATE, "one")
-    assert any("were given back" in words or "another workload has its turn for all its" in words for words in said)
-    scarce.await_gone()

@@ -27,15 +27,14 @@ from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.e2e
 
-_APPS = "/apis/apps/v1"
 _REGISTRATIONS = "/apis/admissionregistration.k8s.io/v1"
 _NAME = "tpu-provisioner-webhook"
 _SYSTEM = "tpu-provisioner-system"
 _ANYWHERE = Addresses(webhooks="127.0.0.1:0", metrics="0", probes="0")
 _KEY = "tpu-provisioner.cloud.google.com/inject"
-V5E_4X4 = {
+V5E_2X2 = {
     "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
-    "cloud.google.com/gke-tpu-topology": "4x4",
+    "cloud.google.com/gke-tpu-topology": "2x2",
 }
 
 
@@ -134,9 +133,6 @@ def registered(rehearsal: Rehearsal, forwarder: Forwarder, namespace: str) -> It
     api.delete(object_path("services", _NAME, namespace=_SYSTEM))
     with contextlib.suppress(kube.NotFound):
         api.delete(object_path("secrets", f"{_NAME}-certificates", namespace=_SYSTEM))
-    for item in rehearsal.objects(collection_path("statefulsets", namespace=namespace, root=_APPS)):
-        api.delete(object_path("statefulsets", item["metadata"]["name"], namespace=namespace, root=_APPS))
-    wait_for(lambda: not pods(rehearsal, namespace), what="no pods are left", seconds=PATIENCE_SECONDS)
 
 
 @contextlib.contextmanager
@@ -151,80 +147,18 @@ def replica(rehearsal: Rehearsal, forwarder: Forwarder, **options: Any) -> Itera
         webhook.stop(drain=lambda _seconds: None)
 
 
-def template(**metadata: Any) -> dict[str, Any]:
+def lone_pod(number: int) -> dict[str, Any]:
+    """Return a pod of a slice that is one VM: nothing has to be read for it."""
     amount = {"google.com/tpu": "4"}
     return {
-        "metadata": {"labels": {"app": "serve"}, **metadata},
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"p-{number}", "annotations": {_KEY: "enabled"}},
         "spec": {
-            "nodeSelector": V5E_4X4,
+            "nodeSelector": V5E_2X2,
             "containers": [{"name": "server", "image": "none", "resources": {"requests": amount, "limits": amount}}],
         },
     }
-
-
-def stateful_set(name: str, replicas: int, **spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": {"name": name, "labels": {_KEY: "enabled"}},
-        "spec": {
-            "replicas": replicas,
-            "serviceName": "serve",
-            "podManagementPolicy": "Parallel",
-            "selector": {"matchLabels": {"app": "serve"}},
-            "template": template(),
-            **spec,
-        },
-    }
-
-
-def pods(rehearsal: Rehearsal, namespace: str) -> dict[str, dict[str, str]]:
-    """Return the variables of all pods, by name."""
-    return {
-        item["metadata"]["name"]: {
-            each["name"]: each["value"] for each in item["spec"]["containers"][0].get("env") or []
-        }
-        for item in rehearsal.objects(collection_path("pods", namespace=namespace))
-    }
-
-
-def wait_for_pods(rehearsal: Rehearsal, namespace: str, count: int) -> dict[str, dict[str, str]]:
-    wait_for(lambda: len(pods(rehearsal, namespace)) == count, what=f"{count} pods", seconds=PATIENCE_SECONDS)
-    return pods(rehearsal, namespace)
-
-
-@pytest.mark.usefixtures("registered")
-def test_pods_of_stateful_sets(rehearsal: Rehearsal, forwarder: Forwarder, namespace: str):
-    """A slice of four hosts, a second one by the scale subresource, and ordinals that begin later."""
-    sets = collection_path("statefulsets", namespace=namespace, root=_APPS)
-    with replica(rehearsal, forwarder):
-        rehearsal.api.post(sets, stateful_set("a", 4))
-        found = wait_for_pods(rehearsal, namespace, 4)
-        hosts = "a-0.serve,a-1.serve,a-2.serve,a-3.serve"
-        assert found == {f"a-{n}": {"TPU_WORKER_ID": str(n), "TPU_WORKER_HOSTNAMES": hosts} for n in range(4)}
-
-        scale = f"{object_path('statefulsets', 'a', namespace=namespace, root=_APPS)}/scale"
-        rehearsal.api.patch(scale, {"spec": {"replicas": 8}})
-        found = wait_for_pods(rehearsal, namespace, 8)
-        assert found["a-6"] == {
-            "TPU_WORKER_ID": "2",
-            "TPU_WORKER_HOSTNAMES": "a-4.serve,a-5.serve,a-6.serve,a-7.serve",
-            "MEGASCALE_NUM_SLICES": "2",
-            "MEGASCALE_SLICE_ID": "1",
-            "MEGASCALE_COORDINATOR_ADDRESS": "a-0.serve",
-        }
-
-        rehearsal.api.post(sets, stateful_set("b", 4, ordinals={"start": 5}))
-        found = wait_for_pods(rehearsal, namespace, 12)
-        hosts = "b-5.serve,b-6.serve,b-7.serve,b-8.serve"
-        assert found["b-7"] == {"TPU_WORKER_ID": "2", "TPU_WORKER_HOSTNAMES": hosts}
-
-
-def lone_pod(number: int) -> dict[str, Any]:
-    """Return a pod of a slice that is one VM: nothing has to be read for it."""
-    pod = template(name=f"p-{number}", annotations={_KEY: "enabled"})
-    pod["spec"]["nodeSelector"] = {**V5E_4X4, "cloud.google.com/gke-tpu-topology": "2x2"}
-    return {"apiVersion": "v1", "kind": "Pod", **pod}
 
 
 def create(rehearsal: Rehearsal, namespace: str, number: int) -> bool:
@@ -276,16 +210,3 @@ def succeeds(rehearsal: Rehearsal, namespace: str) -> bool:
         return create(rehearsal, namespace, 0)
     except kube.ClusterError:
         return False
-
-
-@pytest.mark.usefixtures("registered")
-def test_one_of_two_replicas_is_killed(rehearsal: Rehearsal, forwarder: Forwarder, namespace: str):
-    """Its connections break; every review after that is answered by the other."""
-    with replica(rehearsal, forwarder) as first, replica(rehearsal, forwarder):
-        wait_for(lambda: succeeds(rehearsal, namespace), what="the webhook is registered", seconds=PATIENCE_SECONDS)
-        first.server.stop()
-        wait_for(lambda: succeeds(rehearsal, namespace), what="the other one answers", seconds=PATIENCE_SECONDS)
-        sets = collection_path("statefulsets", namespace=namespace, root=_APPS)
-        rehearsal.api.post(sets, stateful_set("a", 4))
-        found = wait_for_pods(rehearsal, namespace, 4)
-        assert sorted(each["TPU_WORKER_ID"] for each in found.values()) == ["0", "1", "2", "3"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +12,6 @@ import pytest
 
 from rehearsal.commands.main import main
 from rehearsal.localcluster import LocalClusterError, resolve_binaries
-from rehearsal.localcluster.binaries import cache_root
-from rehearsal.localcluster.recipes import MODULES
 from tests.support.localcluster import GoHome, process_is_alive
 from tests.support.waiting import wait_for
 
@@ -55,18 +52,6 @@ def test_optional_programs_are_built_where_they_are_named_and_nothing_else_is_bu
     assert go_home.builds() == [*ALL, "lws"]
 
 
-def test_a_new_version_of_one_program_builds_no_other(go_home: GoHome, tmp_path: Path) -> None:
-    """Each module has a cache folder of its own."""
-    go_home.install_go()
-    go_home.resolve()
-    modules = tmp_path / "modules"
-    shutil.copytree(MODULES, modules)
-    pin = modules / "kwok" / "go.sum"
-    pin.write_text(pin.read_text() + "\n")
-    resolve_binaries(progress=go_home.said.append, environment=go_home.environment, modules=modules)
-    assert go_home.builds() == [*ALL, "kwok"]
-
-
 def test_assets_come_before_the_cache_and_the_rest_is_built(go_home: GoHome, tmp_path: Path) -> None:
     """KUBEBUILDER_ASSETS serves what it holds."""
     go_home.install_go()
@@ -77,23 +62,6 @@ def test_assets_come_before_the_cache_and_the_rest_is_built(go_home: GoHome, tmp
     assert binaries["kwok"].is_relative_to(go_home.cache)
     go_home.resolve()
     assert go_home.builds()[4:] == ["etcd", "kube-apiserver", "kubectl"]
-
-
-def test_a_jobset_controller_among_the_assets_is_not_used(go_home: GoHome, tmp_path: Path) -> None:
-    """Its CRD could be of another version."""
-    go_home.install_go()
-    binaries = go_home.resolve(KUBEBUILDER_ASSETS=str(_assets(tmp_path / "assets", *ALL)))
-    assert go_home.builds() == ["jobset"]
-    assert binaries["jobset"].is_relative_to(go_home.cache)
-
-
-def test_files_that_are_no_programs_are_not_taken_from_the_assets(go_home: GoHome, tmp_path: Path) -> None:
-    """A file without the executable bit is passed over."""
-    go_home.install_go()
-    assets = _assets(tmp_path / "assets", "etcd")
-    (assets / "etcd").chmod(0o644)
-    go_home.resolve(KUBEBUILDER_ASSETS=str(assets))
-    assert "etcd" in go_home.builds()
 
 
 def test_assets_that_are_no_folder_are_a_mistake(go_home: GoHome) -> None:
@@ -167,50 +135,6 @@ def test_two_builders_do_the_work_once(go_home: GoHome) -> None:
         thread.join()
     assert go_home.builds() == ALL
     assert any("another process is building" in line for line in go_home.said)
-
-
-def test_a_silent_build_says_that_it_goes_on(go_home: GoHome) -> None:
-    """Progress names the program, its place in the row, packages and seconds while Go says nothing."""
-    go_home.install_go(build='echo some/package; until [ -e "$HOME/enough" ]; do sleep 0.02; done; echo x > "$output"')
-    said: list[str] = []
-
-    def listen(text: str) -> None:
-        said.append(text)
-        if "so far" in text:
-            (go_home.root / "enough").touch()
-
-    resolve_binaries(progress=listen, environment=go_home.environment, heartbeat_seconds=0.3)
-    assert "building etcd (1/7) ..." in said
-    assert "building etcd (1/7): 1 packages compiled, 0 s so far" in said
-
-
-@pytest.mark.parametrize(
-    ("environment", "want"),
-    [
-        pytest.param({"XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/x/tpu-provisioner", id="the cache folder that is set"),
-        pytest.param({"HOME": "/h"}, "/h/.cache/tpu-provisioner", id="the one under the home folder otherwise"),
-        pytest.param(
-            {"XDG_CACHE_HOME": "rel", "HOME": "/h"}, "/h/.cache/tpu-provisioner", id="a relative one is ignored"
-        ),
-    ],
-)
-def test_the_cache_lies_where_users_expect_it(environment: dict[str, str], want: str) -> None:
-    """XDG's rules decide."""
-    assert cache_root(environment) == Path(want)
-
-
-def test_the_build_command_prints_where_the_programs_are(
-    go_home: GoHome, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Names and paths go to standard output, progress to standard error."""
-    go_home.install_go()
-    for name, value in go_home.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
-    assert main(["build"]) == 0
-    out, err = capsys.readouterr()
-    assert [line.split()[0] for line in out.splitlines()] == ALL
-    assert "building etcd (1/7)" in err
 
 
 def test_the_build_command_tells_errors_without_a_traceback(

@@ -62,14 +62,6 @@ def test_a_start_that_fails_says_which_program_failed_and_leaves_nothing(broken_
 
 
 @pytest.mark.usefixtures("broken_etcd")
-def test_a_start_that_fails_keeps_a_directory_that_it_was_given(tmp_path: Path) -> None:
-    """The logs in it tell more than the error can."""
-    with pytest.raises(localcluster.LocalClusterError):
-        localcluster.start(tmp_path / "mine", progress=lambda _: None)
-    assert "from the future" in (tmp_path / "mine" / "logs" / "etcd.log").read_text()
-
-
-@pytest.mark.usefixtures("broken_etcd")
 def test_a_directory_with_something_in_it_is_refused(tmp_path: Path) -> None:
     """Nothing is overwritten."""
     (tmp_path / "mine").mkdir()

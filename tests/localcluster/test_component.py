@@ -88,15 +88,6 @@ def test_it_is_given_up_at_last(site: Site, taken_port: int) -> None:
     assert "address already in use" in caught.value.output[-1]
 
 
-def test_other_failures_are_told_at_once(site: Site) -> None:
-    """Only a taken port is tried again."""
-    component = _component(site, [1], code="print('unknown flag'); raise SystemExit(2)")
-    component.start()
-    with pytest.raises(LocalClusterError, match="server ended with exit code 2") as caught:
-        component.await_ready()
-    assert caught.value.output == ("unknown flag",)
-
-
 def test_nothing_of_the_users_environment_reaches_the_programs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A KUBECONFIG or a settings file in the home folder could point elsewhere."""
     monkeypatch.setenv("KUBECONFIG", "/another/cluster")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import socket
 import ssl
 import stat
@@ -10,7 +9,6 @@ import threading
 from pathlib import Path
 
 import pytest
-import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import NameOID
@@ -78,13 +76,3 @@ def test_private_files_are_private(credentials: Credentials, tmp_path: Path) -> 
     modes = {stat.S_IMODE(path.stat().st_mode) for path in [kubeconfig, *credentials.directory.rglob("*.key")]}
     assert modes == {0o600}
     assert stat.S_IMODE(credentials.directory.stat().st_mode) == 0o700
-
-
-def test_a_kubeconfig_needs_no_other_file(credentials: Credentials, tmp_path: Path) -> None:
-    """The authority's certificate is in it, and a current context."""
-    path = tmp_path / "kubeconfig"
-    credentials.write_kubeconfig(path, client="admin", server_url="https://127.0.0.1:1")
-    config = yaml.safe_load(path.read_text())
-    cluster = config["clusters"][0]["cluster"]
-    assert base64.b64decode(cluster["certificate-authority-data"]) == credentials.authority_pem
-    assert config["current-context"] == config["contexts"][0]["name"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import socket
-from pathlib import Path
 
 import pytest
 
@@ -45,24 +44,3 @@ def test_a_machine_without_free_ports_is_told() -> None:
         number = taken.getsockname()[1]
         with pytest.raises(LocalClusterError, match=r"No 1 free TCP ports were found on 127\.0\.0\.1"):
             ports.free_ports(1, rng=_Scripted(*[number] * 1000))
-
-
-def test_ports_are_found_where_clients_may_have_any(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where the kernel's range leaves nothing below it, one of its own is taken."""
-    (tmp_path / "range").write_text("1024\t65535\n")
-    monkeypatch.setattr(ports, "_EPHEMERAL_RANGE", tmp_path / "range")
-    assert len(set(ports.free_ports(3))) == 3
-
-
-@pytest.mark.parametrize(
-    "content",
-    [pytest.param("", id="an empty range"), pytest.param("x y", id="no numbers"), pytest.param(None, id="no file")],
-)
-def test_an_unreadable_range_is_taken_for_the_usual_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str | None
-) -> None:
-    """Systems other than Linux have no such file."""
-    if content is not None:
-        (tmp_path / "range").write_text(content)
-    monkeypatch.setattr(ports, "_EPHEMERAL_RANGE", tmp_path / "range")
-    assert max(ports.free_ports(1)) < 32_768

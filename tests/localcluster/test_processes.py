@@ -57,18 +57,6 @@ def test_a_program_that_never_gets_ready_is_told_with_its_last_words(tmp_path: P
     process.kill()
 
 
-def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
-    """Its path is in the text."""
-    process = Process("kwok", ["/no/such/program"], log=tmp_path / "log")
-
-    def start_and_wait() -> None:
-        process.start()
-        wait_until(lambda: False, what="kwok", timeout_seconds=30, processes=[process])
-
-    with pytest.raises(LocalClusterError, match="/no/such/program"):
-        start_and_wait()
-
-
 @pytest.mark.parametrize(
     ("command", "exit_code"),
     [
@@ -81,14 +69,6 @@ def test_stopping(tmp_path: Path, command: list[str], exit_code: int) -> None:
     process = _started(tmp_path, command)
     stop_all([process], grace_seconds=0.3)
     assert process.exit_code == exit_code
-
-
-def test_a_paused_program_can_be_stopped(tmp_path: Path) -> None:
-    """It is let go on, so that it can end by itself."""
-    process = _started(tmp_path, SLEEPER)
-    process.pause()
-    stop_all([process], grace_seconds=30)
-    assert process.exit_code == -signal.SIGTERM
 
 
 def test_a_program_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
@@ -131,12 +111,3 @@ def test_a_program_is_started_again_with_its_log_kept(tmp_path: Path) -> None:
     with pytest.raises(LocalClusterError, match="already running"):
         process.start()
     process.kill()
-
-
-def test_the_tail_of_a_log_is_as_long_as_asked(tmp_path: Path) -> None:
-    """Also of logs larger than what is read."""
-    process = Process("x", ["true"], log=tmp_path / "log")
-    assert process.last_lines(3) == []
-    (tmp_path / "log").write_text("".join(f"line {number}\n" for number in range(20_000)))
-    assert process.last_lines(2) == ["line 19998", "line 19999"]
-    assert process.last_lines(0) == []

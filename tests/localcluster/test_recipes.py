@@ -15,7 +15,6 @@ from rehearsal.localcluster.recipes import (
     RECIPES,
     Recipe,
     cache_key,
-    linker_flags,
     pinned_version,
 )
 
@@ -45,16 +44,6 @@ def test_the_cache_key_changes_with_the_sources(tmp_path: Path, change: Callable
     assert cache_key("kwok", modules, platform="linux/amd64") == before["kwok"]
 
 
-def test_the_cache_key_changes_with_the_platform_and_the_programs() -> None:
-    """A home folder may be shared by machines of several kinds."""
-    keys = {
-        cache_key("etcd", MODULES, platform="linux/amd64"),
-        cache_key("etcd", MODULES, platform="linux/arm64"),
-        cache_key("etcd", MODULES, platform="linux/amd64", recipes=[]),
-    }
-    assert len(keys) == 3
-
-
 @pytest.mark.parametrize("recipe", [pytest.param(recipe, id=recipe.name) for recipe in RECIPES])
 def test_every_program_is_pinned_for_the_oldest_go_that_is_accepted(recipe: Recipe) -> None:
     """The module requires the source, declares the tool, and asks for no newer Go than is checked for."""
@@ -74,20 +63,3 @@ def test_kubernetes_parts_are_all_of_the_release_that_is_stamped() -> None:
     assert {"k8s.io/api", "k8s.io/client-go", "k8s.io/streaming"} <= replaced.keys()
     unreplaced = set(re.findall(r"^\t(k8s\.io/\S+) v0\.0\.0 ", text, re.MULTILINE)) - replaced.keys()
     assert not unreplaced
-
-
-def test_the_version_stamp_has_the_parts_that_clients_compare() -> None:
-    """Major and minor are stamped beside the whole."""
-    version = pinned_version(KUBERNETES, MODULES)
-    flags = linker_flags(KUBERNETES, MODULES)
-    assert f"gitVersion={version} " in flags
-    assert f"gitMajor={version[1]} " in flags
-    assert flags.endswith(f"gitMinor={version.split('.')[1]}")
-
-
-def test_a_module_without_the_source_is_a_mistake(tmp_path: Path) -> None:
-    """The error names the file and the source."""
-    (tmp_path / "kubernetes").mkdir()
-    (tmp_path / "kubernetes" / "go.mod").write_text("module m\n")
-    with pytest.raises(ValueError, match=r"modules/kubernetes/go\.mod requires no version of k8s\.io/kubernetes"):
-        pinned_version(KUBERNETES, tmp_path)

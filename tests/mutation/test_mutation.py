@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from tests.mutation.__main__ import draw
 from tests.mutation.coverage_map import CoverageMap
 from tests.mutation.operators import Mutation, find_mutations, mutate
 from tests.mutation.results import Results, find_again, killed_percent, summary
-from tests.mutation.trying import BrokenSuiteError, Fate, Project, Result, choose_tests, make_copy, record, try_all
+from tests.mutation.trying import Fate, Project, Result, make_copy, record, try_all
 
 #: Most of these tests run pytest, some of them many times.
 pytestmark = pytest.mark.timeout(300)
@@ -128,18 +126,6 @@ def recorded(toy: Project, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     return copy, record(toy, copy)
 
 
-def test_which_tests_run_a_line(recorded: tuple[Path, CoverageMap], tmp_path: Path) -> None:
-    """Lines of functions belong to the tests that call them, lines of the module to none; the same after a save."""
-    _, tests = recorded
-    tests.save(tmp_path / "map.json")
-    for each in (tests, CoverageMap.load(tmp_path / "map.json")):
-        assert each.tests_of("shop/prices.py", 5, 5) == ["checks/test_prices.py::test_price"]
-        assert each.tests_of("shop/prices.py", 19, 19) == []
-        assert each.runs_on_import("shop/prices.py", 1)
-        assert not each.runs_on_import("shop/prices.py", 19)
-        assert len(each.tests_of_file("shop/prices.py")) == 3
-
-
 def test_fates(toy: Project, recorded: tuple[Path, CoverageMap]) -> None:
     """What a test notices is killed; a bound that no test is at, and unused code, survive; the copy is as before."""
     copy, tests = recorded
@@ -149,68 +135,6 @@ def test_fates(toy: Project, recorded: tuple[Path, CoverageMap]) -> None:
     assert {old: (each.fate, each.tests) for old, each in results.items()} == wanted
     assert (copy / "shop/prices.py").read_text(encoding="utf-8") == _TOY["shop/prices.py"]
     assert (toy.root / "shop/prices.py").read_text(encoding="utf-8") == _TOY["shop/prices.py"]
-
-
-def test_a_mutation_that_makes_a_test_hang_is_killed(toy: Project, recorded: tuple[Path, CoverageMap]) -> None:
-    """After the time limit of all its tests."""
-    copy, tests = recorded
-    mutations = [each for each in toy.mutations() if each.old == "left - 1"]
-    (result,) = try_all(dataclasses.replace(toy, timeout_seconds=2.0), mutations, tests, [copy])
-    assert result.fate is Fate.TIMED_OUT
-    assert result.fate.is_killed
-
-
-def test_a_constant_of_the_module_is_tried_with_all_tests_of_its_file(
-    toy: Project, recorded: tuple[Path, CoverageMap]
-) -> None:
-    """No test runs the line itself, so the tests of its file and then those of its package are chosen."""
-    _, tests = recorded
-    mutation = next(each for each in toy.mutations() if each.line == 1)
-    assert choose_tests(toy, mutation, tests) == [*tests.tests_of_file("shop/prices.py"), "checks"]
-
-
-def test_a_package_may_have_a_last_resort_of_its_own(toy: Project) -> None:
-    """The others have the common one."""
-    project = dataclasses.replace(
-        toy,
-        packages={"code": (), "code/inner": ()},
-        last_resort=("-m", "all"),
-        last_resorts={"code/inner": ("-m", "x")},
-    )
-    assert project.last_resort_of("code/inner/a.py") == ("-m", "x")
-    assert project.last_resort_of("code/a.py") == ("-m", "all")
-
-
-def test_the_last_resort_is_asked_where_no_test_notices(toy: Project, recorded: tuple[Path, CoverageMap]) -> None:
-    """A command that fails kills what the tests leave."""
-    copy, tests = recorded
-    command = ("-c", "from shop import prices; assert prices.unused(1) == 2")
-    mutations = [each for each in toy.mutations() if each.old == "count + 1"]
-    (result,) = try_all(dataclasses.replace(toy, last_resort=command), mutations, tests, [copy])
-    assert (result.fate, result.tests) == (Fate.KILLED, 0)
-
-
-def test_a_test_that_fails_once_does_not_lose_the_record(toy: Project, tmp_path: Path) -> None:
-    """It is run once more, alone."""
-    shutil.copytree(toy.root, tmp_path / "slow")
-    (tmp_path / "slow/checks/test_prices.py").write_text(
-        "from pathlib import Path\nfrom shop import prices\n\n\n"
-        "def test_once():\n    prices.price(1)\n    runs = Path('runs')\n"
-        "    runs.write_text(runs.read_text() + '.' if runs.exists() else '.')\n    assert runs.read_text() == '..'\n",
-        encoding="utf-8",
-    )
-    slow = dataclasses.replace(toy, root=tmp_path / "slow")
-    tests = record(slow, make_copy(slow, tmp_path / "copy"))
-    assert tests.tests_of("shop/prices.py", 5, 5) == ["checks/test_prices.py::test_once"]
-
-
-def test_tests_that_fail_without_a_mutation_are_refused(toy: Project, tmp_path: Path) -> None:
-    """They would kill everything."""
-    shutil.copytree(toy.root, tmp_path / "broken")
-    (tmp_path / "broken/checks/test_broken.py").write_text("def test_broken():\n    assert False\n", encoding="utf-8")
-    broken = dataclasses.replace(toy, root=tmp_path / "broken")
-    with pytest.raises(BrokenSuiteError, match="test_broken"):
-        record(broken, make_copy(broken, tmp_path / "copy"))
 
 
 # --- Samples and results ---

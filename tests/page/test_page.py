@@ -12,13 +12,10 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
 
-from provisioner.model.capacity import FailureKind
 from provisioner.slices.planning.plan import LimitUse
 from provisioner.slices.view.timeline import Track
 from provisioner.slices.view.types import AlertView, BackoffView, NoticeView, State
-from tests.support.board import make_board
-from tests.support.clock import NOW, FakeClock
-from tests.support.models import make_jobset
+from tests.support.clock import NOW
 from tests.support.page import (
     NO_CAPACITY,
     HandMadeBoard,
@@ -36,7 +33,6 @@ from tests.support.page import (
     text_of,
     until,
 )
-from tests.support.world import failure, running
 
 # Chromium takes a second or two to start, and more where other tests use the cores.
 pytestmark = pytest.mark.timeout(60)
@@ -138,31 +134,6 @@ def test_pools_without_a_slice_say_why_they_stay_and_when_they_go(
     assert "of team-a/train" in rows[idle.name]
 
 
-def test_the_page_shows_what_the_provisioner_decides(browser: Chrome) -> None:
-    """A slice runs, another one waits for a stockout: as decided, not as made up by hand."""
-    clock = FakeClock()
-    world = running(make_jobset("runs", namespace="team-a"))
-    world.refuse_create = lambda _: failure(FailureKind.STOCKOUT, "The zone has no v4 left.")
-    world.add(make_jobset("waits", namespace="team-b"))
-    world.run(3, seconds=5)
-    board = make_board(lambda: world.now, clock)
-    board.publish(world.snapshot(), world.look(), world.settings, world.now)
-    with served(board) as url:
-        open_page(browser, url)
-
-        rows = rows_of(browser)
-        assert list(rows) == ["runs-slice-0", "waits-slice-0"]
-        assert "Running" in rows["runs-slice-0"]
-        assert "2/2 ready" in rows["runs-slice-0"]
-        assert "Waiting" in rows["waits-slice-0"]
-        assert "The zone has no v4 left." in rows["waits-slice-0"]
-        assert "Next try" in rows["waits-slice-0"]
-        browser.find_element(By.ID, "tab-capacity").click()
-        shows(browser, "The zone has no v4 left.", "#capacity")
-        browser.find_element(By.ID, "tab-timeline").click()
-        shows(browser, "waits-slice-0", "#timeline")
-
-
 def test_a_change_arrives_without_a_reload(browser: Chrome, board: HandMadeBoard, url: str) -> None:
     """A slice gets its pool and runs, one is added, one goes."""
     workload = a_workload()
@@ -211,15 +182,6 @@ def test_a_lost_connection_says_so_and_comes_back(browser: Chrome, board: HandMa
         assert text_of(browser, "#live") == "Live"
 
 
-def test_a_document_that_has_not_changed_is_not_sent_again(browser: Chrome, board: HandMadeBoard, url: str) -> None:
-    """The page asks with the tag of what it has."""
-    board.show(view=a_view([a_workload()], [a_slice(a_workload())]))
-    open_page(browser, url)
-    asked = "return performance.getEntriesByName(location.origin + '/api/v1/board').map(each => each.responseStatus)"
-    until(browser, f"{asked}.length > 2")
-    assert browser.execute_script(asked)[:3] == [200, 304, 304]
-
-
 def test_the_page_works_behind_a_proxy(browser: Chrome, board: HandMadeBoard) -> None:
     """All addresses are relative: `kubectl proxy` serves the page under a path."""
     board.show(view=a_view([a_workload()], [a_slice(a_workload())]))
@@ -255,31 +217,6 @@ def test_problems_and_alerts_are_on_top_of_every_view(
         "Creation is paused.",
     ):
         assert words in banners
-
-
-def test_a_page_that_is_loaded_while_nothing_is_decided_counts_up_to_now(
-    browser: Chrome, board: HandMadeBoard, url: str
-) -> None:
-    """Its clock is the server's of this moment, not of the last decision; and that is said to be long ago."""
-    workload = a_workload()
-    waits = a_slice(workload, 0, State.WAITING, since=NOW - timedelta(minutes=3), next_try_at=NOW + timedelta(hours=3))
-    now = NOW + timedelta(hours=2)
-    board.show(view=a_view([workload], [waits]), served_at=now, stalled=True)
-
-    open_page(browser, url)
-
-    assert "for 2 h 03 min" in rows_of(browser)[waits.group]
-    assert re.search(r"Next try\s+in (1 h 00 min|59 min)", rows_of(browser)[waits.group])
-    since = browser.execute_script("return new Date(arguments[0]).toTimeString().slice(0, 8)", NOW.isoformat())
-    what = "What is shown is from then. Workloads created since are missing."
-    assert f"Nothing has been decided since {since}. {what}" in text_of(browser, "#banners")
-    assert browser.title.startswith("(1) ")
-
-    board.show(view=a_view([workload], [waits], at=now), stalled=False)
-
-    until(browser, "return document.querySelector('#banners').innerText === ''")
-    board.show(view=a_view([workload], [waits], at=now), served_at=now + timedelta(days=1), stalled=True)
-    shows(browser, "Nothing has been decided since 20", "#banners")
 
 
 def test_a_process_that_stands_by_says_so(browser: Chrome, board: HandMadeBoard, url: str) -> None:
@@ -321,28 +258,6 @@ def test_where_there_is_nothing_the_page_says_why(
     board.show(view=shown)
     open_page(browser, f"{url}?view={view}")
     assert want in text_of(browser, f"#{view}")
-
-
-def test_a_problem_before_the_first_decision_is_what_the_empty_page_points_at(
-    browser: Chrome, board: HandMadeBoard, url: str
-) -> None:
-    """It does not say that everything comes by itself."""
-    board.show(view=None, problems=("GKE does not list the node pools: HTTP 403",))
-    open_page(browser, url)
-    assert "GKE does not list the node pools: HTTP 403" in text_of(browser, "#banners")
-    assert "What prevents it stands above." in text_of(browser, "#board")
-
-
-def test_a_workload_without_slices_shows_its_notices(browser: Chrome, board: HandMadeBoard, url: str) -> None:
-    """Such as one whose topology does not exist."""
-    notice = NoticeView(reason="InvalidTopology", message="3x3x3 does not exist.", warning=True)
-    board.show(view=a_view([a_workload(state="suspended", notices=(notice,)), a_workload("over", state="completed")]))
-    open_page(browser, url)
-    assert "Workloads without slices (1)" in text_of(browser, "#board details")
-    group = text_of(browser, "#board .group")
-    assert "InvalidTopology 3x3x3 does not exist." in group
-    assert "Suspended" in group
-    assert "It has no slices" in group
 
 
 # --- the other views

@@ -15,20 +15,12 @@ from tests.support.selectors import merged
 
 
 class FakeKubeNodes:
-    """Stores Nodes.
-
-    While `away` it answers 503, with `drop_status` it forgets the status of created Nodes, and creates wait as long as
-    `gate` is closed.
-    """
+    """Stores Nodes; while `away` it answers 503."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, dict[str, Any]] = {}
         self.calls: list[tuple[str, str]] = []
         self.away = False
-        self.drop_status = False
-        self.gate = threading.Event()
-        self.gate.set()
-        self.waiting = 0
         self.lock = threading.Lock()
         fake = self
 
@@ -70,10 +62,6 @@ class FakeKubeNodes:
         """Return status and body."""
         parts = urlsplit(path)
         name, _, subresource = parts.path.removeprefix("/api/v1/nodes").strip("/").partition("/")
-        if method == "POST" and not self.gate.is_set():
-            with self.lock:
-                self.waiting += 1
-            self.gate.wait(10)
         with self.lock:
             self.calls.append((method, parts.path))
             if self.away:
@@ -86,7 +74,7 @@ class FakeKubeNodes:
                 name = body["metadata"]["name"]
                 if name in self.nodes:
                     return 409, {"message": "exists"}
-                self.nodes[name] = {**body, "status": {}} if self.drop_status else body
+                self.nodes[name] = body
                 return 201, self.nodes[name]
             if name not in self.nodes:
                 return 404, {"message": "gone"}

@@ -161,7 +161,7 @@ class Life:
         assert all(operation.is_done for operation in self.compute.world.all_operations())
 
 
-@settings(max_examples=150)
+@settings(max_examples=25)
 @given(st.integers(0, 10**6))
 def test_rules_hold_and_everything_can_be_deleted(seed: int) -> None:
     """At every moment of a random life, and at its end."""
@@ -170,7 +170,7 @@ def test_rules_hold_and_everything_can_be_deleted(seed: int) -> None:
     life.end()
 
 
-@settings(max_examples=5)
+@settings(max_examples=2)
 @given(st.integers(0, 10**6))
 def test_the_same_seed_lives_the_same_life(seed: int) -> None:
     """With a clock and a seed every answer is the same, down to names, ids and fingerprints."""

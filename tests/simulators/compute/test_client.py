@@ -19,10 +19,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
 
 from rehearsal.simulators.compute import ComputeSettings, ComputeSimulator, Fault, FaultKind, faults, records, schema
-from rehearsal.simulators.compute.guests.crew import Crew
-from rehearsal.simulators.http.world import system_clock
 from tests.support.compute import GROUPS, MARK, group, policy, template
-from tests.support.kubeadm_cluster import KubeadmCluster
 from tests.support.waiting import wait_for
 
 #: The library takes seconds to be imported.
@@ -147,17 +144,6 @@ def test_resources_are_read_whole(google: Google) -> None:
     google.assert_read_whole(reservation)
 
 
-def test_regional_templates(google: Google) -> None:
-    """A template of a region is made, got, listed and deleted by a client of its own."""
-    templates = google(compute_v1.RegionInstanceTemplatesClient)
-    body = read(compute_v1.InstanceTemplate, template())
-    google.done(templates.insert_unary(**REGION, instance_template_resource=body))
-    google.assert_read_whole(templates.get(**REGION, instance_template="template"))
-    assert [item.name for item in templates.list(**REGION)] == ["template"]
-    google.done(templates.delete_unary(**REGION, instance_template="template"))
-    assert list(templates.list(**REGION)) == []
-
-
 def test_machines_and_their_metadata(google: Google) -> None:
     """Managed instances, VMs, and metadata, which only who has read it last may replace."""
     google.slice()
@@ -177,41 +163,6 @@ def test_machines_and_their_metadata(google: Google) -> None:
     with pytest.raises(exceptions.PreconditionFailed, match="Supplied fingerprint does not match"):
         instances.set_metadata_unary(**ZONE, instance=machine.name, metadata_resource=metadata)
     assert len(list(instances.list(**ZONE))) == 4
-
-
-def test_machines_join_with_metadata_that_googles_client_writes(google: Google) -> None:
-    """The items that it sends are those that their guests read."""
-    cluster, simulator = KubeadmCluster(), google.compute
-    simulator.set(boot_seconds=0, join_retry_seconds=0.05, longest_join_retry_seconds=0.2)
-    settings, faults_, clock = lambda: simulator.settings, simulator.world.faults, system_clock()
-    crew = Crew(settings=settings, faults=faults_, clock=clock, connect=cluster.connect)
-    simulator.world.attach(crew)
-    crew.start()
-    google.slice()
-    groups, instances = google(compute_v1.InstanceGroupManagersClient), google(compute_v1.InstancesClient)
-    wait_for(lambda: groups.get(**GROUP).status.is_stable)
-    assert cluster.nodes() == []
-    for machine in instances.list(**ZONE):
-        items = [compute_v1.Items(key=key, value=value) for key, value in cluster.metadata().items()]
-        metadata = compute_v1.Metadata(items=items, fingerprint=machine.metadata.fingerprint)
-        google.done(instances.set_metadata_unary(**ZONE, instance=machine.name, metadata_resource=metadata))
-    wait_for(lambda: [cluster.ready(raw["metadata"]["name"]) for raw in cluster.nodes()] == ["True"] * 4)
-    crew.stop()
-
-
-def test_a_slice_is_deleted(google: Google) -> None:
-    """All that can be done to a group, down to nothing left."""
-    google.slice()
-    groups = google(compute_v1.InstanceGroupManagersClient)
-    wait_for(lambda: groups.get(**GROUP).status.is_stable)
-    google.done(groups.delete_unary(**GROUP))
-    templates = google(compute_v1.InstanceTemplatesClient)
-    google.done(templates.delete_unary(project="proj", instance_template="template"))
-    policies = google(compute_v1.ResourcePoliciesClient)
-    google.done(policies.delete_unary(**REGION, resource_policy="policy"))
-    with pytest.raises(exceptions.NotFound):
-        policies.get(**REGION, resource_policy="policy")
-    assert google.compute.world.resources() == ()
 
 
 def test_operations_in_their_scopes(google: Google) -> None:
@@ -250,57 +201,6 @@ def test_operations_in_their_scopes(google: Google) -> None:
     assert [item.name for item in zonal.list(**ZONE)] == [failing.name]
     with pytest.raises(exceptions.NotFound):
         zonal.get(**ZONE, operation=first.name)
-
-
-def test_a_slice_that_waits(google: Google) -> None:
-    """Placeholders have neither id nor status, and the group tells what Compute Engine says."""
-    google.compute.inject(Fault(kind=FaultKind.STOCKOUT))
-    google.slice()
-    groups = google(compute_v1.InstanceGroupManagersClient)
-    members = list(groups.list_managed_instances(**GROUP))
-    told = [(member.id, member.instance_status, member.current_action) for member in members]
-    assert told == [(0, "", "CREATING")] * 4
-    found = groups.get(**GROUP)
-    check = found.status.bulk_instance_operation.last_progress_check
-    assert check.error.errors[0].code.startswith("ZONE_RESOURCE_POOL_EXHAUSTED")
-    assert check.error.errors[0].error_details[1].error_info.reason == "resource_availability"
-    google.assert_read_whole(found)
-    with pytest.raises(exceptions.NotFound, match="instances/group-"):
-        google(compute_v1.InstancesClient).get(**ZONE, instance=members[0].name)
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "text"),
-    [
-        ({"denied_permissions": ["compute.instances.list"]}, exceptions.Forbidden, "Required 'compute.instances.list'"),
-        ({"reads_per_minute": 1, "rate_limit_code": 429}, exceptions.TooManyRequests, "Quota exceeded for quota"),
-        ({"reads_per_minute": 1}, exceptions.Forbidden, "Read requests per minute"),
-    ],
-)
-def test_refusals_are_understood(google: Google, changes: dict[str, Any], error: type[Exception], text: str) -> None:
-    """The library makes its own exceptions of refusals, with their texts."""
-    instances = google(compute_v1.InstancesClient)
-    list(instances.list(**ZONE))
-    google.compute.set(**changes)
-    if "reads_per_minute" in changes:
-        list(instances.list(**ZONE))
-    with pytest.raises(error, match=text):
-        list(instances.list(**ZONE))
-
-
-def test_single_vms_that_wait_tell_why(google: Google) -> None:
-    """The errors of the last attempt are read whole."""
-    google.compute.inject(Fault(kind=FaultKind.QUOTA_EXCEEDED))
-    body = read(compute_v1.InstanceTemplate, template())
-    templates = google(compute_v1.InstanceTemplatesClient)
-    google.done(templates.insert_unary(project="proj", instance_template_resource=body))
-    groups = google(compute_v1.InstanceGroupManagersClient)
-    manager = read(compute_v1.InstanceGroupManager, group(size=1, mode="INDIVIDUAL", policy=None))
-    google.done(groups.insert_unary(**ZONE, instance_group_manager_resource=manager))
-    members = list(groups.list_managed_instances(**GROUP))
-    [error] = members[0].last_attempt.errors.errors
-    assert (error.code, error.error_details[0].quota_info.limit_name) == ("QUOTA_EXCEEDED", "TPUS")
-    google.assert_members_read_whole(members)
 
 
 T = compute_v1.types

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from rehearsal.simulators.compute import names
 from rehearsal.simulators.compute.faults import Fault, FaultKind
 from tests.support.compute import (
     GROUPS,
@@ -16,8 +15,6 @@ from tests.support.compute import (
     PROJECT,
     TEMPLATES,
     Compute,
-    affinity,
-    broken_invariants,
     group,
     policy,
     template,
@@ -78,48 +75,6 @@ def test_a_group_is_refused(compute: Compute, body: Any, code: int, text: str) -
     assert status == code
     assert text in answer["error"]["message"]
     assert "items" not in compute.get(GROUPS)
-
-
-@pytest.mark.parametrize(
-    "link",
-    [
-        "global/instanceTemplates/template",
-        "projects/proj/global/instanceTemplates/template",
-        "https://www.googleapis.com/compute/v1/projects/proj/global/instanceTemplates/template",
-        "https://compute.googleapis.com/compute/v1/projects/proj/global/instanceTemplates/template",
-    ],
-)
-def test_links_in_all_forms(compute: Compute, link: str) -> None:
-    """Full and partial links name the same template, and the full link is what is shown."""
-    compute.do("POST", TEMPLATES, template())
-    compute.do("POST", GROUPS, group(instanceTemplate=link, policy=None))
-    assert compute.get(f"{GROUPS}/group")["instanceTemplate"].startswith("https://www.googleapis.com/compute/v1/")
-
-
-@pytest.mark.parametrize(
-    ("sent", "base"),
-    [
-        pytest.param({}, "n" * 58, id="the group's name, cut"),
-        pytest.param({"baseInstanceName": "vm"}, "vm", id="what is sent"),
-    ],
-)
-def test_base_names(compute: Compute, sent: dict[str, Any], base: str) -> None:
-    """Names of instances begin with the base name and are names themselves."""
-    compute.do("POST", TEMPLATES, template())
-    compute.do("POST", GROUPS, group("n" * 63, policy=None, **sent))
-    assert compute.get(f"{GROUPS}/{'n' * 63}")["baseInstanceName"] == base
-    assert {(member["name"][:-4], len(member["name"])) for member in compute.members("n" * 63)} == {
-        (f"{base}-", len(base) + 5)
-    }
-
-
-def test_groups_with_one_base_name_share_no_instance_name(compute: Compute, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names are taken once in a zone, though only sixteen are left to choose from."""
-    monkeypatch.setattr(names, "_SUFFIX_ALPHABET", "ab")
-    compute.do("POST", TEMPLATES, template())
-    for name in "xy":
-        compute.do("POST", GROUPS, group(name, 8, "INDIVIDUAL", None, baseInstanceName="vm"))
-    assert len({member["name"] for name in "xy" for member in compute.members(name)}) == 16
 
 
 def test_a_slice_runs(compute: Compute) -> None:
@@ -202,14 +157,6 @@ def test_bulk_mode_takes_all_or_nothing(make_compute: MakeCompute) -> None:
     assert all("lastAttempt" not in member for member in compute.members("single"))
 
 
-def test_a_machine_type_that_is_not_there_shows_late(compute: Compute) -> None:
-    """The template is accepted, and the attempt to make VMs tells."""
-    compute.do("POST", TEMPLATES, template(machine_type="ct9z-huge-4t"))
-    compute.do("POST", GROUPS, group(size=1, mode="INDIVIDUAL", policy=None))
-    [member] = compute.members()
-    assert member["lastAttempt"]["errors"]["errors"][0]["code"] == "RESOURCE_NOT_FOUND"
-
-
 @pytest.mark.parametrize(
     ("reservations", "code", "text"),
     [
@@ -261,30 +208,6 @@ def test_a_reservation_is_used_and_given_back(make_compute: MakeCompute) -> None
     assert "items" not in compute.get(f"{PROJECT}/zones/us-east5-b/reservations")
 
 
-def test_a_shared_reservation_is_of_another_project(make_compute: MakeCompute) -> None:
-    """A template can name the reservation of another project."""
-    compute = make_compute(reservations={"other/us-east5-a/res": {"machine_type": "ct6e-standard-4t", "count": 4}})
-    shared = affinity("projects/other/reservations/res")
-    compute.do("POST", TEMPLATES, template(model="RESERVATION_BOUND", reservationAffinity=shared))
-    compute.do("POST", GROUPS, group(policy=None))
-    compute.pass_seconds(20)
-    assert compute.statuses() == ["RUNNING"] * 4
-
-
-@pytest.mark.parametrize("model", ["STANDARD", "SPOT"])
-def test_quotas_of_chips(make_compute: MakeCompute, model: str) -> None:
-    """A slice of sixteen chips waits where the region's quota has fifteen; each model has its own."""
-    metric = {"STANDARD": "TPUS", "SPOT": "PREEMPTIBLE_TPUS"}[model]
-    compute = make_compute(quotas={metric: 15})
-    compute.slice(model=model)
-    compute.pass_seconds(20)
-    [error] = compute.status()["bulkInstanceOperation"]["lastProgressCheck"]["error"]["errors"]
-    assert (error["code"], error["errorDetails"][0]["quotaInfo"]["limitName"]) == ("QUOTA_EXCEEDED", metric)
-    compute.world.change_settings({"quotas": {metric: 16}})
-    compute.pass_seconds(20)
-    assert compute.status()["isStable"]
-
-
 @pytest.mark.parametrize(
     ("model", "runs"),
     [
@@ -320,28 +243,3 @@ def test_a_delete_ends_when_all_vms_are_gone(compute: Compute) -> None:
     assert compute("GET", f"{GROUPS}/group")[0] == 404
     assert compute.get(operation["selfLink"].removeprefix("https://www.googleapis.com"))["status"] == "DONE"
     assert compute.world.machines() == ()
-
-
-def test_a_group_that_waits_is_deleted(compute: Compute) -> None:
-    """Placeholders go at once, and nothing comes afterwards."""
-    compute.world.faults.add(Fault(kind=FaultKind.STOCKOUT))
-    compute.slice()
-    compute.do("DELETE", f"{GROUPS}/group")
-    compute.world.faults.clear()
-    compute.pass_seconds(60)
-    assert compute("GET", f"{GROUPS}/group")[0] == 404
-    assert compute.world.machines() == ()
-
-
-def test_invariants_hold_at_every_moment(make_compute: MakeCompute) -> None:
-    """Whatever second one looks at: nothing used is missing, no name is there twice, no bulk is half made."""
-    compute = make_compute(capacity={"us-east5-a/ct6e-standard-4t": 6}, machine_jitter_seconds=5)
-    compute.slice()
-    compute.do("POST", GROUPS, group("single", mode="INDIVIDUAL", policy=None))
-    compute.do("POST", GROUPS, group("second"))
-    for second in range(120):
-        if second == 40:
-            compute.do("DELETE", f"{GROUPS}/group")
-        compute.pass_seconds(1)
-        assert broken_invariants(compute.world) == []
-    assert compute.statuses("second") == [""] * 4 or compute.statuses("second") == ["RUNNING"] * 4

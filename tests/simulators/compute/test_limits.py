@@ -188,20 +188,6 @@ def test_places_that_there_are(make_compute: MakeCompute, path: str, code: int, 
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("request_id_seconds", 60 * 60),
-        ("operations_kept_seconds", 14 * 24 * 60 * 60),
-        ("wait_seconds", 2 * 60),
-        ("rate_limit_code", 403),
-    ],
-)
-def test_defaults_are_what_the_documentation_says(name: str, value: float) -> None:
-    """Those that docs/simulator.md and docs/reality.md give."""
-    assert getattr(ComputeSettings(), name) == value
-
-
-@pytest.mark.parametrize(
     ("settings", "text"),
     [
         ({"quotas": {"CPUS": 1}}, "quotas: 'CPUS' is not one of"),

@@ -127,15 +127,6 @@ def test_a_lost_vm_stays_lost(make_compute: MakeCompute, model: str, loss: Loss,
     assert compute.get(f"{GROUPS}/group")["targetSize"] == 4
 
 
-def test_a_vm_is_lost_once(compute: Compute) -> None:
-    """One that is going, or is not there, can't be taken away again."""
-    compute.slice(model="SPOT")
-    name = first(compute)
-    assert compute.world.lose(name, Loss.PREEMPTED)
-    assert not compute.world.lose(name, Loss.PREEMPTED)
-    assert not compute.world.lose("nobody", Loss.PREEMPTED)
-
-
 @pytest.mark.parametrize(("loss", "way"), [(Loss.HOST_ERROR, "REPAIRING"), (Loss.MAINTENANCE, "STOPPING")])
 def test_a_slice_restarts_after_a_host_error(compute: Compute, loss: Loss, way: str) -> None:
     """All VMs of a slice start again, with the same ids and metadata, one boot more."""
@@ -148,15 +139,6 @@ def test_a_slice_restarts_after_a_host_error(compute: Compute, loss: Loss, way: 
     assert compute.statuses() == ["RUNNING"] * 4
     assert [member["id"] for member in compute.members()] == before
     assert {view.boots for view in compute.world.machines()} == {2}
-
-
-def test_a_single_vm_restarts_alone(compute: Compute) -> None:
-    """Without a slice the others are left alone."""
-    compute.slice(mode="INDIVIDUAL", policy=None)
-    compute.pass_seconds(10)
-    compute.world.lose(first(compute), Loss.HOST_ERROR)
-    compute.pass_seconds(20)
-    assert sorted(view.boots for view in compute.world.machines()) == [1, 1, 1, 2]
 
 
 def test_a_slice_that_repairs_is_made_again_as_a_whole(compute: Compute) -> None:
@@ -201,23 +183,6 @@ def test_flex_start_vms_have_an_end(compute: Compute) -> None:
     assert compute.status()["isStable"]
 
 
-def test_a_vm_that_gets_stuck(compute: Compute) -> None:
-    """It stays PROVISIONING, and the bulk operation goes on, until the fault is cleared."""
-    compute.world.faults.add(Fault(kind=FaultKind.MACHINE_STUCK, count=1, machine_type="ct6e-standard-4t"))
-    compute.slice()
-    compute.pass_seconds(600)
-    assert compute.statuses() == ["PROVISIONING", "RUNNING", "RUNNING", "RUNNING"]
-    found = compute.status()
-    assert (found["isStable"], found["bulkInstanceOperation"]["inProgress"]) == (False, True)
-    compute.world.release()
-    compute.pass_seconds(10)
-    assert compute.statuses()[0] == "PROVISIONING"
-    compute.world.faults.clear()
-    compute.world.release()
-    compute.pass_seconds(10)
-    assert compute.statuses() == ["RUNNING"] * 4
-
-
 def test_a_terminated_vm_gives_its_room_back(make_compute: MakeCompute) -> None:
     """Another slice gets the room of one that was preempted whole, though its VMs are still there."""
     compute = make_compute(capacity={"us-east5-a/ct6e-standard-4t": 4})
@@ -229,19 +194,3 @@ def test_a_terminated_vm_gives_its_room_back(make_compute: MakeCompute) -> None:
     compute.pass_seconds(30)
     assert compute.statuses() == ["TERMINATED"] * 4
     assert compute.statuses("second") == ["RUNNING"] * 4
-
-
-def test_vms_are_staggered_by_chance(make_compute: MakeCompute) -> None:
-    """With a jitter the VMs of a slice do not all begin to run at once, and the same seed gives the same times."""
-    runs = []
-    for _ in range(2):
-        compute = make_compute(machine_jitter_seconds=10)
-        compute.slice()
-        seen = []
-        for _second in range(20):
-            compute.pass_seconds(1)
-            seen.append(compute.statuses().count("RUNNING"))
-        runs.append(seen)
-    assert runs[0] == runs[1]
-    assert len({*runs[0]}) > 2
-    assert runs[0][-1] == 4

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.compute import GROUPS, MARK, POLICIES, PROJECT, TEMPLATES, Compute, affinity, group, policy, template
-
-REGIONAL = f"{PROJECT}/regions/us-east5/instanceTemplates"
+from tests.support.compute import GROUPS, MARK, POLICIES, TEMPLATES, Compute, affinity, group, policy, template
 
 
 def test_a_policy_is_made_and_deleted(compute: Compute) -> None:
@@ -88,14 +86,6 @@ def test_a_template_is_made_and_cannot_be_changed(compute: Compute) -> None:
     assert "region" not in found
     for method in ("PATCH", "PUT"):
         assert compute(method, f"{TEMPLATES}/template", template())[0] == 501
-
-
-def test_a_regional_template_is_another_one(compute: Compute) -> None:
-    """The same name can be there globally and in a region."""
-    compute.do("POST", REGIONAL, template())
-    assert compute("GET", f"{TEMPLATES}/template")[0] == 404
-    compute.do("POST", TEMPLATES, template())
-    assert compute.get(f"{REGIONAL}/template")["region"].endswith("/regions/us-east5")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from rehearsal.simulators.compute import ComputeSettings, ComputeSimulator, Fault, FaultKind, Loss
-from tests.support.compute import GROUPS, INSTANCES, POLICIES, PROJECT, TEMPLATES, group, policy, template
+from tests.support.compute import GROUPS, POLICIES, PROJECT, TEMPLATES, group, policy, template
 from tests.support.simulator import Client
 from tests.support.waiting import wait_for
 
@@ -49,17 +48,6 @@ def make_slice(call: Client) -> None:
     make(call, GROUPS, group())
 
 
-def test_a_slice_over_http(compute: ComputeSimulator, call: Client) -> None:
-    """Inserts, waits and reads; the log has every call."""
-    assert compute.settings.operation_seconds == 0.05
-    make_slice(call)
-    wait_for(lambda: call("GET", f"{GROUPS}/group")[1]["status"]["isStable"])
-    assert {view.status for view in compute.machines} == {"RUNNING"}
-    assert len(call("GET", INSTANCES)[1]["items"]) == 4
-    assert compute.count("instanceGroupManagers.insert") == 1
-    assert compute.calls[-1].method == "instances.list"
-
-
 def test_errors_in_computes_form(call: Client) -> None:
     """A refusal has code, message, and reasons; what is no JSON, too."""
     status, body = call("GET", f"{TEMPLATES}/x")
@@ -82,46 +70,6 @@ def test_a_wait_ends_with_its_operation_or_its_time(compute: ComputeSimulator, c
     compute.set(wait_seconds=0.1)
     _, operation = call("POST", TEMPLATES, template("other"))
     assert call("POST", f"{PROJECT}/global/operations/{operation['name']}/wait")[1]["status"] == "RUNNING"
-
-
-def test_a_wait_is_cut_when_the_simulator_stops(compute: ComputeSimulator) -> None:
-    """Nobody waits for an operation when the simulator ends."""
-    compute.inject(Fault(kind=FaultKind.OPERATION_NEVER_ENDS))
-    client, ended = Client(compute.port), threading.Event()
-    _, operation = client("POST", TEMPLATES, template())
-
-    def wait() -> None:
-        with pytest.raises((http.client.HTTPException, ConnectionError)):
-            client("POST", f"{PROJECT}/global/operations/{operation['name']}/wait")
-        ended.set()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    wait_for(lambda: compute._running._connections != set())
-    compute.stop()
-    assert ended.wait(5)
-    thread.join()
-    client.close()
-
-
-@pytest.mark.parametrize(
-    ("fault", "code", "reason"),
-    [
-        ({"code": 503}, 503, "backendError"),
-        ({"code": 429, "message": "slow down"}, 429, "rateLimitExceeded"),
-        ({"code": 500, "name": "template"}, 500, "backendError"),
-        ({"code": 500, "name": "other"}, 200, ""),
-        ({"code": 500, "location": "us-east5"}, 200, ""),
-    ],
-)
-def test_broken_answers(compute: ComputeSimulator, call: Client, fault: Any, code: int, reason: str) -> None:
-    """A call is answered with the fault's code, before it has any effect."""
-    compute.inject(Fault(kind=FaultKind.HTTP_ERROR, method="instanceTemplates.insert", **fault))
-    status, body = call("POST", TEMPLATES, template())
-    assert status == code
-    if code != 200:
-        assert body["error"]["errors"][0]["reason"] == reason
-        assert call("GET", f"{TEMPLATES}/template")[0] == 404
 
 
 def test_an_answer_is_lost_after_its_effect(compute: ComputeSimulator, call: Client) -> None:

@@ -75,30 +75,21 @@ def test_the_python_client(gke: Simulator) -> None:
 COMMAND = (sys.executable, "-m", "rehearsal", "simulator", "--port=0")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_command_serves_until_told_to_end(number: signal.Signals) -> None:
+def test_the_command_serves_until_told_to_end() -> None:
     """The command prints its address in one line and ends cleanly on a signal."""
     with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         line = process.stdout.readline()
-        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
         assert line.startswith("GKE simulator on http://127.0.0.1:")
         assert (process.stdout.read(), process.stderr.read()) == ("", "")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "text"),
-    [
-        pytest.param(["--create-seconds=-1"], 2, "create_seconds: -1.0 is not a number", id="a negative time"),
-        pytest.param(["--kubeconfig=missing"], 1, "can't use the cluster of missing", id="a missing kubeconfig"),
-        pytest.param(["--host=203.0.113.1"], 1, "can't listen on 203.0.113.1", id="an address of somebody else"),
-    ],
-)
-def test_the_command_says_what_is_wrong(arguments: list[str], code: int, text: str) -> None:
+def test_the_command_says_what_is_wrong() -> None:
     """A mistake ends the command with a text on standard error."""
-    ended = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=30, check=False)
-
-    assert code == ended.returncode
-    assert text in ended.stderr
+    command = [*COMMAND, "--kubeconfig=missing"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == 1
+    assert "can't use the cluster of missing" in ended.stderr

@@ -6,21 +6,14 @@ runs where it is installed, and the tests compare what it sends with what was re
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import shutil
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from provisioner.tpu import ACCELERATORS
 from rehearsal.simulators.gke import Simulator, SimulatorSettings
-from rehearsal.simulators.gke.faults import Fault, FaultKind
 from tests.support.simulator import Client
 from tests.support.waiting import wait_for
 
@@ -117,7 +110,6 @@ _SLICES = {
 }
 
 _EACH_GENERATION = pytest.mark.parametrize("wanted", _SLICES.values(), ids=_SLICES)
-_WHERE_INSTALLED = pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")
 
 
 @pytest.fixture
@@ -131,36 +123,6 @@ def gke() -> Iterator[Simulator]:
     )
     with Simulator(settings) as simulator:
         yield simulator
-
-
-Gcloud = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def gcloud(gke: Simulator, tmp_path: Path) -> Gcloud:
-    """Run `gcloud container node-pools` on the simulator, with a token and a quota project, and no user's settings."""
-    token = tmp_path / "token"
-    token.write_text("token", encoding="ascii")
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-        "CLOUDSDK_CONFIG": str(tmp_path / "gcloud"),
-        "CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER": f"{gke.url}/",
-        "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(token),
-        "CLOUDSDK_BILLING_QUOTA_PROJECT": "somebody-elses",
-        "CLOUDSDK_CORE_PROJECT": "proj",
-        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
-        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
-        # No look for a metadata server.
-        "CLOUDSDK_CORE_CHECK_GCE_METADATA": "false",
-    }
-
-    def run(verb: str, *arguments: str, location: str = "us-central2-b") -> subprocess.CompletedProcess[str]:
-        command = ["gcloud", "container", "node-pools", verb, *arguments, "--cluster=main", f"--location={location}"]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-
-    return run
 
 
 def test_every_generation_is_tried() -> None:
@@ -193,94 +155,3 @@ def test_what_gcloud_sends(wanted: Slice, gke: Simulator) -> None:
     await_end(call("DELETE", f"{_CLUSTER}/nodePools/slice"))
     assert call("GET", f"{_CLUSTER}/nodePools") == {}
     client.close()
-
-
-@_WHERE_INSTALLED
-@_EACH_GENERATION
-def test_gcloud(wanted: Slice, gke: Simulator, gcloud: Gcloud) -> None:
-    """Gcloud sends what is recorded, and creates the slice."""
-    flags = (f"--machine-type={wanted.machine_type}", *wanted.flags)
-    created = gcloud("create", "slice", *flags, "--format=json", "--log-http")
-    assert created.returncode == 0, created.stderr
-    (sent,) = re.findall(r'(?m)^\{"nodePool".*$', created.stderr)
-    pool, recorded = json.loads(sent)["nodePool"], wanted.body("slice")["nodePool"]
-    # What else gcloud sends, such as scopes, changes with its releases.
-    assert {key: pool.get(key) for key in ("initialNodeCount", "placementPolicy")} == {
-        "initialNodeCount": wanted.hosts,
-        "placementPolicy": wanted.placement,
-    }
-    assert {key: pool["config"].get(key) for key in wanted.config} == wanted.config
-    assert pool.keys() >= recorded.keys()
-
-    assert [(made.name, made.status, made.machine_type) for made in gke.pools] == [
-        ("slice", "RUNNING", wanted.machine_type)
-    ]
-
-
-@_WHERE_INSTALLED
-def test_gcloud_lists_describes_and_deletes(gke: Simulator, gcloud: Gcloud) -> None:
-    """What it shows is the slice; each command takes seconds, so that one generation stands for all."""
-    wanted = _SLICES["v4"]
-    client = Client(gke.port)
-    client("POST", f"/v1/{_CLUSTER}/nodePools", wanted.body("slice"))
-    client.close()
-    wait_for(lambda: [made.status for made in gke.pools] == ["RUNNING"])
-    (listed,) = json.loads(gcloud("list", "--format=json").stdout)
-    assert (listed["name"], listed["status"], listed["config"]["machineType"]) == (
-        "slice",
-        "RUNNING",
-        wanted.machine_type,
-    )
-    described = gcloud("describe", "slice", "--format=json")
-    assert json.loads(described.stdout) == listed
-    deleted = gcloud("delete", "slice")
-    assert deleted.returncode == 0, deleted.stderr
-    assert gke.pools == ()
-
-
-@_WHERE_INSTALLED
-def test_gcloud_waits_for_operations_in_a_region(gke: Simulator, gcloud: Gcloud) -> None:
-    """It asks for the operation again until it is done, where the cluster's location is a region."""
-    gke.set(create_seconds=1.0)
-    created = gcloud(
-        "create",
-        "slice",
-        "--machine-type=ct4p-hightpu-4t",
-        "--tpu-topology=2x2x2",
-        "--node-locations=us-central2-b",
-        location="us-central2",
-    )
-    assert created.returncode == 0, created.stderr
-    assert gke.count("operations.get") == 2
-    assert gke.pools[0].status == "RUNNING"
-
-
-@_WHERE_INSTALLED
-@pytest.mark.parametrize(
-    ("machine_type", "topology", "fault", "text"),
-    [
-        pytest.param(
-            "ct5lp-hightpu-4t",
-            "2x2",
-            None,
-            "TPU topology can't be specified with single-host TPU slice pool",
-            id="the topology of a single host",
-        ),
-        pytest.param(
-            "ct4p-hightpu-4t",
-            "2x2x2",
-            Fault(kind=FaultKind.STOCKOUT),
-            "does not have enough resources available",
-            id="a stockout, in the operation",
-        ),
-    ],
-)
-def test_gcloud_is_told_what_is_wrong(
-    machine_type: str, topology: str, fault: Fault | None, text: str, gke: Simulator, gcloud: Gcloud
-) -> None:
-    """A refusal, and an operation that fails, reach whoever called gcloud in GKE's words."""
-    if fault is not None:
-        gke.inject(fault)
-    refused = gcloud("create", "slice", f"--machine-type={machine_type}", f"--tpu-topology={topology}")
-    assert refused.returncode == 1
-    assert text in refused.stderr

@@ -55,31 +55,6 @@ def test_a_pool_is_born_and_dies_on_time(make_world: MakeWorld, clock: FakeClock
     assert (status(world), deleted.status) == ("gone", OperationStatus.DONE)
 
 
-def test_advance_tells_when_more_is_due(make_world: MakeWorld, clock: FakeClock) -> None:
-    """`advance` returns the time of the next change, and None when nothing is under way."""
-    world = make_world(create_seconds=20, node_stagger_seconds=2)
-    assert world.advance() is None
-    world.create_pool(CLUSTER, slice_pool())
-    due = world.advance()
-    assert due is not None
-    assert (due - clock.now()).total_seconds() == 18
-    clock.advance(20)
-    assert world.advance() is None
-
-
-def test_operations_wait_first_where_told(make_world: MakeWorld, clock: FakeClock) -> None:
-    """With pending_seconds, an operation is PENDING, then RUNNING, then DONE."""
-    world = make_world(create_seconds=20, pending_seconds=3)
-    operation = world.create_pool(CLUSTER, slice_pool())
-    seen = []
-    for _ in range(3):
-        seen.append(operation.status.value)
-        clock.advance(10)
-        world.advance()
-
-    assert seen == ["PENDING", "RUNNING", "DONE"]
-
-
 def test_nodes_register_before_the_pool_runs(make_world: MakeWorld, clock: FakeClock) -> None:
     """Nodes come spread over the stagger; the pool is RUNNING only when the cluster has all of them."""
     world, sink = make_world(create_seconds=20, node_stagger_seconds=4), RecordingSink()
@@ -95,20 +70,6 @@ def test_nodes_register_before_the_pool_runs(make_world: MakeWorld, clock: FakeC
     assert status(world) == "PROVISIONING"
     for pool, node in sink.registered:
         world.node_registered(pool, node)
-    assert status(world) == "RUNNING"
-
-
-def test_early_nodes_do_not_hurry_the_pool(make_world: MakeWorld, clock: FakeClock) -> None:
-    """With all nodes there, the pool still takes its time."""
-    world, sink = make_world(create_seconds=20, node_stagger_seconds=10), RecordingSink()
-    world.attach(sink)
-    world.create_pool(CLUSTER, slice_pool())
-    clock.advance(19)
-    world.advance()
-    for pool, node in sink.registered:
-        world.node_registered(pool, node)
-    assert (len(sink.registered), status(world)) == (4, "PROVISIONING")
-    clock.advance(1)
     assert status(world) == "RUNNING"
 
 
@@ -289,18 +250,6 @@ def test_a_delete_may_end_a_create_where_allowed(make_world: MakeWorld, clock: F
     assert status(world) == "gone"
 
 
-def test_preempted_nodes_stay_away(make_world: MakeWorld, clock: FakeClock) -> None:
-    """Without repair, a preempted node is lost for good."""
-    world, sink = make_world(create_seconds=0), RecordingSink()
-    world.create_pool(CLUSTER, slice_pool())
-    world.advance()
-    world.attach(sink)
-    lost = world.preempt("slice", hosts=1)
-    clock.advance(10_000)
-    world.advance()
-    assert (list(lost), []) == (sink.removed, sink.registered)
-
-
 def test_preempted_nodes_come_back_with_repair(make_world: MakeWorld, clock: FakeClock) -> None:
     """With repair, the node registers again after that long."""
     world, sink = make_world(create_seconds=0, repair_seconds=30), RecordingSink()
@@ -314,66 +263,6 @@ def test_preempted_nodes_come_back_with_repair(make_world: MakeWorld, clock: Fak
     clock.advance(1)
     world.advance()
     assert len(sink.registered) == 4
-
-
-def test_preempted_nodes_come_back_after_a_delete_that_failed(make_world: MakeWorld, clock: FakeClock) -> None:
-    """A return that fell due during the delete is made up for, but not that of nodes that the delete took."""
-    world, sink = make_world(create_seconds=0, delete_seconds=60, repair_seconds=30), RecordingSink()
-    world.create_pool(CLUSTER, slice_pool())
-    world.advance()
-    world.attach(sink)
-    world.preempt("slice")
-    world.faults.add(Fault(kind=FaultKind.DELETE_FAILS, count=1))
-    world.delete_pool(CLUSTER, "slice")
-    clock.advance(60)
-    world.advance()
-    assert (status(world), sink.registered) == ("RUNNING_WITH_ERROR", [])
-    clock.advance(30)
-    world.advance()
-    assert len(sink.registered) == 2
-
-
-def test_nodes_that_fell_due_during_a_delete_that_failed_register_after_it(
-    make_world: MakeWorld, clock: FakeClock
-) -> None:
-    """A pool whose create was cancelled by a delete, which fails, gets the nodes that the delete did not take."""
-    world = make_world(create_seconds=30, delete_seconds=60, delete_while_creating=True)
-    sink = RecordingSink()
-    world.attach(sink)
-    world.create_pool(CLUSTER, slice_pool())
-    clock.advance(1)
-    world.faults.add(Fault(kind=FaultKind.DELETE_FAILS, count=1))
-    world.delete_pool(CLUSTER, "slice")
-    clock.advance(59)
-    world.advance()
-    assert (status(world), sink.registered) == ("STOPPING", [])
-    clock.advance(1)
-    world.advance()
-    assert status(world) == "RUNNING_WITH_ERROR"
-    assert len(sink.registered) == 2
-
-
-def test_a_flex_start_pool_begins_empty_and_fills(make_world: MakeWorld, clock: FakeClock) -> None:
-    """An autoscaled pool of no nodes is RUNNING, and gets its hosts later."""
-    world = make_world(create_seconds=1, scale_up_seconds=10)
-    world.create_pool(CLUSTER, empty_pool())
-    clock.advance(1)
-    assert (status(world), len(world.views()[0].nodes)) == ("RUNNING", 0)
-    clock.advance(10)
-    assert len(world.views()[0].nodes) == 4
-
-
-def test_a_flex_start_pool_that_is_reconciling_fills_afterwards(make_world: MakeWorld, clock: FakeClock) -> None:
-    """The autoscaler looks again: no pool stays empty for ever because of one bad moment."""
-    world = make_world(create_seconds=1, scale_up_seconds=10)
-    world.create_pool(CLUSTER, empty_pool())
-    clock.advance(5)
-    world.set_status(world.views()[0].name, PoolStatus.RECONCILING)
-    clock.advance(60)
-    assert len(world.views()[0].nodes) == 0
-    world.set_status(world.views()[0].name, PoolStatus.RUNNING)
-    clock.advance(10)
-    assert len(world.views()[0].nodes) == 4
 
 
 @pytest.mark.parametrize(
@@ -418,20 +307,6 @@ def test_a_flex_start_pool_waits_for_capacity(make_world: MakeWorld, clock: Fake
         assert len(world.views()[0].nodes) == nodes
 
 
-def test_a_flex_start_pool_that_waits_can_be_deleted(make_world: MakeWorld, clock: FakeClock) -> None:
-    """A pool that was given up gets no nodes when capacity comes back."""
-    world = make_world(create_seconds=1, scale_up_seconds=1, delete_seconds=10)
-    world.faults.add(Fault(kind=FaultKind.STOCKOUT))
-    world.create_pool(CLUSTER, empty_pool())
-    clock.advance(5)
-    world.delete_pool(CLUSTER, "slice")
-    world.faults.clear()
-    world.release()
-    assert world.views()[0].nodes == ()
-    clock.advance(10)
-    assert status(world) == "gone"
-
-
 @pytest.mark.parametrize("flex_start", [False, True], ids=["alone", "with flex-start"])
 def test_a_queued_pool_gets_no_nodes(make_world: MakeWorld, clock: FakeClock, *, flex_start: bool) -> None:
     """Time alone brings none: nobody reads ProvisioningRequests here. It is deleted as any other."""
@@ -472,34 +347,6 @@ def test_a_stockout_of_one_capacity_leaves_the_others_alone(
     assert served == {name: name != capacity for name in POOLS_BY_CAPACITY}
 
 
-@pytest.mark.parametrize(
-    ("reservation", "want"),
-    [
-        pytest.param("r", "ERROR", id="its name"),
-        pytest.param(BLOCK, "ERROR", id="all that the pool sends"),
-        pytest.param("other", "RUNNING", id="another name"),
-    ],
-)
-def test_a_stockout_of_one_reservation(make_world: MakeWorld, clock: FakeClock, reservation: str, want: str) -> None:
-    """A reservation that is used up strikes the pools on it."""
-    world = make_world(create_seconds=1)
-    world.faults.add(Fault(kind=FaultKind.STOCKOUT, reservation=reservation))
-    world.create_pool(CLUSTER, slice_pool(config=reserved(BLOCK)))
-    clock.advance(1)
-    assert status(world) == want
-
-
-def test_a_stockout_of_one_topology(make_world: MakeWorld, clock: FakeClock) -> None:
-    """Slices of another shape of the same machine type are made."""
-    world = make_world(create_seconds=1)
-    world.faults.add(Fault(kind=FaultKind.STOCKOUT, topology="4x4"))
-    world.create_pool(CLUSTER, slice_pool("large"))
-    world.create_pool(CLUSTER, slice_pool("single", initialNodeCount=1, placementPolicy={}))
-    clock.advance(1)
-    world.advance()
-    assert {view.name: view.status for view in world.views()} == {"large": "ERROR", "single": "RUNNING"}
-
-
 def test_a_fixed_cluster_serves_no_other(make_world: MakeWorld) -> None:
     """Another project is forbidden, another location or cluster not found."""
     world = make_world(project="proj", location="us-east5-a", cluster="main")
@@ -513,13 +360,3 @@ def test_a_fixed_cluster_serves_no_other(make_world: MakeWorld) -> None:
             world.cluster(name)
         assert want == caught.value.status
     assert [cluster.name.cluster for cluster in world.clusters("proj", "-")] == ["main"]
-
-
-def test_finished_operations_are_forgotten_at_last(make_world: MakeWorld, clock: FakeClock) -> None:
-    """Only so many finished operations are kept, the newest ones."""
-    world = make_world(create_seconds=0, operations_kept=3)
-    for index in range(6):
-        world.create_pool(CLUSTER, slice_pool(f"pool-{index}"))
-        clock.advance(1)
-
-    assert [operation.pool for operation in world.all_operations()] == ["pool-3", "pool-4", "pool-5"]

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from provisioner.kube import ClusterError
-from rehearsal.simulators.gke import Fault, FaultKind, Simulator, SimulatorSettings
+from rehearsal.simulators.gke import Simulator, SimulatorSettings
 from rehearsal.simulators.gke.model import World
 from rehearsal.simulators.gke.registrar import MARKER, node_object
 from tests.support.clock import FakeClock
 from tests.support.node_server import FakeKubeNodes
-from tests.support.simulator import CLUSTER, POOLS_PATH, Client, empty_pool, reserved, slice_pool
+from tests.support.simulator import CLUSTER, POOLS_PATH, Client, reserved, slice_pool
 from tests.support.waiting import wait_for
 
 FAST = SimulatorSettings(create_seconds=0.2, delete_seconds=0.1, node_stagger_seconds=0.1)
@@ -111,13 +109,6 @@ def test_a_node_is_named_after_its_instance_group(
     assert [node.name.rpartition("-")[0] for node in pool.nodes] == [pool.groups["us-east5-a"]] * len(pool.nodes)
 
 
-def test_a_ready_node_says_so(clock: FakeClock) -> None:
-    """Where no kubelet stand-in is there, the node is Ready from the start."""
-    (condition,) = made(clock, ready=True)["status"]["conditions"]
-
-    assert (condition["type"], condition["status"]) == ("Ready", "True")
-
-
 @pytest.mark.parametrize(
     ("config", "labels"),
     [
@@ -152,19 +143,6 @@ def test_capacity_shows_in_labels(clock: FakeClock, config: dict[str, Any], labe
     assert labels.items() <= node["metadata"]["labels"].items()
 
 
-def test_nodes_that_come_later_tell_their_terms(clock: FakeClock) -> None:
-    """GKE labels flex-start nodes."""
-    world = World(SimulatorSettings(create_seconds=1, scale_up_seconds=1), clock=clock.now)
-    world.create_pool(CLUSTER, empty_pool())
-    clock.advance(2)
-    pool = world.pool(CLUSTER, "slice")
-    node = node_object(pool, pool.nodes[0], version="1", life="life", ready=False)
-    labels = node["metadata"]["labels"]
-    assert labels["cloud.google.com/gke-provisioning"] == "flex-start"
-    assert labels["cloud.google.com/gke-flex-start"] == "true"
-    assert {taint["key"] for taint in node["spec"]["taints"]} == {"google.com/tpu"}
-
-
 def test_taints_are_passed_on_once(clock: FakeClock) -> None:
     """The pool's taints are on the node, GKE's own not twice."""
     taints = [
@@ -177,18 +155,6 @@ def test_taints_are_passed_on_once(clock: FakeClock) -> None:
     assert {"NoSchedule"} == {taint["effect"] for taint in node["spec"]["taints"]}
 
 
-def test_a_single_host_node_has_its_own_topology(clock: FakeClock) -> None:
-    """Without a placement, the topology is the machine's."""
-    body = slice_pool(initialNodeCount=1)
-    del body["placementPolicy"]
-    world = World(SimulatorSettings(), clock=clock.now)
-    world.create_pool(CLUSTER, body)
-    pool = world.pool(CLUSTER, "slice")
-    node = node_object(pool, pool.nodes[0], version="1", life="x", ready=False)
-
-    assert node["metadata"]["labels"]["cloud.google.com/gke-tpu-topology"] == "2x2"
-
-
 def test_nodes_come_and_go_with_their_pool(kube: FakeKubeNodes, kubeconfig: Path) -> None:
     """When the pool is RUNNING all its Nodes are there; when it is gone they are gone too."""
     with Simulator(FAST, kubeconfig=kubeconfig) as gke:
@@ -198,15 +164,6 @@ def test_nodes_come_and_go_with_their_pool(kube: FakeKubeNodes, kubeconfig: Path
         assert all(node["status"]["capacity"]["google.com/tpu"] == "4" for node in kube.nodes.values())
         delete(gke)
         wait_for(lambda: gke.pools == () and not kube.nodes)
-
-
-def test_status_is_written_again_where_create_drops_it(kube: FakeKubeNodes, kubeconfig: Path) -> None:
-    """A server that ignores the status of a new Node gets it through the subresource."""
-    kube.drop_status = True
-    with Simulator(FAST, kubeconfig=kubeconfig) as gke:
-        create(gke)
-        wait_for(lambda: runs(gke))
-        assert all(node["status"]["allocatable"]["google.com/tpu"] == "4" for node in kube.nodes.values())
 
 
 def test_a_server_that_is_away_delays_the_pool(kube: FakeKubeNodes, kubeconfig: Path) -> None:
@@ -234,30 +191,6 @@ def test_a_delete_ends_a_registration_that_is_retried(kube: FakeKubeNodes, kubec
         assert kube.nodes == {}
 
 
-def test_a_delete_that_overtakes_a_create_wins(kube: FakeKubeNodes, kubeconfig: Path) -> None:
-    """A Node whose create was already on its way when its pool went is removed again."""
-    with Simulator(FAST.changed({"delete_while_creating": True}), kubeconfig=kubeconfig) as gke:
-        kube.gate.clear()
-        create(gke)
-        wait_for(lambda: kube.waiting == 4)
-        delete(gke)
-        wait_for(lambda: gke.pools == ())
-        kube.gate.set()
-        wait_for(lambda: len([call for call in kube.calls if call[0] == "DELETE"]) == 4)
-        wait_for(lambda: not gke._registrar._orders)
-        assert kube.nodes == {}
-
-
-def test_faulty_nodes(kube: FakeKubeNodes, kubeconfig: Path) -> None:
-    """Some hosts never register, some have no chips, and the pool is RUNNING."""
-    with Simulator(FAST, kubeconfig=kubeconfig) as gke:
-        gke.inject(Fault(kind=FaultKind.NODES_NEVER_REGISTER, hosts=1))
-        gke.inject(Fault(kind=FaultKind.NODES_WITHOUT_CHIPS, hosts=2))
-        create(gke)
-        wait_for(lambda: runs(gke))
-        assert sorted("google.com/tpu" in n["status"]["capacity"] for n in kube.nodes.values()) == [False, True, True]
-
-
 def test_preempted_and_deleted_nodes(kube: FakeKubeNodes, kubeconfig: Path) -> None:
     """Lost nodes stay away without repair and come back with it, whoever took them."""
     with Simulator(FAST, kubeconfig=kubeconfig) as gke:
@@ -281,36 +214,3 @@ def test_leftovers_of_an_earlier_life_are_removed(kube: FakeKubeNodes, kubeconfi
     kube.nodes["real"] = {"metadata": {"name": "real", "labels": labels}}
     with Simulator(FAST, kubeconfig=kubeconfig):
         assert list(kube.nodes) == ["real"]
-
-
-def test_a_start_without_its_port_leaves_the_nodes_alone(kube: FakeKubeNodes, kubeconfig: Path) -> None:
-    """A second simulator on the same port fails before it touches the first one's Nodes."""
-    with Simulator(FAST, kubeconfig=kubeconfig) as gke:
-        create(gke)
-        wait_for(lambda: runs(gke))
-        with pytest.raises(OSError, match="in use"):
-            Simulator(FAST, kubeconfig=kubeconfig, port=gke.port).start()
-        assert len(kube.nodes) == 4
-
-
-def test_a_start_without_its_cluster_frees_the_port(kube: FakeKubeNodes, kubeconfig: Path) -> None:
-    """A cluster that is away ends the start with its reason, and the simulator can be started again."""
-    kube.away = True
-    simulator = Simulator(FAST, kubeconfig=kubeconfig)
-    with pytest.raises(ClusterError, match="503"):
-        simulator.start()
-    simulator.stop()
-    kube.away = False
-    with simulator:
-        create(simulator)
-        wait_for(lambda: runs(simulator))
-
-
-def test_sixty_four_nodes_are_brisk(kube: FakeKubeNodes, kubeconfig: Path) -> None:
-    """A slice of 64 hosts registers in seconds."""
-    with Simulator(FAST, kubeconfig=kubeconfig) as gke:
-        began = time.monotonic()
-        create(gke, initialNodeCount=64, placementPolicy={"type": "COMPACT", "tpuTopology": "16x16"})
-        wait_for(lambda: runs(gke), seconds=20)
-        assert len(kube.nodes) == 64
-        assert time.monotonic() - began < 10

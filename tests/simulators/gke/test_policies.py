@@ -11,7 +11,6 @@ from rehearsal.simulators.gke import Simulator, SimulatorSettings
 from rehearsal.simulators.gke.errors import ApiError
 from rehearsal.simulators.gke.model import World
 from rehearsal.simulators.gke.policies import RegionName
-from rehearsal.simulators.http.settings import SettingsError
 from tests.support.clock import FakeClock
 from tests.support.simulator import CLUSTER, Client
 
@@ -59,28 +58,6 @@ def test_a_policy_is_made_once(make_world: MakeWorld) -> None:
         world.insert_policy(REGION, BODY)
     assert caught.value.code == 409
     assert world.insert_policy(ELSEWHERE, BODY)["status"] == "RUNNING"
-
-
-def test_a_policy_that_is_taken_away(make_world: MakeWorld) -> None:
-    """What somebody deletes is gone, and can be made again."""
-    world = make_world(policy_seconds=0)
-    world.insert_policy(REGION, BODY)
-    assert world.remove_policy(NAME)
-    assert not world.remove_policy(NAME)
-    with pytest.raises(ApiError, match="NOT_FOUND"):
-        world.policy(REGION, NAME)
-    world.insert_policy(REGION, BODY)
-
-
-def test_policies_that_were_made_by_hand(make_world: MakeWorld) -> None:
-    """The settings may say which policies were there before, now and later."""
-    world = make_world(workload_policies={NAME: "2x2x2"})
-    assert world.policy(REGION, NAME)["status"] == "READY"
-    world.create_pool(CLUSTER, ironwood())
-    world.change_settings({"workload_policies": {"mine": "4x4x4"}})
-    assert world.policy(ELSEWHERE, "mine")["workloadPolicy"]["acceleratorTopology"] == "4x4x4"
-    with pytest.raises(SettingsError, match="'mine' has 'big', which is not a topology"):
-        world.change_settings({"workload_policies": {"mine": "big"}})
 
 
 @pytest.mark.parametrize(
@@ -133,10 +110,3 @@ def test_over_http(call: Client) -> None:
     counted = call("GET", "/simulator/v1/counters")[1]["calls"]
     assert counted["resourcePolicies.get"] == {"404": 1, "200": 1, "403": 1}
     assert counted["resourcePolicies.insert"] == {"200": 1, "409": 1}
-
-
-def test_calls_about_policies_can_be_made_to_fail(call: Client) -> None:
-    """Faults of calls strike them by their names."""
-    call("POST", "/simulator/v1/faults", {"kind": "http_error", "method": "resourcePolicies.insert", "code": 403})
-    assert call("POST", PATH, BODY)[0] == 403
-    assert call("GET", f"{PATH}/{NAME}")[0] == 404

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import http.client
-import socket
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -147,36 +145,6 @@ def test_masks_are_honoured_in_query_and_header(call: Client) -> None:
     assert call("GET", f"{POOLS_PATH}/slice")[1]["status"] != "STOPPING"
 
 
-def test_a_list_shows_every_change(gke: Simulator, call: Client) -> None:
-    """What is kept of a pool's body never outlives a change."""
-    create(call)
-    path = f"{POOLS_PATH}?fields=nodePools(status)"
-    assert call("GET", path)[1]["nodePools"] == [{"status": "PROVISIONING"}]
-    wait_for(lambda: call("GET", path)[1]["nodePools"] == [{"status": "RUNNING"}])
-    call("DELETE", f"{POOLS_PATH}/slice")
-    assert call("GET", path)[1]["nodePools"] == [{"status": "STOPPING"}]
-    wait_for(lambda: call("GET", path)[1] == {})
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "code"),
-    [
-        pytest.param("GET", "/v1/projects/p/locations/l/clusters/c/nodePools/p/rings", 501, id="an unknown part"),
-        pytest.param("PATCH", POOLS_PATH, 501, id="a method that pools don't have"),
-        pytest.param("GET", "/v2/projects", 404, id="another API"),
-        pytest.param("GET", "/simulator/v1/moon", 404, id="an unknown path of the simulator's own"),
-        pytest.param("DELETE", "/simulator/v1/faults/none", 404, id="an unknown fault"),
-        pytest.param("POST", "/simulator/v1/pools/none:preempt", 404, id="an unknown pool"),
-        pytest.param("GET", "/simulator/v1/log?limit=no", 400, id="a limit that is no number"),
-        pytest.param("GET", f"{OPERATIONS_PATH}/none", 404, id="an unknown operation"),
-        pytest.param("GET", f"{POOLS_PATH}?alt=media", 400, id="another encoding"),
-    ],
-)
-def test_status_of_odd_requests(call: Client, method: str, path: str, code: int) -> None:
-    """Every request gets a JSON answer with a fitting status."""
-    assert code == call(method, path)[0]
-
-
 def test_an_error_before_the_effect(gke: Simulator, call: Client) -> None:
     """A create that fails at once leaves no pool."""
     gke.inject(Fault(kind=FaultKind.HTTP_ERROR, method="nodePools.create", code=503, count=1, pool="slice"))
@@ -197,32 +165,6 @@ def test_an_error_for_one_kind_of_pool(gke: Simulator, call: Client) -> None:
     assert (created, read) == ([200, 503, 503], [200, 503])
     # What cannot be read is GKE's to refuse.
     assert call("POST", POOLS_PATH, {"nodePool": {"config": []}})[0] == 400
-
-
-@pytest.mark.parametrize(
-    ("topology", "want"),
-    [
-        pytest.param("4x4", [403, 200, 200], id="of its placement"),
-        pytest.param("2x2", [200, 403, 200], id="of a single host of its machine type"),
-        pytest.param("2x2x2", [200, 200, 403], id="of its workload policy"),
-        pytest.param("4x8", [200, 200, 200], id="of none"),
-    ],
-)
-def test_an_error_for_one_topology(gke: Simulator, call: Client, topology: str, want: list[int]) -> None:
-    """A create is known by the topology that it asks for, however it says so."""
-    gke.set(workload_policies={"small": "2x2x2"})
-    gke.inject(Fault(kind=FaultKind.HTTP_ERROR, method="nodePools.create", code=403, topology=topology))
-    asked = (
-        slice_pool("slice"),
-        slice_pool("single", initialNodeCount=1, placementPolicy={}),
-        slice_pool(
-            "cube",
-            initialNodeCount=2,
-            config={"machineType": "tpu7x-standard-4t"},
-            placementPolicy={"policyName": "small"},
-        ),
-    )
-    assert [call("POST", POOLS_PATH, {"nodePool": body})[0] for body in asked] == want
 
 
 def test_an_answer_lost_after_the_effect(gke: Simulator, call: Client) -> None:
@@ -251,15 +193,6 @@ def test_a_hanging_call_is_cut_when_the_simulator_stops(gke: Simulator) -> None:
     assert ended.wait(5)
     thread.join()
     client.close()
-
-
-def test_requests_can_be_slow(gke: Simulator, call: Client) -> None:
-    """Every API call is answered only after the settings' latency; the simulator's own API is not."""
-    call("PUT", "/simulator/v1/settings", {"request_seconds": 0.15})
-    began = time.monotonic()
-    call("GET", POOLS_PATH)
-    assert time.monotonic() - began >= 0.15
-    assert gke.calls[-1].latency_seconds >= 0.15
 
 
 def test_the_simulators_own_api(gke: Simulator, call: Client) -> None:
@@ -317,34 +250,3 @@ def test_mistakes_in_the_simulators_own_api_are_named(call: Client, path: str, b
 
     assert status == 400
     assert text in answer["error"]["message"]
-
-
-def test_many_connections_at_once(gke: Simulator) -> None:
-    """A burst of connections is queued, not refused."""
-    sockets = [socket.create_connection(("127.0.0.1", gke.port), timeout=10) for _ in range(200)]
-    try:
-        for connection in sockets:
-            connection.sendall(f"GET {POOLS_PATH} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        answers = [connection.recv(64) for connection in sockets]
-    finally:
-        for connection in sockets:
-            connection.close()
-
-    assert all(answer.startswith(b"HTTP/1.1 200 ") for answer in answers)
-
-
-def test_the_log_is_bounded() -> None:
-    """Only the newest calls are remembered; counts go on."""
-    with Simulator(SimulatorSettings(calls_kept=3)) as simulator:
-        client = Client(simulator.port)
-        for _ in range(5):
-            client("GET", POOLS_PATH)
-        client.close()
-
-        assert (len(simulator.calls), simulator.count("nodePools.list")) == (3, 5)
-
-
-def test_use_before_the_start_is_an_error() -> None:
-    """A simulator without a port says how to get one."""
-    with pytest.raises(RuntimeError, match="call start"):
-        _ = Simulator().url

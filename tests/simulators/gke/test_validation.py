@@ -12,7 +12,6 @@ from rehearsal.simulators.gke.names import ClusterName
 from rehearsal.simulators.gke.settings import ACT_AS, FULL, SimulatorSettings
 from rehearsal.simulators.gke.validation import check_pool, pulls_images
 from rehearsal.simulators.http.google import NOT_READY_TEXT, default_account
-from rehearsal.simulators.http.settings import SettingsError
 from tests.support.simulator import reserved
 
 POLICIES = {"tpu-provisioner-4x4x4": "4x4x4", "small": "2x2x2", "one": "2x2x1", "v6e": "4x4", "shapeless": ""}
@@ -458,12 +457,6 @@ def test_a_reservation_that_is_not_there_is_refused(reservation: str) -> None:
     with pytest.raises(ApiError, match=r"/zones/us-east5-a/reservations/.*' was not found") as caught:
         check_pool(pool(config=reserved(reservation)), ZONAL, SimulatorSettings(reservations=RESERVATIONS), {})
     assert caught.value.code == 404
-
-
-def test_a_release_channel_that_does_not_exist_is_refused() -> None:
-    """The simulator's own settings are checked."""
-    with pytest.raises(SettingsError, match="release_channel: 'SLOW' is not one of RAPID"):
-        SimulatorSettings(release_channel="SLOW")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rehearsal.simulators.vipu import app, command
+from rehearsal.simulators.vipu import command
 from rehearsal.simulators.vipu.app import VipuSimulator
 from rehearsal.simulators.vipu.faults import CREATE, Fault, FaultKind
 from rehearsal.simulators.vipu.settings import VipuSettings
@@ -124,11 +124,6 @@ def test_what_is_refused_is_said_on_stderr(shell: Shell, line: str, error: str) 
     assert said.startswith(error)
 
 
-def test_without_a_server_nothing_can_be_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.run(["list", "partitions"], {}) == 1
-    assert capsys.readouterr().err == "list partitions: failed: no V-IPU server: api-host is not set\n"
-
-
 def test_options_win_over_the_environment_and_that_over_the_configuration_file(
     vipu: VipuSimulator, shell: Shell, tmp_path: Path
 ) -> None:
@@ -179,10 +174,6 @@ def test_failures_of_the_server_are_said(vipu: VipuSimulator, shell: Shell, faul
     assert (code, error.split("failed: ", 1)[1].removeprefix("rpc error: ")) == (1, f"{said}\n")
 
 
-def test_a_server_that_is_not_there_refuses_the_connection(shell: Shell) -> None:
-    assert "connection refused" in shell.run("list partitions", VIPU_CLI_API_PORT="1")[2]
-
-
 def test_columns_and_words_that_nobody_knows_can_be_played(vipu: VipuSimulator, shell: Shell) -> None:
     shell.run("create partition p1 --size 1")
     vipu.set(lists_allocations=True, added_columns={"Health": "GOOD"})
@@ -190,42 +181,6 @@ def test_columns_and_words_that_nobody_knows_can_be_played(vipu: VipuSimulator, 
     header, _, row, _ = shell.run("list partitions")[1].splitlines()
     assert header.split("|")[1].strip() == "Allocation"
     assert [cell.strip() for cell in row.split("|")][-2:] == ["DEGRADED", "GOOD"]
-
-
-def test_its_own_api_shows_breaks_and_takes_away(vipu: VipuSimulator, shell: Shell) -> None:
-    shell.run("create partition p1 --size 4")
-    state = _admin(vipu, "GET", "state")
-    assert [(item["id"], item["phase"], len(item["ipus"])) for item in state["partitions"]] == [("p1", "active", 4)]
-    assert state["allocations"][0]["free"] == 60
-    _admin(vipu, "POST", "partitions/p1:mark", {"phase": "broken"})
-    assert " | ERROR" in shell.run("list partitions")[1]
-    _admin(vipu, "POST", "restart", {"keeps_partitions": True, "down_seconds": 3600})
-    assert "connection refused" in shell.run("list partitions")[2]
-    _admin(vipu, "POST", "restart", {"keeps_partitions": True})
-    _admin(vipu, "DELETE", "partitions/p1")
-    assert vipu.partitions == ()
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "body", "code"),
-    [
-        ("POST", "restart", {"keeps_partitions": 1}, 400),
-        ("POST", "partitions/p1:mark", {"phase": "odd"}, 400),
-        ("POST", "partitions/p1:mark", {"state": 1}, 400),
-        ("POST", "partitions/p1:mark", {"state": "X"}, 404),
-        ("DELETE", "partitions/p1", None, 404),
-        ("POST", "faults", {"kind": "odd"}, 400),
-        ("PUT", "settings", {"placement": "odd"}, 400),
-        ("GET", "nowhere", None, 404),
-    ],
-)
-def test_its_own_api_refuses_mistakes(
-    vipu: VipuSimulator, method: str, path: str, body: Mapping[str, Any] | None, code: int
-) -> None:
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        _admin(vipu, method, path, body)
-    with caught.value as answer:
-        assert answer.code == code
 
 
 @pytest.mark.parametrize(
@@ -245,25 +200,6 @@ def test_the_server_refuses_what_no_command_sends(
     with caught.value as answer:
         assert answer.code == code
     assert vipu.partitions == ()
-
-
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [
-        ({"placement": "odd"}, "placement"),
-        ({"largest_size": 0}, "largest_size"),
-        ({"allocations": {"a": {"cluster": "c"}}}, "allocations: 'a' needs \"agents\""),
-        ({"allocations": {"a": {"agents": 1}}}, "allocations: 'a' needs a \"cluster\""),
-        ({"users": {"alice": {}}}, "users: 'alice' needs a \"key\""),
-        ({"nonsense": 1}, "nonsense: no such setting"),
-        ([], "is not a JSON object"),
-    ],
-)
-def test_settings_that_are_wrong_end_the_server_at_once(
-    capsys: pytest.CaptureFixture[str], settings: Any, problem: str
-) -> None:
-    assert app.serve(["--port", "0", "--settings", json.dumps(settings)]) == 2
-    assert problem in capsys.readouterr().err
 
 
 @pytest.mark.timeout(30)  # Three processes start, and the machine may be busy.

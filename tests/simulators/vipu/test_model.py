@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rehearsal.simulators.vipu.faults import CREATE, LIST_PARTITIONS, Fault, FaultKind
 from rehearsal.simulators.vipu.model import World, places
-from rehearsal.simulators.vipu.records import Asked, Caller, Outcome, Phase, VipuRefusalError
+from rehearsal.simulators.vipu.records import Asked, Caller, Outcome, VipuRefusalError
 from rehearsal.simulators.vipu.settings import VipuSettings
 from tests.support.clock import FakeClock
 
@@ -141,15 +141,6 @@ def test_a_create_that_fails_in_the_end(vipu: Any, kind: FaultKind, left: dict[s
     assert vipu.states() == left
 
 
-def test_a_broken_partition_can_be_removed(vipu: Any) -> None:
-    vipu.world.faults.add(Fault(kind=FaultKind.CREATE_LEAKS, count=1))
-    vipu.world.create(Asked(id="p1", size=64))
-    vipu.after(5)
-    vipu.world.remove("p1")
-    vipu.after(1)
-    assert vipu.states() == {}
-
-
 def test_a_create_that_is_stuck_goes_on_when_the_fault_is_cleared(vipu: Any) -> None:
     vipu.world.faults.add(Fault(kind=FaultKind.CREATE_STUCK))
     number = vipu.world.create(Asked(id="p1", size=1))
@@ -181,19 +172,6 @@ def test_a_remove_may_say_that_it_is_done_before_the_partition_is_gone(vipu: Any
     assert vipu.states() == {}
 
 
-def test_a_late_remove_does_not_take_the_partition_that_has_the_id_by_then(vipu: Any) -> None:
-    vipu.world.create(Asked(id="p1", size=1))
-    vipu.after(5)
-    vipu.world.faults.add(Fault(kind=FaultKind.REMOVE_LATE, count=1, seconds=30))
-    vipu.world.remove("p1")
-    vipu.after(1)
-    vipu.world.remove("p1")
-    vipu.after(1)
-    vipu.world.create(Asked(id="p1", size=1))
-    vipu.after(60)
-    assert vipu.states() == {"p1": "ACTIVE"}
-
-
 def test_a_remove_that_fails_leaves_it_broken(vipu: Any) -> None:
     vipu.world.create(Asked(id="p1", size=1))
     vipu.after(5)
@@ -217,15 +195,6 @@ def test_a_restart_breaks_what_is_under_way_and_may_lose_everything(vipu: Any, k
     assert seen == ({"old": "ACTIVE", "new": "ERROR"} if keeps else {})
 
 
-def test_a_restart_ends_a_remove_without_removing_anything(vipu: Any) -> None:
-    vipu.world.create(Asked(id="p1", size=1))
-    vipu.after(5)
-    vipu.world.remove("p1")
-    vipu.world.restart()
-    vipu.after(10)
-    assert vipu.states() == {"p1": "ERROR"}
-
-
 def test_a_refusal_strikes_the_call_and_the_partition_that_it_names(vipu: Any) -> None:
     vipu.world.faults.add(
         Fault(kind=FaultKind.REFUSED, method=CREATE, name="bad.*", grpc_code="Internal", message="no")
@@ -235,34 +204,6 @@ def test_a_refusal_strikes_the_call_and_the_partition_that_it_names(vipu: Any) -
     vipu.world.faults.add(Fault(kind=FaultKind.REFUSED, method=LIST_PARTITIONS, count=1))
     assert _refusal(vipu.world.partitions) == "Internal"
     assert [item.id for item in vipu.world.partitions()] == ["good"]
-
-
-def test_states_can_be_words_that_nobody_knows(vipu: Any) -> None:
-    vipu.world.create(Asked(id="p1", size=1))
-    vipu.after(5)
-    assert vipu.world.mark("p1", state="DEFRAGMENTING")
-    assert vipu.states() == {"p1": "DEFRAGMENTING"}
-    assert vipu.world.mark("p1", phase=Phase.BROKEN)
-    assert vipu.states() == {"p1": "ERROR"}
-    assert not vipu.world.mark("p2", state="X")
-
-
-def test_a_partition_that_vanishes_ends_its_create(vipu: Any) -> None:
-    number = vipu.world.create(Asked(id="p1", size=1))
-    assert vipu.world.vanish("p1")
-    assert (vipu.states(), vipu.world.outcome(number).failure) == ({}, "the partition is gone")
-    vipu.after(60)
-    assert vipu.states() == {}
-    assert not vipu.world.vanish("p1")
-
-
-@given(st.integers(1, 40), st.sets(st.integers(0, 39)), st.sampled_from([1, 2, 4, 8, 16]))
-def test_places_are_aligned_free_and_all_of_them(count: int, taken_at: set[int], size: int) -> None:
-    ipus = [(f"ag{number // 4}", number % 4) for number in range(count)]
-    taken = {ipus[index] for index in taken_at if index < count}
-    found = places(ipus, taken, size)
-    blocks = [range(start, start + size) for start in range(0, count, size) if start + size <= count]
-    assert found == [block[0] for block in blocks if not any(ipus[index] in taken for index in block)]
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 2, 4, 8, 16, 32, 64]), st.booleans()), max_size=40), st.booleans())

@@ -144,11 +144,3 @@ def test_a_refusal_has_its_status(server: Server, authority: Authority, path: st
     client.close()
     assert caught.value.status == status
     assert server.seen[0]["token"] == "Bearer abc"
-
-
-def test_nobody_there_is_told_as_such(server: Server) -> None:
-    """With status 0."""
-    server.close()
-    with pytest.raises(ServerError, match="ConnectionRefusedError") as caught:
-        HttpsClient(Access(host="127.0.0.1", port=server.port)).call("GET", "/ok")
-    assert caught.value.status == 0

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
-from typing import Any
 
-from rehearsal.simulators.compute import ComputeSettings, ComputeSimulator
 from rehearsal.simulators.compute.guests.client import Access, Client
 from rehearsal.simulators.compute.guests.crew import Crew
 from rehearsal.simulators.compute.records import Loss
-from rehearsal.simulators.http.world import system_clock
-from tests.support.compute import GROUPS, INSTANCES, POLICIES, TEMPLATES, Compute, group, policy, template
+from tests.support.compute import GROUPS, POLICIES, TEMPLATES, Compute, group, policy, template
 from tests.support.kubeadm_cluster import KubeadmCluster
-from tests.support.waiting import wait_for
-
-#: More than there are threads.
-MACHINES = 40
 
 
 class Stage:
@@ -73,21 +65,6 @@ def test_all_machines_of_a_slice_join_and_go(compute: Compute) -> None:
     assert stage.crew.run_due() is None
 
 
-def test_metadata_that_is_written_later_lets_a_machine_in(compute: Compute) -> None:
-    """Through setMetadata, with the fingerprint of what was there."""
-    stage = Stage(compute)
-    stage.make(kubeadm_join_token="")
-    stage.live(30)
-    assert stage.ready() == []
-    for machine in compute.world.machines():
-        path = f"{INSTANCES}/{machine.name}"
-        known = compute.get(path)["metadata"]
-        items = [{"key": key, "value": value} for key, value in stage.cluster.metadata().items()]
-        compute.do("POST", f"{path}/setMetadata", {"fingerprint": known["fingerprint"], "items": items})
-    stage.live(70)
-    assert stage.ready() == ["True"] * 4
-
-
 def test_other_machines_of_the_same_names_join_anew(compute: Compute) -> None:
     """Their disks are empty; machines that were only restarted keep what they have."""
     stage = Stage(compute)
@@ -103,24 +80,6 @@ def test_other_machines_of_the_same_names_join_anew(compute: Compute) -> None:
     compute.world.lose(names[0], Loss.DELETED)
     stage.live(60)
     assert stage.requests() == 8
-    assert stage.ready() == ["True"] * 4
-
-
-def test_a_mistake_in_one_guest_does_not_end_its_thread(compute: Compute) -> None:
-    """It has its turn again later."""
-    stage = Stage(compute)
-    mistakes = iter(range(4))
-
-    def connect(access: Access) -> Client:
-        if next(mistakes, None) is not None:
-            raise TypeError("a mistake")
-        return stage.cluster.connect(access)
-
-    stage.crew._connect = connect
-    stage.make()
-    stage.live(9)
-    assert stage.ready() == []
-    stage.live(20)
     assert stage.ready() == ["True"] * 4
 
 
@@ -142,37 +101,3 @@ def test_what_happens_to_a_machine_during_its_turn_is_not_missed(compute: Comput
     # Nor does one count that was never there.
     stage.crew.changed(replace(compute.world.machines()[0], status="", number=1))
     assert stage.crew.run_due() is None
-
-
-def test_many_machines_join_with_a_few_threads() -> None:
-    """Each in the hands of one thread at a time."""
-    cluster = KubeadmCluster()
-    settings: dict[str, Any] = {"boot_seconds": 0, "heartbeat_seconds": 0.5}
-    wanted = ComputeSettings(operation_seconds=0, provisioning_seconds=0, staging_seconds=0, **settings)
-    threads = threading.active_count()
-    simulator = ComputeSimulator(wanted)
-    crew = Crew(settings=lambda: wanted, faults=simulator.world.faults, clock=system_clock(), connect=cluster.connect)
-    simulator.world.attach(crew)
-    crew.start()
-    try:
-        items = [{"key": key, "value": value} for key, value in cluster.metadata().items()]
-        compute = Compute(simulator.world, _RealClock())  # type: ignore[arg-type]
-        compute("POST", TEMPLATES, template(metadata={"items": items}))
-        simulator.world.advance()
-        compute("POST", GROUPS, group(size=MACHINES, mode="INDIVIDUAL", policy=None))
-
-        def joined() -> bool:
-            simulator.world.advance()
-            return len(cluster.nodes()) == MACHINES and all(
-                cluster.ready(raw["metadata"]["name"]) for raw in cluster.nodes()
-            )
-
-        wait_for(joined, what="all nodes")
-        assert threading.active_count() - threads <= 8
-    finally:
-        crew.stop()
-    assert threading.active_count() == threads
-
-
-class _RealClock:
-    """Time passes by itself."""

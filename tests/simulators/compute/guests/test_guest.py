@@ -92,26 +92,6 @@ def test_a_machine_joins_as_kubeadm_does_and_is_a_ready_node_with_chips() -> Non
     assert machine.cluster.open_clients == 1
 
 
-def test_a_node_comes_not_ready_and_without_chips() -> None:
-    """So that nothing is bound to it too early."""
-    machine = Machine(boot_seconds=0)
-    machine.guest.turn(machine.view, machine.clock.now())
-    assert machine.cluster.ready(NAME) == "False"
-    assert machine.chips() == (None, None)
-
-
-def test_nothing_happens_before_the_machine_has_booted() -> None:
-    """Nor on one that does not run."""
-    machine = Machine(boot_seconds=20)
-    machine.view = replace(machine.view, status="STAGING")
-    assert machine.guest.turn(machine.view, machine.clock.now()) is None
-    machine.view = replace(machine.view, status="RUNNING")
-    machine.live(19)
-    assert machine.cluster.calls == []
-    machine.live(10)
-    assert machine.cluster.ready(NAME) == "True"
-
-
 @pytest.mark.parametrize(
     "script",
     [pytest.param("", id="without a startup script"), pytest.param("#!/bin/sh", id="with one of another kind")],
@@ -124,110 +104,28 @@ def test_a_machine_that_is_not_told_to_join_does_not(script: str) -> None:
     assert machine.cluster.calls == []
 
 
-def test_a_machine_waits_for_its_metadata_for_ever() -> None:
-    """And asks nobody meanwhile; the waits get longer, up to a minute."""
-    machine = Machine()
-    machine.view = replace(machine.view, metadata=machine.cluster.metadata(kubeadm_join_token=""))
-    machine.live(3 * 3600)
-    assert machine.cluster.calls == []
-    machine.view = replace(machine.view, metadata=machine.cluster.metadata())
-    machine.live(70)
-    assert machine.cluster.ready(NAME) == "True"
-
-
-def test_an_expired_token_is_tried_again_and_another_one_lets_the_machine_in() -> None:
-    """The cluster signs with it no more."""
-    machine = Machine()
-    machine.cluster.tokens = {"fedcba.fedcba9876543210"}
-    machine.live(3600)
-    assert machine.cluster.nodes() == []
-    # Twice a minute and less: once for each try.
-    assert 50 < machine.count("GET", "cluster-info") < 75
-    assert machine.cluster.open_clients == 0
-    machine.view = replace(
-        machine.view, metadata=machine.cluster.metadata(kubeadm_join_token="fedcba.fedcba9876543210")
-    )
-    machine.live(70)
-    assert machine.cluster.ready(NAME) == "True"
-
-
-def test_news_of_the_machine_do_not_hurry_it() -> None:
-    """The script sleeps whatever is written meanwhile."""
-    machine = Machine(join_retry_seconds=40)
-    machine.view = replace(machine.view, metadata={**machine.view.metadata, "kubeadm-join-token": "?"})
-    machine.live(5)
-    machine.become("RUNNING", metadata=machine.cluster.metadata())
-    machine.live(10)
-    assert machine.cluster.calls == []
-    machine.live(40)
-    assert machine.cluster.ready(NAME) == "True"
-
-
-def test_a_request_that_nobody_approves_is_given_up_and_made_anew() -> None:
-    """After as long as kubeadm waits."""
-    machine = Machine()
-    machine.cluster.approves = False
-    machine.live(CERTIFICATE_SECONDS)
-    assert machine.count("POST", "certificatesigningrequests") == 1
-    machine.live(20)
-    assert machine.count("POST", "certificatesigningrequests") == 2
-    machine.cluster.approves = True
-    machine.live(5)
-    assert machine.cluster.ready(NAME) == "True"
-
-
-def test_a_token_that_is_deleted_meanwhile_ends_the_try() -> None:
-    """The next one begins with the metadata."""
-    machine = Machine()
-    machine.cluster.approves = False
-    machine.live(5)
-    machine.cluster.tokens.clear()
-    machine.live(30)
-    assert machine.count("POST", "certificatesigningrequests") == 1
-    assert machine.cluster.open_clients == 0
-
-
-def test_a_request_that_is_denied_ends_the_try() -> None:
-    """Each makes one of its own, after 1, 3 and 7 seconds."""
-    machine = Machine()
-    machine.cluster.denies = True
-    machine.live(8)
-    assert machine.count("POST", "certificatesigningrequests") == 3
-    assert machine.cluster.open_clients == 0
-    machine.cluster.denies = False
-    machine.live(10)
-    assert machine.cluster.ready(NAME) == "True"
-
-
-def test_a_cluster_that_says_something_else_to_who_trusts_it_is_not_joined() -> None:
-    """As kubeadm has it: somebody stands between."""
-    machine = Machine()
-    machine.cluster.is_intercepted = True
-    machine.live(60)
-    assert machine.count("POST", "certificatesigningrequests") == 0
-    machine.cluster.is_intercepted = False
-    machine.live(70)
-    assert machine.cluster.ready(NAME) == "True"
-
-
 @pytest.mark.parametrize(
-    ("method", "part"),
+    ("name", "value"),
     [
-        pytest.param("GET", "/api/v1/nodes/", id="a look at the node's name"),
-        pytest.param("POST", "/api/v1/nodes", id="the registration"),
-        pytest.param("PATCH", "/leases/", id="the renewal of the Lease"),
+        pytest.param("tokens", {"fedcba.fedcba9876543210"}, id="the cluster signs with another token"),
+        pytest.param("approves", False, id="nobody approves its request"),
+        pytest.param("denies", True, id="its request is denied"),
+        pytest.param("is_intercepted", True, id="the cluster says something else to who trusts it"),
+        pytest.param("forbidden", ("GET", "/api/v1/nodes/"), id="it may not look at the node's name"),
+        pytest.param("forbidden", ("POST", "/api/v1/nodes"), id="it may not register"),
+        pytest.param("away", True, id="the API server is away"),
     ],
 )
-def test_what_is_refused_is_tried_again(method: str, part: str) -> None:
-    """Rights may come late."""
+def test_what_keeps_a_machine_out_is_tried_again(name: str, value: object) -> None:
+    """It does not join meanwhile, and joins once the obstacle is gone."""
     machine = Machine()
-    machine.cluster.forbidden = (method, part)
+    good = getattr(machine.cluster, name)
+    setattr(machine.cluster, name, value)
     machine.live(60)
-    assert machine.cluster.lease(NAME) == {}
-    machine.cluster.forbidden = ("", "")
-    machine.live(70)
+    assert machine.cluster.nodes() == []
+    setattr(machine.cluster, name, good)
+    machine.live(CERTIFICATE_SECONDS + 70)
     assert machine.cluster.ready(NAME) == "True"
-    assert machine.cluster.lease(NAME)["spec"]["holderIdentity"] == NAME
 
 
 def test_nobody_takes_the_place_of_a_node_that_is_alive() -> None:
@@ -246,17 +144,6 @@ def test_nobody_takes_the_place_of_a_node_that_is_alive() -> None:
     assert machine.cluster.node(NAME)["metadata"]["labels"] == {"kept": "yes"}
 
 
-def test_a_settled_node_costs_little() -> None:
-    """A Lease and a look at the device plugin every ten seconds, the whole state every five minutes."""
-    machine = Machine()
-    machine.live(60)
-    before = len(machine.cluster.calls)
-    machine.live(600)
-    calls = machine.cluster.calls[before:]
-    assert 118 <= len(calls) <= 126
-    assert sum(path.endswith("/status") for _, _, path in calls) == 2
-
-
 def test_chips_come_with_the_device_plugin_and_go_with_it() -> None:
     """Capacity stays, as of a kubelet that has lost a device plugin."""
     machine = Machine()
@@ -270,14 +157,6 @@ def test_chips_come_with_the_device_plugin_and_go_with_it() -> None:
     machine.cluster.device_plugin = False
     machine.live(15)
     assert machine.chips() == ("4", "0")
-
-
-def test_without_a_device_plugin_to_wait_for_chips_are_there_at_once() -> None:
-    """For clusters without one."""
-    machine = Machine(device_plugin="")
-    machine.cluster.device_plugin = False
-    machine.live(5)
-    assert machine.chips() == ("4", "4")
 
 
 @pytest.mark.parametrize("status", ["STOPPING", "REPAIRING", "TERMINATED", ""])
@@ -306,27 +185,6 @@ def test_a_kubelet_that_shuts_down_gracefully_says_so() -> None:
     assert machine.cluster.ready(NAME) == "True"
 
 
-def test_a_machine_that_goes_before_its_kubelet_has_registered_tells_nothing() -> None:
-    """There is no node to tell of."""
-    machine = Machine(graceful_shutdown=True)
-    machine.cluster.forbidden = ("POST", "/api/v1/nodes")
-    machine.live(15)
-    before = len(machine.cluster.calls)
-    machine.become("STOPPING")
-    assert len(machine.cluster.calls) == before
-    assert machine.cluster.open_clients == 0
-
-
-def test_a_server_that_is_away_does_not_keep_a_machine_from_going() -> None:
-    """Nobody hears its last word."""
-    machine = Machine(graceful_shutdown=True)
-    machine.live(15)
-    machine.cluster.away = True
-    machine.become("STOPPING")
-    assert machine.cluster.ready(NAME) == "True"
-    assert machine.cluster.open_clients == 0
-
-
 def test_a_machine_that_starts_again_is_the_same_node() -> None:
     """Its certificate is on its disk: it joins only once."""
     machine = Machine()
@@ -353,33 +211,6 @@ def test_a_node_that_somebody_deletes_stays_away_until_the_machine_starts_again(
     machine.become("STOPPING")
     machine.become("RUNNING", boots=2)
     machine.live(15)
-    assert machine.cluster.ready(NAME) == "True"
-
-
-def test_an_api_server_that_is_away_is_found_again() -> None:
-    """At every step."""
-    machine = Machine()
-    machine.cluster.away = True
-    machine.live(120)
-    machine.cluster.away = False
-    machine.live(70)
-    assert machine.cluster.ready(NAME) == "True"
-    renewed = machine.cluster.lease(NAME)["spec"]["renewTime"]
-    machine.cluster.away = True
-    machine.live(120)
-    machine.cluster.away = False
-    machine.live(70)
-    assert machine.cluster.lease(NAME)["spec"]["renewTime"] > renewed
-
-
-def test_a_join_can_be_made_to_fail() -> None:
-    """So many tries, of machines by name."""
-    machine = Machine()
-    machine.faults.add(Fault(kind=FaultKind.JOIN_FAILS, name="another"))
-    machine.faults.add(Fault(kind=FaultKind.JOIN_FAILS, name="slice-.*", count=3))
-    machine.live(10)
-    assert machine.cluster.nodes() == []
-    machine.live(10)
     assert machine.cluster.ready(NAME) == "True"
 
 

@@ -71,12 +71,6 @@ def test_where_the_api_server_is(changes: dict[str, str], host: str, port: int) 
     assert (found.host, found.port) == (host, port)
 
 
-def test_a_script_with_a_version_of_its_own_needs_none_in_the_metadata() -> None:
-    """As that of gke-labs/tpu-operator."""
-    script = SCRIPT.replace("kubeadm-kubernetes-version", "")
-    assert read_invitation(machine(startup_script=script, kubeadm_kubernetes_version="")).kubernetes_version == "1.31"
-
-
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [

@@ -1,0 +1,205 @@
+"""Rules that the manifests of all products keep."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from provisioner.cli import run as run_command
+from provisioner.cli.main import make_frame
+from provisioner.settings import OPTIONS, nodegroups, partitions, webhook
+from tests.deploy import tools
+from tests.deploy.kit import DEPLOY, NAMESPACE, container_of
+
+_Documents = list[dict[str, Any]]
+_RESOURCES = ("base", "nodegroups", "partitions")
+_COMPONENTS = ("webhook", "webhook-partitions", "pod-monitor", "pod-monitoring")
+_SETTINGS = {option.variable for each in (nodegroups, partitions, webhook) for option in each.OPTIONS} | {
+    option.variable for option in OPTIONS
+}
+_ANYWHERE = {"0.0.0.0/0", "::/0"}
+#: Ports that pods can be reached at, and addresses that they reach, by port.
+_NETWORKS: dict[str, tuple[list[str], dict[int, set[str]]]] = {
+    # Port 80 and 988 are the metadata server's.
+    "tpu-provisioner": (
+        ["metrics", "probes", "metrics"],
+        {53: _ANYWHERE, 443: _ANYWHERE, 80: {"169.254.169.254/32"}, 988: {"169.254.169.252/32"}},
+    ),
+    # The API server of GKE is at 443, that of kubeadm at 6443.
+    "tpu-provisioner-nodegroups": (
+        ["metrics"],
+        {53: _ANYWHERE, 443: _ANYWHERE, 6443: _ANYWHERE, 80: {"169.254.169.254/32"}},
+    ),
+    "tpu-provisioner-partitions": (
+        ["api", "metrics", "probes"],
+        {53: _ANYWHERE, 443: _ANYWHERE, 6443: _ANYWHERE, 8090: _ANYWHERE},
+    ),
+    "tpu-provisioner-webhook": (["webhooks", "metrics"], {443: _ANYWHERE, 6443: _ANYWHERE}),
+}
+
+
+def _built(folder: Path) -> _Documents:
+    kustomization = {
+        "resources": [os.path.relpath(DEPLOY / each, folder) for each in _RESOURCES],
+        "components": [os.path.relpath(DEPLOY / "components" / each, folder) for each in _COMPONENTS],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization), encoding="utf-8")
+    return tools.documents(tools.run("kustomize", "build", str(folder)))
+
+
+@pytest.fixture(scope="module", params=["manifests", "chart of IPUs"])
+def documents(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> _Documents:
+    """Give all products together; the chart of TPUs makes the same objects (test_chart.py)."""
+    if request.param == "manifests":
+        return _built(tmp_path_factory.mktemp("policies").resolve())
+    values = {
+        "image": {"repository": "registry.example/it"},
+        "vipuServerAddr": "vipu.example",
+        "podMonitor": {"enabled": True},
+        "podMonitoring": {"enabled": True},
+    }
+    return tools.template(DEPLOY / "charts" / "ipu-partitions", values, release="ipu", namespace=NAMESPACE)
+
+
+def _of(documents: _Documents, *kinds: str) -> list[dict[str, Any]]:
+    return [each for each in documents if each["kind"] in kinds]
+
+
+def _containers(documents: _Documents) -> Iterator[tuple[str, dict[str, Any]]]:
+    for each in _of(documents, "Deployment"):
+        name = each["metadata"]["name"]
+        yield name, container_of(documents, name)
+
+
+def test_pods_keep_the_restricted_standard(documents: _Documents) -> None:
+    """They write to no file of the image, and have a limit of memory but none of processor time."""
+    for deployment in _of(documents, "Deployment"):
+        pod = deployment["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        context = pod["securityContext"]
+        assert (context["runAsNonRoot"], context["runAsUser"]) == (True, 65532)
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+        assert pod["enableServiceLinks"] is False
+        assert container["resources"]["limits"].keys() == {"memory"}
+        assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+
+
+def test_each_container_starts_a_command_with_flags_that_it_has(documents: _Documents) -> None:
+    """A leader is elected, and probes and metrics are at the ports that are named."""
+    for name, container in _containers(documents):
+        # The image starts `run`.
+        program, command, *flags = (*container.get("command", ("tpu-provisioner", "run")), *container["args"])
+        ports = {each["name"]: f":{each['containerPort']}" for each in container["ports"]}
+        assert program == "tpu-provisioner"
+        if command == "run":
+            read = run_command.parse_flags(flags)
+            found = {"probes": read.probe_address, "metrics": read.metrics_address, "leader_elect": read.leader_elect}
+        else:
+            found = _flags(name, command, flags)
+        assert found == {"probes": ports["probes"], "metrics": ports["metrics"], "leader_elect": found["leader_elect"]}
+        # Webhook servers share their work.
+        assert bool(found["leader_elect"]) is (command != "webhook")
+        for probe, path in (("startup", "/healthz"), ("liveness", "/healthz"), ("readiness", "/readyz")):
+            assert container[f"{probe}Probe"]["httpGet"] == {"path": path, "port": "probes"}
+
+
+def _flags(name: str, command: str, flags: list[str]) -> dict[str, Any]:
+    frame = make_frame()
+    with frame.make_context("tpu-provisioner", [command, *flags]) as context:
+        _, found, rest = frame.resolve_command(context, [command, *flags])
+        assert found is not None, name
+        try:
+            read = found.make_context(command, rest, parent=context).params
+        except click.UsageError as error:
+            pytest.fail(f"{name}: {error.format_message()}")
+    return {
+        "probes": read["health_probe_bind_address"],
+        "metrics": read["metrics_bind_address"],
+        "leader_elect": read.get("leader_elect"),
+    }
+
+
+def test_each_variable_is_a_setting(documents: _Documents) -> None:
+    """A controller would not read any other."""
+    for name, container in _containers(documents):
+        assert {each["name"] for each in container["env"]} <= _SETTINGS, name
+
+
+def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    expressions = selector.get("matchExpressions", ())
+    assert all(each["operator"] == "In" for each in expressions)
+    return selector.get("matchLabels", {}).items() <= labels.items() and all(
+        labels.get(each["key"]) in each["values"] for each in expressions
+    )
+
+
+def test_selectors_meet(documents: _Documents) -> None:
+    """Each selects one Deployment's pods, and each Deployment has a policy on its network; monitors scrape all."""
+    deployments = {each["metadata"]["name"]: each["spec"] for each in _of(documents, "Deployment")}
+    pods = {name: spec["template"]["metadata"]["labels"] for name, spec in deployments.items()}
+
+    def selected(selector: dict[str, Any]) -> list[str]:
+        return [name for name, labels in pods.items() if _selects(selector, labels)]
+
+    for name, spec in deployments.items():
+        assert selected(spec["selector"]) == [name]
+        for spread in spec["template"]["spec"].get("topologySpreadConstraints", ()):
+            assert selected(spread["labelSelector"]) == [name]
+    services = [selected({"matchLabels": each["spec"]["selector"]}) for each in _of(documents, "Service")]
+    budgets = [selected(each["spec"]["selector"]) for each in _of(documents, "PodDisruptionBudget")]
+    networks = [selected(each["spec"]["podSelector"]) for each in _of(documents, "NetworkPolicy")]
+    assert {len(found) for found in (*services, *budgets, *networks)} == {1}
+    assert sorted(networks) == sorted([name] for name in pods)
+    for each in _of(documents, "PodMonitor", "PodMonitoring"):
+        assert selected(each["spec"]["selector"]) == list(pods)
+        (endpoint,) = each["spec"].get("podMetricsEndpoints") or each["spec"]["endpoints"]
+        assert endpoint["port"] == "metrics"
+
+
+def test_what_is_named_is_there(documents: _Documents) -> None:
+    """Accounts and priorities of pods, and the roles and accounts of bindings."""
+    there = {(each["kind"], each["metadata"]["name"]) for each in documents}
+    for each in _of(documents, "Deployment"):
+        pod = each["spec"]["template"]["spec"]
+        assert ("ServiceAccount", pod["serviceAccountName"]) in there
+        assert "priorityClassName" not in pod or ("PriorityClass", pod["priorityClassName"]) in there
+    for each in _of(documents, "RoleBinding", "ClusterRoleBinding"):
+        assert (each["roleRef"]["kind"], each["roleRef"]["name"]) in there
+        for subject in each["subjects"]:
+            assert subject["kind"] == "Group" or (subject["kind"], subject["name"]) in there
+
+
+def test_networks(documents: _Documents) -> None:
+    """Prometheus and the API server's agents come in; DNS, API servers and the metadata server are reached."""
+    for policy in _of(documents, "NetworkPolicy"):
+        spec = policy["spec"]
+        assert set(spec["policyTypes"]) == {"Ingress", "Egress"}
+        name = policy["metadata"]["name"].replace("ipu-ipu-partitions-", "tpu-provisioner-")
+        ports, reached = _NETWORKS[name.replace("ipu-ipu-", "tpu-provisioner-")]
+        assert [port["port"] for rule in spec["ingress"] for port in rule["ports"]] == ports
+        # Init containers and API servers are anywhere.
+        anyone = [port["port"] for rule in spec["ingress"] if not rule.get("from") for port in rule["ports"]]
+        assert anyone == [port for port in ports if port in ("api", "webhooks")]
+        agents = [each for rule in spec["ingress"] if rule["ports"][0]["port"] == "probes" for each in rule["from"]]
+        # Not all pods of a namespace, and not those of that label in any namespace.
+        assert all(each.keys() == {"namespaceSelector", "podSelector"} for each in agents)
+        assert {
+            port["port"]: {peer["ipBlock"]["cidr"] for peer in rule.get("to", ()) if "ipBlock" in peer}
+            for rule in spec["egress"]
+            for port in rule["ports"]
+        } == reached
+        scraping = [rule for rule in spec["ingress"] if rule["ports"][0]["port"] == "metrics"]
+        assert any("gmp-system" in str(rule["from"]) for rule in scraping)
+        assert any("'metrics': 'enabled'" in str(rule["from"]) for rule in scraping)

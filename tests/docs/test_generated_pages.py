@@ -1,0 +1,47 @@
+"""Pages and pictures that are made from the code are what the code makes now: whoever changes it runs `make docs`."""
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+#: Each test starts Python.
+pytestmark = pytest.mark.timeout(60)
+
+_ROOT = Path(__file__).parents[2]
+_DIAGRAM = runpy.run_path(str(_ROOT / "docs" / "diagram.py"))
+_SOURCES: tuple[Path, ...] = _DIAGRAM["SOURCES"]
+
+
+@pytest.mark.parametrize(
+    ("maker", "page"),
+    [
+        ("api_table.py", "api.md"),
+        ("metrics_table.py", "metrics.md"),
+        ("node_group_table.py", "node-group-fields.md"),
+        ("settings_table.py", "settings.md"),
+    ],
+)
+def test_a_page_is_what_the_code_makes(maker: str, page: str) -> None:
+    """Every type, metric, field and option is on its page, and nothing else."""
+    made = subprocess.run(
+        [sys.executable, str(_ROOT / "docs" / maker)],
+        # Of this checkout, whatever the virtual environment has installed.
+        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert made.stdout == (_ROOT / "docs" / page).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("source", _SOURCES, ids=lambda source: source.name)
+def test_a_picture_is_what_its_text_makes(source: Path) -> None:
+    """And it is on a page."""
+    made = _DIAGRAM["draw"](source.read_text(encoding="utf-8"))
+    assert made == source.with_suffix(".svg").read_text(encoding="utf-8")
+    pages = (page.read_text("utf-8") for page in (_ROOT / "docs").glob("*.md"))
+    assert any(f"]({source.with_suffix('.svg').name})" in page for page in pages)
