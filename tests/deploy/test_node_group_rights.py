@@ -5,6 +5,7 @@ That its rights suffice, and that it uses each of them: tests/e2e/test_node_grou
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,8 @@ def controller(rehearsal: Rehearsal, installed: object, tmp_path_factory: pytest
 def _is_guarded(api: kube.KubeApi) -> bool:
     """Whether the API server goes by the roles and the policy, of which it learns some time after they are there."""
     try:
-        api.patch(object_path("nodes", _NODE), {"metadata": {"labels": {"tried": "yes"}}})
+        # Another value each time: the policy has nothing against a patch that changes nothing.
+        api.patch(object_path("nodes", _NODE), {"metadata": {"labels": {"tried": uuid.uuid4().hex}}})
     except kube.ClusterError as error:
         return "tpu-provisioner may" in str(error)
     return False

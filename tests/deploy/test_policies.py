@@ -11,7 +11,6 @@ import click
 import pytest
 import yaml
 
-from provisioner.cli import run as run_command
 from provisioner.cli.main import make_frame
 from provisioner.settings import OPTIONS, nodegroups, partitions, webhook
 from tests.deploy import tools
@@ -103,11 +102,7 @@ def test_each_container_starts_a_command_with_flags_that_it_has(documents: _Docu
         program, command, *flags = (*container.get("command", ("tpu-provisioner", "run")), *container["args"])
         ports = {each["name"]: f":{each['containerPort']}" for each in container["ports"]}
         assert program == "tpu-provisioner"
-        if command == "run":
-            read = run_command.parse_flags(flags)
-            found = {"probes": read.probe_address, "metrics": read.metrics_address, "leader_elect": read.leader_elect}
-        else:
-            found = _flags(name, command, flags)
+        found = _flags(name, command, flags)
         assert found == {"probes": ports["probes"], "metrics": ports["metrics"], "leader_elect": found["leader_elect"]}
         # Webhook servers share their work.
         assert bool(found["leader_elect"]) is (command != "webhook")

@@ -6,7 +6,7 @@ A mutation replaces one attribute of a module or class, wherever it was imported
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -154,8 +154,12 @@ def _no_slot_again(original: Any) -> Any:
     return learnt
 
 
-def _failed_is_left_alone(original: Mapping[int, PoolStatus]) -> Any:
-    return {number: PoolStatus.UNKNOWN if status is PoolStatus.ERROR else status for number, status in original.items()}
+def _failed_is_left_alone(original: Any) -> Any:
+    def read(body: Any) -> Any:
+        pool = original(body)
+        return replace(pool, status=PoolStatus.UNKNOWN) if pool.status is PoolStatus.ERROR else pool
+
+    return read
 
 
 def _without_terminating_pods(original: Any) -> Any:
@@ -432,7 +436,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="failed-pools-are-left-alone",
         description="Go original: a pool in ERROR is never deleted while its JobSet lives.",
-        at=(translate, "_POOL_STATUSES"),
+        at=(translate, "_node_pool"),
         mutate=_failed_is_left_alone,
         search_from=3,
     ),

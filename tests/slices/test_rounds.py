@@ -45,6 +45,9 @@ class Stop(threading.Event):
             self.set()
         return self.is_set()
 
+    def asked_seconds_ago(self) -> None:
+        """Say that nobody asked for a round."""
+
 
 def run(world: World, rounds: int) -> list[float]:
     """Run the loop for some rounds without waiting; return how long it would have waited after each."""

@@ -80,6 +80,7 @@ class Condition:
             most=316,
             pattern="([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
             "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])",
+            meaning="a type of conditions",
         ),
     ]
     status: Annotated[ConditionStatus, choice("True, False or Unknown.", ConditionStatus)]
@@ -90,6 +91,7 @@ class Condition:
             least=1,
             most=1024,
             pattern="[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?",
+            meaning="a reason in one word",
         ),
     ]
     message: Annotated[str, Text(about="Why, in words for people.", most=32_768)] = ""

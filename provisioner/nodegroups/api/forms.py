@@ -23,6 +23,8 @@ class Text:
     most: int = bounds.OBJECT_NAME
     #: The whole text's form in the syntax that Go and Python share, without anchors; empty for any.
     pattern: str = ""
+    #: What a text of that form is, for docs/node-group-fields.md: "a zone such as us-central1-c".
+    meaning: str = ""
     #: The only texts that are valid; empty for any.
     choices: tuple[str, ...] = ()
     least: int = 0

@@ -53,15 +53,16 @@ def _zone(about: str) -> Text:
         about=about,
         most=bounds.LABEL_VALUE,
         pattern="[a-z]+-[a-z]+[0-9]+-[a-z][a-z0-9]*",
+        meaning="a zone such as us-central1-c",
     )
 
 
 def _project(about: str) -> Text:
-    return Text(about=about, most=30, pattern="[a-z][a-z0-9-]{4,28}[a-z0-9]")
+    return Text(about=about, most=30, pattern="[a-z][a-z0-9-]{4,28}[a-z0-9]", meaning="the id of a project")
 
 
 def _address(about: str) -> Text:
-    return Text(about=about, most=bounds.RESOURCE_ADDRESS, pattern=_ADDRESS)
+    return Text(about=about, most=bounds.RESOURCE_ADDRESS, pattern=_ADDRESS, meaning="a name or an address of Google's")
 
 
 @declared("A service account and what its tokens are good for.", required=("email", "scopes"))
@@ -75,13 +76,14 @@ class ServiceAccount:
             about='Address of the service account, or "default" for that of Compute Engine.',
             most=320,
             pattern="[A-Za-z0-9@._:-]*",
+            meaning="the address of a service account",
         ),
     ]
     scopes: Annotated[
         tuple[str, ...],
         Array(
             about="OAuth scopes of its tokens, as https://www.googleapis.com/auth/cloud-platform.",
-            items=Text(about="One scope.", most=bounds.OBJECT_NAME, pattern=_ADDRESS),
+            items=Text(about="One scope.", most=bounds.OBJECT_NAME, pattern=_ADDRESS, meaning="the address of a scope"),
             most=bounds.SCOPES,
         ),
     ] = ()
@@ -178,6 +180,7 @@ class InstanceConfig:
                 about="One tag.",
                 most=63,
                 pattern="[a-z]([-a-z0-9]*[a-z0-9])?",
+                meaning="a network tag of lower-case letters, digits and hyphens",
             ),
             most=bounds.NETWORK_TAGS,
         ),
@@ -222,6 +225,7 @@ class BootstrapConfig:
             about="The minor version of Kubernetes, such as 1.31; that of the cluster where it is not given.",
             most=8,
             pattern="(1\\.[0-9]{1,3})?",
+            meaning="a minor version of Kubernetes such as 1.31",
         ),
     ] = ""
     control_plane_ip: Annotated[
@@ -230,6 +234,7 @@ class BootstrapConfig:
             about="Address of the API server; the one that the cluster publishes where it is not given.",
             most=bounds.OBJECT_NAME,
             pattern="[A-Za-z0-9.:-]*",
+            meaning="an address of an API server",
         ),
         "controlPlaneIP",
     ] = ""
@@ -310,6 +315,7 @@ class TpuNodeGroupSpec:
             about="Chips of the slice along each axis, such as 2x2x2. That of a single machine where it is not given.",
             most=bounds.LABEL_VALUE,
             pattern=f"({_TOPOLOGY})?",
+            meaning="a topology such as 4x4 or 2x2x2",
         ),
     ] = ""
     bootstrap_kubernetes: BootstrapConfig | None = None
@@ -335,6 +341,7 @@ class WorkloadPolicySpec:
             about="The region that the policy is made in, such as us-central1.",
             most=bounds.LABEL_VALUE,
             pattern="[a-z]+-[a-z]+[0-9]+",
+            meaning="a region such as us-central1",
         ),
     ]
     accelerator_topology: Annotated[
@@ -343,6 +350,7 @@ class WorkloadPolicySpec:
             about="Chips of the slice along each axis, such as 2x2x2.",
             most=bounds.LABEL_VALUE,
             pattern=_TOPOLOGY,
+            meaning="a topology such as 4x4 or 2x2x2",
         ),
     ]
     type: Annotated[str, choice("The sort of workload policy; there is one for TPUs.", ("HIGH_THROUGHPUT",))] = (
@@ -390,6 +398,7 @@ class ManagedInstanceGroupSpec:
             about="Address of the instance template that the machines are made from.",
             most=bounds.RESOURCE_ADDRESS,
             pattern="[A-Za-z0-9:/._~-]+",
+            meaning="the address of an instance template",
         ),
     ]
     target_size: Annotated[int, Whole(about="Number of machines.", least=1, most=bounds.GROUP_NODES)]

@@ -90,7 +90,7 @@ class NodeSummary:
 class Machine:
     """One machine of a group, as its status lists it."""
 
-    name: Annotated[str, Text(about="Its name in Compute Engine.", most=63, least=1)]
+    name: Annotated[str, Text(about="Its name in Compute Engine.", most=63, least=1, meaning="the name of a machine")]
     state: Annotated[
         str,
         Text(about="Compute Engine's status of it, or while it is not there what is done about it.", most=63),

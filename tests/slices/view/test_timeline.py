@@ -136,12 +136,12 @@ def test_a_workload_that_is_created_in_a_loop_does_not_push_out_the_pools_of_oth
     timeline = Timeline()
     (pool,) = world.look().pools
     quiet = [
-        _named(replace(pool, named=replace(pool.named, namespace="quiet")), f"quiet-{number}") for number in range(20)
+        _named(replace(pool, named=pool.named._replace(namespace="quiet")), f"quiet-{number}") for number in range(20)
     ]
     timeline.follow(quiet, world.now)
     for number in range(5_100):
         timeline.follow(
-            [_named(replace(pool, named=replace(pool.named, namespace="noisy")), f"noisy-{number}")], world.now
+            [_named(replace(pool, named=pool.named._replace(namespace="noisy")), f"noisy-{number}")], world.now
         )
     kept = [each.pool for each in timeline.tracks()]
     assert len(kept) == 5001
