@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import signal
 import statistics
 import sys
 from collections.abc import Callable
@@ -99,12 +100,12 @@ def _crowd(here: World, *, frozen: bool) -> None:
     # No pool is ready before all are asked for: their nodes would cost what is not measured here.
     here.rehearsal.gke.set(create_seconds=3600.0)
     if frozen:
-        here.provisioner.pause()
+        here.provisioner.send(signal.SIGSTOP)
     started = _create_at_once(here, {f"crowd-{index}": "1h" for index in range(_CROWD)})
     if frozen:
         here.wait(lambda: len(here.unschedulable_since()) >= _CROWD, "all leaders are unschedulable", 600)
         resumed = now()
-        here.provisioner.resume()
+        here.provisioner.send(signal.SIGCONT)
     here.wait(lambda: len(here.calls("nodePools.create")) >= _CROWD, "all creates are sent", 600)
     last = max(here.calls("nodePools.create"))
     if frozen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import statistics
 import threading
 import time
@@ -38,7 +39,7 @@ def measure(say: Callable[..., None]) -> None:
     with localcluster.start(progress=lambda _: None) as control_plane:
         api = kube.connect(str(control_plane.kubeconfig))
         for name in _AROUND:
-            control_plane.pause(name)
+            control_plane.send(name, signal.SIGSTOP)
         with ThreadPoolExecutor(_WRITERS) as writers:
             others = [f"other-{index}" for index in range(_STRANGERS // _STRANGERS_PER_NODE)]
             _populate(api, writers, "others", others, pods=_STRANGERS_PER_NODE)
@@ -48,7 +49,7 @@ def measure(say: Callable[..., None]) -> None:
                 _populate(api, writers, pool, nodes, pods=_DAEMONS)
                 _measure_pool(say, api, writers, pool, nodes)
         for name in _AROUND:
-            control_plane.resume(name)
+            control_plane.send(name, signal.SIGCONT)
 
 
 def _measure_pool(

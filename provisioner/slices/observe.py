@@ -1,8 +1,8 @@
-"""Observing: the caches of Kubernetes and the list of node pools, put together into a snapshot."""
+"""Observing: the watches of workloads, pods and nodes and the list of node pools, put together into a snapshot."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from provisioner import kube
-from provisioner.kube.watches import MAX_SILENCE_SECONDS, doubt_of
+from provisioner.kube.watches import MAX_SILENCE_SECONDS, UNFINISHED, doubt_of, watch_namespaced
 from provisioner.model.capacity import Node, NodePool, PoolName
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Pod, Workload, WorkloadKind
@@ -19,7 +19,7 @@ from provisioner.settings import Settings
 from provisioner.slices.planning.ownership import read_ownership
 from provisioner.slices.supplier import Supplier, SupplierError
 from provisioner.workloads import KINDS, Kind, kinds_served
-from provisioner.workloads.watches import watch_pods, watch_workloads
+from provisioner.workloads.pods import parse_pod
 
 _log = structlog.get_logger(__name__)
 
@@ -28,6 +28,49 @@ _OPTIONAL = frozenset(kind.resource for kind in KINDS.values() if kind.optional)
 #: After a failed list the next is tried after this long, doubled by each further failure up to the cap.
 _RELIST_SECONDS = 1.0
 _RELIST_CAP_SECONDS = 30.0
+
+
+def watch_workloads(
+    api: kube.Api,
+    kind: Kind,
+    *,
+    on_change: Callable[[], None],
+    namespaces: Sequence[str] = (),
+    options: kube.WatchOptions = kube.WATCH_DEFAULTS,
+) -> kube.Watch[Workload]:
+    """Watch the objects of one kind, finished ones too; no namespaces means all."""
+    collection = kube.Collection(
+        name=kind.plural,
+        resource=kind.resource,
+        root=kind.root,
+        query={"labelSelector": kind.selector} if kind.selector else {},
+        install_hint=kind.install_hint,
+        optional=kind.optional,
+    )
+    return watch_namespaced(
+        api,
+        [collection],
+        kind.parse,
+        on_change=on_change,
+        namespaces=namespaces,
+        options=options,
+    )
+
+
+def watch_pods(
+    api: kube.Api,
+    kinds: Iterable[Kind],
+    *,
+    on_change: Callable[[], None],
+    namespaces: Sequence[str] = (),
+    options: kube.WatchOptions = kube.WATCH_DEFAULTS,
+) -> kube.Watch[Pod]:
+    """Watch the unfinished pods of some kinds of workloads that ask for chips; no namespaces means all."""
+    collections = [
+        kube.Collection(name="pods", resource="pods", query={"labelSelector": selector, "fieldSelector": UNFINISHED})
+        for selector in dict.fromkeys(kind.pod_selector for kind in kinds)
+    ]
+    return watch_namespaced(api, collections, parse_pod, on_change=on_change, namespaces=namespaces, options=options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

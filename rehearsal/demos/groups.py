@@ -1,10 +1,7 @@
-"""Node groups rehearsed: the local control plane, the controller, a simulated Compute Engine whose machines join.
+"""Node groups rehearsed: the local control plane, the controller, a simulated Compute Engine, and what happens there.
 
-Machines know of the cluster what the controller writes into their metadata, and nothing else.
-
-What happens to node groups in a rehearsal, as lines for people and as times for a table.
-
-It sees what any user could see: the API server's objects and the controller's log.
+Machines know of the cluster what the controller writes into their metadata. The story, as lines for people and as times
+for a table, is what any user could see: the API server's objects and the controller's log.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""Partitions of IPUs rehearsed: the local control plane, webhook server and controller, and a simulated V-IPU server.
+"""Partitions of IPUs rehearsed: local control plane, webhook, controller, a simulated V-IPU server, and what happens.
 
-No kubelet runs init containers here: `configuration_of` does what the pod's would, with a token of the pod's own.
-
-What happens to pods with IPUs in a rehearsal, as lines for people and as times for a table.
-
-It sees what any user could see: the API server's objects and what the V-IPU server lists.
+No kubelet runs init containers here: `configuration_of` does what the pod's would, with a token of the pod's own. The
+story is what any user could see: the API server's objects and what the V-IPU server lists.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Starting the local control plane, the simulated GKE and the provisioner, and talking to them.
+"""Starting the local control plane, the simulated GKE and the provisioner, talking to them, and how long things took.
 
 The provisioner runs as a process of its own, exactly as a user would start it, so that it can be killed.
-
-How long what is rehearsed took.
 """
 
 from __future__ import annotations

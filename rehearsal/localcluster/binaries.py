@@ -1,20 +1,10 @@
 """Where the programs of the local cluster come from.
 
 In this order: $KUBEBUILDER_ASSETS for what it holds, then the cache, then a build out of pinned Go modules (minutes,
-once per version). A cached program is trusted by its name alone: it only gets that name when it is whole. Programs
-in $KUBEBUILDER_ASSETS are of whatever version the user put there. POSIX only.
-
-Running Go's long commands: progress while they run, and nothing left running when they are given up.
-
-A program is written beside its place and renamed into it, so a file that has its final name is whole.
-
-A Go toolchain that is new enough: the one on PATH, else one from a pinned, hash-checked Python wheel.
-
-Nothing is installed outside the cache folder. GOTOOLCHAIN is local throughout: Go never fetches another Go.
-
-How long waits are told to whoever waits.
-
-Progress is for people: its wording is not an interface, and it may be lost without harm.
+once per version), by the Go on PATH if it is new enough, else by one from a pinned, hash-checked Python wheel. A
+program is written beside its place and renamed into it, so a file that has its final name is whole. Programs in
+$KUBEBUILDER_ASSETS are of whatever version the user put there. Nothing is installed outside the cache folder, and
+nothing keeps running when a build is given up. POSIX only.
 """
 
 from __future__ import annotations

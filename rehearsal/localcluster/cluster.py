@@ -1,14 +1,8 @@
-"""A running local cluster, and how one is started.
+"""A running local cluster, how one is started, and what `kubeadm init` leaves in it for machines that join.
 
 Start returns when the cluster has been seen to work. It is for rehearsals and tests: one replica of everything,
-data that need not survive, no isolation from other users of this machine.
-
-One program of the cluster: started on free ports, started again on the same ones.
-
-What `kubeadm init` leaves in a cluster for machines that join it: rights, and what they read before they trust it.
-
-The controller manager adds a signature to cluster-info for each bootstrap token. kubeadm's own configuration, which
-only kubeadm reads, is left out.
+data that need not survive, no isolation from other users of this machine. The controller manager adds a signature to
+cluster-info for each bootstrap token. kubeadm's own configuration, which only kubeadm reads, is left out.
 """
 
 from __future__ import annotations
@@ -247,7 +241,7 @@ class LocalCluster:
 
     @property
     def component_names(self) -> tuple[str, ...]:
-        """The names that restart(), pause(), resume() and logs() take."""
+        """The names that restart(), send() and logs() take."""
         return tuple(self._components)
 
     def __enter__(self) -> Self:
@@ -277,13 +271,9 @@ class LocalCluster:
         time.sleep(down_seconds)
         component.start_again()
 
-    def pause(self, name: str) -> None:
-        """Freeze a program: it keeps its connections and answers nothing."""
-        self._component(name).process.pause()
-
-    def resume(self, name: str) -> None:
-        """Let a frozen program go on."""
-        self._component(name).process.resume()
+    def send(self, name: str, signal_number: int) -> None:
+        """Send a signal to a program."""
+        self._component(name).process.send(signal_number)
 
     def logs(self, name: str, *, last_lines: int = 50) -> str:
         """Return the end of a program's log, over all its starts."""

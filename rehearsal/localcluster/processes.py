@@ -97,7 +97,6 @@ class Process:
         self._environment = dict(os.environ if environment is None else environment)
         self._new = popen
         self._popen: subprocess.Popen[bytes] | None = None
-        self._paused = False
 
     @property
     def pid(self) -> int | None:
@@ -106,7 +105,7 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """Whether the program is started and has not ended; a paused one runs."""
+        """Whether the program is started and has not ended."""
         return self._popen is not None and self._popen.poll() is None
 
     @property
@@ -137,28 +136,15 @@ class Process:
                     f"{self.name} could not be started: {error}.",
                     advice=f"Check that {self.command[0]} is a program for this machine.",
                 ) from error
-        self._paused = False
 
     def send(self, signal_number: int) -> None:
         """Send a signal; nothing happens if the program has ended."""
         if self._popen is not None:
             self._popen.send_signal(signal_number)
 
-    def pause(self) -> None:
-        """Stop the program's clock: it keeps its connections and answers nothing."""
-        self.send(signal.SIGSTOP)
-        self._paused = True
-
-    def resume(self) -> None:
-        """Let a paused program go on."""
-        self.send(signal.SIGCONT)
-        self._paused = False
-
     def terminate(self) -> None:
         """Ask the program to end."""
         self.send(signal.SIGTERM)
-        if self._paused:
-            self.resume()
 
     def wait_ended(self, *, timeout_seconds: float) -> None:
         """Wait until the program has ended; kill it when the time is over."""
@@ -174,7 +160,6 @@ class Process:
         if self._popen is not None:
             self._popen.kill()
             self._popen.wait()
-            self._paused = False
 
     def last_lines(self, count: int) -> list[str]:
         """Return the last lines of the log."""

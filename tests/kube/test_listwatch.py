@@ -20,8 +20,8 @@ from provisioner.kube.listwatch import ListWatch
 from provisioner.kube.protocol import PAGE_SIZE
 from provisioner.kube.reflector import Collection, WatchOptions
 from provisioner.model.workloads import Pod
+from provisioner.slices.observe import watch_pods, watch_workloads
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, Kind
-from provisioner.workloads.watches import watch_pods, watch_workloads
 from tests.support.clock import FakeClock
 from tests.support.kube import FakeKube
 from tests.support.kubeconfig import write_kubeconfig

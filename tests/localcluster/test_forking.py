@@ -38,7 +38,7 @@ def test_frozen_killed_and_started_again(forker: Forker, tmp_path: Path) -> None
     process.start()
     wait_for(lambda: process.last_lines(1), what="it speaks")
     first = process.pid
-    process.pause()
+    process.send(signal.SIGSTOP)
     process.kill()
     assert process.exit_code == -signal.SIGKILL
     process.start()

@@ -27,12 +27,12 @@ from provisioner.nodegroups.act import Actor, DryActor
 from provisioner.nodegroups.api.conditions import ConditionType, condition_of
 from provisioner.nodegroups.api.parse import parse
 from provisioner.nodegroups.api.types import RECORDS, Kind, TpuNodeGroup
+from provisioner.nodegroups.app import Loop
 from provisioner.nodegroups.bootstrap import approval, tokens
 from provisioner.nodegroups.bootstrap.script import startup_script
 from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.nodegroups.device_plugin import manifest, version_of
 from provisioner.nodegroups.gate import Gate
-from provisioner.nodegroups.loop import Loop
 from provisioner.nodegroups.metrics import Metrics
 from provisioner.nodegroups.observe import ClusterReader, Watches
 from provisioner.nodegroups.planning.snapshot import PlanningSettings

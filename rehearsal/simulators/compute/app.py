@@ -1,14 +1,11 @@
 """The simulated Compute Engine as a whole, for use in a process: `with ComputeSimulator() as compute: ...`.
 
-The simulated Compute Engine as a server serves it: which faults its calls meet, waits, its own API.
-
-What the simulated Compute Engine's own API has beside what every simulator's has (`http/service.py`).
+Its own API has, beside what every simulator's has (`http/service.py`):
 
 GET    /simulator/v1/state                      everything that there is, and operations
 POST   /simulator/v1/instances/NAME:lose        {"loss": L}: preempted, host_error, maintenance, deleted, run_time_over
 
-The mark of a policy, template or group is its description; a managed instance, with or without a VM, has that of its
-group.
+The mark of a policy, template or group is its description; a managed instance has that of its group.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""The simulator as a whole: for use in a process (`with Simulator() as gke: ...`) and as a command.
+"""The simulated GKE as a whole: for use in a process (`with Simulator() as gke: ...`) and as a command.
 
 State lives in memory: after a restart there are no pools, and Node objects of an earlier life are removed from the
-cluster of the kubeconfig.
-
-The simulated GKE as a server serves it: which faults its calls meet, what it says to what is no request.
-
-What the simulated GKE's own API has beside what every simulator's has (`http/service.py`).
+cluster of the kubeconfig. Its own API has, beside what every simulator's has (`http/service.py`):
 
 GET    /simulator/v1/state                      pools, nodes and operations
 POST   /simulator/v1/pools/NAME:preempt         {"hosts": N}; without, all
@@ -106,14 +102,6 @@ class Simulator(LocalSimulator[World, SimulatorSettings]):
     def preempt(self, pool: str, *, hosts: int | None = None) -> tuple[str, ...]:
         """Take nodes from a pool; return their names."""
         return self.world.preempt(pool, hosts=hosts)
-
-    def remove_policy(self, name: str) -> bool:
-        """Take away workload policies that were made; False where there is none of that name."""
-        return self.world.remove_policy(name)
-
-    def set_pool_status(self, pool: str, status: PoolStatus, *, message: str = "") -> None:
-        """Put a pool into a state."""
-        self.world.set_status(pool, status, message=message)
 
 
 def serve(settings: SimulatorSettings, *, kubeconfig: Path | None, host: str, port: int) -> int:

@@ -2,11 +2,7 @@
 
 `check_pool` either raises an ApiError (the request is refused) or returns a `PoolPlan`. A mistake that real GKE finds
 while it builds the pool comes back as the plan's `failure`: the create is accepted, and its operation ends with it.
-Quotas, existing names and faults are the model's business.
-
-The rules for labels and taints that a node pool may carry.
-
-The OAuth scopes of nodes: what GKE takes for one, adds by itself, and what nodes need to pull private images.
+Quotas, existing names and faults are the model's business. Labels, taints and OAuth scopes have their rules here, too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A request, the call that it means, and a refusal; whatever the service.
-
-A bounded log of the API calls that the simulator answered, and counts of them that never forget until reset.
-"""
+"""A request, the call that it means, a refusal, and the log of calls that were answered; whatever the service."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The memory of every simulated service: its settings, its faults, and what is due when.
-
-Clocks and the list of what is due when.
-"""
+"""The memory of every simulated service: its settings, its faults, its clock, and what is due when."""
 
 from __future__ import annotations
 

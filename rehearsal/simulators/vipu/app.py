@@ -1,27 +1,19 @@
-"""The simulated V-IPU server as a whole, for use in a process: `with VipuSimulator() as vipu: ...`.
+"""The simulated V-IPU server as a whole, in a process (`with VipuSimulator() as vipu: ...`) and as a command.
 
-The simulated V-IPU server as a server serves it: which faults its calls meet, waits, its own API.
-
-What the simulated V-IPU server's own API has beside what every simulator's has (`http/service.py`).
-
-GET     /simulator/v1/state                     all allocations and partitions
-POST    /simulator/v1/restart                   {"keeps_partitions": true, "down_seconds": 0}
-POST    /simulator/v1/partitions/ID:mark        {"state": WORD, "phase": P}: active, broken ...
-DELETE  /simulator/v1/partitions/ID             it vanishes, as if it had never been
-
-The wire between a simulated V-IPU server and its `vipu` command; the real one is gRPC, and not published.
+The wire between it and its `vipu` command; the real one is gRPC, and not published:
 
     GET     /v1/allocations           GET     /v1/ipus
     GET     /v1/partitions            POST    /v1/partitions
     GET     /v1/partitions/ID         DELETE  /v1/partitions/ID
 
 The headers x-user-id and x-access-key say who asks. An answer may have a fault for the command to play, as `command`.
+The real IPUoF configuration has a device for each IPU and attributes, among them "GCD Id"; what its other keys are is
+not published. Its own API has, beside what every simulator's has (`http/service.py`):
 
-The IPUoF configuration of a partition: what the Poplar SDK is told to reach its IPUs. Pure.
-
-The real one has a device for each IPU and attributes, among them "GCD Id"; what its other keys are is not published.
-
-The simulated V-IPU server as a command.
+GET     /simulator/v1/state                     all allocations and partitions
+POST    /simulator/v1/restart                   {"keeps_partitions": true, "down_seconds": 0}
+POST    /simulator/v1/partitions/ID:mark        {"state": WORD, "phase": P}: active, broken ...
+DELETE  /simulator/v1/partitions/ID             it vanishes, as if it had never been
 """
 
 from __future__ import annotations

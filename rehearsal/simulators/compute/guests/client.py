@@ -1,8 +1,6 @@
 """Calls to a Kubernetes API server as one VM makes them: over one connection of its own, with what it trusts and has.
 
 Retries nothing and caches nothing. Not thread-safe.
-
-Why a guest does not get on.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Gives the guests of all VMs their turns, with a few threads. Each guest is in the hands of one thread at a time.
 
-What runs on one VM: nothing before it has booted, then the join until it succeeds, then the kubelet.
-
-The kubelet of a VM that has joined: it registers its node once, reports its state and renews its Lease.
-
-As of a real one, the node stays away once somebody has deleted it, until the VM starts again. Pods are not its
-business: it only looks whether the device plugin runs, without which a node has no chips.
+On one VM nothing runs before it has booted, then the join until it succeeds, then the kubelet: it registers its node
+once, reports its state and renews its Lease. As of a real one, the node stays away once somebody has deleted it, until
+the VM starts again. Pods are not its business: it only looks whether the device plugin runs, without which a node has
+no chips.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class GkeGround:
 
     def make_unreadable(self, name: PoolName) -> None:
         """Give a pool a status that is in no list."""
-        self._simulator.set_pool_status(name, _Newer.HIBERNATING)  # type: ignore[arg-type]
+        self._simulator.world.set_status(name, _Newer.HIBERNATING)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """End both."""
