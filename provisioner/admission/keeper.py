@@ -1,8 +1,6 @@
 """Keep the webhook server's own certificates: in a Secret that all replicas share, trusted by its webhooks.
 
-Keys and certificates of the webhook server, made by itself: an authority for each, whose key nobody keeps.
-
-Only `cryptography` is asked, and only where the server makes its own certificates.
+Each certificate has an authority of its own, whose key nobody keeps.
 """
 
 from __future__ import annotations

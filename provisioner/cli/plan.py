@@ -1,8 +1,7 @@
 """`tpu-provisioner plan`: which node pools manifests would get, and what is wrong with them, without a cluster.
 
-It asks the same decision as the controller, about a cluster without any node pool.
-
-Settings for a plan: from a file or the environment, with placeholders for what a plan can do without.
+It asks the same decision as the controller, about a cluster without any node pool. Settings are from a file or the
+environment, with placeholders for what a plan can do without.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """GKE itself, or a simulator of it, over REST.
 
-One client serves the whole process and all its threads. It never retries and never waits: see `decorators` for
-retries of reads. Between GKE and a simulator only address and credentials differ.
-
-What Google's libraries raise in calls of GKE, as a `GkeError`.
+One client serves the whole process and all its threads. It never retries and never waits: `supplier` repeats reads.
+Between GKE and a simulator only address and credentials differ. What Google's libraries raise is a `GkeError`.
 """
 
 from __future__ import annotations
