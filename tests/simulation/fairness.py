@@ -49,7 +49,7 @@ POOL_STUCK = "pool_stuck"
 #: Namespace, kind and name; nothing but the namespace for pods that no workload made.
 Payer = tuple[str, str, str]
 #: Records in one part of the memory, beside those of what there is.
-_MOST_RECORDS = 32
+_MOST_RECORDS = 64
 
 
 class Fairness:

@@ -14,6 +14,7 @@ from provisioner import constants
 from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
 from provisioner.model.workloads import Workload
 from provisioner.slices.planning.plan import Create
+from provisioner.slices.planning.turns import CREATES
 from tests.support.models import make_jobset, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure
@@ -210,6 +211,28 @@ def test_stockouts_that_block_leave_operations_to_others() -> None:
     for _ in range(120):
         market.step()
     assert market.ran_at["small"] - applied <= timedelta(seconds=120)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_who_is_next_for_an_operation_but_not_for_its_capacity_keeps_no_slice_of_its_workload_waiting(
+    first: int,
+) -> None:
+    """GKE takes none of one JobSet for lack of operations: the other's slices try their capacity all the same."""
+    world = World(jobset_of("pair", "2x2x1", replicas=2))
+    market = Market(world)
+    market.fails = lambda _name: failure(FailureKind.STOCKOUT)
+    for _ in range(60):
+        market.step()
+    market.fails = lambda _name: None
+    world.add(jobset_of("odd", "2x2x2"))
+    world.refuse_create = lambda create: failure(FailureKind.TOO_MANY_OPERATIONS) if named(create) == "odd" else None
+    tried = sorted(unit for resource, unit in world.memory.last_turns if resource == CREATES and len(unit) == 3)
+    # Whichever has waited longer for an operation: the other one may be the first for its capacity.
+    ago = {(CREATES, unit): world.now - timedelta(seconds=60 - (tried.index(unit) + first) % 2) for unit in tried}
+    world.memory = replace(world.memory, last_turns={**world.memory.last_turns, **ago})
+    for _ in range(180):
+        market.step(seconds=10)
+    assert "pair" in market.ran_at
 
 
 def stream(world: World, market: Market, *, seconds: int, every: int = 10, run_seconds: int = 60) -> None:

@@ -80,8 +80,10 @@ def launch(round_: Round, matching: Matching, turns: Turns, budget: Budget, slot
     found = (launches.look_at(each) for each in matching.unserved)
     wishes = {unit_of(wish.slice_): wish for wish in found if wish is not None}
     launches.queues = _queues(round_, wishes.values())
-    since = {unit: waits_since(wish.slice_, round_.now) for unit, wish in wishes.items()}
-    for unit in in_order(CREATES, since, round_.memory.last_turns):
+    # Who waits for others at its capacity is not the next of its workload, or that would wait for both.
+    behind = dict.fromkeys(unit for unit, wish in wishes.items() if launches.in_turn(wish)[0] is None)
+    since = {unit: waits_since(wish.slice_, round_.now) for unit, wish in wishes.items() if unit not in behind}
+    for unit in (*in_order(CREATES, since, round_.memory.last_turns), *behind):
         launches.serve(wishes[unit])
     launches.turns = pass_on(round_, budget, launches.limited, matching, turns.members, launches.creates)
     launches.waits_for = {unit: resource_of(scope) for scope, units in launches.limited.items() for unit in units}
@@ -247,7 +249,7 @@ class Launches:
             wish = again
         refusal = self.budget.refusal(slice_)
         blocked = _too_much(name, refusal) if refusal is not None else self._too_many_failures(slice_, name)
-        offer, in_the_way = self._in_turn(wish)
+        offer, in_the_way = self.in_turn(wish)
         if blocked is not None:
             self._block(slice_, name, blocked)
         elif offer is None:
@@ -258,7 +260,7 @@ class Launches:
         else:
             self._create(slice_, offer, offer.stamped(name, wish.attempt), wish.prospects.choices)
 
-    def _in_turn(self, wish: _Wish) -> tuple[Specification | None, list[InTheWay]]:
+    def in_turn(self, wish: _Wish) -> tuple[Specification | None, list[InTheWay]]:
         """Return the best pool that it is the slice's turn for; None where others try all of them first."""
         in_the_way, unit = list(wish.prospects.in_the_way), unit_of(wish.slice_)
         for choice, offer in wish.prospects.offers:
