@@ -256,7 +256,7 @@ def _keeping_its_turn(original: Any) -> Any:
 
 def _asking(**changes: Any) -> Callable[[Any], Any]:
     """Asks GKE for something else than was specified."""
-    return lambda original: lambda request: original(replace(request, **changes))
+    return lambda original: lambda path, request: original(path, replace(request, **changes))
 
 
 def _without_surer_texts(original: frozenset[FailureKind]) -> Any:
@@ -504,14 +504,14 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="auto-upgrade-is-off-on-a-channel",
         description="Node pools are asked for as on a cluster without a release channel.",
-        at=(translate, "node_pool_message"),
+        at=(translate, "create_request_json"),
         mutate=_asking(auto_upgrade=False),
         search_from=21,
     ),
     Bug(
         name="nodes-have-no-scopes",
         description="Go original: no OAuth scopes are sent, so that nodes cannot pull private images.",
-        at=(translate, "node_pool_message"),
+        at=(translate, "create_request_json"),
         mutate=_asking(oauth_scopes=()),
     ),
     Bug(
