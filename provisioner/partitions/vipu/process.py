@@ -1,7 +1,8 @@
 """A program that is run within bounds: of time, of output, and with an end for all that it starts.
 
-It is given an argument list, never a shell, and an environment of its own, and writes to files. It leads a process
-group, which is killed when the program has ended, however it did, so that nothing of it stays.
+It is given an argument list, never a shell, and an environment of its own, and writes to memory: on a file system that
+is full, output would be cut without a sign. It leads a process group, which is killed when the program has ended,
+however it did, so that nothing of it stays.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import os
 import resource
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-#: The end of a process is looked for so often.
-_LOOK_SECONDS = 0.01
+#: The end of a process is looked for so soon, and then ever more seldom: a create takes minutes.
+_LOOK_SECONDS, _LATEST_LOOK_SECONDS = 0.002, 0.05
 #: A program that is being started may hang; whoever ends waits no longer for it.
 _CLOSE_SECONDS = 0.2
 
@@ -58,7 +58,7 @@ class Runner:
         Raises StartError. May be called from many threads.
         """
         deadline = self._monotonic() + seconds
-        with tempfile.TemporaryFile(dir=folder) as stdout, tempfile.TemporaryFile(dir=folder) as stderr:
+        with _memory() as stdout, _memory() as stderr:
             process = self._start(arguments, environment, folder, (stdout, stderr))
             try:
                 # Between two looks it writes no more than that either.
@@ -113,10 +113,12 @@ class Runner:
 
     def _watch(self, process: subprocess.Popen[bytes], deadline: float, is_too_much: Callable[[], bool]) -> str:
         """Wait until the program has ended; return why it is to be killed, empty where it has ended by itself."""
+        pause_seconds = _LOOK_SECONDS
         while not _has_ended(process) and not is_too_much():
             if self._monotonic() >= deadline:
                 return "it took too long"
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, _LATEST_LOOK_SECONDS)
         return "it wrote too much" if is_too_much() else ""
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
@@ -135,6 +137,10 @@ def _kill_group(pid: int) -> None:
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
     """Tell whether a program has ended, without taking note of it."""
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _memory() -> IO[bytes]:
+    return os.fdopen(os.memfd_create("output"), "w+b")
 
 
 def _size(file: IO[bytes]) -> int:

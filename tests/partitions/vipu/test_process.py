@@ -35,6 +35,11 @@ def test_a_lot_of_output_on_both_streams_is_read_to_its_end(tmp_path: Path) -> N
     assert (ended.code, len(ended.stdout), len(ended.stderr)) == (0, 300_000, 300_000)
 
 
+def test_output_needs_no_room_in_a_folder(tmp_path: Path) -> None:
+    """A list whose end had no room there would look whole: few programs say that they could not write."""
+    assert int(_run(Runner(), tmp_path, "stat -L -c %d /proc/self/fd/1").stdout) != tmp_path.stat().st_dev
+
+
 def test_too_much_output_ends_the_program(tmp_path: Path) -> None:
     ended = _run(Runner(), tmp_path, "while :; do echo xxxxxxxxxxxxxxxx; done", most_bytes=1000)
     assert (ended.code, ended.cause, len(ended.stdout)) == (None, "it wrote too much", 1000)
