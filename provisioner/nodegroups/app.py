@@ -63,9 +63,7 @@ class Loop(RoundLoop[answers.Answer]):
     def round(self) -> float:
         """Do one round; return how many seconds the next may wait where nothing happens."""
         for name, watch in self.watches.named().items():
-            contact = watch.last_contact_monotonic
-            age = time.monotonic() - contact if contact is not None else float("inf")
-            self.metrics.set_watch(name, synced=watch.synced, last_contact_age_seconds=age)
+            self.metrics.set_watch(name, synced=watch.synced, last_contact_monotonic=watch.last_contact_monotonic)
         leading = self.is_leader()
         self.metrics.set_leader(leading=leading)
         if not leading:

@@ -62,9 +62,7 @@ class Loop(RoundLoop[Answer]):
 
     def round(self) -> float:
         """Do one round; return how many seconds the next may wait where nothing happens."""
-        contact = self.pods.last_contact_monotonic
-        age = time.monotonic() - contact if contact is not None else float("inf")
-        self.metrics.set_watch("pods", synced=self.pods.synced, last_contact_age_seconds=age)
+        self.metrics.set_watch("pods", synced=self.pods.synced, last_contact_monotonic=self.pods.last_contact_monotonic)
         leading = self.is_leader()
         self.metrics.set_leader(leading=leading)
         # Answers first: they are stamped by the clock as it was until now.

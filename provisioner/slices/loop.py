@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -86,9 +85,7 @@ class Loop(RoundLoop[answers.Answer]):
                 # Nothing is wrong with a cluster that does not have the kind.
                 self.metrics.forget_watch(name)
                 continue
-            contact = watch.last_contact_monotonic
-            age = time.monotonic() - contact if contact is not None else float("inf")
-            self.metrics.set_watch(name, synced=watch.synced, last_contact_age_seconds=age)
+            self.metrics.set_watch(name, synced=watch.synced, last_contact_monotonic=watch.last_contact_monotonic)
         leading = self.is_leader()
         self.metrics.set_leader(leading=leading)
         if not leading:

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from provisioner import constants, kube
+from provisioner.kube.live import list_all
 from rehearsal import localcluster
 from rehearsal.localcluster.api import answers
 from rehearsal.localcluster.ports import HOST, free_ports
@@ -276,14 +277,7 @@ class RehearsedCluster(ABC):
 
     def objects(self, path: str, **query: str) -> list[dict[str, Any]]:
         """List a collection, all pages."""
-        found: list[dict[str, Any]] = []
-        token = ""
-        while True:
-            page = self.api.list_page(path, query, continue_token=token)
-            found += page.items
-            token = page.continue_token
-            if not token:
-                return found
+        return list_all(self.api, path, query, lambda raw: raw)
 
 
 class Rehearsal(RehearsedCluster):

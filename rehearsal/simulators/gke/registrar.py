@@ -13,13 +13,14 @@ import contextlib
 import queue
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
 from provisioner import kube
+from provisioner.kube.live import list_all
 from rehearsal.simulators.gke import names
 from rehearsal.simulators.gke.capacity import reservation_of, reservation_parts
 from rehearsal.simulators.gke.model import World
@@ -318,14 +319,8 @@ class Registrar:
         with contextlib.suppress(kube.NotFound):
             self._api.delete(f"{_NODES}/{name}")
 
-    def _nodes(self) -> Iterator[dict[str, Any]]:
-        token = ""
-        while True:
-            page = self._api.list_page(_NODES, {"labelSelector": POOL_LABEL}, continue_token=token)
-            yield from page.items
-            token = page.continue_token
-            if not token:
-                return
+    def _nodes(self) -> list[dict[str, Any]]:
+        return list_all(self._api, _NODES, {"labelSelector": POOL_LABEL}, lambda raw: raw)
 
     def _watch_for_losses(self) -> None:
         """Look for Nodes that somebody else deleted, as long as the settings ask for their repair."""
