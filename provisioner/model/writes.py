@@ -75,7 +75,7 @@ class OpenWrite(Generic[WriteT]):
 
 #: The caches show a write after milliseconds; where they have not for so long, it is decided anew.
 _SHOWN_SECONDS = 10.0
-#: A write that nobody makes is given up so long after it was decided.
+#: A write or call that nobody makes is given up so long after it was decided: then it is surely not about to be sent.
 LOST_SECONDS = 60.0
 #: A failure is forgotten so long after it.
 _FORGOTTEN_SECONDS = 600.0

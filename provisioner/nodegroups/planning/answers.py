@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from provisioner.model import waits
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.model.writes import with_answer
+from provisioner.model.writes import LOST_SECONDS, with_answer
 from provisioner.nodegroups.api.statuses import OperationRef, OperationType
 from provisioner.nodegroups.compute.records import Instance, Operation
 from provisioner.nodegroups.planning.calls import (
@@ -45,9 +45,6 @@ LIST = "list"
 POLL = "poll"
 INSERT = OperationType.CREATE.value
 DELETE = OperationType.DELETE.value
-#: A call that nobody makes is given up so long after it was decided: then it is surely not about to be sent.
-LOST_SECONDS = 60.0
-
 _LOST = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="The call was lost inside the provisioner.")
 
 

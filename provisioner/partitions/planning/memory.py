@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from provisioner.model import waits
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.model.writes import OpenWrite, with_answer
+from provisioner.model.writes import LOST_SECONDS, OpenWrite, with_answer
 from provisioner.partitions.planning.calls import (
     Answer,
     Call,
@@ -154,9 +154,6 @@ def _after(before: Backoff | None, failure: Failure, delay: tuple[float, float],
 
 
 # --- answers ---
-
-#: A call that nobody makes is given up so long after it was decided: then it is surely not about to be sent.
-LOST_SECONDS = 60.0
 
 _LOST = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="The call was lost inside the provisioner.")
 _NOT_LISTED = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="It was made, and its server does not list it.")

@@ -9,6 +9,7 @@ from enum import Enum
 
 from provisioner.model.capacity import Failure, FailureKind, NodePool, Operation, OperationName, PoolName, PoolStatus
 from provisioner.model.choices import capacity_key
+from provisioner.model.writes import LOST_SECONDS
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory
 from provisioner.slices.planning.plan import LookUp, LookUpKind
@@ -234,8 +235,6 @@ def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None,
 
 #: A create that GKE took should be listed at once; a delete that it took should show as STOPPING.
 _LATE_SECONDS = 20.0
-#: A call that nobody makes is given up so long after it was decided: then it is surely not about to be submitted.
-_LOST_SECONDS = 60.0
 #: Look-ups of one call are this far apart.
 _LOOK_UP_SECONDS = 10.0
 
@@ -254,7 +253,7 @@ def give_up_lost_calls(
 
     Something went wrong between the decision and the call, or the answer was lost on its way to the memory.
     """
-    limit = now - timedelta(seconds=_LOST_SECONDS)
+    limit = now - timedelta(seconds=LOST_SECONDS)
 
     def lost(name: PoolName, call: CreateCall | DeleteCall) -> bool:
         return call.state is CallState.UNDER_WAY and call.since <= limit and name not in live_calls
