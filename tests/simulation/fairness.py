@@ -49,7 +49,9 @@ POOL_STUCK = "pool_stuck"
 #: Namespace, kind and name; nothing but the namespace for pods that no workload made.
 Payer = tuple[str, str, str]
 #: Records in one part of the memory, beside those of what there is.
-_MOST_RECORDS = 64
+_MOST_RECORDS = 32
+#: The same of turns: a unit, its workload and its namespace have one each at every resource.
+_MOST_TURNS = 64
 
 
 class Fairness:
@@ -255,7 +257,8 @@ class Fairness:
         memory = process.loop.memory
         for field in dataclasses.fields(memory):
             part = getattr(memory, field.name)
-            if isinstance(part, Sized) and len(part) > there + _MOST_RECORDS:
+            most = there + (_MOST_TURNS if field.name == "last_turns" else _MOST_RECORDS)
+            if isinstance(part, Sized) and len(part) > most:
                 self._stage.violate(COUNTED, f"{process.name} remembers {len(part)} {field.name}, {there} are there")
 
 
