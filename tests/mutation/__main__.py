@@ -50,7 +50,7 @@ _PROJECT = Project(
     root=_ROOT,
     packages={_path(name): (f"tests/{name}",) for name in _PACKAGES},
     pytest_options=(*_OPTIONS, "--hypothesis-profile=mutation"),
-    recording_options=(*_OPTIONS, "--hypothesis-profile=mutation-map"),
+    recording_options=(*_OPTIONS, "--hypothesis-profile=mutation-map", "--numprocesses=auto"),
     last_resort=("-m", "tests.simulation", "--seeds", "15", "--jobs", "1"),
     last_resorts={
         _path(name): ("-m", f"tests.{product}.simulation", "--seeds", seeds)
