@@ -53,7 +53,6 @@ class Loop(RoundLoop[answers.Answer]):
     metrics: Metrics
     is_leader: Callable[[], bool]
     memory: Memory = field(default_factory=Memory)
-    last_plan: Plan | None = None
 
     def problems(self) -> tuple[str, ...]:
         """Say what keeps the controller from its work; a follower that waits for the lease has no problem."""
@@ -71,14 +70,13 @@ class Loop(RoundLoop[answers.Answer]):
         # Answers first: they are stamped by the clock as it was until now.
         self.take_in(self.actor.take_answer, self._fold, self.reporter.tell_answer)
         if by := self.follow_clock():
-            # What was concluded by the old time is concluded anew.
-            self.memory, self.last_plan = shifted(self.memory, by), None
+            self.memory = shifted(self.memory, by)
         if self.cluster.due_in_seconds(self.clock()) <= 0:
             self.cluster.read()
         snapshot, plan = self._decide()
         # First what is remembered as being under way. Should it fail as a whole, what is no live call of the actor
         # counts a minute later as a call whose outcome nobody knows.
-        self.memory, self.last_plan = plan.memory, plan
+        self.memory = plan.memory
         if not snapshot.not_synced:
             self.actor.carry_out(plan)
             self.report(functools.partial(self.reporter.tell, plan, snapshot))
@@ -90,8 +88,7 @@ class Loop(RoundLoop[answers.Answer]):
     def _decide(self) -> tuple[Snapshot, Plan]:
         snapshot = take_snapshot(self.watches, self.cluster, self.actor.live())
         started = self.monotonic()
-        last = self.last_plan.units if self.last_plan is not None else {}
-        plan = decide(snapshot, self.memory, self.settings, self.clock(), last)
+        plan = decide(snapshot, self.memory, self.settings, self.clock())
         self.metrics.observe_decide(seconds=self.monotonic() - started)
         return snapshot, plan
 

@@ -1,6 +1,6 @@
 """Mutate the code and see whether the tests notice: `make mutate SAMPLE=300 SEED=1`.
 
-python -m tests.mutation --sample 300 --seed 1                # a sample, as many of each package
+python -m tests.mutation --sample 300 --seed 1                # a sample of all pure code, as many of each package
 python -m tests.mutation --at provisioner/slices/loop.py  # all of one file, or of a line with :LINE
 python -m tests.mutation --again                              # those that survived last time, on today's code
 
@@ -26,36 +26,33 @@ from tests.mutation.results import Results, find_again, killed_percent, summary
 from tests.mutation.trying import Project, make_copy, record, try_all
 
 _ROOT = Path(__file__).resolve().parents[2]
-_OF_NODE_GROUPS = ("nodegroups/planning", "nodegroups", "simulators/compute")
-_OF_PARTITIONS = ("partitions/planning", "partitions", "simulators/vipu")
-_PACKAGES = (
-    "slices/planning",
-    "slices/demand",
-    "slices",
-    "slices/suppliers",
-    "kube",
-    *_OF_NODE_GROUPS,
-    *_OF_PARTITIONS,
-)
-
-
-def _path(package: str) -> str:
-    return f"{'rehearsal' if package.startswith('simulators/') else 'provisioner'}/{package}"
-
-
+#: Pure code, and the tests that are about it; what only tells people, or only sends, is left to other tests.
+_PACKAGES = {
+    "provisioner/slices/planning": "tests/slices",
+    "provisioner/slices/demand": "tests/slices/demand",
+    "provisioner/slices/view": "tests/slices/view",
+    "provisioner/slices/offline": "tests/slices/offline",
+    "provisioner/nodegroups/api": "tests/nodegroups/api",
+    "provisioner/nodegroups/planning": "tests/nodegroups",
+    "provisioner/partitions/planning": "tests/partitions",
+    "provisioner/environment": "tests/environment",
+    "provisioner/model": "tests/slices/planning",
+    "provisioner/tpu": "tests/tpu",
+    "provisioner/workloads": "tests/workloads",
+}
 #: The simulations run in processes of their own, and are the last resort.
 _SIMULATIONS = ("--ignore=tests/nodegroups/simulation", "--ignore=tests/partitions/simulation")
 _OPTIONS = ("-m", "not e2e", "--hypothesis-seed=0", *_SIMULATIONS)
 _PROJECT = Project(
     root=_ROOT,
-    packages={_path(name): (f"tests/{name}",) for name in _PACKAGES},
+    packages={package: (folder,) for package, folder in _PACKAGES.items()},
     pytest_options=(*_OPTIONS, "--hypothesis-profile=mutation"),
     recording_options=(*_OPTIONS, "--hypothesis-profile=mutation-map", "--numprocesses=auto"),
     last_resort=("-m", "tests.simulation", "--seeds", "15", "--jobs", "1"),
     last_resorts={
-        _path(name): ("-m", f"tests.{product}.simulation", "--seeds", seeds)
-        for product, seeds, names in (("nodegroups", "6", _OF_NODE_GROUPS), ("partitions", "60", _OF_PARTITIONS))
-        for name in names
+        f"provisioner/{product}/{room}": ("-m", f"tests.{product}.simulation", "--seeds", seeds)
+        for product, seeds, rooms in (("nodegroups", "6", ("planning", "api")), ("partitions", "60", ("planning",)))
+        for room in rooms
     },
 )
 
@@ -64,7 +61,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--sample", type=int, default=300, help="how many mutations, of all packages (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="which sample (%(default)s)")
-    parser.add_argument("--packages", nargs="+", choices=_PACKAGES, default=_PACKAGES, help="mutate these only")
+    parser.add_argument(
+        "--packages", nargs="+", choices=list(_PACKAGES), default=list(_PACKAGES), help="mutate these only"
+    )
     parser.add_argument("--at", nargs="+", metavar="PATH[:LINE]", help="all mutations of these files or lines")
     parser.add_argument("--again", action="store_true", help="what survived the last run")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many at once (%(default)s)")
@@ -89,7 +88,7 @@ def draw(project: Project, mutations: Sequence[Mutation], *, size: int, seed: in
 
 
 def _wanted(arguments: argparse.Namespace, results: Results) -> list[Mutation]:
-    names = set(map(_path, arguments.packages))
+    names = set(arguments.packages)
     mutations = [each for each in _PROJECT.mutations() if _PROJECT.package_of(each.path) in names]
     if arguments.again:
         return list(find_again((each.mutation for each in results.read() if not each.fate.is_killed), mutations))

@@ -37,6 +37,8 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 }
 _CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _LOGGER = "_log"
+#: From here on a number is taken for an amount: one more is no fault.
+_COUNTED = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -141,11 +143,11 @@ def _of_expression(node: ast.expr) -> Iterator[_Change]:
                 yield node, "arithmetic", f"({ast.unparse(new_operation)})"
         case ast.Constant(value=bool(value)):
             yield node, "constant", str(not value)
-        case ast.Constant(value=int(value)):
+        case ast.Constant(value=int(value)) if value < _COUNTED:
             yield node, "constant", str(value + 1)
             if value > 0:
                 yield node, "constant", str(value - 1)
-        case ast.Constant(value=float(value)):
+        case ast.Constant(value=int(value) | float(value)):
             # One second more is no fault where the constant is a time: twice as long is.
             yield node, "constant", str(value * 2 or 1.0)
         case ast.Call(func=ast.Name(id=name)) if name in _CALLS:

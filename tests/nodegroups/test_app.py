@@ -94,7 +94,7 @@ def test_it_runs_until_it_is_told_to_stop_and_gives_the_lease_back(process: Proc
     controller.start()
     thread = threading.Thread(target=controller.loop.run)
     thread.start()
-    wait_for(lambda: controller.loop.last_plan is not None and controller.loop.problems() == ())
+    wait_for(lambda: controller.loop.memory.began_at is not None and controller.loop.problems() == ())
     assert controller.loop.alive()
     controller.stop()
     thread.join(10)

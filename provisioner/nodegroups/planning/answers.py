@@ -32,10 +32,8 @@ from provisioner.nodegroups.planning.memory import (
     Listing,
     MachineMemory,
     Memory,
-    Mishap,
     Reading,
     ResourceMemory,
-    Stage,
 )
 from provisioner.nodegroups.planning.writes import WriteAnswer
 
@@ -181,7 +179,7 @@ def _inserted(known: ResourceMemory, call: Insert, answer: CallAnswer) -> Resour
     if failure.kind is FailureKind.ALREADY_EXISTS:
         # Whose it is, a reading tells.
         return replace(known, changed_at=answer.at)
-    return replace(known, mishap=Mishap(type=OperationType.CREATE, stage=Stage.REQUEST, failure=failure))
+    return known
 
 
 def _deleted(known: ResourceMemory, call: Delete, answer: CallAnswer) -> ResourceMemory:
@@ -196,9 +194,7 @@ def _deleted(known: ResourceMemory, call: Delete, answer: CallAnswer) -> Resourc
         # It is not there, as a reading would say.
         return replace(known, reading=Reading(asked_at=answer.asked_at, resource=None), changed_at=answer.asked_at)
     known = _failing(known, DELETE, failure, answer)
-    if failure.kind is FailureKind.UNKNOWN_OUTCOME:
-        return replace(known, changed_at=answer.at)
-    return replace(known, mishap=Mishap(type=OperationType.DELETE, stage=Stage.REQUEST, failure=failure))
+    return replace(known, changed_at=answer.at) if failure.kind is FailureKind.UNKNOWN_OUTCOME else known
 
 
 def _taken(
@@ -236,11 +232,10 @@ def _ended(known: ResourceMemory, kind: OperationType, failure: Failure | None, 
     known = replace(known, operation=None, changed_at=answer.at)
     gone = kind is OperationType.DELETE and failure is not None and failure.kind is FailureKind.NOT_FOUND
     if failure is None or gone:
-        return replace(known, mishap=None, backoffs=without(known.backoffs, kind.value))
+        return replace(known, backoffs=without(known.backoffs, kind.value))
     known = _failing(known, kind.value, failure, answer)
-    if failure.kind is FailureKind.ALREADY_EXISTS:
-        return known
-    return replace(known, mishap=Mishap(type=kind, stage=Stage.OPERATION, failure=failure))
+    wait = replace(known.backoffs[kind.value], accepted=True)
+    return replace(known, backoffs={**known.backoffs, kind.value: wait})
 
 
 def _of_machines(memory: Memory, call: ReadMachines | SetMetadata, answer: CallAnswer) -> dict[str, MachineMemory]:

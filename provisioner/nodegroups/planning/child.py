@@ -31,7 +31,7 @@ from provisioner.nodegroups.compute.links import same_resource
 from provisioner.nodegroups.compute.records import Resource, Scope
 from provisioner.nodegroups.planning import answers, events
 from provisioner.nodegroups.planning.calls import Call, Delete, Insert, Poll, Proof, Read, Target
-from provisioner.nodegroups.planning.memory import LONG_AGO, Mishap, Reading, ResourceMemory, Stage
+from provisioner.nodegroups.planning.memory import LONG_AGO, Backoff, Reading, ResourceMemory
 from provisioner.nodegroups.planning.ownership import is_ours, mark_for, squats
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step, Wanted, of_record
 from provisioner.nodegroups.planning.writes import SetFinalizers
@@ -55,7 +55,14 @@ _UNUSABLE_SECONDS = 5.0
 #: A resource that has just been seen for the first time is read once more after this.
 _CONFIRMED_SECONDS = 60.0
 #: What says nothing about the request: it is on its way all the same.
-_PASSING = frozenset({FailureKind.UNAVAILABLE, FailureKind.UNKNOWN_OUTCOME, FailureKind.TOO_MANY_OPERATIONS})
+_PASSING = frozenset(
+    {
+        FailureKind.UNAVAILABLE,
+        FailureKind.UNKNOWN_OUTCOME,
+        FailureKind.TOO_MANY_OPERATIONS,
+        FailureKind.ALREADY_EXISTS,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +260,7 @@ def _poll(rules: Rules[C, R], child: C, known: ResourceMemory, operation: Operat
     if wait is not None and wait.failure.kind not in _PASSING:
         message = f"how far the {rules.what} is cannot be read: {wait.failure.message}"
         condition = not_ready(Reason.REQUEST_REJECTED, message)
-    elif operation.type is OperationType.CREATE and known.mishap is None:
+    elif operation.type is OperationType.CREATE and answers.INSERT not in known.backoffs:
         condition = _being_made(rules)
     return Outcome(known=known, step=want(known, answers.POLL, call, due_at, round_), condition=condition)
 
@@ -289,10 +296,8 @@ def _absent(rules: Rules[C, R], child: C, known: ResourceMemory, round_: Round) 
         attempt=attempt,
         request_id=names.request_id(child.meta.uid, OperationType.CREATE, attempt),
     )
-    condition = _of_mishap(rules, known.mishap, OperationType.CREATE)
-    if condition is None:
-        wait = known.backoffs.get(answers.INSERT)
-        condition = _being_made(rules, wait.failure.message if wait is not None else "")
+    wait = known.backoffs.get(answers.INSERT)
+    condition = _failing(rules, wait, "made") if wait is not None else _being_made(rules)
     wanted = want(known, answers.INSERT, call, known.changed_at, round_)
     if not wanted.calls:
         return Outcome(known=known, step=wanted, condition=condition, url="")
@@ -334,8 +339,8 @@ def _foreign(
 def _ours(rules: Rules[C, R], child: C, known: ResourceMemory, reading: Reading, round_: Round) -> Outcome:
     # What is read for a kind of children is of one sort.
     resource = cast("R", reading.resource)
-    if known.mishap is not None and known.mishap.type is OperationType.CREATE:
-        known = replace(known, mishap=None, backoffs=answers.without(known.backoffs, answers.INSERT))
+    if answers.INSERT in known.backoffs:
+        known = replace(known, backoffs=answers.without(known.backoffs, answers.INSERT))
     if child.meta.deleting:
         return _delete(rules, child, known, round_)
     sight = rules.sight(child, known, resource, round_)
@@ -356,7 +361,8 @@ def _delete(rules: Rules[C, R], child: C, known: ResourceMemory, round_: Round) 
         request_id=names.request_id(child.meta.uid, OperationType.DELETE, attempt),
         proof=hold.proof,
     )
-    condition = _of_mishap(rules, known.mishap, OperationType.DELETE)
+    wait = known.backoffs.get(answers.DELETE)
+    condition = _failing(rules, wait, "deleted") if wait is not None else None
     due_at = known.changed_at
     if known.kept is not None:
         due_at = known.kept.until
@@ -364,19 +370,16 @@ def _delete(rules: Rules[C, R], child: C, known: ResourceMemory, round_: Round) 
     return Outcome(known=known, step=hold.step + want(known, answers.DELETE, call, due_at, round_), condition=condition)
 
 
-def _being_made(rules: Rules[C, R], words: str = "") -> Condition:
-    return not_ready(Reason.PROVISIONING, f"the {rules.what} is being made{': ' if words else ''}{words}")
+def _being_made(rules: Rules[C, R]) -> Condition:
+    return not_ready(Reason.PROVISIONING, f"the {rules.what} is being made")
 
 
-def _of_mishap(rules: Rules[C, R], mishap: Mishap | None, doing: OperationType) -> Condition | None:
-    """Say what is in the way of a create or a delete; None for nothing."""
-    if mishap is None or mishap.type is not doing:
-        return None
-    verb = "made" if doing is OperationType.CREATE else "deleted"
-    if mishap.failure.kind in _PASSING:
-        return not_ready(Reason.PROVISIONING, f"the {rules.what} is not {verb} yet: {mishap.failure.message}")
-    reason = Reason.REQUEST_REJECTED if mishap.stage is Stage.REQUEST else Reason.OPERATION_FAILED
-    return not_ready(reason, f"the {rules.what} is not {verb}, and is tried again: {mishap.failure.message}")
+def _failing(rules: Rules[C, R], wait: Backoff, verb: str) -> Condition:
+    """Say what is in the way of a create or a delete."""
+    if wait.failure.kind in _PASSING:
+        return not_ready(Reason.PROVISIONING, f"the {rules.what} is not {verb} yet: {wait.failure.message}")
+    reason = Reason.OPERATION_FAILED if wait.accepted else Reason.REQUEST_REJECTED
+    return not_ready(reason, f"the {rules.what} is not {verb}, and is tried again: {wait.failure.message}")
 
 
 def _status(child: Child, outcome: Outcome, now: datetime) -> Step:

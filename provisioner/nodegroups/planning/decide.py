@@ -6,10 +6,9 @@ Level-triggered: it can be repeated, skipped or cut short anywhere, and the next
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime
-from types import MappingProxyType
 
 from provisioner.model.writes import OpenWrite, blocked_until, still_open
 from provisioner.nodegroups.api import names
@@ -20,7 +19,7 @@ from provisioner.nodegroups.planning.manager import machines_before
 from provisioner.nodegroups.planning.memory import MachineMemory, Memory, ResourceMemory
 from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step, begin_round, merged, to_write
 from provisioner.nodegroups.planning.snapshot import PlanningSettings, Snapshot
-from provisioner.nodegroups.planning.units import Concluded, Crashed, attempt, units_of
+from provisioner.nodegroups.planning.units import Crashed, attempt, units_of
 from provisioner.nodegroups.planning.writes import ApplyDevicePlugin, CreateToken, Event, Write
 
 
@@ -34,8 +33,6 @@ class Plan:
     writes: tuple[Write, ...] = ()
     events: tuple[Event, ...] = ()
     crashed: tuple[Crashed, ...] = ()
-    #: What each unit came to, by its key, for the next decision.
-    units: Mapping[str, Concluded] = field(default_factory=dict)
     #: When to decide again at the latest, without any event; None: whenever something happens.
     wake_at: datetime | None = None
 
@@ -45,17 +42,15 @@ def decide(
     memory: Memory,
     settings: PlanningSettings,
     now: datetime,
-    last: Mapping[str, Concluded] = MappingProxyType({}),
 ) -> Plan:
     """Decide what to do.
 
-    `last` is what units came to in the last plan (`Plan.units`): the outcome is the same without it, and takes longer.
     Where the snapshot is not to be trusted, or does not say which cluster this is, nothing is decided, and nothing is
     forgotten but since when machines are lost, which may be well meanwhile: what is made without a whole mark could
     never be told from what others made.
     """
     if snapshot.not_synced or not snapshot.cluster.uid:
-        return Plan(memory=replace(memory, lost={}), units=last)
+        return Plan(memory=replace(memory, lost={}))
     if memory.began_at is None:
         memory = replace(memory, began_at=now)
     memory = answers.give_up_lost_calls(memory, snapshot.live, now)
@@ -65,7 +60,7 @@ def decide(
     round_ = begin_round(snapshot, memory, settings, now)
     if settings.machines_per_namespace:
         round_ = replace(round_, machines_before=machines_before(round_))
-    concluded = {unit.key: attempt(unit, last.get(unit.key), round_) for unit in units_of(round_)}
+    concluded = {unit.key: attempt(unit, round_) for unit in units_of(round_)}
     resources = {uid: known for each in concluded.values() for uid, known in each.resources.items()}
     step = merged(
         (_apply_device_plugin(round_), joining.approvals(round_), *(each.step for each in concluded.values()))
@@ -88,7 +83,6 @@ def decide(
         events=tuple(event for each in proposed for event in each.events),
         crashed=tuple(each.told for each in concluded.values() if each.told is not None),
         wake_at=min((moment for moment in moments if moment > now), default=None),
-        units=concluded,
     )
 
 

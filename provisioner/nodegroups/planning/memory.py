@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from enum import Enum
 
 from provisioner.model.capacity import Failure
 from provisioner.model.writes import OpenWrite
-from provisioner.nodegroups.api.statuses import OperationRef, OperationType
+from provisioner.nodegroups.api.statuses import OperationRef
 from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Resource
 from provisioner.nodegroups.planning.calls import Call
 from provisioner.nodegroups.planning.writes import Write
@@ -32,6 +31,8 @@ class Backoff:
     since: datetime
     at: datetime
     until: datetime
+    #: Of a change: the request was accepted, and its operation failed.
+    accepted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,24 +53,6 @@ class Listing:
     machines: tuple[ManagedInstance, ...]
 
 
-class Stage(Enum):
-    """How far a change came that failed."""
-
-    #: The request itself was refused.
-    REQUEST = "request"
-    #: It was taken, and its operation failed.
-    OPERATION = "operation"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mishap:
-    """Why the last create or delete of a resource failed; forgotten as soon as one succeeds."""
-
-    type: OperationType
-    stage: Stage
-    failure: Failure
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceMemory:
     """One resource. Operation and attempts begin as the object's status has them, and go there when they change."""
@@ -86,7 +69,6 @@ class ResourceMemory:
     changed_at: datetime = LONG_AGO
     #: When an insert may last have been sent of which nobody knows whether it arrives.
     unsure_at: datetime | None = None
-    mishap: Mishap | None = None
     #: By what was tried in vain (`answers.READ` and those below it).
     backoffs: Mapping[str, Backoff] = field(default_factory=dict)
     #: The last delete was not sent: its proof failed.

@@ -83,8 +83,7 @@ def _remembered(group: TpuNodeGroup, only_chips: Mapping[str, bool], round_: Rou
         # No status says since when: an earlier process may have seen chips alone be gone.
         stopped = (known.stopped_since if known is not None else None) or round_.now
         lost[name] = Lost(since=since, stopped_since=None if chips else stopped)
-    # The same object tells that nothing has changed (`units.Concluded.holds`).
-    return before if lost == before else lost
+    return lost
 
 
 def _with_limit(group: TpuNodeGroup, loss: Loss, since: datetime, round_: Round) -> Loss:

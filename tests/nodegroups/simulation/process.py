@@ -20,7 +20,6 @@ from provisioner.nodegroups.planning.calls import (
     Proof,
     SetMetadata,
 )
-from provisioner.nodegroups.planning.decide import Plan
 from provisioner.nodegroups.planning.memory import Memory
 from provisioner.nodegroups.planning.snapshot import PlanningSettings
 from provisioner.nodegroups.planning.units import Crashed
@@ -57,7 +56,6 @@ class Process:
         self.writes: Counter[str] = Counter()
         self.events: list[Event] = []
         self.crashed: list[Crashed] = []
-        self.last_plan: Plan | None = None
         self._rounds: Counter[int] = Counter()
         self.on_call: Callable[[Call], None] = lambda _call: None
         self._next_round = float("inf")
@@ -98,9 +96,8 @@ class Process:
             self.memory = answers.fold(self.memory, answer)
         now = self.stage.wall()
         snapshot = self.kube.snapshot(frozenset(self.live))
-        last = self.last_plan.units if self.last_plan is not None else {}
-        plan = deciding.decide(snapshot, self.memory, self.settings, now, last)
-        self.memory, self.last_plan = plan.memory, plan
+        plan = deciding.decide(snapshot, self.memory, self.settings, now)
+        self.memory = plan.memory
         self.events.extend(plan.events)
         self.crashed.extend(plan.crashed)
         for event in plan.events:
