@@ -609,6 +609,13 @@ def test_child_jobs_of_a_jobset_are_slices_and_those_without_chips_do_not_count(
     assert not said.problems
 
 
+def test_a_replicated_job_without_replicas_coordinates_nobody():
+    [found], said = injected(pod_of_jobset("b"), jobset(replicated("a", 0), replicated("b", 2)))
+    assert found["MEGASCALE_NUM_SLICES"] == "2"
+    assert found["MEGASCALE_COORDINATOR_ADDRESS"] == "js-b-0-0.js"
+    assert not said.problems
+
+
 @pytest.mark.parametrize(
     ("own", "slices", "coordinator"),
     [
