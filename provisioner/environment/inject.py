@@ -130,8 +130,7 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
                 return Injected(problems=tuple(problems))
     workers = workers_of(pod, layout, None if one_host else numbering)
     try:
-        for own in workers:
-            check_lengths(own)
+        check_lengths(workers)
     except NumberingError as error:
         return Injected(problems=(str(error),))
     beside = slices_of(pod, layout, numbering) if numbering is not None else {}

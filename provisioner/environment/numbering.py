@@ -176,7 +176,7 @@ def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
 
 
 def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """List the replicated jobs of a JobSet that request chips and may run while the pod's own does."""
+    """List the replicated jobs of a JobSet that have pods, request chips, and may run while the pod's own does."""
     own = pod.marks.get(constants.REPLICATED_JOB_NAME, "")
     ended = ended_before(spec)
 
@@ -187,7 +187,9 @@ def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         each
         for each in listed
-        if beside(fields.name(each.get("name"))) and requests_chips(_job_of(each).get("template"))
+        if fields.count(each.get("replicas"), default=1)
+        and beside(fields.name(each.get("name")))
+        and requests_chips(_job_of(each).get("template"))
     ]
 
 

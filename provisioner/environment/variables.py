@@ -5,7 +5,7 @@ How the pods of a slice lie in it: how many it takes, and what grid of chips the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -129,15 +129,22 @@ def check_size(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> None
         )
 
 
-def check_lengths(variables: Mapping[str, str]) -> None:
-    """Raise NumberingError for a variable with which no process could be started."""
-    for name, value in variables.items():
+def check_lengths(workers: Iterable[Mapping[str, str]]) -> None:
+    """Raise NumberingError for variables with which no process could be started, or no pod be stored."""
+    total = 0
+    for name, value in (each for variables in workers for each in variables.items()):
         length = len(name) + len(value)
         if length > bounds.VARIABLE:
             raise NumberingError(
                 f"{name} would have {length:,} characters, and Linux starts no process with a variable of more than "
                 f"{bounds.VARIABLE:,}; use shorter names for the owner of the pods and for their Service"
             )
+        total += length
+    if total > bounds.VARIABLES:
+        raise NumberingError(
+            f"its TPU variables would have {total:,} characters, and a pod gets at most {bounds.VARIABLES:,}; request "
+            f"the chips in fewer containers, or use shorter names for the owner of the pods and for their Service"
+        )
 
 
 def slice_pods(layout: Layout | None, numbering: Numbering) -> int:

@@ -99,7 +99,7 @@ class KubeApi(Api):
     def exchange(self, request: Request) -> JsonObject:
         """Send a request; return the object that answers it."""
         accept = _METADATA if request.metadata_only else _JSON
-        return decode_object(request.title, self._read(request, accept=accept, most_bytes=ANSWER_BYTES))
+        return decode_object(request.title, self._read(request, accept=accept, most_bytes=request.most_bytes))
 
     def list_page(
         self,

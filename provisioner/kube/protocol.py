@@ -83,6 +83,8 @@ class Request:
     #: Nobody reads more of the answer than the object's metadata.
     metadata_only: bool = False
     timeouts: Timeouts = DEFAULT_TIMEOUTS
+    #: TooLarge where the answer has more bytes.
+    most_bytes: int = ANSWER_BYTES
 
     @property
     def title(self) -> str:
@@ -118,10 +120,15 @@ class Api(ABC):
         """Open a response and hand out its lines as they arrive."""
 
     def get(
-        self, path: str, query: Mapping[str, str] | None = None, *, timeouts: Timeouts = DEFAULT_TIMEOUTS
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        most_bytes: int = ANSWER_BYTES,
     ) -> JsonObject:
-        """Return one object."""
-        return self.exchange(Request("GET", path, query=query or {}, timeouts=timeouts))
+        """Return one object; TooLarge where it has more bytes."""
+        return self.exchange(Request("GET", path, query=query or {}, timeouts=timeouts, most_bytes=most_bytes))
 
     def post(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
         """Create an object in a collection; Conflict where its name is taken."""

@@ -72,6 +72,8 @@ IPU_CONTAINERS = 256
 #: Characters of one variable with its name: Linux starts no process with a longer one (MAX_ARG_STRLEN, with "=" and a
 #: byte at the end).
 VARIABLE = 131_072 - 2
+#: Characters of all variables of a pod: three of the longest.
+VARIABLES = 393_216
 
 # --- the hints, a ConfigMap of at most 1 MiB, keys and values together ---
 #: Characters of what is remembered.

@@ -30,6 +30,9 @@ _LARGE_BYTES = 128 * 1024
 #: So many bytes, objects and lists are decoded and read in a millisecond or two, whatever they say.
 _QUICK_BYTES = 64 * 1024
 _QUICK_PARTS = 1000
+#: OpenSSL keeps a buffer of the largest piece as long as there is a connection. Where a client is slow to read, it may
+#: become as large as the answer: so a large one ends its connection.
+_PIECE_BYTES, _KEPT_BYTES = 16 * 1024, 64 * 1024
 #: A request that has waited for so long for its turn is not begun: its caller would have gone when it is answered.
 _PATIENCE_SECONDS = 4.0
 _BUSY = "too many requests at once\n"
@@ -37,6 +40,8 @@ _BUSY = "too many requests at once\n"
 _SMALL_AT_ONCE, _LARGE_AT_ONCE = 4, 1
 #: Each may hold a large object that it has read: more would need more memory than the server has.
 _LATER_AT_ONCE = 8
+#: Those that wait keep what was read of their bodies.
+_LATER_BYTES = 4 * 1024 * 1024
 
 
 #: The rest of an answer, which waits for another server.
@@ -108,7 +113,7 @@ class EndpointApp:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="endpoint")
         self._small = _Lane(places=_SMALL_AT_ONCE, waiting=256)
         self._large = _Lane(places=_LARGE_AT_ONCE, waiting=256, most_bytes=24 * 1024 * 1024)
-        self._later = _Lane(places=_LATER_AT_ONCE, waiting=256)
+        self._later = _Lane(places=_LATER_AT_ONCE, waiting=256, most_bytes=_LATER_BYTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Implement ASGI."""
@@ -124,9 +129,17 @@ class EndpointApp:
             return
         # As a Response would, in a fraction of its time.
         fields = {"content-type": content.media_type, "content-length": str(len(content.body)), **content.headers}
+        if len(content.body) > _KEPT_BYTES:
+            fields["connection"] = "close"
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]
         await send({"type": "http.response.start", "status": content.status, "headers": headers})
-        await send({"type": "http.response.body", "body": content.body})
+        for begin in range(0, len(content.body) or 1, _PIECE_BYTES):
+            end = begin + _PIECE_BYTES
+            more = end < len(content.body)
+            await send({"type": "http.response.body", "body": content.body[begin:end], "more_body": more})
+            if more:
+                # So that it is heard of a client that has gone.
+                await asyncio.sleep(0)
 
     def _find(self, scope: Scope) -> Endpoint | Response:
         """Return what answers a request, or the answer to one that asks for something else."""
@@ -156,7 +169,7 @@ class EndpointApp:
                 content = await self._in_thread(lambda: endpoint.begin(body, since))
         if not callable(content):
             return content
-        async with self._later.place():
+        async with self._later.place(len(body)):
             return await self._in_thread(content)
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:

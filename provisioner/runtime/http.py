@@ -83,8 +83,8 @@ class Limits:
     #: Request line and headers together.
     header_bytes: int = 16384
     body_bytes: int = 65536
-    #: All connections together hold so much of requests that are not answered; beyond it the client that has sent the
-    #: most loses its largest.
+    #: All connections together hold so much of requests that are not answered, and of last answers that are not read;
+    #: beyond it the client that has the most loses its largest.
     held_bytes: int = 48 * 1024 * 1024
     #: All clients together are answered so often, and so many times more at once; None: as often as they ask. Who asks
     #: more waits for a moment, so that whoever asks all the time leaves the processor to others.
@@ -94,6 +94,15 @@ class Limits:
 
 class _Requests(h11.Connection):
     """Reads requests, without bodies in chunks: those of one byte each would take the processor from all others."""
+
+    #: Bytes of the present answer.
+    sent = 0
+
+    def send_with_data_passthrough(self, event: h11.Event) -> list[bytes] | None:
+        """Return what is to be written."""
+        pieces = super().send_with_data_passthrough(event)
+        self.sent += sum(map(len, pieces or ()))
+        return pieces
 
     def next_event(self) -> Any:
         """Return what comes next. Raises RemoteProtocolError for a request that is rejected."""
@@ -106,8 +115,9 @@ class _Requests(h11.Connection):
 class _Connection(H11Protocol):
     """One client's connection, from its first packet on, and the time that its current request has left."""
 
+    conn: _Requests
     handshake: asyncio.Task[None] | None = None
-    #: What was received of a request that is not answered.
+    #: What was received of a request that is not answered, or the last answer.
     held = 0
     _timer: asyncio.TimerHandle | None = None
 
@@ -133,17 +143,18 @@ class _Connection(H11Protocol):
         if self._timer is None:
             self._begin()
         self.held += len(data)
-        if self.held > _SMALL_BYTES:
-            self._server.make_room_for_bodies()
+        self._server.make_room_for(self)
         if not self.transport.is_closing():
             super().data_received(data)
 
     def on_response_complete(self) -> None:
         """Let uvicorn's time without a request begin, or that of a request which is there already."""
-        self.held = 0
         if self.conn.their_state is h11.SEND_BODY:
             # Nobody reads the rest of the body.
             self.transport.close()
+        # A connection that is to end is there until the client has read the answer.
+        self.held, self.conn.sent = self.conn.sent if self.transport.is_closing() else 0, 0
+        self._server.make_room_for(self)
         if not self.transport.is_closing():
             # Otherwise it is for reading the answer.
             self._end()
@@ -246,9 +257,9 @@ class _Server(uvicorn.Server):
             # asyncio's refer to themselves: the memory of the connection would wait for a look for garbage.
             traceback.clear_frames(error.__traceback__)
 
-    def make_room_for_bodies(self) -> None:
-        """Cut connections until all together hold no more than they may."""
-        while sum(each.held for each in self.open) > self.limits.held_bytes:
+    def make_room_for(self, connection: _Connection) -> None:
+        """Cut connections until all together hold no more than they may, unless this one holds next to nothing."""
+        while connection.held > _SMALL_BYTES and sum(each.held for each in self.open) > self.limits.held_bytes:
             by_client: Counter[str] = Counter()
             for each in self.open:
                 by_client[each.host] += each.held

@@ -58,6 +58,8 @@ _LIMITS = Limits(
 )
 #: Of a read; webhooks have ten seconds by default, and reviews wait for up to four for their turn.
 _READ_TIMEOUTS = Timeouts(connect_seconds=1.0, read_seconds=2.0)
+#: Decoded, an owner takes some twenty times as much; eight may be read at once.
+_LARGE_OWNER_BYTES = 256 * 1024
 _STOPPED = "the thread that keeps the certificates has ended"
 _DATED = "the certificate may not be trusted any more: it was not looked at for long, or it ended"
 
@@ -210,11 +212,15 @@ def build(
     return webhook
 
 
-def _read_owner(api: Api, key: OwnerKey) -> Mapping[str, Any] | None:
-    """Read an object as it is at this moment; None where there is none."""
+def _read_owner(api: Api, large: threading.Lock, key: OwnerKey) -> Mapping[str, Any] | None:
+    """Read an object as it is at this moment; None where there is none. Whoever reads a large one waits for `large`."""
     try:
         path = object_path(key.resource, key.name, namespace=key.namespace, root=key.root)
-        return api.get(path, timeouts=_READ_TIMEOUTS)
+        try:
+            return api.get(path, timeouts=_READ_TIMEOUTS, most_bytes=_LARGE_OWNER_BYTES)
+        except errors.TooLarge:
+            with large:
+                return api.get(path, timeouts=_READ_TIMEOUTS)
     except errors.NotFound:
         return None
     except (errors.ClusterError, ValueError) as error:
@@ -246,7 +252,7 @@ def make_hooks(
     tell: Callable[[Notice], None] = lambda _: None,
 ) -> list[Hook]:
     """Return the webhooks of all products. Raises SettingsError where the provisioner's settings are invalid."""
-    read_owner = partial(_read_owner, api)
+    read_owner = partial(_read_owner, api, threading.Lock())
 
     def after_reading(
         key: OwnerKey, judged: Callable[[Mapping[str, Any] | None], Answer], maker: ObjectRef | None = None

@@ -238,8 +238,12 @@ def container_list(count: int) -> list[dict[str, Any]]:
         (stateful_set(), {"metadata": {"labels": {"apps.kubernetes.io/pod-index": "999999999"}}}, "1,000,000,000"),
         (stateful_set(4000, service="s" * 63), {}, "TPU_WORKER_HOSTNAMES would have 298,909 characters"),
         (stateful_set(service="s" * 10_000), {}, "spec.serviceName"),
+        (stateful_set(90), {"containers": container_list(64)}, "its TPU variables would have 14,299,766 characters"),
     ],
-    ids=["replicas", "replicas and containers", "the index", "the length of the list", "the name of the Service"],
+    ids=[
+        *("replicas", "replicas and containers", "the index", "the length of the list", "the name of the Service"),
+        "all lists together",
+    ],
 )
 def test_what_would_be_too_much_is_told_and_nothing_is_set(owner: dict[str, Any], pod: dict[str, Any], problem: str):
     raw = pod_of(owner, "train-0", selector=None, **pod)
@@ -602,6 +606,13 @@ def test_child_jobs_of_a_jobset_are_slices_and_those_without_chips_do_not_count(
         "MEGASCALE_SLICE_ID": "2",
         "MEGASCALE_COORDINATOR_ADDRESS": "js-a-0-0.js",
     }
+    assert not said.problems
+
+
+def test_a_replicated_job_without_replicas_coordinates_nobody():
+    [found], said = injected(pod_of_jobset("b"), jobset(replicated("a", 0), replicated("b", 2)))
+    assert found["MEGASCALE_NUM_SLICES"] == "2"
+    assert found["MEGASCALE_COORDINATOR_ADDRESS"] == "js-b-0-0.js"
     assert not said.problems
 
 

@@ -214,6 +214,44 @@ def test_nobody_waits_for_what_is_slower(monkeypatch: pytest.MonkeyPatch):
     asyncio.run(play())
 
 
+def test_what_waits_for_others_waits_within_its_bytes():
+    """What was read of a body takes dozens of times its size."""
+    go_on = threading.Event()
+    later = Endpoint(path="/", begin=lambda _body, _since: lambda: (go_on.wait(20), DONE)[1], quick=True)
+
+    async def play() -> None:
+        async with serving(later) as respond:
+            many = [asyncio.ensure_future(respond("/", b"x" * 60_000)) for _ in range(100)]
+            await settle()
+            assert [each.result()[0] for each in many if each.done()] == [503] * 31
+            go_on.set()
+            await asyncio.gather(*many)
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(("size", "closes"), [(0, False), (60_000, False), (70_000, True)])
+def test_an_answer_is_sent_in_pieces_and_a_large_one_ends_its_connection(size: int, closes: bool):
+    """OpenSSL keeps a buffer of the largest piece."""
+    found = Content(body=bytes(range(250)) * (size // 250), media_type="text/plain")
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b""}
+
+    scope = {"type": "http", "path": "/", "method": "POST", "headers": [(b"content-type", b"application/json")]}
+    app = EndpointApp("a-server", [Endpoint(path="/", begin=lambda _body, _since: found, quick=True)])
+    asyncio.run(app(scope, receive, send))
+    head, *pieces = sent
+    assert ((b"connection", b"close") in head["headers"]) == closes
+    assert b"".join(each["body"] for each in pieces) == found.body
+    assert max(len(each["body"]) for each in pieces) <= 16_384
+    assert [each["more_body"] for each in pieces] == [True] * (len(pieces) - 1) + [False]
+
+
 def test_large_bodies_are_answered_one_at_a_time():
     """Their rest, too; whatever is small goes on."""
     go_on, running, most = threading.Event(), [], []

@@ -283,6 +283,28 @@ def test_whoever_sends_the_most_loses_it_where_all_together_sent_too_much(contex
         server.stop()
 
 
+def test_last_answers_that_nobody_reads_take_no_more_memory_than_the_limit(context: ssl.SSLContext, keys: Keys):
+    """Whoever has the most loses it."""
+
+    async def large(scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse("x" * 20_000_000, headers={"Connection": "close"})(scope, receive, send)
+
+    limits = Limits(held_bytes=50_000_000, connections=64, request_seconds=30.0)
+    server = HttpServer({Address("127.0.0.1", 0): large}, name="a-server", limits=limits, tls=context)
+    server.start()
+    try:
+        silent = []
+        for _ in range(6):
+            silent.append(connect(server, keys))
+            silent[-1].sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert silent[-1].recv(1)
+        assert len(server._servers[0].open) <= 4
+        for each in silent:
+            each.close()
+    finally:
+        server.stop()
+
+
 @pytest.mark.timeout(60)  # A process, and 4,000 connections.
 def test_handshakes_that_never_begin_take_little_memory_and_keep_nobody_out(tmp_path: Path):
     """Eight times five hundred silent connections; each held 300 KiB, most of which never came back."""

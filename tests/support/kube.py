@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from provisioner.kube import errors
 from provisioner.kube.protocol import (
+    ANSWER_BYTES,
     APPLY_PATCH,
     DEFAULT_TIMEOUTS,
     PAGE_SIZE,
@@ -151,7 +152,10 @@ class FakeKube(Api):
         """Do what a request asks for; an apply keeps the fields that were applied before and are not any more."""
         method = "APPLY" if request.content_type == APPLY_PATCH else request.method
         with self._call(method, request.path, request.query, body=None if method == "DELETE" else request.body):
-            return copy.deepcopy(self._done(method, request, request.body or {}))
+            found = copy.deepcopy(self._done(method, request, request.body or {}))
+        if request.most_bytes < ANSWER_BYTES and len(json.dumps(found)) > request.most_bytes:
+            raise errors.TooLarge(request.title)
+        return found
 
     def _done(self, method: str, request: Request, body: JsonObject) -> JsonObject:
         path = request.path.removesuffix("/status") if method == "PATCH" else request.path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import socket
@@ -183,6 +184,43 @@ def test_who_needs_no_owner_does_not_wait_while_the_api_server_hangs():
     finally:
         kube.goes_on.set()
         webhook.stop(drain=lambda _seconds: None)
+
+
+class Noting(FakeKube):
+    """Notes how many of its answers of more than 256 KiB were in use at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large, self.most = 0, 0
+        self.both = threading.Barrier(2)
+
+    def get(self, path: str, query: Mapping[str, str] | None = None, **options: Any) -> dict[str, Any]:
+        found = super().get(path, query, **options)
+        if "/statefulsets/" in path:
+            self.large += 1
+            self.most = max(self.most, self.large)
+            with contextlib.suppress(threading.BrokenBarrierError):
+                self.both.wait(0.1)
+            self.large -= 1
+        return found
+
+
+def test_large_owners_are_read_one_at_a_time():
+    """Decoded, eight of three megabytes would take more memory than the server has."""
+    kube = Noting()
+    kube.put_object(CONFIGURATION, {"webhooks": [{"name": "pods.tpu", "clientConfig": {}}]})
+    template = {"metadata": {"annotations": {"x": "y" * 300_000}}}
+    spec = {"replicas": 4, "serviceName": "workers", "template": template}
+    kube.put_object(STATEFUL_SET, {"metadata": {"name": "train", "uid": "u"}, "spec": spec})
+    webhook = build(WebhookSettings(), ANYWHERE, kube, None)
+    webhook.start()
+    try:
+        with ThreadPoolExecutor(3) as threads:
+            asked = [threads.submit(post, webhook, bundle(kube), review(**ASKING)) for _ in range(3)]
+            assert all(b"JSONPatch" in each.result(20)[1] for each in asked)
+    finally:
+        webhook.stop(drain=lambda _seconds: None)
+    assert kube.most == 1
 
 
 def test_the_server_ends_while_the_api_server_hangs(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
