@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from provisioner.model.wording import first_of
-from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.conditions import (
     Condition,
     ConditionStatus,
@@ -167,9 +166,9 @@ def _unmarked(changes: Sequence[PatchNode], round_: Round) -> Condition:
     lacks = [*sorted(first.labels), *([nodes.TPU_TAINT.key] if first.taints is not None else [])]
     more = f", and {len(changes) - 1} more nodes have not got theirs" if len(changes) > 1 else ""
     words = f"node {first.name} has not got {', '.join(lacks)} yet{more}"
-    write = round_.memory.writes.get(first.key)
-    if write is not None and write.failure is WriteFailure.REFUSED and write.message:
-        words = f"{words}: {write.message}"
+    why = round_.refused(first)
+    if why:
+        words = f"{words}: {why}"
     return not_ready(Reason.AWAITING_NODE_JOIN, words)
 
 
