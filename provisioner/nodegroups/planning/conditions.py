@@ -176,7 +176,13 @@ def _recreating(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNode
     group, manager = sightings.group, sightings.manager
     old = nodes.left_over(group, None, round_) if manager is None else ()
     if manager is None and not old:
-        status = replace(group.status, machines=(), node_summary=_summary(sightings.shape, None, None))
+        # The new machines are waited for from now on.
+        kind = ConditionType.MANAGED_INSTANCE_GROUP_READY
+        anew = tuple(
+            replace(each, last_transition_time=None) if each.type == kind else each for each in group.status.conditions
+        )
+        summary = _summary(sightings.shape, None, None)
+        status = replace(group.status, conditions=anew, machines=(), node_summary=summary)
         return not_ready(Reason.AWAITING_NODE_JOIN, "all machines are made anew"), status
     before = condition_of(group.status.conditions, ConditionType.READY)
     message = before.message if before is not None else ""
