@@ -43,6 +43,9 @@ LWS_LEADER_REQUESTS_TPUS = "leaderworkerset.sigs.k8s.io/leader-requests-tpus"
 #: Annotation of sets: the label whose values are the places that groups do not share.
 LWS_EXCLUSIVE_TOPOLOGY = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 
+#: Label of nodes on Compute Engine: the namespace of their TPUNodeGroup, which its controller alone can set.
+TRUSTED_GROUP_NAMESPACE = "node-restriction.kubernetes.io/tpu-node-group-namespace"
+
 # --- GKE: set by GKE on nodes, or asked for by pods in their nodeSelector -------------------------------------------
 NODE_POOL = "cloud.google.com/gke-nodepool"
 TPU_ACCELERATOR = "cloud.google.com/gke-tpu-accelerator"

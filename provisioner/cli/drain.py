@@ -167,7 +167,7 @@ class Look:
                 if workload.keeps_pools(while_suspended=self.settings.keep_suspended):
                     setting = "KEEP_POOLS_OF_SUSPENDED_JOBSETS"
                     return f"{named} is suspended and keeps it; delete the {kind.value}, or unset {setting}"
-            for node in kube.list_nodes_of_pool(self.api, pool.name):
+            for node in kube.list_nodes_of_pool(self.api, pool.name, self.settings.node_selector):
                 for pod in live.list_pods_on_node(self.api, node.name):
                     if pod.chips and not pod.finished:
                         if pod.kind is not None and pod.deletion_deadline is None:

@@ -48,13 +48,14 @@ class PoolNode:
     marked: bool
 
 
-def list_nodes_of_pool(api: Api, pool_name: str) -> list[PoolNode]:
-    """List the nodes of a pool, by GKE's label, and tell which are open.
+def list_nodes_of_pool(api: Api, pool_name: str, selector: str = "") -> list[PoolNode]:
+    """List the nodes of a pool, by GKE's label and `selector` (`Settings.node_selector`), and tell which are open.
 
     Two short lists, names first: a node that opens or registers in between is told as open, one that closes as closed.
     """
-    found = {node.name: node for node in _list_metadata(api, pool_name, {})}
-    opened = {node.name: node for node in _list_metadata(api, pool_name, _OPEN)}
+    labels = {"labelSelector": f"{constants.NODE_POOL}={pool_name}{selector}"}
+    found = {node.name: node for node in _list_metadata(api, labels)}
+    opened = {node.name: node for node in _list_metadata(api, labels | _OPEN)}
     return [replace(node, open=name in opened) for name, node in sorted((found | opened).items())]
 
 
@@ -75,8 +76,7 @@ def list_provider_ids_without_tpus(api: Api) -> Iterator[list[str]]:
             return
 
 
-def _list_metadata(api: Api, pool_name: str, selected: Mapping[str, str]) -> list[PoolNode]:
-    query = {"labelSelector": f"{constants.NODE_POOL}={pool_name}", **selected}
+def _list_metadata(api: Api, query: Mapping[str, str]) -> list[PoolNode]:
     return list_all(api, collection_path("nodes"), query, _pool_node, metadata_only=True)
 
 

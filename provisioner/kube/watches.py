@@ -136,14 +136,16 @@ def watch_namespaced(
     )
 
 
-def nodes(api: Api, *, on_change: Callable[[], None], options: WatchOptions = WATCH_DEFAULTS) -> Watch[Node]:
-    """Watch the nodes of the pools that the provisioner made."""
+def nodes(
+    api: Api, *, on_change: Callable[[], None], selector: str = "", options: WatchOptions = WATCH_DEFAULTS
+) -> Watch[Node]:
+    """Watch the nodes of the pools that the provisioner made; `selector` as for `live.list_nodes_of_pool`."""
     return ListWatch(
         api,
         Collection(
             name="nodes",
             resource="nodes",
-            query={"labelSelector": f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}"},
+            query={"labelSelector": f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}{selector}"},
         ),
         parse=parse_node,
         on_change=on_change,

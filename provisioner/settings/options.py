@@ -436,6 +436,11 @@ class Settings:
         return self.node_group_namespace or self.own_namespace
 
     @property
+    def node_selector(self) -> str:
+        """What selects nodes beside the label of their pool, which on Compute Engine any tenant's kubelet can have."""
+        return f",{constants.TRUSTED_GROUP_NAMESPACE}={self.node_groups_in}" if self.on_gce else ""
+
+    @property
     def cluster_name(self) -> ClusterName:
         """The full name of the cluster."""
         return ClusterName(project=self.project_id, location=self.cluster_location, cluster=self.cluster)

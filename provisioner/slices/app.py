@@ -97,7 +97,7 @@ def build(
     actor = Actor(
         supplier=chosen.supplier,
         api=api,
-        gate=make_gate(api, clock, keep_suspended=settings.keep_suspended),
+        gate=make_gate(api, clock, keep_suspended=settings.keep_suspended, node_selector=settings.node_selector),
         clock=clock,
         lease_seconds=replica.lease_seconds,
         on_answer=replica.wake.set,
@@ -162,11 +162,19 @@ def build(
     )
 
 
-def make_gate(api: kube.Api, clock: Callable[[], datetime], *, keep_suspended: bool = False) -> Gate:
+def make_gate(
+    api: kube.Api, clock: Callable[[], datetime], *, keep_suspended: bool = False, node_selector: str = ""
+) -> Gate:
     """Return the gate before deletes, with threads of its own."""
     gates = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="gate")
     for_each = Parallel(executor=gates, at_once=_AT_ONCE_PER_POOL)
-    return Gate(api=api, clock=clock, keep_suspended=keep_suspended, for_each=for_each)
+    return Gate(
+        api=api,
+        clock=clock,
+        keep_suspended=keep_suspended,
+        node_selector=node_selector,
+        for_each=for_each,
+    )
 
 
 def run(settings: Settings, addresses: Addresses, api: kube.KubeApi, client: Gke | None) -> int:

@@ -69,6 +69,8 @@ class Gate:
     monotonic: Callable[[], float] = time.monotonic
     #: A suspended workload keeps its pools.
     keep_suspended: bool = False
+    #: As `Settings.node_selector`.
+    node_selector: str = ""
     #: How the nodes of a pool are gone through: there may be thousands.
     for_each: ForEach = one_by_one
     #: The node whose pod keeps a pool: while a pod is on it, nothing else is looked at.
@@ -90,7 +92,7 @@ class Gate:
         if kept_on is not None:
             self._refuse_if_used(delete, [kept_on], living)
             self._kept_on.pop(delete.name, None)
-        nodes = kube.list_nodes_of_pool(self.api, delete.name)
+        nodes = kube.list_nodes_of_pool(self.api, delete.name, self.node_selector)
         names, known = [node.name for node in nodes], frozenset((node.name, node.uid) for node in nodes)
         opened = [node.name for node in nodes if node.open]
         # Cordons that an earlier try left behind are ours too.
@@ -142,7 +144,7 @@ class Gate:
 
     def _refuse_if_growing(self, delete: Delete, known: Collection[tuple[str, str]]) -> None:
         def strangers() -> list[str]:
-            nodes = kube.list_nodes_of_pool(self.api, delete.name)
+            nodes = kube.list_nodes_of_pool(self.api, delete.name, self.node_selector)
             return [node.name for node in nodes if node.open or (node.name, node.uid) not in known]
 
         look_last(strangers, self.monotonic)

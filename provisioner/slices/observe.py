@@ -117,7 +117,7 @@ def make_watches(
             for kind, each in kinds.items()
         },
         pods=watch_pods(api, kinds.values(), on_change=on_change, namespaces=namespaces, options=options),
-        nodes=kube.nodes(api, on_change=on_change, options=options),
+        nodes=kube.nodes(api, on_change=on_change, selector=settings.node_selector, options=options),
         namespaces=(
             kube.namespaces(api, on_change=on_change, options=options) if settings.opt_in_label is not None else None
         ),

@@ -663,10 +663,12 @@ def test_nodes_and_namespaces_have_their_selectors() -> None:
     kube.put_object("/api/v1/namespaces/default", {"metadata": {"name": "default", "labels": {"team": "a"}}})
     nodes = watches.nodes(kube, on_change=lambda: None)
     namespaces = watches.namespaces(kube, on_change=lambda: None)
-    for watch in (nodes, namespaces):
+    trusted = watches.nodes(kube, on_change=lambda: None, selector=",trusted=yes")
+    for watch in (nodes, namespaces, trusted):
         assert isinstance(watch, ListWatch)
         watch.step()
     assert set(nodes.records()) == {("", "ours")}
+    assert set(trusted.records()) == set()
     assert namespaces.records()["", "default"].labels == {"team": "a"}
 
 

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from provisioner import kube
 from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.conditions import ConditionType, condition_of
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.planning import answers
 from provisioner.nodegroups.planning.calls import Call, CallAnswer
@@ -244,6 +245,22 @@ def test_the_loop_waits_as_long_as_the_plan_allows(ready: World) -> None:
 
 
 # --- what is told ---
+
+
+@pytest.mark.parametrize("kind", list(names.CHILD_FINALIZERS))
+def test_a_child_that_is_not_created_says_why(world: World, kind: Kind) -> None:
+    """As by a quota on objects, or a policy of the cluster."""
+    words = f"{kind.plural} is forbidden: exceeded quota: objects"
+    world.kube.fail("POST", f"/{kind.plural}", kube.Forbidden(words, status=403), times=1000)
+
+    def told() -> str:
+        ready = condition_of(world.group().status.conditions, ConditionType.READY)
+        return ready.message if ready is not None else ""
+
+    world.run(lambda: words in told())
+    assert f". {kind} slice-" in told()
+    world.kube.clear_faults()
+    world.run(world.is_ready)
 
 
 def test_an_event_is_told_once_the_status_is_written(world: World) -> None:

@@ -134,11 +134,15 @@ class World:
 
     def start(self, *, ca_pem: bytes | None = CERTIFICATE) -> Loop:
         """Start a controller afresh, as after a crash."""
+        chosen = self.choose(ca_pem)
         self.gate = Gate(
-            api=self.kube, clock=self.clock.now, monotonic=self.clock, keep_suspended=self.settings.keep_suspended
+            api=self.kube,
+            clock=self.clock.now,
+            monotonic=self.clock,
+            keep_suspended=self.settings.keep_suspended,
+            node_selector=self.settings.node_selector,
         )
         executor = ThreadPoolExecutor(max_workers=1)
-        chosen = self.choose(ca_pem)
         self.actor = Actor(
             supplier=chosen.supplier,
             api=self.kube,

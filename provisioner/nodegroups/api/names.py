@@ -51,7 +51,7 @@ GROUP_NAME = "cloud.google.com/tpu-node-group-name"
 #: Of nodes alone, as gke-labs/tpu-operator's README has pods select them: NAMESPACE-NAME.
 GROUP = "cloud.google.com/tpu-node-group"
 #: Of nodes alone: the group's namespace, by a label that no kubelet may set (admission plugin NodeRestriction).
-TRUSTED_NAMESPACE = "node-restriction.kubernetes.io/tpu-node-group-namespace"
+TRUSTED_NAMESPACE = constants.TRUSTED_GROUP_NAMESPACE
 ACCELERATOR = constants.TPU_ACCELERATOR
 CHIP_COUNT = constants.ACCELERATOR_COUNT
 TOPOLOGY = constants.TPU_TOPOLOGY

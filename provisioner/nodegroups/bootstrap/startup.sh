@@ -59,15 +59,10 @@ attribute() {
 
 # Prints a key that may be missing; fails where that cannot be told: a node that lacks a taint gets pods too early.
 optional_attribute() {
-  local keys value
+  local keys
   keys=$(metadata instance/attributes/) || return 1
   grep -qx "$1" <<< "$keys" || return 0
-  value=$(metadata "instance/attributes/$1") || return 1
-  if [[ $value =~ ^($2)$ ]]; then
-    printf '%s' "$value"
-  else
-    log "$1 in the metadata cannot be read"
-  fi
+  metadata "instance/attributes/$1"
 }
 
 # Writes a file as a whole or not at all, over what is there; fails where its content cannot be had.
@@ -133,15 +128,16 @@ install_kubernetes() {
 
 # The kubelet does not start with a label that is none, nor with one of Kubernetes' own domains that is not for it.
 allowed_labels() {
-  local label kept=()
+  local IFS=, label kept=()
   local name='[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?'
-  local form="^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?$name=($name)?$"
-  local IFS=,
+  local form="^[[:space:]]*(([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?$name=($name)?)[[:space:]]*$"
+  set -f
   for label in $1; do
     [[ $label =~ $form ]] || {
       log "$label is no label"
       continue
     }
+    label=${BASH_REMATCH[1]}
     case ${label%%=*} in
       kubelet.kubernetes.io/* | *.kubelet.kubernetes.io/* | node.kubernetes.io/* | *.node.kubernetes.io/*) ;;
       kubernetes.io/hostname | kubernetes.io/os | kubernetes.io/arch | topology.kubernetes.io/zone) ;;
@@ -156,18 +152,26 @@ allowed_labels() {
   echo "${kept[*]}"
 }
 
-# The kubelet does not start with a taint that is none either.
+# The kubelet does not start with a taint that is none either, nor with two of one key and effect.
 allowed_taints() {
-  local taint kept=()
+  local IFS=, taint key kept=()
+  local -A seen=()
   local name='[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?'
   local effect='(NoSchedule|PreferNoSchedule|NoExecute)'
-  local form="^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?$name(=($name)?)?:$effect$"
-  local IFS=,
+  local form="^[[:space:]]*(([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?$name(=($name)?)?:$effect)[[:space:]]*$"
+  set -f
   for taint in $1; do
     [[ $taint =~ $form ]] || {
       log "$taint is no taint"
       continue
     }
+    taint=${BASH_REMATCH[1]}
+    key=${taint%%[=:]*}:${taint##*:}
+    [ -z "${seen[$key]:-}" ] || {
+      log "there is a taint $key already"
+      continue
+    }
+    seen[$key]=$taint
     kept+=("$taint")
   done
   echo "${kept[*]}"
@@ -203,7 +207,7 @@ nodeRegistration:
   kubeletExtraArgs:
 CONFIGURATION
   for argument in ${labels:+"node-labels=$labels"} "provider-id=$provider_id" \
-    "register-with-taints=google.com/tpu=present:NoSchedule${taints:+,$taints}"; do
+    "register-with-taints=$taints"; do
     if [ "$form" = v1beta4 ]; then
       echo "  - name: ${argument%%=*}"
       echo "    value: \"${argument#*=}\""
@@ -225,10 +229,10 @@ join() {
   [[ $port =~ ^[0-9]{1,5}$ ]] || return 1
   hashes=$(attribute kubeadm-ca-hash 'sha256:[0-9a-f]{64}(,sha256:[0-9a-f]{64})*') || return 1
   # Come with the token, where there are any.
-  labels=$(optional_attribute kube-labels '[A-Za-z0-9./_=,-]*') || return 1
+  labels=$(optional_attribute kube-labels) || return 1
   labels=$(allowed_labels "$labels")
-  taints=$(optional_attribute kube-taints '[A-Za-z0-9./_=:,-]*') || return 1
-  taints=$(allowed_taints "$taints")
+  taints=$(optional_attribute kube-taints) || return 1
+  taints=$(allowed_taints "google.com/tpu=present:NoSchedule,$taints")
   token=$(attribute kubeadm-join-token '[a-z0-9]{6}\.[a-z0-9]{16}') || return 1
   # In memory, and for root alone: the token is never written to a disk.
   write "$WORK/join.yaml" join_configuration "${version#1.}" "$address:$port" "$token" "$hashes" "$name" \

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from provisioner.model.wording import first_of
-from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.conditions import (
     Condition,
     ConditionStatus,
@@ -167,9 +166,9 @@ def _unmarked(changes: Sequence[PatchNode], round_: Round) -> Condition:
     lacks = [*sorted(first.labels), *([nodes.TPU_TAINT.key] if first.taints is not None else [])]
     more = f", and {len(changes) - 1} more nodes have not got theirs" if len(changes) > 1 else ""
     words = f"node {first.name} has not got {', '.join(lacks)} yet{more}"
-    write = round_.memory.writes.get(first.key)
-    if write is not None and write.failure is WriteFailure.REFUSED and write.message:
-        words = f"{words}: {write.message}"
+    why = round_.refused(first)
+    if why:
+        words = f"{words}: {why}"
     return not_ready(Reason.AWAITING_NODE_JOIN, words)
 
 
@@ -177,7 +176,13 @@ def _recreating(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNode
     group, manager = sightings.group, sightings.manager
     old = nodes.left_over(group, None, round_) if manager is None else ()
     if manager is None and not old:
-        status = replace(group.status, machines=(), node_summary=_summary(sightings.shape, None, None))
+        # The new machines are waited for from now on.
+        kind = ConditionType.MANAGED_INSTANCE_GROUP_READY
+        anew = tuple(
+            replace(each, last_transition_time=None) if each.type == kind else each for each in group.status.conditions
+        )
+        summary = _summary(sightings.shape, None, None)
+        status = replace(group.status, conditions=anew, machines=(), node_summary=summary)
         return not_ready(Reason.AWAITING_NODE_JOIN, "all machines are made anew"), status
     before = condition_of(group.status.conditions, ConditionType.READY)
     message = before.message if before is not None else ""

@@ -40,7 +40,7 @@ from provisioner.nodegroups.planning.conditions import Sightings
 from provisioner.nodegroups.planning.memory import LONG_AGO, ResourceMemory
 from provisioner.nodegroups.planning.nodes import fleet_of
 from provisioner.nodegroups.planning.ownership import invalid, names_others, not_allowed
-from provisioner.nodegroups.planning.round import NOTHING, Round, merged, of_record, to_write
+from provisioner.nodegroups.planning.round import NOTHING, Round, Step, merged, of_record, to_write
 from provisioner.nodegroups.planning.template import external_problem, external_target
 from provisioner.nodegroups.planning.writes import CreateChild, DeleteChild, SetFinalizers
 from provisioner.tpu import ShapeError
@@ -200,7 +200,7 @@ def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings
     for kind, child in wanted.items():
         there = found.get(kind)
         if there is None:
-            step += to_write(CreateChild(record=child))
+            step += _create(child, notes, round_)
         elif differs(there, child):
             if free and not there.meta.deleting:
                 step += of_record(DeleteChild(record=there))
@@ -214,13 +214,22 @@ def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings
         in_vain = joining.problem_of(group, round_)
         # The status has to say otherwise first that the slice is made anew (`conditions`).
         if manager is None and not (outdated or deleting or old or in_vain or repair.recreating(group)):
-            step += to_write(CreateChild(record=child))
+            step += _create(child, notes, round_)
         elif manager is not None and differs(manager, child):
             notes.append(f"{Kind.MANAGED_INSTANCE_GROUP} {manager.meta.name} is not as it is made today")
     manager = found.get(Kind.MANAGED_INSTANCE_GROUP)
     if manager is not None and not manager.meta.deleting and repair.recreating(group):
         step += of_record(DeleteChild(record=manager))
     return replace(seen, children=found, needed=needed, notes=tuple(notes), step=seen.step + step)
+
+
+def _create(child: Child, notes: list[str], round_: Round) -> Step:
+    """Propose to create a child, and note why that is refused, as by a quota of its namespace."""
+    write = CreateChild(record=child)
+    why = round_.refused(write)
+    if why:
+        notes.append(f"{child.kind} {child.meta.name} cannot be created: {why}")
+    return to_write(write)
 
 
 def _url(child: Child | None) -> str:

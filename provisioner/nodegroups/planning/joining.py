@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from provisioner.model import waits
-from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, TpuNodeGroup
@@ -87,9 +86,9 @@ def problem_of(group: TpuNodeGroup, round_: Round) -> str:
 def refused_token(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> str:
     """Say why a machine gets no token; empty where none is refused."""
     for member in fleet.members if fleet is not None and group.spec.bootstrap_kubernetes is not None else ():
-        write = round_.memory.writes.get(_token_for(group, _key(member), round_).key)
-        if member.node is None and write is not None and write.failure is WriteFailure.REFUSED:
-            return f"machines cannot join yet: {write.message}"
+        why = round_.refused(_token_for(group, _key(member), round_)) if member.node is None else ""
+        if why:
+            return f"machines cannot join yet: {why}"
     return ""
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Child, Kind, TpuNodeGroup
 from provisioner.nodegroups.bootstrap.tokens import Token
@@ -129,6 +130,11 @@ class Round:
     def calling(self, uid: str, *kinds: type[Call]) -> bool:
         """Whether a call of one of these kinds is under way for an object."""
         return any(isinstance(call, kinds) for call in self.calls.get(uid, ()))
+
+    def refused(self, write: Write) -> str:
+        """Say why Kubernetes refuses a write; empty where it was not tried, or not refused."""
+        known = self.memory.writes.get(write.key)
+        return known.message if known is not None and known.failure is WriteFailure.REFUSED else ""
 
     @property
     def projects(self) -> frozenset[str]:

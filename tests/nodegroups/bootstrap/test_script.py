@@ -255,8 +255,16 @@ def test_without_labels_it_joins_all_the_same(machine: Machine, labels: str | No
 
 def test_a_node_has_the_taints_of_its_metadata_from_the_start(machine: Machine) -> None:
     good = ("tpu-provisioner.cloud.google.com/held=true:NoSchedule", "a:NoExecute", "b=:PreferNoSchedule")
-    bad = ("c=d", "c=d:Never", "-c=d:NoSchedule", "/c:NoSchedule", "c=d=e:NoSchedule")
-    machine.attributes({**items(), registration.TAINTS: ",".join((*good, *bad))})
+    bad = (
+        "c=d",
+        "c=d:Never",
+        "-c=d:NoSchedule",
+        "/c:NoSchedule",
+        "c=d=e:NoSchedule",
+        "*:NoSchedule",
+        "c=d e:NoSchedule",
+    )
+    machine.attributes({**items(), registration.TAINTS: ", ".join((*good, *bad))})
 
     said = machine.boot()
 
@@ -264,6 +272,19 @@ def test_a_node_has_the_taints_of_its_metadata_from_the_start(machine: Machine) 
     taints = ",".join(("google.com/tpu=present:NoSchedule", *good))
     assert join["nodeRegistration"]["kubeletExtraArgs"][-1] == {"name": "register-with-taints", "value": taints}
     assert [taint for taint in bad if f" {taint} is no taint" not in said] == []
+
+
+def test_a_taint_that_comes_twice_is_given_to_the_kubelet_once(machine: Machine) -> None:
+    """It does not start with two of one key and effect; the first is on every node anyway."""
+    given = "google.com/tpu=present:NoSchedule,google.com/tpu=x:NoSchedule,a=b:NoSchedule,a:NoSchedule,a=b:NoExecute"
+    machine.attributes({**items(), registration.TAINTS: given})
+
+    said = machine.boot()
+
+    (join,) = machine.joins
+    taints = "google.com/tpu=present:NoSchedule,a=b:NoSchedule,a=b:NoExecute"
+    assert join["nodeRegistration"]["kubeletExtraArgs"][-1]["value"] == taints
+    assert "there is a taint a:NoSchedule already" in said
 
 
 def test_taints_that_cannot_be_told_are_waited_for(machine: Machine) -> None:

@@ -80,7 +80,7 @@ def progress_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: fl
         return Progress(PoolStatus.RUNNING)
     patience_seconds = max(capacity_wait_seconds, _PATIENCE_SECONDS)
     if ready is None:
-        overdue = _age_seconds(group, now) > patience_seconds
+        overdue = _waited_seconds(group, now) > patience_seconds
         return Progress(PoolStatus.ERROR, errors.NOT_TAKEN) if overdue else Progress(PoolStatus.PROVISIONING)
     if ready.reason == Reason.RECREATING:
         return Progress(PoolStatus.RECONCILING)
@@ -90,14 +90,12 @@ def progress_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: fl
     failure = errors.failure_of(group, ready)
     if failure is not None and failure.kind in _FAILS_AT_ONCE:
         return Progress(PoolStatus.ERROR, failure)
-    asked_at = _asked_for_machines_at(group)
-    told = failure is not None and failure.kind is FailureKind.STOCKOUT
-    if asked_at is not None and _is_late(group) and (failure is None or told):
+    asked, told = _lacks_machines_alone(group), failure is not None and failure.kind is FailureKind.STOCKOUT
+    if asked and _is_late(group) and (failure is None or told):
         # As on GKE: it is there, and its nodes come when there is capacity, however long that takes.
         return Progress(PoolStatus.RUNNING)
-    waited_seconds = (now - asked_at).total_seconds() if asked_at is not None else _age_seconds(group, now)
-    if waited_seconds > (capacity_wait_seconds if told else patience_seconds):
-        kind = FailureKind.STOCKOUT if asked_at is not None else FailureKind.UNAVAILABLE
+    if _waited_seconds(group, now) > (capacity_wait_seconds if told else patience_seconds):
+        kind = FailureKind.STOCKOUT if asked else FailureKind.UNAVAILABLE
         return Progress(PoolStatus.ERROR, failure or Failure(kind=kind, message=errors.words(ready)))
     return Progress(PoolStatus.RECONCILING if group.status.recreated_at else PoolStatus.PROVISIONING)
 
@@ -111,20 +109,19 @@ def _is_late(group: TpuNodeGroup) -> bool:
     return config is not None and config.effective_provisioning_model is ProvisioningModel.FLEX_START
 
 
-def _asked_for_machines_at(group: TpuNodeGroup) -> datetime | None:
-    """Return since when nothing but machines is missing; None where something else is."""
+def _lacks_machines_alone(group: TpuNodeGroup) -> bool:
     template = condition_of(group.status.conditions, ConditionType.INSTANCE_TEMPLATE_READY)
     # Only slices of several machines have a policy.
     policy = condition_of(group.status.conditions, ConditionType.WORKLOAD_POLICY_READY)
-    if template is None or not _is_true(template) or (policy is not None and not _is_true(policy)):
-        return None
-    machines = condition_of(group.status.conditions, ConditionType.MANAGED_INSTANCE_GROUP_READY)
-    moments = [each.last_transition_time for each in (template, policy, machines) if each is not None]
-    return max((moment for moment in moments if moment is not None), default=None)
+    return _is_true(template) and (policy is None or _is_true(policy))
 
 
-def _age_seconds(group: TpuNodeGroup, now: datetime) -> float:
-    return (now - group.meta.created_at).total_seconds() if group.meta.created_at is not None else 0.0
+def _waited_seconds(group: TpuNodeGroup, now: datetime) -> float:
+    """Return for how long nothing that it needs has come or gone: a slice that is made anew may be old."""
+    conditions = (each for each in group.status.conditions if each.type != ConditionType.READY)
+    moments = (each.last_transition_time for each in conditions)
+    latest = max((moment for moment in moments if moment is not None), default=group.meta.created_at or now)
+    return (now - latest).total_seconds()
 
 
 def group_document(request: NodePoolRequest, settings: Settings) -> Json:

@@ -156,3 +156,24 @@ def test_work_keeps_its_slice_whatever_is_said_of_it(cluster: Cluster) -> None:
         cluster.step()
     assert pool in cluster.pools()
     assert "deletionTimestamp" not in cluster.pools()[pool]["metadata"]
+
+
+@pytest.mark.timeout(120)
+def test_a_node_that_says_it_is_of_the_pool_of_others_does_not_keep_that(cluster: Cluster) -> None:
+    """Whoever writes a TPUNodeGroup chooses the labels of its nodes, but for one."""
+    cluster.apply("train")
+    pool = cluster.use("train")
+    labels = f"{constants.NODE_POOL}={pool},{constants.NODEPOOL_MANAGER}={constants.MANAGER}"
+    spec = {**SPEC, "instanceConfig": {**SPEC["instanceConfig"], "metadata": {registration.LABELS: labels}}}
+    metadata = {"name": "liar", "namespace": "others", "generation": 1}
+    cluster.kube.put_object(f"{groups_path('others')}/liar", {"metadata": metadata, "spec": spec})
+
+    def liars() -> list[str]:
+        nodes = [raw["metadata"] for raw in cluster.kube.objects(collection_path("nodes"))]
+        of_pool = [each for each in nodes if each["labels"].get(constants.NODE_POOL) == pool]
+        return [each["name"] for each in of_pool if each["labels"].get(names.GROUP_NAME) == "liar"]
+
+    cluster.run(lambda: bool(liars()))
+    cluster.groups_world.put_pod(liars()[0])
+    cluster.end("train")
+    cluster.run(lambda: pool not in cluster.pools())

@@ -12,6 +12,8 @@ from provisioner.model.capacity import FailureKind, PoolStatus
 from provisioner.nodegroups.api.parse import parse
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.slices.suppliers.nodegroup.translate import Progress, progress_of
+from rehearsal.simulators.compute.records import Loss
+from tests.nodegroups.simulation.world import ready_world
 from tests.support.clock import NOW
 from tests.support.nodegroup_controller import SPEC
 
@@ -128,6 +130,15 @@ LOST = [condition("ManagedInstanceGroupReady", "Ready"), condition("Ready", "Nod
             id="whatever Google says of it",
         ),
         pytest.param(
+            [
+                condition("InstanceTemplateReady", "Provisioning", seconds_ago=599),
+                condition("Ready", "AwaitingNodeJoin"),
+            ],
+            {"age_seconds": 1e6, "recreations": 1},
+            PoolStatus.RECONCILING,
+            id="an old slice is made anew from another template",
+        ),
+        pytest.param(
             [condition("Ready", "AwaitingNodeJoin")],
             {"spec": FLEX_START},
             PoolStatus.PROVISIONING,
@@ -215,3 +226,23 @@ def test_names_of_users_decide_nothing() -> None:
     }
     found = progress_of(parse(TpuNodeGroup, raw), NOW, capacity_wait_seconds=WAIT_SECONDS)
     assert found == Progress(PoolStatus.PROVISIONING)
+
+
+def test_the_wait_for_a_slice_that_is_made_anew_begins_when_the_old_machines_are_gone() -> None:
+    """Its pods may take any time to leave, which says nothing of the capacity."""
+    world = ready_world(topology="2x4")
+    pods = world.run_pods("train")
+    world.kube.protected.update(pods)
+    world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
+    world.wait_until(lambda: world.reason("train") == "Recreating")
+    world.wait(2 * WAIT_SECONDS)
+    world.kube.protected.clear()
+    seen = set()
+
+    def is_up() -> bool:
+        now = world.stage.wall()
+        seen.add(progress_of(world.group("train"), now, capacity_wait_seconds=WAIT_SECONDS).status)
+        return world.is_ready("train")
+
+    world.wait_until(is_up)
+    assert seen == {PoolStatus.RECONCILING, PoolStatus.RUNNING}
