@@ -34,7 +34,7 @@ def _unmatched(patterns: set[str], names: set[str]) -> tuple[list[str], list[str
     return without, sorted(name for name in names if not vocabulary.matched(ordered, name))
 
 
-@pytest.mark.parametrize("page", [_EVENTS, _LOG, _READINESS, _SYMPTOMS])
+@pytest.mark.parametrize("page", [_EVENTS, _LOG, _READINESS])
 def test_each_entry_says_cause_where_to_look_and_what_to_do(page: str) -> None:
     """Somebody reads it at night."""
     entries = _entries(page)
@@ -72,11 +72,6 @@ def test_each_line_of_readyz_and_healthz_has_an_entry() -> None:
     assert _unmatched(vocabulary.readiness_lines(), set(_entries(_READINESS))) == ([], [])
 
 
-def test_each_kind_of_alert_has_an_entry() -> None:
-    """And no entry is of a kind that is no more."""
-    assert set(_entries(_SYMPTOMS)) == vocabulary.alert_kinds()
-
-
 @pytest.mark.parametrize("page", [_EVENTS, _SYMPTOMS])
 def test_what_is_quoted_is_said_by_the_code(page: str) -> None:
     """Quotations at the beginning of items and rows; three dots and words in capitals stand for what differs."""
@@ -104,4 +99,3 @@ def test_the_collectors_find_what_is_known_to_be_there() -> None:
         "list of pods failed: away",
     ):
         assert vocabulary.matched(lines, line), line
-    assert {"pool_stuck", "mass_disappearance"} <= vocabulary.alert_kinds()

@@ -1,4 +1,4 @@
-"""What the controller's code may say to people, read from its source: log lines, readiness, reasons, alerts."""
+"""What the controller's code may say to people, read from its source: log lines, readiness, reasons."""
 
 from __future__ import annotations
 
@@ -160,19 +160,6 @@ def readiness_sources() -> set[str]:
             case ast.Assign(targets=[ast.Attribute(attr="_problems")], value=value):
                 found.add(ast.unparse(value))
     return found
-
-
-@functools.cache
-def alert_kinds() -> set[str]:
-    """List the kinds of alerts that are made."""
-    return {
-        str(keyword.value.value) if isinstance(keyword.value, ast.Constant) else ast.unparse(keyword.value)
-        for tree in _trees("Alert(")
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Alert"
-        for keyword in node.keywords
-        if keyword.arg == "kind"
-    }
 
 
 def event_reasons() -> set[str]:
