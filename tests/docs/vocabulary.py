@@ -175,7 +175,7 @@ def event_reasons() -> set[str]:
         for name, value in vars(module).items()
         if name.isupper() and isinstance(value, str)
     }
-    return of_pools | of_others - {node_group_events.API_VERSION} | set(map(str, node_group_events.WARNED_OF))
+    return of_pools | of_others - {node_group_events.API_VERSION}
 
 
 def literal_reasons() -> set[str]:
