@@ -43,6 +43,10 @@ _CONDITIONS = """
 Each object has the condition `Ready`. A TPUNodeGroup also has `InstanceTemplateReady`,
 `ManagedInstanceGroupReady` and, if its machines make one slice, `WorkloadPolicyReady`.
 [Troubleshooting](troubleshooting.md#a-tpunodegroup-is-not-ready) has each reason.
+The status of each kind has these fields:
+
+| field of status | value | meaning |
+|---|---|---|
 """
 
 
@@ -50,6 +54,9 @@ def main() -> None:
     """Print the page."""
     parts = [_HEAD, *(f"| `{name}` | {_ANNOTATIONS[name]} |\n" for name in names.READ_ANNOTATIONS)]
     parts.append(_CONDITIONS)
+    statuses = {kind: [_status_row(name, form) for name, form, _ in _rows(STATUSES[kind])] for kind in Kind}
+    common = [row for row in statuses[Kind.TPU_NODE_GROUP] if all(row in rows for rows in statuses.values())]
+    parts.extend(common)
     for kind in Kind:
         parts.append(f"\n## {kind}\n\n{ABOUT[kind]} Short name: `{SHORT_NAMES[kind]}`.\n")
         parts.append("\n| field of spec | value | default | meaning |\n|---|---|---|---|\n")
@@ -62,9 +69,12 @@ def main() -> None:
             parts.append("\nRules between fields, in the words of their refusals:\n\n")
             parts.extend(f"- {rule}\n" for rule in rules)
         parts.append("\n| field of status | value | meaning |\n|---|---|---|\n")
-        for name, form, _ in _rows(STATUSES[kind]):
-            parts.append(f"| `{name}` | {_value(form)} | {form.about} |\n")
+        parts.extend(row for row in statuses[kind] if row not in common)
     sys.stdout.write("".join(parts))
+
+
+def _status_row(name: str, form: Form) -> str:
+    return f"| `{name}` | {_value(form)} | {form.about} |\n"
 
 
 def _rows(form: Struct, prefix: str = "") -> Iterator[tuple[str, Form, bool]]:
