@@ -26,14 +26,9 @@ from provisioner.cli.output import ExitCode
 from provisioner.model.capacity import FailureKind
 from provisioner.settings import OPTIONS
 from rehearsal.commands.demo import summary
-from rehearsal.commands.demo_gce import summary as summary_of_groups
-from rehearsal.commands.demo_ipu import summary as ipus_summary
 from rehearsal.commands.main import COMMANDS as REHEARSAL_COMMANDS
-from rehearsal.demos.groups import GroupTimes
-from rehearsal.demos.partitions import PodTimes
 from rehearsal.demos.story import PoolTimes
 from tests.docs.shell import ROOT
-from tests.slices.preflight.test_command import Machine, machine
 from tests.slices.test_drain import Person, world
 from tests.support.board import make_board
 from tests.support.models import make_jobset
@@ -48,7 +43,7 @@ PAGE = ROOT / "docs" / "commands.md"
 _EXAMPLE = re.compile(r"```bash\n(?P<command>[^`]*?)\n```\n+```text\n(?P<output>[^`]*)```")
 EXAMPLES = [(each["command"], each["output"]) for each in _EXAMPLE.finditer(PAGE.read_text(encoding="utf-8"))]
 _PHASES = ("wanted", "creating", "provisioning", "ready", "in_use", "idle", "deleting", "gone")
-__all__ = ["machine", "world"]
+__all__ = ["world"]
 
 
 @pytest.fixture(autouse=True)
@@ -122,27 +117,7 @@ def end_of_demo() -> str:
     return click.unstyle("\n".join(summary(pools, calls)))
 
 
-def end_of_demo_ipu() -> str:
-    """Return what the demo of partitions says at its end, with times as they were."""
-    pods = (
-        ("default/train-on-ipus-jjz9l", "4", {"created": 0.0, "opened": 11.8, "ended": 19.6, "released": 22.0}),
-        ("default/sweep-on-ipus-9z9lg", "8", {"created": 0.0, "opened": 30.6, "ended": 40.8, "released": 42.7}),
-    )
-    told = ipus_summary([PodTimes(name=name, ipus=ipus, entered=entered) for name, ipus, entered in pods], [])
-    return click.unstyle("\n".join(told))
-
-
-def end_of_demo_gce() -> str:
-    """Return what the demo of the example ends with."""
-    steps = ("wanted", "made", "running", "joined", "ready", "deleting", "gone")
-    entered = dict(zip(steps, (0.0, 3.9, 7.8, 13.2, 13.9, 31.4, 62.0), strict=True))
-    methods = ("instanceGroupManagers.delete", "instanceGroupManagers.get", "instanceGroupManagers.insert")
-    calls = {method: {"200": count} for method, count in zip(methods, (1, 5, 1), strict=True)}
-    group = GroupTimes(name="default/slice", machines=2, entered=entered)
-    return click.unstyle("\n".join(summary_of_groups([group], calls, [])))
-
-
-def printed(command: str, capsys: pytest.CaptureFixture[str], machine: Machine, person: Callable[[], str]) -> str:
+def printed(command: str, capsys: pytest.CaptureFixture[str], person: Callable[[], str]) -> str:
     """Run an example; return what it prints."""
     program, *words = shlex.split(command)
     assert program == ("tpu-rehearsal" if words[0] in REHEARSAL_COMMANDS else "tpu-provisioner")
@@ -150,8 +125,6 @@ def printed(command: str, capsys: pytest.CaptureFixture[str], machine: Machine, 
         case "status" | "explain" | "gc":
             with controller() as url:
                 return ours([*words, "--server", url], capsys)
-        case "check":
-            return machine.check(*words[1:]).stdout.replace(machine.kube.url, "https://203.0.113.10")
         case "drain":
             return person()
         case "run":
@@ -162,17 +135,13 @@ def printed(command: str, capsys: pytest.CaptureFixture[str], machine: Machine, 
             return simulated(words, port=8086)
         case "demo":
             return end_of_demo()
-        case "demo-gce":
-            return end_of_demo_gce()
-        case "demo-ipu":
-            return end_of_demo_ipu()
         case _:
             return ours(words, capsys)
 
 
 @pytest.mark.parametrize(("command", "output"), EXAMPLES, ids=[command for command, _ in EXAMPLES])
 def test_an_example_prints_what_the_page_shows(
-    command: str, output: str, capsys: pytest.CaptureFixture[str], machine: Machine, world: object
+    command: str, output: str, capsys: pytest.CaptureFixture[str], world: object
 ) -> None:
     """To the letter."""
 
@@ -181,7 +150,7 @@ def test_an_example_prints_what_the_page_shows(
         return f"{Person(world)().text}\n"  # type: ignore[arg-type]
 
     # Code blocks on the page do not end in blanks.
-    told = "".join(f"{line.rstrip()}\n" for line in printed(command, capsys, machine, person).strip("\n").splitlines())
+    told = "".join(f"{line.rstrip()}\n" for line in printed(command, capsys, person).strip("\n").splitlines())
     if os.environ.get("COMMANDS_PAGE") == "write":
         text = PAGE.read_text(encoding="utf-8")
         PAGE.write_text(

@@ -94,18 +94,6 @@ def test_limits() -> None:
     assert f"pauses of at most {longest / 60:.0f} minutes" in _PAGE
 
 
-def test_each_of_the_eighteen_faults_is_answered_by_a_test() -> None:
-    """By its number, or in the file that the row names."""
-    rows = {int(number): rest for number, rest in re.findall(r"(?m)^\| (\d+) \| (.+) \|$", _FROM_UPSTREAM)}
-    assert sorted(rows) == list(range(1, 19))
-    tests = (_ROOT / "tests" / "nodegroups" / "planning" / "test_faults.py").read_text(encoding="utf-8")
-    tried = {int(number) for number in re.findall(r"def test_(\d+)_", tests)}
-    for number, row in rows.items():
-        elsewhere = re.findall(r"`(tests/[\w/.]+)`", row)
-        assert all((_ROOT / path).is_file() for path in elsewhere)
-        assert number in tried or elsewhere or "](webhook.md)" in row, number
-
-
 def test_the_job_of_the_page_runs_on_its_group() -> None:
     """It selects the group of the example, tolerates the taint, and has as many pods as the slice has machines."""
     (text,) = re.findall(r"(?s)```yaml\n(.*?)```", _PAGE)

@@ -1,4 +1,4 @@
-"""What the controller's code may say to people, read from its source: log lines, readiness, reasons, alerts."""
+"""What the controller's code may say to people, read from its source: log lines, readiness, reasons."""
 
 from __future__ import annotations
 
@@ -162,19 +162,6 @@ def readiness_sources() -> set[str]:
     return found
 
 
-@functools.cache
-def alert_kinds() -> set[str]:
-    """List the kinds of alerts that are made."""
-    return {
-        str(keyword.value.value) if isinstance(keyword.value, ast.Constant) else ast.unparse(keyword.value)
-        for tree in _trees("Alert(")
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Alert"
-        for keyword in node.keywords
-        if keyword.arg == "kind"
-    }
-
-
 def event_reasons() -> set[str]:
     """List the reasons of Events: constants of two words or more, each with a capital, and those of other products."""
     of_pools = {
@@ -188,7 +175,7 @@ def event_reasons() -> set[str]:
         for name, value in vars(module).items()
         if name.isupper() and isinstance(value, str)
     }
-    return of_pools | of_others - {node_group_events.API_VERSION} | set(map(str, node_group_events.WARNED_OF))
+    return of_pools | of_others - {node_group_events.API_VERSION}
 
 
 def literal_reasons() -> set[str]:
