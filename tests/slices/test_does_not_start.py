@@ -62,7 +62,6 @@ def quota() -> World:
 
 
 def refused(kind: FailureKind, message: str) -> World:
-    """Return a world in which GKE refuses each create."""
     world = beside_a_healthy_one()
     world.gke.fail_always("create_node_pool", kind, message=message)
     world.put_jobset("train")
@@ -233,7 +232,7 @@ def test_the_cause_is_found_in_all_three_places(cause: Cause) -> None:
         # What a stalled provisioner has not seen yet is not said to be anybody's mistake.
         assert found or "it does not exist" not in "\n".join(nothing_found(document, name, ""))
 
-    page = json.loads(world.board.json())
+    page = json.loads(world.board.everything()[1])
     banners = page["problems"]
     rows = [each for each in (page["view"] or {"slices": []})["slices"] if each["group"] == "train-workers-0"]
     # A notice stands in the place of the reason that it repeats.

@@ -77,7 +77,6 @@ def _lead(world: World, *, holder: str = "pod_1", age_seconds: float = 1.0) -> N
 
 @pytest.fixture
 def world() -> World:
-    """Give a cluster whose controller leads and makes no new pools."""
     world = World(pause_creation=False)
     _lead(world)
     return world

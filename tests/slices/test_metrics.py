@@ -55,7 +55,6 @@ def test_setter(call: Callable[[Metrics], None], name: str, labels: dict[str, st
 
 
 def test_success_is_no_error() -> None:
-    """A call that succeeded leaves the errors alone."""
     metrics = Metrics(version="1")
     metrics.observe_gke_call("get_cluster", seconds=0.1, error_kind=None)
     assert b"gke_request_errors_total{" not in metrics.exposition()
@@ -90,7 +89,6 @@ def test_what_is_counted_is_there_from_the_start() -> None:
 
 
 def test_exposition() -> None:
-    """Every metric has the prefix, a help text and bounded labels; two instances do not meet."""
     Metrics(version="other")
     metrics = Metrics(version="1")
     families = [each for each in metrics.registry.collect() if not each.name.startswith("process_")]

@@ -58,7 +58,6 @@ class GkeGround:
         return replace(self._slice, name=name)
 
     def finish(self) -> None:
-        """Let time pass."""
         self._clock.advance(120)
         self._simulator.world.advance()
 
@@ -90,14 +89,12 @@ class GkeGround:
         self._simulator.world.set_status(name, _Newer.HIBERNATING)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """End both."""
         self._client.close()
         self._simulator.stop()
 
 
 @pytest.fixture(params=[SLICE, _WITH_POLICY], ids=["COMPACT placement", "a workload policy"])
 def ground(request: pytest.FixtureRequest) -> Iterator[GkeGround]:
-    """Give a simulated GKE."""
     ground = GkeGround(request.param)
     yield ground
     ground.close()

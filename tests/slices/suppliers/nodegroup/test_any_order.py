@@ -44,7 +44,6 @@ class Supply(RuleBasedStateMachine):
 
     @rule(name=_NAMES, lost=_LOST)
     def create(self, name: PoolName, lost: str) -> None:
-        """Its answer, or itself, may get lost."""
         there = name in self._listed()
         self._lose("POST", lost)
         failure = self._failure(lambda: self.ground.supplier.create_pool(self.ground.request(name), lambda: None))

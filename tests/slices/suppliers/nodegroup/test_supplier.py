@@ -31,17 +31,14 @@ class Ground:
         self.supplier = NodeGroupSupplier(api=self.kube, settings=SETTINGS, clock=self.clock.now)
 
     def create(self) -> OperationName:
-        """Create a pool."""
         return self.supplier.create_pool(REQUEST, lambda: None)
 
     def path(self, name: str = NAME) -> str:
-        """Return the address of a group."""
         return object_path("tpunodegroups", name, namespace=SETTINGS.node_groups_in, root=API_ROOT)
 
 
 @pytest.fixture
 def ground() -> Ground:
-    """Give one."""
     return Ground()
 
 
