@@ -281,14 +281,6 @@ def namespaces(journal: Journal) -> Counter[str]:
     return Counter(each.workload.split("/")[1] if each.workload else "" for each in journal.entries())
 
 
-def test_the_last_entries_are_kept() -> None:
-    journal = Journal()
-    for number in range(MOST_ENTRIES + 20):
-        journal.write(NOW, "pool", f"message {number}")
-    entries = journal.entries()
-    assert (len(entries), entries[0].number, entries[-1].number) == (MOST_ENTRIES, 21, MOST_ENTRIES + 20)
-
-
 def test_a_workload_that_flaps_does_not_push_out_the_entries_of_others() -> None:
     """Of its own namespace only the last are kept; of no namespace as of any other."""
     journal = Journal()
@@ -298,14 +290,6 @@ def test_a_workload_that_flaps_does_not_push_out_the_entries_of_others() -> None
     assert namespaces(journal) == {"quiet": 20, "": 30, "noisy": 450}
     assert [each.number for each in journal.entries()][:50] == list(range(1, 51))
     assert journal.entries()[50].number == 10_050 - 450 + 1
-
-
-def test_two_that_flap_share_the_room() -> None:
-    """Whoever comes later gets as much as who was there before."""
-    journal = Journal()
-    write(journal, "first", 1000)
-    write(journal, "second", 1000)
-    assert namespaces(journal) == {"first": 250, "second": 250}
 
 
 def test_of_as_many_namespaces_as_entries_the_oldest_goes() -> None:

@@ -239,14 +239,9 @@ def test_the_cause_is_found_in_all_three_places(cause: Cause) -> None:
     seen = banners if cause.for_all else [each["reason"] for each in rows]
     assert [words for words in cause.words if words not in flat("; ".join(seen))] == []
     assert page["leading"], "the page says who leads"
-
-
-def test_what_runs_is_shown_as_running_beside_each_cause() -> None:
-    """Nobody is led to a workload that has nothing."""
-    for name, cause in CAUSES.items():
-        view = cause.play().board.document().view
-        healthy = [each.state.value for each in view.slices if "healthy" in each.id] if view is not None else []
-        assert healthy == ([] if view is None else ["running"]), name
+    # Nobody is led to a workload that has nothing.
+    if document.view is not None:
+        assert [each.state.value for each in document.view.slices if "healthy" in each.id] == ["running"]
 
 
 def test_a_failed_pool_that_is_gone_at_once_was_deleted_by_the_provisioner() -> None:

@@ -54,7 +54,7 @@ class _Pods(NamedTuple):
     several: bool = False
 
 
-class Asked(NamedTuple):
+class _Asked(NamedTuple):
     """What pods ask for."""
 
     accelerator: str
@@ -63,19 +63,19 @@ class Asked(NamedTuple):
     chips: int
 
 
-def shape_problems(document: Document, kind: str, namespace: str) -> Iterator[Finding]:
+def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[Finding]:
     """Yield what is wrong with the shape of slices; of pods that select none by its topology nothing is known."""
     metadata = fields.mapping(document.raw.get("metadata"))
     name = fields.text(metadata.get("name")) or f"{fields.text(metadata.get('generateName'))}xxxxx"
     subject = title(kind, {"namespace": namespace, "name": name})
     for pods in _pods_of(document.raw, kind):
-        if is_left_alone(metadata) or is_left_alone(
+        if _is_left_alone(metadata) or _is_left_alone(
             fields.mapping(value_at(document.raw, (*pods.template.path, "metadata")))
         ):
             continue
         impossible = True
         try:
-            asked = asked_at(document.raw, pods.template.path)
+            asked = _asked_at(document.raw, pods.template.path)
             if not (asked.chips and asked.accelerator and asked.topology):
                 continue
             impossible = not tpu.may_be_sold(asked.accelerator, asked.topology, asked.machine_type)
@@ -96,16 +96,11 @@ def shape_problems(document: Document, kind: str, namespace: str) -> Iterator[Fi
         yield Finding(document, path, words, Severity.WARNING, subject)
 
 
-def templates(raw: dict[str, Any], kind: str) -> list[Template]:
-    """List the pod templates of an object of any kind that is judged."""
-    return [each.template for each in _pods_of(raw, kind)]
-
-
-def asked_at(raw: dict[str, Any], template: Path) -> Asked:
+def _asked_at(raw: dict[str, Any], template: Path) -> _Asked:
     """Read what the pods of a template ask for; MalformedObject where the chips are no whole number."""
     spec = fields.mapping(value_at(raw, (*template, "spec")))
     selector = fields.mapping(spec.get("nodeSelector"))
-    return Asked(
+    return _Asked(
         accelerator=fields.text(selector.get(constants.TPU_ACCELERATOR)),
         topology=fields.text(selector.get(constants.TPU_TOPOLOGY)),
         machine_type=fields.text(selector.get(constants.INSTANCE_TYPE)),
@@ -131,7 +126,7 @@ def _template(*, path: Path, pods_path: Path) -> Template:
     return Template(place=0, name="", replicas=1, pods=1, path=path, pods_path=pods_path, replicas_path=pods_path)
 
 
-def is_left_alone(metadata: Mapping[str, Any]) -> bool:
+def _is_left_alone(metadata: Mapping[str, Any]) -> bool:
     """Whether an object or a template opts out, or another controller makes its slices."""
     labels, annotations = (fields.mapping(metadata.get(each)) for each in ("labels", "annotations"))
     return (
@@ -205,13 +200,6 @@ def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str =
     return tuple(sorted(every, key=lambda each: _ORDER[each.severity]))
 
 
-def namespace_of(document: Document, default: str) -> str:
-    """Return where an object is created."""
-    metadata = document.raw.get("metadata")
-    own = metadata.get("namespace") if isinstance(metadata, dict) else None
-    return own if isinstance(own, str) and own else default
-
-
 def _exceeds_limits(reading: Reading, found: Forecast) -> bool:
     """Whether limits do not allow all slices of the objects at once, of which those found are a sample."""
     first: dict[int, tuple[Slice, int]] = {}
@@ -279,7 +267,8 @@ def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
 def _findings(request: Request, raw: Mapping[str, Any], by: Judge) -> list[Finding]:
     """List what is wrong with an object, whatever it was before."""
     document = Document(dict(raw))
-    namespace = request.namespace or namespace_of(document, "default")
+    own = fields.text(fields.mapping(raw.get("metadata")).get("namespace"))
+    namespace = request.namespace or own or "default"
     if _is_to_be_completed(document.raw, request.kind):
         return []
     settings = by.settings_of(document)
@@ -293,7 +282,7 @@ def _findings(request: Request, raw: Mapping[str, Any], by: Judge) -> list[Findi
 
 def _of_slices(kind: str, document: Document, namespace: str, settings: Settings, rules: PoolRules) -> list[Finding]:
     if kind in (STATEFUL_SET, POD):
-        return list(shape_problems(document, kind, namespace))
+        return list(_shape_problems(document, kind, namespace))
     judged = judge(document.raw, lasting(settings, document.raw), rules, namespace=namespace)
     said = [_as_said(each) for each in judged if _is_said(each)]
     if any(each.impossible or each.reason == constants.UNDERUSED for each in said):
@@ -301,7 +290,7 @@ def _of_slices(kind: str, document: Document, namespace: str, settings: Settings
     words = [each.message for each in said]
     return [
         *said,
-        *(each for each in shape_problems(document, kind, namespace) if not any(each.message in one for one in words)),
+        *(each for each in _shape_problems(document, kind, namespace) if not any(each.message in one for one in words)),
     ]
 
 
@@ -326,9 +315,9 @@ def _is_to_be_completed(raw: dict[str, Any], kind: str) -> bool:
     """Whether a suspended workload lacks what Kueue adds to its selectors when it admits it."""
     if not _is_suspended(raw):
         return False
-    for each in templates(raw, kind):
+    for each in _pods_of(raw, kind):
         try:
-            asked = asked_at(raw, each.path)
+            asked = _asked_at(raw, each.template.path)
         except fields.MalformedObject:
             continue
         if asked.chips and not (asked.accelerator and asked.topology):

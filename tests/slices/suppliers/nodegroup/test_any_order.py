@@ -62,7 +62,6 @@ class Supply(RuleBasedStateMachine):
 
     @rule(name=_NAMES, lost=_LOST)
     def delete(self, name: PoolName, lost: str) -> None:
-        """The same."""
         before = self._listed().get(name)
         self._lose("DELETE", lost)
         failure = self._failure(lambda: self.ground.supplier.delete_pool(name))
