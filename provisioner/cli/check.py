@@ -19,6 +19,7 @@ from provisioner.cli.start import Attempt, attempt, subject_of
 from provisioner.runtime import logs
 from provisioner.slices import preflight
 from provisioner.slices.preflight import Finding, Status
+from provisioner.slices.preflight.checking import run_checks
 
 _SETTINGS, _KUBECONFIG, _CREDENTIALS = "settings", "kubeconfig", "credentials for GKE"
 
@@ -67,7 +68,7 @@ def all_findings(tried: Attempt, environment: Mapping[str, str]) -> Iterator[Fin
     if tried.credentials_problem:
         yield preflight.failed(_CREDENTIALS, tried.credentials_problem)
     if tried.settings is not None:
-        yield from preflight.run_checks(subject_of(tried, tried.settings))
+        yield from run_checks(subject_of(tried, tried.settings))
 
 
 def _judge_settings(tried: Attempt, environment: Mapping[str, str]) -> Finding:

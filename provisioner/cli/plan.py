@@ -27,9 +27,9 @@ from provisioner.settings import Settings
 from provisioner.slices.offline.assumed import CHANNEL, assumed
 from provisioner.slices.offline.documents import Document
 from provisioner.slices.offline.forecast import Forecast, PlannedPool, forecast
+from provisioner.slices.suppliers import rules_of
 from provisioner.slices.suppliers.gke.translate import create_request_json
 from provisioner.slices.suppliers.nodegroup.translate import group_document
-from provisioner.slices.suppliers.rules import rules_of
 
 _UNKNOWN = "*"
 #: Labels that follow from a UID.

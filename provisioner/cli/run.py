@@ -19,7 +19,8 @@ from provisioner.cli.start import inferred_words, prepare, subject_of
 from provisioner.controller import Addresses
 from provisioner.runtime import logs
 from provisioner.runtime.http import ServerError, parse_address
-from provisioner.slices import app, preflight
+from provisioner.slices import app
+from provisioner.slices.preflight import checking
 
 _log = structlog.get_logger(__name__)
 
@@ -99,9 +100,9 @@ def command(
     return app.run(effective, addresses, api, tried.gke)
 
 
-def log_checks(subject: preflight.Subject) -> None:
+def log_checks(subject: checking.Subject) -> None:
     """Log what `tpu-provisioner check` would say; what takes long goes on beside the controller."""
-    thread = threading.Thread(target=preflight.log_findings, args=(subject,), name="checks", daemon=True)
+    thread = threading.Thread(target=checking.log_findings, args=(subject,), name="checks", daemon=True)
     thread.start()
     thread.join(_CHECKS_SECONDS)
 

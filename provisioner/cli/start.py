@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from provisioner import kube, settings
 from provisioner.google import metadata
 from provisioner.runtime.clock import wall_clock
-from provisioner.slices import preflight
+from provisioner.slices.preflight.checking import Subject
 from provisioner.slices.suppliers.gke.client import GkeClient, default_credentials
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.supplier import Calls, GkeSupplier
@@ -98,9 +98,9 @@ def inferred_words(inferred: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"{variable} is not set; using {value}, {meaning}" for variable, value, meaning in found)
 
 
-def subject_of(tried: Attempt, effective: settings.Settings) -> preflight.Subject:
+def subject_of(tried: Attempt, effective: settings.Settings) -> Subject:
     """Return what can be checked of a start under these settings."""
-    return preflight.Subject(
+    return Subject(
         settings=effective,
         api=tried.api,
         server=tried.api.server if tried.api is not None else "",

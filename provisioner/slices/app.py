@@ -182,16 +182,11 @@ def run(settings: Settings, addresses: Addresses, api: kube.KubeApi, client: Gke
 
     Raises ServerError where an address cannot be served.
     """
+    on_gce = {"node_groups": settings.node_groups_in} if settings.on_gce else {}
     return build(settings, addresses, api, client).run(
         api,
         cluster=str(settings.cluster_name),
         zone=settings.zone,
-        **_where(settings),
+        **(on_gce or {"gke": settings.gke_endpoint or "Google"}),
         leader_election=addresses.leader_elect,
     )
-
-
-def _where(settings: Settings) -> dict[str, str]:
-    if settings.on_gce:
-        return {"node_groups": settings.node_groups_in}
-    return {"gke": settings.gke_endpoint or "Google"}

@@ -1,8 +1,6 @@
 """What is served to people: the latest view, timeline and activity as JSON.
 
 The loop publishes each round, which costs next to nothing. A view is built when somebody asks, at most twice a second.
-The activity is what was decided last and what came of it, as sentences: bounded, fair to namespaces, and lost with the
-process.
 """
 
 from __future__ import annotations
@@ -29,17 +27,15 @@ from provisioner.slices.view.types import Entry, View
 _GAP_SECONDS = 0.5
 #: A round is made every 15 s at least: without a decision for so long, something is wrong.
 _STALLED_SECONDS = 60.0
-
-
-#: So many are kept.
+#: Entries of the journal that are kept.
 MOST_ENTRIES = 500
 
 
 class Journal:
-    """The last entries; any thread may write and read.
+    """What was decided last and what came of it, as sentences; any thread may write and read. Lost with the process.
 
     When it is full, the namespace that has the most entries loses its oldest one: a workload that flaps does not push
-    out what is known of others. Entries of no namespace count as those of one.
+    out what is known of others.
     """
 
     def __init__(self, *, most: int = MOST_ENTRIES) -> None:
@@ -162,10 +158,6 @@ class Board:
         """Return everything, at most half a second old."""
         with self._lock:
             return self._refreshed()
-
-    def json(self) -> bytes:
-        """Return everything as JSON."""
-        return self.everything()[1]
 
     def everything(self) -> tuple[Document, bytes]:
         """Return everything, and as JSON, which is put together as seldom as a view, however many ask."""

@@ -6,8 +6,7 @@ show that choice: where there may be such pods, the pool stays cordoned for a mi
 look and the delete no pod can be bound that does not tolerate the cordon; a node that registers after that look takes
 no pod before the delete has reached GKE, because it reports its chips only several seconds later.
 
-The calls for the nodes of one pool are made many at once. The last look is one call, whose answer is empty where all is
-well: it takes no longer for a pool of thousands of nodes.
+The last look is one call, whose answer is empty where all is well: it takes no longer for a pool of thousands of nodes.
 """
 
 from __future__ import annotations

@@ -1,11 +1,16 @@
-"""What is measured of each round beyond its plan: start-up times, limits and their use, chip-seconds and their cost."""
+"""What is measured of each round beyond its plan: start-up times, limits and their use, chip-seconds and their cost.
+
+A start-up begins when the scheduler called the leader pod unschedulable. That moment is the pod's own condition, so a
+restart of the provisioner does not begin anew. What a slice had already reached when this process first saw it waiting
+is not measured: nobody knows when that was.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from provisioner import constants
@@ -13,13 +18,67 @@ from provisioner.model.capacity import PoolName
 from provisioner.model.snapshot import Snapshot
 from provisioner.settings import Settings
 from provisioner.slices import usage
-from provisioner.slices.metrics import NOT_READY, Metrics
+from provisioner.slices.demand import SliceId
+from provisioner.slices.metrics import NOT_READY, Metrics, Stage
 from provisioner.slices.planning.memory.answers import operations_under_way
 from provisioner.slices.planning.memory.state import Memory, Phase
 from provisioner.slices.planning.plan import Plan, PoolState
 from provisioner.slices.planning.round import Supply
-from provisioner.slices.startups import Startups, follow
 from provisioner.slices.usage import Account, PoolUse
+
+_STAGES = {
+    Phase.PROVISIONING: frozenset({Stage.CREATED}),
+    Phase.READY: frozenset({Stage.CREATED, Stage.READY}),
+    Phase.IN_USE: frozenset({Stage.CREATED, Stage.READY}),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Startup:
+    """A slice that waits, or did a moment ago."""
+
+    leader_uid: str
+    since: datetime
+    #: What need not be measured any more.
+    reached: frozenset[Stage]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Startups:
+    """What is known after one round."""
+
+    waiting: Mapping[SliceId, Startup] = field(default_factory=dict)
+    #: What slices reached since the last round, and how many seconds after their leader pod was unschedulable.
+    measured: tuple[tuple[Stage, float], ...] = ()
+    #: How long the leader pod that is unschedulable for longest has been so; 0: there is none.
+    longest_wait_seconds: float = 0.0
+
+
+def follow(before: Startups, pools: Iterable[PoolState], now: datetime) -> Startups:
+    """Compare what there is with the last round."""
+    waiting: dict[SliceId, Startup] = {}
+    measured: list[tuple[Stage, float]] = []
+    started: set[SliceId] = set()
+    longest = 0.0
+    for state in pools:
+        leader, slice_id = state.leader, state.slice_id
+        if leader is None or slice_id is None or slice_id in started:
+            continue
+        reached = _STAGES.get(state.phase, frozenset()) | ({Stage.RUNNING} if leader.node_name else frozenset())
+        last = waiting.get(slice_id) or before.waiting.get(slice_id)
+        if last is None or last.leader_uid != leader.uid:
+            if leader.unschedulable_since is None or leader.node_name:
+                continue
+            last = Startup(leader_uid=leader.uid, since=leader.unschedulable_since, reached=reached)
+        seconds = max(0.0, (now - last.since).total_seconds())
+        measured += [(stage, seconds) for stage in Stage if stage in reached - last.reached]
+        if Stage.RUNNING in reached:
+            waiting.pop(slice_id, None)
+            started.add(slice_id)
+            continue
+        longest = max(longest, seconds)
+        waiting[slice_id] = replace(last, reached=last.reached | reached)
+    return Startups(waiting=waiting, measured=tuple(measured), longest_wait_seconds=longest)
 
 
 @dataclass(slots=True, kw_only=True)

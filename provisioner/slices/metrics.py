@@ -6,10 +6,11 @@ Labels are bounded: kinds, phases, methods, reasons, never names of workloads or
 
 from __future__ import annotations
 
+from enum import Enum
+
 from provisioner.model.capacity import FailureKind
 from provisioner.runtime.metrics import LoopMetrics, Registry
 from provisioner.slices.planning.plan import DeleteReason
-from provisioner.slices.startups import Stage
 from provisioner.slices.usage import Account
 
 PREFIX = "tpu_provisioner_"
@@ -26,6 +27,17 @@ NOT_READY = "not_ready"
 _USAGE_LABELS = ("workload_namespace", "accelerator", "capacity", "use")
 #: From a simulator's tenth of a second to the two hours that scarce capacity takes.
 _PHASE_BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 180, 300, 450, 600, 900, 1800, 2700, 3600, 5400, 7200)
+
+
+class Stage(Enum):
+    """How far a slice has come."""
+
+    #: GKE lists its pool.
+    CREATED = "created"
+    #: All nodes of the pool are ready, with their chips.
+    READY = "ready"
+    #: The leader pod is bound.
+    RUNNING = "running"
 
 
 class Metrics(LoopMetrics):

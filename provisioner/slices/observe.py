@@ -182,8 +182,7 @@ class PoolList:
 def not_synced(watches: Watches) -> tuple[str, ...]:
     """Say why the caches must not be decided on; empty: they may.
 
-    The first answer about each kind is waited for, even if it is only that there are none or that they may not be read:
-    what an earlier process noted of their slices would be forgotten.
+    The first answer about each kind is waited for: what an earlier process noted of its slices would be forgotten.
     """
     doubts = (
         doubt_of(name, watch)

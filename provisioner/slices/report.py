@@ -20,8 +20,8 @@ from provisioner.slices.metrics import Metrics
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult
 from provisioner.slices.planning.memory.state import CallState, Phase
 from provisioner.slices.planning.plan import Alert, Create, Delete, Notice, Plan, PoolState, Transition
-from provisioner.slices.view.ids import workload_of_pool
 from provisioner.slices.view.reasons import WHY_DELETED
+from provisioner.slices.view.types import workload_of_pool
 
 _log = structlog.get_logger(__name__)
 

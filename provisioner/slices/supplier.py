@@ -39,12 +39,11 @@ Blocked = Callable[[], Failure | None]
 class SupplierError(Exception):
     """The one exception of a supplier."""
 
-    def __init__(self, failure: Failure, subject: str = "", *, retry_after_seconds: float | None = None) -> None:
+    def __init__(self, failure: Failure, subject: str = "") -> None:
         super().__init__(f"{subject}: {failure.message}" if subject else failure.message)
         self.failure = failure
         #: The object and the call, such as "create of node pool 'a'".
         self.subject = subject
-        self.retry_after_seconds = retry_after_seconds
 
 
 class UnmeetableError(ValueError):
@@ -136,8 +135,7 @@ class Supplier(Protocol):
 class IdentityCheck:
     """Whether the supplier and the API server are proven to serve one cluster. Used by the loop's thread alone.
 
-    Otherwise a wrong setting would read every pool of another cluster as unneeded. Where node pools and workloads are
-    objects of one API server it is certain: then this class is the check, and nothing has to be done.
+    Where node pools and workloads are objects of one API server it is certain, and this class itself is the check.
     """
 
     proven: bool = True

@@ -41,7 +41,7 @@ from provisioner.settings.webhook import WebhookSettings
 from provisioner.slices.admission.jobs import JobChanges, jobset_to_read, review_job
 from provisioner.slices.admission.validation import Judge, Mode, review_scale, review_workload
 from provisioner.slices.offline.assumed import settings_by_object
-from provisioner.slices.suppliers.rules import rules_of
+from provisioner.slices.suppliers import rules_of
 from provisioner.workloads.owners import controller_of
 
 _log = structlog.get_logger(__name__)

@@ -263,7 +263,7 @@ def wire() -> Iterator[WireServer]:
 
 def body_of(world: World) -> bytes:
     """Return what the controller answers."""
-    return board_of(world).json()
+    return board_of(world).everything()[1]
 
 
 def run(*arguments: str) -> int:
@@ -448,7 +448,7 @@ def test_a_loop_that_hangs_is_seen(wire: WireServer, capsys: pytest.CaptureFixtu
 def test_a_follower_is_not_called_the_leader(wire: WireServer, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither in the head of `status`, nor does `explain` answer a program with an empty list."""
     board = make_board(lambda: NOW, lambda: 0.0)
-    wire.answer(f"GET {_BOARD}", *(Answer(body=board.json()) for _ in range(2)))
+    wire.answer(f"GET {_BOARD}", *(Answer(body=board.everything()[1]) for _ in range(2)))
     run("status", "--server", wire.url)
     assert ", leader here" not in capsys.readouterr().out
     assert run("explain", "train", "--server", wire.url, "-o", "json") == 1
@@ -459,7 +459,7 @@ def test_a_follower_says_that_it_does_not_lead(wire: WireServer, capsys: pytest.
     """Its address was given by hand."""
     board, other = make_board(lambda: NOW, lambda: 0.0), make_board(lambda: NOW, lambda: 0.0)
     other.leader = lambda: "pod-b"
-    wire.answer(f"GET {_BOARD}", Answer(body=board.json()), Answer(body=other.json()))
+    wire.answer(f"GET {_BOARD}", Answer(body=board.everything()[1]), Answer(body=other.everything()[1]))
     assert run("status", "--server", wire.url, "-o", "json") == 1
     assert "here does not lead; ask the process that holds the Lease tpu-provisioner" in capsys.readouterr().err
     assert run("status", "--server", wire.url) == 0

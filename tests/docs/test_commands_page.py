@@ -72,7 +72,7 @@ def controller() -> Iterator[str]:
     stage.run(3)
     board = make_board(lambda: stage.now, stage.now.timestamp)
     board.publish(stage.snapshot(), stage.look(), stage.settings, stage.now)
-    server.answer("GET /api/v1/board", Answer(body=board.json()))
+    server.answer("GET /api/v1/board", Answer(body=board.everything()[1]))
     try:
         yield server.url
     finally:

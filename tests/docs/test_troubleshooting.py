@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.slices.planning.plan import DeleteReason
-from provisioner.slices.preflight.finding import Status
+from provisioner.slices.preflight import Status
 from tests.docs import vocabulary
 
 #: The first of them parses the controller's code, which takes seconds on a busy machine.

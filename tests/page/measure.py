@@ -103,7 +103,7 @@ def say_sizes() -> None:
         tracks = tuple(a_track(each, *states, pool=each.group) for each in large.slices)
         board = HandMadeBoard()
         board.show(view=large, tracks=tracks, activity=entries)
-        text = board.json()
+        text = board.everything()[1]
         started = time.process_time()
         block = gzip.compress(text, 3)
         spent = 1000 * (time.process_time() - started)

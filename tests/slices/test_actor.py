@@ -37,19 +37,16 @@ CREATE = Create(
 
 @pytest.fixture
 def world() -> World:
-    """Nothing but the fakes."""
     return World()
 
 
 def put_pool(world: World) -> None:
-    """Put the pool with one node."""
     pool = NodePool(name=POOL, status=PoolStatus.RUNNING)
     world.gke.set_pool(pool)
     world.kube.put_object(object_path("nodes", NODE), node_of(pool, NODE, world.clock))
 
 
 def carry_out(world: World, **plan: Any) -> list[Answer]:
-    """Carry a plan out; return the answers."""
     world.actor.carry_out(Plan(**{"memory": Memory()} | plan))
     world.settle()
     answers = []
@@ -59,7 +56,6 @@ def carry_out(world: World, **plan: Any) -> list[Answer]:
 
 
 def test_a_create_that_gke_takes(world: World) -> None:
-    """The answer names the operation, and the loop is woken."""
     (answer,) = carry_out(world, creates=(CREATE,))
     assert answer == CreateAnswer(name=POOL, at=world.clock.now(), operation=OperationName("operation-1"))
     assert world.wake.is_set()
@@ -77,7 +73,6 @@ def test_the_gate_forgets_what_nobody_wants_to_delete_any_more(world: World) -> 
 
 @pytest.mark.parametrize("kind", list(FailureKind))
 def test_a_create_that_gke_refuses(world: World, kind: FailureKind) -> None:
-    """Whatever GKE answers is handed on with its kind."""
     world.gke.fail_next("create_node_pool", kind)
     (answer,) = carry_out(world, creates=(CREATE,))
     assert isinstance(answer, CreateAnswer)
@@ -95,7 +90,6 @@ def test_a_create_that_crashes_may_have_had_its_effect(world: World) -> None:
 
 
 def test_a_delete_that_goes_through(world: World) -> None:
-    """The gate is passed, GKE is asked, the answer names the operation."""
     put_pool(world)
     (answer,) = carry_out(world, deletes=(a_delete(),))
     assert isinstance(answer, DeleteAnswer)
@@ -103,7 +97,6 @@ def test_a_delete_that_goes_through(world: World) -> None:
 
 
 def test_a_delete_of_a_pool_that_is_gone(world: World) -> None:
-    """What GKE does not find is gone, which is what was wanted."""
     (answer,) = carry_out(world, deletes=(a_delete(),))
     assert isinstance(answer, DeleteAnswer)
     assert answer.result is DeleteResult.GONE
@@ -111,7 +104,6 @@ def test_a_delete_of_a_pool_that_is_gone(world: World) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind is not FailureKind.NOT_FOUND])
 def test_a_delete_that_gke_refuses(world: World, kind: FailureKind) -> None:
-    """A refused delete has failed, with GKE's words."""
     put_pool(world)
     world.gke.fail_next("delete_node_pool", kind, message="not now")
     (answer,) = carry_out(world, deletes=(a_delete(),))
@@ -121,7 +113,6 @@ def test_a_delete_that_gke_refuses(world: World, kind: FailureKind) -> None:
 
 
 def test_a_delete_that_the_gate_stops(world: World) -> None:
-    """Nothing is sent to GKE for a pool that is in use, and the answer says who uses it."""
     put_pool(world)
     world.kube.put_object(object_path("pods", "stray", namespace="other"), raw_foreign_pod("stray", NODE))
     (answer,) = carry_out(world, deletes=(a_delete(),))
@@ -141,7 +132,6 @@ def test_a_delete_whose_reason_is_gone(world: World) -> None:
 
 
 def test_a_delete_while_kubernetes_fails(world: World) -> None:
-    """Without an answer from Kubernetes nothing is sent to GKE."""
     put_pool(world)
     world.kube.fail("GET", "/jobsets/", kube.Unavailable("no answer"))
     (answer,) = carry_out(world, deletes=(a_delete(),))
@@ -151,7 +141,6 @@ def test_a_delete_while_kubernetes_fails(world: World) -> None:
 
 
 def test_a_delete_that_crashes(world: World) -> None:
-    """A mistake of ours in the middle of a delete is an answer, too."""
     put_pool(world)
     world.actor.supplier = Broken()  # type: ignore[assignment]
     (answer,) = carry_out(world, deletes=(a_delete(),))
@@ -186,7 +175,6 @@ LOOK_UP = LookUp(name=POOL, kind=LookUpKind.POOL)
 
 
 def test_a_pool_is_looked_up(world: World) -> None:
-    """A pool exists, or does not, or GKE does not say."""
     (absent,) = carry_out(world, look_ups=(LOOK_UP,))
     put_pool(world)
     (present,) = carry_out(world, look_ups=(LOOK_UP,))
@@ -210,7 +198,6 @@ def test_an_operation_is_looked_up(world: World) -> None:
 
 
 def test_an_operation_that_gke_has_forgotten(world: World) -> None:
-    """An operation that is not found is an answer without one."""
     look_up = LookUp(name=POOL, kind=LookUpKind.OPERATION, operation=OperationName("operation-9"))
     (answer,) = carry_out(world, look_ups=(look_up,))
     assert isinstance(answer, LookUpAnswer)
@@ -314,7 +301,6 @@ def test_deletes_are_sent_before_creates(world: World) -> None:
 
 
 def test_draining_waits_for_what_is_under_way_and_drops_the_rest(world: World) -> None:
-    """At the end the call under way is finished, what has not begun is never sent."""
     entered, release = threading.Event(), threading.Event()
     world.actor.supplier = Slow(entered, release)  # type: ignore[assignment]
     world.actor.carry_out(Plan(memory=Memory(), creates=(CREATE, CREATE)))

@@ -88,14 +88,12 @@ class Process:
 
 @pytest.fixture
 def process() -> Iterator[Process]:
-    """Give a process that elects a leader."""
     made = Process()
     yield made
     made.end()
 
 
 def test_the_one_candidate_leads_and_wakes_the_loop(process: Process) -> None:
-    """Starting starts the elector, and its success wakes the loop."""
     assert not process.controller.loop.is_leader()
     process.controller.start()
     assert process.controller.loop.wake.wait(5)
@@ -224,6 +222,5 @@ def test_without_gke_there_is_nothing_to_prove_and_groups_are_listed() -> None:
 
 
 def test_gke_needs_its_client() -> None:
-    """A mistake of ours, and no reason to run without a supplier."""
     with pytest.raises(ValueError, match="PROVIDER=gke"):
         app.build(settings(), Addresses(metrics="0", probes="0", leader_elect=False), Kube(), None)  # type: ignore[arg-type]

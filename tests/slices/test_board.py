@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.slices import api
-from provisioner.slices.board import Board, Document
+from provisioner.slices.board import MOST_ENTRIES, Board, Document, Journal
 from provisioner.slices.view.build import build_view
 from provisioner.slices.view.types import View
 from tests.support.board import make_board
@@ -59,7 +60,6 @@ class Stage:
         self.publish()
 
     def publish(self) -> None:
-        """Do one round."""
         plan = self.world.step()
         self.board.publish(self.world.snapshot(), plan, self.world.settings, self.world.now)
 
@@ -131,7 +131,7 @@ def test_the_version_counts_what_has_changed(steps: list[int]) -> None:
     for number in steps:
         stage.act(number)
         stage.later()
-        document = json.loads(stage.board.json())
+        document = json.loads(stage.board.everything()[1])
         version = document.pop("version")
         view = document["view"]
         document |= {"served_at": None, "view": {**view, "at": None} if view is not None else None}
@@ -145,7 +145,7 @@ def test_everything_fits_the_description() -> None:
     for number in (0, 1, 7, 7, 10, 3, 15, 22, 25):
         stage.act(number)
         stage.later()
-        msgspec.convert(json.loads(stage.board.json()), Document, strict=False)
+        msgspec.convert(json.loads(stage.board.everything()[1]), Document, strict=False)
 
 
 def test_a_view_is_built_twice_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,11 +161,11 @@ def test_a_view_is_built_twice_a_second_at_most(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Board, "_build", counted)
     for _ in range(50):
-        stage.board.json()
+        stage.board.everything()[1]
         stage.publish()
     assert len(built) == 1
     stage.later()
-    stage.board.json()
+    stage.board.everything()[1]
     assert len(built) == 2
 
 
@@ -214,7 +214,6 @@ def test_problems_show_without_a_round() -> None:
 
 
 def page_of(board: Board, path: str) -> Callable[[], Any]:
-    """Return what a page answers, as JSON."""
     page = next(each for each in api.pages(board) if each.path == path)
     return lambda: json.loads(page.make().body)
 
@@ -270,3 +269,49 @@ def test_a_tag_names_process_and_version(name: str) -> None:
     stage.publish()
     assert tag(stage) == second
     assert len({first, second, tag(other)}) == 3
+
+
+def write(journal: Journal, namespace: str, times: int = 1) -> None:
+    """Write entries of a workload in a namespace; of none for an empty one."""
+    for _ in range(times):
+        journal.write(NOW, "notice", "Something.", workload=f"JobSet/{namespace}/train" if namespace else "")
+
+
+def namespaces(journal: Journal) -> Counter[str]:
+    return Counter(each.workload.split("/")[1] if each.workload else "" for each in journal.entries())
+
+
+def test_a_workload_that_flaps_does_not_push_out_the_entries_of_others() -> None:
+    """Of its own namespace only the last are kept; of no namespace as of any other."""
+    journal = Journal()
+    write(journal, "quiet", 20)
+    write(journal, "", 30)
+    write(journal, "noisy", 10_000)
+    assert namespaces(journal) == {"quiet": 20, "": 30, "noisy": 450}
+    assert [each.number for each in journal.entries()][:50] == list(range(1, 51))
+    assert journal.entries()[50].number == 10_050 - 450 + 1
+
+
+def test_of_as_many_namespaces_as_entries_the_oldest_goes() -> None:
+    journal = Journal()
+    for number in range(MOST_ENTRIES + 7):
+        write(journal, f"team-{number}")
+    assert [each.number for each in journal.entries()] == list(range(8, MOST_ENTRIES + 8))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", "c", ""]), st.integers(1, 15)), max_size=12))
+def test_what_is_kept_is_as_even_as_it_can_be(writes: list[tuple[str, int]]) -> None:
+    """Who has lost an entry has no fewer than others, but for one; and each has its last ones, in order."""
+    journal, written = Journal(most=20), list[str]()
+    for namespace, times in writes:
+        write(journal, namespace, times)
+        written += [namespace] * times
+    kept, counts, wrote = journal.entries(), namespaces(journal), Counter(written)
+    assert len(kept) == min(len(written), 20)
+    assert [each.number for each in kept] == sorted(each.number for each in kept)
+    for namespace, count in counts.items():
+        last = [number for number, each in enumerate(written, 1) if each == namespace][-count:]
+        mine = [each.number for each in kept if (each.workload.split("/")[1] if each.workload else "") == namespace]
+        assert mine == last
+        if count < wrote[namespace]:
+            assert count >= max(counts.values()) - 1

@@ -47,7 +47,6 @@ def flags(*arguments: str) -> dict[str, Any]:
     ],
 )
 def test_leader_elect(arguments: list[str], *, want: bool) -> None:
-    """A truth value is read as Go's flag package reads it."""
     assert flags(*arguments)["leader_elect"] is want
 
 
@@ -61,7 +60,6 @@ def test_leader_elect(arguments: list[str], *, want: bool) -> None:
     ],
 )
 def test_addresses(arguments: list[str]) -> None:
-    """Addresses are taken in all of Go's forms."""
     found = flags(*arguments)
     assert (found["metrics_bind_address"], found["health_probe_bind_address"]) == (":9090", ":9091")
 
@@ -122,7 +120,6 @@ def test_a_wrong_truth_value_is_told_in_plain_words(capsys: pytest.CaptureFixtur
     ],
 )
 def test_wrong_flags_are_a_usage_error(arguments: list[str]) -> None:
-    """What is not understood ends the process with code 2."""
     with pytest.raises(SystemExit) as error:
         main(["run", *arguments])
     assert error.value.code == 2
@@ -170,7 +167,6 @@ def test_under_the_name_of_the_go_program_it_is_run(
 
 
 def test_the_mock_provider_is_refused_with_a_way_out() -> None:
-    """PROVIDER=mock is refused with a pointer to the simulator."""
     done = command("run", **(COMPLETE | {"PROVIDER": "mock"}))
     assert done.returncode == 1
     assert "GKE_ENDPOINT" in done.stderr

@@ -62,7 +62,6 @@ def quota() -> World:
 
 
 def refused(kind: FailureKind, message: str) -> World:
-    """Return a world in which GKE refuses each create."""
     world = beside_a_healthy_one()
     world.gke.fail_always("create_node_pool", kind, message=message)
     world.put_jobset("train")
@@ -233,21 +232,16 @@ def test_the_cause_is_found_in_all_three_places(cause: Cause) -> None:
         # What a stalled provisioner has not seen yet is not said to be anybody's mistake.
         assert found or "it does not exist" not in "\n".join(nothing_found(document, name, ""))
 
-    page = json.loads(world.board.json())
+    page = json.loads(world.board.everything()[1])
     banners = page["problems"]
     rows = [each for each in (page["view"] or {"slices": []})["slices"] if each["group"] == "train-workers-0"]
     # A notice stands in the place of the reason that it repeats.
     seen = banners if cause.for_all else [each["reason"] for each in rows]
     assert [words for words in cause.words if words not in flat("; ".join(seen))] == []
     assert page["leading"], "the page says who leads"
-
-
-def test_what_runs_is_shown_as_running_beside_each_cause() -> None:
-    """Nobody is led to a workload that has nothing."""
-    for name, cause in CAUSES.items():
-        view = cause.play().board.document().view
-        healthy = [each.state.value for each in view.slices if "healthy" in each.id] if view is not None else []
-        assert healthy == ([] if view is None else ["running"]), name
+    # Nobody is led to a workload that has nothing.
+    if document.view is not None:
+        assert [each.state.value for each in document.view.slices if "healthy" in each.id] == ["running"]
 
 
 def test_a_failed_pool_that_is_gone_at_once_was_deleted_by_the_provisioner() -> None:

@@ -77,7 +77,6 @@ def _lead(world: World, *, holder: str = "pod_1", age_seconds: float = 1.0) -> N
 
 @pytest.fixture
 def world() -> World:
-    """Give a cluster whose controller leads and makes no new pools."""
     world = World(pause_creation=False)
     _lead(world)
     return world
@@ -259,16 +258,6 @@ def test_a_pool_of_another_jobset_of_the_same_name(world: World) -> None:
     assert f"{pool}  JobSet {NAMESPACE}/train needs it" in Person(_paused(world))().text
     world.remove_leader()
     assert f"{pool}  not needed (it was created for JobSet {NAMESPACE}/train)" in Person(_paused(world))().text
-
-
-@pytest.mark.parametrize(
-    ("given", "want"),
-    [([], (False, 0.0)), (["--wait", "--timeout=30m"], (True, 1800.0))],
-    ids=["once", "waiting"],
-)
-def test_flags(given: list[str], want: tuple[bool, float]) -> None:
-    parsed = drain.command.make_context("drain", list(given)).params
-    assert (parsed["wait"], parsed["patience_seconds"]) == want
 
 
 def test_a_wrong_duration(capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,7 +60,6 @@ def workload(number: int) -> ObjectRef:
 
 
 def waiting(slices: int, round_: int = 0) -> Plan:
-    """Return a plan in which all wait for capacity, in words that change with each round."""
     notices = (
         Notice(
             objects=(pod(number), workload(number)),

@@ -34,7 +34,6 @@ SECOND = "gke-test-train-pool-1"
 
 @pytest.fixture
 def world() -> World:
-    """A pool of two nodes, its JobSet gone."""
     world = World()
     pool = NodePool(name=PoolName("train-pool"), status=PoolStatus.RUNNING)
     for name in (NODE, SECOND):
@@ -88,7 +87,6 @@ DELETING = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
     ],
 )
 def test_a_confirmed_reason_goes_through(world: World, reason: DeleteReason, workload: dict[str, Any] | None) -> None:
-    """A reason that the API server confirms lets the delete through, with all nodes cordoned by us."""
     if workload is not None:
         put_jobset(world, **workload)
     world.gate.pass_through(a_delete(reason=reason))
@@ -106,7 +104,6 @@ def test_a_confirmed_reason_goes_through(world: World, reason: DeleteReason, wor
 def test_a_reason_that_is_not_confirmed_keeps_the_pool(
     world: World, reason: DeleteReason, workload: dict[str, Any], want: str
 ) -> None:
-    """Where the API server says otherwise, the pool is kept, its nodes untouched, and the message says what is so."""
     put_jobset(world, **workload)
     with pytest.raises(NeededError, match=want):
         world.gate.pass_through(a_delete(reason=reason))
@@ -200,7 +197,6 @@ def test_a_pod_without_chips_of_an_ended_jobset_keeps_nothing(world: World) -> N
     ],
 )
 def test_an_unfinished_pod_with_chips_keeps_the_pool(world: World, pod: dict[str, Any]) -> None:
-    """Anybody's unfinished pod with chips stops the delete; the nodes are opened again and the pod is named."""
     if "grace" in pod:
         pod = {"metadata": {"deletionTimestamp": seconds_from(world.clock, pod["grace"])}}
     put_pod(world, **pod)
@@ -220,7 +216,6 @@ def test_an_unfinished_pod_with_chips_keeps_the_pool(world: World, pod: dict[str
     ],
 )
 def test_other_pods_stop_nothing(world: World, pod: dict[str, Any]) -> None:
-    """Pods that have ended, that have no chips, or that should be gone do not keep a pool."""
     if "grace" in pod:
         pod = {"metadata": {"deletionTimestamp": seconds_from(world.clock, pod["grace"])}}
     put_pod(world, **pod)
@@ -229,7 +224,6 @@ def test_other_pods_stop_nothing(world: World, pod: dict[str, Any]) -> None:
 
 
 def test_many_pods_are_counted(world: World) -> None:
-    """The message names three pods and counts the others."""
     for index in range(5):
         put_pod(world, f"stray-{index}")
     with pytest.raises(KeptError, match="and 2 more"):
@@ -313,7 +307,6 @@ def test_a_cordon_that_could_not_be_undone_is_undone_by_the_next_pass(world: Wor
 
 
 def test_a_cordon_of_somebody_else_is_left_alone(world: World) -> None:
-    """A node that somebody else cordoned is neither noted as ours nor opened when the pool is kept."""
     world.kube.patch(object_path("nodes", NODE), {"spec": {"unschedulable": True}})
     put_pod(world)
     with pytest.raises(KeptError):
@@ -332,7 +325,6 @@ def test_a_cordon_of_somebody_else_is_left_alone(world: World) -> None:
     ],
 )
 def test_a_failing_api_server_stops_the_delete(world: World, method: str, path: str, times: int) -> None:
-    """Where Kubernetes fails in the middle, the delete does not go through, and every cordon of ours is undone."""
     world.kube.fail(method, path, kube.Unavailable("no answer"), times=times)
     with pytest.raises(kube.Unavailable):
         world.gate.pass_through(a_delete())
@@ -340,7 +332,6 @@ def test_a_failing_api_server_stops_the_delete(world: World, method: str, path: 
 
 
 def test_a_pod_that_cannot_be_read_stops_the_delete(world: World) -> None:
-    """A pod whose chips nobody can count is not skipped."""
     put_pod(world, requests={constants.TPU_RESOURCE: "many"})
     with pytest.raises(kube.ClusterError):
         world.gate.pass_through(a_delete())

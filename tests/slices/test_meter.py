@@ -17,12 +17,10 @@ HINTS = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace="tpu
 
 
 def metric(world: World, name: str, **labels: str) -> float | None:
-    """Return the value of a metric."""
     return world.metrics.registry.get_sample_value(f"tpu_provisioner_{name}", labels)
 
 
 def chip_seconds(world: World, use: str = "running", name: str = "chip_seconds_total") -> float | None:
-    """Return the chip-seconds of one use, or another number with these labels."""
     return metric(
         world, name, workload_namespace="research", accelerator="tpu-v4-podslice", capacity="on-demand", use=use
     )
@@ -30,7 +28,6 @@ def chip_seconds(world: World, use: str = "running", name: str = "chip_seconds_t
 
 @pytest.fixture
 def world() -> World:
-    """Give a controller that meters."""
     return World(metered=True, prices=parse_prices("tpu-v4-podslice=3.6"))
 
 

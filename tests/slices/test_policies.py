@@ -47,12 +47,10 @@ REF = ObjectRef(kind="Pod", api_version="v1", namespace="research", name="p", ui
 
 @pytest.fixture
 def world() -> World:
-    """Nothing but the fakes."""
     return World()
 
 
 def send(world: World, request: NodePoolRequest = REQUEST, **changes: Any) -> CreateAnswer:
-    """Carry one create out; return its answer."""
     create = Create(
         slice_id=SliceId(workload_uid=WorkloadUid("u"), group_key=GroupKey("k")),
         request=replace(request, **changes),
@@ -67,7 +65,6 @@ def send(world: World, request: NodePoolRequest = REQUEST, **changes: Any) -> Cr
 
 
 def refusal(world: World, request: NodePoolRequest = REQUEST) -> Failure:
-    """Carry a create out that never gets to GKE; return why."""
     before = world.gke.counts()["create_node_pool"]
     failure = send(world, request).failure
     assert failure is not None
@@ -76,18 +73,15 @@ def refusal(world: World, request: NodePoolRequest = REQUEST) -> Failure:
 
 
 def methods(world: World) -> list[str]:
-    """Return what was called."""
     return [call.method for call in world.gke.calls]
 
 
 def test_a_pool_without_a_policy_needs_none(world: World) -> None:
-    """Nothing is looked at for pools that name no policy."""
     assert send(world, policy_name="").operation == OperationName("operation-1")
     assert methods(world) == ["create_node_pool"]
 
 
 def test_a_missing_policy_of_ours_is_made(world: World) -> None:
-    """The policy is made with the topology of the slice, looked at, and then the pool is asked for."""
     assert send(world).failure is None
     assert world.gke.policies == {OWN: RIGHT}
     assert methods(world) == [
@@ -106,7 +100,6 @@ def test_a_missing_policy_of_ours_is_made(world: World) -> None:
     ],
 )
 def test_a_right_policy_is_looked_at_once(world: World, policy: WorkloadPolicy, request_: NodePoolRequest) -> None:
-    """What was found to be right is not asked for with every pool."""
     world.gke.set_policy(policy)
     assert send(world, request_).failure is None
     assert send(world, request_, name=PoolName("second")).failure is None
@@ -137,7 +130,6 @@ def test_a_missing_policy_that_the_pod_names_is_not_made(world: World) -> None:
     ],
 )
 def test_a_wrong_policy_is_refused(world: World, policy: WorkloadPolicy, words: str) -> None:
-    """The failure names the policy, what it has, what is needed, and what to do."""
     world.gke.set_policy(policy)
     failure = refusal(world)
     assert failure.kind is FailureKind.INVALID
@@ -157,7 +149,6 @@ def test_a_policy_that_is_not_ready_is_waited_for(world: World) -> None:
 
 
 def test_a_policy_that_another_thread_makes_meanwhile(world: World) -> None:
-    """A policy that exists already, after all, is as good as one of our making."""
     world.gke.fail_next("create_workload_policy", FailureKind.ALREADY_EXISTS, after_effect=True)
     assert send(world).failure is None
 
@@ -259,7 +250,6 @@ def test_a_policy_that_gke_keeps_missing(world: World) -> None:
     ],
 )
 def test_other_refusals_stand(world: World, message: str) -> None:
-    """GKE's other words are handed on as they are."""
     world.gke.fail_next("create_node_pool", FailureKind.INVALID, message=message)
     assert send(world).failure == Failure(kind=FailureKind.INVALID, message=message)
 
@@ -277,7 +267,6 @@ def test_other_refusals_stand(world: World, message: str) -> None:
     ],
 )
 def test_nothing_is_changed_without_enough_lease(world: World, lease: list[float], want: list[str]) -> None:
-    """The lease is looked at before each call that changes something."""
     left = iter(lease)
     world.actor.lease_seconds = lambda: next(left)
     assert refusal(world).kind is FailureKind.UNAVAILABLE

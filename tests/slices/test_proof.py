@@ -15,7 +15,6 @@ from tests.support.controller import CERTIFICATE, OTHER_CERTIFICATE, World
 
 
 def test_a_proven_cluster_is_worked_on() -> None:
-    """With one certificate authority on both sides, work begins in the first round, and it is proven once."""
     world = World()
     world.put_jobset()
     world.rounds(3, every_seconds=3)
@@ -36,7 +35,6 @@ def test_nothing_is_touched_while_the_clusters_differ() -> None:
 
 
 def test_a_gke_that_does_not_answer_proves_nothing_until_it_does() -> None:
-    """A failing GKE is no proof, and its recovery is noticed."""
     world = World()
     world.put_jobset()
     world.gke.fail_next("get_cluster", FailureKind.PERMISSION, message="no permission container.clusters.get")
@@ -70,7 +68,6 @@ def world_without_ca() -> World:
 
 
 def test_where_public_roots_are_trusted_a_node_is_the_proof() -> None:
-    """Without a certificate authority to compare, a node that lies in the cluster's instance groups proves it."""
     world = world_without_ca()
     node = world.kube.object(object_path("nodes", "z"))
     world.kube.remove_object(object_path("nodes", "z"))
@@ -219,7 +216,6 @@ def test_the_word_of_the_user_is_enough() -> None:
 
 
 def test_a_follower_does_nothing_and_has_no_problem() -> None:
-    """Who does not lead asks GKE nothing, and is ready."""
     world = World()
     world.leading = False
     world.put_jobset()

@@ -18,12 +18,10 @@ from tests.support.objects import raw_foreign_pod
 
 @pytest.fixture
 def world() -> World:
-    """Nothing yet."""
     return World()
 
 
 def metric(world: World, line: str) -> bool:
-    """Tell whether the exposition has a line."""
     return f"tpu_provisioner_{line}\n" in world.metrics.exposition().decode()
 
 
@@ -46,7 +44,6 @@ def test_the_events_of_a_whole_life(world: World) -> None:
 
 
 def test_deletion_is_told_on_a_node_when_the_jobset_is_gone(world: World) -> None:
-    """Without a JobSet there is only the node to tell it on."""
     pool = world.run_to_use()
     world.vanish()
     world.rounds(8, every_seconds=5)
@@ -89,7 +86,7 @@ def test_a_delete_that_waits_for_its_pool_to_settle_is_no_failure(world: World) 
     assert world.gke.names_of("delete_node_pool") == []
     assert constants.DELETION_FAILED not in world.recorder.reasons("JobSet")
     assert metric(world, "deletes_blocked 0.0")
-    assert b"Its delete waits: its nodes are cordoned" in world.board.json()
+    assert b"Its delete waits: its nodes are cordoned" in world.board.everything()[1]
     world.rounds(12, every_seconds=5)
     assert world.gke.names_of("delete_node_pool") == [pool]
 
@@ -113,7 +110,6 @@ def test_a_delete_that_a_pod_holds_up_for_long_is_an_alert_that_names_the_pod(wo
 
 
 def test_a_pool_that_somebody_else_deletes_is_told(world: World) -> None:
-    """A pool that vanishes under its JobSet is told on the JobSet as not found."""
     pool = world.run_to_use()
     world.gke.remove_pool(pool)
     world.remove_nodes(pool)
@@ -123,7 +119,6 @@ def test_a_pool_that_somebody_else_deletes_is_told(world: World) -> None:
 
 
 def test_metrics_of_a_life(world: World) -> None:
-    """Chips, pools, slices, creates and deletes are counted by state."""
     world.run_to_use()
     assert metric(world, 'chips{state="in_use"} 4.0')
     assert metric(world, 'node_pools{phase="in_use"} 1.0')
@@ -210,7 +205,6 @@ def test_a_refused_delete_is_counted_by_its_kind_and_told(world: World) -> None:
 
 
 def test_events_that_were_dropped_are_counted_once(world: World) -> None:
-    """The recorder counts from its start, the metric too."""
     for dropped in (3, 3, 5):
         world.recorder.dropped_total = dropped
         world.round(after_seconds=1)
@@ -298,7 +292,6 @@ def test_a_failed_pool_that_pods_are_on_is_replaced_after_them(world: World) -> 
 
 
 def test_back_off_is_a_metric(world: World) -> None:
-    """What is backed off from is counted by kind."""
     world.put_jobset()
     world.round()
     (pool,) = world.gke.pools

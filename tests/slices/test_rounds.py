@@ -23,7 +23,6 @@ _STOCKOUT = Failure(kind=FailureKind.STOCKOUT, message="no v4")
 
 
 def metric(world: World, name: str, **labels: str) -> float | None:
-    """Return the value of a metric."""
     return world.metrics.registry.get_sample_value(f"tpu_provisioner_{name}", labels)
 
 
@@ -50,7 +49,6 @@ class Stop(threading.Event):
 
 
 def run(world: World, rounds: int) -> list[float]:
-    """Run the loop for some rounds without waiting; return how long it would have waited after each."""
     stop, wake = Stop(rounds, world.clock), Stop(-1, world.clock)
     world.loop.stopping, world.loop.wake = stop, wake
     world.loop.run()
@@ -82,7 +80,6 @@ def test_a_round_that_crashed_is_followed_by_another_in_a_second(monkeypatch: py
 
 
 def test_the_end_of_the_last_round_is_a_metric() -> None:
-    """In seconds since 1970, as alerts want it."""
     world = World()
     run(world, 1)
     assert metric(world, "loop_last_round_timestamp_seconds") == pytest.approx(world.clock.now().timestamp(), abs=20)
@@ -195,7 +192,6 @@ def test_the_machine_gives_the_time_of_day() -> None:
 
 
 def test_what_cannot_be_told_keeps_nothing_from_being_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report that crashes is a line in the log."""
     world = World()
     world.put_jobset()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from provisioner.slices.startups import Stage, Startups, follow
+from provisioner.slices.meter import Startups, follow
+from provisioner.slices.metrics import Stage
 from tests.support.clock import after
 from tests.support.models import make_jobset, make_pod
 from tests.support.world import World

@@ -10,8 +10,8 @@ from typing import Any
 from provisioner import constants
 from provisioner.kube.protocol import LEASES_ROOT, object_path
 from provisioner.model.capacity import FailureKind
-from provisioner.slices import preflight
 from provisioner.slices.preflight import Finding
+from provisioner.slices.preflight.checking import Subject, run_checks
 from provisioner.slices.preflight.in_google import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Cluster, Inspector, Reservation
@@ -92,9 +92,9 @@ class World:
         self.kube.put_object(BATCH_GROUP, {"versions": [{"version": "v1"}]})
 
     @property
-    def subject(self) -> preflight.Subject:
+    def subject(self) -> Subject:
         """What is checked."""
-        return preflight.Subject(
+        return Subject(
             settings=settings(**({"node_service_account": ACCOUNT} | self.changes)),
             api=self.kube,
             server="https://kube.example.com",
@@ -106,7 +106,7 @@ class World:
 
     def find(self) -> dict[str, Finding]:
         """Make all checks; return the findings by name, of which each is there once."""
-        found = list(preflight.run_checks(self.subject))
+        found = list(run_checks(self.subject))
         named = {finding.name: finding for finding in found}
         assert len(named) == len(found)
         return named

@@ -8,58 +8,182 @@ not.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
-from provisioner import constants
+from provisioner import constants, tpu
 from provisioner.admission.review import Answer, Request
-from provisioner.kube import fields
+from provisioner.kube import fields, podspec
 from provisioner.model.workloads import WorkloadKind
 from provisioner.settings import Settings
-from provisioner.slices.admission.shapes import POD, STATEFUL_SET, asked_at, shape_problems, templates
 from provisioner.slices.demand import Slice
-from provisioner.slices.offline.documents import Document, Finding, Severity
+from provisioner.slices.offline.documents import Document, Finding, Path, Severity, value_at
+from provisioner.slices.offline.expand import Template, templates_of
 from provisioner.slices.offline.forecast import NO_TOPOLOGY, Forecast, forecast_of, template_of
-from provisioner.slices.offline.reading import Reading, read_document
+from provisioner.slices.offline.reading import Reading, path_of, read_document, title, unread_keys
 from provisioner.slices.planning.launch import limits
 from provisioner.slices.supplier import PoolRules
 from provisioner.workloads.jobset import ended_before
 from provisioner.workloads.owners import controller_of
 
+STATEFUL_SET, POD = "StatefulSet", "Pod"
 #: The kinds that are judged. What one of them makes is not judged again.
 KINDS = frozenset({*(each.value for each in WorkloadKind), STATEFUL_SET, POD})
 #: Fields that say how much there is to be of something.
 _COUNTS = ("replicas", "parallelism", "completions")
 #: kubectl apply writes the whole object there.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-
-
 #: Slices of each template that stand for all of them: the first one, and the last one, whose name is the longest.
 _SAMPLE = 2
 #: Where limits do not allow all slices, so many of an object are looked at to find the first that is refused.
 _MOST_WITHIN_LIMITS = 256
 _ORDER = {severity: place for place, severity in enumerate(Severity)}
 
+_KINDS = {each.value: each for each in WorkloadKind}
+
+
+class _Pods(NamedTuple):
+    """Pods that are alike, and how many of them there are."""
+
+    template: Template
+    #: None: nothing tells, or it is not theirs alone to fill a slice.
+    number: int | None = None
+    #: They may fill several slices.
+    several: bool = False
+
+
+class _Asked(NamedTuple):
+    """What pods ask for."""
+
+    accelerator: str
+    topology: str
+    machine_type: str
+    chips: int
+
+
+def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[Finding]:
+    """Yield what is wrong with the shape of slices; of pods that select none by its topology nothing is known."""
+    metadata = fields.mapping(document.raw.get("metadata"))
+    name = fields.text(metadata.get("name")) or f"{fields.text(metadata.get('generateName'))}xxxxx"
+    subject = title(kind, {"namespace": namespace, "name": name})
+    for pods in _pods_of(document.raw, kind):
+        if _is_left_alone(metadata) or _is_left_alone(
+            fields.mapping(value_at(document.raw, (*pods.template.path, "metadata")))
+        ):
+            continue
+        impossible = True
+        try:
+            asked = _asked_at(document.raw, pods.template.path)
+            if not (asked.chips and asked.accelerator and asked.topology):
+                continue
+            impossible = not tpu.may_be_sold(asked.accelerator, asked.topology, asked.machine_type)
+            shape = tpu.resolve(asked.accelerator, asked.topology, asked.chips, asked.machine_type)
+        except (fields.MalformedObject, tpu.ShapeError) as error:
+            words, path = str(error), path_of(str(error), document.raw, pods.template)
+        else:
+            words, path = _misfit(pods, shape), pods.template.pods_path
+            # Of fewer, others may have the other hosts; several slices may be filled step by step.
+            impossible = not pods.several and (pods.number or 0) > shape.nodes(1)
+            doubt = _doubt(document.raw, kind, pods, shape)
+            if doubt and not words:
+                yield Finding(document, path, doubt, Severity.WARNING, subject)
+        if words:
+            severity = Severity.ERROR if impossible else Severity.WARNING
+            yield Finding(document, path, words, severity, subject, impossible=impossible)
+    for path, words in unread_keys(document.value) if kind in (STATEFUL_SET, POD) else ():
+        yield Finding(document, path, words, Severity.WARNING, subject)
+
+
+def _asked_at(raw: dict[str, Any], template: Path) -> _Asked:
+    """Read what the pods of a template ask for; MalformedObject where the chips are no whole number."""
+    spec = fields.mapping(value_at(raw, (*template, "spec")))
+    selector = fields.mapping(spec.get("nodeSelector"))
+    return _Asked(
+        accelerator=fields.text(selector.get(constants.TPU_ACCELERATOR)),
+        topology=fields.text(selector.get(constants.TPU_TOPOLOGY)),
+        machine_type=fields.text(selector.get(constants.INSTANCE_TYPE)),
+        chips=podspec.requested_chips("pod template", spec),
+    )
+
+
+def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
+    if kind == WorkloadKind.LEADER_WORKER_SET.value:
+        # A group's leader may ask for nothing, or for something else.
+        base: Path = ("spec", "leaderWorkerTemplate")
+        parts = ((*base, part) for part in ("leaderTemplate", "workerTemplate"))
+        return [_Pods(_template(path=each, pods_path=(*base, "size"))) for each in parts if value_at(raw, each)]
+    if kind in _KINDS:
+        return [_Pods(each, each.pods) for each in templates_of(_KINDS[kind], raw)]
+    if kind == POD:
+        return [_Pods(_template(path=(), pods_path=("spec",)))]
+    replicas = fields.count(fields.mapping(raw.get("spec")).get("replicas"), default=1)
+    return [_Pods(_template(path=("spec", "template"), pods_path=("spec", "replicas")), replicas, several=True)]
+
+
+def _template(*, path: Path, pods_path: Path) -> Template:
+    return Template(place=0, name="", replicas=1, pods=1, path=path, pods_path=pods_path, replicas_path=pods_path)
+
+
+def _is_left_alone(metadata: Mapping[str, Any]) -> bool:
+    """Whether an object or a template opts out, or another controller makes its slices."""
+    labels, annotations = (fields.mapping(metadata.get(each)) for each in ("labels", "annotations"))
+    return (
+        "true" in (labels.get(constants.DISABLE), annotations.get(constants.DISABLE))
+        or constants.SLICE_TOPOLOGY in annotations
+        or labels.get(constants.SLICE_AUTOPROVISIONING) in ("sync", "async")
+        or annotations.get(constants.SLICE_AUTOPROVISIONING) == "true"
+    )
+
+
+def _doubt(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str:
+    """Say why the pods of a Job are probably no slice, although they are as many as it has hosts."""
+    if kind not in (WorkloadKind.JOB.value, WorkloadKind.JOBSET.value) or not shape.multi_host:
+        return ""
+    spec = fields.mapping(value_at(raw, pods.template.pods_path[:-1]))
+    parallelism = fields.count(spec.get("parallelism"), default=1)
+    completions = fields.count(spec.get("completions"), default=parallelism)
+    if completions != parallelism:
+        return (
+            f"completions is {completions} and parallelism {parallelism}, but all pods of a slice run at the same "
+            f"time, each once; make both {shape.nodes(1)}"
+        )
+    serves = fields.mapping(fields.mapping(raw.get("metadata")).get("annotations")).get(constants.SERVE) == "true"
+    if kind == WorkloadKind.JOB.value and not pods.template.indexed and not serves:
+        return (
+            f"its completionMode is not Indexed, so that nothing tells which of the {shape.nodes(1)} workers of the "
+            f"slice a pod is; set completionMode: Indexed"
+        )
+    return ""
+
+
+def _misfit(pods: _Pods, shape: tpu.Shape) -> str:
+    """Say that pods do not fill the hosts of slices, in the words of the warning that such a pod gets."""
+    hosts = shape.nodes(1)
+    if pods.number is None or not shape.multi_host:
+        return ""
+    if pods.number % hosts == 0 if pods.several else pods.number in (0, hosts):
+        return ""
+    return tpu.not_whole_slices(
+        shape.accelerator.label,
+        shape.topology,
+        pods=hosts,
+        chips_per_pod=shape.chips_per_pod,
+        wanted=pods.number,
+        several=pods.several,
+    )
+
 
 def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str = "default") -> tuple[Finding, ...]:
     """Return what the provisioner would say of an object if it were created now, in a cluster without any node pool.
 
-    `raw` is the object as decoded JSON: a JobSet, LeaderWorkerSet, Job or Pod, or one of any other kind whose pods
-    may request chips, such as a StatefulSet. `namespace` is where it is created if it does not say so itself.
-    OPT_IN_LABEL is not judged: the labels of the namespace are not known.
+    `raw` is decoded JSON of any kind; `namespace` is where it is created if it does not say so itself. OPT_IN_LABEL is
+    not judged: the labels of the namespace are not known. Errors come first. `slices` of a finding is always 1.
 
-    Errors come first. Of each finding `message` has the words of the Event, if the provisioner would send one, and
-    `reason` its reason; `field` is the field that it is about, such as "spec.replicatedJobs[0].replicas", and `path`
-    the same as keys and indexes. `severity` tells errors, which leave a slice without a node pool, from what the
-    provisioner does not serve, which is no mistake where somebody else makes the nodes.
-
-    Nothing is read and nothing is raised, whatever the JSON is. The time depends on the size of the object (bounded by
-    whoever decodes it) and not on what it asks for: the slices of one template are alike, so two of each stand for
-    all. Only where limits (MAX_CHIPS and others) do not allow all of them, as many are looked at as are needed to find
-    the first that is refused, but no more than 256: a limit of more slices than that is left to the Event. `slices` is
-    not counted, and always 1.
+    Nothing is read and nothing is raised, whatever the JSON is. The time depends on the size of the object and not on
+    what it asks for: two slices of each template stand for all. Where limits (MAX_CHIPS and others) do not allow all of
+    them, up to 256 are looked at to find the first that is refused; a limit of more slices is left to the Event.
     """
     settings, document = replace(settings, opt_in_label=None), Document(raw)
 
@@ -74,13 +198,6 @@ def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str =
         _, found = look(max(_SAMPLE, _MOST_WITHIN_LIMITS // templates))
     every = (each._replace(slices=1) for each in (*found.problems, *found.remarks))
     return tuple(sorted(every, key=lambda each: _ORDER[each.severity]))
-
-
-def namespace_of(document: Document, default: str) -> str:
-    """Return where an object is created."""
-    metadata = document.raw.get("metadata")
-    own = metadata.get("namespace") if isinstance(metadata, dict) else None
-    return own if isinstance(own, str) and own else default
 
 
 def _exceeds_limits(reading: Reading, found: Forecast) -> bool:
@@ -150,7 +267,8 @@ def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
 def _findings(request: Request, raw: Mapping[str, Any], by: Judge) -> list[Finding]:
     """List what is wrong with an object, whatever it was before."""
     document = Document(dict(raw))
-    namespace = request.namespace or namespace_of(document, "default")
+    own = fields.text(fields.mapping(raw.get("metadata")).get("namespace"))
+    namespace = request.namespace or own or "default"
     if _is_to_be_completed(document.raw, request.kind):
         return []
     settings = by.settings_of(document)
@@ -164,7 +282,7 @@ def _findings(request: Request, raw: Mapping[str, Any], by: Judge) -> list[Findi
 
 def _of_slices(kind: str, document: Document, namespace: str, settings: Settings, rules: PoolRules) -> list[Finding]:
     if kind in (STATEFUL_SET, POD):
-        return list(shape_problems(document, kind, namespace))
+        return list(_shape_problems(document, kind, namespace))
     judged = judge(document.raw, lasting(settings, document.raw), rules, namespace=namespace)
     said = [_as_said(each) for each in judged if _is_said(each)]
     if any(each.impossible or each.reason == constants.UNDERUSED for each in said):
@@ -172,7 +290,7 @@ def _of_slices(kind: str, document: Document, namespace: str, settings: Settings
     words = [each.message for each in said]
     return [
         *said,
-        *(each for each in shape_problems(document, kind, namespace) if not any(each.message in one for one in words)),
+        *(each for each in _shape_problems(document, kind, namespace) if not any(each.message in one for one in words)),
     ]
 
 
@@ -197,9 +315,9 @@ def _is_to_be_completed(raw: dict[str, Any], kind: str) -> bool:
     """Whether a suspended workload lacks what Kueue adds to its selectors when it admits it."""
     if not _is_suspended(raw):
         return False
-    for each in templates(raw, kind):
+    for each in _pods_of(raw, kind):
         try:
-            asked = asked_at(raw, each.path)
+            asked = _asked_at(raw, each.template.path)
         except fields.MalformedObject:
             continue
         if asked.chips and not (asked.accelerator and asked.topology):

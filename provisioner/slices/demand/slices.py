@@ -1,7 +1,8 @@
 """From workloads and their pods to slices.
 
 A slice is what one group of a living workload needs: a child Job of a JobSet, a leader with its workers of a
-LeaderWorkerSet, a plain Job itself. Groups without chips are no slices. A slice exists from its workload's creation on,
+LeaderWorkerSet, a plain Job itself. Only a group that the workload's spec lists is one, whatever names it. Groups
+without chips are no slices. A slice exists from its workload's creation on,
 but wants a pool only once its leader pod cannot be scheduled. Only those are listed that have pods or that something
 refers to (a pool, the memory), so that the work depends on what is there and not on what a spec asks for.
 
@@ -10,8 +11,9 @@ What annotations ask for beside the shape of a slice, read once: those of the po
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache
@@ -30,9 +32,9 @@ from provisioner.model.workloads import (
     Workload,
     Workloads,
     WorkloadUid,
+    group_key,
 )
 from provisioner.settings import go_bool, go_duration_seconds
-from provisioner.slices.demand.groups import ListedGroup, Wanted, listed_groups, representatives
 from provisioner.slices.demand.serving import ServingPolicy
 
 #: GKE's API server adds it to every pod that asks for chips; templates do not have it yet.
@@ -49,6 +51,113 @@ _KEYS = (
     constants.ZONES,
     constants.MAX_RUN_DURATION,
 )
+
+
+#: Of an index: counts are int32 in the API.
+_MOST_DIGITS = 10
+
+
+@dataclass(slots=True)
+class Wanted:
+    """A group of which something is there: pods, or a pool or the memory that refers to it."""
+
+    #: Empty where nothing tells it.
+    name: str
+    pods: list[Pod] = field(default_factory=list)
+
+
+class ListedGroup(NamedTuple):
+    """One group that a workload's spec lists; they sort as they are listed there."""
+
+    #: Of the pod group in the spec, and of the group among those that come from it.
+    place: int
+    number: int
+    key: GroupKey
+    name: str
+
+
+def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iterator[ListedGroup]:
+    """Yield those of the wanted groups that the spec lists."""
+    places = {group.name: place for place, group in enumerate(workload.groups)}
+    unnamed: list[GroupKey] = []
+    for key, each in wanted.items():
+        if group_key(workload.namespace, each.name) != key:
+            # Nothing tells its name, or a label has only the beginning of it.
+            unnamed.append(key)
+            continue
+        name, index = _parts(workload.name, each.name)
+        place = places.get(name, -1)
+        group = workload.groups[place] if place >= 0 else None
+        most = group.replicas + (group.surge if each.pods else 0) if group is not None else 0
+        if group is None or not 0 <= index < most:
+            continue
+        # What is taken apart has to come out the same again: "07" is no index.
+        if each.name == _name_of(workload.name, group.name, index, numbered=group.numbered):
+            yield ListedGroup(place, index, key, each.name)
+    if unnamed:
+        listed = tuple(
+            _Listed(group.name, group.numbered, group.replicas, group.template.chips > 0) for group in workload.groups
+        )
+        by_key = _groups_by_key(workload.namespace, workload.name, listed)
+        for key in unnamed:
+            if key in by_key:
+                group_name, index, name = by_key[key]
+                yield ListedGroup(places[group_name], index, key, name)
+
+
+@lru_cache(maxsize=16384)
+def _parts(workload_name: str, group_name: str) -> tuple[str, int]:
+    """Take the name of a group apart: the name in the spec, and the index; -1 for a text of another form."""
+    if group_name == workload_name:
+        return "", 0
+    name, _, digits = group_name.removeprefix(f"{workload_name}-").rpartition("-")
+    return name, int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS else -1
+
+
+class _Listed(NamedTuple):
+    """What the names of groups depend on, of one entry of a workload's spec."""
+
+    name: str
+    numbered: bool
+    replicas: int
+    with_chips: bool
+
+
+@lru_cache(maxsize=128)
+def _groups_by_key(
+    namespace: str, workload_name: str, listed: tuple[_Listed, ...]
+) -> Mapping[GroupKey, tuple[str, int, str]]:
+    """Return the name of the entry in the spec, the index and the name of each group, by its key.
+
+    Those with chips come first, and no more than a workload may have with chips. Needed only for what names no group:
+    what the memory holds of slices without pods, and pools with long names.
+    """
+    by_chips = sorted(listed, key=lambda each: not each.with_chips)
+    groups = (
+        (each.name, index, _name_of(workload_name, each.name, index, numbered=each.numbered))
+        for each in by_chips
+        for index in range(each.replicas)
+    )
+    return {group_key(namespace, each[2]): each for each in itertools.islice(groups, bounds.CHILD_JOBS)}
+
+
+def representatives(workload: Workload, found: Collection[GroupKey]) -> Iterator[ListedGroup]:
+    """Yield of each entry of the spec that has chips the first group that is not among those found already."""
+    for place, group in enumerate(workload.groups):
+        if group.template.chips == 0 or workload.problem:
+            continue
+        for index in range(group.replicas):
+            name = _name_of(workload.name, group.name, index, numbered=group.numbered)
+            key = group_key(workload.namespace, name)
+            if key not in found:
+                yield ListedGroup(place, index, key, name)
+                break
+
+
+def _name_of(workload_name: str, group: str, index: int, *, numbered: bool) -> str:
+    if not numbered:
+        return workload_name
+    return f"{workload_name}-{group}-{index}" if group else f"{workload_name}-{index}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,14 +314,9 @@ def find_by_workload(
 
     With `keep_suspended` also those of suspended ones, which buy nothing, as far as something refers to them.
 
-    Those with pods; those of `referred`, with the name of the group where it is known, as far as the workload's spec
-    lists them; and one of the others of each template, which says what that asks for.
-
-    A pod makes no slice by itself: its group has to be one of those that the workload's spec lists. What other pods are
-    bound to is still seen by the matching.
-
-    What was found last time, by the same policy, is taken over where nothing that it follows from has changed: most of
-    it, in each round.
+    Those that have pods; those of `referred`, with the name of the group where it is known; and one of the others of
+    each template, which says what that asks for. What was found last time, by the same policy, is taken over where
+    nothing that it follows from has changed.
     """
     wanted: dict[WorkloadUid, dict[GroupKey, Wanted]] = defaultdict(dict)
     for slice_id, name in (referred or {}).items():
@@ -337,8 +441,7 @@ def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
 def _is_outdated(leader: Pod, workload: Workload, template: Requirements) -> bool:
     """Whether a pod is of before its workload was suspended and changed: a cache that is behind shows it still.
 
-    It asks for another slice than the template does by now, and what is bought goes by both. A webhook may have
-    changed what a pod asks for, so that alone says nothing.
+    That it asks for another slice than the template alone says nothing: a webhook may have changed that.
     """
     changed_at = workload.suspension_changed_at
     return (

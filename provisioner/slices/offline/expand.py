@@ -223,10 +223,7 @@ def _labels_of_job(name: str, uid: str) -> Json:
 
 
 def _what_is_read(template: Json) -> Json:
-    """Return a pod template with no more than what is read of pods, its containers put together.
-
-    Thousands of pods may be made of it, and it may have thousands of containers.
-    """
+    """Return a pod template with no more than what is read of pods, its containers put together: there may be many."""
     metadata, spec = fields.mapping(template.get("metadata")), fields.mapping(template.get("spec"))
     asked = {each: f"{podspec.pod_requests('pod template', spec, each):f}" for each in _RESOURCES}
     annotations = fields.mapping(metadata.get("annotations"))

@@ -20,8 +20,7 @@ from provisioner.slices.demand import Slice, SliceId, allowlists
 from provisioner.slices.demand.slices import all_slices
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity
 from provisioner.slices.offline.expand import Template, is_made_up
-from provisioner.slices.offline.places import path_of
-from provisioner.slices.offline.reading import MOMENT, Reading, Subject, read_document, title_of
+from provisioner.slices.offline.reading import MOMENT, Reading, Subject, path_of, read_document, title_of
 from provisioner.slices.planning import notices
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.launch.specification import Candidates
@@ -289,8 +288,7 @@ class _Verdicts:
 def _problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[str, bool]:
     """Return what is wrong with a slice, in the words of the Event, and whether nobody's nodes could serve it.
 
-    All its annotations, its namespace, and the first thing that is wrong with the rest: what comes after that depends
-    on how it is mended.
+    Of what is wrong beside its annotations and its namespace, only the first thing.
     """
     found = dict.fromkeys(slice_.wishes.problems.values(), True)
     namespace = allowlists.namespace_problem(slice_.workload.namespace, settings)

@@ -4,7 +4,56 @@ Nothing is changed. Each check is a small function that reads and judges; the re
 tells, and whatever goes wrong with a check is a finding, never an exception.
 """
 
-from provisioner.slices.preflight.checking import Subject, log_findings, run_checks
-from provisioner.slices.preflight.finding import Finding, Status, failed, ok, unknown, warning
+from __future__ import annotations
 
-__all__ = ["Finding", "Status", "Subject", "failed", "log_findings", "ok", "run_checks", "unknown", "warning"]
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Status(Enum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """The result of one check."""
+
+    #: Of the check, such as "release channel".
+    name: str
+    status: Status
+    #: What was found, one line.
+    message: str
+    #: What to do; empty where nothing has to be done.
+    advice: str = ""
+
+    def __str__(self) -> str:
+        words = f"{self.message.rstrip('.')}. {self.advice}" if self.advice else self.message
+        return f"{self.status.value:<7}  {self.name}: {words}"
+
+
+def ok(name: str, message: str) -> Finding:
+    """Return a finding of which nothing has to be done."""
+    return Finding(name=name, status=Status.OK, message=_one_line(message))
+
+
+def warning(name: str, message: str, advice: str) -> Finding:
+    """Return a finding that somebody should know of."""
+    return Finding(name=name, status=Status.WARNING, message=_one_line(message), advice=_one_line(advice))
+
+
+def failed(name: str, message: str, advice: str = "") -> Finding:
+    """Return a finding that keeps the provisioner from doing its work."""
+    return Finding(name=name, status=Status.FAILED, message=_one_line(message), advice=_one_line(advice))
+
+
+def unknown(name: str, why: str, advice: str = "") -> Finding:
+    """Return the finding of a check that could not be made."""
+    return warning(name, f"not known: {why}", advice)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,14 +1,11 @@
-"""All checks in order, each within bounds, whatever it meets.
-
-The check of a cluster without GKE: whether there can be TPUNodeGroups, and how many there are.
-"""
+"""All checks in order, each within bounds, whatever it meets."""
 
 from __future__ import annotations
 
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -16,8 +13,7 @@ import structlog
 
 from provisioner import kube
 from provisioner.settings import Settings
-from provisioner.slices.preflight import in_google, in_kubernetes
-from provisioner.slices.preflight.finding import Finding, Status, failed, unknown
+from provisioner.slices.preflight import Finding, Status, failed, in_google, in_kubernetes, unknown
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Cluster, Inspector
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
@@ -27,17 +23,10 @@ _log = structlog.get_logger(__name__)
 
 #: No check begins later than this; each call has its own time-out.
 TIME_LIMIT_SECONDS = 60.0
-_OF_CLUSTER = (
-    in_google.IDENTITY,
-    in_google.CHANNEL,
-    in_google.AUTOPILOT,
-    in_google.AUTO_PROVISIONING,
-    in_google.WORKLOAD_IDENTITY,
-)
 #: What the proof of the cluster logs by itself, again and again where that is useful.
 _LOGGED_BY_PROOF = frozenset({in_google.IDENTITY, in_google.AUTOPILOT, in_google.CHANNEL, in_google.AUTO_PROVISIONING})
-#: Makes one check, and turns whatever goes wrong into its finding.
-_One = Callable[[str, Callable[[], Finding]], Finding]
+#: Its name, and what makes it.
+_Check = tuple[str, Callable[[], Finding]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,73 +66,62 @@ def run_checks(
             _log.exception("check.crashed", check=name)
             return unknown(name, f"the check itself failed: {error!r}")
 
-    settings, api, gke, inspector = subject.settings, subject.api, subject.gke, subject.inspector
+    def each_of(checks: Iterable[_Check], *, impossible: str = "") -> Iterator[Finding]:
+        """Make checks; `impossible` says why none of them can be made."""
+        for name, check in checks:
+            yield unknown(name, impossible) if impossible else one(name, check)
+
+    api, gke = subject.api, subject.gke
     serves = False
     if api is not None:
         server = one(in_kubernetes.API_SERVER, lambda: in_kubernetes.check_api_server(api, subject.server))
         yield server
         serves = server.status is not Status.FAILED
-        if serves:
-            yield from _check_kubernetes(api, subject, one)
-        else:
-            names = (
-                *map(str, kinds_served(settings)),
-                in_kubernetes.RIGHTS,
-                in_kubernetes.PAUSE,
-                in_kubernetes.GO_PROVISIONER,
-            )
-            yield from (unknown(name, "the API server cannot be used") for name in names)
+        yield from each_of(_of_kubernetes(api, subject), impossible="" if serves else "the API server cannot be used")
     if gke is not None:
-        yield from _check_cluster(gke, api if serves else None, subject, one)
+        read: list[Cluster] = []
+
+        def describe() -> Finding:
+            read.append(gke.get_cluster())
+            return in_google.check_status(read[0])
+
+        yield one(in_google.CLUSTER, describe)
+        of_cluster = _of_cluster(lambda: read[0], api if serves else None, subject)
+        yield from each_of(of_cluster, impossible="" if read else "GKE does not describe the cluster")
         yield one(in_google.NODE_POOLS, lambda: in_google.check_node_pools(gke))
-    if inspector is not None:
-        project = settings.project_id
-        yield one(in_google.PERMISSIONS, lambda: in_google.check_permissions(inspector, project))
-        yield one(in_google.NODE_ACCOUNT, lambda: in_google.check_node_account(inspector, settings))
-        yield one(in_google.POLICIES, lambda: in_google.check_policies(inspector, project))
-        for named in in_google.named_reservations(settings):
-            look = functools.partial(in_google.check_reservation, inspector, named)
-            yield one(f"reservation {named.name}", look)
+    if subject.inspector is not None:
+        yield from each_of(_of_project(subject.inspector, subject.settings))
 
 
-def _check_kubernetes(api: kube.Api, subject: Subject, one: _One) -> Iterator[Finding]:
-    settings = subject.settings
+def _of_kubernetes(api: kube.Api, subject: Subject) -> Iterator[_Check]:
+    settings, namespace = subject.settings, subject.settings.own_namespace
     for kind in kinds_served(settings).values():
-        yield one(str(kind.kind), functools.partial(in_kubernetes.check_kind, api, kind))
-    yield one(in_kubernetes.RIGHTS, lambda: in_kubernetes.check_rights(api, settings))
-    yield one(in_kubernetes.PAUSE, lambda: in_kubernetes.check_pause(api, settings.own_namespace))
-    yield one(
-        in_kubernetes.GO_PROVISIONER,
-        lambda: in_kubernetes.check_go_provisioner(api, settings.own_namespace, subject.now()),
-    )
+        yield str(kind.kind), functools.partial(in_kubernetes.check_kind, api, kind)
+    yield in_kubernetes.RIGHTS, lambda: in_kubernetes.check_rights(api, settings)
+    yield in_kubernetes.PAUSE, lambda: in_kubernetes.check_pause(api, namespace)
+    yield in_kubernetes.GO_PROVISIONER, lambda: in_kubernetes.check_go_provisioner(api, namespace, subject.now())
     if settings.on_gce:
-        namespace = settings.node_groups_in
-        yield one(in_kubernetes.NODE_GROUPS, lambda: in_kubernetes.check_node_groups(api, namespace))
+        yield in_kubernetes.NODE_GROUPS, lambda: in_kubernetes.check_node_groups(api, settings.node_groups_in)
 
 
-def _check_cluster(gke: GkeSupplier, api: kube.Api | None, subject: Subject, one: _One) -> Iterator[Finding]:
-    """Read the cluster once, and judge it."""
-    read: list[Cluster] = []
+def _of_cluster(read: Callable[[], Cluster], api: kube.Api | None, subject: Subject) -> Iterator[_Check]:
+    """Yield the checks that judge the cluster as it was read."""
+    settings, ca_pem = subject.settings, subject.trusted_ca_pem
+    assume, auto_upgrade = settings.assume_same_cluster, settings.auto_upgrade
+    yield in_google.IDENTITY, lambda: in_google.check_identity(read(), api, ca_pem, assume=assume)
+    yield in_google.CHANNEL, lambda: in_google.check_channel(read(), auto_upgrade=auto_upgrade)
+    yield in_google.AUTOPILOT, lambda: in_google.check_autopilot(read())
+    yield in_google.AUTO_PROVISIONING, lambda: in_google.check_auto_provisioning(read())
+    yield in_google.WORKLOAD_IDENTITY, lambda: in_google.check_workload_identity(read())
 
-    def describe() -> Finding:
-        read.append(gke.get_cluster())
-        return in_google.check_status(read[0])
 
-    yield one(in_google.CLUSTER, describe)
-    if not read:
-        yield from (unknown(name, "GKE does not describe the cluster") for name in _OF_CLUSTER)
-        return
-    found = read[0]
-    assume = subject.settings.assume_same_cluster
-    if api is None:
-        yield unknown(in_google.IDENTITY, "there is no API server to compare it with")
-    else:
-        ca_pem = subject.trusted_ca_pem
-        yield one(in_google.IDENTITY, lambda: in_google.check_identity(found, api, ca_pem, assume=assume))
-    yield in_google.check_channel(found, auto_upgrade=subject.settings.auto_upgrade)
-    yield in_google.check_autopilot(found)
-    yield in_google.check_auto_provisioning(found)
-    yield in_google.check_workload_identity(found)
+def _of_project(inspector: Inspector, settings: Settings) -> Iterator[_Check]:
+    project = settings.project_id
+    yield in_google.PERMISSIONS, lambda: in_google.check_permissions(inspector, project)
+    yield in_google.NODE_ACCOUNT, lambda: in_google.check_node_account(inspector, settings)
+    yield in_google.POLICIES, lambda: in_google.check_policies(inspector, project)
+    for named in in_google.named_reservations(settings):
+        yield f"reservation {named.name}", functools.partial(in_google.check_reservation, inspector, named)
 
 
 def log_findings(subject: Subject) -> None:

@@ -13,7 +13,7 @@ from provisioner.model.capacity import FailureKind, PoolStatus
 from provisioner.model.choices import reservation_parts
 from provisioner.settings import Settings
 from provisioner.slices.planning.ownership import is_ours
-from provisioner.slices.preflight.finding import Finding, failed, ok, unknown, warning
+from provisioner.slices.preflight import Finding, failed, ok, unknown, warning
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.identity_check import (
     CHANNEL_CONSEQUENCE,
@@ -60,8 +60,10 @@ def check_status(found: Cluster) -> Finding:
     )
 
 
-def check_identity(found: Cluster, api: kube.Api, trusted_ca_pem: bytes | None, *, assume: bool) -> Finding:
+def check_identity(found: Cluster, api: kube.Api | None, trusted_ca_pem: bytes | None, *, assume: bool) -> Finding:
     """Try the proof that `run` makes before it acts."""
+    if api is None:
+        return unknown(IDENTITY, "there is no API server to compare it with")
     proof = prove(found, api, trusted_ca_pem=trusted_ca_pem, assume=assume)
     return ok(IDENTITY, proof.why) if proof.proven else failed(IDENTITY, proof.why)
 

@@ -1,8 +1,4 @@
-"""Checks of the Kubernetes side: API server, kinds of workloads and TPUNodeGroups, rights, and a Go provisioner.
-
-The rights that the provisioner uses in Kubernetes are listed once: the manifests in deploy/ grant exactly these, and
-`tpu-provisioner check` asks the API server for each.
-"""
+"""Checks of the Kubernetes side, and the rights that are used there: the manifests in deploy/ grant exactly these."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from provisioner.kube.protocol import LEASES_ROOT, Api, collection_path, object_
 from provisioner.kube.quantities import parse_timestamp
 from provisioner.kube.watches import PAUSE_QUERY, created_at
 from provisioner.settings import Settings
-from provisioner.slices.preflight.finding import Finding, failed, ok, unknown, warning
+from provisioner.slices.preflight import Finding, failed, ok, unknown, warning
 from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from provisioner.workloads import Kind, kinds_served
 
@@ -53,11 +49,7 @@ class Right:
 
 
 def rights_used(settings: Settings) -> tuple[Right, ...]:
-    """Return every right that is used.
-
-    With served namespaces workloads are read, and pods are watched, in these alone. Pods are listed on nodes, and
-    Events are written, in all.
-    """
+    """Return every right that is used. With served namespaces, workloads and pods are watched in these alone."""
     watched = [
         *(
             Right(kind.api_group, kind.resource, verb, optional=kind.optional)

@@ -1,4 +1,1 @@
-"""What there is, for people: one read model, from the snapshot and the plan of a round. Pure.
-
-Page, commands and API show this and nothing else.
-"""
+"""What there is, for people: one read model, which page, commands and API show. Pure."""

@@ -27,7 +27,6 @@ from provisioner.slices.planning.plan import Notice, Plan, PoolState
 from provisioner.slices.planning.round import Derived, Supply
 from provisioner.slices.usage import cost_per_hour
 from provisioner.slices.view import reasons
-from provisioner.slices.view.ids import id_of_slice, state_of, workload_id, workload_of_pool
 from provisioner.slices.view.types import (
     HOST_ABSENT,
     HOST_CHIPS_MISSING,
@@ -43,6 +42,10 @@ from provisioner.slices.view.types import (
     State,
     View,
     WorkloadView,
+    id_of_slice,
+    state_of,
+    workload_id,
+    workload_of_pool,
 )
 
 #: Of several pools of one slice the first of these tells its state.

@@ -70,9 +70,7 @@ def explain(
 ) -> list[Explanation]:
     """Explain what a name may stand for: a workload, a slice, a pod of one, or a node pool; empty where nothing fits.
 
-    Durations count up to `now`, which is later than the view where nothing can be decided.
-
-    Before the name may stand a kind and a slash, as in "pod/train-slice-0-0-abcde".
+    Before the name may stand a kind and a slash, as in "pod/train-slice-0-0-abcde". Durations count up to `now`.
     """
     kind, name = _parts(name)
     activity, tracks = tuple(activity), tuple(tracks)

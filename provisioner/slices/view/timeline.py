@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 from provisioner.model.capacity import PoolName
 from provisioner.runtime.clock import shifted
 from provisioner.slices.planning.plan import PoolState
-from provisioner.slices.view.ids import slice_of_pool, state_of, workload_of_pool
-from provisioner.slices.view.types import State
+from provisioner.slices.view.types import State, slice_of_pool, state_of, workload_of_pool
 
 #: Tracks of pools that are gone are kept for so long, and no more than so many; of each so many segments.
 _KEPT = timedelta(hours=24)

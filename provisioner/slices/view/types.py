@@ -1,4 +1,4 @@
-"""The types of the read model: these, as JSON, are the API's.
+"""The types of the read model, which as JSON are the API's, and the names that people are shown and can type.
 
 Moments are in UTC; each state says since when, never for how long, so that nothing changes by time alone.
 """
@@ -10,7 +10,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from provisioner.slices.planning.plan import LimitUse
+from provisioner.model.workloads import WorkloadName
+from provisioner.slices.demand import Slice
+from provisioner.slices.planning.memory.state import Phase
+from provisioner.slices.planning.plan import LimitUse, PoolState
 
 
 class State(StrEnum):
@@ -221,3 +224,41 @@ class Entry:
     #: The node pool and the workload (kind/namespace/name) that it is about; empty for none.
     pool: str
     workload: str
+
+
+STATES = {
+    Phase.WANTED: State.WAITING,
+    Phase.BLOCKED: State.WAITING,
+    Phase.CREATING: State.CREATING,
+    Phase.PROVISIONING: State.JOINING,
+    Phase.READY: State.READY,
+    Phase.IN_USE: State.RUNNING,
+    Phase.IDLE: State.IDLE,
+    Phase.DELETING: State.DELETING,
+    Phase.FAILED: State.FAILED,
+}
+
+
+def state_of(pool: PoolState) -> State:
+    """Return the state of one pool, or of the slice that waits for one."""
+    return State.DRAINING if pool.draining else STATES[pool.phase]
+
+
+def workload_id(name: WorkloadName) -> str:
+    """Return kind/namespace/name."""
+    return f"{name.kind.value}/{name.namespace}/{name.name}"
+
+
+def id_of_slice(slice_: Slice) -> str:
+    """Return kind/namespace/name/group."""
+    return f"{workload_id(slice_.workload.full_name)}/{slice_.group_name}"
+
+
+def workload_of_pool(state: PoolState) -> str:
+    """Return the id of the workload that a pool is for, or was created for; empty where nothing tells."""
+    return workload_id(state.named) if state.named.name else ""
+
+
+def slice_of_pool(state: PoolState) -> str:
+    """Return the id of the slice that a pool is for; empty where it is for none."""
+    return f"{workload_of_pool(state)}/{state.group_name}" if state.slice_id is not None and state.named.name else ""

@@ -115,7 +115,6 @@ def told_by(found: Forecast, settings_: Settings) -> Counter[Told]:
 
 
 def check(raws: list[Json], settings_: Settings, namespace_labels: dict[str, dict[str, str]] | None = None) -> None:
-    """Compare the plan of some objects with what becomes of them."""
     spaces = namespace_labels or {}
     given_raws = copy.deepcopy(raws)
     objects = [
@@ -156,7 +155,6 @@ TOGETHER = {"annotations": {constants.ALL_OR_NOTHING: "true"}}
 
 
 def _jobs(*entries: Json, **options: Any) -> Json:
-    """Return a JobSet of several replicated jobs."""
     jobs = [{**each["spec"]["replicatedJobs"][0], "name": f"j{n}"} for n, each in enumerate(entries)]
     return raw_jobset("w0", spec={"replicatedJobs": jobs}, **options)
 

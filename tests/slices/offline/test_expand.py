@@ -23,7 +23,6 @@ HASHES = ("controller-revision-hash", "leaderworkerset.sigs.k8s.io/template-revi
 
 
 def leaders(kind: WorkloadKind, raw: dict[str, Any], *, place: int = 0) -> list[Pod]:
-    """Return the leader pods of one template."""
     return list(leaders_of(kind, raw, templates_of(kind, raw)[place], NOW))
 
 

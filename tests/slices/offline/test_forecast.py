@@ -45,7 +45,6 @@ def plan_text(text: str, settings_: Settings = SERVING) -> Forecast:
 
 
 def plan(*raws: dict[str, Any], settings_: Settings = SERVING) -> Forecast:
-    """Plan objects."""
     return plan_text(yaml.safe_dump_all(raws), settings_)
 
 
@@ -94,14 +93,12 @@ def test_with_the_uid_of_the_object_the_names_are_exact() -> None:
 
 
 def selecting(**selector: Any) -> dict[str, Any]:
-    """Return the spec of a pod with more selectors."""
     spec = pod_spec()
     spec["nodeSelector"] |= selector
     return spec
 
 
 def asking(key: str, value: Any) -> dict[str, Any]:
-    """Return a JobSet with an annotation."""
     return raw_jobset(metadata={"annotations": {key: value}})
 
 
@@ -252,6 +249,12 @@ def test_a_namespace_in_the_files_may_have_the_opt_in_label() -> None:
         ),
         pytest.param(raw_jobset(parallelism=1), "paid for but not used", 1, id="hosts without pods"),
         pytest.param(raw_pod(), "is a Pod of Job train-slice-0", 0, id="a pod of a workload"),
+        pytest.param(
+            raw_job(metadata={"annotations": {}, "ownerReferences": [job_reference("train", kind="JobSet")]}),
+            "is a Job of JobSet train",
+            0,
+            id="a child Job",
+        ),
     ],
 )
 def test_what_is_no_mistake_is_a_note(raw: dict[str, Any], words: str, pools: int) -> None:
@@ -278,17 +281,17 @@ def test_what_is_not_accepted_takes_nothing_from_the_others(refused: dict[str, A
 
 
 @pytest.mark.parametrize(
-    ("raw", "words", "pools"),
+    ("raw", "words"),
     [
-        pytest.param(raw_jobset(parallelism=0), "spec.parallelism is 0", 0, id="child Jobs of no pods"),
-        pytest.param(raw_jobset(replicas=0), "replicas is 0", 0, id="no child Jobs"),
-        pytest.param(raw_job(parallelism=0), "spec.parallelism is 0", 0, id="a Job of no pods"),
-        pytest.param(raw_lws(replicas=0), "spec.replicas is 0", 0, id="no groups"),
+        (raw_jobset(parallelism=0), "spec.parallelism is 0"),
+        (raw_jobset(replicas=0), "replicas is 0"),
+        (raw_job(parallelism=0), "spec.parallelism is 0"),
+        (raw_lws(replicas=0), "spec.replicas is 0"),
     ],
 )
-def test_what_has_no_pods_gets_nothing(raw: dict[str, Any], words: str, pools: int) -> None:
+def test_what_has_no_pods_gets_nothing(raw: dict[str, Any], words: str) -> None:
     found = plan(raw)
-    assert (len(found.pools), found.all_served) == (pools, True)
+    assert (found.pools, found.all_served) == ((), True)
     assert any(words in each.message for each in found.remarks)
 
 
@@ -301,36 +304,6 @@ def test_a_group_that_is_wrong_and_not_served_is_told_both() -> None:
     assert not found.all_served
     assert "have no nodeSelector cloud.google.com/gke-tpu-topology" in told
     assert "leader template requests 0 chips and its worker template 4" in told
-
-
-@pytest.mark.parametrize(
-    ("raw", "words"),
-    [
-        pytest.param(
-            raw_job(metadata={"annotations": {}, "ownerReferences": [job_reference("train", kind="JobSet")]}),
-            "is a Job of JobSet train",
-            id="a child Job",
-        ),
-        pytest.param(
-            {
-                "apiVersion": "apps/v1",
-                "kind": "StatefulSet",
-                "metadata": {
-                    "name": "serve",
-                    "ownerReferences": [{"kind": "LeaderWorkerSet", "name": "serve", "controller": True}],
-                },
-                "spec": {"template": {"spec": pod_spec()}},
-            },
-            "is a StatefulSet of LeaderWorkerSet serve",
-            id="a StatefulSet of a group",
-        ),
-    ],
-)
-def test_what_controllers_make_is_no_mistake(raw: dict[str, Any], words: str) -> None:
-    """As in what `kubectl get all -o yaml` prints."""
-    found = plan(raw)
-    assert found.all_served
-    assert [each.message for each in found.remarks if words in each.message]
 
 
 def test_what_is_there_twice_is_planned_once() -> None:
@@ -371,12 +344,6 @@ def test_wrong_types_anywhere_never_crash(data: st.DataObject) -> None:
     found = forecast(documents, SERVING, GKE_RULES)
     assert "good" in [pool.slice_.workload.name for pool in found.pools]
     assert all(str(each) for each in (*found.remarks, *found.problems))
-
-
-def test_a_large_object_is_read_in_time() -> None:
-    pod = {**pod_spec(), "nodeSelector": {**pod_spec()["nodeSelector"], **{f"k{n}": "v" * 20 for n in range(40_000)}}}
-    found = plan_text(yaml.dump(raw_jobset(pod=pod), Dumper=yaml.CSafeDumper))
-    assert not found.all_served
 
 
 def test_what_pods_share_is_read_once() -> None:

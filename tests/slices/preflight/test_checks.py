@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -14,10 +15,11 @@ from provisioner.kube.protocol import object_path
 from provisioner.kube.quantities import format_micro_time
 from provisioner.model.capacity import CapacityKind, FailureKind, NodePool, PoolName, PoolStatus, Zone
 from provisioner.model.choices import CapacityChoice, reservation_path
-from provisioner.slices import preflight
-from provisioner.slices.preflight import Status
+from provisioner.slices.preflight import Finding, Status
+from provisioner.slices.preflight.checking import log_findings, run_checks
 from provisioner.slices.preflight.in_google import ACT_AS, NamedReservation, named_reservations
 from provisioner.slices.preflight.in_kubernetes import ACCESS_REVIEWS, Right, rights_used
+from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from tests.support.controller import OTHER_CERTIFICATE
 from tests.support.preflight import ACCOUNT, BATCH_GROUP, GROUP, LWS_GROUP, NOW, ORIGINAL_LEASE, World, described
 from tests.support.settings import settings
@@ -27,7 +29,6 @@ PAUSE = object_path("configmaps", constants.PAUSE_CONFIGMAP_NAME, namespace=cons
 
 
 def test_where_all_is_well() -> None:
-    """Every check says ok, none has advice, and nothing is changed."""
     world = World(changes={"capacity": (CapacityChoice(kind=CapacityKind.RESERVATION, reservation="r1"),)})
     world.inspector.reservations["project-1", "us-central2-b", "r1"] = "READY"
     found = world.find()
@@ -226,7 +227,6 @@ CASES = [
 
 @pytest.mark.parametrize(("change", "name", "status", "words"), CASES)
 def test_a_check(change: Change, name: str, status: Status, words: str) -> None:
-    """One thing is changed: its check finds it, and says what to do."""
     world = World()
     change(world)
     finding = world.find()[name]
@@ -351,7 +351,6 @@ def test_served_namespaces_need_rights_there_alone() -> None:
 
 
 def test_an_api_server_of_no_use_is_asked_nothing_more() -> None:
-    """What depends on it is not known, and GKE is checked all the same."""
     world = World()
     world.kube.fail("*", ".", errors.Unavailable("away"), times=100)
     found = world.find()
@@ -362,7 +361,6 @@ def test_an_api_server_of_no_use_is_asked_nothing_more() -> None:
 
 
 def test_a_cluster_that_is_not_described_leaves_the_rest_to_be_checked() -> None:
-    """What depends on the description is not known; node pools and permissions are checked."""
     world = World()
     world.gke.fail_next("get_cluster", FailureKind.PERMISSION, message="denied")
     found = world.find()
@@ -373,7 +371,6 @@ def test_a_cluster_that_is_not_described_leaves_the_rest_to_be_checked() -> None
 
 
 def test_a_mistake_in_a_check_costs_its_finding_alone() -> None:
-    """Anything may be answered; the others are made."""
     world = World()
     world.kube.fail("GET", "^/version$", RuntimeError("a mistake of ours"))
     with capture_logs() as logs:
@@ -385,9 +382,8 @@ def test_a_mistake_in_a_check_costs_its_finding_alone() -> None:
 
 
 def test_checks_that_take_long_are_given_up() -> None:
-    """No check begins after the time limit; each says so."""
     moments = iter(range(0, 10_000, 10))
-    found = list(preflight.run_checks(World().subject, time_limit_seconds=35.0, monotonic=lambda: next(moments)))
+    found = list(run_checks(World().subject, time_limit_seconds=35.0, monotonic=lambda: next(moments)))
     late = [finding for finding in found if "took longer than 35 s" in finding.message]
     assert [finding.name for finding in found[:3]] == ["API server", "JobSet", "LeaderWorkerSet"]
     assert late[0].name == "rights in Kubernetes"
@@ -400,7 +396,7 @@ def test_what_run_logs() -> None:
     world.inspector.on_project.remove("container.clusters.update")
     world.gke.cluster = described(autopilot=True, release_channel="RAPID", auto_provisioned_tpus=("tpu-v6e-slice",))
     with capture_logs() as logs:
-        preflight.log_findings(world.subject)
+        log_findings(world.subject)
     assert [(log["log_level"], log["event"], log.get("check")) for log in logs] == [
         ("error", "check.failed", "permissions on the project"),
         ("warning", "check.warning", "nodes' service account"),
@@ -408,3 +404,58 @@ def test_what_run_logs() -> None:
     ]
     assert logs[0]["problem"].startswith("container.clusters.update missing")
     assert (logs[-1]["ok"], logs[-1]["warning"], logs[-1]["failed"]) == (12, 2, 2)
+
+
+GROUPS = groups_path("slices")
+
+
+@pytest.fixture
+def without_gke() -> World:
+    """Give a cluster where all is well."""
+    without_gke = World(changes={"provider": "gce", "node_group_namespace": "slices"})
+    without_gke.kube.put_object(f"{GROUPS}/a", {"metadata": {"namespace": "slices"}})
+    return without_gke
+
+
+def found_without_gke(without_gke: World) -> dict[str, Finding]:
+    """Make all checks; return the findings by name."""
+    subject = replace(without_gke.subject, gke=None, inspector=None, trusted_ca_pem=None)
+    return {finding.name: finding for finding in run_checks(subject)}
+
+
+def test_where_all_is_well_without_gke(without_gke: World) -> None:
+    """Nothing is said of clusters, pools and permissions of Google's, and nothing is changed."""
+    found = found_without_gke(without_gke)
+    assert list(found) == [
+        "API server",
+        "JobSet",
+        "LeaderWorkerSet",
+        "rights in Kubernetes",
+        "pause",
+        "Go provisioner",
+        "TPUNodeGroups",
+    ]
+    assert [str(finding) for finding in found.values() if finding.status is not Status.OK] == []
+    assert found["TPUNodeGroups"].message == "1 in namespace slices, where the provisioner makes its own"
+    assert {call.method for call in without_gke.kube.calls if call.path != ACCESS_REVIEWS} == {"GET"}
+
+
+def test_the_definitions_of_node_groups_are_missing(without_gke: World) -> None:
+    without_gke.kube.uninstall("/apis/tpu.google.com")
+    finding = found_without_gke(without_gke)["TPUNodeGroups"]
+    assert (finding.status, finding.message) == (Status.FAILED, "their CRD is not installed")
+    assert "deploy/nodegroups" in finding.advice
+
+
+def test_node_groups_may_not_be_listed(without_gke: World) -> None:
+    """As for any other check, the words are the API server's."""
+    without_gke.kube.fail("GET", GROUPS, errors.Forbidden("no", status=403))
+    assert found_without_gke(without_gke)["TPUNodeGroups"].status is Status.FAILED
+
+
+@pytest.mark.parametrize("verb", ["get", "list", "create", "delete"])
+def test_a_right_to_node_groups_that_is_missing_is_named(without_gke: World, verb: str) -> None:
+    without_gke.kube.denied.add((verb, "tpunodegroups"))
+    finding = found_without_gke(without_gke)["rights in Kubernetes"]
+    assert finding.status is Status.FAILED
+    assert f"{verb} tpunodegroups in slices" in finding.message

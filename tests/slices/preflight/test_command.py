@@ -16,7 +16,7 @@ import pytest
 from provisioner import constants
 from provisioner.cli import run as run_command
 from provisioner.kube.protocol import collection_path
-from provisioner.slices.preflight import Subject
+from provisioner.slices.preflight.checking import Subject
 from provisioner.slices.preflight.in_kubernetes import ACCESS_REVIEWS
 from rehearsal.simulators.gke.app import Simulator
 from tests.support.kubeconfig import write_kubeconfig
@@ -38,7 +38,6 @@ class Machine:
     kubeconfig: Path
 
     def check(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run the command."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith(_NAMES)}
         given = {
             "GCP_PROJECT_ID": "project-1",
@@ -78,7 +77,6 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 def test_all_is_well(machine: Machine) -> None:
-    """One line a check, all ok, and the exit status is 0; both sides were only read."""
     done = machine.check()
     lines = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (0, "")
@@ -169,7 +167,7 @@ def test_run_waits_for_its_checks_a_moment_and_no_longer(monkeypatch: pytest.Mon
         release.wait(10)
         ended.set()
 
-    monkeypatch.setattr(run_command.preflight, "log_findings", hang)
+    monkeypatch.setattr(run_command.checking, "log_findings", hang)
     monkeypatch.setattr(run_command, "_CHECKS_SECONDS", 0.01)
     run_command.log_checks(world.subject)
     assert not ended.is_set()

@@ -54,9 +54,7 @@ class Ground(Protocol):
         """Return a request that the supplier takes; with labels and taints of its own."""
         ...
 
-    def finish(self) -> None:
-        """Let all operations end."""
-        ...
+    def finish(self) -> None: ...
 
     def changes(self) -> int:
         """Return how many requests that change something have reached the other side."""
@@ -84,7 +82,6 @@ def _free() -> Failure | None:
 
 
 def create(ground: Ground, name: PoolName = FIRST) -> OperationName:
-    """Create a pool."""
     return ground.supplier.create_pool(ground.request(name), _free)
 
 
@@ -97,7 +94,6 @@ def failure_of(call: Callable[[], object]) -> Failure:
 
 
 def listed(ground: Ground) -> dict[PoolName, NodePool]:
-    """Return all pools by name."""
     pools = ground.supplier.list_pools()
     assert len({pool.name for pool in pools}) == len(pools)
     return {pool.name: pool for pool in pools}

@@ -25,7 +25,6 @@ def followed(world: World, timeline: Timeline) -> None:
 
 
 def states(track: Track) -> list[str]:
-    """Return the states that a pool went through."""
     return [each.state.value for each in track.segments]
 
 

@@ -25,19 +25,16 @@ V5E = make_requirements(accelerator="tpu-v5-lite-podslice", topology="2x2", tole
 
 
 def slice_of(view: View, group: str) -> SliceView:
-    """Return one slice by its group."""
     (found,) = (each for each in view.slices if each.group == group)
     return found
 
 
 def only_pool(view: View) -> PoolView:
-    """Return the one pool of a view."""
     (found,) = view.pools
     return found
 
 
 def headline(view: View, name: str) -> str:
-    """Return the first line of what is explained of one thing."""
     (found,) = explain(view, view.at, (), (), name)
     return found.headline
 

@@ -14,8 +14,7 @@ from provisioner.settings.prices import parse_prices
 from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import DeleteReason
 from provisioner.slices.view import reasons
-from provisioner.slices.view.ids import STATES
-from provisioner.slices.view.types import SliceView, State, View
+from provisioner.slices.view.types import STATES, SliceView, State, View
 from tests.support.board import view_of
 from tests.support.models import make_jobset, make_lws
 from tests.support.settings import settings
@@ -25,18 +24,15 @@ STOCKOUT = failure(FailureKind.STOCKOUT, "The zone 'us-central2-b' does not have
 
 
 def only_slice(view: View) -> SliceView:
-    """Return the one slice of a view."""
     (found,) = view.slices
     return found
 
 
 def waiting(settings_: Settings | None = None) -> World:
-    """Return a world in which one slice of two hosts waits."""
     return World(make_jobset("train", replicas=1), settings_=settings_)
 
 
 def refused(kind: FailureKind, message: str) -> World:
-    """Return a world in which the create of the slice was refused."""
     world = waiting()
     world.refuse_create = lambda _: failure(kind, message)
     world.run(2)
@@ -44,7 +40,6 @@ def refused(kind: FailureKind, message: str) -> World:
 
 
 def paused() -> World:
-    """Return a world in which creation is paused."""
     return waiting(settings(pause_creation=True))
 
 
@@ -106,7 +101,6 @@ def test_a_leader_that_the_scheduler_has_not_judged_yet() -> None:
 
 
 def test_the_whole_life() -> None:
-    """Each step is seen, on the slice and on the pool."""
     workload = make_jobset("train", replicas=1)
     world = World(workload)
     world.step()

@@ -62,11 +62,10 @@ GRANT_HELP = "Grant the provisioner's identity the permission named here on the 
 def to_gke_error(
     error: Exception, subject: str, *, call: Call, grant_help: str = GRANT_HELP, values: Iterable[str] = ()
 ) -> GkeError:
-    """Return what an exception of Google's libraries means for this call.
+    """Return what an exception of Google's libraries means for the call that the subject names.
 
-    The subject names call and object for the reader, such as "delete of node pool 'a'"; `grant_help` tells which role
-    a refused identity lacks; `values` are what the call says in words that may be a user's (see `echoes`). Raise the
-    result `from` the exception.
+    `grant_help` tells which role a refused identity lacks; `values` are what the call says in words that may be a
+    user's (see `echoes`).
     """
     values = tuple(values)
     api = failures.Api(

@@ -1,15 +1,8 @@
 """What GKE's texts and codes mean: the one table from them to kinds of failure.
 
-    GkeError
-      .failure.kind   one FailureKind, all that the rest of the program branches on
-      .failure.message GKE's own words, and what to do where we know it
-      .retry_after_seconds  GKE's own wish, None for none
-
 What GKE shares with Google's other APIs, and the two rules that stand over all tables, are in
-`provisioner.google.errors`; the first of the rules holds for GKE in so many words: "In the event of an error, the node
-pool may be partially created" (API reference of CREATE_NODE_POOL). What users wrote is taken out of a text before it is
-read (`provisioner.google.echoes`); the message that is kept is whole. What Google's libraries raise
-becomes a `GkeError` in `client`.
+`provisioner.google.errors`. What users wrote is taken out of a text before it is read (`provisioner.google.echoes`);
+the message that is kept is whole. What Google's libraries raise becomes a `GkeError` in `client`.
 """
 
 from __future__ import annotations
@@ -34,12 +27,13 @@ from provisioner.slices.supplier import SupplierError
 
 
 class GkeError(SupplierError):
-    """The one exception of the cloud boundary."""
+    """The one exception of the cloud boundary; its message is GKE's own, with what to do where that is known."""
 
     def __init__(
         self, failure: Failure, subject: str = "", *, retry_after_seconds: float | None = None, code: int = 0
     ) -> None:
-        super().__init__(failure, subject, retry_after_seconds=retry_after_seconds)
+        super().__init__(failure, subject)
+        self.retry_after_seconds = retry_after_seconds
         #: The HTTP status of the answer; 0 where there was none.
         self.code = code
 

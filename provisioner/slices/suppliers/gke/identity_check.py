@@ -59,9 +59,8 @@ def prove_same_cluster(
     """Return whether `cluster` is the one that the Kubernetes client talks to.
 
     `kubernetes_ca_pem` is what that client trusts, None for public roots. Nodes are looked at only where certificates
-    cannot tell, and no more of them than it takes. GKE names group and instances alike (gke-CLUSTER-POOL-HASH-grp,
-    gke-CLUSTER-POOL-HASH-xxxx); the hash tells apart clusters of one name. `assume` is the user's word for it, and the
-    last resort.
+    cannot tell. GKE names group and instances alike (gke-CLUSTER-POOL-HASH-grp, gke-CLUSTER-POOL-HASH-xxxx); the hash
+    tells apart clusters of one name. `assume` is the user's word for it, and the last resort.
     """
     name = f"cluster {cluster.name!r}"
     trusted = _certificates(kubernetes_ca_pem or b"")

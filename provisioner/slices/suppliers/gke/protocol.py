@@ -64,18 +64,11 @@ class Gke(Protocol):
         ...
 
     def get_workload_policy(self, name: str) -> WorkloadPolicy:
-        """Return a resource policy of the cluster's project and region.
-
-        Changes nothing. PERMISSION: the role that allows it is optional, so the policy may be there all the same.
-        """
+        """Return a resource policy of the cluster's project and region. PERMISSION: it may be there all the same."""
         ...
 
     def create_workload_policy(self, policy: WorkloadPolicy) -> None:
-        """Submit the creation of a workload policy; never retried here.
-
-        Idempotent by name: a second create of a name ends in ALREADY_EXISTS and changes nothing. The policy may be used
-        once `get_workload_policy` calls it READY.
-        """
+        """Submit the creation of a workload policy, which may be used once `get_workload_policy` calls it READY."""
         ...
 
 
@@ -94,10 +87,9 @@ class Reservation:
 
 
 class Inspector(Protocol):
-    """What is asked of Google Cloud beside GKE, to find out early what would fail later.
+    """What is asked of Google Cloud beside GKE, to find out early what would fail later. Changes nothing.
 
-    Changes nothing. Each API may be disabled in the project, and each question may need a permission that the work
-    itself does not: then PERMISSION says nothing about the answer.
+    Each question may need an API or a permission that the work itself does not: PERMISSION says nothing of the answer.
     """
 
     def test_project_permissions(self, permissions: Sequence[str]) -> frozenset[str]:

@@ -1,7 +1,6 @@
 """GKE as a supplier of node pools: the calls of its client, and the workload policies that some pools need.
 
-A healthy GKE gets exactly the calls that were made. Only a read that found GKE unavailable is repeated, and a call that
-changes something never. Every try is measured.
+Only a read that found GKE unavailable is repeated, and a call that changes something never. Every try is measured.
 
 GKE refuses a multi-host pool of tpu7x and tpu7 whose policy does not exist. A policy under the provisioner's own name
 is made when it is missing; one that a pod names is its owner's, and only looked at. Nothing here waits: a policy that

@@ -31,9 +31,8 @@ from provisioner.nodegroups.api.parse import parse
 from provisioner.nodegroups.api.types import API_VERSION, Kind, TpuNodeGroup
 from provisioner.settings import Settings
 from provisioner.slices.supplier import Blocked, PoolRules, SupplierError
-from provisioner.slices.suppliers.nodegroup.errors import supplier_error
 from provisioner.slices.suppliers.nodegroup.rules import NODE_GROUP_RULES
-from provisioner.slices.suppliers.nodegroup.translate import group_document, pool_of
+from provisioner.slices.suppliers.nodegroup.translate import group_document, pool_of, supplier_error
 
 API_ROOT = f"/apis/{API_VERSION}"
 _PLURAL = Kind.TPU_NODE_GROUP.plural

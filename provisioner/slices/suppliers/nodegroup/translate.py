@@ -4,17 +4,22 @@ The labels and taints that a pool is asked to carry are in the metadata of its m
 them. That is part of the spec, which nobody can change: whose a pool is cannot be changed either. The object has the
 labels as well, for people who select by them; they are not read.
 
-The controller of node groups tries again whatever fails, for as long as the group is there. A pool that waits for
-another zone's or another choice's sake must not wait so long: what does not pass by itself is a failure at once, what
-may pass is one after a stated time. Then planning deletes the group and tries its next choice.
+The controller of node groups tries again whatever fails, for as long as the group is there. Here what does not pass by
+itself is a failure at once, and what may pass is one after a stated time: then planning deletes the group and tries its
+next choice. Conditions repeat Google's words, which are read by the one table of all its APIs; without such words no
+failure is a stockout, which would send the same bad request to the next zone.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from provisioner import tpu
+from provisioner import kube, tpu
+from provisioner.google import echoes
+from provisioner.google.errors import TEXTS, Call, Table, text_rule
 from provisioner.model.capacity import (
     CapacityKind,
     Failure,
@@ -38,7 +43,7 @@ from provisioner.nodegroups.api.specs import (
 )
 from provisioner.nodegroups.api.types import API_VERSION, Kind, TpuNodeGroup
 from provisioner.settings import Settings
-from provisioner.slices.suppliers.nodegroup import errors
+from provisioner.slices.supplier import SupplierError
 from provisioner.slices.suppliers.nodegroup.rules import DERIVED, derived_labels
 
 _MODELS = {
@@ -63,6 +68,104 @@ _FAILS_AT_ONCE = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, Failure
 _PATIENCE_SECONDS = 600.0
 
 
+_TABLE = Table(
+    texts=(
+        # 403 of Compute Engine, whose code conditions do not have.
+        text_rule(r"Required '[a-z.]+' permission", FailureKind.PERMISSION),
+        *TEXTS,
+    )
+)
+#: What a reason means whose words say nothing. What is not here is no failure.
+_REASONS: Mapping[str, FailureKind] = {
+    Reason.REQUEST_REJECTED: FailureKind.INVALID,
+    Reason.INVALID_SPEC: FailureKind.INVALID,
+    Reason.INVALID_TEMPLATE: FailureKind.INVALID,
+    Reason.NOT_ALLOWED: FailureKind.PERMISSION,
+    Reason.OPERATION_FAILED: FailureKind.UNAVAILABLE,
+    Reason.RECONCILE_ERROR: FailureKind.UNAVAILABLE,
+    Reason.INSTANCES_CREATION_FAILED: FailureKind.UNAVAILABLE,
+}
+#: What these mean is ours to say, whatever words they come with.
+_OURS = frozenset({Reason.INVALID_SPEC, Reason.NOT_ALLOWED})
+
+_CONTROLLER = "the controller of node groups (`tpu-provisioner nodegroups`)"
+NOT_TAKEN = Failure(
+    kind=FailureKind.UNAVAILABLE,
+    message=f"No controller has taken the TPUNodeGroup: make sure that {_CONTROLLER} runs and serves its namespace.",
+)
+_GRANT_HELP = (
+    "Grant the provisioner get, list, create and delete of tpunodegroups in the namespace of NODE_GROUP_NAMESPACE "
+    "(deploy/components/provider-gce)."
+)
+_NOT_INSTALLED = (
+    f"Install the CustomResourceDefinitions of {_CONTROLLER}, and create the namespace of NODE_GROUP_NAMESPACE."
+)
+
+
+def failure_of(group: TpuNodeGroup, condition: Condition) -> Failure | None:
+    """Return the failure that a condition of a group which is not true tells of; None for none.
+
+    Words of users decide nothing.
+    """
+    kind = _REASONS.get(condition.reason)
+    if kind is None:
+        return None
+    if condition.reason not in _OURS:
+        kind = _TABLE.kind_of_text(_without_echoes(group, condition.message)) or kind
+    return Failure(kind=kind, message=words(condition))
+
+
+def words(condition: Condition) -> str:
+    """Return what a condition says."""
+    return condition.message or condition.reason
+
+
+def _without_echoes(group: TpuNodeGroup, text: str) -> str:
+    """Return a text without what is a user's: names of the group, its children and machines, and parts of its spec."""
+    text = re.sub(rf"(?<![\w-]){re.escape(group.meta.name)}[-a-z0-9]*", echoes.GAP, text)
+    config = group.spec.instance_config
+    if config is None:
+        return text
+    accounts = (account.email for account in config.service_accounts)
+    places = (config.reservation, config.image, config.subnetwork, config.disk_type)
+    return echoes.without(text, (group.meta.namespace, *places, *accounts, *config.network_tags))
+
+
+def supplier_error(error: kube.ClusterError, subject: str, call: Call) -> SupplierError:
+    """Return what the failure of a call to the API server means."""
+    kind, help_ = _kind_of(error, call)
+    message = f"{str(error).rstrip('.')}. {help_}" if help_ else str(error)
+    return SupplierError(Failure(kind=kind, message=message), subject)
+
+
+def _kind_of(error: kube.ClusterError, call: Call) -> tuple[FailureKind, str]:
+    """Return the kind of a failure, and what to do about it."""
+    changes = call is not Call.READ
+    match error:
+        case kube.NotFound():
+            if error.reason and call is not Call.CREATE:
+                return FailureKind.NOT_FOUND, ""
+            # Without a reason it is the whole kind that is not there.
+            return FailureKind.INVALID if changes else FailureKind.UNAVAILABLE, _NOT_INSTALLED
+        case kube.Conflict():
+            if call is Call.CREATE and "being deleted" not in error.message:
+                return FailureKind.ALREADY_EXISTS, ""
+            return FailureKind.OPERATION_IN_THE_WAY, ""
+        case kube.Forbidden() if "exceeded quota" in error.message:
+            # A ResourceQuota of the namespace.
+            return FailureKind.QUOTA, ""
+        case kube.Forbidden():
+            return FailureKind.PERMISSION, _GRANT_HELP
+        case kube.Unauthorized():
+            return FailureKind.PERMISSION, ""
+        case kube.Invalid():
+            return FailureKind.INVALID, ""
+        case kube.TooManyRequests() | kube.Gone():
+            return FailureKind.UNAVAILABLE, ""
+    # The call may have had its effect, or have it still.
+    return FailureKind.UNKNOWN_OUTCOME if changes else FailureKind.UNAVAILABLE, ""
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """The status of a pool; the failure is set where that tells of one."""
@@ -81,13 +184,13 @@ def progress_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: fl
     patience_seconds = max(capacity_wait_seconds, _PATIENCE_SECONDS)
     if ready is None:
         overdue = _waited_seconds(group, now) > patience_seconds
-        return Progress(PoolStatus.ERROR, errors.NOT_TAKEN) if overdue else Progress(PoolStatus.PROVISIONING)
+        return Progress(PoolStatus.ERROR, NOT_TAKEN) if overdue else Progress(PoolStatus.PROVISIONING)
     if ready.reason == Reason.RECREATING:
         return Progress(PoolStatus.RECONCILING)
     if _is_true(condition_of(group.status.conditions, ConditionType.MANAGED_INSTANCE_GROUP_READY)):
         # The machines are there; nodes tell the rest.
         return Progress(PoolStatus.RUNNING)
-    failure = errors.failure_of(group, ready)
+    failure = failure_of(group, ready)
     if failure is not None and failure.kind in _FAILS_AT_ONCE:
         return Progress(PoolStatus.ERROR, failure)
     asked, told = _lacks_machines_alone(group), failure is not None and failure.kind is FailureKind.STOCKOUT
@@ -96,7 +199,7 @@ def progress_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: fl
         return Progress(PoolStatus.RUNNING)
     if _waited_seconds(group, now) > (capacity_wait_seconds if told else patience_seconds):
         kind = FailureKind.STOCKOUT if asked else FailureKind.UNAVAILABLE
-        return Progress(PoolStatus.ERROR, failure or Failure(kind=kind, message=errors.words(ready)))
+        return Progress(PoolStatus.ERROR, failure or Failure(kind=kind, message=words(ready)))
     return Progress(PoolStatus.RECONCILING if group.status.recreated_at else PoolStatus.PROVISIONING)
 
 

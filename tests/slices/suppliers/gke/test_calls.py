@@ -35,7 +35,6 @@ READS = tuple(method for method in METHODS if not method.startswith(("create", "
 
 
 def supplier_of(gke: Any, **options: Any) -> GkeSupplier:
-    """Return a supplier that calls a GKE so."""
     return GkeSupplier(gke=gke, clock=lambda: datetime.now(UTC), calls=Calls(**options))
 
 
@@ -56,13 +55,11 @@ class Recorder:
         self.seen: list[tuple[str, float, str | None, str]] = []
 
     def observe_gke_call(self, method: str, *, seconds: float, error_kind: str | None, code: str) -> None:
-        """Remember."""
         self.seen.append((method, seconds, error_kind, code))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_measured(method: str) -> None:
-    """Each method reports its duration once, and returns what GKE returned."""
     ticks = iter([10.0, 12.5])
     recorder = Recorder()
     want = CALLS[method](supplier_of(make_fake()))
@@ -73,7 +70,6 @@ def test_every_method_is_measured(method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_failures_are_counted_by_kind(method: str) -> None:
-    """A failed call reports the kind of its failure and passes it on."""
     fake, recorder = make_fake(), Recorder()
     fake.fail_next(method, FailureKind.QUOTA)
     with pytest.raises(GkeError):
@@ -82,7 +78,6 @@ def test_failures_are_counted_by_kind(method: str) -> None:
 
 
 def test_mistakes_are_counted_too() -> None:
-    """An exception that is no GkeError is passed on and counted as unexpected."""
     recorder = Recorder()
     fake = make_fake()
 
@@ -117,7 +112,6 @@ def make_retrying(fake: FakeGke, slept: list[float]) -> GkeSupplier:
 
 @pytest.mark.parametrize("method", READS)
 def test_reads_are_tried_three_times(method: str) -> None:
-    """A read survives two failures of GKE, waiting longer before each try."""
     fake, slept = make_fake(), list[float]()
     fake.fail_next(method, FailureKind.UNAVAILABLE, times=2)
     CALLS[method](make_retrying(fake, slept))
@@ -128,7 +122,6 @@ def test_reads_are_tried_three_times(method: str) -> None:
 
 @pytest.mark.parametrize("method", READS)
 def test_third_failure_is_told(method: str) -> None:
-    """The third failure in a row is the caller's."""
     fake, slept = make_fake(), list[float]()
     fake.fail_always(method, FailureKind.UNAVAILABLE)
     with pytest.raises(GkeError):
@@ -139,7 +132,6 @@ def test_third_failure_is_told(method: str) -> None:
 @pytest.mark.parametrize("kind", FailureKind)
 @pytest.mark.parametrize("method", [method for method in METHODS if method not in READS])
 def test_changes_are_never_repeated(method: str, kind: FailureKind) -> None:
-    """A create or delete is sent once, whatever its failure."""
     fake, slept = make_fake(), list[float]()
     fake.fail_always(method, kind)
     with pytest.raises(GkeError):

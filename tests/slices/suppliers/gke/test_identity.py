@@ -48,7 +48,6 @@ CERTIFICATES = [
 
 @pytest.mark.parametrize(("trusted", "issued", "want"), CERTIFICATES)
 def test_certificates(trusted: bytes, issued: bytes, *, want: bool) -> None:
-    """The certificate of the cluster must be among those that the client trusts."""
     cluster = Cluster(name="c", ca_certificate_pem=issued)
     proof = prove_same_cluster(kubernetes_ca_pem=trusted, cluster=cluster, node_provider_ids=(), assume=False)
     assert proof.proven is want
@@ -86,7 +85,6 @@ def test_nodes_do_not_outweigh_a_wrong_certificate() -> None:
 
 
 def test_unproven_says_what_to_do() -> None:
-    """Without a proof the user learns which settings to look at."""
     proof = prove_same_cluster(
         kubernetes_ca_pem=pem(OTHER),
         cluster=Cluster(name="c", ca_certificate_pem=pem(OURS)),

@@ -21,7 +21,6 @@ VALUES = {
 
 @pytest.fixture
 def server() -> Iterator[RecordingServer]:
-    """Return a metadata server of a GKE node."""
     with RecordingServer() as running:
         running.answer = answer
         yield running
@@ -45,7 +44,6 @@ def test_on_gke(server: RecordingServer) -> None:
 
 
 def test_on_a_plain_machine(server: RecordingServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine that is in no cluster the rest is known."""
     monkeypatch.delitem(VALUES, "instance/attributes/cluster-location")
     monkeypatch.delitem(VALUES, "instance/attributes/cluster-name")
     assert read_surroundings({"GCE_METADATA_HOST": server.host}) == Surroundings(
@@ -64,13 +62,11 @@ def test_on_a_plain_machine(server: RecordingServer, monkeypatch: pytest.MonkeyP
     ],
 )
 def test_strange_answers(server: RecordingServer, strange: Answer) -> None:
-    """Strange answers are nothing known, and nothing raised."""
     server.answer = strange
     assert read_surroundings({"GCE_METADATA_HOST": server.host}) == Surroundings()
 
 
 def test_slow_server_is_asked_once(server: RecordingServer) -> None:
-    """A server that does not answer is given up after one time-out."""
     release = threading.Event()
     server.answer = Answer(body=b"late", wait_for=release)
     assert read_surroundings({"GCE_METADATA_HOST": server.host}, timeout_seconds=0.05) == Surroundings()

@@ -65,7 +65,6 @@ class Rehearsal:
         self.client = GkeClient(CLUSTER_NAME, endpoint=self.simulator.url, change_seconds=5.0)
 
     def stop(self) -> None:
-        """End both."""
         self.client.close()
         self.simulator.stop()
 
@@ -75,17 +74,14 @@ class Rehearsal:
         self.simulator.world.advance()
 
     def nodes(self) -> int:
-        """Return how many nodes the pools have."""
         return sum(len(pool.nodes) for pool in self.simulator.pools)
 
     def operation(self, name: OperationName) -> Operation:
-        """Return an operation."""
         return self.client.get_operation(name)
 
 
 @pytest.fixture
 def gke() -> Iterator[Rehearsal]:
-    """Return a running rehearsal."""
     rehearsal = Rehearsal()
     rehearsal.start()
     yield rehearsal
@@ -93,14 +89,12 @@ def gke() -> Iterator[Rehearsal]:
 
 
 def failure_of_create(gke: Rehearsal, request: NodePoolRequest) -> tuple[FailureKind, str]:
-    """Return how a create is refused."""
     with pytest.raises(GkeError) as caught:
         gke.client.create_node_pool(request)
     return caught.value.failure.kind, caught.value.failure.message
 
 
 def test_a_cluster_with_its_features(gke: Rehearsal) -> None:
-    """Autopilot, node auto-provisioning and Workload Identity are read as they are set."""
     plain = gke.client.get_cluster()
     assert (plain.autopilot, plain.auto_provisioned_tpus, plain.workload_pool) == (False, (), "p.svc.id.goog")
     gke.simulator.set(
@@ -125,7 +119,6 @@ def test_nodes_pull_private_images_only_with_a_scope(gke: Rehearsal, scopes: tup
 
 
 def test_on_a_release_channel_pools_are_upgraded_or_refused(gke: Rehearsal) -> None:
-    """The client reads the channel, and a pool with auto-upgrade and the exclusion is what GKE takes there."""
     assert gke.client.get_cluster().release_channel == "REGULAR"
     gke.simulator.set(release_channel=None)
     assert gke.client.get_cluster().release_channel == ""
@@ -203,27 +196,6 @@ def test_nodes_are_what_planning_expects(gke: Rehearsal, request_: NodePoolReque
     assert {(taint["key"], taint["value"], taint["effect"]) for taint in node["spec"]["taints"]} <= {
         (taint.key, taint.value, taint.effect) for taint in view.taints
     }
-
-
-@pytest.mark.parametrize(
-    ("fault", "want"),
-    [
-        pytest.param(FaultKind.STOCKOUT, FailureKind.STOCKOUT, id="a stockout"),
-        pytest.param(FaultKind.QUOTA_EXCEEDED, FailureKind.QUOTA, id="a quota"),
-    ],
-)
-def test_failed_creates(gke: Rehearsal, fault: FaultKind, want: FailureKind) -> None:
-    """A create that fails says why in its operation and in its pool alike."""
-    gke.simulator.inject(Fault(kind=fault))
-    create = gke.client.create_node_pool(SLICE)
-    gke.wait(7200)
-    operation = gke.operation(create)
-    pool = gke.client.get_node_pool(SLICE.name)
-    assert operation.done
-    assert pool.status is PoolStatus.ERROR
-    assert operation.failure is not None
-    assert pool.failure is not None
-    assert (operation.failure.kind, pool.failure.kind) == (want, want)
 
 
 @pytest.mark.parametrize("text", FULL_RESERVATION_TEXTS)
@@ -315,14 +287,12 @@ def test_reservations_are_used_up_or_missing(gke: Rehearsal) -> None:
     ],
 )
 def test_invalid_requests(gke: Rehearsal, request_: NodePoolRequest, words: str) -> None:
-    """What GKE refuses for good is INVALID, in GKE's words."""
     kind, message = failure_of_create(gke, request_)
     assert kind is FailureKind.INVALID
     assert words in message
 
 
 def test_wrong_placement_ends_in_an_invalid_pool(gke: Rehearsal) -> None:
-    """What GKE finds out later is INVALID in the pool."""
     gke.client.create_node_pool(replace(IRONWOOD, policy_name="", placement_topology="4x4x4"))
     gke.wait(7200)
     pool = gke.client.get_node_pool(SLICE.name)
@@ -332,7 +302,6 @@ def test_wrong_placement_ends_in_an_invalid_pool(gke: Rehearsal) -> None:
 
 
 def test_a_workload_policy_is_made_and_used(gke: Rehearsal) -> None:
-    """A policy that is missing is made, gets ready, and then serves a node pool that was refused before."""
     policy = WorkloadPolicy(name="tpu-provisioner-2x2x2", topology="2x2x2")
     request = replace(IRONWOOD, hosts=2, policy_name=policy.name, topology=policy.topology)
     with pytest.raises(GkeError) as missing:
@@ -352,7 +321,6 @@ def test_a_workload_policy_is_made_and_used(gke: Rehearsal) -> None:
 
 
 def test_a_missing_policy_is_told_apart(gke: Rehearsal) -> None:
-    """What GKE says of a policy that is not there is recognised, and of another mistake is not."""
     request = replace(IRONWOOD, policy_name="nobody")
     kind, message = failure_of_create(gke, request)
     assert says_missing(Failure(kind=kind, message=message), "nobody")
@@ -360,16 +328,7 @@ def test_a_missing_policy_is_told_apart(gke: Rehearsal) -> None:
     assert not says_missing(Failure(kind=kind, message=message), "nobody")
 
 
-def test_quota_of_operations(gke: Rehearsal) -> None:
-    """The quota of concurrent operations is no quota of chips."""
-    gke.simulator.set(operations_quota=1)
-    gke.client.create_node_pool(SLICE)
-    kind, _ = failure_of_create(gke, replace(SLICE, name=PoolName("second")))
-    assert kind is FailureKind.TOO_MANY_OPERATIONS
-
-
 def test_cluster(gke: Rehearsal) -> None:
-    """The cluster is read, and its instance groups follow its pools."""
     gke.client.create_node_pool(SLICE)
     gke.wait(60)
     cluster = gke.client.get_cluster()
@@ -378,7 +337,6 @@ def test_cluster(gke: Rehearsal) -> None:
 
 
 def test_permissions_and_reservations(gke: Rehearsal) -> None:
-    """What the settings deny is missing in tests and refused in calls; reservations are there as they say."""
     client = gke.client
     assert client.test_project_permissions(PROJECT_PERMISSIONS) == set(PROJECT_PERMISSIONS)
     assert client.get_reservation(project="q", zone="us-east5-b", name="any").status == "READY"

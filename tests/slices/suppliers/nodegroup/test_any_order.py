@@ -44,7 +44,6 @@ class Supply(RuleBasedStateMachine):
 
     @rule(name=_NAMES, lost=_LOST)
     def create(self, name: PoolName, lost: str) -> None:
-        """Its answer, or itself, may get lost."""
         there = name in self._listed()
         self._lose("POST", lost)
         failure = self._failure(lambda: self.ground.supplier.create_pool(self.ground.request(name), lambda: None))
@@ -63,7 +62,6 @@ class Supply(RuleBasedStateMachine):
 
     @rule(name=_NAMES, lost=_LOST)
     def delete(self, name: PoolName, lost: str) -> None:
-        """The same."""
         before = self._listed().get(name)
         self._lose("DELETE", lost)
         failure = self._failure(lambda: self.ground.supplier.delete_pool(name))

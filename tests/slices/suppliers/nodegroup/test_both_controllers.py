@@ -59,7 +59,6 @@ class Cluster(World):
                 self.groups_world.start()
 
     def run(self, until: Any, *, seconds: float = 900.0) -> None:
-        """Step until something holds."""
         end = self.clock.seconds + seconds
         while not until():
             assert self.clock.seconds < end, self.groups_world.state()

@@ -56,7 +56,6 @@ class NodeGroupGround:
         return replace(self._slice, name=name)
 
     def finish(self) -> None:
-        """Let the controller work until nothing is under way."""
         moving = (PoolStatus.PROVISIONING, PoolStatus.STOPPING)
         self.world.run(
             lambda: not any(pool.status in moving for pool in self.supplier.list_pools()), seconds=2 * _WAIT_SECONDS
@@ -89,7 +88,6 @@ class NodeGroupGround:
         self.world.kube.put_object(self._path(name), {**raw, "spec": {"project": 7}})
 
     def close(self) -> None:
-        """End the controller."""
         self.world.thread.shutdown(wait=True)
 
     @staticmethod
@@ -99,7 +97,6 @@ class NodeGroupGround:
 
 @pytest.fixture(params=[SLICE, _MACHINE], ids=["a slice of machines", "a machine"])
 def ground(request: pytest.FixtureRequest) -> Iterator[NodeGroupGround]:
-    """Give a cluster with a controller of node groups."""
     ground = NodeGroupGround(request.param)
     yield ground
     ground.close()

@@ -59,7 +59,6 @@ def progress(
     deleting: bool = False,
     recreations: int = 0,
 ) -> Progress:
-    """Return how far a group is."""
     at = format_time(NOW - timedelta(seconds=age_seconds))
     metadata = {"namespace": "slices", "name": "slice", "uid": "1", "creationTimestamp": at}
     status = {"conditions": conditions, "recreations": [at] * recreations}

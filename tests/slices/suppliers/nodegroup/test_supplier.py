@@ -10,13 +10,12 @@ from provisioner import kube
 from provisioner.kube import errors
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, OperationName, PoolName, PoolStatus
-from provisioner.slices.supplier import IdentityCheck, SupplierError
+from provisioner.slices.supplier import SupplierError
 from provisioner.slices.suppliers.nodegroup.supplier import API_ROOT, NodeGroupSupplier
 from tests.slices.suppliers.nodegroup.test_translate import REQUEST, SETTINGS
-from tests.support.clock import NOW, FakeClock
+from tests.support.clock import FakeClock
 from tests.support.kube import FakeKube
 from tests.support.nodegroup_controller import SPEC
-from tests.support.settings import settings
 
 K = FailureKind
 NAME = REQUEST.name
@@ -31,17 +30,14 @@ class Ground:
         self.supplier = NodeGroupSupplier(api=self.kube, settings=SETTINGS, clock=self.clock.now)
 
     def create(self) -> OperationName:
-        """Create a pool."""
         return self.supplier.create_pool(REQUEST, lambda: None)
 
     def path(self, name: str = NAME) -> str:
-        """Return the address of a group."""
         return object_path("tpunodegroups", name, namespace=SETTINGS.node_groups_in, root=API_ROOT)
 
 
 @pytest.fixture
 def ground() -> Ground:
-    """Give one."""
     return Ground()
 
 
@@ -160,12 +156,3 @@ def test_groups_of_other_namespaces_are_not_listed(ground: Ground) -> None:
     path = object_path("tpunodegroups", "theirs", namespace="other", root=API_ROOT)
     ground.kube.put_object(path, {"metadata": {"namespace": "other"}, "spec": SPEC})
     assert ground.supplier.list_pools() == ()
-
-
-def test_there_is_nothing_to_prove() -> None:
-    """Groups, workloads and nodes are objects of one API server."""
-    identity = IdentityCheck()
-    assert identity.proven
-    assert identity.attempt()
-    assert identity.due_in_seconds(NOW) == float("inf")
-    assert identity.adapted(settings()) == settings()
