@@ -10,18 +10,18 @@ from typing import Any
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.partitions import names
-from provisioner.partitions.act import Actor, Gate, Line
+from provisioner.partitions.act import Actor, Line
 from provisioner.partitions.app import Loop
 from provisioner.partitions.board import Board
-from provisioner.partitions.demand import Pod, Server, parse_pod
+from provisioner.partitions.demand import Pod, parse_pod
 from provisioner.partitions.metrics import Metrics
 from provisioner.partitions.observe import Known
 from provisioner.partitions.planning.round import PlanningSettings
 from provisioner.partitions.report import Reporter
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionRequest, PartitionState, VipuError
-from provisioner.partitions.writing import LedgerStore
 from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.rounds import Wake
+from provisioner.settings.partitions import Server
 from tests.support.clock import FakeClock
 from tests.support.controller import FakeRecorder, FakeWatch
 from tests.support.kube import FakeKube
@@ -82,10 +82,8 @@ class FakeVipu:
         self._meet("remove", after=True)
 
     def ipuof_config(self, partition_id: str) -> str:
-        """Return a document."""
-        if partition_id not in self.partitions:
-            raise VipuError(Failure(kind=FailureKind.NOT_FOUND, message="there is none"))
-        return "{}"
+        """Nobody asks."""
+        raise NotImplementedError
 
     def _meet(self, method: str, *, after: bool) -> None:
         faults = self.faults.get(method, [])
@@ -122,14 +120,13 @@ class Controller:
         self.kube.put_object(object_path("namespaces", "kube-system"), {"metadata": {"uid": CLUSTER_UID}})
         time = FollowedClock(self.clock.now, self.clock)
         wake = Wake()
-        store = LedgerStore(api=self.kube, namespace=SYSTEM)
-        known = Known(api=self.kube, store=store, clock=time, servers=(server,))
+        known = Known(api=self.kube, namespace=SYSTEM, clock=time, servers=(server,))
         settings = PlanningSettings()
         self.actor = Actor(
             servers={server.address: Line(vipu=self.vipu, changes=Inline(), reads=Inline())},
             api=self.kube,
-            store=store,
-            gate=Gate(api=self.kube, cluster_uid=lambda: CLUSTER_UID),
+            namespace=SYSTEM,
+            cluster_uid=lambda: CLUSTER_UID,
             clock=time,
             lease_seconds=lambda: self.lease_seconds,
             on_answer=wake.set,

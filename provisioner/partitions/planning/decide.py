@@ -15,7 +15,6 @@ from functools import partial
 from provisioner.model import bounds
 from provisioner.model.writes import OpenWrite, WriteFailure, blocked_until, still_open
 from provisioner.partitions import names
-from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning import events, making
 from provisioner.partitions.planning.calls import (
     LEDGER,
@@ -135,7 +134,13 @@ def _take_back(picture: Picture, round_: Round) -> Iterator[Step]:
     if not seconds or not waiting:
         return
     wanted = {site for each in waiting for site in each.sites}
-    short = {each.pod.namespace for each in waiting if _waits_for_its_limit(each.pod, picture, round_)}
+    # Others of its namespace have what it may have; more than the limit it never gets.
+    short = {
+        each.pod.namespace
+        for each in waiting
+        if each.pod.uid in picture.schedule.limited
+        and each.pod.size <= (round_.settings.limit_of(each.pod.namespace) or 0)
+    }
     for standing in picture.standings.values():
         since, pod = _unscheduled_since(standing, round_.now), standing.pod
         if pod is None or since is None or pod.deletion_deadline is not None:
@@ -147,12 +152,6 @@ def _take_back(picture: Picture, round_: Round) -> Iterator[Step]:
             yield due_at
         else:
             yield TakeBack(pod=pod, partition_id=standing.entry.id)
-
-
-def _waits_for_its_limit(pod: Pod, picture: Picture, round_: Round) -> bool:
-    """Whether others of its namespace have what it may have; more than the limit it never gets."""
-    limit = round_.settings.limit_of(pod.namespace)
-    return pod.uid in picture.schedule.limited and limit is not None and pod.size <= limit
 
 
 def _read(

@@ -9,9 +9,7 @@ from provisioner.model import bounds
 from provisioner.model.capacity import Failure
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry
-from provisioner.partitions.planning.memory import PartitionMemory
 from provisioner.partitions.planning.queue import Candidate, Wait
-from provisioner.partitions.planning.standing import MOST_REMOVES
 from provisioner.partitions.vipu.protocol import Partition
 
 WAITING = "PartitionWaiting"
@@ -83,13 +81,11 @@ def broken(pod: Pod, entry: Entry, partition: Partition | None) -> Event:
     return Event("broken", pod, FAILED, message, warning=True)
 
 
-def not_removed(pod: Pod, entry: Entry, known: PartitionMemory) -> tuple[Event, ...]:
-    """Say why a pod's partition could not be removed, where that was tried again and again."""
-    if known.removing is None or known.removing.failures < MOST_REMOVES or known.kept:
-        return ()
-    words = bounds.cut(known.removing.failure.message, bounds.HINTED_WORDS)
+def not_removed(pod: Pod, entry: Entry, failure: Failure) -> Event:
+    """Say why a pod's partition could not be removed, though that was tried again and again."""
+    words = bounds.cut(failure.message, bounds.HINTED_WORDS)
     message = f"Partition {entry.id} is not removed from {entry.server}, and that is tried again: {words}"
-    return (Event("not removed", pod, FAILED, message, warning=True),)
+    return Event("not removed", pod, FAILED, message, warning=True)
 
 
 def misplaced(pod: Pod, entry: Entry) -> Event:

@@ -86,7 +86,11 @@ def look(round_: Round, guard: Guard) -> tuple[Picture, Round]:
     schedule = placing.schedule(queue, settled, used, round_.settings, guard)
     picture = Picture(
         standings=standings,
-        strays=tuple(stray for stray in seen if not _is_restored(stray, restored)),
+        strays=tuple(
+            stray
+            for stray in seen
+            if (again := restored.get(stray.partition.id)) is None or again.server != stray.server
+        ),
         restored=restored,
         supply=supply,
         queue=tuple(queue),
@@ -100,11 +104,6 @@ def _untouched(entry: Entry, round_: Round) -> Standing:
     """Return what leaves an entry as it is."""
     known = known_of(entry, round_)
     return Standing(entry=entry, pod=None, phase=Phase.CREATING, known=known, certain=False)
-
-
-def _is_restored(stray: Stray, restored: Mapping[str, Entry]) -> bool:
-    entry = restored.get(stray.partition.id)
-    return entry is not None and entry.server == stray.server
 
 
 def _demand(

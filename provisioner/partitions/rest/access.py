@@ -11,9 +11,8 @@ import asyncio
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -97,39 +96,14 @@ class _Queue:
     waiting: int = 0
 
 
-class Turns:
-    """Places for questions, so that no client takes them all; used from one event loop."""
-
-    def __init__(self) -> None:
-        self._places = asyncio.Semaphore(_AT_ONCE)
-        self._queues: dict[str, _Queue] = {}
-
-    @asynccontextmanager
-    async def turn(self, client: str) -> AsyncIterator[None]:
-        """Wait for a place; raise Refused where there is none in time."""
-        queue = self._queues.setdefault(client, _Queue())
-        if queue.waiting >= _EACH_WAITING:
-            raise _busy()
-        queue.waiting += 1
-        try:
-            async with asyncio.timeout(_PATIENCE_SECONDS) as patience, queue.places, self._places:
-                # What is asked has its own time.
-                patience.reschedule(None)
-                yield
-        except TimeoutError as error:
-            raise _busy() from error
-        finally:
-            queue.waiting -= 1
-            if not queue.waiting:
-                self._queues.pop(client, None)
-
-
 class Access:
     """Knows callers by their tokens, and their rights; used from one event loop."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._turns = Turns()
+        #: Places for questions, so that no client takes them all.
+        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._queues: dict[str, _Queue] = {}
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="access")
         self._shared = Shared(_KEPT_SECONDS)
 
@@ -160,9 +134,23 @@ class Access:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _ask(self, ask: Callable[[], _T], client: str) -> tuple[float, _T]:
-        async with self._turns.turn(client):
-            asked_at = time.monotonic()
-            return asked_at, await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+        """Wait for a place and ask; raise Refused where there is none in time."""
+        queue = self._queues.setdefault(client, _Queue())
+        if queue.waiting >= _EACH_WAITING:
+            raise _busy()
+        queue.waiting += 1
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS) as patience, queue.places, self._places:
+                # What is asked has its own time.
+                patience.reschedule(None)
+                asked_at = time.monotonic()
+                return asked_at, await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+        except TimeoutError as error:
+            raise _busy() from error
+        finally:
+            queue.waiting -= 1
+            if not queue.waiting:
+                self._queues.pop(client, None)
 
 
 def _identified(raw: JsonObject) -> Caller | str:

@@ -103,7 +103,7 @@ def refusal(refused: Refused) -> Content:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodIdentity:
-    """The pod that a token is bound to. The API server takes no token of a pod that is gone."""
+    """A pod, such as the one that a token is bound to: the API server takes no token of a pod that is gone."""
 
     namespace: str
     name: str
