@@ -16,10 +16,10 @@ from provisioner.model.capacity import Failure, FailureKind
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry, Ledger
-from provisioner.partitions.rest.api import LIMITS, Sources, make_rest_server
+from provisioner.partitions.rest.api import Sources, make_rest_server
 from provisioner.partitions.rest.wire import ACCESS_REVIEWS, TOKEN_REVIEWS
 from provisioner.partitions.vipu.protocol import Partition, PartitionState, VipuError
-from provisioner.runtime.http import Address, Limits
+from provisioner.runtime.http import Address
 from tests.support import partitions
 from tests.support.clock import NOW
 from tests.support.kube import FakeKube
@@ -144,7 +144,6 @@ class Ground:
     ledger: Ledger = field(default_factory=Ledger)
     problems: list[str] = field(default_factory=list)
     cluster_uid: str = CLUSTER
-    limits: Limits = LIMITS
 
     def sources(self) -> Sources:
         """Return what the API goes by."""
@@ -158,7 +157,7 @@ class Ground:
 
     def start(self) -> Ground:
         """Serve."""
-        self.server = make_rest_server(Address("127.0.0.1", 0), self.kube, self.sources(), limits=self.limits)
+        self.server = make_rest_server(Address("127.0.0.1", 0), self.kube, self.sources())
         self.server.start()
         [self.port] = self.server.ports
         return self

@@ -46,18 +46,8 @@ def waiting(candidate: Candidate) -> Event:
 
 
 def why_limited(pod: Pod) -> str:
-    """Return it in words."""
-    return f"Namespace {pod.namespace} has, or its older pods wait for, all the IPUs that it may have."
-
-
-def limited(pod: Pod) -> Event:
     """Say that a pod waits for the limit of its namespace."""
-    return Event(Wait.LIMIT.value, pod, WAITING, why_limited(pod))
-
-
-def unrecorded(pod: Pod, why: str) -> Event:
-    """Say that there are IPUs for a pod, and that the ledger does not take it."""
-    return Event("unrecorded", pod, WAITING, why, warning=True)
+    return f"Namespace {pod.namespace} has, or its older pods wait for, all the IPUs that it may have."
 
 
 def created(pod: Pod, entry: Entry) -> Event:
@@ -123,11 +113,6 @@ def unreadable(pod: Pod, entry: Entry, failure: Failure, most_seconds: float) ->
 def released(pod: Pod, entry: Entry) -> Event:
     """Say that a pod's partition is gone, as it should be."""
     return Event("released", pod, RELEASED, f"Partition {entry.id} on {entry.server} is removed.")
-
-
-def rejected(pod: Pod, why: str) -> Event:
-    """Say why a pod gets no partition at all."""
-    return Event("rejected", pod, REJECTED, why, warning=True)
 
 
 def choose(

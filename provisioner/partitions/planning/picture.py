@@ -247,19 +247,17 @@ def view_of(picture: Picture, unrecorded: Mapping[str, str], round_: Round) -> V
             RejectedLine(namespace=pod.namespace, pod=pod.name, why=picture.rejected[pod.uid]) for pod in youngest
         ),
         partitions=tuple(sorted(partitions, key=lambda each: (each.server, each.allocation, each.id))),
-        supply=tuple(_supply(each) for _, each in sorted(picture.supply.items())),
-    )
-
-
-def _supply(supply: SiteSupply) -> SupplyLine:
-    ours, total = sum(ipus for ipus, _ in supply.ours), supply.total
-    return SupplyLine(
-        server=supply.site[0],
-        allocation=supply.site[1],
-        ipus=total,
-        ours=ours,
-        others=supply.others,
-        free=max(0, total - ours - supply.others) if total is not None else None,
+        supply=tuple(
+            SupplyLine(
+                server=site[0],
+                allocation=site[1],
+                ipus=each.total,
+                ours=sum(ipus for ipus, _ in each.ours),
+                others=each.others,
+                free=each.free if each.total is not None else None,
+            )
+            for site, each in sorted(picture.supply.items())
+        ),
     )
 
 

@@ -18,7 +18,7 @@ from functools import partial
 from math import inf
 from typing import Any, TypeVar
 
-from provisioner.kube.protocol import Api, JsonObject, Timeouts
+from provisioner.kube.protocol import Api, Timeouts
 from provisioner.partitions.rest import wire
 from provisioner.partitions.rest.wire import Caller, Refused
 from provisioner.partitions.vipu.protocol import PartitionState, Vipu
@@ -113,7 +113,8 @@ class Access:
         # Nobody finds a token in this memory.
         key = hashlib.sha256(token.encode()).digest()
         ask = partial(self._api.post, wire.TOKEN_REVIEWS, wire.token_review(token), timeouts=_TIMEOUTS)
-        found = await self._shared.once(key, lambda: self._ask(lambda: _identified(ask()), client))
+        # That nobody knows who it is counts for a while as well.
+        found = await self._shared.once(key, lambda: self._ask(lambda: wire.read_token_review(ask()), client))
         if isinstance(found, str):
             raise Refused(401, found)
         return found
@@ -151,14 +152,6 @@ class Access:
             queue.waiting -= 1
             if not queue.waiting:
                 self._queues.pop(client, None)
-
-
-def _identified(raw: JsonObject) -> Caller | str:
-    """Return who it is, or why nobody knows: that is kept as well."""
-    try:
-        return wire.read_token_review(raw)
-    except Refused as error:
-        return str(error)
 
 
 class Servers:

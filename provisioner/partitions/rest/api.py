@@ -37,7 +37,7 @@ _log = structlog.get_logger(__name__)
 #: When to ask again: while IPUs are waited for, while a partition is made, when something cannot be known.
 _WAITING_SECONDS, _MAKING_SECONDS, _UNKNOWN_SECONDS = 5, 2, 5
 #: A body has some 300 bytes, a token 1,500. What a V-IPU server takes long for is answered 503 in time.
-LIMITS = Limits(connections=256, request_seconds=30.0, idle_seconds=60, body_bytes=4096, answers_per_second=200.0)
+_LIMITS = Limits(connections=256, request_seconds=30.0, idle_seconds=60, body_bytes=4096, answers_per_second=200.0)
 #: The files of the certificate are read so often.
 _LOOK_SECONDS = 10.0
 _ID = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -314,10 +314,8 @@ def make_rest(plain: str, encrypted: str, files: Files | None, api: Api, sources
     return Rest(servers=tuple(servers), certificate=certificate)
 
 
-def make_rest_server(
-    address: Address, api: Api, sources: Sources, *, limits: Limits = LIMITS, tls: ssl.SSLContext | None = None
-) -> HttpServer:
+def make_rest_server(address: Address, api: Api, sources: Sources, *, tls: ssl.SSLContext | None = None) -> HttpServer:
     """Return the server of one address; without `tls` it speaks plain HTTP."""
     served = PartitionsApi(api, sources)
     app = resource_app(served.resources())
-    return HttpServer({address: app}, name="tpu-provisioner-partitions", limits=limits, tls=tls, at_end=served.close)
+    return HttpServer({address: app}, name="tpu-provisioner-partitions", limits=_LIMITS, tls=tls, at_end=served.close)
