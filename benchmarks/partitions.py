@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.partitions.demand import Pod, Server
+from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.calls import (
     Call,
     CallAnswer,
@@ -29,6 +29,7 @@ from provisioner.partitions.planning.ledger import Ledger
 from provisioner.partitions.planning.memory import Memory, fold
 from provisioner.partitions.planning.round import PlanningSettings, ServerView, Snapshot
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState, Reading
+from provisioner.settings.partitions import Server
 from rehearsal.simulators.vipu.model import World
 from rehearsal.simulators.vipu.records import Asked, Phase, VipuRefusalError
 from rehearsal.simulators.vipu.settings import IPUS_OF_AGENT, VipuSettings

@@ -129,20 +129,17 @@ def _close(clients: Iterable[VipuCommand]) -> None:
 
 
 def _clients(effective: PartitionSettings) -> dict[str, VipuCommand]:
-    from provisioner.partitions import app  # noqa: PLC0415
-    from provisioner.partitions.vipu.cli import CommandSettings, VipuCommand  # noqa: PLC0415
+    from provisioner.partitions.vipu.cli import VipuCommand  # noqa: PLC0415
 
     return {
         server.address: VipuCommand(
-            server.host,
-            server.port,
-            CommandSettings(
-                command=effective.command,
-                credentials=_credentials(effective.credentials, server.host, server.port),
-                create_seconds=effective.create_seconds,
-            ),
+            host=server.host,
+            port=server.port,
+            command=effective.command,
+            credentials=_credentials(effective.credentials, server.host, server.port),
+            create_seconds=effective.create_seconds,
         )
-        for server in app.servers_of(effective)
+        for server in effective.servers
     }
 
 

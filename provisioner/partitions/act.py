@@ -1,8 +1,7 @@
 """Acting: sends what was decided, and hands the answers back to the loop.
 
 Nothing here waits for a partition: a call is submitted, and later rounds see how it went. Each V-IPU server has threads
-of its own, and so have writes to Kubernetes, so that none waits for what is slower. Right before a partition is
-removed, what was decided on a cache is read live (`Gate`).
+of its own, and so have writes to Kubernetes, so that none waits for what is slower.
 """
 
 from __future__ import annotations
@@ -11,10 +10,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import structlog
 
-from provisioner import kube
+from provisioner import constants, kube
+from provisioner.kube import fields
 from provisioner.kube.errors import failure_of
 from provisioner.kube.gates import KeptError, why_kept
 from provisioner.kube.live import list_all
@@ -38,57 +39,19 @@ from provisioner.partitions.planning.calls import (
     WriteAnswer,
 )
 from provisioner.partitions.planning.decide import Plan
-from provisioner.partitions.planning.ledger import Ledger
+from provisioner.partitions.planning.ledger import Ledger, encode
 from provisioner.partitions.vipu.protocol import Reading, Vipu, VipuError
-from provisioner.partitions.writing import WRITE_SECONDS, LedgerStore, open_gate, take_back
 from provisioner.runtime.actor import NO_LEASE, CallingActor
 
 _log = structlog.get_logger(__name__)
 #: As metrics have them.
 _NAMES: Mapping[type[Call], str] = {ReadServer: "read", CreatePartition: "create", RemovePartition: "remove"}
-
-
-_TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
-    """Lets a removal through, or raises KeptError. Raises ClusterError where Kubernetes does not answer."""
-
-    api: Api
-    cluster_uid: Callable[[], str]
-
-    def pass_through(self, call: RemovePartition) -> None:
-        """Prove that no pod may use the partition any more."""
-        if not call.id.startswith(names.id_prefix(self.cluster_uid())):
-            raise KeptError("it is no partition of this cluster")
-        if call.pod is None:
-            query = {"labelSelector": names.POD_LABEL}
-            for pod in list_all(self.api, collection_path("pods"), query, parse_pod):
-                if names.owner_id(self.cluster_uid(), pod.uid) == names.owner_of(call.id):
-                    self._refuse_if_used(pod, call)
-            return
-        namespace, name, uid = call.pod
-        try:
-            raw = self.api.get(object_path("pods", name, namespace=namespace), timeouts=_TIMEOUTS)
-        except kube.NotFound:
-            return
-        pod = parse_pod(raw)
-        if pod.uid == uid:
-            self._refuse_if_used(pod, call)
-
-    def _refuse_if_used(self, pod: Pod, call: RemovePartition) -> None:
-        if pod.finished or pod.released:
-            return
-        if pod.told_partition not in ("", call.id):
-            return
-        if call.unused and not pod.begun:
-            # Its init container waits for it.
-            return
-        if pod.deletion_deadline is not None and pod.deletion_deadline == call.past_deletion:
-            # It has had its grace, as this process counts time.
-            return
-        raise KeptError(f"pod {pod.namespace}/{pod.name} has not ended")
+_READ_TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
+#: A write takes no longer than this, and is not begun with less of the lease left.
+_WRITE_SECONDS = 10.0
+_LEDGER_TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=_WRITE_SECONDS - 3.0)
+#: Of each of the two exchanges that open a gate.
+_POD_TIMEOUTS = Timeouts(connect_seconds=1.5, read_seconds=3.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +71,10 @@ class Actor(CallingActor[Answer]):
     #: By HOST:PORT.
     servers: Mapping[str, Line]
     api: Api
-    store: LedgerStore
-    gate: Gate
+    #: The controller's own, with the ledger.
+    namespace: str
+    #: Of the namespace kube-system; empty while it is not known.
+    cluster_uid: Callable[[], str]
     #: Where writes to Kubernetes run.
     write_executor: Executor
     metrics: Metrics
@@ -138,7 +103,7 @@ class Actor(CallingActor[Answer]):
         if not isinstance(call, ReadServer) and self.lease_seconds() <= 0:
             return self._not_called(call, NO_LEASE)
         if isinstance(call, RemovePartition):
-            kept = why_kept(partial(self.gate.pass_through, call), call=call.key)
+            kept = why_kept(partial(check_unused, self.api, self.cluster_uid(), call), call=call.key)
             if kept is not None:
                 return CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), kept=kept)
             # Again: the gate may have taken long.
@@ -179,14 +144,14 @@ class Actor(CallingActor[Answer]):
     # --- Kubernetes ---
 
     def _write(self, write: Write) -> WriteAnswer:
-        if self.lease_seconds() <= WRITE_SECONDS:
+        if self.lease_seconds() <= _WRITE_SECONDS:
             return self._not_written(write, NO_LEASE)
         failure, message = None, ""
         ledger: Ledger | None = None
         try:
             match write:
                 case SaveLedger():
-                    ledger = self.store.save(write.before, write.entries)
+                    ledger = save_ledger(self.api, self.namespace, write)
                 case OpenGate():
                     open_gate(self.api, write)
                 case TakeBack():
@@ -200,3 +165,109 @@ class Actor(CallingActor[Answer]):
 
     def _not_written(self, write: Write, why: str) -> WriteAnswer:
         return WriteAnswer(write=write, at=self.clock(), failure=WriteFailure.UNAVAILABLE, message=why)
+
+
+def check_unused(api: Api, cluster_uid: str, call: RemovePartition) -> None:
+    """Prove, by what is read live, that no pod may use a partition any more; raise KeptError where one may.
+
+    Raises ClusterError where Kubernetes does not answer.
+    """
+    if not call.id.startswith(names.id_prefix(cluster_uid)):
+        raise KeptError("it is no partition of this cluster")
+    if call.pod is None:
+        query = {"labelSelector": names.POD_LABEL}
+        for pod in list_all(api, collection_path("pods"), query, parse_pod):
+            if names.owner_id(cluster_uid, pod.uid) == names.owner_of(call.id):
+                _refuse_if_used(pod, call)
+        return
+    namespace, name, uid = call.pod
+    try:
+        raw = api.get(object_path("pods", name, namespace=namespace), timeouts=_READ_TIMEOUTS)
+    except kube.NotFound:
+        return
+    pod = parse_pod(raw)
+    if pod.uid == uid:
+        _refuse_if_used(pod, call)
+
+
+def _refuse_if_used(pod: Pod, call: RemovePartition) -> None:
+    if pod.finished or pod.released:
+        return
+    if pod.told_partition not in ("", call.id):
+        return
+    if call.unused and not pod.begun:
+        # Its init container waits for it.
+        return
+    if pod.deletion_deadline is not None and pod.deletion_deadline == call.past_deletion:
+        # It has had its grace, as this process counts time.
+        return
+    raise KeptError(f"pod {pod.namespace}/{pod.name} has not ended")
+
+
+def save_ledger(api: Api, namespace: str, what: SaveLedger) -> Ledger:
+    """Write what differs from the ledger that was read; Conflict where somebody else has written since.
+
+    Entries that could not be read stay. Raises ClusterError and nothing else.
+    """
+    before = what.before
+    old, new = encode(before.entries), encode(what.entries)
+    if not before.resource_version:
+        labels = {"app.kubernetes.io/managed-by": constants.MANAGER}
+        body = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": names.LEDGER_CONFIGMAP_NAME, "namespace": namespace, "labels": labels},
+            "data": new,
+        }
+        written = api.post(collection_path("configmaps", namespace=namespace), body, timeouts=_LEDGER_TIMEOUTS)
+    else:
+        changed: dict[str, str | None] = {key: text for key, text in new.items() if old.get(key) != text}
+        changed |= dict.fromkeys(old.keys() - new.keys())
+        patch: dict[str, Any] = {"metadata": {"resourceVersion": before.resource_version}, "data": changed}
+        path = object_path("configmaps", names.LEDGER_CONFIGMAP_NAME, namespace=namespace)
+        written = api.patch(path, patch, timeouts=_LEDGER_TIMEOUTS)
+    version = fields.text(fields.mapping(written.get("metadata")).get("resourceVersion"))
+    return Ledger(entries=what.entries, resource_version=version, unreadable=before.unreadable)
+
+
+def open_gate(api: Api, what: OpenGate) -> None:
+    """Open the gate of a pod; Conflict where it is not the pod any more that was decided on.
+
+    Raises ClusterError and nothing else. Of a pod with scheduling gates, node selectors can be added and none changed.
+    """
+    pod = what.pod
+    path = object_path("pods", pod.name, namespace=pod.namespace)
+    raw = api.get(path, timeouts=_POD_TIMEOUTS)
+    metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
+    if metadata.get("uid") != pod.uid:
+        raise kube.Conflict(f"pod {pod.namespace}/{pod.name} is another one by now", status=409)
+    gates = fields.mappings(spec.get("schedulingGates"))
+    left = [gate for gate in gates if gate.get("name") != names.SCHEDULING_GATE]
+    if len(left) == len(gates):
+        raise kube.Conflict(f"pod {pod.namespace}/{pod.name} has no gate of ours any more", status=409)
+    change: dict[str, Any] = {"schedulingGates": left or None}
+    if what.server.node_selector is not None:
+        key, value = what.server.node_selector
+        if fields.mapping(spec.get("nodeSelector")).get(key, value) != value:
+            # The API server would reject the whole patch.
+            raise kube.Conflict(f"pod {pod.namespace}/{pod.name} selects other nodes by {key} than {value}", status=409)
+        change["nodeSelector"] = {key: value}
+    told = {
+        names.PARTITION_ID: what.partition_id,
+        names.PARTITION_HOST: what.server.host,
+        names.PARTITION_PORT: str(what.server.port),
+    }
+    version = fields.text(metadata.get("resourceVersion"))
+    metadata = {"uid": pod.uid, "resourceVersion": version, "annotations": told}
+    api.patch(path, {"metadata": metadata, "spec": change}, timeouts=_POD_TIMEOUTS)
+
+
+def take_back(api: Api, what: TakeBack) -> None:
+    """Release a pod; Conflict where it has changed since it was decided on, as when it got a node.
+
+    Raises ClusterError and nothing else.
+    """
+    pod = what.pod
+    released = {names.RELEASE: "true"}
+    metadata = {"uid": pod.uid, "resourceVersion": pod.resource_version, "annotations": released}
+    api.patch(object_path("pods", pod.name, namespace=pod.namespace), {"metadata": metadata}, timeouts=_POD_TIMEOUTS)

@@ -15,29 +15,24 @@ from provisioner.admission.files import Files
 from provisioner.controller import Candidacy, Controller, make_replica
 from provisioner.kube.watches import doubt_of
 from provisioner.partitions import names, page
-from provisioner.partitions.act import Actor, Gate, Line
+from provisioner.partitions.act import Actor, Line
 from provisioner.partitions.board import Board
-from provisioner.partitions.board import pages as board_pages
-from provisioner.partitions.demand import Pod, Server, parse_pod
+from provisioner.partitions.demand import Pod, parse_pod
 from provisioner.partitions.metrics import Metrics
-from provisioner.partitions.observe import Known, make_ledger_watch, make_pod_watch, take_snapshot
+from provisioner.partitions.observe import Known, make_ledger_watch, make_pod_watch
 from provisioner.partitions.planning.calls import Answer
 from provisioner.partitions.planning.decide import Plan, decide
 from provisioner.partitions.planning.ledger import Ledger
 from provisioner.partitions.planning.memory import Memory, fold
 from provisioner.partitions.planning.round import PlanningSettings
 from provisioner.partitions.report import Reporter
-from provisioner.partitions.rest.api import Sources
-from provisioner.partitions.rest.serving import Rest, make_rest
+from provisioner.partitions.rest.api import Rest, Sources, make_rest
 from provisioner.partitions.vipu.protocol import Vipu
-from provisioner.partitions.writing import LedgerStore
 from provisioner.runtime.clock import FollowedClock, shifted
 from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from provisioner.settings.partitions import PartitionSettings
 
-#: Creates and removals on one server at once: it makes one after another anyway.
-_CHANGES_AT_ONCE = 4
 _WRITES_AT_ONCE = 8
 
 
@@ -58,7 +53,7 @@ class Loop(RoundLoop[Answer]):
 
     def problems(self) -> tuple[str, ...]:
         """Say what keeps the controller from its work; a follower that waits for the lease has no problem."""
-        return take_snapshot(self.pods, self.known).not_synced if self.is_leader() else ()
+        return self.known.snapshot(self.pods).not_synced if self.is_leader() else ()
 
     def round(self) -> float:
         """Do one round; return how many seconds the next may wait where nothing happens."""
@@ -76,7 +71,7 @@ class Loop(RoundLoop[Answer]):
             self.board.stand_by()
             due = self.known.due_in_seconds(self.clock(), leading=False)
             return max(0.0, min(LONGEST_PAUSE_SECONDS, due))
-        snapshot = take_snapshot(self.pods, self.known, self.actor.live())
+        snapshot = self.known.snapshot(self.pods, self.actor.live())
         # The reporter tells nothing of a round without it.
         self.metrics.ledger_known.set(snapshot.ledger is not None)
         started = self.monotonic()
@@ -131,23 +126,23 @@ def build(
     planning = planning_settings(settings)
     known = Known(
         api=api,
-        store=LedgerStore(api=api, namespace=settings.own_namespace),
+        namespace=settings.own_namespace,
         clock=clock,
-        servers=servers_of(settings),
+        servers=settings.servers,
     )
 
     def line(address: str) -> Line:
         return Line(
             vipu=vipu[address],
-            changes=ThreadPoolExecutor(_CHANGES_AT_ONCE, thread_name_prefix=f"change {address}"),
+            changes=ThreadPoolExecutor(planning.most_changes_per_server, thread_name_prefix=f"change {address}"),
             reads=ThreadPoolExecutor(1, thread_name_prefix=f"read {address}"),
         )
 
     actor = Actor(
         servers={server.address: line(server.address) for server in known.servers},
         api=api,
-        store=known.store,
-        gate=Gate(api=api, cluster_uid=lambda: known.cluster_uid),
+        namespace=settings.own_namespace,
+        cluster_uid=lambda: known.cluster_uid,
         clock=clock,
         lease_seconds=replica.lease_seconds,
         on_answer=replica.wake.set,
@@ -178,7 +173,7 @@ def build(
             address=addresses.probes,
             alive=loop.alive,
             problems=lambda: (*loop.problems(), *rest.problems()),
-            pages=(*page.pages(), *board_pages(loop.board)),
+            pages=(*page.pages(), loop.board.page()),
         ),
     )
     controller = Controller(
@@ -211,11 +206,6 @@ def _sources(loop: Loop, ledger: kube.Watch[Ledger], vipu: Mapping[str, Vipu]) -
     )
 
 
-def servers_of(settings: PartitionSettings) -> tuple[Server, ...]:
-    """Return the servers that the settings name."""
-    return tuple(Server(host=each.host, port=each.port, node_selector=each.node_selector) for each in settings.servers)
-
-
 def planning_settings(settings: PartitionSettings) -> PlanningSettings:
     """Return what decisions go by."""
     return PlanningSettings(
@@ -244,6 +234,6 @@ def run(
     rest.start()
     return controller.run(
         api,
-        servers=[server.address for server in servers_of(settings)],
+        servers=[server.address for server in settings.servers],
         leader_election=addresses.leader_elect,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
@@ -95,21 +95,15 @@ class Board:
 
     def document(self) -> Document:
         """Return what there is to show; may be called from any thread."""
-        published = self._published
-        document = Document(
+        view, servers, at = self._published or (View(), (), None)
+        waiting, rejected = view.waiting[:_MOST_LINES], _of_all_namespaces(view.rejected)
+        partitions = _shown(view.partitions)
+        return Document(
             served_at=self.now(),
             release=self.release,
             identity=self.identity,
             leading=self._leading,
             problems=self._problems,
-        )
-        if published is None:
-            return document
-        view, servers, at = published
-        waiting, rejected = view.waiting[:_MOST_LINES], _of_all_namespaces(view.rejected)
-        partitions = _shown(view.partitions)
-        return replace(
-            document,
             decided_at=at,
             servers=tuple(map(_server, servers)),
             supply=view.supply,
@@ -123,9 +117,16 @@ class Board:
             ),
         )
 
-    def json(self) -> bytes:
-        """Return the document as JSON."""
-        return msgspec.json.encode(self.document())
+    def page(self) -> Page:
+        """Return the page that the document is served as."""
+        return Page(
+            path=PATH,
+            make=lambda: Content(
+                body=msgspec.json.encode(self.document()),
+                media_type="application/json",
+                headers={"Cache-Control": "no-store"},
+            ),
+        )
 
 
 def _of_all_namespaces(rejected: Sequence[RejectedLine]) -> tuple[RejectedLine, ...]:
@@ -151,16 +152,4 @@ def _server(view: ServerView) -> ServerLine:
         nodes=f"{label[0]}={label[1]}" if label is not None else "",
         read_at=view.reading.at if view.reading is not None else None,
         problem=view.failure.message if view.failure is not None else "",
-    )
-
-
-def pages(board: Board) -> tuple[Page, ...]:
-    """Return the pages that the board is served as."""
-    return (
-        Page(
-            path=PATH,
-            make=lambda: Content(
-                body=board.json(), media_type="application/json", headers={"Cache-Control": "no-store"}
-            ),
-        ),
     )

@@ -15,29 +15,13 @@ from typing import Any
 from provisioner.kube import fields
 from provisioner.kube.quantities import parse_timestamp
 from provisioner.partitions import names
+from provisioner.settings.partitions import LARGEST_SIZE, Server
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
-#: Where the settings do not say what the largest partition is.
-_LARGEST_SIZE = 1024
 _DEFAULT_GRACE_SECONDS = 30
 #: The API has no higher priority.
 _HIGHEST_PRIORITY = 2_000_001_000
 _RELEASED = "true"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
-    """A V-IPU server, as the settings name it."""
-
-    host: str
-    port: int
-    #: Label and value of the nodes that reach its IPUs; None: all nodes do.
-    node_selector: tuple[str, str] | None = None
-
-    @property
-    def address(self) -> str:
-        """Names it: HOST:PORT, in brackets where the host is an IPv6 address."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +104,7 @@ def _read(key: str, value: object) -> int:
     raise Wrong(f'{key} is {fields.shown(value)}, and has to be a number of IPUs that is a power of two, such as "4".')
 
 
-def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int = _LARGEST_SIZE) -> Pod:
+def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int = LARGEST_SIZE) -> Pod:
     """Read a pod; MalformedObject where namespace, name or UID is missing, or the time of its deletion is not one."""
     whole = fields.mapping(raw)
     metadata, spec, status = (fields.mapping(whole.get(part)) for part in ("metadata", "spec", "status"))
@@ -128,7 +112,12 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
     annotations = fields.mapping(metadata.get("annotations"))
     gates = {fields.name(gate.get("name")) for gate in fields.mappings(spec.get("schedulingGates"))}
     gated = names.SCHEDULING_GATE in gates
-    size, problem = _asked_of(annotations, largest_size)
+    size, problem = 0, ""
+    try:
+        size = read_size(annotations, largest=largest_size) or 0
+    except Wrong as wrong:
+        problem = str(wrong)
+    deadline_seconds = fields.count(spec.get("activeDeadlineSeconds"), default=0)
     grace_seconds = fields.count(spec.get("terminationGracePeriodSeconds"), default=_DEFAULT_GRACE_SECONDS)
     return Pod(
         namespace=namespace,
@@ -147,7 +136,7 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
         deletion_deadline=fields.deletion_deadline(f"pod {namespace}/{name}", metadata),
         deletion_grace_seconds=float(fields.count(metadata.get("deletionGracePeriodSeconds"), default=grace_seconds)),
         released=annotations.get(names.RELEASE) == _RELEASED,
-        active_deadline_seconds=_active_deadline_of(spec),
+        active_deadline_seconds=float(deadline_seconds) if deadline_seconds > 0 else None,
         grace_seconds=float(grace_seconds),
         started_at=parse_timestamp(status.get("startTime")),
         # They are written when the gate is opened; before that they are not ours.
@@ -168,22 +157,10 @@ def _is_injected(annotations: dict[str, Any], spec: dict[str, Any]) -> bool:
     return any(each.get("name") == names.INIT_CONTAINER for each in fields.mappings(spec.get("initContainers")))
 
 
-def _asked_of(annotations: dict[str, Any], largest_size: int) -> tuple[int, str]:
-    try:
-        return read_size(annotations, largest=largest_size) or 0, ""
-    except Wrong as wrong:
-        return 0, str(wrong)
-
-
 def _priority_of(raw: object) -> int:
     if isinstance(raw, bool) or not isinstance(raw, int):
         return 0
     return min(max(raw, -_HIGHEST_PRIORITY), _HIGHEST_PRIORITY)
-
-
-def _active_deadline_of(spec: dict[str, Any]) -> float | None:
-    seconds = fields.count(spec.get("activeDeadlineSeconds"), default=0)
-    return float(seconds) if seconds > 0 else None
 
 
 def _told_server_of(annotations: dict[str, Any]) -> str:

@@ -15,17 +15,17 @@ import structlog
 from provisioner import kube
 from provisioner.kube import fields
 from provisioner.kube.live import read_cluster_uid
-from provisioner.kube.protocol import Timeouts
+from provisioner.kube.protocol import Timeouts, object_path
 from provisioner.kube.watches import UNFINISHED, doubt_of
 from provisioner.model.capacity import Failure
 from provisioner.partitions import names
-from provisioner.partitions.demand import Pod, Server, parse_pod
+from provisioner.partitions.demand import Pod, parse_pod
 from provisioner.partitions.planning.calls import CallAnswer, ReadServer, SaveLedger, WriteAnswer
 from provisioner.partitions.planning.ledger import Ledger, ledger_of, of_cluster
 from provisioner.partitions.planning.round import ServerView, Snapshot
 from provisioner.partitions.vipu.protocol import Reading
-from provisioner.partitions.writing import LedgerStore
 from provisioner.runtime.clock import shifted
+from provisioner.settings.partitions import Server
 
 _log = structlog.get_logger(__name__)
 
@@ -34,7 +34,7 @@ _RETRY_SECONDS = 1.0
 _RETRY_CAP_SECONDS = 60.0
 #: The ledger is read so often though nobody else writes to it.
 _REREAD_SECONDS = 60.0
-#: The loop waits for this read.
+#: The loop waits for these reads.
 _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
 
 
@@ -83,7 +83,8 @@ class Known:
     """What is known beside the pods: the ledger, the cluster and its servers. Used by the loop's thread alone."""
 
     api: kube.Api
-    store: LedgerStore
+    #: The controller's own, with the ledger.
+    namespace: str
     clock: Callable[[], datetime]
     servers: Sequence[Server]
     #: None: it has to be read before anything is decided.
@@ -122,7 +123,7 @@ class Known:
             if not self.cluster_uid:
                 self.cluster_uid = read_cluster_uid(self.api, timeouts=_TIMEOUTS)
             if leading:
-                before, self.ledger = self.ledger, of_cluster(self.store.read(), self.cluster_uid)
+                before, self.ledger = self.ledger, of_cluster(self._read_ledger(), self.cluster_uid)
                 if self.ledger.unreadable and (before is None or before.unreadable != self.ledger.unreadable):
                     _log.warning("ledger.unreadable", entries=sorted(self.ledger.unreadable)[:10])
         except kube.ClusterError as error:
@@ -134,6 +135,14 @@ class Known:
             if self.problem:
                 _log.info("ledger.read_again", failures=self.failures)
             self.problem, self.failures = "", 0
+
+    def _read_ledger(self) -> Ledger:
+        """Read the ledger; one that is not there is empty."""
+        path = object_path("configmaps", names.LEDGER_CONFIGMAP_NAME, namespace=self.namespace)
+        try:
+            return _parse_ledger(self.api.get(path, timeouts=_TIMEOUTS))
+        except kube.NotFound:
+            return Ledger()
 
     def fold(self, answer: CallAnswer | WriteAnswer) -> None:
         """Take note of an answer."""
@@ -154,29 +163,24 @@ class Known:
         self._readings = shifted(self._readings, by)
         self.tried_at = shifted(self.tried_at, by)
 
-    def views(self) -> tuple[ServerView, ...]:
-        """Return the servers as they were last seen."""
-        return tuple(
-            ServerView(
-                server=server, reading=self._readings.get(server.address), failure=self._failing.get(server.address)
-            )
-            for server in self.servers
-        )
-
     def doubt(self) -> str:
         """Say why nothing may be decided yet; empty: it may."""
         if self.ledger is not None and self.cluster_uid:
             return ""
         return self.problem or "the ledger is not read yet"
 
-
-def take_snapshot(pods: kube.Watch[Pod], known: Known, live: frozenset[str] = frozenset()) -> Snapshot:
-    """Put together what one decision sees."""
-    return Snapshot(
-        cluster_uid=known.cluster_uid,
-        pods=tuple(pods.records().values()),
-        ledger=known.ledger,
-        servers=known.views(),
-        live=live,
-        not_synced=tuple(filter(None, (doubt_of("pods", pods), known.doubt()))),
-    )
+    def snapshot(self, pods: kube.Watch[Pod], live: frozenset[str] = frozenset()) -> Snapshot:
+        """Put together what one decision sees."""
+        return Snapshot(
+            cluster_uid=self.cluster_uid,
+            pods=tuple(pods.records().values()),
+            ledger=self.ledger,
+            servers=tuple(
+                ServerView(
+                    server=server, reading=self._readings.get(server.address), failure=self._failing.get(server.address)
+                )
+                for server in self.servers
+            ),
+            live=live,
+            not_synced=tuple(filter(None, (doubt_of("pods", pods), self.doubt()))),
+        )

@@ -17,6 +17,7 @@ from provisioner.partitions.demand import Pod
 from provisioner.partitions.metrics import DONE, PHASES, Metrics
 from provisioner.partitions.planning.calls import (
     Answer,
+    Call,
     CallAnswer,
     CreatePartition,
     OpenGate,
@@ -78,39 +79,39 @@ class Reporter:
             self._tell_call(answer)
 
     def _tell_call(self, answer: CallAnswer) -> None:
-        call, key = answer.call, answer.call.key
+        call, key, failure = answer.call, answer.call.key, answer.failure
         said: dict[str, object] = {"server": call.server}
-        match call:
-            case CreatePartition():
-                said |= {"partition": call.request.id, "size": call.request.size, "allocation": call.request.allocation}
-            case RemovePartition():
-                said["partition"] = call.id
-                if call.pod is not None:
-                    said |= {"namespace": call.pod[0], "pod": call.pod[1]}
-            case ReadServer():
-                pass
+        if isinstance(call, CreatePartition):
+            said |= {"partition": call.request.id, "size": call.request.size, "allocation": call.request.allocation}
+        elif isinstance(call, RemovePartition):
+            said["partition"] = call.id
+            if call.pod is not None:
+                said |= {"namespace": call.pod[0], "pod": call.pod[1]}
         if answer.kept:
             self.metrics.kept.inc()
             self._lasting.fails(key, answer.kept, lambda: _log.warning("partition.kept", **said, reason=answer.kept))
-            return
-        if answer.failure is not None:
-            kind, message = answer.failure.kind.value, answer.failure.message
-            if answer.failure.kind is FailureKind.ALREADY_EXISTS:
-                # An earlier create of ours had its effect: no other cluster makes this id.
-                self._lasting.ended(key)
-                _log.info("partition.exists", **said)
-                return
-            said |= {"kind": kind, "message": message}
-            words = f"{kind} {message}"
-            match call:
-                case CreatePartition():
-                    self._lasting.fails(key, words, lambda: _log.warning("partition.create_failed", **said))
-                case RemovePartition():
-                    self._lasting.fails(key, words, lambda: _log.warning("partition.remove_failed", **said))
-                case ReadServer():
-                    self._lasting.fails(key, words, lambda: _log.warning("server.not_read", **said))
-            return
-        failed_before = self._lasting.ended(key)
+        elif failure is None:
+            self._tell_done(call, said, failed_before=self._lasting.ended(key))
+        elif failure.kind is FailureKind.ALREADY_EXISTS:
+            # An earlier create of ours had its effect: no other cluster makes this id.
+            self._lasting.ended(key)
+            _log.info("partition.exists", **said)
+        else:
+            said |= {"kind": failure.kind.value, "message": failure.message}
+            self._lasting.fails(
+                key,
+                f"{failure.kind.value} {failure.message}",
+                lambda: _log.warning(
+                    "server.not_read"
+                    if isinstance(call, ReadServer)
+                    else "partition.create_failed"
+                    if isinstance(call, CreatePartition)
+                    else "partition.remove_failed",
+                    **said,
+                ),
+            )
+
+    def _tell_done(self, call: Call, said: Mapping[str, object], *, failed_before: bool) -> None:
         match call:
             case CreatePartition():
                 _log.info("partition.created", **said)

@@ -28,17 +28,22 @@ _SERVER = re.compile(rf"(?P<host>{forms.HOST})(?::(?P<port>[0-9]{{1,5}}))?(?::(?
 _SERVER_FORM = "HOST, HOST:PORT or HOST:PORT:LABEL=VALUE"
 
 
-class VipuServer(NamedTuple):
+class Server(NamedTuple):
     """A V-IPU server; IPv6 addresses are without brackets."""
 
     host: str
     port: int
     #: Label and value of the nodes that reach its IPUs; None: all nodes do.
-    node_selector: tuple[str, str] | None
+    node_selector: tuple[str, str] | None = None
+
+    @property
+    def address(self) -> str:
+        """Names it: HOST:PORT, in brackets where the host is an IPv6 address."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def _servers(text: str) -> tuple[VipuServer, ...]:
-    found: dict[tuple[str, int], VipuServer] = {}
+def _servers(text: str) -> tuple[Server, ...]:
+    found: dict[tuple[str, int], Server] = {}
     for item in comma_items(text):
         match = _SERVER.fullmatch(item)
         port = int((match and match["port"]) or DEFAULT_PORT)
@@ -51,7 +56,7 @@ def _servers(text: str) -> tuple[VipuServer, ...]:
         host = match["host"].strip("[]")
         if (host, port) in found:
             raise ValueError(f"names {match['host']}:{port} twice")
-        found[host, port] = VipuServer(host, port, selector)
+        found[host, port] = Server(host, port, selector)
     if len(found) > _MOST_SERVERS:
         raise ValueError(f"names {len(found)} servers; at most {_MOST_SERVERS} are possible")
     return tuple(found.values())
@@ -64,7 +69,7 @@ _option = partial(option, Group.PARTITIONS)
 class PartitionSettings:
     """The effective settings of the controller of partitions."""
 
-    servers: tuple[VipuServer, ...] = required(
+    servers: tuple[Server, ...] = required(
         Group.PARTITIONS,
         "VIPU_SERVERS",
         _servers,

@@ -28,9 +28,9 @@ from provisioner.environment.review import OwnerError, judge_pod, object_of
 from provisioner.kube import EventRecorder, errors, fields
 from provisioner.kube.protocol import Api, Timeouts, object_path
 from provisioner.model.workloads import ObjectRef
+from provisioner.partitions import admission as ipus
 from provisioner.partitions import names
-from provisioner.partitions.admission import injection as ipus
-from provisioner.partitions.admission.review import review_pod as review_pod_with_ipus
+from provisioner.partitions.admission import review_pod as review_pod_with_ipus
 from provisioner.runtime import process
 from provisioner.runtime.endpoints import EndpointApp
 from provisioner.runtime.http import HttpServer, Limits, ServerError, parse_address

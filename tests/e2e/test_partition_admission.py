@@ -18,11 +18,9 @@ import yaml
 from provisioner import kube
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.partitions import names
-from provisioner.partitions.admission.injection import INIT_CONTAINER
 from provisioner.partitions.demand import parse_pod
 from provisioner.partitions.planning.ledger import Entry, Ledger
-from provisioner.partitions.rest.api import Sources
-from provisioner.partitions.rest.serving import make_rest_server
+from provisioner.partitions.rest.api import Sources, make_rest_server
 from provisioner.partitions.vipu.protocol import PartitionState
 from provisioner.runtime.http import Address
 from provisioner.settings.webhook import WebhookSettings
@@ -144,7 +142,7 @@ PODS = {
     "what somebody wrote by hand": pod(
         {names.IPU: "8", names.STATUS: names.INJECTED, names.PARTITION_ID: "x"},
         schedulingGates=[{"name": names.SCHEDULING_GATE}],
-        initContainers=[{"name": INIT_CONTAINER, "image": "mine"}],
+        initContainers=[{"name": names.INIT_CONTAINER, "image": "mine"}],
     ),
 }
 
@@ -158,7 +156,7 @@ def test_what_is_injected_is_a_valid_pod(rehearsal: Rehearsal, forwarder: Forwar
                 made = tried(rehearsal, raw)
                 assert {"name": names.SCHEDULING_GATE} in made["spec"]["schedulingGates"], name
                 first = made["spec"]["initContainers"][0]
-                assert (first["name"], first["image"]) == (INIT_CONTAINER, _IMAGE), name
+                assert (first["name"], first["image"]) == (names.INIT_CONTAINER, _IMAGE), name
                 assert made["metadata"]["annotations"][names.STATUS] == names.INJECTED, name
                 assert names.PARTITION_ID not in made["metadata"]["annotations"], name
                 assert bool(made["spec"].get("hostNetwork")) == (settings is COMPATIBLE or name == "the node's network")
@@ -328,7 +326,7 @@ def test_tokens_prove_pods_to_the_rest_api(rehearsal: Rehearsal) -> None:
     record = parse_pod(mine)
     vipu = FakeVipu()
     partition = names.partition_id("cluster", record.uid, SERVER)
-    vipu.partitions[partition] = PartitionState.ACTIVE
+    vipu.put(partition, PartitionState.ACTIVE)
     entry = Entry(
         id=partition, namespace=namespace, pod="mine", pod_uid=record.uid, size=4, server=SERVER, recorded_at=NOW
     )

@@ -15,7 +15,7 @@ import pytest
 from provisioner import constants
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.partitions import names
-from provisioner.partitions.admission.injection import Mode, Settings, inject
+from provisioner.partitions.admission import Mode, Settings, inject
 from rehearsal.demos import Rehearsal
 from rehearsal.demos.world import ControllerProcess
 from rehearsal.localcluster import FAIL_AFTER, RUN_FOR

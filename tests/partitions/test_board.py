@@ -12,7 +12,7 @@ from provisioner.cli import ipus, status
 from provisioner.cli.remote import Remote, RemoteError
 from provisioner.model.capacity import FailureKind
 from provisioner.partitions import page
-from provisioner.partitions.board import PATH, Board, Document, LeftOut, pages
+from provisioner.partitions.board import PATH, Board, Document, LeftOut
 from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.memory import Memory
 from provisioner.partitions.planning.picture import PartitionLine, RejectedLine, View, WaitingLine
@@ -36,16 +36,20 @@ def _controller() -> Controller:
     return controller
 
 
+def read(board: Board) -> Document:
+    """Return what a client reads."""
+    return msgspec.json.decode(board.page().make().body, type=Document)
+
+
 def document(controller: Controller) -> Document:
     """Return what a client reads."""
-    (made,) = pages(controller.loop.board)
-    assert made.path == PATH
-    return msgspec.json.decode(made.make().body, type=Document)
+    return read(controller.loop.board)
 
 
 def test_the_document_has_what_there_is(controller: Controller) -> None:
     """IPUs, partitions, and who waits for what."""
     shown = document(controller)
+    assert controller.loop.board.page().path == PATH == "/api/v1/partitions"
     assert (shown.leading, shown.problems) == (True, ())
     assert [(each.server, each.ipus, each.ours, each.free) for each in shown.supply] == [(SERVER.address, 64, 64, 0)]
     assert [(each.pod, each.phase) for each in shown.partitions] == [("research/first", "active")]
@@ -135,7 +139,7 @@ def test_status_shows_partitions_also_where_they_are_all_there_is(
     server = WireServer()
     absent = Answer(status=404, body=b"{}")
     server.answer("GET /api/v1/board", absent)
-    server.answer(f"GET {PATH}", absent, Answer(body=controller.loop.board.json()))
+    server.answer(f"GET {PATH}", absent, Answer(body=controller.loop.board.page().make().body))
     try:
         with pytest.raises(RemoteError):
             status._lines(Remote(server=server.url), "", "", wide=False)
@@ -155,8 +159,7 @@ def test_the_files_of_the_page_are_there() -> None:
 
 def test_the_document_is_json_that_programs_read(controller: Controller) -> None:
     """Names stay: what is added later has a default."""
-    raw = json.loads(controller.loop.board.json())
-    assert set(raw) == {
+    assert set(json.loads(controller.loop.board.page().make().body)) == {
         "served_at", "release", "identity", "leading", "problems", "decided_at", "servers", "supply", "waiting",
         "rejected", "partitions", "left_out",
     }  # fmt: skip
@@ -188,7 +191,7 @@ def _crowd() -> Document:
     )
     board = Board(release="test", identity="test", now=lambda: NOW)
     board.publish(Plan(memory=Memory(), view=view), Snapshot(cluster_uid=""), NOW)
-    return msgspec.json.decode(board.json(), type=Document)
+    return read(board)
 
 
 def test_of_a_great_many_pods_the_most_important_are_shown(crowd: Document) -> None:
@@ -225,7 +228,7 @@ def test_what_is_in_the_way_of_a_partition_is_shown() -> None:
     board = Board(release="test", identity="test", now=lambda: NOW)
     view = View(partitions=(replace(holding(1, "creating"), why=why),))
     board.publish(Plan(memory=Memory(), view=view), Snapshot(cluster_uid=""), NOW)
-    document = msgspec.json.decode(board.json(), type=Document)
+    document = read(board)
     assert [each.why for each in document.partitions] == [why]
     assert any(why in line for line in ipus.page(document))
     assert any(why in line for line in ipus.explain(document, "train-1", "research"))

@@ -243,11 +243,6 @@ def test_the_command_ends_with(
     assert want in capsys.readouterr().err
 
 
-def test_a_server_that_is_away_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Unreachable, match="does not answer"):
-        client.sender("http://127.0.0.1:1")("token", b"{}", 9.0)
-
-
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\n"], ids=["before the first line", "after it"])
 def test_a_server_that_does_not_end_its_answer_is_left_in_time(said: bytes) -> None:
     """Also where bytes come one by one: the time is that of the whole answer."""

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from provisioner.kube.fields import UNKNOWN_TIME, MalformedObject
 from provisioner.partitions import names
-from provisioner.partitions.demand import Pod, Server, Wrong, parse_pod, read_size
+from provisioner.partitions.demand import Pod, Wrong, parse_pod, read_size
+from provisioner.settings.partitions import Server
 
 _KEY = "ipu.example.com/pod"
 _ONE = Server(host="vipu-1", port=8090, node_selector=(_KEY, "1"))
@@ -114,11 +115,6 @@ def test_whether_a_pod_may_use_its_partition(status: dict[str, Any], gated: bool
     assert parse_pod(_raw(spec=spec, status=status)).begun is want
 
 
-def test_what_is_asked_for_wrongly_is_a_problem_and_not_an_error() -> None:
-    pod = parse_pod(_raw(annotations={names.IPUS: "3"}))
-    assert (pod.size, "power of two" in pod.problem) == (0, True)
-
-
 def test_a_pod_that_says_nothing_is_what_the_api_takes_it_for() -> None:
     pod = parse_pod({"metadata": {"namespace": "team", "name": "a", "uid": "uid-a"}})
     assert pod == Pod(
@@ -140,37 +136,36 @@ def test_a_pod_that_says_nothing_is_what_the_api_takes_it_for() -> None:
         pytest.param({}, {"priority": -5}, "priority", -5, id="a low priority"),
         pytest.param({}, {"priority": True}, "priority", 0, id="a truth value is no priority"),
         pytest.param({names.RELEASE: "false"}, {}, "released", False, id="not released"),
-        pytest.param({names.STATUS: "no"}, {}, "injected", False, id="not injected"),
+        pytest.param({names.STATUS: "no"}, {"initContainers": [_OURS]}, "injected", False, id="not injected"),
+        # Admission cannot reject it, and it runs without a gate: it would take IPUs that nobody hands to it.
+        pytest.param(
+            {names.STATUS: names.INJECTED, names.MIRROR: "x"}, {"initContainers": [_OURS]}, "injected", False,
+            id="a static pod has not been injected, whatever it says",
+        ),
+        # It has the plugin's label and annotation, and runs with a partition of the plugin: it gets no second one.
+        pytest.param(
+            {names.STATUS: names.INJECTED}, {"initContainers": [{"name": "ipu-init"}]}, "injected", False,
+            id="one that Graphcore's plugin has injected is none of ours",
+        ),
         pytest.param({names.PARTITION_HOST: "a"}, {}, "told_server", "", id="a host without a port"),
         pytest.param({names.PARTITION_PORT: "8090"}, {}, "told_server", "", id="a port without a host"),
         pytest.param({names.IPUS: "1024"}, {}, "problem", "", id="the largest partition of all"),
     ],
-)
+)  # fmt: skip
 def test_a_field_is_read(annotations: dict[str, str], spec: dict[str, Any], part: str, want: object) -> None:
     found = getattr(parse_pod(_raw(annotations=annotations, spec=spec)), part)
     assert (found, type(found)) == (want, type(want))
 
 
 def test_more_than_the_largest_partition_of_all_is_a_problem() -> None:
-    assert "has 1024" in parse_pod(_raw(annotations={names.IPUS: "2048"})).problem
+    pod = parse_pod(_raw(annotations={names.IPUS: "2048"}))
+    assert (pod.size, "has 1024" in pod.problem) == (0, True)
 
 
 def test_what_a_pod_says_of_its_server_before_its_gate_is_open_is_not_believed() -> None:
     annotations = {names.IPUS: "4", names.PARTITION_HOST: "vipu-1", names.PARTITION_PORT: "8090"}
     pod = parse_pod(_raw(annotations=annotations, spec={"schedulingGates": [{"name": names.SCHEDULING_GATE}]}))
     assert (pod.gated, pod.held_by_others, pod.told_server) == (True, False, "")
-
-
-def test_a_static_pod_has_not_been_injected_whatever_it_says() -> None:
-    """Admission cannot reject it, and it runs without a gate: it would take IPUs that nobody hands to it."""
-    annotations = {names.IPUS: "4", names.STATUS: names.INJECTED, "kubernetes.io/config.mirror": "x"}
-    assert not parse_pod(_raw(annotations=annotations, spec={"initContainers": [_OURS]})).injected
-
-
-def test_a_pod_that_graphcores_plugin_injected_is_none_of_ours() -> None:
-    """It has the plugin's label and annotation, and runs with a partition of the plugin: it gets no second one."""
-    annotations = {names.IPUS: "4", names.STATUS: names.INJECTED}
-    assert not parse_pod(_raw(annotations=annotations, spec={"initContainers": [{"name": "ipu-init"}]})).injected
 
 
 def _affinity(*terms: Any) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner.partitions.app import planning_settings, servers_of
+from provisioner.partitions.app import planning_settings
 from provisioner.settings import SettingsError
 from provisioner.settings import read as read_options
-from provisioner.settings.partitions import PartitionSettings, VipuServer
+from provisioner.settings.partitions import PartitionSettings, Server
 from provisioner.settings.webhook import read_webhook_settings
 
 SERVER = {"VIPU_SERVERS": "vipu.example.com"}
@@ -16,16 +16,16 @@ SERVER = {"VIPU_SERVERS": "vipu.example.com"}
 @pytest.mark.parametrize(
     ("text", "want"),
     [
-        ("10.0.0.1:8191", (VipuServer("10.0.0.1", 8191, None),)),
-        ("[fd00::1]", (VipuServer("fd00::1", 8090, None),)),
-        ("[fd00::1]:9000:ipu/pod=one", (VipuServer("fd00::1", 9000, ("ipu/pod", "one")),)),
+        ("10.0.0.1:8191", (Server("10.0.0.1", 8191, None),)),
+        ("[fd00::1]", (Server("fd00::1", 8090, None),)),
+        ("[fd00::1]:9000:ipu/pod=one", (Server("fd00::1", 9000, ("ipu/pod", "one")),)),
         (
             "a:8090:vipu=a, b:8090:vipu=b",
-            (VipuServer("a", 8090, ("vipu", "a")), VipuServer("b", 8090, ("vipu", "b"))),
+            (Server("a", 8090, ("vipu", "a")), Server("b", 8090, ("vipu", "b"))),
         ),
     ],
 )
-def test_servers_have_the_form_of_the_operator(text: str, want: tuple[VipuServer, ...]) -> None:
+def test_servers_have_the_form_of_the_operator(text: str, want: tuple[Server, ...]) -> None:
     """HOST:PORT:LABEL=VALUE, of which the host alone is needed."""
     assert read_options(PartitionSettings, {"VIPU_SERVERS": text}).servers == want
 
@@ -33,7 +33,7 @@ def test_servers_have_the_form_of_the_operator(text: str, want: tuple[VipuServer
 def test_servers_are_named_by_their_address() -> None:
     """As the ledger and the pods have it."""
     effective = read_options(PartitionSettings, {"VIPU_SERVERS": "[fd00::1],a:1"})
-    assert [server.address for server in servers_of(effective)] == ["[fd00::1]:8090", "a:1"]
+    assert [server.address for server in effective.servers] == ["[fd00::1]:8090", "a:1"]
 
 
 def test_limits_and_sizes_reach_the_decisions() -> None:

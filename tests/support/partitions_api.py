@@ -16,11 +16,11 @@ from provisioner.model.capacity import Failure, FailureKind
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry, Ledger
-from provisioner.partitions.rest.api import Sources
-from provisioner.partitions.rest.serving import LIMITS, make_rest_server
+from provisioner.partitions.rest.api import Sources, make_rest_server
 from provisioner.partitions.rest.wire import ACCESS_REVIEWS, TOKEN_REVIEWS
-from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionRequest, PartitionState, VipuError
-from provisioner.runtime.http import Address, Limits
+from provisioner.partitions.vipu.protocol import Partition, PartitionState, VipuError
+from provisioner.runtime.http import Address
+from tests.support import partitions
 from tests.support.clock import NOW
 from tests.support.kube import FakeKube
 
@@ -91,21 +91,20 @@ class ReviewingKube(FakeKube):
         }
 
 
-class FakeVipu:
-    """A V-IPU server that has what a test put there."""
+class FakeVipu(partitions.FakeVipu):
+    """A V-IPU server that has what a test put there, and may take its time."""
 
     def __init__(self) -> None:
-        self.partitions: dict[str, PartitionState] = {}
-        self.configuration = CONFIGURATION
+        super().__init__()
         self.failing: FailureKind | None = None
         #: Cleared: reads wait.
         self.answers = threading.Event()
         self.answers.set()
         self.reads = 0
 
-    def list_allocations(self) -> tuple[Allocation, ...]:
-        """Nobody asks."""
-        raise NotImplementedError
+    def put(self, partition_id: str, state: PartitionState) -> None:
+        """Have a partition in a state."""
+        self.partitions[partition_id] = replace(partitions.partition(partition_id), state=state)
 
     def list_partitions(self) -> tuple[Partition, ...]:
         """List them."""
@@ -113,20 +112,12 @@ class FakeVipu:
         assert self.answers.wait(20)
         if self.failing is not None:
             raise VipuError(Failure(kind=self.failing, message="it is down"), "list partitions")
-        return tuple(Partition(id=each, size=4, state=state) for each, state in self.partitions.items())
-
-    def create_partition(self, request: PartitionRequest) -> None:
-        """The API makes none."""
-        raise NotImplementedError
-
-    def remove_partition(self, partition_id: str) -> None:
-        """The API removes none."""
-        raise NotImplementedError
+        return super().list_partitions()
 
     def ipuof_config(self, partition_id: str) -> str:
         """Return it."""
-        assert self.partitions[partition_id] is PartitionState.ACTIVE
-        return self.configuration
+        assert self.partitions[partition_id].state is PartitionState.ACTIVE
+        return CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +141,9 @@ class Ground:
     kube: ReviewingKube = field(default_factory=ReviewingKube)
     vipus: dict[str, FakeVipu] = field(default_factory=lambda: {SERVER: FakeVipu()})
     pods: dict[tuple[str, str], Pod] = field(default_factory=dict)
-    ledger: Ledger | None = field(default_factory=Ledger)
+    ledger: Ledger = field(default_factory=Ledger)
     problems: list[str] = field(default_factory=list)
     cluster_uid: str = CLUSTER
-    limits: Limits = LIMITS
 
     def sources(self) -> Sources:
         """Return what the API goes by."""
@@ -167,7 +157,7 @@ class Ground:
 
     def start(self) -> Ground:
         """Serve."""
-        self.server = make_rest_server(Address("127.0.0.1", 0), self.kube, self.sources(), limits=self.limits)
+        self.server = make_rest_server(Address("127.0.0.1", 0), self.kube, self.sources())
         self.server.start()
         [self.port] = self.server.ports
         return self
@@ -208,10 +198,9 @@ class Ground:
             id=made, namespace=pod.namespace, pod=pod.name, pod_uid=pod.uid, size=pod.size, server=server,
             allocation="pod1", recorded_at=NOW,
         )  # fmt: skip
-        assert self.ledger is not None
         self.ledger = replace(self.ledger, entries=(*self.ledger.entries, entry))
         if state is not None:
-            self.vipus[server].partitions[made] = state
+            self.vipus[server].put(made, state)
         return made
 
     def token(self, pod: Pod) -> str:

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from provisioner.model.capacity import Failure
 from provisioner.model.writes import Answered
-from provisioner.partitions.demand import Pod, Server
+from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.partitions.vipu.protocol import PartitionRequest, Reading
+from provisioner.settings.partitions import Server
 
 #: What a write of the ledger is known by.
 LEDGER = "ledger"
@@ -90,15 +91,11 @@ class SaveLedger:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenGate:
-    """Tell a pod its partition and let it be scheduled to the nodes of the server, all in one patch.
-
-    With UID and resource version as preconditions.
-    """
+class _OfPod:
+    """A write of a pod, with its UID and resource version as preconditions."""
 
     pod: Pod
     partition_id: str
-    server: Server
 
     @property
     def key(self) -> str:
@@ -107,19 +104,15 @@ class OpenGate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TakeBack:
-    """Release a pod that has its partition and no node, as the REST API does.
+class OpenGate(_OfPod):
+    """Tell a pod its partition and let it be scheduled to the nodes of the server, all in one patch."""
 
-    With UID and resource version as preconditions: one that got a node meanwhile keeps it.
-    """
+    server: Server
 
-    pod: Pod
-    partition_id: str
 
-    @property
-    def key(self) -> str:
-        """Names what is written."""
-        return pod_key(self.pod)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeBack(_OfPod):
+    """Release a pod that has its partition and no node, as the REST API does; one with a node by then keeps it."""
 
 
 Call = ReadServer | CreatePartition | RemovePartition

@@ -7,7 +7,7 @@ an entry or a server that makes it raise costs nothing but itself (`Plan.faults`
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,7 +15,6 @@ from functools import partial
 from provisioner.model import bounds
 from provisioner.model.writes import OpenWrite, WriteFailure, blocked_until, still_open
 from provisioner.partitions import names
-from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning import events, making
 from provisioner.partitions.planning.calls import (
     LEDGER,
@@ -135,7 +134,13 @@ def _take_back(picture: Picture, round_: Round) -> Iterator[Step]:
     if not seconds or not waiting:
         return
     wanted = {site for each in waiting for site in each.sites}
-    short = {each.pod.namespace for each in waiting if _waits_for_its_limit(each.pod, picture, round_)}
+    # Others of its namespace have what it may have; more than the limit it never gets.
+    short = {
+        each.pod.namespace
+        for each in waiting
+        if each.pod.uid in picture.schedule.limited
+        and each.pod.size <= (round_.settings.limit_of(each.pod.namespace) or 0)
+    }
     for standing in picture.standings.values():
         since, pod = _unscheduled_since(standing, round_.now), standing.pod
         if pod is None or since is None or pod.deletion_deadline is not None:
@@ -149,27 +154,20 @@ def _take_back(picture: Picture, round_: Round) -> Iterator[Step]:
             yield TakeBack(pod=pod, partition_id=standing.entry.id)
 
 
-def _waits_for_its_limit(pod: Pod, picture: Picture, round_: Round) -> bool:
-    """Whether others of its namespace have what it may have; more than the limit it never gets."""
-    limit = round_.settings.limit_of(pod.namespace)
-    return pod.uid in picture.schedule.limited and limit is not None and pod.size <= limit
-
-
 def _read(
-    address: str, standings: Iterable[Standing], strays: Iterable[Stray], round_: Round, *, waits: bool
+    address: str, standings: Sequence[Standing], strays: Sequence[Stray], round_: Round, *, waits: bool
 ) -> Iterator[Step]:
     """Say when a server is read next; `standings` and `strays` are those on it, `waits`: somebody waits for IPUs."""
     settings, view = round_.settings, round_.servers[address]
     backoff = round_.memory.servers.get(address)
-    here, theirs = tuple(standings), tuple(strays)
     if backoff is not None:
         due_at = backoff.until
     elif view.reading is None or view.failure is not None:
         due_at = round_.now
     else:
-        if any(each.reads for each in here) or any(each.known.changed_at is not None for each in theirs):
+        if any(each.reads for each in standings) or any(each.known.changed_at is not None for each in strays):
             seconds = _SHORTEST_SECONDS
-        elif waits or theirs or any(each.phase not in _SETTLED for each in here):
+        elif waits or strays or any(each.phase not in _SETTLED for each in standings):
             seconds = settings.busy_read_seconds
         else:
             seconds = settings.idle_read_seconds
@@ -199,13 +197,13 @@ def _notices(picture: Picture, unrecorded: Mapping[str, str], round_: Round) -> 
     for candidate in picture.queue:
         pod = candidate.pod
         if pod.uid in picture.schedule.limited:
-            yield events.limited(pod)
+            yield Event(Wait.LIMIT.value, pod, events.WAITING, events.why_limited(pod))
         elif pod.uid in unrecorded:
-            yield events.unrecorded(pod, unrecorded[pod.uid])
+            yield Event("unrecorded", pod, events.WAITING, unrecorded[pod.uid], warning=True)
         elif pod.uid not in placed:
             yield events.waiting(candidate)
     for uid, why in picture.rejected.items():
-        yield events.rejected(round_.pods[uid], why)
+        yield Event("rejected", round_.pods[uid], events.REJECTED, why, warning=True)
 
 
 def entries_of(picture: Picture, round_: Round) -> tuple[Entry, ...]:

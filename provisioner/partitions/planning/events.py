@@ -9,9 +9,7 @@ from provisioner.model import bounds
 from provisioner.model.capacity import Failure
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry
-from provisioner.partitions.planning.memory import PartitionMemory
 from provisioner.partitions.planning.queue import Candidate, Wait
-from provisioner.partitions.planning.standing import MOST_REMOVES
 from provisioner.partitions.vipu.protocol import Partition
 
 WAITING = "PartitionWaiting"
@@ -48,18 +46,8 @@ def waiting(candidate: Candidate) -> Event:
 
 
 def why_limited(pod: Pod) -> str:
-    """Return it in words."""
-    return f"Namespace {pod.namespace} has, or its older pods wait for, all the IPUs that it may have."
-
-
-def limited(pod: Pod) -> Event:
     """Say that a pod waits for the limit of its namespace."""
-    return Event(Wait.LIMIT.value, pod, WAITING, why_limited(pod))
-
-
-def unrecorded(pod: Pod, why: str) -> Event:
-    """Say that there are IPUs for a pod, and that the ledger does not take it."""
-    return Event("unrecorded", pod, WAITING, why, warning=True)
+    return f"Namespace {pod.namespace} has, or its older pods wait for, all the IPUs that it may have."
 
 
 def created(pod: Pod, entry: Entry) -> Event:
@@ -83,13 +71,11 @@ def broken(pod: Pod, entry: Entry, partition: Partition | None) -> Event:
     return Event("broken", pod, FAILED, message, warning=True)
 
 
-def not_removed(pod: Pod, entry: Entry, known: PartitionMemory) -> tuple[Event, ...]:
-    """Say why a pod's partition could not be removed, where that was tried again and again."""
-    if known.removing is None or known.removing.failures < MOST_REMOVES or known.kept:
-        return ()
-    words = bounds.cut(known.removing.failure.message, bounds.HINTED_WORDS)
+def not_removed(pod: Pod, entry: Entry, failure: Failure) -> Event:
+    """Say why a pod's partition could not be removed, though that was tried again and again."""
+    words = bounds.cut(failure.message, bounds.HINTED_WORDS)
     message = f"Partition {entry.id} is not removed from {entry.server}, and that is tried again: {words}"
-    return (Event("not removed", pod, FAILED, message, warning=True),)
+    return Event("not removed", pod, FAILED, message, warning=True)
 
 
 def misplaced(pod: Pod, entry: Entry) -> Event:
@@ -127,11 +113,6 @@ def unreadable(pod: Pod, entry: Entry, failure: Failure, most_seconds: float) ->
 def released(pod: Pod, entry: Entry) -> Event:
     """Say that a pod's partition is gone, as it should be."""
     return Event("released", pod, RELEASED, f"Partition {entry.id} on {entry.server} is removed.")
-
-
-def rejected(pod: Pod, why: str) -> Event:
-    """Say why a pod gets no partition at all."""
-    return Event("rejected", pod, REJECTED, why, warning=True)
 
 
 def choose(

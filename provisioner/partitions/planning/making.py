@@ -27,7 +27,7 @@ from provisioner.partitions.planning.events import Event
 from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.memory import PartitionMemory, Site
 from provisioner.partitions.planning.round import Round
-from provisioner.partitions.planning.standing import Phase, Standing
+from provisioner.partitions.planning.standing import Phase, Standing, cannot_be_removed
 from provisioner.partitions.vipu.protocol import Partition, PartitionRequest
 
 #: A call, a write of a pod, words for its people, or when to look again.
@@ -128,16 +128,13 @@ def _is_being_dropped(entry: Entry, round_: Round) -> bool:
     return entry.id not in {each.id for each in under_way.write.entries}
 
 
-def _is_being_told(pod: Pod, round_: Round) -> bool:
-    """Whether the gate is being opened: then a pod that is read live has it still, and not a moment later."""
-    write = round_.memory.writes.get(pod_key(pod))
-    return write is not None and write.answered_at is None
-
-
 def _make_anew(standing: Standing, pod: Pod, round_: Round, notice: Event) -> Iterator[Step]:
     """Remove what is of no use, as long as nothing of the pod but its init container has run."""
     yield notice
-    if not (pod.begun or _is_being_told(pod, round_)):
+    write = round_.memory.writes.get(pod_key(pod))
+    # While its gate is being opened, a pod that is read live has it still, and not a moment later.
+    is_being_told = write is not None and write.answered_at is None
+    if not (pod.begun or is_being_told):
         yield from _remove(standing, round_, unused=True)
 
 
@@ -162,8 +159,8 @@ def _remove(
     standing: Standing, round_: Round, *, unused: bool, past_deletion: datetime | None = None
 ) -> Iterator[Step]:
     entry, known = standing.entry, standing.known
-    if standing.pod is not None:
-        yield from events.not_removed(standing.pod, entry, known)
+    if standing.pod is not None and known.removing is not None and cannot_be_removed(known):
+        yield events.not_removed(standing.pod, entry, known.removing.failure)
     call = RemovePartition(
         server=entry.server,
         id=entry.id,
@@ -204,7 +201,7 @@ def strays_of(round_: Round) -> Sequence[Stray]:
         for partition in round_.listed[address].values()
         if partition.id.startswith(prefix)
         and partition.id not in round_.ledger.unreadable
-        and not _is_recorded(partition.id, address, round_)
+        and ((entry := round_.entries.get(partition.id)) is None or entry.server != address)
     ]
     if not found:
         return []
@@ -219,11 +216,6 @@ def strays_of(round_: Round) -> Sequence[Stray]:
         )
         for address, partition in found
     ]
-
-
-def _is_recorded(partition_id: str, address: str, round_: Round) -> bool:
-    entry = round_.entries.get(partition_id)
-    return entry is not None and entry.server == address
 
 
 def restored(strays: Iterable[Stray], round_: Round) -> Mapping[str, Entry]:

@@ -86,7 +86,11 @@ def look(round_: Round, guard: Guard) -> tuple[Picture, Round]:
     schedule = placing.schedule(queue, settled, used, round_.settings, guard)
     picture = Picture(
         standings=standings,
-        strays=tuple(stray for stray in seen if not _is_restored(stray, restored)),
+        strays=tuple(
+            stray
+            for stray in seen
+            if (again := restored.get(stray.partition.id)) is None or again.server != stray.server
+        ),
         restored=restored,
         supply=supply,
         queue=tuple(queue),
@@ -100,11 +104,6 @@ def _untouched(entry: Entry, round_: Round) -> Standing:
     """Return what leaves an entry as it is."""
     known = known_of(entry, round_)
     return Standing(entry=entry, pod=None, phase=Phase.CREATING, known=known, certain=False)
-
-
-def _is_restored(stray: Stray, restored: Mapping[str, Entry]) -> bool:
-    entry = restored.get(stray.partition.id)
-    return entry is not None and entry.server == stray.server
 
 
 def _demand(
@@ -248,19 +247,17 @@ def view_of(picture: Picture, unrecorded: Mapping[str, str], round_: Round) -> V
             RejectedLine(namespace=pod.namespace, pod=pod.name, why=picture.rejected[pod.uid]) for pod in youngest
         ),
         partitions=tuple(sorted(partitions, key=lambda each: (each.server, each.allocation, each.id))),
-        supply=tuple(_supply(each) for _, each in sorted(picture.supply.items())),
-    )
-
-
-def _supply(supply: SiteSupply) -> SupplyLine:
-    ours, total = sum(ipus for ipus, _ in supply.ours), supply.total
-    return SupplyLine(
-        server=supply.site[0],
-        allocation=supply.site[1],
-        ipus=total,
-        ours=ours,
-        others=supply.others,
-        free=max(0, total - ours - supply.others) if total is not None else None,
+        supply=tuple(
+            SupplyLine(
+                server=site[0],
+                allocation=site[1],
+                ipus=each.total,
+                ours=sum(ipus for ipus, _ in each.ours),
+                others=each.others,
+                free=each.free if each.total is not None else None,
+            )
+            for site, each in sorted(picture.supply.items())
+        ),
     )
 
 

@@ -46,20 +46,13 @@ def schedule(
     guard: Guard,
 ) -> Schedule:
     """Place whom can be placed. `used` has the IPUs of each namespace that has any."""
-    places = _Places(
-        grounds={site: _Ground(each) for site, each in supply.items()},
-        limits=_Limits(used, settings),
-        settings=settings,
-    )
+    grounds = {site: _Ground(each) for site, each in supply.items()}
+    places = _Places(grounds=grounds, used=dict(used), settings=settings)
     for candidate in queue:
         if places.shadows and not any(each.has_room for each in places.grounds.values()):
             break
         guard.run(f"pod {candidate.pod.uid}", partial(places.serve, candidate), None)
-    return Schedule(
-        placed=tuple(places.placed),
-        shadows=places.shadows,
-        limited=frozenset(places.limits.aside),
-    )
+    return Schedule(placed=tuple(places.placed), shadows=places.shadows, limited=frozenset(places.limited))
 
 
 class _Ground:
@@ -118,15 +111,21 @@ class _Places:
     """Places while they are given."""
 
     grounds: Mapping[Site, _Ground]
-    limits: _Limits
+    #: IPUs by namespace. A pod that has a reservation has its share already: none of its namespace that is younger
+    #: takes it away.
+    used: dict[str, int]
     settings: PlanningSettings
     placed: list[tuple[Pod, Site]] = field(default_factory=list)
     shadows: dict[str, float] = field(default_factory=dict)
+    #: UIDs of pods that wait for the limit of their namespace.
+    limited: set[str] = field(default_factory=set)
+    #: Namespaces of which one waits that the limit allows: the next of them would take what it waits for.
+    full: set[str] = field(default_factory=set)
 
     def serve(self, candidate: Candidate) -> None:
         """Give a pod its place; or a reservation, if nobody older has one where it may be."""
         pod = candidate.pod
-        if candidate.wait is not Wait.QUEUE or not self.limits.may_have(pod):
+        if candidate.wait is not Wait.QUEUE or not self.may_have(pod):
             return
         longest_seconds = longest_of(pod, self.settings)
         mine = {site: ground for site in candidate.sites if (ground := self.grounds.get(site)) is not None}
@@ -136,7 +135,7 @@ class _Places:
             site = min(fitting, key=lambda each: (self.grounds[each[1]].one, *each))[1]
             mine[site].take(pod.size, deadline_of(pod), longest_seconds)
             mine[site].closed = pod.uid in mine[site].supply.refused
-            self.limits.count(pod)
+            self._count(pod)
             self.placed.append((pod, site))
             return
         # One that was told of a partition, and has lost it, has its turn when there is room.
@@ -146,38 +145,22 @@ class _Places:
         holding = [site for site, shadow in shadows.items() if mine[site].may_be_kept(pod.size, shadow[0])]
         if holding:
             best = min(holding, key=lambda site: (shadows[site][0], -mine[site].free, site))
-            self.limits.count(pod)
+            self._count(pod)
             mine[best].reserved = shadows[best]
             self.shadows[pod.uid] = shadows[best][0]
 
-
-class _Limits:
-    """What namespaces may have.
-
-    A pod that has a reservation has its share already, so that none of its namespace that is younger takes it away.
-    """
-
-    def __init__(self, used: Mapping[str, int], settings: PlanningSettings) -> None:
-        self._used, self._settings = dict(used), settings
-        self._full: set[str] = set()
-        #: UIDs.
-        self.aside: set[str] = set()
-
     def may_have(self, pod: Pod) -> bool:
         """Whether there is a share for a pod; else it stands aside."""
-        namespace = pod.namespace
-        limit = self._settings.limit_of(namespace)
+        namespace, limit = pod.namespace, self.settings.limit_of(pod.namespace)
         if limit is None:
             return True
-        used = self._used.get(namespace, 0)
-        if namespace in self._full or used + pod.size > limit:
-            self.aside.add(pod.uid)
-            if pod.size <= limit:
-                # The next of them would take what it waits for.
-                self._full.add(namespace)
-            return False
-        return True
+        if namespace not in self.full and self.used.get(namespace, 0) + pod.size <= limit:
+            return True
+        self.limited.add(pod.uid)
+        if pod.size <= limit:
+            self.full.add(namespace)
+        return False
 
-    def count(self, pod: Pod) -> None:
+    def _count(self, pod: Pod) -> None:
         """Take a pod's share."""
-        self._used[pod.namespace] = self._used.get(pod.namespace, 0) + pod.size
+        self.used[pod.namespace] = self.used.get(pod.namespace, 0) + pod.size

@@ -9,11 +9,12 @@ from typing import TypeVar
 
 from provisioner.model import bounds, waits
 from provisioner.model.capacity import Failure
-from provisioner.partitions.demand import Pod, Server
+from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.calls import Call, partition_key
 from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.partitions.planning.memory import Memory
 from provisioner.partitions.vipu.protocol import Partition, Reading
+from provisioner.settings.partitions import Server
 
 _T = TypeVar("_T")
 #: More faults of one round tell nothing new.

@@ -14,7 +14,7 @@ from provisioner.partitions.vipu.protocol import Partition, PartitionState
 
 
 class Phase(Enum):
-    """How far a partition is; the words are those that people are shown (`Holding.phase`)."""
+    """How far a partition is; the words are those that people are shown (`PartitionLine.phase`)."""
 
     #: It is not there, and is to be made.
     WANTED = "wanted"
@@ -76,7 +76,7 @@ class Standing:
     @property
     def stays(self) -> bool:
         """Whether nobody needs it, and it cannot be removed."""
-        return self.phase is Phase.RELEASING and _cannot_be_removed(self.known)
+        return self.phase is Phase.RELEASING and cannot_be_removed(self.known)
 
 
 def standing_of(entry: Entry, round_: Round) -> Standing:
@@ -86,11 +86,7 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
     wanted = pod is not None and round_.may_use(pod, entry.id)
     reading = round_.reading(entry.server)
     if reading is None:
-        phase = Phase.CREATING if wanted else Phase.RELEASING
-        if entry.server not in round_.servers:
-            phase = _phase_without_server(pod, wanted=wanted)
-        elif wanted and pod is not None and pod.gated and _is_away(entry, known, round_):
-            phase = Phase.WITHDRAWN
+        phase = _phase_unread(entry, pod if wanted else None, known, round_)
         return Standing(entry=entry, pod=pod, phase=phase, known=known, certain=False)
     partition = round_.listed[entry.server].get(entry.id)
     # Nothing was changed after this was asked for.
@@ -115,27 +111,32 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
         reads = not shows_all
     else:
         phase = Phase.WANTED
-    if phase in _USELESS and pod is not None and pod.gated and _cannot_be_removed(known):
+    if phase in _USELESS and pod is not None and pod.gated and cannot_be_removed(known):
         # Its pod waits for another one, of another server.
         phase = Phase.RELEASING
-    return Standing(
-        entry=entry,
-        pod=pod,
-        phase=phase,
-        known=known,
-        partition=partition,
-        reads=reads,
-        outdated=not shows_changes,
-    )
+    outdated = not shows_changes
+    return Standing(entry=entry, pod=pod, phase=phase, known=known, partition=partition, reads=reads, outdated=outdated)
 
 
-def _cannot_be_removed(known: PartitionMemory) -> bool:
+def cannot_be_removed(known: PartitionMemory) -> bool:
+    """Whether removes of it have failed so often that this may go on for ever."""
     return known.removing is not None and known.removing.failures >= MOST_REMOVES and not known.kept
 
 
 def _is_misplaced(entry: Entry, pod: Pod) -> bool:
     """Whether a pod that has its gate may not use the nodes of its server: selectors can be added to it until then."""
     return pod.gated and pod.servers is not None and entry.server not in pod.servers
+
+
+def _phase_unread(entry: Entry, wanted: Pod | None, known: PartitionMemory, round_: Round) -> Phase:
+    """Say how far an entry is whose server cannot be read; `wanted` is its pod, where that needs it."""
+    if entry.server not in round_.servers:
+        # No setting names it any more. What is left there is an orphan as soon as one does, and a pod that was told of
+        # it has it there, for all anybody knows.
+        return Phase.GONE if wanted is None else Phase.WITHDRAWN if wanted.gated else Phase.CREATING
+    if wanted is None:
+        return Phase.RELEASING
+    return Phase.WITHDRAWN if wanted.gated and _is_away(entry, known, round_) else Phase.CREATING
 
 
 def _is_away(entry: Entry, known: PartitionMemory, round_: Round) -> bool:
@@ -150,31 +151,15 @@ def _is_given_up(entry: Entry, pod: Pod, known: PartitionMemory, round_: Round) 
         # Which server that is nobody knows.
         return False
     if known.refused:
-        return pod.gated or pod.uid in round_.memory.refusals or _is_refused_often(known)
-    return pod.gated and _is_in_vain(entry, known, round_)
-
-
-def _is_refused_often(known: PartitionMemory) -> bool:
-    return known.backoff is not None and known.backoff.failures >= MOST_TRIES
-
-
-def _is_in_vain(entry: Entry, known: PartitionMemory, round_: Round) -> bool:
-    """Whether creates of a partition have failed for long."""
-    return known.backoff is not None and _is_long_ago(known.since, round_) and round_.change_of(entry) is None
+        is_refused_often = known.backoff is not None and known.backoff.failures >= MOST_TRIES
+        return pod.gated or pod.uid in round_.memory.refusals or is_refused_often
+    # Creates of it have failed for long.
+    is_in_vain = known.backoff is not None and _is_long_ago(known.since, round_)
+    return pod.gated and is_in_vain and round_.change_of(entry) is None
 
 
 def _is_long_ago(moment: datetime, round_: Round) -> bool:
     return (round_.now - moment).total_seconds() >= round_.settings.stuck_seconds
-
-
-def _phase_without_server(pod: Pod | None, *, wanted: bool) -> Phase:
-    """Say how far an entry is whose server no setting names any more.
-
-    What is left there is an orphan as soon as one does. A pod that was told of it has it there, for all anybody knows.
-    """
-    if not wanted:
-        return Phase.GONE
-    return Phase.WITHDRAWN if pod is not None and pod.gated else Phase.CREATING
 
 
 def known_of(entry: Entry, round_: Round) -> PartitionMemory:

@@ -11,15 +11,14 @@ import asyncio
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import Any, TypeVar
 
-from provisioner.kube.protocol import Api, JsonObject, Timeouts
+from provisioner.kube.protocol import Api, Timeouts
 from provisioner.partitions.rest import wire
 from provisioner.partitions.rest.wire import Caller, Refused
 from provisioner.partitions.vipu.protocol import PartitionState, Vipu
@@ -97,39 +96,14 @@ class _Queue:
     waiting: int = 0
 
 
-class Turns:
-    """Places for questions, so that no client takes them all; used from one event loop."""
-
-    def __init__(self) -> None:
-        self._places = asyncio.Semaphore(_AT_ONCE)
-        self._queues: dict[str, _Queue] = {}
-
-    @asynccontextmanager
-    async def turn(self, client: str) -> AsyncIterator[None]:
-        """Wait for a place; raise Refused where there is none in time."""
-        queue = self._queues.setdefault(client, _Queue())
-        if queue.waiting >= _EACH_WAITING:
-            raise _busy()
-        queue.waiting += 1
-        try:
-            async with asyncio.timeout(_PATIENCE_SECONDS) as patience, queue.places, self._places:
-                # What is asked has its own time.
-                patience.reschedule(None)
-                yield
-        except TimeoutError as error:
-            raise _busy() from error
-        finally:
-            queue.waiting -= 1
-            if not queue.waiting:
-                self._queues.pop(client, None)
-
-
 class Access:
     """Knows callers by their tokens, and their rights; used from one event loop."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._turns = Turns()
+        #: Places for questions, so that no client takes them all.
+        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._queues: dict[str, _Queue] = {}
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="access")
         self._shared = Shared(_KEPT_SECONDS)
 
@@ -139,7 +113,8 @@ class Access:
         # Nobody finds a token in this memory.
         key = hashlib.sha256(token.encode()).digest()
         ask = partial(self._api.post, wire.TOKEN_REVIEWS, wire.token_review(token), timeouts=_TIMEOUTS)
-        found = await self._shared.once(key, lambda: self._ask(lambda: _identified(ask()), client))
+        # That nobody knows who it is counts for a while as well.
+        found = await self._shared.once(key, lambda: self._ask(lambda: wire.read_token_review(ask()), client))
         if isinstance(found, str):
             raise Refused(401, found)
         return found
@@ -160,17 +135,23 @@ class Access:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _ask(self, ask: Callable[[], _T], client: str) -> tuple[float, _T]:
-        async with self._turns.turn(client):
-            asked_at = time.monotonic()
-            return asked_at, await asyncio.get_running_loop().run_in_executor(self._threads, ask)
-
-
-def _identified(raw: JsonObject) -> Caller | str:
-    """Return who it is, or why nobody knows: that is kept as well."""
-    try:
-        return wire.read_token_review(raw)
-    except Refused as error:
-        return str(error)
+        """Wait for a place and ask; raise Refused where there is none in time."""
+        queue = self._queues.setdefault(client, _Queue())
+        if queue.waiting >= _EACH_WAITING:
+            raise _busy()
+        queue.waiting += 1
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS) as patience, queue.places, self._places:
+                # What is asked has its own time.
+                patience.reschedule(None)
+                asked_at = time.monotonic()
+                return asked_at, await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+        except TimeoutError as error:
+            raise _busy() from error
+        finally:
+            queue.waiting -= 1
+            if not queue.waiting:
+                self._queues.pop(client, None)
 
 
 class Servers:

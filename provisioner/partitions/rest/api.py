@@ -8,13 +8,16 @@ have a right to the pod, is told nothing.
 from __future__ import annotations
 
 import re
+import ssl
+import threading
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
 import structlog
 
+from provisioner.admission.files import CertificateFiles, Files
 from provisioner.kube import errors
 from provisioner.kube.protocol import Api, Timeouts, object_path
 from provisioner.partitions import names
@@ -24,14 +27,19 @@ from provisioner.partitions.rest import wire
 from provisioner.partitions.rest.access import Access, Servers
 from provisioner.partitions.rest.wire import Caller, PodIdentity, Refused
 from provisioner.partitions.vipu.protocol import Vipu, VipuError
+from provisioner.runtime.http import Address, HttpServer, Limits, parse_address
 from provisioner.runtime.pages import Content
 from provisioner.runtime.repeats import Repeats
-from provisioner.runtime.resources import NAME, Call, Resource
+from provisioner.runtime.resources import NAME, Call, Resource, resource_app
 
 _log = structlog.get_logger(__name__)
 
 #: When to ask again: while IPUs are waited for, while a partition is made, when something cannot be known.
 _WAITING_SECONDS, _MAKING_SECONDS, _UNKNOWN_SECONDS = 5, 2, 5
+#: A body has some 300 bytes, a token 1,500. What a V-IPU server takes long for is answered 503 in time.
+_LIMITS = Limits(connections=256, request_seconds=30.0, idle_seconds=60, body_bytes=4096, answers_per_second=200.0)
+#: The files of the certificate are read so often.
+_LOOK_SECONDS = 10.0
 _ID = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _WRITE_TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
 _NOT_YOURS = "there is no partition {id}, or you have no right to its pod"
@@ -45,8 +53,7 @@ class Sources:
     cluster_uid: Callable[[], str]
     #: A pod by namespace and name, as it was last seen; None: there is none that asks for IPUs.
     pod: Callable[[str, str], Pod | None]
-    #: None: it is not known.
-    ledger: Callable[[], Ledger | None]
+    ledger: Callable[[], Ledger]
     #: The V-IPU server at HOST:PORT; None: no setting names it any more.
     vipu: Callable[[str], Vipu | None]
     #: Why nothing can be known now, such as a watch that is not synced; empty: it can.
@@ -111,10 +118,11 @@ class PartitionsApi:
 
     async def _ask(self, call: Call, caller: Caller) -> Content:
         asked = wire.read_ask(call.body)
-        if caller.pod != PodIdentity(namespace=asked.namespace, name=asked.pod, uid=asked.uid):
+        whose = PodIdentity(namespace=asked.namespace, name=asked.pod, uid=asked.uid)
+        if caller.pod != whose:
             raise Refused(403, "only a pod itself asks for its partition, with a token that is bound to it")
         ledger, owner = self._ledger(), names.owner_id(self._cluster_uid(), asked.uid)
-        pod = self._pod(asked.namespace, asked.pod, asked.uid)
+        pod = self._pod(whose)
         if pod is None:
             # The token shows that there is one.
             raise Refused(
@@ -137,25 +145,18 @@ class PartitionsApi:
             raise Refused(409, f"the pod's partition is {is_so}")
         if pod.gated:
             # Until it was told of its partition, that may still be removed and made anew.
-            body = wire.described(pod, entry, "creating", "the partition is being made")
-            return wire.answer(202, body, retry_after_seconds=_MAKING_SECONDS)
+            return _creating(pod, entry, "the partition is being made")
         if not pod.node:
             # It asks, so it has one, and this is old: its partition may have been taken back before it had.
-            body = wire.described(pod, entry, "creating", "the pod was not seen on a node yet")
-            return wire.answer(202, body, retry_after_seconds=_MAKING_SECONDS)
-        return await self._handed_over(pod, entry)
-
-    async def _handed_over(self, pod: Pod, entry: Entry) -> Content:
+            return _creating(pod, entry, "the pod was not seen on a node yet")
         message, configuration = await self._read(entry)
         if not configuration:
-            return wire.answer(
-                202, wire.described(pod, entry, "creating", message), retry_after_seconds=_MAKING_SECONDS
-            )
+            return _creating(pod, entry, message)
         body = wire.described(pod, entry, "active", message)
         return wire.answer(200, {**body, "config": msgspec.Raw(configuration.encode())})
 
     async def _get(self, call: Call, caller: Caller) -> Content:
-        pod, entry = await self._known(call, caller, "get")
+        _, pod, entry = await self._known(call, caller, "get")
         if entry is None:
             state, message = "waiting", "the pod waits for IPUs"
         elif pod is None or pod.finished or pod.released:
@@ -167,7 +168,7 @@ class PartitionsApi:
         return wire.answer(200, wire.described(pod, entry, state, message))
 
     async def _config(self, call: Call, caller: Caller) -> Content:
-        _, entry = await self._known(call, caller, "get")
+        _, _, entry = await self._known(call, caller, "get")
         if entry is None:
             raise Refused(409, f"the partition {call.name} is not made yet", retry_after_seconds=_WAITING_SECONDS)
         message, configuration = await self._read(entry)
@@ -178,9 +179,9 @@ class PartitionsApi:
         )
 
     async def _delete(self, call: Call, caller: Caller) -> Content:
-        pod, entry = await self._known(call, caller, "delete")
+        whose, pod, entry = await self._known(call, caller, "delete")
         if pod is None or not pod.released:
-            release = partial(self._release, call.name, pod, entry, caller.username)
+            release = partial(self._release, call.name, whose, caller.username)
             try:
                 await self._access.write(release, call.client)
             except (errors.NotFound, errors.Conflict):
@@ -188,41 +189,34 @@ class PartitionsApi:
                 pod = None
         return wire.answer(202, wire.described(pod, entry, "releasing", "the partition is given back"))
 
-    def _release(self, partition_id: str, pod: Pod | None, entry: Entry | None, by: str) -> None:
-        if pod is not None:
-            namespace, name, uid = pod.namespace, pod.name, pod.uid
-        elif entry is not None:
-            # This replica has not seen the pod yet.
-            namespace, name, uid = entry.namespace, entry.pod, entry.pod_uid
-        else:
-            return
-        _log.info("partition.release_asked", partition=partition_id, namespace=namespace, pod=name, by=by)
+    def _release(self, partition_id: str, whose: PodIdentity, by: str) -> None:
+        _log.info("partition.release_asked", partition=partition_id, namespace=whose.namespace, pod=whose.name, by=by)
         # The UID makes it a precondition.
-        body = {"metadata": {"uid": uid, "annotations": {names.RELEASE: "true"}}}
-        self._api.patch(object_path("pods", name, namespace=namespace), body, timeouts=_WRITE_TIMEOUTS)
+        body = {"metadata": {"uid": whose.uid, "annotations": {names.RELEASE: "true"}}}
+        self._api.patch(object_path("pods", whose.name, namespace=whose.namespace), body, timeouts=_WRITE_TIMEOUTS)
 
     # --- what is known ---
 
-    async def _known(self, call: Call, caller: Caller, verb: str) -> tuple[Pod | None, Entry | None]:
-        """Return a partition that the caller may see; both are not None only where they belong together."""
+    async def _known(self, call: Call, caller: Caller, verb: str) -> tuple[PodIdentity, Pod | None, Entry | None]:
+        """Return whose a partition is that the caller may see; pod and entry are not None only where they fit.
+
+        One of them is there; the pod is None, too, where this replica has not seen it yet.
+        """
         found_id = call.name
         nothing = Refused(404, _NOT_YOURS.format(id=found_id if _ID.fullmatch(found_id) else "of that id"))
         if not _ID.fullmatch(found_id):
             raise nothing
-        ledger, cluster_uid = self._ledger(), self._cluster_uid()
-        entry = _entry(ledger, found_id)
-        own = caller.pod
-        is_own = own is not None and names.owner_id(cluster_uid, own.uid) == names.owner_of(found_id)
-        if own is not None and is_own:
-            pod = self._pod(own.namespace, own.name, own.uid)
-        elif entry is None or not await self._access.may(caller, verb, (entry.namespace, entry.pod), call.client):
-            # The same words for both: an id tells nobody that it exists.
-            raise nothing
-        else:
-            pod = self._pod(entry.namespace, entry.pod, entry.pod_uid)
+        ledger, cluster_uid, whose = self._ledger(), self._cluster_uid(), caller.pod
+        entry = next((each for each in ledger.entries if each.id == found_id), None)
+        if whose is None or names.owner_id(cluster_uid, whose.uid) != names.owner_of(found_id):
+            if entry is None or not await self._access.may(caller, verb, (entry.namespace, entry.pod), call.client):
+                # The same words for both: an id tells nobody that it exists.
+                raise nothing
+            whose = PodIdentity(namespace=entry.namespace, name=entry.pod, uid=entry.pod_uid)
+        pod = self._pod(whose)
         if pod is None and entry is None:
             raise nothing
-        return pod, entry
+        return whose, pod, entry
 
     async def _read(self, entry: Entry) -> tuple[str, str]:
         """Return how a partition is, in words, and its configuration, empty where it is not active."""
@@ -234,11 +228,10 @@ class PartitionsApi:
         return await self._servers.find(entry.server, vipu, entry.id)
 
     def _ledger(self) -> Ledger:
-        ledger, problems = self._sources.ledger(), self._sources.problems()
-        if ledger is None or problems:
-            why = problems[0] if problems else "the ledger cannot be read"
-            raise Refused(503, f"nothing can be known now: {why}", retry_after_seconds=_UNKNOWN_SECONDS)
-        return ledger
+        problems = self._sources.problems()
+        if problems:
+            raise Refused(503, f"nothing can be known now: {problems[0]}", retry_after_seconds=_UNKNOWN_SECONDS)
+        return self._sources.ledger()
 
     def _cluster_uid(self) -> str:
         found = self._sources.cluster_uid()
@@ -246,16 +239,83 @@ class PartitionsApi:
             raise Refused(503, "the cluster's UID is not known yet", retry_after_seconds=_UNKNOWN_SECONDS)
         return found
 
-    def _pod(self, namespace: str, name: str, uid: str) -> Pod | None:
+    def _pod(self, whose: PodIdentity) -> Pod | None:
         """Return a pod; another one of the same name is not it."""
-        pod = self._sources.pod(namespace, name)
-        return pod if pod is not None and pod.uid == uid else None
+        pod = self._sources.pod(whose.namespace, whose.name)
+        return pod if pod is not None and pod.uid == whose.uid else None
 
 
-def _entry(ledger: Ledger, partition_id: str) -> Entry | None:
-    return next((each for each in ledger.entries if each.id == partition_id), None)
+def _creating(pod: Pod, entry: Entry, message: str) -> Content:
+    body = wire.described(pod, entry, "creating", message)
+    return wire.answer(202, body, retry_after_seconds=_MAKING_SECONDS)
 
 
 def _is_of(entry: Entry, pod: Pod, owner: str) -> bool:
     """Whether an entry is that of a pod, `owner` by its ids; a pod that was told of one has no other."""
     return names.owner_of(entry.id) == owner and pod.told_partition in ("", entry.id)
+
+
+# --- serving, on every replica ---
+
+
+@dataclass(slots=True, kw_only=True)
+class Rest:
+    """The REST API, at each of its addresses with bounds of its own."""
+
+    servers: tuple[HttpServer, ...]
+    #: Read again and again by a thread; None: it is not served over TLS.
+    certificate: CertificateFiles | None
+    _stopping: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def start(self) -> None:
+        """Serve; raise ServerError where an address is not free."""
+        if self.certificate is not None:
+            self._look(self.certificate)
+            threading.Thread(
+                target=self._keep_looking, args=(self.certificate,), name="certificate", daemon=True
+            ).start()
+        for each in self.servers:
+            each.start()
+
+    def stop(self) -> None:
+        """Serve no more."""
+        for each in self.servers:
+            each.stop()
+        self._stopping.set()
+
+    def problems(self) -> Sequence[str]:
+        """Return what keeps it from being served; files that became useless later leave what was read before."""
+        return () if self.certificate is None or self.certificate.serving else (self.certificate.problem,)
+
+    def _keep_looking(self, certificate: CertificateFiles) -> None:
+        while not self._stopping.wait(_LOOK_SECONDS):
+            self._look(certificate)
+
+    def _look(self, certificate: CertificateFiles) -> None:
+        before = certificate.problem
+        certificate.step()
+        if certificate.problem and certificate.problem != before:
+            _log.warning("api_certificate.problem", problem=certificate.problem)
+
+
+def make_rest(plain: str, encrypted: str, files: Files | None, api: Api, sources: Sources) -> Rest:
+    """Return the REST API at two addresses in Go's form; `files` are a certificate and its key, None: no TLS.
+
+    Raises ServerError where an address cannot be read.
+    """
+    address, tls_address = parse_address(plain), parse_address(encrypted)
+    servers = [make_rest_server(address, api, sources)] if address is not None else []
+    certificate = None
+    if tls_address is not None and files is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        certificate = CertificateFiles(certificate=files.certificate, key=files.key, context=context)
+        servers.append(make_rest_server(tls_address, api, sources, tls=context))
+    return Rest(servers=tuple(servers), certificate=certificate)
+
+
+def make_rest_server(address: Address, api: Api, sources: Sources, *, tls: ssl.SSLContext | None = None) -> HttpServer:
+    """Return the server of one address; without `tls` it speaks plain HTTP."""
+    served = PartitionsApi(api, sources)
+    app = resource_app(served.resources())
+    return HttpServer({address: app}, name="tpu-provisioner-partitions", limits=_LIMITS, tls=tls, at_end=served.close)

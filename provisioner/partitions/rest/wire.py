@@ -103,7 +103,7 @@ def refusal(refused: Refused) -> Content:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodIdentity:
-    """The pod that a token is bound to. The API server takes no token of a pod that is gone."""
+    """A pod, such as the one that a token is bound to: the API server takes no token of a pod that is gone."""
 
     namespace: str
     name: str
@@ -158,16 +158,16 @@ def token_review(token: str) -> dict[str, Any]:
     }
 
 
-def read_token_review(raw: Mapping[str, Any]) -> Caller:
-    """Read the answer; raise Refused where the token is none for us."""
+def read_token_review(raw: Mapping[str, Any]) -> Caller | str:
+    """Read the answer: who it is, or why the token is none for us."""
     status = fields.mapping(raw.get("status"))
     # An API server that knows no audiences names none, and means its own.
     if status.get("authenticated") is not True or names.AUDIENCE not in fields.sequence(status.get("audiences")):
-        raise Refused(401, f"the API server does not take the token for the audience {names.AUDIENCE}")
+        return f"the API server does not take the token for the audience {names.AUDIENCE}"
     user = fields.mapping(status.get("user"))
     username = fields.text(user.get("username"))
     if not username:
-        raise Refused(401, "the API server does not say whose the token is")
+        return "the API server does not say whose the token is"
     extra = fields.mapping(user.get("extra"))
     return Caller(
         username=username,

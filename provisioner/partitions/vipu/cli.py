@@ -11,7 +11,6 @@ import json
 import os
 import re
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +23,10 @@ from provisioner.partitions.vipu.errors import Verb
 from provisioner.partitions.vipu.process import Ended, Runner, StartError
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionRequest, VipuError
 
+#: A call is killed after this time.
+_READ_SECONDS, _REMOVE_SECONDS = 30.0, 120.0
+#: Of stdout and stderr each.
+_MOST_OUTPUT_BYTES = 4 << 20
 _AGENTS_KEPT_SECONDS = 600.0
 #: Of ids and allocations that are handed to the command: none is taken for an option.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,252}")
@@ -40,24 +43,6 @@ _TEMPLATE = re.compile(r"[$%]\{")
 _KEY = re.compile(r'api[-_]access[-_]key"?\s*[=:]\s*"([^"\n]+)"')
 _HIDDEN = "***"
 _Read = TypeVar("_Read")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandSettings:
-    """How the command is run."""
-
-    #: A path, or a name on PATH.
-    command: str = "vipu"
-    #: Folder of a mounted Secret (`read_credentials`), read for each call; None: the server is not in secure mode.
-    credentials: Path | None = None
-    #: A call is killed after this time; before that it waits at most as long for its turn.
-    read_seconds: float = 30.0
-    create_seconds: float = 300.0
-    remove_seconds: float = 120.0
-    #: So many reads, and so many changes, run at a time.
-    most_at_once: int = 4
-    #: Of stdout and stderr each.
-    most_output_bytes: int = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,26 +140,21 @@ class _Answer:
             raise self.failed()
 
 
+@dataclass(slots=True, kw_only=True)
 class VipuCommand:
     """One V-IPU server, asked by running a command for each call."""
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        settings: CommandSettings,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-        runner: Runner | None = None,
-    ) -> None:
-        self._settings = settings
-        self._address = ("--api-host", host, "--api-port", str(port))
-        self._monotonic = monotonic
-        self._runner = runner or Runner(monotonic=monotonic)
-        self._reads = threading.BoundedSemaphore(settings.most_at_once)
-        self._changes = threading.BoundedSemaphore(settings.most_at_once)
-        self._agents: Mapping[str, int] = {}
-        self._agents_read_at: float | None = None
+    host: str
+    port: int
+    #: A path, or a name on PATH.
+    command: str = "vipu"
+    #: Folder of a mounted Secret (`read_credentials`), read for each call; None: the server is not in secure mode.
+    credentials: Path | None = None
+    create_seconds: float = 300.0
+    monotonic: Callable[[], float] = time.monotonic
+    runner: Runner = field(default_factory=Runner)
+    _agents: Mapping[str, int] = field(default_factory=dict, init=False)
+    _agents_read_at: float | None = field(default=None, init=False)
 
     def list_allocations(self) -> tuple[Allocation, ...]:
         """Return the allocations that this user may make partitions in.
@@ -185,7 +165,7 @@ class VipuCommand:
         if answer.ended.code != 0 and errors.is_unsupported(answer.words()):
             return (Allocation(name=""),)
         listed = answer.parsed(tables.allocations)
-        agents = {agent for item in listed if item.ipus is None for agent in item.agents}
+        agents = {agent for each, known in listed if each.ipus is None for agent in known}
         return tables.with_ipus(listed, self._ipus_of(agents))
 
     def list_partitions(self) -> tuple[Partition, ...]:
@@ -214,10 +194,10 @@ class VipuCommand:
 
     def close(self) -> None:
         """Kill the commands that run; they end in failures as any that was killed."""
-        self._runner.close()
+        self.runner.close()
 
     def _ipus_of(self, agents: set[str]) -> Mapping[str, int]:
-        now = self._monotonic()
+        now = self.monotonic()
         is_recent = self._agents_read_at is not None and now - self._agents_read_at < _AGENTS_KEPT_SECONDS
         if not agents or (is_recent and agents <= self._agents.keys()):
             return self._agents
@@ -232,44 +212,27 @@ class VipuCommand:
 
         Raises VipuError where it had no end of its own.
         """
-        settings, subject = self._settings, " ".join(arguments[:3])
+        subject = " ".join(arguments[:3])
         for name in names:
             if _NAME.fullmatch(name) is None:
                 raise VipuError(Failure(kind=FailureKind.INVALID, message=f"{name!r} cannot be asked for"), subject)
-        seconds = {Verb.CREATE: settings.create_seconds, Verb.REMOVE: settings.remove_seconds}.get(
-            verb, settings.read_seconds
+        seconds = (
+            self.create_seconds if verb is Verb.CREATE else _REMOVE_SECONDS if verb is Verb.REMOVE else _READ_SECONDS
         )
-        turn = self._changes if verb.changes else self._reads
-        if not turn.acquire(timeout=seconds):
-            raise VipuError(errors.unsent(f"{settings.most_at_once} other calls took too long"), subject)
         try:
-            known = self._credentials(subject)
-            ended = self._run_as(known, arguments, seconds)
-        except StartError as error:
+            known = read_credentials(self.credentials) if self.credentials is not None else Credentials()
+            with _home(known) as home:
+                options = ("--config", str(home / CONFIG_FILE)) if known.config else ()
+                words = (self.command, *arguments, "--api-host", self.host, "--api-port", str(self.port), *options)
+                ended = self.runner.run(words, _environment(home), home, seconds=seconds, most_bytes=_MOST_OUTPUT_BYTES)
+        except (StartError, ValueError) as error:
             raise VipuError(errors.unsent(str(error)), subject) from None
         except OSError as error:
             raise VipuError(errors.unsent(f"cannot prepare a folder for vipu: {error.strerror}"), subject) from None
-        finally:
-            turn.release()
         if ended.code is None:
-            words = f"vipu did not end by itself: {ended.cause}. {known.hidden(ended.stderr)}"
-            raise VipuError(errors.unfinished(verb, words), subject)
+            text = f"vipu did not end by itself: {ended.cause}. {known.hidden(ended.stderr)}"
+            raise VipuError(errors.unfinished(verb, text), subject)
         return _Answer(verb=verb, subject=subject, names=names, ended=ended, known=known)
-
-    def _credentials(self, subject: str) -> Credentials:
-        if self._settings.credentials is None:
-            return Credentials()
-        try:
-            return read_credentials(self._settings.credentials)
-        except ValueError as error:
-            raise VipuError(errors.unsent(str(error)), subject) from None
-
-    def _run_as(self, known: Credentials, arguments: tuple[str, ...], seconds: float) -> Ended:
-        with _home(known) as home:
-            options = ("--config", str(home / CONFIG_FILE)) if known.config else ()
-            words = (self._settings.command, *arguments, *self._address, *options)
-            most_bytes = self._settings.most_output_bytes
-            return self._runner.run(words, _environment(home), home, seconds=seconds, most_bytes=most_bytes)
 
 
 def parse_config(text: str) -> str:

@@ -7,8 +7,6 @@
   effect, also later. Every other failure means that nothing was changed.
 - STOCKOUT is what a create ends in for which there are not enough free IPUs in one place.
 - **Listed means all**, also partitions of others. What cannot be read is an error of the whole list.
-
-What a V-IPU server has, as far as decisions go by it.
 """
 
 from __future__ import annotations

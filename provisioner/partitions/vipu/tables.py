@@ -41,17 +41,8 @@ class TableError(ValueError):
     """Text that is not the table that it should be; names the line."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedAllocation:
-    """A row of the list of allocations."""
-
-    name: str
-    #: Empty where it is not told.
-    cluster: str
-    #: IPU-Machines.
-    agents: tuple[str, ...]
-    #: None where it is not told.
-    ipus: int | None
+#: An allocation, whose IPUs are None where they are not told, and its agents: IPU-Machines.
+Listed = tuple[Allocation, tuple[str, ...]]
 
 
 def partitions(text: str) -> tuple[Partition, ...]:
@@ -89,14 +80,14 @@ def state_of(word: str) -> PartitionState:
     return PartitionState.ERROR if known in _ERROR_STATES else PartitionState.OTHER
 
 
-def allocations(text: str) -> tuple[ListedAllocation, ...]:
+def allocations(text: str) -> tuple[Listed, ...]:
     """Read the output of `vipu list allocations`. Raises TableError.
 
     A row that has agents and nothing else goes on with those of the row above it, as in the list of attributes.
     """
     table = _Table(text, needed={"Allocation": _ALLOCATION, "Agents": _AGENTS})
     cluster, ipus = table.column(_CLUSTER), table.column(_SIZE)
-    found: dict[str, ListedAllocation] = {}
+    found: dict[str, Listed] = {}
     name = ""
     for row in table.rows():
         agents = tuple(row.text(table.needed["Agents"]).replace(",", " ").split())
@@ -104,19 +95,15 @@ def allocations(text: str) -> tuple[ListedAllocation, ...]:
         if not named:
             if not name or not agents or row.filled() != 1:
                 raise row.error("has no id of an allocation")
-            found[name] = replace(found[name], agents=found[name].agents + agents)
+            found[name] = (found[name][0], found[name][1] + agents)
             continue
         name = named
         if name.split() != [name]:
             raise row.error("has no id of an allocation")
         if name in found:
             raise row.error(f"has allocation {name} a second time")
-        found[name] = ListedAllocation(
-            name=name,
-            cluster=row.text(cluster),
-            agents=agents,
-            ipus=row.number(ipus) if row.text(ipus) else None,
-        )
+        told = row.number(ipus) if row.text(ipus) else None
+        found[name] = (Allocation(name=name, cluster=row.text(cluster), ipus=told), agents)
     return tuple(found.values())
 
 
@@ -142,17 +129,14 @@ def ipus_of_agents(text: str) -> Mapping[str, int]:
     return Counter(name for name, _ in seen)
 
 
-def with_ipus(listed: Sequence[ListedAllocation], ipus: Mapping[str, int]) -> tuple[Allocation, ...]:
+def with_ipus(listed: Sequence[Listed], ipus: Mapping[str, int]) -> tuple[Allocation, ...]:
     """Return allocations with their IPUs: as told, else added up; None where an agent's number is not known."""
-    return tuple(Allocation(name=item.name, cluster=item.cluster, ipus=_total(item, ipus)) for item in listed)
-
-
-def _total(listed: ListedAllocation, ipus: Mapping[str, int]) -> int | None:
-    if listed.ipus is not None:
-        return listed.ipus
-    if not all(agent in ipus for agent in listed.agents):
-        return None
-    return sum(ipus[agent] for agent in set(listed.agents))
+    return tuple(
+        replace(each, ipus=sum(ipus[agent] for agent in set(agents)))
+        if each.ipus is None and ipus.keys() >= set(agents)
+        else each
+        for each, agents in listed
+    )
 
 
 @dataclass(frozen=True, slots=True)

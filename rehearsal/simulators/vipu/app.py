@@ -6,7 +6,7 @@ The wire between it and its `vipu` command; the real one is gRPC, and not publis
     GET     /v1/partitions            POST    /v1/partitions
     GET     /v1/partitions/ID         DELETE  /v1/partitions/ID
 
-The headers x-user-id and x-access-key say who asks. An answer may have a fault for the command to play, as `command`.
+The headers x-user-id and x-access-key say who asks.
 The real IPUoF configuration has a device for each IPU and attributes, among them "GCD Id"; what its other keys are is
 not published. Its own API has, beside what every simulator's has (`http/service.py`):
 
@@ -34,7 +34,7 @@ from rehearsal.simulators.http.service import BaseService
 from rehearsal.simulators.http.settings import SettingsError
 from rehearsal.simulators.http.world import Clock
 from rehearsal.simulators.vipu import faults, records
-from rehearsal.simulators.vipu.faults import COMMAND_FAULTS, Fault
+from rehearsal.simulators.vipu.faults import Fault
 from rehearsal.simulators.vipu.model import World
 from rehearsal.simulators.vipu.records import Asked, Caller, PartitionView, Phase
 from rehearsal.simulators.vipu.settings import VipuSettings
@@ -136,12 +136,8 @@ class VipuService(BaseService[World]):
         raise records.VipuRefusalError("NotFound", f"{http_method} {path} is not served")
 
     def handle(self, found: Route, request: Request) -> dict[str, Any]:
-        """Return the body of the answer, with what the command is to play."""
-        body = self._api.handle(found, request)
-        fault = self._world.faults.take(COMMAND_FAULTS, self.target_of(found, request))
-        if fault is not None:
-            body["command"] = fault.as_json()
-        return body
+        """Return the body of the answer."""
+        return self._api.handle(found, request)
 
     def newer(self, found: Route, body: dict[str, Any], waited_seconds: float) -> dict[str, Any] | None:  # noqa: ARG002
         """Return a create or remove as it is now while it goes on."""

@@ -17,13 +17,9 @@ import argparse
 import contextlib
 import http.client
 import json
-import os
 import re
-import signal
 import stat
-import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
@@ -40,7 +36,7 @@ _OPTIONS_OF = {
     ("create", "partition"): ("size", "allocation", "cluster", "reconfigurable"),
     ("remove", "partition"): (),
 }
-_HANG_SECONDS = 3600
+_LONGEST_SECONDS = 3600
 
 
 _IPU_ATTRIBUTES = (("board ipu index", ""), ("board type", "M2000"), ("clock", "1330MHz"))
@@ -145,7 +141,9 @@ class _Connection:
         try:
             sent = None if body is None else json.dumps(body)
             port = int(self.port)
-            with contextlib.closing(http.client.HTTPConnection(self.host, port, timeout=_HANG_SECONDS)) as connection:
+            with contextlib.closing(
+                http.client.HTTPConnection(self.host, port, timeout=_LONGEST_SECONDS)
+            ) as connection:
                 connection.request(method, path, body=sent, headers=self._headers)
                 answer = connection.getresponse()
                 status, raw = answer.status, answer.read()
@@ -189,7 +187,7 @@ def _settings_of(path: str | None) -> dict[str, str]:
 def run(
     arguments: Sequence[str], environment: Mapping[str, str], stdout: TextIO | None = None, stderr: TextIO | None = None
 ) -> int:
-    """Run the command and return its exit code. Faults of the command itself are for one with a process of its own."""
+    """Run the command and return its exit code."""
     stdout, stderr = stdout or sys.stdout, stderr or sys.stderr
     doing = ""
     try:
@@ -200,8 +198,7 @@ def run(
         if not verb:
             stdout.write(f"version: v{_VERSION}\nhost: {connection.host}:{connection.port}\n")
             return 0
-        answer, output = _act(verb, name, options, connection)
-        _play(answer.get("command"), output)
+        output = _act(verb, name, options, connection)
         _leave_file(verb, name, environment)
         stdout.write(output)
     except _FailedError as error:
@@ -227,31 +224,29 @@ def _verb_of(options: argparse.Namespace) -> tuple[tuple[str, ...], str]:
     return verb, "" if wanted == 2 else words[2]
 
 
-def _act(
-    verb: tuple[str, ...], name: str, options: argparse.Namespace, connection: _Connection
-) -> tuple[dict[str, Any], str]:
+def _act(verb: tuple[str, ...], name: str, options: argparse.Namespace, connection: _Connection) -> str:
     path = f"/v1/partitions/{name}"
     match verb:
         case "list", "partitions":
             answer = connection.ask("GET", "/v1/partitions")
-            return answer, partitions(answer["partitions"], answer["columns"])
+            return partitions(answer["partitions"], answer["columns"])
         case "list", "allocations":
             answer = connection.ask("GET", "/v1/allocations")
-            return answer, allocations(answer["allocations"])
+            return allocations(answer["allocations"])
         case "list", _:
             answer = connection.ask("GET", "/v1/ipus")
-            return answer, ipu_attributes(answer["ipus"])
+            return ipu_attributes(answer["ipus"])
         case "get", _:
             answer = connection.ask("GET", path)
             shown = json.dumps(answer["config"], indent=2) + "\n"
-            return answer, shown if options.gcd is not None else f"IPUoF configuration of {name}:\n{shown}"
+            return shown if options.gcd is not None else f"IPUoF configuration of {name}:\n{shown}"
         case "create", _:
             answer = connection.ask("POST", "/v1/partitions", _asked(name, options))
         case _:
             answer = connection.ask("DELETE", path)
     if not answer["done"]:
         raise _FailedError(_status("DeadlineExceeded", "context deadline exceeded"))
-    return answer, f"{verb[0]} partition ({name}): success.\n"
+    return f"{verb[0]} partition ({name}): success.\n"
 
 
 def _asked(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -276,31 +271,6 @@ def _leave_file(verb: tuple[str, ...], name: str, environment: Mapping[str, str]
             (folder / f"{name}.conf").unlink(missing_ok=True)
     except OSError as error:
         raise _FailedError(f"cannot write the IPUoF configuration file: {error.strerror}") from error
-
-
-def _play(fault: Mapping[str, Any] | None, output: str) -> None:
-    """Do what a fault says with an answer that has been received."""
-    if fault is None:
-        return
-    match fault["kind"]:
-        case "command_hangs":
-            # The child inherits stdout and stderr, so whoever waits for their end waits for it, too.
-            child = [sys.executable, "-c", f"import time; time.sleep({_HANG_SECONDS})"]
-            subprocess.Popen(child).wait()
-        case "command_dies":
-            sys.stdout.write(output[: len(output) // 2])
-            sys.stdout.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(_HANG_SECONDS)
-        case "command_garbles":
-            sys.stdout.write(fault["body"] or "")
-            sys.stdout.flush()
-            os._exit(fault["exit_code"])
-        case "command_floods":
-            while True:
-                sys.stdout.write("x" * 4096)
-        case "command_warns":
-            sys.stderr.write((fault["message"] or "Warning: the client is older than the server") + "\n")
 
 
 def install(folder: Path) -> Path:

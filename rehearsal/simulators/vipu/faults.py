@@ -1,4 +1,4 @@
-"""Failures of V-IPU on demand: what to break, for which calls and partitions, on the server and in its command."""
+"""Failures of V-IPU on demand: what to break, for which calls and partitions."""
 
 from __future__ import annotations
 
@@ -45,31 +45,9 @@ class FaultKind(StrEnum):
     HANG = faults.HANG
     """A call is answered only after `seconds`."""
 
-    COMMAND_HANGS = "command_hangs"
-    """The command has its answer, says nothing and does not end; a child of it holds its output open."""
-
-    COMMAND_DIES = "command_dies"
-    """The command is killed when it has its answer and has written half of it."""
-
-    COMMAND_GARBLES = "command_garbles"
-    """The command writes `body` instead of its output and exits with `exit_code`."""
-
-    COMMAND_WARNS = "command_warns"
-    """The command writes `message` to stderr before it does its work."""
-
-    COMMAND_FLOODS = "command_floods"
-    """The command writes without end."""
-
 
 CREATE_FAULTS = (FaultKind.CREATE_FAILS, FaultKind.CREATE_LEAKS, FaultKind.CREATE_STUCK, FaultKind.ACTIVE_LATE)
 REMOVE_FAULTS = (FaultKind.REMOVE_LATE, FaultKind.REMOVE_LEAKS)
-COMMAND_FAULTS = (
-    FaultKind.COMMAND_HANGS,
-    FaultKind.COMMAND_DIES,
-    FaultKind.COMMAND_GARBLES,
-    FaultKind.COMMAND_WARNS,
-    FaultKind.COMMAND_FLOODS,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,4 +69,3 @@ class Fault(faults.BaseFault):
     kind: FaultKind
     name: str | None = None
     grpc_code: str = "Internal"
-    exit_code: int = 0

@@ -10,7 +10,7 @@ from typing import Any
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.partitions import names
-from provisioner.partitions.demand import Pod, Server
+from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.calls import (
     Call,
     CallAnswer,
@@ -29,10 +29,13 @@ from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.partitions.planning.memory import Memory, fold
 from provisioner.partitions.planning.round import PlanningSettings, ServerView, Snapshot
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionRequest, PartitionState, Reading
+from provisioner.settings.partitions import Server
 
 CLUSTER = "cluster-uid"
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
-SERVER = Server(host="vipu", port=8090)
+SERVER, OTHER = Server(host="vipu", port=8090), Server(host="vipu2", port=8090)
+#: Allocations by server.
+BOTH = {each: (Allocation(name="a", ipus=64),) for each in (SERVER, OTHER)}
 
 
 def make_pod(name: str, *, size: int = 4, age_seconds: float = 0.0, **fields: Any) -> Pod:
@@ -233,9 +236,14 @@ class Story:
         return {entry.pod: entry for entry in self.ledger.entries}
 
 
-def held(pod: Pod, *others: Pod, state: PartitionState | None = PartitionState.ACTIVE, **fields: Any) -> Story:
-    """Return a story in which a pod has an entry, and a partition in a state; None: it is not there."""
-    story = Story(pods=[pod, *others], **fields)
+def held(
+    pod: Pod, *others: Pod, state: PartitionState | None = PartitionState.ACTIVE, gone: bool = False, **fields: Any
+) -> Story:
+    """Return a story in which a pod has an entry, and a partition in a state; None: it is not there.
+
+    A pod that is `gone` has left both.
+    """
+    story = Story(pods=[*others] if gone else [pod, *others], **fields)
     story.record(make_entry(pod))
     if state is not None:
         story.put(make_partition(pod, state))

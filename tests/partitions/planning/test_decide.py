@@ -9,12 +9,14 @@ import pytest
 
 from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
-from provisioner.partitions.demand import Server
 from provisioner.partitions.planning.calls import CreatePartition, OpenGate, ReadServer, RemovePartition, SaveLedger
 from provisioner.partitions.planning.memory import Memory
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState
+from provisioner.settings.partitions import Server
 from tests.partitions.planning.stories import (
+    BOTH,
     NOW,
+    OTHER,
     SERVER,
     Story,
     creates_of,
@@ -27,8 +29,6 @@ from tests.partitions.planning.stories import (
     reasons,
     refusing,
 )
-
-_OTHER = Server(host="vipu2", port=8090)
 
 
 def test_a_pod_gets_its_partition_and_its_gate_is_opened_and_it_gives_it_back() -> None:
@@ -175,12 +175,19 @@ def test_a_broken_partition_is_made_anew_as_long_as_its_pod_was_told_nothing() -
     assert story.pods[0].gated is False
 
 
-def test_a_broken_partition_that_an_init_container_waits_for_is_made_anew() -> None:
-    """Its gate is open, and nothing else of the pod has run: it would wait for ever."""
-    pod = make_pod("a", gated=False, told_server=SERVER.address, node="host-1")
+@pytest.mark.parametrize(
+    ("begun", "told", "state"),
+    [
+        pytest.param(False, ["PartitionFailed", "PartitionLost"], PartitionState.ACTIVE, id="its init container waits"),
+        pytest.param(True, ["PartitionFailed"], PartitionState.ERROR, id="the pod may use it"),
+    ],
+)
+def test_a_broken_partition_of_a_pod_whose_gate_is_open(begun: bool, told: list[str], state: PartitionState) -> None:
+    """It is made anew as long as nothing else of the pod has run, and left to the pod afterwards."""
+    pod = make_pod("a", gated=False, told_server=SERVER.address, node="host-1", begun=begun)
     story = held(pod, state=PartitionState.ERROR)
-    assert reasons(story.settle())[:2] == ["PartitionFailed", "PartitionLost"]
-    assert story.at()[id_of(pod)].state is PartitionState.ACTIVE
+    assert reasons(story.settle())[:2] == told
+    assert story.at()[id_of(pod)].state is state
 
 
 def test_a_partition_that_was_active_has_its_time_again_to_become_so() -> None:
@@ -191,14 +198,6 @@ def test_a_partition_that_was_active_has_its_time_again_to_become_so() -> None:
     story.put(make_partition(pod, PartitionState.OTHER))
     assert reasons(story.settle(rounds=10, seconds=60)) == []
     assert reasons(story.settle(rounds=10, seconds=60))[:2] == ["PartitionFailed", "PartitionLost"]
-
-
-def test_a_broken_partition_that_its_pod_may_use_is_left_to_it() -> None:
-    """And people are told."""
-    pod = make_pod("a", gated=False, told_server=SERVER.address, begun=True)
-    story = held(pod, state=PartitionState.ERROR)
-    assert reasons(story.settle()) == ["PartitionFailed"]
-    assert list(story.at()) == [id_of(pod)]
 
 
 @pytest.mark.parametrize(
@@ -248,10 +247,7 @@ def test_a_pod_that_is_deleted_again_has_its_new_grace() -> None:
 
 def test_a_removal_carries_its_proof_and_what_keeps_it_is_asked_again() -> None:
     """A pod that is gone from the cache is looked for live, and seconds later again."""
-    pod = make_pod("a")
-    story = Story()
-    story.record(make_entry(pod))
-    story.put(make_partition(pod))
+    story = held(make_pod("a"), gone=True)
     story.read()
     (remove,) = story.wants(RemovePartition)
     assert remove.pod == ("team", "a", "uid-a")
@@ -288,33 +284,17 @@ def test_orphans_of_our_own_are_removed_after_a_while_and_no_others() -> None:
     assert set(story.at()) == {id_of(lost), foreign.id}
 
 
-def test_entries_that_cannot_be_read_keep_their_partitions_and_their_text() -> None:
-    """Whose they are nobody knows, so nothing is removed, and their pod waits."""
-    pod = make_pod("a")
-    story = Story(pods=[pod])
-    story.record(unreadable={id_of(pod): "{"})
-    story.put(make_partition(pod))
-    story.settle(rounds=60, seconds=5)
-    assert list(story.at()) == [id_of(pod)]
-    assert story.entries() == {}
-    assert story.ledger is not None
-    assert story.ledger.unreadable == {id_of(pod): "{"}
-
-
 def test_a_server_that_cannot_be_read_holds_up_only_its_own() -> None:
     """Nothing is made, removed or concluded there."""
-    here, there = make_pod("a"), make_pod("b", gated=False, told_server=_OTHER.address)
-    story = Story(
-        pods=[here, there],
-        servers={SERVER: (Allocation(name="a", ipus=64),), _OTHER: (Allocation(name="a", ipus=64),)},
-    )
-    story.record(make_entry(there, server=_OTHER))
-    story.put(make_partition(there), server=_OTHER)
+    here, there = make_pod("a"), make_pod("b", gated=False, told_server=OTHER.address)
+    story = Story(pods=[here, there], servers=dict(BOTH))
+    story.record(make_entry(there, server=OTHER))
+    story.put(make_partition(there), server=OTHER)
     story.read()
     story.change(there, finished=True)
-    story.answer(ReadServer(server=_OTHER.address), FailureKind.UNAVAILABLE)
-    story.at(_OTHER).clear()
-    plans = story.settle(fails=lambda call: FailureKind.UNAVAILABLE if call.server == _OTHER.address else None)
+    story.answer(ReadServer(server=OTHER.address), FailureKind.UNAVAILABLE)
+    story.at(OTHER).clear()
+    plans = story.settle(fails=lambda call: FailureKind.UNAVAILABLE if call.server == OTHER.address else None)
     changes = [call for plan in plans for call in plan.calls if not isinstance(call, ReadServer)]
     assert {call.server for call in changes} == {SERVER.address}
     assert story.pods[0].gated is False
@@ -363,15 +343,15 @@ def test_a_server_with_two_names_keeps_the_partitions_of_living_pods(told: Serve
 @pytest.mark.parametrize("lost", [False, True], ids=["", "the ledger is lost"])
 def test_what_appears_late_on_a_server_that_looks_the_same_is_removed(lost: bool) -> None:
     """Its pod was told of a partition on the other one."""
-    pod = make_pod("train", gated=False, told_server=_OTHER.address, node="host-1", begun=True)
-    story = Story(pods=[pod], servers=dict.fromkeys((SERVER, _OTHER), (Allocation(name="a", ipus=64),)))
+    pod = make_pod("train", gated=False, told_server=OTHER.address, node="host-1", begun=True)
+    story = Story(pods=[pod], servers=dict(BOTH))
     if not lost:
-        story.record(make_entry(pod, server=_OTHER))
+        story.record(make_entry(pod, server=OTHER))
     story.put(make_partition(pod))
-    story.put(make_partition(pod, id=id_of(pod, _OTHER)), server=_OTHER)
+    story.put(make_partition(pod, id=id_of(pod, OTHER)), server=OTHER)
     story.settle(20, seconds=20)
-    assert (set(story.at()), set(story.at(_OTHER))) == (set(), {id_of(pod, _OTHER)})
-    assert {entry.id for entry in story.ledger.entries} == {id_of(pod, _OTHER)}  # type: ignore[union-attr]
+    assert (set(story.at()), set(story.at(OTHER))) == (set(), {id_of(pod, OTHER)})
+    assert {entry.id for entry in story.ledger.entries} == {id_of(pod, OTHER)}  # type: ignore[union-attr]
 
 
 def test_a_server_that_is_renamed_keeps_the_partitions_of_pods_that_run() -> None:
@@ -392,7 +372,7 @@ def test_a_server_that_is_renamed_keeps_the_partitions_of_pods_that_run() -> Non
 def test_an_entry_of_a_pod_that_ended_does_not_outlive_its_server() -> None:
     """It would count against its namespace for ever; should the server come back, the partition is an orphan there."""
     pod = make_pod("train", gated=False, told_server=SERVER.address, node="host-1", begun=True)
-    story = held(pod, servers={_OTHER: (Allocation(name="a", ipus=64),)})
+    story = held(pod, servers={OTHER: (Allocation(name="a", ipus=64),)})
     told = events_of(story.settle(5))
     assert ["no setting names" in event.message for event in told] == [True]
     assert "train" in story.entries()
@@ -414,10 +394,10 @@ def test_a_pod_that_runs_with_a_partition_of_graphcores_plugin_gets_no_second_on
 def test_a_pod_that_was_told_of_one_of_two_partitions_keeps_that_one() -> None:
     """Somebody has put an old entry back into the ledger."""
     pod = make_pod("train")
-    story = Story(pods=[pod], servers=dict.fromkeys((SERVER, _OTHER), (Allocation(name="a", ipus=64),)))
-    story.record(make_entry(pod), make_entry(pod, server=_OTHER))
+    story = Story(pods=[pod], servers=dict(BOTH))
+    story.record(make_entry(pod), make_entry(pod, server=OTHER))
     story.settle(30, seconds=5)
-    assert [set(story.at(each)) for each in (SERVER, _OTHER)] in ([{id_of(pod)}, set()], [set(), {id_of(pod, _OTHER)}])
+    assert [set(story.at(each)) for each in (SERVER, OTHER)] in ([{id_of(pod)}, set()], [set(), {id_of(pod, OTHER)}])
     told = story.pods[0].told_partition
     assert [entry.id for entry in story.ledger.entries] == [told]  # type: ignore[union-attr]
 

@@ -10,13 +10,16 @@ import pytest
 
 from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
-from provisioner.partitions.demand import Pod, Server
-from provisioner.partitions.planning.calls import Call, CreatePartition, OpenGate, RemovePartition, TakeBack
+from provisioner.partitions.demand import Pod
+from provisioner.partitions.planning.calls import Call, CreatePartition, RemovePartition, TakeBack
 from provisioner.partitions.planning.decide import Plan
-from provisioner.partitions.planning.ledger import MOST_CHARACTERS
+from provisioner.partitions.planning.ledger import MOST_CHARACTERS, Ledger
 from provisioner.partitions.planning.round import PlanningSettings
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionRequest, PartitionState
+from provisioner.settings.partitions import Server
 from tests.partitions.planning.stories import (
+    BOTH,
+    OTHER,
     SERVER,
     Story,
     events_of,
@@ -28,20 +31,17 @@ from tests.partitions.planning.stories import (
     reasons,
 )
 
-_OTHER = Server(host="vipu2", port=8090)
-_BOTH = {each: (Allocation(name="a", ipus=64),) for each in (SERVER, _OTHER)}
-
 
 def test_a_pod_whose_node_selector_is_narrowed_gets_its_partition_where_it_may_run() -> None:
     """Of a pod with a gate anybody who may change it can add a node selector; its IPUs would be of no use for ever."""
     pod = make_pod("train")
-    story = held(pod, servers=_BOTH)
-    story.change(pod, servers=frozenset({_OTHER.address}))
+    story = held(pod, servers=dict(BOTH))
+    story.change(pod, servers=frozenset({OTHER.address}))
     plans = story.settle()
     assert any("nodes" in event.message for event in events_of(plans) if event.reason == "PartitionFailed")
     assert story.at() == {}
-    assert story.entries()["train"].server == _OTHER.address
-    assert story.pods[0].told_server == _OTHER.address
+    assert story.entries()["train"].server == OTHER.address
+    assert story.pods[0].told_server == OTHER.address
 
 
 def test_a_pod_that_may_run_nowhere_any_more_gives_its_ipus_to_others() -> None:
@@ -57,10 +57,10 @@ def test_a_pod_that_may_run_nowhere_any_more_gives_its_ipus_to_others() -> None:
 def test_a_partition_that_is_being_made_for_a_narrowed_pod_is_not_forgotten() -> None:
     """The entry stays until the answer is there and a reading shows what there is."""
     pod = make_pod("train")
-    story = held(pod, state=None, servers=_BOTH)
+    story = held(pod, state=None, servers=dict(BOTH))
     story.read()
     (create,) = story.wants(CreatePartition)
-    story.change(pod, servers=frozenset({_OTHER.address}))
+    story.change(pod, servers=frozenset({OTHER.address}))
     story.pass_time(5)
     story.live = frozenset({create.key})
     plan = story.decide()
@@ -72,7 +72,7 @@ def test_a_partition_that_is_being_made_for_a_narrowed_pod_is_not_forgotten() ->
     story.put(make_partition(pod))
     story.settle()
     assert story.at() == {}
-    assert story.entries()["train"].server == _OTHER.address
+    assert story.entries()["train"].server == OTHER.address
 
 
 def test_a_partition_that_is_being_made_for_a_pod_that_is_gone_is_not_forgotten() -> None:
@@ -93,25 +93,16 @@ def test_a_partition_that_is_being_made_for_a_pod_that_is_gone_is_not_forgotten(
 
 def test_a_narrowed_pod_keeps_what_it_was_told_of() -> None:
     """Its node is chosen, or its selector can be changed no more."""
-    pod = make_pod("train", gated=False, told_server=SERVER.address, servers=frozenset({_OTHER.address}))
-    story = held(pod, servers=_BOTH)
+    pod = make_pod("train", gated=False, told_server=SERVER.address, servers=frozenset({OTHER.address}))
+    story = held(pod, servers=dict(BOTH))
     assert reasons(story.settle()) == []
     assert list(story.at()) == [id_of(pod)]
-
-
-def test_no_gate_is_opened_to_nodes_that_the_pod_may_not_use() -> None:
-    """It would wait for a node for ever, with IPUs."""
-    pod = make_pod("train", servers=frozenset({_OTHER.address}))
-    story = held(pod, servers=_BOTH)
-    story.read()
-    assert story.wants(OpenGate) == []
-    assert [(call.id, call.unused) for call in story.calls(RemovePartition)] == [(id_of(pod), True)]
 
 
 def _away(**fields: Any) -> tuple[Story, Pod]:
     """Return a story in which a pod has a place on a server that goes down."""
     pod = make_pod("train", **fields)
-    story = held(pod, state=None, servers=_BOTH)
+    story = held(pod, state=None, servers=dict(BOTH))
     story.read()
     return story, pod
 
@@ -134,8 +125,8 @@ def test_a_pod_does_not_wait_for_ever_for_a_server_that_is_down() -> None:
     assert (told.reason, told.warning, "After 15 minutes" in told.message) == ("PartitionFailed", True, True)
     assert [each.why for each in plans[-1].view.partitions] == [f"V-IPU server {SERVER.address} cannot be read."]
     _settle_without_server(story, 4)
-    assert story.entries()["train"].server == _OTHER.address
-    assert story.pods[0].told_server == _OTHER.address
+    assert story.entries()["train"].server == OTHER.address
+    assert story.pods[0].told_server == OTHER.address
     # What was made there all the same goes when the server is back.
     story.put(make_partition(pod, allocation="b"))
     story.servers[SERVER] = (Allocation(name="b", ipus=64),)
@@ -182,7 +173,7 @@ def test_a_pod_moves_on_where_its_partition_cannot_be_made_for_long() -> None:
         return FailureKind.UNKNOWN_OUTCOME if is_lost else None
 
     story.settle(400, seconds=3, fails=fails)
-    assert story.pods[0].told_server == _OTHER.address
+    assert story.pods[0].told_server == OTHER.address
 
 
 def _carry_out(story: Story, hours: float, refuses: Callable[[Call], bool]) -> list[Plan]:
@@ -205,23 +196,22 @@ def _carry_out(story: Story, hours: float, refuses: Callable[[Call], bool]) -> l
 def test_a_pod_whose_useless_partition_cannot_be_removed_has_another_one(misplaced: bool) -> None:
     """It does not wait for the server that does not remove it, and is told what the server says."""
     pod = make_pod("train")
-    story = held(pod, state=None, servers=_BOTH)
+    story = held(pod, state=None, servers=dict(BOTH))
     story.put(make_partition(pod, PartitionState.ACTIVE if misplaced else PartitionState.ERROR))
     if misplaced:
-        story.change(pod, servers=frozenset({_OTHER.address}))
+        story.change(pod, servers=frozenset({OTHER.address}))
     plans = _carry_out(story, 0.5, lambda call: isinstance(call, RemovePartition))
-    assert story.pods[0].told_partition == id_of(pod, _OTHER)
+    assert story.pods[0].told_partition == id_of(pod, OTHER)
     assert "that is tried again: no" in " ".join(event.message for event in events_of(plans))
     _carry_out(story, 0.5, lambda _: False)
-    assert (story.at(), set(story.at(_OTHER))) == ({}, {id_of(pod, _OTHER)})
+    assert (story.at(), set(story.at(OTHER))) == ({}, {id_of(pod, OTHER)})
 
 
 def test_what_cannot_be_removed_holds_up_nobody() -> None:
     """Neither others that find room beside it nor its namespace; whoever needs its IPUs is told so."""
     gone, big = make_pod("gone"), make_pod("big", size=64, age_seconds=9, namespace="other")
-    story = Story(pods=[big, make_pod("next")], settings=PlanningSettings(namespace_limits={"team": 4}))
-    story.record(make_entry(gone))
-    story.put(make_partition(gone))
+    settings = PlanningSettings(namespace_limits={"team": 4})
+    story = held(gone, big, make_pod("next"), gone=True, settings=settings)
     _carry_out(story, 0.5, lambda call: isinstance(call, RemovePartition))
     assert story.entries().keys() == {"gone", "next"}
     (waiting,) = story.decide().view.waiting
@@ -231,9 +221,7 @@ def test_what_cannot_be_removed_holds_up_nobody() -> None:
 def test_a_partition_that_is_removed_after_some_tries_keeps_the_reservation() -> None:
     """Until a reading shows that it is gone: then the oldest pod has its IPUs."""
     gone, oldest = make_pod("gone"), make_pod("oldest", size=64, age_seconds=9)
-    story = Story(pods=[oldest, *(make_pod(f"young{number}") for number in range(3))])
-    story.record(make_entry(gone))
-    story.put(make_partition(gone))
+    story = held(gone, oldest, *(make_pod(f"young{number}") for number in range(3)), gone=True)
     fails = iter([True, True])
     _carry_out(story, 0.1, lambda call: isinstance(call, RemovePartition) and next(fails, False))
     assert story.entries().keys() == {"oldest"}
@@ -243,9 +231,7 @@ def test_one_refusal_long_ago_takes_no_reservation_from_others() -> None:
     """The pod that was refused is not tried again, as with a node selector that somebody added since."""
     run = make_pod("run", gated=False, told_server=SERVER.address, begun=True, node="host-1")
     refused = make_pod("refused", size=8, age_seconds=9)
-    story = Story(pods=[run, refused])
-    story.record(make_entry(run))
-    story.put(make_partition(run))
+    story = held(run, refused)
     _carry_out(story, 0.01, lambda call: isinstance(call, CreatePartition))
     story.change(refused, servers=frozenset())
     _carry_out(story, 1.1, lambda _: False)
@@ -258,12 +244,12 @@ def test_a_lost_partition_stays_on_a_server_that_was_renamed() -> None:
     """The old name tells nobody which server it is, and the pod's node reaches no other."""
     renamed = Server(host="vipu-new", port=8090)
     pod = make_pod("train", gated=False, told_server=SERVER.address, begun=True, node="host-1")
-    story = held(pod, state=None, servers={each: (Allocation(name="a", ipus=64),) for each in (renamed, _OTHER)})
+    story = held(pod, state=None, servers={each: (Allocation(name="a", ipus=64),) for each in (renamed, OTHER)})
     story.put(make_partition(pod), server=renamed)
     story.settle()
     story.at(renamed).clear()
     _carry_out(story, 1, lambda call: isinstance(call, CreatePartition) and call.server == renamed.address)
-    assert (story.entries()["train"].server, story.at(_OTHER)) == (renamed.address, {})
+    assert (story.entries()["train"].server, story.at(OTHER)) == (renamed.address, {})
 
 
 @pytest.mark.parametrize("other", [None, "b"], ids=["no place", "another allocation"])
@@ -336,12 +322,15 @@ def test_a_partition_that_is_recorded_again_is_to_be_as_large_as_its_pod_asks() 
     assert story.at()[id_of(pod)].size == 4
 
 
-def test_a_pod_whose_entry_cannot_be_read_is_told_so() -> None:
-    """Nothing else would say why it waits until somebody repairs the ledger."""
+def test_an_entry_that_cannot_be_read_keeps_its_partition_and_its_text_and_its_pod_is_told() -> None:
+    """Whose it is nobody knows, so nothing is removed, and the pod waits until somebody repairs the ledger."""
     pod = make_pod("train")
     story = Story(pods=[pod])
     story.record(unreadable={id_of(pod): "{"})
-    plans = story.settle(5)
+    story.put(make_partition(pod))
+    plans = story.settle(rounds=60, seconds=5)
+    assert list(story.at()) == [id_of(pod)]
+    assert story.ledger == Ledger(resource_version="1", unreadable={id_of(pod): "{"})
     (told,) = events_of(plans)
     assert (told.reason, id_of(pod) in told.message) == ("PartitionRejected", True)
     assert [each.pod for each in plans[-1].view.rejected] == [pod.name]
@@ -383,11 +372,13 @@ def _unscheduled(**fields: Any) -> tuple[Story, Pod]:
     return story, pod
 
 
-def test_a_pod_that_no_node_is_found_for_gives_its_ipus_to_those_that_wait() -> None:
-    """It may ask for more memory than any node has, and would keep them for ever."""
+@pytest.mark.parametrize("state", [PartitionState.ACTIVE, PartitionState.ERROR])
+def test_a_pod_that_no_node_is_found_for_gives_its_ipus_to_those_that_wait(state: PartitionState) -> None:
+    """It may ask for more memory than any node has, and would keep them for ever; those that are broken, too."""
     story, pod = _unscheduled()
+    story.put(make_partition(pod, state))
     story.settle(rounds=11, seconds=5)
-    assert list(story.at()) == [id_of(pod)]
+    assert "stuck" in story.entries()
     plans = story.settle(rounds=10, seconds=5)
     assert story.entries().keys() == {"next"}
     assert [each.pod for each in plans[-1].view.rejected] == ["stuck"]
@@ -406,34 +397,24 @@ def test_a_pod_without_a_node_keeps_no_other_of_its_namespace_waiting(
 ) -> None:
     """The other one may only use IPUs elsewhere, and what is free there is not the namespace's."""
     pod = make_pod("stuck", size=32, age_seconds=99, gated=False, told_server=SERVER.address)
-    story = Story(
-        pods=[pod, make_pod("next", namespace=namespace, size=size, servers=frozenset({_OTHER.address}))],
-        settings=PlanningSettings(unscheduled_seconds=60, namespace_limits={"*": 32}),
-        servers=_BOTH,
-    )
-    story.record(make_entry(pod))
-    story.put(make_partition(pod))
+    other = make_pod("next", namespace=namespace, size=size, servers=frozenset({OTHER.address}))
+    settings = PlanningSettings(unscheduled_seconds=60, namespace_limits={"*": 32})
+    story = held(pod, other, settings=settings, servers=dict(BOTH))
     story.settle(rounds=21, seconds=5)
     assert story.entries().keys() == want
 
 
-def test_a_pod_without_a_node_gives_back_what_is_broken_too() -> None:
-    """It is not in use, and takes IPUs all the same."""
-    story, pod = _unscheduled()
-    story.put(make_partition(pod, PartitionState.ERROR, size=64))
-    story.settle(rounds=21, seconds=5)
-    assert story.entries().keys() == {"next"}
-
-
 @pytest.mark.parametrize(
-    ("fields", "others"),
+    ("fields", "others", "seconds"),
     [
-        pytest.param({"node": "host-1"}, True, id="one that has a node"),
-        pytest.param({}, False, id="one whose IPUs nobody waits for"),
+        pytest.param({"node": "host-1"}, True, 60.0, id="one that has a node"),
+        pytest.param({}, False, 60.0, id="one whose IPUs nobody waits for"),
+        pytest.param({}, True, 0.0, id="one of a cluster where this is switched off"),
     ],
 )
-def test_a_pod_keeps_its_ipus(fields: dict[str, Any], others: bool) -> None:
+def test_a_pod_keeps_its_ipus(fields: dict[str, Any], others: bool, seconds: float) -> None:
     story, pod = _unscheduled(**fields)
+    story.settings = replace(story.settings, unscheduled_seconds=seconds)
     if not others:
         story.pods.pop()
     story.settle(rounds=30, seconds=5)
@@ -451,13 +432,6 @@ def test_a_pod_that_got_a_node_meanwhile_keeps_its_ipus() -> None:
     story.write(write, WriteFailure.CONFLICT)
     story.settle(rounds=10, seconds=5)
     assert (list(story.at()), story.pods[0].released) == ([id_of(pod)], False)
-
-
-def test_it_can_be_switched_off() -> None:
-    story, pod = _unscheduled()
-    story.settings = replace(story.settings, unscheduled_seconds=0.0)
-    story.settle(rounds=30, seconds=100)
-    assert list(story.at()) == [id_of(pod)]
 
 
 @pytest.mark.parametrize("hanging", [CreatePartition, RemovePartition])

@@ -139,7 +139,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(name="ids-collide", at=(names, "_POD_DIGITS"), mutate=lambda _: 1, search_from=4),
     Bug(name="neighbours-take-nothing", at=(queue, "_may_be_in"), mutate=always(value=False), search_from=44),
-    Bug(name="limits-are-not-kept", at=(placing._Limits, "may_have"), mutate=always(value=True), search_from=3),
+    Bug(name="limits-are-not-kept", at=(placing._Places, "may_have"), mutate=always(value=True), search_from=3),
     Bug(
         name="unread-servers-are-trusted",
         at=(round.Round, "reading"),

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 from provisioner.partitions import names
-from provisioner.partitions.demand import Pod, Server
+from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.round import PlanningSettings
+from provisioner.settings.partitions import Server
 from rehearsal.simulators.vipu.faults import CREATE, REMOVE, Fault, FaultKind
 from rehearsal.simulators.vipu.model import World
 from rehearsal.simulators.vipu.records import Asked

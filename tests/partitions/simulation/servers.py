@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable
 
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.partitions.demand import Server
 from provisioner.partitions.planning.calls import Call, CreatePartition, ReadServer, RemovePartition
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState
+from provisioner.settings.partitions import Server
 from rehearsal.simulators.vipu.model import World
 from rehearsal.simulators.vipu.records import Asked, PartitionView, Phase, VipuRefusalError
 from rehearsal.simulators.vipu.settings import VipuSettings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import random
 import stat
@@ -15,28 +16,50 @@ from typing import Any
 import pytest
 
 from provisioner.model.capacity import FailureKind
-from provisioner.partitions.vipu.cli import CommandSettings, VipuCommand
+from provisioner.partitions.vipu.cli import VipuCommand
 from provisioner.partitions.vipu.process import Ended, Runner
-from provisioner.partitions.vipu.protocol import Allocation, PartitionRequest, VipuError
+from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionRequest, PartitionState, VipuError
 from rehearsal.simulators.vipu import command
 from rehearsal.simulators.vipu.app import VipuSimulator
 from rehearsal.simulators.vipu.faults import (
     CREATE,
+    GET,
     LIST_ALLOCATIONS,
     LIST_IPUS,
     LIST_PARTITIONS,
-    REMOVE,
     Fault,
     FaultKind,
 )
 from rehearsal.simulators.vipu.model import World
 from rehearsal.simulators.vipu.settings import VipuSettings
-from tests.partitions.vipu.conformance import ALLOCATIONS, USERS, VipuContract
 from tests.support.waiting import wait_for
 
 #: A command takes 0.1 s of processor time to start, and the machine may be busy.
 pytestmark = pytest.mark.timeout(30)
 KEY = "open-sesame"
+#: The allocations and users that the ground's server has.
+ALLOCATIONS = {
+    "ours": {"cluster": "c16", "agents": ["ag0", "ag1", "ag2", "ag3"]},
+    "small": {"cluster": "c16", "agents": ["ag4"]},
+    "theirs": {"cluster": "c16", "agents": ["ag5", "ag6"]},
+}
+USERS = {
+    "us": {"key": KEY, "allocations": ["ours", "small"]},
+    "them": {"key": "key-of-others", "allocations": ["small", "theirs"]},
+}
+_FAULTY, _CREATES = 0.4, 0.6
+#: What befalls a change of the last test.
+_FAULTS = (
+    Fault(kind=FaultKind.REFUSED, grpc_code="Aborted", message="later"),
+    Fault(kind=FaultKind.REFUSED, grpc_code="", message="the hamster is tired"),
+    Fault(kind=FaultKind.CREATE_FAILS),
+    Fault(kind=FaultKind.CREATE_LEAKS),
+    Fault(kind=FaultKind.REMOVE_LEAKS),
+    Fault(kind=FaultKind.HTTP_ERROR),
+    Fault(kind=FaultKind.HTTP_ERROR, before_effect=False),
+    Fault(kind=FaultKind.HTTP_ERROR, code=0, before_effect=False),
+    Fault(kind=FaultKind.HTTP_ERROR, code=502, body="<html>Bad Gateway</html>", before_effect=False),
+)
 
 
 class InThisProcess(Runner):
@@ -52,26 +75,33 @@ class InThisProcess(Runner):
         return Ended(code=code, stdout=stdout.getvalue(), stderr=stderr.getvalue())
 
 
+class Says(Runner):
+    """Runs nothing, and has something to say."""
+
+    def __init__(self, code: int | None, stdout: str = "", stderr: str = "", cause: str = "") -> None:
+        super().__init__()
+        self.ended = Ended(code=code, stdout=stdout, stderr=stderr, cause=cause)
+
+    def run(self, *_arguments: object, **_options: object) -> Ended:
+        """Say it."""
+        return self.ended
+
+
 @dataclass
-class CommandGround:
-    """The adapter, the simulated server that it asks, and what the adapter was made with."""
+class Ground:
+    """The adapter, which asks as user `us`, and the simulated server that it asks."""
 
     vipu: VipuCommand
     simulator: VipuSimulator
-    settings: CommandSettings
 
     @property
     def world(self) -> World:
         """The server's memory."""
         return self.simulator.world
 
-    def with_clock(self, monotonic: Callable[[], float]) -> VipuCommand:
-        """Return an adapter with a clock of its own."""
-        return VipuCommand(self.simulator.host, self.simulator.port, self.settings, monotonic=monotonic)
-
     def with_(self, **changes: Any) -> VipuCommand:
         """Return an adapter with other settings."""
-        return VipuCommand(self.simulator.host, self.simulator.port, replace(self.settings, **changes))
+        return replace(self.vipu, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -92,26 +122,19 @@ def secret(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def ground(executable: Path, secret: Path) -> Iterator[CommandGround]:
-    """The adapter as user `us` of a server in secure mode whose creates take no time."""
+def ground(executable: Path, secret: Path) -> Iterator[Ground]:
+    """The adapter to a server in secure mode whose creates take no time."""
     server = VipuSettings(allocations=ALLOCATIONS, users=USERS, secure=True, create_seconds=0, remove_seconds=0)
     with VipuSimulator(server, rng=random.Random(1)) as simulator:
-        settings = CommandSettings(command=str(executable), credentials=secret)
-        vipu = VipuCommand(simulator.host, simulator.port, settings)
-        yield CommandGround(vipu, simulator, settings)
+        vipu = VipuCommand(host=simulator.host, port=simulator.port, command=str(executable), credentials=secret)
+        yield Ground(vipu, simulator)
         vipu.close()
 
 
-class TestTheContract(VipuContract):
-    """The contract. Processes of their own are the matter of the tests below, and each takes 0.1 s."""
-
-    @pytest.fixture
-    def ground(self, ground: CommandGround) -> CommandGround:
-        """The same, but that commands run in this process."""
-        simulator = ground.simulator
-        return replace(
-            ground, vipu=VipuCommand(simulator.host, simulator.port, ground.settings, runner=InThisProcess())
-        )
+@pytest.fixture
+def quick(ground: Ground) -> Ground:
+    """The same, but that commands run in this process: one of their own takes 0.1 s."""
+    return replace(ground, vipu=replace(ground.vipu, runner=InThisProcess()))
 
 
 def _failed(call: Callable[..., object], *arguments: object) -> VipuError:
@@ -120,8 +143,12 @@ def _failed(call: Callable[..., object], *arguments: object) -> VipuError:
     return caught.value
 
 
-def _request(name: str = "p1") -> PartitionRequest:
-    return PartitionRequest(id=name, size=1, allocation="ours")
+def _kind(call: Callable[..., object], *arguments: object) -> FailureKind:
+    return _failed(call, *arguments).failure.kind
+
+
+def _request(name: str = "p1", size: int = 1, allocation: str = "ours") -> PartitionRequest:
+    return PartitionRequest(id=name, size=size, allocation=allocation)
 
 
 def _processes(marker: str) -> list[str]:
@@ -138,54 +165,13 @@ def _processes(marker: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("method", "call", "kind"),
-    [
-        (CREATE, lambda vipu: vipu.create_partition(_request()), FailureKind.UNKNOWN_OUTCOME),
-        (LIST_PARTITIONS, lambda vipu: vipu.list_partitions(), FailureKind.UNAVAILABLE),
-    ],
-)
-def test_a_command_that_hangs_is_killed_with_its_children(
-    ground: CommandGround,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    method: str,
-    call: Callable[[VipuCommand], object],
-    kind: FailureKind,
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    ground.simulator.inject(Fault(kind=FaultKind.COMMAND_HANGS, method=method))
-    now = [0.0]
-    vipu = ground.with_clock(lambda: now[0])
-    errors: list[VipuError] = []
-    thread = threading.Thread(target=lambda: errors.append(_failed(call, vipu)))
-    thread.start()
-    marker = str(tmp_path / "vipu-")
-    wait_for(lambda: len(_processes(marker)) == 2, what="the command and its child")
-    now[0] = 301.0
-    thread.join()
-    assert errors[0].failure.kind is kind
-    assert "it took too long" in errors[0].failure.message
-    wait_for(lambda: not _processes(marker), what="the end of both")
-    assert list(tmp_path.glob("vipu-*")) == []
-
-
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        (Fault(kind=FaultKind.COMMAND_DIES), "it was killed by SIGKILL"),
-        (Fault(kind=FaultKind.COMMAND_FLOODS), "it wrote too much"),
-    ],
-)
-def test_a_command_that_dies_or_floods_leaves_the_outcome_of_a_change_open(
-    ground: CommandGround, fault: Fault, words: str
-) -> None:
-    ground.simulator.inject(fault)
-    vipu = ground.with_(most_output_bytes=100_000)
+@pytest.mark.parametrize("cause", ["it took too long", "it wrote too much", "it was killed by SIGKILL"])
+def test_a_command_that_does_not_end_by_itself_leaves_the_outcome_of_a_change_open(quick: Ground, cause: str) -> None:
+    vipu = quick.with_(runner=Says(None, "create partition (p1): success.\n", "already exists", cause))
     failure = _failed(vipu.create_partition, _request()).failure
-    assert (failure.kind, words in failure.message) == (FailureKind.UNKNOWN_OUTCOME, True)
+    assert (failure.kind, cause in failure.message) == (FailureKind.UNKNOWN_OUTCOME, True)
     failure = _failed(vipu.list_partitions).failure
-    assert (failure.kind, words in failure.message) == (FailureKind.UNAVAILABLE, True)
+    assert (failure.kind, cause in failure.message) == (FailureKind.UNAVAILABLE, True)
 
 
 @pytest.mark.parametrize(
@@ -198,29 +184,24 @@ def test_a_command_that_dies_or_floods_leaves_the_outcome_of_a_change_open(
         ("panic: runtime error\n", 2, FailureKind.UNKNOWN_OUTCOME),
     ],
 )
-def test_a_create_is_done_only_when_the_command_says_so(
-    ground: CommandGround, body: str, code: int, kind: FailureKind
-) -> None:
-    ground.simulator.inject(Fault(kind=FaultKind.COMMAND_GARBLES, body=body, exit_code=code, method=CREATE))
-    assert _failed(ground.vipu.create_partition, _request()).failure.kind is kind
+def test_a_create_is_done_only_when_the_command_says_so(quick: Ground, body: str, code: int, kind: FailureKind) -> None:
+    assert _kind(quick.with_(runner=Says(code, body)).create_partition, _request()) is kind
 
 
-def test_a_list_that_cannot_be_read_is_an_error_that_names_the_line(ground: CommandGround) -> None:
+def test_a_list_that_cannot_be_read_is_an_error_that_names_the_line(quick: Ground) -> None:
     body = " Partition | Size | State\n----\n p1 | 4 | ACTIVE\n p2 | 4\n----\n"
-    ground.simulator.inject(Fault(kind=FaultKind.COMMAND_GARBLES, body=body, method=LIST_PARTITIONS))
-    failure = _failed(ground.vipu.list_partitions).failure
+    failure = _failed(quick.with_(runner=Says(0, body)).list_partitions).failure
     assert failure.kind is FailureKind.UNAVAILABLE
     assert "line 4 has 2 cells, and the header 3: ' p2 | 4'" in failure.message
 
 
-def test_warnings_on_stderr_are_no_failure(ground: CommandGround) -> None:
-    ground.simulator.inject(Fault(kind=FaultKind.COMMAND_WARNS, message="failed to check for updates: timeout"))
-    ground.vipu.create_partition(_request())
-    assert [item.id for item in ground.vipu.list_partitions()] == ["p1"]
+def test_warnings_on_stderr_are_no_failure(quick: Ground) -> None:
+    warning = "failed to check for updates: timeout"
+    quick.with_(runner=Says(0, "create partition (p1): success.\n", warning)).create_partition(_request())
 
 
 def test_the_access_key_is_in_no_argument_environment_log_or_exception(
-    ground: CommandGround, secret: Path, capfd: pytest.CaptureFixture[str]
+    ground: Ground, secret: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     ground.simulator.inject(Fault(kind=FaultKind.HANG, method=CREATE, seconds=60))
     vipu = ground.with_(create_seconds=60.0)
@@ -238,55 +219,53 @@ def test_the_access_key_is_in_no_argument_environment_log_or_exception(
     assert answers[0].failure.kind is FailureKind.UNKNOWN_OUTCOME
     assert not Path(config).exists()
     # A command that repeats the key in whatever it says is not repeated.
-    for kind, text in (("body", f"bad key {KEY}\n"), ("message", f"bad key {KEY}\n")):
-        garbled = FaultKind.COMMAND_GARBLES if kind == "body" else FaultKind.REFUSED
-        ground.simulator.clear()
-        ground.simulator.inject(Fault(kind=garbled, **{kind: text}))
-        for call in (ground.vipu.list_partitions, lambda: ground.vipu.create_partition(_request())):
+    for runner in (Says(0, f"bad key {KEY}\n"), Says(1, "", f"bad key {KEY}\n")):
+        vipu = ground.with_(runner=runner)
+        for call in (vipu.list_partitions, lambda vipu=vipu: vipu.create_partition(_request())):
             error = _failed(call)
             assert "bad key" in str(error)
             assert KEY not in f"{error!r} {error} {error.failure} {error.__cause__!r}"
     assert KEY not in "".join(capfd.readouterr())
-    assert KEY not in repr(vars(ground.vipu))
+    assert KEY not in repr(ground.vipu)
 
 
-def test_the_file_that_vipu_admin_writes_is_handed_on_as_it_is(ground: CommandGround, tmp_path: Path) -> None:
+def test_the_file_that_vipu_admin_writes_is_handed_on_as_it_is(quick: Ground, tmp_path: Path) -> None:
     folder = tmp_path / "mounted"
     folder.mkdir()
     (folder / "vipu-cli.hcl").write_text(f'api-user-id = "us"\napi-access-key = "{KEY}"\n', "utf-8")
-    assert len(ground.with_(credentials=folder).list_allocations()) == 2
+    assert len(quick.with_(credentials=folder).list_allocations()) == 2
 
 
-def test_a_secret_that_is_changed_is_used_from_then_on(ground: CommandGround, secret: Path) -> None:
-    ground.simulator.set(users={"us": {"key": "rotated", "allocations": ["small"]}})
-    assert _failed(ground.vipu.list_partitions).failure.kind is FailureKind.PERMISSION
+def test_a_secret_that_is_changed_is_used_from_then_on(quick: Ground, secret: Path) -> None:
+    quick.simulator.set(users={"us": {"key": "rotated", "allocations": ["small"]}})
+    assert _failed(quick.vipu.list_partitions).failure.kind is FailureKind.PERMISSION
     (secret / "access-key").write_text("rotated", "utf-8")
-    assert ground.vipu.list_partitions() == ()
+    assert quick.vipu.list_partitions() == ()
 
 
-def test_without_the_files_of_the_secret_nothing_is_sent(ground: CommandGround, tmp_path: Path) -> None:
-    failure = _failed(ground.with_(credentials=tmp_path / "none").create_partition, _request()).failure
+def test_without_the_files_of_the_secret_nothing_is_sent(quick: Ground, tmp_path: Path) -> None:
+    failure = _failed(quick.with_(credentials=tmp_path / "none").create_partition, _request()).failure
     assert failure.kind is FailureKind.UNAVAILABLE
     assert "has neither vipu-cli.hcl nor user-id and access-key" in failure.message
-    assert ground.simulator.calls == ()
+    assert quick.simulator.calls == ()
 
 
-def test_outside_of_secure_mode_there_is_no_configuration_file(ground: CommandGround) -> None:
-    ground.simulator.set(secure=False)
-    assert [item.name for item in ground.with_(credentials=None).list_allocations()] == ["ours", "small", "theirs"]
+def test_outside_of_secure_mode_there_is_no_configuration_file(quick: Ground) -> None:
+    quick.simulator.set(secure=False)
+    assert [item.name for item in quick.with_(credentials=None).list_allocations()] == ["ours", "small", "theirs"]
 
 
 @pytest.mark.parametrize(
     ("name", "words"), [("no-such-program", "No such file"), ("/proc/version", "Permission denied")]
 )
-def test_a_command_that_cannot_be_run_changes_nothing(ground: CommandGround, name: str, words: str) -> None:
+def test_a_command_that_cannot_be_run_changes_nothing(ground: Ground, name: str, words: str) -> None:
     failure = _failed(ground.with_(command=name).create_partition, _request()).failure
     assert failure.kind is FailureKind.UNAVAILABLE
     assert f"cannot run {name}: {words}" in failure.message
 
 
 def test_the_command_is_found_on_the_path_and_sees_nothing_of_our_environment(
-    ground: CommandGround, executable: Path, monkeypatch: pytest.MonkeyPatch
+    ground: Ground, executable: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{executable.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("VIPU_CLI_API_PORT", "1")
@@ -296,52 +275,135 @@ def test_the_command_is_found_on_the_path_and_sees_nothing_of_our_environment(
 
 
 def test_no_folder_for_the_command_means_that_nothing_is_sent(
-    ground: CommandGround, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "full"))
-    failure = _failed(ground.vipu.create_partition, _request()).failure
+    failure = _failed(quick.vipu.create_partition, _request()).failure
     assert failure.kind is FailureKind.UNAVAILABLE
     assert failure.message == "cannot prepare a folder for vipu: No such file or directory"
 
 
-def test_ipus_are_counted_once_and_again_for_agents_that_are_new_or_after_a_while(ground: CommandGround) -> None:
+def test_ipus_are_counted_once_and_again_for_agents_that_are_new_or_after_a_while(quick: Ground) -> None:
     now = [0.0]
-    vipu = ground.with_clock(lambda: now[0])
+    vipu = quick.with_(monotonic=lambda: now[0])
     for _ in range(2):
         assert [item.ipus for item in vipu.list_allocations()] == [16, 4]
-    assert ground.simulator.count(LIST_IPUS) == 1
-    ground.simulator.set(users={"us": {"key": KEY, "allocations": ["ours", "theirs"]}})
+    assert quick.simulator.count(LIST_IPUS) == 1
+    quick.simulator.set(users={"us": {"key": KEY, "allocations": ["ours", "theirs"]}})
     assert [item.ipus for item in vipu.list_allocations()] == [16, 8]
-    assert ground.simulator.count(LIST_IPUS) == 2
+    assert quick.simulator.count(LIST_IPUS) == 2
     now[0] = 601.0
-    ground.simulator.inject(Fault(kind=FaultKind.HTTP_ERROR, method=LIST_IPUS))
+    quick.simulator.inject(Fault(kind=FaultKind.HTTP_ERROR, method=LIST_IPUS))
     assert [item.ipus for item in vipu.list_allocations()] == [16, 8]
-    assert ground.simulator.count(LIST_IPUS) == 3
+    assert quick.simulator.count(LIST_IPUS) == 3
 
 
-def test_ipus_that_cannot_be_counted_are_not_known(ground: CommandGround) -> None:
-    ground.simulator.inject(Fault(kind=FaultKind.COMMAND_GARBLES, body="no attributes today\n", method=LIST_IPUS))
-    assert [item.ipus for item in ground.vipu.list_allocations()] == [None, None]
+def test_ipus_that_cannot_be_counted_are_not_known(quick: Ground) -> None:
+    quick.simulator.inject(Fault(kind=FaultKind.REFUSED, message="no attributes today", method=LIST_IPUS))
+    assert [item.ipus for item in quick.vipu.list_allocations()] == [None, None]
 
 
-def test_a_version_without_allocations_has_one_of_which_nothing_is_known(ground: CommandGround) -> None:
+def test_a_version_without_allocations_has_one_of_which_nothing_is_known(quick: Ground) -> None:
     fault = Fault(kind=FaultKind.REFUSED, grpc_code="Unimplemented", message="no", method=LIST_ALLOCATIONS)
-    ground.simulator.inject(fault)
-    assert ground.vipu.list_allocations() == (Allocation(name=""),)
+    quick.simulator.inject(fault)
+    assert quick.vipu.list_allocations() == (Allocation(name=""),)
 
 
-def test_so_many_changes_run_at_once_and_the_next_waits_for_its_turn(ground: CommandGround) -> None:
-    ground.simulator.inject(Fault(kind=FaultKind.HANG, method=CREATE, seconds=600))
-    vipu = ground.with_(most_at_once=1, create_seconds=60.0, remove_seconds=0.1)
-    errors: list[VipuError] = []
-    thread = threading.Thread(target=lambda: errors.append(_failed(vipu.create_partition, _request())))
-    thread.start()
-    wait_for(lambda: _processes(f"--api-port\0{ground.simulator.port}"), what="the command")
-    failure = _failed(vipu.remove_partition, "p1").failure
-    assert (failure.kind, failure.message) == (FailureKind.UNAVAILABLE, "1 other calls took too long")
-    assert vipu.list_partitions() == ()
-    vipu.close()
-    thread.join()
-    assert errors[0].failure.kind is FailureKind.UNKNOWN_OUTCOME
-    assert _failed(vipu.list_partitions).failure.message == "this process is ending"
-    assert ground.simulator.count(REMOVE) == 0
+# --- what the protocol promises ---------------------------------------------------------------------------------------
+
+
+def _states(ground: Ground) -> dict[str, str]:
+    return {item.id: item.state for item in ground.world.all_partitions()}
+
+
+def test_a_partition_that_was_made_is_listed_with_all_that_is_told(quick: Ground) -> None:
+    quick.vipu.create_partition(_request(size=8))
+    expected = Partition(id="p1", size=8, state=PartitionState.ACTIVE, state_text="ACTIVE", cluster="c16")
+    assert quick.vipu.list_partitions() == (expected,)
+    (made,) = quick.world.all_partitions()
+    assert (made.allocation, made.reconfigurable, made.user) == ("ours", True, "us")
+    assert len(json.loads(quick.vipu.ipuof_config("p1"))["devices"]) == 8
+
+
+def test_what_is_not_asked_for_is_left_to_the_server(quick: Ground) -> None:
+    quick.world.change_settings({"picks_allocation": True})
+    quick.vipu.create_partition(PartitionRequest(id="p1", size=16, reconfigurable=False))
+    quick.vipu.create_partition(PartitionRequest(id="p2", size=4))
+    made = [(item.allocation, item.reconfigurable) for item in quick.world.all_partitions()]
+    assert made == [("ours", False), ("small", True)]
+
+
+def test_a_second_call_says_what_the_first_has_done(quick: Ground) -> None:
+    quick.vipu.create_partition(_request(size=2))
+    assert _kind(quick.vipu.create_partition, _request(size=4)) is FailureKind.ALREADY_EXISTS
+    assert [item.size for item in quick.world.all_partitions()] == [2]
+    quick.vipu.remove_partition("p1")
+    assert _states(quick) == {}
+    assert _kind(quick.vipu.remove_partition, "p1") is FailureKind.NOT_FOUND
+
+
+def test_without_aligned_free_ipus_in_the_allocation_there_is_a_stockout(quick: Ground) -> None:
+    quick.vipu.create_partition(_request("p1", 1))
+    assert _kind(quick.vipu.create_partition, _request("p2", 16)) is FailureKind.STOCKOUT
+    assert set(_states(quick)) == {"p1"}
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param(_request(size=3), id="a size that is no power of two"),
+        pytest.param(_request(size=128), id="a size that no server has"),
+        pytest.param(_request(name="p" * 40), id="an id that is too long"),
+        pytest.param(_request(name="--reconfigurable"), id="an id that looks like an option"),
+        pytest.param(_request(allocation="--help"), id="an allocation that looks like an option"),
+        pytest.param(_request(allocation="theirs"), id="an allocation of others"),
+        pytest.param(_request(allocation="not enough IPUs"), id="an allocation with a name like an error"),
+    ],
+)
+def test_what_can_never_be_made_is_invalid(quick: Ground, request_: PartitionRequest) -> None:
+    assert _kind(quick.vipu.create_partition, request_) is FailureKind.INVALID
+    assert _states(quick) == {}
+
+
+@pytest.mark.parametrize("method", [LIST_ALLOCATIONS, LIST_PARTITIONS, GET])
+def test_a_read_that_fails_is_an_error_and_never_an_empty_list(quick: Ground, method: str) -> None:
+    quick.vipu.create_partition(_request())
+    read = {
+        LIST_ALLOCATIONS: quick.vipu.list_allocations,
+        LIST_PARTITIONS: quick.vipu.list_partitions,
+        GET: lambda: quick.vipu.ipuof_config("p1"),
+    }[method]
+    for code in (0, 503):
+        quick.world.faults.add(Fault(kind=FaultKind.HTTP_ERROR, code=code, method=method, count=1))
+        assert _kind(read) is FailureKind.UNAVAILABLE
+    assert read()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_only_what_has_an_unknown_outcome_may_have_changed_anything_besides_what_succeeds(
+    quick: Ground, seed: int
+) -> None:
+    rng = random.Random(seed)
+    for _ in range(40):
+        if rng.random() < _FAULTY:
+            quick.world.faults.clear()
+            quick.world.faults.add(rng.choice(_FAULTS))
+        name, size, allocation = f"p{rng.randrange(6)}", rng.choice((1, 2, 3, 4, 16)), rng.choice(("ours", "small"))
+        before = {item.id: item for item in quick.world.all_partitions()}
+        creates = rng.random() < _CREATES
+        kind = None
+        try:
+            if creates:
+                quick.vipu.create_partition(_request(name, size, allocation))
+            else:
+                quick.vipu.remove_partition(name)
+        except VipuError as error:
+            kind = error.failure.kind
+        after = {item.id: item for item in quick.world.all_partitions()}
+        if kind is None:
+            assert (name in before, name in after) == (not creates, creates)
+            assert not creates or after[name].size == size
+        elif kind is not FailureKind.UNKNOWN_OUTCOME:
+            assert after == before
+        quick.world.faults.clear()
+        assert {item.id: item.state_text for item in quick.vipu.list_partitions()} == _states(quick)

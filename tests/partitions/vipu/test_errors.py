@@ -11,8 +11,6 @@ from provisioner.partitions.vipu import errors
 from provisioner.partitions.vipu.errors import Verb
 
 READ, GET, CREATE, REMOVE = Verb.READ, Verb.GET, Verb.CREATE, Verb.REMOVE
-
-
 WORDS = st.sampled_from(
     [
         "partition",
@@ -121,12 +119,6 @@ def test_any_words_have_a_meaning_that_fits_the_verb(verb: Verb, said: str, aske
 def test_words_without_meaning_never_tell_that_a_change_had_no_effect(said: str) -> None:
     assert errors.failure_of(CREATE, said).kind is FailureKind.UNKNOWN_OUTCOME
     assert errors.failure_of(REMOVE, said).kind is FailureKind.UNKNOWN_OUTCOME
-
-
-def test_a_command_that_was_not_heard_to_its_end_leaves_a_change_open_whatever_it_said() -> None:
-    said = "partition 'p1' already exists"
-    assert errors.unfinished(CREATE, said).kind is FailureKind.UNKNOWN_OUTCOME
-    assert errors.unfinished(READ, said).kind is FailureKind.UNAVAILABLE
 
 
 @pytest.mark.parametrize(

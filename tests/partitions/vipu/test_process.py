@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,13 +21,22 @@ def _run(runner: Runner, folder: Path, script: str, *, seconds: float = 60, most
     return runner.run(command, {"WORD": "from us"}, folder, seconds=seconds, most_bytes=most_bytes)
 
 
-def test_exit_code_and_output_are_those_of_the_program(tmp_path: Path) -> None:
-    ended = _run(Runner(), tmp_path, 'pwd; echo "$WORD" >&2; cat; exit 3')
-    assert ended == Ended(code=3, stdout=f"{tmp_path}\n", stderr="from us\n")
-
-
-def test_output_that_is_no_text_is_kept_as_far_as_it_is_one(tmp_path: Path) -> None:
-    assert _run(Runner(), tmp_path, r"printf 'a\377b'").stdout == "a\ufffdb"
+@pytest.mark.parametrize(
+    ("script", "want"),
+    [
+        pytest.param('echo "$WORD" >&2; cat; exit 3', Ended(code=3, stdout="", stderr="from us\n"), id="what it says"),
+        pytest.param(r"printf 'a\377b'", Ended(code=0, stdout="a\ufffdb", stderr=""), id="output that is no text"),
+        pytest.param("exec >&- 2>&-; sleep 0.05; exit 4", Ended(code=4, stdout="", stderr=""), id="closed output"),
+        pytest.param(
+            "echo half; kill -TERM $$",
+            Ended(code=None, stdout="half\n", stderr="", cause="it was killed by SIGTERM"),
+            id="a signal ends it",
+        ),
+    ],
+)
+def test_exit_code_and_output_are_those_of_the_program(tmp_path: Path, script: str, want: Ended) -> None:
+    ended = _run(Runner(), tmp_path, f"pwd >&2; {script}")
+    assert ended == replace(want, stderr=f"{tmp_path}\n{want.stderr}")
 
 
 def test_a_lot_of_output_on_both_streams_is_read_to_its_end(tmp_path: Path) -> None:
@@ -49,15 +59,6 @@ def test_a_child_that_outlives_the_program_is_killed_and_holds_nothing_up(tmp_pa
     ended = _run(Runner(), tmp_path, "sleep 3600 & echo $!")
     assert ended.code == 0
     wait_for(lambda: is_over(int(ended.stdout)), what="the end of the child")
-
-
-def test_a_program_that_closes_its_output_is_waited_for(tmp_path: Path) -> None:
-    assert _run(Runner(), tmp_path, "exec >&- 2>&-; sleep 0.05; exit 4").code == 4
-
-
-def test_a_program_that_a_signal_ends_has_no_exit_code(tmp_path: Path) -> None:
-    ended = _run(Runner(), tmp_path, "echo half; kill -TERM $$")
-    assert ended == Ended(code=None, stdout="half\n", stderr="", cause="it was killed by SIGTERM")
 
 
 def test_at_the_end_of_its_time_a_program_is_killed_with_all_that_it_started(tmp_path: Path) -> None:

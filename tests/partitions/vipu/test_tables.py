@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from provisioner.partitions.vipu import tables
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState
-from provisioner.partitions.vipu.tables import ListedAllocation, TableError
+from provisioner.partitions.vipu.tables import TableError
 
 #: A table is drawn of many choices, each of which hypothesis takes down.
 pytestmark = pytest.mark.timeout(20)
@@ -57,14 +57,9 @@ class Layout:
 
 LAYOUTS = st.builds(
     Layout,
-    framed=st.booleans(),
-    rule_first=st.booleans(),
-    rule_after_header=st.booleans(),
-    rule_between=st.booleans(),
     indent=st.integers(0, 3),
     padding=st.integers(0, 4),
     banner=st.sampled_from(["", "Warning: the client is older than the server", "vipu 1.18 -- user: us"]),
-    blank_lines=st.booleans(),
 )
 
 
@@ -131,8 +126,7 @@ def test_allocations_are_read_in_every_layout(
         agents += [" ".join(piece) for piece in pieces]
     text = data.draw(_drawn({"Allocation ID": ids, "Agents": agents}, [] if wrapped else ["Users", "Notes"]))
     assert tables.allocations(text) == tuple(
-        ListedAllocation(name=f"a{name}", cluster="", agents=tuple(f"ag{item}" for item in names), ipus=None)
-        for name, names in rows
+        (Allocation(name=f"a{name}"), tuple(f"ag{item}" for item in names)) for name, names in rows
     )
 
 
@@ -224,25 +218,31 @@ def test_only_words_that_are_known_are_good_or_bad(word: str, state: PartitionSt
     assert tables.state_of(word) is state
 
 
+_ATTRIBUTES = " Agent | IPU | Attribute"
+
+
 @pytest.mark.parametrize(
-    ("rows", "problem"),
+    ("header", "rows", "problem"),
     [
-        (["  | ag0"], "line 3 has no id of an allocation"),
-        ([" a b | ag0"], "line 3 has no id of an allocation"),
-        ([" a | ag0", " a | ag1"], "line 4 has allocation a a second time"),
-        ([" a | ag0", "   | "], "line 4 has no id of an allocation"),
+        (" Allocation ID | Agents", ["  | ag0"], "line 3 has no id of an allocation"),
+        (" Allocation ID | Agents", [" a b | ag0"], "line 3 has no id of an allocation"),
+        (" Allocation ID | Agents", [" a | ag0", " a | ag1"], "line 4 has allocation a a second time"),
+        (" Allocation ID | Agents", [" a | ag0", "   | "], "line 4 has no id of an allocation"),
+        # A row without id that has more than agents goes on with none.
+        (" Allocation | Agents | Cluster", [" a | ag0 | c", "   | ag1 | c"], "line 4 has no id of an allocation"),
+        (_ATTRIBUTES, ["     | 0   | clock"], "line 3 has no agent"),
+        (_ATTRIBUTES, [" ag0 |     | clock"], "line 3 has no IPU"),
+        (_ATTRIBUTES, ["     |     | clock"], "line 3 has no IPU"),
+        (_ATTRIBUTES, [" ag0 | one | clock"], "line 3 has 'one' where a number should be"),
     ],
 )
-def test_a_table_of_allocations_that_is_odd_is_refused(rows: list[str], problem: str) -> None:
+def test_a_table_of_allocations_or_attributes_that_is_odd_is_refused(
+    header: str, rows: list[str], problem: str
+) -> None:
+    parse = tables.ipus_of_agents if header is _ATTRIBUTES else tables.allocations
     with pytest.raises(TableError) as caught:
-        tables.allocations("\n".join([" Allocation ID | Agents", "-----", *rows, "-----"]))
+        parse("\n".join([header, "-----", *rows, "-----"]))
     assert problem in str(caught.value)
-
-
-def test_a_row_without_id_that_has_more_than_agents_is_no_continuation() -> None:
-    text = " Allocation | Agents | Cluster\n-----\n a | ag0 | c\n   | ag1 | c\n-----\n"
-    with pytest.raises(TableError, match="line 4 has no id of an allocation"):
-        tables.allocations(text)
 
 
 def test_ipus_of_allocations_are_those_that_are_told_else_added_up_else_unknown() -> None:
@@ -259,21 +259,6 @@ def test_ipus_of_allocations_are_those_that_are_told_else_added_up_else_unknown(
         Allocation(name="c", cluster="c2", ipus=None),
         Allocation(name="d", cluster="c2", ipus=0),
     )
-
-
-@pytest.mark.parametrize(
-    ("rows", "problem"),
-    [
-        (["     | 0   | clock"], "line 3 has no agent"),
-        ([" ag0 |     | clock"], "line 3 has no IPU"),
-        (["     |     | clock"], "line 3 has no IPU"),
-        ([" ag0 | one | clock"], "line 3 has 'one' where a number should be"),
-    ],
-)
-def test_a_table_of_attributes_that_is_odd_is_refused(rows: list[str], problem: str) -> None:
-    with pytest.raises(TableError) as caught:
-        tables.ipus_of_agents("\n".join([" Agent | IPU | Attribute", "-----", *rows, "-----"]))
-    assert problem in str(caught.value)
 
 
 @given(st.text("ab-|=+ \n\r\x0c\u2028é", max_size=40))

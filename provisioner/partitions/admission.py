@@ -1,0 +1,450 @@
+"""The admission of pods that ask for IPUs: what is injected, why a pod is rejected, and what may be changed later.
+
+Nobody gets around anything by what he writes into a pod. The patch brings it into its one form, whatever of it is there
+already; what the controller writes later is taken out of a new pod; and what decides on the partition stays as it is as
+long as the pod is there. A pod that has everything gets no patch, so reviews may be repeated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from typing import Any
+from urllib.parse import urlsplit
+
+from provisioner.admission.review import Answer, Operation, Request, pointer
+from provisioner.kube import fields
+from provisioner.model import bounds
+from provisioner.partitions import names
+from provisioner.partitions.demand import Wrong, read_size
+
+#: Where annotations and labels of a pod can be changed: it, and its status. The API server ignores them elsewhere.
+_STATUS = "status"
+_CHANGING = ("", _STATUS)
+#: Of what is wrong with a pod so much is said at once: it may have thousands of mounts.
+_MOST_CONFLICTS = 10
+#: With these the cluster's DNS is not asked, unless dnsConfig names it.
+_OTHER_DNS = ("Default", "None")
+#: Names of volumes; whatever else is called so is replaced.
+CONFIG_VOLUME = "graphcore-ipuof"
+TOKEN_VOLUME = "graphcore-token"  # noqa: S105 - a name
+#: Annotations that the controller writes when the pod has its partition, or that ask it to take the partition back.
+OF_THE_CONTROLLER = (names.PARTITION_ID, names.PARTITION_HOST, names.PARTITION_PORT, names.RELEASE)
+
+_HOST_DNS, _CLUSTER_DNS = "ClusterFirstWithHostNet", "ClusterFirst"
+_IPC_LOCK = "IPC_LOCK"
+_MOUNT = {"name": CONFIG_VOLUME, "mountPath": names.CONFIG_DIRECTORY, "readOnly": True}
+#: Where the API server mounts the pod's own token in each container.
+_API_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
+#: Requests are limits, so that a Guaranteed pod stays one. The program takes 30 MiB.
+_RESOURCES = {"cpu": "250m", "memory": "128Mi"}
+#: uid of the image.
+_USER = 65532
+_TOKEN_SECONDS = 3600
+
+
+class Mode(StrEnum):
+    """What containers are given to reach their IPUs."""
+
+    OFF = "off"
+    #: As Graphcore's plugin: the node's network, and all privileges.
+    COMPATIBLE = "compatible"
+    #: Variables alone; with RDMA also a capability and a resource.
+    LEAST_PRIVILEGE = "least-privilege"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the administrator wants of pods with IPUs."""
+
+    mode: Mode = Mode.OFF
+    #: Namespaces whose pods are served; empty: all.
+    namespaces: frozenset[str] = frozenset()
+    #: IPUs of the largest partition that is served.
+    largest_size: int = 64
+    #: Of the init container: this program's.
+    image: str = ""
+    #: URL of the REST API.
+    api_url: str = ""
+    #: The ConfigMap of the pod's namespace with the authority of that URL's certificate; empty: the image knows it.
+    api_ca_config_map: str = ""
+    #: Of the mode `least-privilege`: the extended resource that gives containers RDMA devices; empty: they get none.
+    rdma_resource: str = ""
+    #: IPUOF_VIPU_API_TIMEOUT.
+    vipu_timeout_seconds: int = 120
+    #: The user that the controller and the REST API write as.
+    controller: str = ""
+
+
+def inject(raw: Mapping[str, Any], size: int, settings: Settings) -> tuple[Operation, ...]:
+    """Return what makes a pod wait for its partition, and gives it the way to its IPUs.
+
+    `raw` is a pod of which `_conflicts` finds nothing wrong.
+    """
+    metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
+    annotations = fields.mapping(metadata.get("annotations"))
+    kept = {key: value for key, value in annotations.items() if key not in OF_THE_CONTROLLER}
+    changed: dict[str, Any] = {
+        "schedulingGates": _with_named(spec.get("schedulingGates"), [{"name": names.SCHEDULING_GATE}]),
+        "volumes": _with_named(spec.get("volumes"), _volumes(settings)),
+    }
+    if settings.mode is Mode.COMPATIBLE:
+        changed["hostNetwork"] = True
+        if spec.get("dnsPolicy", _CLUSTER_DNS) == _CLUSTER_DNS:
+            changed["dnsPolicy"] = _HOST_DNS
+    if isinstance(containers := spec.get("containers"), list):
+        changed["containers"] = [_given(each, settings) for each in containers]
+    init, others = _init_container(size, settings), []
+    for place, each in enumerate(fields.sequence(spec.get("initContainers"))):
+        if fields.mapping(each).get("name") != names.INIT_CONTAINER:
+            others.append(_given(each, settings))
+        elif place == 0 and _without_api_token(each) == init:
+            init = each
+    after = {
+        **raw,
+        "metadata": {
+            **metadata,
+            "annotations": {**kept, names.STATUS: names.INJECTED},
+            "labels": {**fields.mapping(metadata.get("labels")), names.POD_LABEL: "true"},
+        },
+        "spec": {**spec, **changed, "initContainers": [init, *others]},
+    }
+    return tuple(_differences(raw, after, ()))
+
+
+def _differences(before: Any, after: Any, at: tuple[str | int, ...]) -> Iterator[Operation]:
+    """Yield what makes one value of another; of lists only those of equal length are gone into."""
+    if before is after:
+        return
+    if isinstance(before, dict) and isinstance(after, dict):
+        yield from (Operation(op="remove", path=pointer(*at, key)) for key in before if key not in after)
+        for key, value in after.items():
+            if key in before:
+                yield from _differences(before[key], value, (*at, key))
+            else:
+                yield Operation(op="add", path=pointer(*at, key), value=value)
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for place, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from _differences(old, new, (*at, place))
+    elif before != after:
+        yield Operation(op="replace", path=pointer(*at), value=after)
+
+
+def _variables(settings: Settings) -> tuple[dict[str, Any], ...]:
+    """Return the variables of each container of the user's."""
+    if settings.mode is Mode.COMPATIBLE:
+        return (_variable("IPUOF_CONFIG_PATH", f"{names.CONFIG_DIRECTORY}/{names.CONFIG_FILE}"),)
+    return (
+        # Written when the gate is opened, so they are there before any container is.
+        _from_field("IPUOF_VIPU_API_HOST", f"metadata.annotations['{names.PARTITION_HOST}']"),
+        _from_field("IPUOF_VIPU_API_PORT", f"metadata.annotations['{names.PARTITION_PORT}']"),
+        _from_field("IPUOF_VIPU_API_PARTITION_ID", f"metadata.annotations['{names.PARTITION_ID}']"),
+        _variable("IPUOF_VIPU_API_GCD_ID", "0"),
+        _variable("IPUOF_VIPU_API_TIMEOUT", str(settings.vipu_timeout_seconds)),
+    )
+
+
+def _given(container: Any, settings: Settings) -> Any:
+    """Return a container of the user's with what the mode gives it; what is no container stays as it is."""
+    if not isinstance(container, dict):
+        return container
+    found = dict(container)
+    env = fields.sequence(container.get("env"))
+    there = {fields.text(each.get("name")) for each in fields.mappings(env)}
+    new = [each for each in _variables(settings) if each["name"] not in there]
+    if new:
+        # Before the container's own, so that these may refer to them; what is there stays.
+        found["env"] = [*new, *env]
+    security = fields.mapping(container.get("securityContext"))
+    if settings.mode is Mode.COMPATIBLE:
+        mounts = fields.sequence(container.get("volumeMounts"))
+        if [each for each in mounts if _path_of(each) == names.CONFIG_DIRECTORY] != [_MOUNT]:
+            # In place of what is mounted at the same path already.
+            found["volumeMounts"] = [*(each for each in mounts if _path_of(each) != names.CONFIG_DIRECTORY), _MOUNT]
+        # Whoever says that a container is to have no privileges is taken at their word: a sidecar needs none.
+        if security.get("privileged") is None and security.get("allowPrivilegeEscalation") is not False:
+            found["securityContext"] = {**security, "privileged": True}
+    elif settings.rdma_resource:
+        # With the devices goes the capability to lock memory for them.
+        capabilities = fields.mapping(security.get("capabilities"))
+        added = fields.sequence(capabilities.get("add"))
+        if not {_IPC_LOCK, f"CAP_{_IPC_LOCK}", "ALL"}.intersection(each for each in added if isinstance(each, str)):
+            found["securityContext"] = {**security, "capabilities": {**capabilities, "add": [*added, _IPC_LOCK]}}
+        resources = fields.mapping(container.get("resources"))
+        limits, requests = (fields.mapping(resources.get(each)) for each in ("limits", "requests"))
+        if settings.rdma_resource not in limits:
+            one = {settings.rdma_resource: "1"}
+            found["resources"] = {**resources, "limits": {**limits, **one}, "requests": {**requests, **one}}
+    return found
+
+
+def _path_of(mount: object) -> str:
+    return fields.text(fields.mapping(mount).get("mountPath")).rstrip("/")
+
+
+def _volumes(settings: Settings) -> list[dict[str, Any]]:
+    token = {"audience": names.AUDIENCE, "expirationSeconds": _TOKEN_SECONDS, "path": names.TOKEN_FILE}
+    sources: list[dict[str, Any]] = [{"serviceAccountToken": token}]
+    if settings.api_ca_config_map:
+        items = [{"key": names.CA_FILE, "path": names.CA_FILE}]
+        sources.append({"configMap": {"name": settings.api_ca_config_map, "items": items}})
+    # With the values that the API server fills in, so that a second look finds what the first one made.
+    found: list[dict[str, Any]] = [{"name": TOKEN_VOLUME, "projected": {"sources": sources, "defaultMode": 0o644}}]
+    if settings.mode is Mode.COMPATIBLE:
+        found.append({"name": CONFIG_VOLUME, "emptyDir": {}})
+    return found
+
+
+def _init_container(size: int, settings: Settings) -> dict[str, Any]:
+    command = ["tpu-provisioner", "partitions", "get", f"--server={settings.api_url}"]
+    mounts: list[dict[str, Any]] = [{"name": TOKEN_VOLUME, "readOnly": True, "mountPath": names.TOKEN_DIRECTORY}]
+    if settings.api_ca_config_map:
+        command.append(f"--ca-file={names.TOKEN_DIRECTORY}/{names.CA_FILE}")
+    if settings.mode is Mode.COMPATIBLE:
+        command.append(f"--file={names.CONFIG_DIRECTORY}/{names.CONFIG_FILE}")
+        mounts.append({"name": CONFIG_VOLUME, "mountPath": names.CONFIG_DIRECTORY})
+    return {
+        "name": names.INIT_CONTAINER,
+        "image": settings.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": command,
+        "env": [
+            _from_field(names.NAMESPACE_VARIABLE, "metadata.namespace"),
+            _from_field(names.POD_VARIABLE, "metadata.name"),
+            _from_field(names.UID_VARIABLE, "metadata.uid"),
+            _variable(names.SIZE_VARIABLE, str(size)),
+        ],
+        "resources": {"limits": _RESOURCES, "requests": _RESOURCES},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    }
+
+
+def _variable(name: str, value: str) -> dict[str, Any]:
+    return {"name": name, "value": value}
+
+
+def _from_field(name: str, path: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def _with_named(there: object, wanted: list[dict[str, Any]]) -> list[Any]:
+    """Return a list in which each has its name, with others in place of those of the same name."""
+    found = {each["name"]: each for each in wanted}
+    kept = [
+        found.pop(name, each) if (name := fields.text(fields.mapping(each).get("name"))) else each
+        for each in fields.sequence(there)
+    ]
+    return [*kept, *found.values()]
+
+
+def _without_api_token(container: dict[str, Any]) -> dict[str, Any]:
+    """Return a container as it was before the API server mounted the token for itself."""
+    mounts = fields.sequence(container.get("volumeMounts"))
+    kept = [each for each in mounts if fields.mapping(each).get("mountPath") != _API_TOKEN]
+    return {**container, "volumeMounts": kept}
+
+
+def _conflicts(raw: Mapping[str, Any], settings: Settings) -> Iterator[str]:
+    """Yield why a pod cannot get its partition as it is."""
+    metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
+    containers = sum(len(fields.sequence(spec.get(part))) for part in ("initContainers", "containers"))
+    if containers > bounds.IPU_CONTAINERS:
+        yield f"it {bounds.too_many('containers', containers, bounds.IPU_CONTAINERS)}."
+    if node := fields.text(spec.get("nodeName")):
+        yield (
+            f"spec.nodeName is {bounds.quoted(node)}, so nothing can hold the pod back until its partition is there; "
+            "select the node by nodeSelector or node affinity instead."
+        )
+    if any(each.get("kind") == "DaemonSet" for each in fields.mappings(metadata.get("ownerReferences"))):
+        yield (
+            "it is of a DaemonSet, and the nodes of its pods are chosen before their partitions are; use a Job, a "
+            "StatefulSet or a Deployment."
+        )
+    if fields.mapping(spec.get("os")).get("name") == "windows":
+        yield "spec.os.name is windows; IPUs are used on Linux."
+    for place, container in enumerate(fields.mappings(spec.get("containers"))):
+        if container.get("name") == names.INIT_CONTAINER:
+            where = f"spec.containers[{place}]"
+            yield f"{where} has the name of the init container, {names.INIT_CONTAINER}; call it otherwise."
+    if settings.mode is Mode.COMPATIBLE:
+        yield from _mounts(spec)
+        yield from _of_the_nodes_network(spec)
+
+
+def _doubts(raw: Mapping[str, Any], settings: Settings) -> Iterator[str]:
+    """Yield what may keep a pod from its partition, and is not against giving it one."""
+    policy = fields.mapping(raw.get("spec")).get("dnsPolicy")
+    host = urlsplit(settings.api_url).hostname or ""
+    if policy in _OTHER_DNS and host.split(".")[2:3] == ["svc"]:
+        yield (
+            f"with dnsPolicy {policy} the name {host}, where its init container asks for its partition, is found only "
+            "where the pod's DNS servers know the cluster's Services; leave dnsPolicy out, or name them in dnsConfig."
+        )
+
+
+def _containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for part in ("initContainers", "containers"):
+        for place, container in enumerate(fields.mappings(spec.get(part))):
+            if (part, container.get("name")) != ("initContainers", names.INIT_CONTAINER):
+                yield f"spec.{part}[{place}]", container
+
+
+def _mounts(spec: Mapping[str, Any]) -> Iterator[str]:
+    for where, container in _containers(spec):
+        for mount in fields.mappings(container.get("volumeMounts")):
+            if _path_of(mount) == names.CONFIG_DIRECTORY and mount.get("name") != CONFIG_VOLUME:
+                yield (
+                    f"{where} mounts the volume {bounds.quoted(fields.text(mount.get('name')))} at "
+                    f"{names.CONFIG_DIRECTORY}, where its way to the IPUs is mounted; mount it elsewhere."
+                )
+
+
+def _of_the_nodes_network(spec: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what does not go with hostNetwork, which is set."""
+    why = "pods with IPUs have the node's network (hostNetwork)"
+    if spec.get("hostUsers") is False:
+        yield f"spec.hostUsers is false, and {why}; leave it out."
+    used: Counter[tuple[str, str, str]] = Counter()
+    for where, container in _containers(spec):
+        alone = where.startswith("spec.init") and container.get("restartPolicy") != "Always"
+        for port in fields.mappings(container.get("ports")):
+            inside, outside = port.get("containerPort"), port.get("hostPort")
+            if outside and outside != inside:
+                yield (
+                    f"{where} has containerPort {fields.shown(inside)} with hostPort {fields.shown(outside)}, and "
+                    f"{why}; let the container listen on the hostPort, or leave the hostPort out."
+                )
+            protocol, address = (fields.text(port.get(key)) for key in ("protocol", "hostIP"))
+            used[protocol or "TCP", address, fields.shown(inside)] += not alone
+    for (protocol, _, number), count in used.items():
+        if count > 1:
+            yield f"{count} of its containers have the port {number} ({protocol}), and {why}; use one port for each."
+
+
+def review_pod(request: Request, settings: Settings) -> Answer:
+    """Answer the review of a pod; whatever does not concern IPUs is admitted as it is."""
+    if settings.mode is Mode.OFF or (settings.namespaces and request.namespace not in settings.namespaces):
+        return Answer()
+    if request.kind == "Binding":
+        return _bound(request)
+    if request.kind != "Pod" or request.subresource not in _CHANGING:
+        return Answer()
+    if request.operation == "CREATE":
+        return _created(request, settings)
+    if request.operation == "UPDATE":
+        return _changed(request, settings)
+    return Answer()
+
+
+def _created(request: Request, settings: Settings) -> Answer:
+    pod = request.object
+    metadata = fields.mapping(pod.get("metadata"))
+    annotations = fields.mapping(metadata.get("annotations"))
+    title = _title(request, metadata)
+    try:
+        size = read_size(annotations, largest=settings.largest_size)
+    except Wrong as error:
+        return _static(title) if names.MIRROR in annotations else Answer(denied=f"{title}: {error}")
+    if size is None:
+        if names.STATUS in annotations:
+            said = f"{names.STATUS} is written by the webhook, and the pod asks for no IPUs"
+            return Answer(denied=f'{title}: {said}; leave it out, or add {names.IPUS}: "4" for four IPUs.')
+        return Answer()
+    if names.MIRROR in annotations:
+        return _static(title)
+    wrong = list(islice(_conflicts(pod, settings), _MOST_CONFLICTS))
+    if wrong:
+        return Answer(denied=" ".join((f"{title} asks for IPUs:", *wrong)))
+    warnings = [
+        f"{title}: the annotation {each} is written by the controller, and was left out."
+        for each in OF_THE_CONTROLLER
+        if each in annotations
+    ]
+    warnings += [f"{title}: {doubt}" for doubt in _doubts(pod, settings)]
+    return Answer(patch=inject(pod, size, settings), warnings=tuple(warnings))
+
+
+def _bound(request: Request) -> Answer:
+    """Answer what binds a pod to a node: the API server adds its annotations and labels to those of the pod."""
+    metadata = fields.mapping(request.object.get("metadata"))
+    added = [
+        *_differing({}, metadata, "annotations", (*OF_THE_CONTROLLER, *names.SIZE_ANNOTATIONS, names.STATUS)),
+        *_differing({}, metadata, "labels", (names.POD_LABEL,)),
+    ]
+    if not added:
+        return Answer()
+    return Answer(
+        denied=f"{_title(request, metadata)}: {' and '.join(added)} cannot be set by a Binding; leave it out of its "
+        "metadata."
+    )
+
+
+def _static(title: str) -> Answer:
+    """Answer what shows a static pod: it runs already, and rejecting it would only hide it."""
+    return Answer(warnings=(f"{title} is a static pod, and gets no IPUs; create it through the API server.",))
+
+
+def _changed(request: Request, settings: Settings) -> Answer:
+    before, after = (fields.mapping(each.get("metadata")) for each in (request.old_object, request.object))
+    title = _title(request, after)
+    of_controller = _differing(before, after, "annotations", OF_THE_CONTROLLER)
+    if of_controller and request.user != settings.controller:
+        return Answer(
+            denied=f"{title}: {' and '.join(of_controller)} can be changed by the controller alone; to give the "
+            "partition back early, send DELETE to the REST API, or delete the pod."
+        )
+    # The API server ignores the rest of an object whose status is written.
+    with_spec = request.subresource != _STATUS
+    if with_spec and _gated(request.old_object) and not _gated(request.object) and request.user != settings.controller:
+        return Answer(
+            denied=f"{title}: the scheduling gate {names.SCHEDULING_GATE} is taken off by the controller when the "
+            "pod's partition is there; without it the pod would run, and have no IPUs."
+        )
+    differing = [
+        *_differing(before, after, "annotations", (*names.SIZE_ANNOTATIONS, names.STATUS)),
+        *_differing(before, after, "labels", (names.POD_LABEL,)),
+    ]
+    if not differing:
+        return Answer()
+    named = " and ".join(differing)
+    if fields.mapping(before.get("annotations")).get(names.STATUS) == names.INJECTED:
+        return Answer(
+            denied=f"{title}: {named} cannot be changed: the pod's partition was made for what it asked for when it "
+            "was created; delete it, and create it with the annotation that you want."
+        )
+    present = fields.mapping(after.get("annotations")).keys() | fields.mapping(after.get("labels")).keys()
+    if present.isdisjoint(differing):
+        # Of a pod that was created without the webhook: it gets nothing either way.
+        return Answer()
+    return Answer(
+        denied=f"{title}: {named} is read only when a pod is created; delete the pod, and create it with the "
+        "annotation."
+    )
+
+
+def _gated(pod: Mapping[str, Any]) -> bool:
+    gates = fields.mappings(fields.mapping(pod.get("spec")).get("schedulingGates"))
+    return any(each.get("name") == names.SCHEDULING_GATE for each in gates)
+
+
+def _differing(before: Mapping[str, Any], after: Mapping[str, Any], part: str, keys: Iterable[str]) -> list[str]:
+    old, new = (fields.mapping(each.get(part)) for each in (before, after))
+    return [key for key in keys if old.get(key) != new.get(key)]
+
+
+def _title(request: Request, metadata: Mapping[str, Any]) -> str:
+    name = request.name or fields.name(metadata.get("name")) or f"{fields.name(metadata.get('generateName'))}*"
+    return f"Pod {request.namespace}/{name}"

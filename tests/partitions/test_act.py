@@ -1,0 +1,258 @@
+"""What is read live right before a partition is removed, and what is written to Kubernetes, on which condition."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from provisioner import kube
+from provisioner.kube.gates import KeptError
+from provisioner.kube.protocol import object_path
+from provisioner.partitions import names
+from provisioner.partitions.act import check_unused, open_gate, save_ledger, take_back
+from provisioner.partitions.observe import Known
+from provisioner.partitions.planning.calls import OpenGate, RemovePartition, SaveLedger, TakeBack
+from provisioner.partitions.planning.ledger import Entry, Ledger
+from provisioner.settings.partitions import Server
+from tests.partitions.planning.stories import CLUSTER, make_entry, make_pod
+from tests.support.clock import NOW
+from tests.support.kube import FakeKube
+
+_TRAIN = object_path("pods", "train", namespace="research")
+_ID = names.partition_id("cluster", "uid-train", "vipu-1:8090")
+_ELSEWHERE = names.partition_id("cluster", "uid-train", "vipu-2:8090")
+_DELETED = "2026-11-23T02:00:00Z"
+_REMOVE = RemovePartition(server="vipu-1:8090", id=_ID, pod=("research", "train", "uid-train"))
+
+
+def _raw(*, gated: bool = False, told: str = "", phase: str = "Running", **metadata: Any) -> dict[str, Any]:
+    annotations = {names.IPUS: "4"} | metadata.pop("annotations", {})
+    if told:
+        annotations |= {names.PARTITION_ID: told}
+    labels = {names.POD_LABEL: "train"}
+    identity = {"namespace": "research", "name": "train", "uid": "uid-train", "annotations": annotations}
+    gates = [{"name": names.SCHEDULING_GATE}] if gated else []
+    return {
+        "metadata": {"labels": labels, **identity, **metadata},
+        "spec": {"schedulingGates": gates},
+        "status": {"phase": phase},
+    }
+
+
+def _is_let_through(pod: dict[str, Any] | None, call: RemovePartition) -> bool:
+    api = FakeKube()
+    if pod is not None:
+        api.put_object(_TRAIN, pod)
+    try:
+        check_unused(api, "cluster", call)
+    except KeptError:
+        return False
+    return True
+
+
+_AT = datetime(2026, 11, 23, 2, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["its pod is known", "an orphan"])
+@pytest.mark.parametrize(
+    ("pod", "changes", "want"),
+    [
+        pytest.param(_raw(), {}, False, id="a pod that runs keeps its partition"),
+        pytest.param(_raw(phase="Succeeded"), {}, True, id="one that has ended does not"),
+        pytest.param(_raw(annotations={names.RELEASE: "true"}), {}, True, id="nor one that gives it back"),
+        pytest.param(_raw(told=_ELSEWHERE), {}, True, id="nor one that has another partition"),
+        pytest.param(_raw(told=_ID), {"server": "vipu.example:8090"}, False, id="a server may have two names"),
+        pytest.param(_raw(gated=True), {}, False, id="one that waits keeps it"),
+        pytest.param(_raw(gated=True), {"unused": True}, True, id="but for what is made anew"),
+        pytest.param(_raw(phase="Pending"), {"unused": True}, True, id="also where its init container waits"),
+        pytest.param(_raw(), {"unused": True}, False, id="and its others do not run meanwhile"),
+        pytest.param(_raw(deletionTimestamp=_DELETED), {}, False, id="one that is being deleted has its grace"),
+        pytest.param(_raw(deletionTimestamp=_DELETED), {"past_deletion": _AT}, True, id="until that has run out"),
+        pytest.param(
+            _raw(deletionTimestamp=_DELETED),
+            {"past_deletion": _AT.replace(hour=1)},
+            False,
+            id="with another time its grace is another one",
+        ),
+        pytest.param(_raw(), {"past_deletion": _AT}, False, id="a time without a deletion is no proof"),
+        pytest.param(None, {}, True, id="a pod that is gone needs none"),
+    ],
+)
+def test_who_keeps_its_partition(pod: dict[str, Any] | None, changes: dict[str, Any], want: bool, known: bool) -> None:
+    call = replace(_REMOVE, **changes) if known else replace(_REMOVE, pod=None, **changes)
+    assert _is_let_through(pod, call) is want
+
+
+def test_another_pod_of_the_same_name_has_another_partition() -> None:
+    assert _is_let_through(_raw(uid="uid-of-the-next"), _REMOVE)
+
+
+def test_a_partition_of_another_cluster_is_never_let_through() -> None:
+    assert not _is_let_through(None, replace(_REMOVE, id=names.partition_id("another", "uid-train", "vipu-1:8090")))
+
+
+def test_nothing_is_let_through_while_kubernetes_does_not_answer() -> None:
+    api = FakeKube()
+    api.fail("GET", ".*", kube.Unavailable("away"), times=2)
+    for call in (_REMOVE, replace(_REMOVE, pod=None)):
+        with pytest.raises(kube.ClusterError):
+            check_unused(api, "cluster", call)
+
+
+# --- the ledger ---
+
+PATH = object_path("configmaps", names.LEDGER_CONFIGMAP_NAME, namespace="system")
+POD_PATH = object_path("pods", "train", namespace="research")
+SERVER = Server(host="10.0.0.5", port=8090, node_selector=("ipu-pod", "one"))
+
+
+#: As they are read: by id.
+ONE, TWO, THREE = sorted((make_entry(make_pod(f"pod-{n}"), at=NOW) for n in range(3)), key=lambda each: each.id)
+#: The pod that the controller has seen.
+POD = make_pod("train", namespace="research", uid="u-1", resource_version="7")
+#: What the plan asks for.
+OPENING = OpenGate(pod=POD, partition_id="tpup-1", server=SERVER)
+
+
+@pytest.fixture(name="api")
+def _api() -> FakeKube:
+    made = FakeKube()
+    made.put_object(object_path("namespaces", "kube-system"), {"metadata": {"uid": CLUSTER}})
+    return made
+
+
+def read(api: FakeKube) -> Ledger:
+    """Read the ledger as the controller does."""
+    known = Known(api=api, namespace="system", clock=lambda: NOW, servers=())
+    known.read(leading=True)
+    assert known.ledger is not None
+    return known.ledger
+
+
+def save(api: FakeKube, before: Ledger, *entries: Entry) -> Ledger:
+    """Write it."""
+    return save_ledger(api, "system", SaveLedger(before=before, entries=entries))
+
+
+def test_what_is_written_is_read_again(api: FakeKube) -> None:
+    """By whoever leads next; what is not there is empty, and the first write creates it."""
+    assert read(api) == Ledger()
+    first = save(api, Ledger(), ONE, TWO)
+    assert read(api) == first
+    second = save(api, first, TWO, THREE)
+    assert read(api) == second
+    assert {each.id for each in second.entries} == {TWO.id, THREE.id}
+
+
+def test_a_write_onto_an_older_ledger_is_a_conflict(api: FakeKube) -> None:
+    """Two that lead for a moment must not write over each other's entries."""
+    first = save(api, Ledger(), ONE)
+    save(api, first, ONE, TWO)
+    for before in (Ledger(), first):
+        with pytest.raises(kube.Conflict):
+            save(api, before, THREE)
+    assert {each.id for each in read(api).entries} == {ONE.id, TWO.id}
+
+
+def test_entries_that_cannot_be_read_stay(api: FakeKube) -> None:
+    """A later release may have written them, and their partitions are there."""
+    save(api, Ledger(), ONE)
+    raw = api.object(PATH)
+    assert raw is not None
+    api.put_object(PATH, {**raw, "data": {**raw["data"], "strange": "{"}})
+    before = read(api)
+    assert (before.entries, set(before.unreadable)) == ((ONE,), {"strange"})
+    written = save(api, before)
+    assert written.unreadable == before.unreadable
+    assert set((api.object(PATH) or {})["data"]) == {"strange"}
+
+
+# --- pods ---
+
+
+def raw_pod(**spec: Any) -> dict[str, Any]:
+    """Return the pod as the API server has it."""
+    gates = [{"name": "example.com/other"}, {"name": names.SCHEDULING_GATE}]
+    return {
+        "metadata": {"namespace": "research", "name": "train", "uid": "u-1", "annotations": {"theirs": "stays"}},
+        "spec": {"schedulingGates": gates, **spec},
+    }
+
+
+def test_our_gate_goes_and_others_stay(api: FakeKube) -> None:
+    """With the partition told in the same write, and the nodes that reach it."""
+    api.put_object(POD_PATH, raw_pod(nodeSelector={"disk": "ssd"}))
+    open_gate(api, OPENING)
+    written = api.object(POD_PATH) or {}
+    assert written["spec"] == {
+        "schedulingGates": [{"name": "example.com/other"}],
+        "nodeSelector": {"disk": "ssd", "ipu-pod": "one"},
+    }
+    assert written["metadata"]["annotations"] == {
+        "theirs": "stays",
+        names.PARTITION_ID: "tpup-1",
+        names.PARTITION_HOST: "10.0.0.5",
+        names.PARTITION_PORT: "8090",
+    }
+
+
+def test_a_server_that_all_nodes_reach_adds_no_selector(api: FakeKube) -> None:
+    """And a list of gates that is empty goes."""
+    api.put_object(POD_PATH, raw_pod(schedulingGates=[{"name": names.SCHEDULING_GATE}]))
+    open_gate(api, replace(OPENING, server=SERVER._replace(node_selector=None)))
+    assert (api.object(POD_PATH) or {})["spec"] == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "want"),
+    [
+        pytest.param({"metadata": {"uid": "u-2"}}, "another one", id="a pod of the same name came after it"),
+        pytest.param({"spec": {"schedulingGates": []}}, "no gate", id="somebody opened it"),
+        pytest.param({"spec": {"nodeSelector": {"ipu-pod": "two"}}}, "selects other nodes", id="it may not go there"),
+    ],
+)
+def test_another_pod_than_was_decided_on_is_left_alone(api: FakeKube, change: dict[str, Any], want: str) -> None:
+    """The next decision sees it as it is."""
+    raw = raw_pod()
+    api.put_object(POD_PATH, {part: {**raw[part], **change.get(part, {})} for part in raw})
+    before = api.object(POD_PATH)
+    with pytest.raises(kube.Conflict, match=want):
+        open_gate(api, OPENING)
+    assert api.object(POD_PATH) == before
+
+
+def test_a_change_in_between_is_a_conflict(api: FakeKube) -> None:
+    """The list of gates is written as a whole: a gate that came meanwhile must not be lost."""
+    api.put_object(POD_PATH, raw_pod())
+    get = api.get
+
+    def changed_after(path: str, *arguments: Any, **options: Any) -> Any:
+        found = get(path, *arguments, **options)
+        api.put_object(POD_PATH, raw_pod(schedulingGates=[{"name": names.SCHEDULING_GATE}, {"name": "late/gate"}]))
+        return found
+
+    api.get = changed_after  # type: ignore[method-assign]
+    with pytest.raises(kube.Conflict):
+        open_gate(api, OPENING)
+    assert {"name": "late/gate"} in (api.object(POD_PATH) or {})["spec"]["schedulingGates"]
+
+
+def test_a_partition_is_taken_back_from_the_pod_as_it_was_seen(api: FakeKube) -> None:
+    """By the annotation that the REST API writes as well."""
+    api.put_object(POD_PATH, raw_pod())
+    version = (api.object(POD_PATH) or {})["metadata"]["resourceVersion"]
+    take_back(api, TakeBack(pod=replace(POD, resource_version=version), partition_id="tpup-1"))
+    assert (api.object(POD_PATH) or {})["metadata"]["annotations"] == {"theirs": "stays", names.RELEASE: "true"}
+
+
+def test_a_pod_that_the_scheduler_has_bound_meanwhile_keeps_its_partition(api: FakeKube) -> None:
+    """Its init container may have it already."""
+    api.put_object(POD_PATH, raw_pod())
+    version = (api.object(POD_PATH) or {})["metadata"]["resourceVersion"]
+    api.put_object(POD_PATH, raw_pod(nodeName="host-1"))
+    with pytest.raises(kube.Conflict):
+        take_back(api, TakeBack(pod=replace(POD, resource_version=version), partition_id="tpup-1"))
+    assert names.RELEASE not in (api.object(POD_PATH) or {})["metadata"]["annotations"]
