@@ -13,7 +13,7 @@ from rehearsal.simulators.gke.model import World
 from rehearsal.simulators.gke.names import ClusterName
 from rehearsal.simulators.gke.records import NodeState, OperationStatus, Pool, PoolStatus, SimulatedNode
 from tests.support.clock import FakeClock
-from tests.support.simulator import CLUSTER, empty_pool, reserved, slice_pool
+from tests.support.simulator import CLUSTER, empty_pool, slice_pool
 
 MakeWorld = Callable[..., World]
 
@@ -84,28 +84,6 @@ def test_a_delete_removes_the_nodes_first(make_world: MakeWorld, clock: FakeCloc
     clock.advance(5)
     assert status(world) == "STOPPING"
     assert len(set(sink.removed)) == 4
-
-
-@pytest.mark.parametrize("kind", [FaultKind.STOCKOUT, FaultKind.QUOTA_EXCEEDED])
-def test_no_capacity(make_world: MakeWorld, clock: FakeClock, kind: FaultKind) -> None:
-    """The create ends with code RESOURCE_EXHAUSTED, the pool is in ERROR, and can be deleted."""
-    world = make_world(delete_seconds=1)
-    world.faults.add(Fault(kind=kind, count=1, after_seconds=60, zone="us-east5-a"))
-    operation = world.create_pool(CLUSTER, slice_pool())
-    clock.advance(59)
-    assert status(world) == "PROVISIONING"
-    clock.advance(1)
-    assert status(world) == "ERROR"
-    assert operation.failure is not None
-    condition = "GCE_STOCKOUT" if kind is FaultKind.STOCKOUT else "GCE_QUOTA_EXCEEDED"
-    assert ("RESOURCE_EXHAUSTED", condition) == (operation.failure.status, operation.failure.condition)
-    assert f"Current errors: [{condition}]" in operation.failure.message
-    world.delete_pool(CLUSTER, "slice")
-    clock.advance(1)
-    assert status(world) == "gone"
-    world.create_pool(CLUSTER, slice_pool())
-    clock.advance(20)
-    assert status(world) == "RUNNING"
 
 
 @pytest.mark.parametrize(
@@ -196,16 +174,6 @@ def test_nodes_without_chips(make_world: MakeWorld) -> None:
     world.create_pool(CLUSTER, slice_pool())
 
     assert [node.chips for node in world.views()[0].nodes] == [0, 4, 4, 4]
-
-
-def test_late_validation_ends_the_operation(make_world: MakeWorld, clock: FakeClock) -> None:
-    """A wrong gang size is accepted first, then the operation fails with INVALID_ARGUMENT."""
-    world = make_world()
-    operation = world.create_pool(CLUSTER, slice_pool(initialNodeCount=3))
-    clock.advance(20)
-    assert status(world) == "ERROR"
-    assert operation.failure is not None
-    assert "gang size" in operation.failure.message
 
 
 def test_refusals_of_the_model(make_world: MakeWorld, clock: FakeClock) -> None:
@@ -318,33 +286,6 @@ def test_a_queued_pool_gets_no_nodes(make_world: MakeWorld, clock: FakeClock, *,
     world.delete_pool(CLUSTER, "slice")
     clock.advance(10)
     assert status(world) == "gone"
-
-
-BLOCK = "projects/other/reservations/r/reservationBlocks/b"
-POOLS_BY_CAPACITY = {
-    "on-demand": slice_pool(),
-    "spot": slice_pool(config={"machineType": "ct5lp-hightpu-4t", "spot": True}),
-    "reservation": slice_pool(config=reserved(BLOCK)),
-    "flex-start": empty_pool(),
-}
-
-
-@pytest.mark.parametrize("capacity", POOLS_BY_CAPACITY)
-def test_a_stockout_of_one_capacity_leaves_the_others_alone(
-    make_world: MakeWorld, clock: FakeClock, capacity: str
-) -> None:
-    """A stockout by zone and capacity strikes only pools that ask for both."""
-    world = make_world(create_seconds=1, scale_up_seconds=1)
-    world.faults.add(Fault(kind=FaultKind.STOCKOUT, zone="us-east5-a", capacity=capacity, after_seconds=1))
-    served = {}
-    for name, body in POOLS_BY_CAPACITY.items():
-        world.create_pool(CLUSTER, {**body, "name": name})
-    clock.advance(2)
-    world.advance()
-    for view in world.views():
-        assert view.capacity == view.name
-        served[view.name] = view.status == "RUNNING" and len(view.nodes) == 4
-    assert served == {name: name != capacity for name in POOLS_BY_CAPACITY}
 
 
 def test_a_fixed_cluster_serves_no_other(make_world: MakeWorld) -> None:

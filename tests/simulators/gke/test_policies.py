@@ -50,16 +50,6 @@ def test_a_policy_is_made_and_gets_ready(make_world: MakeWorld, clock: FakeClock
     assert world.views()[0].topology == "2x2x2"
 
 
-def test_a_policy_is_made_once(make_world: MakeWorld) -> None:
-    """A name that is taken is refused in its region, and free in another."""
-    world = make_world()
-    world.insert_policy(REGION, BODY)
-    with pytest.raises(ApiError, match=f"resourcePolicies/{NAME}' already exists") as caught:
-        world.insert_policy(REGION, BODY)
-    assert caught.value.code == 409
-    assert world.insert_policy(ELSEWHERE, BODY)["status"] == "RUNNING"
-
-
 @pytest.mark.parametrize(
     ("body", "text"),
     [

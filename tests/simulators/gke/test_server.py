@@ -145,15 +145,6 @@ def test_masks_are_honoured_in_query_and_header(call: Client) -> None:
     assert call("GET", f"{POOLS_PATH}/slice")[1]["status"] != "STOPPING"
 
 
-def test_an_error_before_the_effect(gke: Simulator, call: Client) -> None:
-    """A create that fails at once leaves no pool."""
-    gke.inject(Fault(kind=FaultKind.HTTP_ERROR, method="nodePools.create", code=503, count=1, pool="slice"))
-    status, body = call("POST", POOLS_PATH, {"nodePool": slice_pool()})
-    assert (status, body["error"]["status"]) == (503, "UNAVAILABLE")
-    assert gke.pools == ()
-    create(call)
-
-
 def test_an_error_for_one_kind_of_pool(gke: Simulator, call: Client) -> None:
     """Faults of calls look at what a create asks for, and at the pool that other calls are about."""
     create(call, name="reserved", config=reserved("projects/proj/reservations/r/reservationBlocks/b"))
@@ -165,15 +156,6 @@ def test_an_error_for_one_kind_of_pool(gke: Simulator, call: Client) -> None:
     assert (created, read) == ([200, 503, 503], [200, 503])
     # What cannot be read is GKE's to refuse.
     assert call("POST", POOLS_PATH, {"nodePool": {"config": []}})[0] == 400
-
-
-def test_an_answer_lost_after_the_effect(gke: Simulator, call: Client) -> None:
-    """A create whose answer is lost has made its pool."""
-    gke.inject(Fault(kind=FaultKind.HTTP_ERROR, code=0, before_effect=False, machine_type="ct5lp-hightpu-4t"))
-    with pytest.raises((http.client.BadStatusLine, ConnectionError)):
-        call("POST", POOLS_PATH, {"nodePool": slice_pool()})
-    assert [view.name for view in gke.pools] == ["slice"]
-    assert gke.calls[-1].status == 0
 
 
 def test_a_hanging_call_is_cut_when_the_simulator_stops(gke: Simulator) -> None:
