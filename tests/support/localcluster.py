@@ -131,12 +131,6 @@ class Kube:
         answer = self._session.patch(self.url + path, json=change, headers=headers, timeout=20)
         assert answer.status_code == 200, answer.text
 
-    def watch(self, path: str) -> requests.Response:
-        """Return a stream of events; the caller closes it."""
-        answer = self._session.get(self.url + path, stream=True, timeout=(20, None))
-        assert answer.status_code == 200, answer.text
-        return answer
-
     def pods(self, jobset: str) -> list[dict[str, Any]]:
         """Return the pods of a JobSet in the default namespace."""
         selector = f"labelSelector=jobset.sigs.k8s.io/jobset-name%3D{jobset}"
