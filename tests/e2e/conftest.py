@@ -15,7 +15,6 @@ from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB
 from rehearsal import localcluster
 from rehearsal.demos import ProvisionerProcess, Rehearsal
 from tests.e2e.kit import EAGER, PATIENCE_SECONDS, Ground, simulator_settings
-from tests.support.forking import Forker
 
 #: A loaded API server deletes a hundred objects a second.
 _MANY_OBJECTS = kube.Timeouts(connect_seconds=5.0, read_seconds=PATIENCE_SECONDS)
@@ -53,9 +52,7 @@ class _World:
     def open(self, directory: Callable[[], Path]) -> Rehearsal:
         """Return the rehearsal; begin it where there is none."""
         if self.rehearsal is None:
-            forker = Forker()
-            self._stack.callback(forker.close)
-            rehearsal = Rehearsal(directory=directory(), settings=simulator_settings(), popen=forker.popen)
+            rehearsal = Rehearsal(directory=directory(), settings=simulator_settings())
             self.rehearsal = self._stack.enter_context(rehearsal)
             self.shared = Shared(self.rehearsal)
             self._stack.callback(self.shared.stop)
