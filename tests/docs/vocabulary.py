@@ -38,14 +38,6 @@ _WORDED_BY = {
 _NOT_OF_A_PROBE = frozenset({"reject", "fail"})
 #: In place of what is filled in.
 _GAP = "\0"
-#: Where readiness may come from: `Loop.problems`, and what is assigned to its field.
-READINESS_SOURCES = {
-    "not_synced(self.watches)",
-    "self._problems",
-    "()",
-    "(self.identity.problem,) if self.identity.problem else ()",
-    "(self.pools.problem,) if self.pools.problem else ()",
-}
 
 
 @functools.cache
@@ -148,18 +140,6 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
         if not (isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and child.name in _NOT_OF_A_PROBE):
             yield from _walk(child)
-
-
-def readiness_sources() -> set[str]:
-    """List the expressions that become readiness in `slices/loop.py`."""
-    found: set[str] = set()
-    for node in ast.walk(_tree("slices/loop.py")):
-        match node:
-            case ast.FunctionDef(name="problems", body=[*_, ast.Return(value=ast.Tuple(elts=parts))]):
-                found |= {ast.unparse(part.value if isinstance(part, ast.Starred) else part) for part in parts}
-            case ast.Assign(targets=[ast.Attribute(attr="_problems")], value=value):
-                found.add(ast.unparse(value))
-    return found
 
 
 @functools.cache
