@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +89,6 @@ def test_the_nightly_scan_reads_every_lock() -> None:
     named = set(re.findall(r"--lockfile=requirements\.txt:(\S+)", nightly))
     others = {str(path.relative_to(REPOSITORY)) for path in locks if "requirements" not in path.name}
     assert others == named
-
-
-def test_the_wheel_installs_two_packages() -> None:
-    """Whoever installs it has no other top-level name taken than those that CHANGELOG names."""
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
-    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["provisioner", "rehearsal"]
 
 
 # --- release.py
