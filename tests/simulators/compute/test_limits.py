@@ -7,15 +7,12 @@ from typing import Any
 
 import pytest
 
-from rehearsal.simulators.compute.api import PERMISSIONS
 from rehearsal.simulators.compute.settings import ComputeSettings
 from rehearsal.simulators.http.settings import SettingsError
 from tests.support.compute import (
     GROUPS,
-    INSTANCES,
     OPERATIONS,
     POLICIES,
-    PROJECT,
     TEMPLATES,
     Compute,
     group,
@@ -24,65 +21,6 @@ from tests.support.compute import (
 )
 
 MakeCompute = Callable[..., Compute]
-
-
-@pytest.mark.parametrize("permission", sorted({item for needed in PERMISSIONS.values() for item in needed}))
-def test_each_permission_is_needed_by_its_calls(make_compute: MakeCompute, permission: str) -> None:
-    """Without one permission exactly the calls that need it are refused, with 403 and its name."""
-    compute = make_compute()
-    compute.slice()
-    compute.pass_seconds(10)
-    name = compute.members()[0]["name"]
-    body = compute.get(f"{INSTANCES}/{name}")["metadata"]
-    compute.world.change_settings({"denied_permissions": [permission]})
-    refused = set()
-    for method, (verb, path, sent) in calls(name, body).items():
-        status, answer = compute(verb, path, sent)
-        if status == 403:
-            assert answer["error"]["errors"][0]["reason"] == "forbidden"
-            assert f"Required '{permission}' permission for 'projects/proj" in answer["error"]["message"]
-            refused.add(method)
-    assert refused == {method for method, needed in PERMISSIONS.items() if permission in needed}
-
-
-def calls(instance: str, metadata: Any) -> dict[str, tuple[str, str, Any]]:
-    """Return a request for every method."""
-    everywhere = {
-        "zoneOperations": OPERATIONS,
-        "regionOperations": f"{PROJECT}/regions/us-east5/operations",
-        "globalOperations": f"{PROJECT}/global/operations",
-    }
-    operations: dict[str, tuple[str, str, Any]] = {}
-    for title, path in everywhere.items():
-        operations[f"{title}.list"] = ("GET", path, None)
-        operations[f"{title}.get"] = ("GET", f"{path}/x", None)
-        operations[f"{title}.wait"] = ("POST", f"{path}/x/wait", None)
-    return {
-        **operations,
-        "resourcePolicies.insert": ("POST", POLICIES, policy("other")),
-        "resourcePolicies.get": ("GET", f"{POLICIES}/policy", None),
-        "resourcePolicies.list": ("GET", POLICIES, None),
-        "resourcePolicies.delete": ("DELETE", f"{POLICIES}/other", None),
-        "instanceTemplates.insert": ("POST", TEMPLATES, template("other")),
-        "instanceTemplates.get": ("GET", f"{TEMPLATES}/template", None),
-        "instanceTemplates.list": ("GET", TEMPLATES, None),
-        "instanceTemplates.delete": ("DELETE", f"{TEMPLATES}/other", None),
-        "instanceGroupManagers.insert": ("POST", GROUPS, group("other")),
-        "instanceGroupManagers.get": ("GET", f"{GROUPS}/group", None),
-        "instanceGroupManagers.list": ("GET", GROUPS, None),
-        "instanceGroupManagers.delete": ("DELETE", f"{GROUPS}/other", None),
-        "instanceGroupManagers.listManagedInstances": ("POST", f"{GROUPS}/group/listManagedInstances", None),
-        "instances.get": ("GET", f"{INSTANCES}/{instance}", None),
-        "instances.list": ("GET", INSTANCES, None),
-        "instances.setMetadata": ("POST", f"{INSTANCES}/{instance}/setMetadata", metadata),
-        "reservations.list": ("GET", f"{PROJECT}/zones/us-east5-a/reservations", None),
-        "reservations.get": ("GET", f"{PROJECT}/zones/us-east5-a/reservations/res", None),
-    }
-
-
-def test_every_method_has_permissions() -> None:
-    """The requests above are all methods that there are."""
-    assert calls("x", None).keys() == PERMISSIONS.keys()
 
 
 @pytest.mark.parametrize("code", [403, 429])

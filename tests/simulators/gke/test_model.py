@@ -11,7 +11,7 @@ from rehearsal.simulators.gke.errors import ApiError
 from rehearsal.simulators.gke.faults import Fault, FaultKind
 from rehearsal.simulators.gke.model import World
 from rehearsal.simulators.gke.names import ClusterName
-from rehearsal.simulators.gke.records import NodeState, OperationStatus, Pool, PoolStatus, SimulatedNode
+from rehearsal.simulators.gke.records import NodeState, Pool, PoolStatus, SimulatedNode
 from tests.support.clock import FakeClock
 from tests.support.simulator import CLUSTER, empty_pool, slice_pool
 
@@ -37,22 +37,6 @@ class RecordingSink:
 def status(world: World, pool: str = "slice") -> str:
     """Return a pool's status, or "gone"."""
     return next((view.status.value for view in world.views() if view.name == pool), "gone")
-
-
-def test_a_pool_is_born_and_dies_on_time(make_world: MakeWorld, clock: FakeClock) -> None:
-    """Create and delete take as long as the settings say, and their operations end with them."""
-    world = make_world(create_seconds=20, delete_seconds=5)
-    created = world.create_pool(CLUSTER, slice_pool())
-    clock.advance(19.9)
-    assert (status(world), created.status) == ("PROVISIONING", OperationStatus.RUNNING)
-    clock.advance(0.1)
-    assert (status(world), created.status) == ("RUNNING", OperationStatus.DONE)
-    assert clock.now() == created.ended
-    deleted = world.delete_pool(CLUSTER, "slice")
-    clock.advance(4.9)
-    assert (status(world), deleted.status) == ("STOPPING", OperationStatus.RUNNING)
-    clock.advance(0.1)
-    assert (status(world), deleted.status) == ("gone", OperationStatus.DONE)
 
 
 def test_nodes_register_before_the_pool_runs(make_world: MakeWorld, clock: FakeClock) -> None:
@@ -174,37 +158,6 @@ def test_nodes_without_chips(make_world: MakeWorld) -> None:
     world.create_pool(CLUSTER, slice_pool())
 
     assert [node.chips for node in world.views()[0].nodes] == [0, 4, 4, 4]
-
-
-def test_refusals_of_the_model(make_world: MakeWorld, clock: FakeClock) -> None:
-    """What GKE refuses because of what is there or under way."""
-    world = make_world(operations_quota=2, delete_seconds=5)
-    first = world.create_pool(CLUSTER, slice_pool("one"))
-    with pytest.raises(ApiError, match="Already exists: projects/proj/zones/us-east5-a/clusters/main/nodePools/one"):
-        world.create_pool(CLUSTER, slice_pool("one"))
-    with pytest.raises(ApiError, match=f"^FAILED_PRECONDITION: Cluster is running incompatible operation {first.name}"):
-        world.delete_pool(CLUSTER, "one")
-    with pytest.raises(ApiError, match=r'nodePool "projects/.*/nodePools/none" not found'):
-        world.delete_pool(CLUSTER, "none")
-    world.create_pool(CLUSTER, slice_pool("two"))
-    quota_text = (
-        'RESOURCE_EXHAUSTED: Too many operations: cluster "main" hits the concurrent operations quota 2, please try '
-        "again later."
-    )
-    with pytest.raises(ApiError) as caught:
-        world.create_pool(CLUSTER, slice_pool("three"))
-    assert (quota_text, 429) == (str(caught.value), caught.value.code)
-    world.create_pool(ClusterName("proj", "us-east5-a", "other"), slice_pool("three"))
-    clock.advance(20)
-    stopping = world.delete_pool(CLUSTER, "one")
-    with pytest.raises(ApiError) as caught:
-        world.delete_pool(CLUSTER, "one")
-    assert (
-        f"Operation {stopping.name} is currently deleting a node pool for cluster main. Please wait and try again once "
-        "it is done." == caught.value.message
-    )
-    with pytest.raises(ApiError, match="ALREADY_EXISTS"):
-        world.create_pool(CLUSTER, slice_pool("one"))
 
 
 def test_a_delete_may_end_a_create_where_allowed(make_world: MakeWorld, clock: FakeClock) -> None:
