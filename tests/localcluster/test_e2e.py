@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from rehearsal import localcluster
-from tests.support.localcluster import Kube, process_is_alive
+from tests.support.localcluster import Kube
 from tests.support.objects import pod_spec, raw_jobset
+from tests.support.processes import is_over
 from tests.support.waiting import wait_for
 
 # The first run on a machine builds the programs.
@@ -202,4 +203,4 @@ def test_no_component_outlives_the_command(tmp_path: Path, signal_number: int) -
         parent.send_signal(signal_number)
         assert parent.wait() == (-signal.SIGKILL if signal_number == signal.SIGKILL else 0)
         assert time.monotonic() - started < 3.5
-        wait_for(lambda: not any(process_is_alive(child) for child in children), what="all children to end")
+        wait_for(lambda: all(is_over(child) for child in children), what="all children to end")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,13 +138,3 @@ class Kube:
     def close(self) -> None:
         """Close all connections."""
         self._session.close()
-
-
-def process_is_alive(pid: int) -> bool:
-    """Whether the process runs; one that nobody has waited for does not."""
-    try:
-        os.kill(pid, 0)
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (ProcessLookupError, FileNotFoundError):
-        return False
-    return state != "Z"
