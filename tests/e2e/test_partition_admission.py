@@ -127,7 +127,6 @@ PODS = {
         container={"securityContext": {"runAsUser": 7, "capabilities": {"drop": ["ALL"]}}},
         securityContext={"runAsNonRoot": True, "fsGroup": 7},
     ),
-    "no privileges": pod(container={"securityContext": {"allowPrivilegeEscalation": False, "privileged": False}}),
     "volumes, variables and init containers": pod(
         container={"volumeMounts": [{"name": "data", "mountPath": "/data"}], "env": [{"name": "A", "value": "$(B)"}]},
         volumes=[{"name": "data", "emptyDir": {}}],
@@ -138,7 +137,6 @@ PODS = {
     ),
     "resources": pod(container={"resources": _GUARANTEED}),
     "the node's network": pod(hostNetwork=True, container={"ports": [{"containerPort": 80}]}),
-    "its own DNS": pod(dnsPolicy="None", dnsConfig={"nameservers": ["10.0.0.1"]}),
     "another gate": pod(schedulingGates=[{"name": "kueue.x-k8s.io/admission"}]),
     "no token of its own": pod(automountServiceAccountToken=False),
     "what somebody wrote by hand": pod(
