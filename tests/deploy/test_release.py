@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ import provisioner
 from deploy import release
 from provisioner import constants
 from provisioner.kube.protocol import object_path
-from provisioner.settings import OPTIONS, nodegroups, partitions, webhook
 from provisioner.slices.preflight.in_google import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
 from rehearsal.demos import Rehearsal
 from tests.deploy import tools
@@ -90,12 +88,6 @@ def test_the_nightly_scan_reads_every_lock() -> None:
     named = set(re.findall(r"--lockfile=requirements\.txt:(\S+)", nightly))
     others = {str(path.relative_to(REPOSITORY)) for path in locks if "requirements" not in path.name}
     assert others == named
-
-
-def test_the_wheel_installs_two_packages() -> None:
-    """Whoever installs it has no other top-level name taken than those that CHANGELOG names."""
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
-    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["provisioner", "rehearsal"]
 
 
 # --- release.py
@@ -403,16 +395,3 @@ def test_no_predefined_role(path: Path) -> None:
 def test_terraform_is_well_formed() -> None:
     """HCL's own formatter can read it, and would write it so."""
     tools.run("hclfmt", "-require-no-change", *map(str, (DEPLOY / "terraform").rglob("main.tf")))
-
-
-def test_what_the_threat_model_counts_on() -> None:
-    """Each setting, constant and file that docs/security.md says holds somebody back is there."""
-    text = (REPOSITORY / "docs" / "security.md").read_text(encoding="utf-8")
-    names = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", text))
-    settings = {option.variable for option in (*OPTIONS, *webhook.OPTIONS, *nodegroups.OPTIONS, *partitions.OPTIONS)}
-    assert names & settings
-    assert [name for name in sorted(names - settings) if not hasattr(constants, name)] == []
-    files = re.findall(r"`((?:provisioner|tests|deploy)/[\w./]+)`", text)
-    files += [f"docs/{path}" for path in re.findall(r"\]\((\.\./[^)#]+)\)", text)]
-    assert files
-    assert [path for path in files if not (REPOSITORY / path).exists()] == []

@@ -22,77 +22,17 @@ _SHOWN = shell.shown()
 _EACH = [(each, words) for each in _SHOWN for simple in shell.commands(each.text) for words in shell.programs(simple)]
 #: Whatever else the pages use.
 _OTHER_PROGRAMS = frozenset(
-    {
-        "cat",
-        "cd",
-        "curl",
-        "docker",
-        "export",
-        "gcloud",
-        "gh",
-        "git",
-        "grep",
-        "helm",
-        "kustomize",
-        "pytest",
-        "source",
-        "time",
-        "true",
-        "xargs",
-        "vipu",
-    }
-)
+    {"cat", "cd", "curl", "docker", "export", "gcloud", "gh", "git", "grep", "helm", "kustomize", "pytest", "source",
+     "time", "true", "xargs", "vipu"}
+)  # fmt: skip
 _MAKEFILES = "\n".join((shell.ROOT / name).read_text("utf-8") for name in ("Makefile", "deploy/targets.mk"))
 _TARGETS = frozenset(re.findall(r"(?m)^([a-z][a-z-]*):", _MAKEFILES))
 _VARIABLES = frozenset(re.findall(r"\$[({]?([A-Z_]+)", _MAKEFILES))
 
-_GLOBAL = {"namespace", "context", "kubeconfig"}
-_SELECTION = {"selector", "field-selector", "all-namespaces", "output"}
-_SHORT = {"n": "namespace", "f": "filename", "k": "kustomize", "o": "output", "l": "selector", "A": "all-namespaces",
-          "w": "watch", "p": "patch", "c": "container", "it": "stdin", "L": "label-columns"}  # fmt: skip
-#: The verbs of kubectl that the pages may use, each with its flags besides the global ones.
-_VERBS = {
-    "get": _SELECTION | {"watch", "sort-by", "label-columns", "show-labels", "raw", "ignore-not-found", "filename"},
-    "describe": _SELECTION,
-    "logs": {"since", "previous", "follow", "tail", "container", "selector", "all-pods"},
-    "apply": {"filename", "kustomize", "server-side", "force-conflicts", "dry-run"},
-    "create": {"filename", "dry-run", "output", "from-file"},
-    "create token": {"audience"},
-    "debug": {"copy-to"},
-    "delete": {"filename", "kustomize", "ignore-not-found", "wait", "all", "all-namespaces", "selector"},
-    "exec": {"stdin", "tty", "container"},
-    "proxy": {"port"},
-    "rollout status": {"timeout"},
-    "rollout undo": {"to-revision"},
-    "rollout restart": set[str](),
-    "scale": {"replicas", "timeout"},
-    "set env": {"overwrite"},
-    "set image": set[str](),
-    "wait": {"for", "timeout"},
-    "label": {"overwrite"},
-    "annotate": {"overwrite"},
-    "patch": {"type", "patch"},
-    "auth can-i": {"as", "list"},
-    "config view": {"minify"},
-    "config use-context": set[str](),
-    "top": {"containers"},
-    "port-forward": {"address"},
-    "cordon": {"selector"},
-    "uncordon": {"selector"},
-    "taint": {"selector", "overwrite"},
-    "explain": {"recursive"},
-}
-#: Verbs whose first words name objects.
-_ON_OBJECTS = ("get", "describe", "delete", "scale", "wait", "label", "annotate", "patch", "rollout", "taint", "top")
-#: Kinds that are in any cluster, and those that this one has or uses: singular or plural, short names left out.
-_KINDS = frozenset(
-    {"all", "certificatesigningrequest", "clusterrole", "clusterrolebinding", "configmap", "customresourcedefinition",
-     "deployment", "event", "instancetemplate", "job", "jobset", "leaderworkerset", "lease", "managedinstancegroup",
-     "mutatingwebhookconfiguration", "namespace", "networkpolicy", "node", "pod", "poddisruptionbudget", "podmonitor",
-     "podmonitoring", "priorityclass",
-     "replicaset", "resourcequota", "role", "rolebinding", "secret", "service", "serviceaccount", "statefulset",
-     "tpu", "tpunodegroup", "validatingadmissionpolicy", "validatingadmissionpolicybinding",
-     "validatingwebhookconfiguration", "workloadpolicy", "workloads.kueue.x-k8s.io"}
+#: The verbs of kubectl that the pages use.
+_VERBS = frozenset(
+    {"annotate", "apply", "auth", "config", "cordon", "create", "debug", "delete", "describe", "exec", "explain", "get",
+     "label", "logs", "patch", "port-forward", "proxy", "rollout", "scale", "set", "taint", "top", "uncordon", "wait"}
 )  # fmt: skip
 
 
@@ -144,8 +84,8 @@ def test_targets_of_make_exist(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("words", _of("kubectl"))
-def test_commands_of_kubectl_are_well_formed(words: list[str]) -> None:
-    """A verb, its flags, and kinds of objects that there are."""
+def test_verbs_of_kubectl_exist(words: list[str]) -> None:
+    """Those of its plugin `tpu` are our own commands."""
     _check_kubectl(words)
 
 
@@ -159,8 +99,6 @@ def test_commands_of_kubectl_are_well_formed(words: list[str]) -> None:
         "make tset",
         "make simulate SEDES=1",
         "kubectl gett pods",
-        "kubectl get pdos",
-        "kubectl get pods --namspace=default",
         "kubectl --namespace=x exec deployment/y -- tpu-provisioner chekc",
         "kubectl tpu chekc",
     ],
@@ -200,39 +138,4 @@ def _check_kubectl(words: list[str]) -> None:
     if words[1:2] == ["tpu"]:
         _check_ours(words[1:])
         return
-    flags, positional = _split(words[1:])
-    verb = " ".join(positional[:2]) if " ".join(positional[:2]) in _VERBS else positional[0]
-    assert verb in _VERBS, words
-    assert flags <= _GLOBAL | _VERBS[verb], words
-    objects = positional[len(verb.split(" ")) :]
-    if verb.split(" ")[0] in _ON_OBJECTS and not flags & {"filename", "kustomize", "raw"}:
-        assert objects, words
-        for kind in objects[0].split(","):
-            assert _kind(kind) in _KINDS, words
-
-
-def _split(words: list[str]) -> tuple[set[str], list[str]]:
-    """Return the names of the flags, and the rest; what follows `--` is another's."""
-    flags: set[str] = set()
-    positional: list[str] = []
-    takes_value = False
-    for word in words[: words.index("--")] if "--" in words else words:
-        if takes_value:
-            takes_value = False
-        elif word.startswith("--"):
-            flags.add(word[2:].partition("=")[0])
-        elif word.startswith("-") and len(word) > 1:
-            flags.add(_SHORT[word[1:]])
-            takes_value = word[1:] in ("n", "f", "k", "o", "l", "p", "c", "L")
-        else:
-            positional.append(word)
-    return flags, positional
-
-
-def _kind(word: str) -> str:
-    """Return the kind in the singular: `pods`, `jobset/tpu-demo`, `policies`."""
-    kind = word.partition("/")[0].lower()
-    if kind in _KINDS:
-        return kind
-    return next((each for each in (kind.removesuffix("s"), kind.removesuffix("es"), kind.removesuffix("ies") + "y")
-                 if each in _KINDS), kind)  # fmt: skip
+    assert _VERBS & {*words[1:]}, words

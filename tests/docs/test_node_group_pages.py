@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 
 from provisioner import constants
@@ -14,7 +13,6 @@ from provisioner.model import bounds
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.conditions import Reason
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
-from provisioner.nodegroups.api.specs import ProvisioningModel
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.planning import answers
 from provisioner.settings.nodegroups import OPTIONS
@@ -30,8 +28,6 @@ _RUNBOOKS = "\n".join(
 )
 _ALL = f"{_PAGE}\n{_FROM_UPSTREAM}\n{_SECTION}\n{_RUNBOOKS}"
 _OPTIONS = {option.variable: option for option in OPTIONS}
-#: Words in capitals that are values of fields.
-_NO_SETTINGS = set(ProvisioningModel)
 _CODE = "".join(path.read_text(encoding="utf-8") for path in (_ROOT / "provisioner" / "nodegroups").rglob("*.py"))
 
 
@@ -40,47 +36,6 @@ def test_every_reason_has_an_entry_in_troubleshooting() -> None:
     told = set(re.findall(r"`([A-Z][A-Za-z]+)`", "".join(re.findall(r"(?m)^\| ([^|]+) \|", _SECTION))))
     assert {reason.value for reason in Reason} <= told
     assert told - {reason.value for reason in Reason} - {"InstanceTemplateReady"} == set()
-
-
-def test_every_setting_that_is_named_exists() -> None:
-    """A word in capitals with an underscore, in backticks, is a setting."""
-    named = set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+)(?:=[a-z]+)?`", _ALL)) - _NO_SETTINGS
-    # The webhook's variable, of which a fault is told.
-    assert named - {"TPU_ACCELERATOR_TYPE"} <= _OPTIONS.keys()
-    assert {"ALLOWED_PROJECTS", "SERVED_NAMESPACES", "REPAIR_AFTER", "DRAIN_TIMEOUT", "DRY_RUN"} <= named
-
-
-def test_every_key_that_is_named_exists() -> None:
-    """Annotations and labels are those of the code."""
-    known = {value for module in (names, constants) for value in vars(module).values() if isinstance(value, str)}
-    named = set(
-        re.findall(r"`?((?:tpu-provisioner\.)?cloud\.google\.com/[a-z-]+[a-z])", _ALL.replace("https://cloud", ""))
-    )
-    assert {names.ADOPT, names.FORCE, names.RECREATIONS_RESET, *names.READ_ANNOTATIONS} <= named
-    assert named <= known | {*INJECT_KEYS}
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "is being made",
-        "waiting for capacity",
-        "nodes are ready",
-        "has not joined",
-        "cannot be told how to join",
-        "was not made for this object",
-        "is made anew with the slice",
-        "is out of date",
-        "still reports",
-        "is not again before",
-        "is not known",
-        "when the pods with chips on it have ended",
-    ],
-)
-def test_messages_that_are_quoted(words: str) -> None:
-    """What people look for is what they were told."""
-    assert words in _ALL
-    assert words in _CODE
 
 
 def test_limits() -> None:

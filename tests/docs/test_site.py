@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
-from markdown_it import MarkdownIt
 
 _ROOT = Path(__file__).parents[2]
 #: As `make site` does.
 _BUILD = (sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-c")
 _PAGES = sorted([*_ROOT.glob("*.md"), *(_ROOT / "docs").rglob("*.md"), *(_ROOT / "deploy" / "charts").rglob("*.md")])
-_MARKDOWN = MarkdownIt("commonmark").enable("table")
 
 
 def _build(source: Path, target: Path, builder: str) -> subprocess.CompletedProcess[str]:
@@ -37,23 +33,3 @@ def test_the_pages_make_a_site(tmp_path: Path) -> None:
     assert made.returncode == 0
     cached = {page.relative_to(tmp_path / "cache").as_posix() for page in (tmp_path / "cache").rglob("*.doctree")}
     assert cached == {page.relative_to(_ROOT).with_suffix(".doctree").as_posix() for page in _PAGES}
-
-
-def _external_links() -> list[tuple[str, str]]:
-    links = []
-    for page in _PAGES:
-        for token in _MARKDOWN.parse(page.read_text("utf-8")):
-            hrefs = (child.attrGet("href") for child in token.children or () if child.type == "link_open")
-            links += [(page.name, str(href)) for href in hrefs if href and re.match(r"[a-z]+:", str(href))]
-    return links
-
-
-def test_links_to_elsewhere_are_well_formed() -> None:
-    """There is no internet here to follow them; so at least they are addresses."""
-    links = _external_links()
-    assert links
-    for page, link in links:
-        parts = urlsplit(link)
-        assert parts.scheme == "https", (page, link)
-        assert re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)+", parts.netloc), (page, link)
-        assert not re.search(r"[\s<>]|%20|[.,;)]$", link), (page, link)

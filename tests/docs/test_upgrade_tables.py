@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 from provisioner import constants
-from provisioner.slices.metrics import Metrics
 from tests.support.controller import World
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "upgrade.md").read_text(encoding="utf-8")
@@ -47,20 +46,3 @@ def test_messages_of_events_are_those_of_the_code() -> None:
     }
     assert len(told) == 5
     assert [row for row in told if not any(row[0] in left and f"`{row[1]}`" in right for left, right in _ROWS)] == []
-
-
-def test_metrics_are_those_of_the_code() -> None:
-    """With the endings that Prometheus adds, and their labels."""
-    ours = "".join(right for _, right in _ROWS)
-    named = dict(re.findall(r"`((?:tpu_provisioner|process)_[a-z_]+[a-z])(?:\{([a-z, ]+)\})?`", ours))
-    metrics = Metrics(version="1")
-    families = list(metrics.registry.collect())
-    there = {family.name for family in families} | {family.name + "_total" for family in families}
-    assert {name.removesuffix("_count") for name in named} <= there
-    # The registry shows labels by samples alone, and most metrics have none yet.
-    labels = {
-        name: ", ".join(getattr(collector, "_labelnames", ()))
-        for collector, names in metrics.registry._collector_to_names.items()
-        for name in names
-    }
-    assert {name: labels[name] for name in named} == named

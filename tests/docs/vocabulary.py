@@ -1,4 +1,4 @@
-"""What the controller's code may say to people, read from its source: log lines, readiness, reasons."""
+"""What the controller's code may say to people, read from its source: log lines, reasons."""
 
 from __future__ import annotations
 
@@ -14,38 +14,8 @@ from provisioner.partitions.planning import events as partition_events
 
 _PACKAGE = Path(__file__).parents[2] / "provisioner"
 _LEVELS = frozenset({"warning", "error", "exception", "critical"})
-#: Where the lines of /readyz and /healthz are worded, and by what they get there: names that are assigned, and
-#: functions that are called with them.
-_READINESS = {
-    "runtime/status.py": ({"_text", "PlainTextResponse"}, {"stopped"}),
-    "webhook/app.py": (set[str](), {"_STOPPED", "_DATED"}),
-    "nodegroups/observe.py": (set[str](), {"problem"}),
-    "partitions/observe.py": (set[str](), {"problem"}),
-    "slices/observe.py": (set[str](), {"problem"}),
-    "kube/reflector.py": ({"_set_problem", "_absent", "_fruitless"}, {"problem"}),
-    "kube/watches.py": (set[str](), {"problem"}),
-    "slices/suppliers/gke/identity_check.py": ({"_set_problem"}, {"problem", "doubt"}),
-}
-#: Lines of a function that says what is wrong.
-_WORDED_BY = {
-    "kube/watches.py": {"doubt_of"},
-    "nodegroups/observe.py": {"doubt"},
-    "partitions/observe.py": {"doubt"},
-    "slices/suppliers/gke/identity_check.py": {"autopilot_refusal"},
-    "webhook/app.py": {"problems"},
-}
-#: What these answer is for pages that are not there.
-_NOT_OF_A_PROBE = frozenset({"reject", "fail"})
 #: In place of what is filled in.
 _GAP = "\0"
-#: Where readiness may come from: `Loop.problems`, and what is assigned to its field.
-READINESS_SOURCES = {
-    "not_synced(self.watches)",
-    "self._problems",
-    "()",
-    "(self.identity.problem,) if self.identity.problem else ()",
-    "(self.pools.problem,) if self.pools.problem else ()",
-}
 
 
 @functools.cache
@@ -116,50 +86,6 @@ def _is_loud(node: ast.AST) -> bool:
 
 def _is_one_of(node: ast.AST, names: set[str]) -> bool:
     return isinstance(node, ast.Name) and node.id in names
-
-
-def readiness_lines() -> set[str]:
-    """Patterns of the lines that /readyz and /healthz may answer, other than `ok`."""
-    found: set[str] = set()
-    for file, (calls, names) in _READINESS.items():
-        for node in _walk(_tree(file)):
-            match node:
-                case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[first, *_]) if name in calls:
-                    found |= _problem(first)
-                case ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name)], value=value) if name in names:
-                    found |= _problem(value)
-                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if name in names:
-                    found |= _problem(value)
-                case ast.FunctionDef(name=name) if name in _WORDED_BY.get(file, ()):
-                    for each in ast.walk(node):
-                        if isinstance(each, ast.Return) and each.value is not None:
-                            found |= _problem(each.value)
-    return found - {"", "ok"}
-
-
-def _problem(value: ast.expr) -> set[str]:
-    # Without the end of the line.
-    return {pattern.removesuffix(re.escape("\n")) for pattern in _texts(value)}
-
-
-def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Walk through a tree, but not into the functions that answer no probe."""
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if not (isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and child.name in _NOT_OF_A_PROBE):
-            yield from _walk(child)
-
-
-def readiness_sources() -> set[str]:
-    """List the expressions that become readiness in `slices/loop.py`."""
-    found: set[str] = set()
-    for node in ast.walk(_tree("slices/loop.py")):
-        match node:
-            case ast.FunctionDef(name="problems", body=[*_, ast.Return(value=ast.Tuple(elts=parts))]):
-                found |= {ast.unparse(part.value if isinstance(part, ast.Starred) else part) for part in parts}
-            case ast.Assign(targets=[ast.Attribute(attr="_problems")], value=value):
-                found.add(ast.unparse(value))
-    return found
 
 
 def event_reasons() -> set[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB
 from rehearsal import localcluster
 from rehearsal.demos import ProvisionerProcess, Rehearsal
 from tests.e2e.kit import EAGER, PATIENCE_SECONDS, Ground, simulator_settings
-from tests.support.forking import Forker
 
 #: A loaded API server deletes a hundred objects a second.
 _MANY_OBJECTS = kube.Timeouts(connect_seconds=5.0, read_seconds=PATIENCE_SECONDS)
@@ -42,59 +41,19 @@ class Shared:
             self._process = None
 
 
-class _World:
-    """What the tests of this folder share in one worker, for as long as it has any of them left."""
-
-    def __init__(self) -> None:
-        self._stack = ExitStack()
-        self.rehearsal: Rehearsal | None = None
-        self.shared: Shared | None = None
-
-    def open(self, directory: Callable[[], Path]) -> Rehearsal:
-        """Return the rehearsal; begin it where there is none."""
-        if self.rehearsal is None:
-            forker = Forker()
-            self._stack.callback(forker.close)
-            rehearsal = Rehearsal(directory=directory(), settings=simulator_settings(), popen=forker.popen)
-            self.rehearsal = self._stack.enter_context(rehearsal)
-            self.shared = Shared(self.rehearsal)
-            self._stack.callback(self.shared.stop)
-        return self.rehearsal
-
-    def close(self) -> None:
-        """End all of it; what is asked for next begins anew."""
-        stack, self._stack, self.rehearsal, self.shared = self._stack, ExitStack(), None, None
-        stack.close()
-
-
-_WORLD = _World()
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Stop the control plane where other tests follow: an idle one takes a fortieth of a core until the end."""
-    folder = Path(__file__).parent
-    if item.path.is_relative_to(folder) and nextitem is not None and not nextitem.path.is_relative_to(folder):
-        _WORLD.close()
-
-
-def pytest_sessionfinish() -> None:
-    """Stop it in the end."""
-    _WORLD.close()
-
-
-@pytest.fixture(scope="module")
-def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
+@pytest.fixture(scope="session")
+def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     """Give the world."""
-    return _WORLD.open(lambda: tmp_path_factory.mktemp("e2e") / "cluster")
+    with Rehearsal(directory=tmp_path_factory.mktemp("e2e") / "cluster", settings=simulator_settings()) as rehearsal:
+        yield rehearsal
 
 
-@pytest.fixture(scope="module")
-def shared(rehearsal: Rehearsal) -> Shared:
+@pytest.fixture(scope="session")
+def shared(rehearsal: Rehearsal) -> Iterator[Shared]:
     """Give the keeper of the shared provisioner."""
-    assert rehearsal is _WORLD.rehearsal
-    assert _WORLD.shared is not None
-    return _WORLD.shared
+    shared = Shared(rehearsal)
+    yield shared
+    shared.stop()
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +17,7 @@ from provisioner.nodegroups.api.types import GROUP, Kind
 from provisioner.workloads import JOBSET
 from rehearsal.demos import ProvisionerProcess, Rehearsal
 from rehearsal.demos.world import CLUSTER, LOCATION, PROJECT, wait_for
-from rehearsal.localcluster import FAIL_AFTER, RUN_FOR
+from rehearsal.localcluster import RUN_FOR
 from rehearsal.simulators.gke.records import PoolStatus, PoolView
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from tests.support.objects import pod_spec, raw_jobset
@@ -54,18 +53,12 @@ def jobset(
     replicas: int = 1,
     parallelism: int = 1,
     run_for: str = "2s",
-    fail_after: str = "",
     max_restarts: int = 0,
-    suspend: bool = False,
-    grace_seconds: int = 30,
     selector: Mapping[str, str] | None = None,
     tolerations: Iterable[Mapping[str, str]] = (),
-    pod_labels: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
-    pod_annotations: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return a JobSet."""
-    rehearsed = {RUN_FOR: run_for} | ({FAIL_AFTER: fail_after} if fail_after else {})
     selectors = {constants.TPU_ACCELERATOR: accelerator, constants.TPU_TOPOLOGY: topology, **(selector or {})}
     return raw_jobset(
         name,
@@ -78,11 +71,10 @@ def jobset(
             chips=chips,
             nodeSelector={key: value for key, value in selectors.items() if value},
             tolerations=list(tolerations),
-            terminationGracePeriodSeconds=grace_seconds,
         ),
-        pod_metadata={"annotations": {**rehearsed, **(pod_annotations or {})}, "labels": dict(pod_labels or {})},
+        pod_metadata={"annotations": {RUN_FOR: run_for}},
         metadata={"annotations": {EXCLUSIVE: constants.NODE_POOL, **(annotations or {})}},
-        spec={"suspend": suspend, "failurePolicy": {"maxRestarts": max_restarts}},
+        spec={"failurePolicy": {"maxRestarts": max_restarts}},
     )
 
 
@@ -108,63 +100,54 @@ class Ground:
         self.rehearsal = rehearsal
         self.gke = rehearsal.gke
         self.api = rehearsal.api
-        self.namespace = self.new_namespace()
         #: Provisioners of this test alone.
         self.provisioners: list[ProvisionerProcess] = []
-
-    def new_namespace(self, **labels: str) -> str:
-        """Create a namespace."""
-        name = f"e2e-{next(_numbers)}"
-        self.rehearsal.create_namespace(name, labels=labels)
+        self.namespace = f"e2e-{next(_numbers)}"
+        rehearsal.create_namespace(self.namespace)
         # Pods are admitted only once the namespace has its service account.
         wait_for(
-            lambda: self.rehearsal.objects(collection_path("serviceaccounts", namespace=name)),
-            f"namespace {name} has a service account",
+            lambda: rehearsal.objects(collection_path("serviceaccounts", namespace=self.namespace)),
+            f"namespace {self.namespace} has a service account",
             PATIENCE_SECONDS,
         )
-        return name
 
     # --- JobSets
 
-    def apply(self, name: str, *, namespace: str = "", **options: Any) -> None:
+    def apply(self, name: str, **options: Any) -> None:
         """Create a JobSet; one that is still on its way out is waited for."""
-        self.post(jobset(name, namespace or self.namespace, **options))
+        self.post(jobset(name, self.namespace, **options))
 
     def post(self, body: dict[str, Any]) -> None:
         """Create a JobSet as it is written."""
-        name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
+        name = body["metadata"]["name"]
 
         def posted() -> bool:
             try:
-                self.api.post(collection_path("jobsets", namespace=namespace, root=JOBSET.root), body)
+                self.api.post(collection_path("jobsets", namespace=self.namespace, root=JOBSET.root), body)
             except kube.Conflict:
                 return False
             return True
 
         wait_for(posted, f"JobSet {name} can be created", PATIENCE_SECONDS)
 
-    def delete(self, name: str, *, namespace: str = "") -> None:
+    def delete(self, name: str) -> None:
         """Delete a JobSet."""
-        self.api.delete(self._path(name, namespace))
+        self.api.delete(self._path(name))
 
-    def patch(self, name: str, body: dict[str, Any]) -> None:
-        """Change a JobSet."""
-        self.api.patch(self._path(name), body)
-
-    def jobset(self, name: str, *, namespace: str = "") -> dict[str, Any]:
+    def jobset(self, name: str) -> dict[str, Any]:
         """Read a JobSet."""
-        return self.api.get(self._path(name, namespace))
+        return self.api.get(self._path(name))
 
-    def state(self, name: str, *, namespace: str = "") -> str:
+    def state(self, name: str) -> str:
         """Return "Completed", "Failed", or nothing while it lives."""
-        return str(self.jobset(name, namespace=namespace).get("status", {}).get("terminalState", ""))
+        return str(self.jobset(name).get("status", {}).get("terminalState", ""))
 
     def restarts(self, name: str) -> int:
         """Return how often a JobSet was restarted."""
         return int(self.jobset(name).get("status", {}).get("restarts", 0))
 
-    def _path(self, name: str, namespace: str = "") -> str:
-        return object_path("jobsets", name, namespace=namespace or self.namespace, root=JOBSET.root)
+    def _path(self, name: str) -> str:
+        return object_path("jobsets", name, namespace=self.namespace, root=JOBSET.root)
 
     def await_completed(self, *names: str, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until JobSets are completed; a failed one ends the wait."""
@@ -178,21 +161,17 @@ class Ground:
 
     # --- pods and nodes
 
-    def pods(self, *, namespace: str = "") -> list[dict[str, Any]]:
+    def pods(self) -> list[dict[str, Any]]:
         """List the pods."""
-        return self.rehearsal.objects(collection_path("pods", namespace=namespace or self.namespace))
+        return self.rehearsal.objects(collection_path("pods", namespace=self.namespace))
 
     def pods_of(self, name: str) -> list[dict[str, Any]]:
         """List the pods of a JobSet."""
         return [pod for pod in self.pods() if pod["metadata"].get("labels", {}).get(constants.JOBSET_NAME) == name]
 
-    def phases(self, name: str) -> Counter[str]:
-        """Count the pods of a JobSet by phase."""
-        return Counter(pod["status"].get("phase", "") for pod in self.pods_of(name))
-
     def runs(self, name: str, *, pods: int = 1) -> bool:
         """Whether as many pods of a JobSet run."""
-        return self.phases(name)["Running"] == pods
+        return [pod["status"].get("phase") for pod in self.pods_of(name)].count("Running") == pods
 
     def leader(self, name: str) -> dict[str, Any] | None:
         """Return the leader pod of a JobSet's first job."""
@@ -212,9 +191,9 @@ class Ground:
         """List all nodes."""
         return self.rehearsal.objects(collection_path("nodes"))
 
-    def events(self, kind: str, name: str = "", *, namespace: str = "") -> list[dict[str, Any]]:
+    def events(self, kind: str, name: str = "") -> list[dict[str, Any]]:
         """List our Events on objects of a kind, oldest first."""
-        where = "default" if kind == "Node" else namespace or self.namespace
+        where = "default" if kind == "Node" else self.namespace
         found = [
             event
             for event in self.rehearsal.objects(collection_path("events", namespace=where))
@@ -224,9 +203,9 @@ class Ground:
         ]
         return sorted(found, key=lambda event: str(event["firstTimestamp"]))
 
-    def reasons(self, kind: str, name: str = "", *, namespace: str = "") -> set[str]:
+    def reasons(self, kind: str, name: str = "") -> set[str]:
         """Return the reasons of our Events on objects of a kind."""
-        return {str(event["reason"]) for event in self.events(kind, name, namespace=namespace)}
+        return {str(event["reason"]) for event in self.events(kind, name)}
 
     # --- GKE
 

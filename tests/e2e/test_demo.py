@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
-import urllib.request
-from pathlib import Path
 
 import pytest
 
@@ -24,12 +21,6 @@ def assert_told(told: str, story: list[str]) -> None:
         place = found.start()
 
 
-def demo(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """Start the demo."""
-    fast = ("--create-seconds=2", "--delete-seconds=1")
-    return started("demo", *fast, *arguments, NODEPOOL_DELETION_DELAY="1s", **environment)
-
-
 def started(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     """Start a command."""
     return subprocess.Popen(
@@ -43,7 +34,7 @@ def started(*arguments: str, **environment: str) -> subprocess.Popen[str]:
 
 def test_the_demo_shows_a_whole_life_and_ends_well() -> None:
     """From leader pods that cannot be scheduled to nothing left, then the tables, then exit code 0."""
-    process = demo()
+    process = started("demo", "--create-seconds=2", "--delete-seconds=1", NODEPOOL_DELETION_DELAY="1s")
     told, _ = process.communicate(timeout=240)
     assert process.returncode == 0, told
     story = [
@@ -107,28 +98,3 @@ def test_the_demo_of_partitions_shows_pods_from_waiting_to_released_and_ends_wel
         r"4 partitions, created, used and removed",
     ]
     assert_told(told, story)
-
-
-def test_keep_stays_up_until_it_is_told_to_end(tmp_path: Path) -> None:
-    """With KEEP=1 it prints where everything is; --watch opens the page; Ctrl-C ends it all in good order."""
-    opened, browser = tmp_path / "opened", tmp_path / "browser"
-    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
-    browser.chmod(0o755)
-    process = demo("--watch", KEEP="1", BROWSER=f"{browser} %s")
-    assert process.stdout is not None
-    told = []
-    for line in process.stdout:
-        told.append(line)
-        if "provisioner's log" in line:
-            break
-    page = re.search(r"the status page is at (\S+)", "".join(told))
-    assert page is not None
-    assert opened.read_text().strip() == page[1]
-    with urllib.request.urlopen(page[1]) as answer:
-        assert b"<title>TPU provisioner</title>" in answer.read()
-    process.send_signal(signal.SIGINT)
-    rest, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, rest
-    kubeconfig = re.search(r"export KUBECONFIG=(\S+)", "".join(told))
-    assert kubeconfig is not None
-    assert not Path(kubeconfig[1]).exists()

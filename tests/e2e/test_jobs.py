@@ -63,18 +63,10 @@ def ended(ground: Ground, name: str) -> bool:
     return conditions.get("Complete") == "True"
 
 
-def running(ground: Ground, name: str) -> int:
-    """Count the pods of a Job that run."""
-    return sum(
-        pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
-        for pod in ground.pods()
-        if pod["metadata"].get("labels", {}).get(constants.JOB_NAME) == name
-    )
-
-
 def test_jobs_that_ask_for_it_are_served(alone: Ground) -> None:
     """One pool for each, which goes when the Job has ended; others get nothing, and JobSets are served as ever."""
     alone.provisioner(environment=SERVING)
+    alone.rehearsal.kubectl("apply", "--server-side", "--dry-run=server", f"--filename={EXAMPLE}")
     apply(alone, "plain")
     # The pods of the second wave use the hosts that the first one leaves.
     apply(alone, "waves", completions=4)
@@ -93,18 +85,3 @@ def test_jobs_that_ask_for_it_are_served(alone: Ground) -> None:
     assert not alone.reasons("Pod", "silent")
     assert constants.CREATION_STARTED in alone.reasons("Pod", "plain-0")
     assert not ended(alone, "silent")
-
-
-def test_without_the_setting_no_job_is_served(alone: Ground) -> None:
-    """Whatever its annotation says; the example is applied as a user would."""
-    process = alone.provisioner()
-    alone.rehearsal.kubectl("apply", "--server-side", "-n", alone.namespace, "-f", str(EXAMPLE))
-    alone.apply("train", run_for="1s")
-    alone.await_completed("train")
-    alone.await_gone("train-")
-    assert alone.accepted("nodePools.create") == 1
-    process.kill()
-    alone.provisioner(environment=SERVING)
-    alone.wait(lambda: running(alone, "train-v6e-4x4") == 4, "all pods of the example run")
-    (pool,) = alone.living("train-v6e-4x4-")
-    assert (pool.machine_type, len(pool.nodes)) == ("ct6e-standard-4t", 4)

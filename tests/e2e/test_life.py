@@ -1,8 +1,8 @@
-"""The life of a JobSet and its pools on a real control plane: the main job, and every other way it can go."""
+"""JobSets and their pools on a real control plane: the main job, the examples, strange neighbours, and a pause."""
 
 from __future__ import annotations
 
-import copy
+import re
 from pathlib import Path
 
 import pytest
@@ -10,27 +10,13 @@ import yaml
 
 import provisioner as package
 from provisioner import constants
-from rehearsal.demos import ProvisionerProcess, Rehearsal
-from rehearsal.localcluster import RUN_FOR
-from tests.e2e.conftest import Shared, own_ground
-from tests.e2e.kit import Ground, jobset, metrics, ready
+from provisioner.kube.protocol import collection_path, object_path
+from rehearsal.demos import ProvisionerProcess
+from tests.e2e.kit import Ground, foreign_pod, metrics, ready, told
 
 pytestmark = pytest.mark.e2e
 
 EXAMPLES = Path(package.__file__).parent.parent / "examples"
-#: Each example: node pools, machine type, nodes of one pool.
-WANTED = {
-    "v3-4x4": (1, "ct3p-hightpu-4t", 4),
-    "v4-2x2x4": (2, "ct4p-hightpu-4t", 4),
-    "v5e-2x4": (1, "ct5lp-hightpu-8t", 1),
-    "v5e-4x4": (2, "ct5lp-hightpu-4t", 4),
-    "v5p-2x2x2": (1, "ct5p-hightpu-4t", 2),
-    "v6e-4x4-spot": (2, "ct6e-standard-4t", 4),
-    "tpu7-2x2x1": (1, "tpu7-standard-4t", 1),
-    "tpu7x-2x2x2": (1, "tpu7x-standard-4t", 2),
-    "capacity-choices": (1, "ct6e-standard-4t", 2),
-    "all-or-nothing": (2, "ct5p-hightpu-4t", 4),
-}
 
 
 def test_the_main_job(ground: Ground, provisioner: ProvisionerProcess) -> None:
@@ -70,80 +56,56 @@ def test_the_main_job(ground: Ground, provisioner: ProvisionerProcess) -> None:
     )
 
 
-@pytest.fixture(scope="module")
-def made(rehearsal: Rehearsal, shared: Shared) -> dict[str, list[tuple[str, int]]]:
-    """Apply all examples at once; give what GKE was asked for, by the JobSet's name."""
-    shared.running()
-    files = list(EXAMPLES.glob("*/jobset.yaml"))
-    names = {each.parent.name: _jobset_name(each) for each in files}
-    # Cleared before the first test: with several workers, the next test may be one that stops the shared provisioner.
-    with own_ground(rehearsal, shared) as ground:
-        ground.rehearsal.kubectl(
-            "apply", "--server-side", "-n", ground.namespace, *(f"--filename={each}" for each in files)
-        )
-        pools = sum(WANTED[name][0] for name in names)
-        ground.wait(lambda: len(ground.pools()) >= pools, "GKE is asked for all pools")
-        pods = sum(WANTED[name][0] * WANTED[name][2] for name in names)
-        ground.wait(lambda: len(ground.pods()) >= pods, "all pods are made")
-        ground.wait(lambda: all(pod["spec"].get("nodeName") for pod in ground.pods()), "all pods fit their nodes")
-        return {
-            example: [(pool.machine_type, len(pool.nodes)) for pool in ground.pools(f"{name}-")]
-            for example, name in names.items()
+def test_every_example_runs(ground: Ground, provisioner: ProvisionerProcess) -> None:
+    """Each applies to a real API server, and all its pods fit the nodes of its pools."""
+    files = sorted(EXAMPLES.glob("*/jobset.yaml"))
+    documents = [body for each in files for body in yaml.safe_load_all(each.read_text(encoding="utf-8"))]
+    jobs = [job for body in documents for job in body["spec"]["replicatedJobs"]]
+    pods = sum(job.get("replicas", 1) * job["template"]["spec"]["parallelism"] for job in jobs)
+    paths = [f"--filename={each}" for each in files]
+    ground.rehearsal.kubectl("apply", "--server-side", "-n", ground.namespace, *paths)
+    ground.wait(lambda: len(ground.pods()) >= pods, "all pods are made")
+    ground.wait(lambda: all(pod["spec"].get("nodeName") for pod in ground.pods()), "all pods fit their nodes")
+
+
+def test_strange_neighbours(ground: Ground, provisioner: ProvisionerProcess) -> None:
+    """Foreign pools, foreign pods and broken JobSets are left alone; a good JobSet is served at once."""
+    ground.make_pool({"name": "web", "initialNodeCount": 1, "config": {"machineType": "e2-standard-4"}})
+    ground.make_pool(
+        {
+            "name": "by-hand",
+            "initialNodeCount": 1,
+            "config": {"machineType": "ct4p-hightpu-4t", "labels": {constants.NODEPOOL_MANAGER: "somebody"}},
         }
+    )
+    path = collection_path("pods", namespace=ground.namespace)
+    ground.api.post(path, foreign_pod("stray", ground.namespace, schedulerName="nobody"))
+    ground.apply(
+        "no-chips", chips=0, selector={constants.TPU_ACCELERATOR: "", constants.TPU_TOPOLOGY: "", "no": "node"}
+    )
+    ground.apply("nonsense", topology="2x2x3")
+    ground.wait(lambda: all(ground.leader(name) for name in ("no-chips", "nonsense")), "all have pods")
+    ground.apply("good", run_for="2s")
+    ground.await_completed("good")
+    ground.wait(lambda: constants.INVALID_REQUEST in ground.reasons("Pod", "nonsense"), "the nonsense is told")
+    (event, *_) = ground.events("Pod", "nonsense")
+    assert "2x2x3" in event["message"]
+    assert not ground.reasons("Pod", "no-chips") | ground.reasons("Pod", "stray")
+    ground.await_gone("good-")
+    assert {pool.name for pool in ground.pools()} == {"web", "by-hand"}
+    assert ground.accepted("nodePools.create") == 3
 
 
-@pytest.mark.parametrize("example", sorted(each.parent.name for each in EXAMPLES.glob("*/jobset.yaml")))
-def test_every_example_gets_its_pools(made: dict[str, list[tuple[str, int]]], example: str) -> None:
-    """Each example applies to a real API server, and gets pools of the right number, machine type and size."""
-    count, machine_type, nodes = WANTED[example]
-    assert made[example] == [(machine_type, nodes)] * count
-
-
-def test_suspended_and_resumed(ground: Ground, provisioner: ProvisionerProcess) -> None:
-    """A suspended JobSet gives its pool back; resumed, it gets a new one and runs."""
-    ground.apply("paused", run_for="3s", suspend=True)
-    ground.apply("marker", run_for="1s")
-    ground.wait(lambda: ground.pools("marker-"), "another JobSet beside it is served")
-    assert not ground.pools("paused-")
-    ground.patch("paused", {"spec": {"suspend": False}})
-    ground.wait(lambda: ground.runs("paused"), "it runs")
-    ground.patch("paused", {"spec": {"suspend": True}})
-    ground.wait(lambda: not ground.phases("paused"), "its pods are gone")
-    ground.await_gone("paused-")
-    ground.patch("paused", {"spec": {"suspend": False}})
-    ground.await_completed("paused")
-
-
-def test_a_restart_keeps_the_pool(ground: Ground, provisioner: ProvisionerProcess) -> None:
-    """A JobSet that restarts comes back to the same pool, which is never deleted in between."""
-    ground.apply("stumbling", fail_after="2s", max_restarts=1, topology="2x2x2", parallelism=2)
-    ground.wait(lambda: ground.runs("stumbling", pods=2), "it runs")
-    (pool,) = ground.pools("stumbling-")
-    ground.wait(lambda: ground.restarts("stumbling") == 1, "it is restarted")
-    assert ground.accepted("nodePools.delete") == 0
-    assert [each.name for each in ground.pools("stumbling-")] == [pool.name]
-    ground.wait(lambda: ground.state("stumbling") == "Failed", "it gives up")
-    ground.await_gone("stumbling-")
-    assert ground.accepted("nodePools.create") == 1
-
-
-def _jobset_name(file: Path) -> str:
-    (name,) = (document["metadata"]["name"] for document in yaml.safe_load_all(file.read_text(encoding="utf-8")))
-    return str(name)
-
-
-def test_the_pool_of_a_child_job_that_is_complete(ground: Ground, provisioner: ProvisionerProcess) -> None:
-    """It goes after the delay, although another child Job of the JobSet still runs."""
-    body = jobset("steps", ground.namespace, run_for="1s")
-    (first,) = body["spec"]["replicatedJobs"]
-    second = copy.deepcopy(first)
-    second["name"] = "long"
-    template = second["template"]["spec"]["template"]
-    template["metadata"]["annotations"][RUN_FOR] = "1h"
-    body["spec"]["replicatedJobs"] = [first, second]
-    ground.post(body)
-    ground.wait(lambda: len(ground.pools("steps-")) == 2, "both have a pool")
-    ground.wait(lambda: len(ground.living("steps-")) == 1, "the pool of the first is deleted")
-    assert ground.phases("steps")["Running"] == 1
-    ground.delete("steps")
-    ground.await_gone("steps-")
+def test_a_pause_of_a_running_provisioner(alone: Ground) -> None:
+    """A ConfigMap pauses it without a restart, and its end resumes."""
+    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": constants.PAUSE_CONFIGMAP_NAME}}
+    alone.api.post(collection_path("configmaps", namespace=constants.DEFAULT_NAMESPACE), made)
+    alone.provisioner()
+    alone.apply("new", accelerator="tpu-v5-lite-podslice", topology="2x2", run_for="1s")
+    alone.wait(lambda: told(alone, constants.LIMIT_REACHED, "new"), "the new one is told")
+    (words, *_) = told(alone, constants.LIMIT_REACHED, "new")
+    assert re.search(r"Creation is paused since 20\d\d-\d\d-\d\d \d\d:\d\d UTC, by ConfigMap", words)
+    assert alone.accepted("nodePools.create") == 0
+    alone.api.delete(object_path("configmaps", constants.PAUSE_CONFIGMAP_NAME, namespace=constants.DEFAULT_NAMESPACE))
+    alone.await_completed("new")
+    alone.await_gone("new-")

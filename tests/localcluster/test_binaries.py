@@ -12,7 +12,8 @@ import pytest
 
 from rehearsal.commands.main import main
 from rehearsal.localcluster import LocalClusterError, resolve_binaries
-from tests.support.localcluster import GoHome, process_is_alive
+from tests.support.localcluster import GoHome
+from tests.support.processes import is_over
 from tests.support.waiting import wait_for
 
 #: These tests start processes that build.
@@ -103,7 +104,7 @@ def test_a_killed_build_leaves_nothing_that_is_trusted(go_home: GoHome) -> None:
     builder.wait()
     if sys.platform == "linux":
         go = int(pid_file.read_text())
-        wait_for(lambda: not process_is_alive(go), what="the go command to end")
+        wait_for(lambda: is_over(go), what="the go command to end")
     go_home.install_go()
     binaries = go_home.resolve()
     assert {path.read_text() for path in binaries.programs.values()} == {"built\n"}
@@ -121,7 +122,7 @@ def test_an_interrupted_build_ends_the_go_command(go_home: GoHome) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         resolve_binaries(progress=interrupt, environment=go_home.environment, heartbeat_seconds=0.05)
-    wait_for(lambda: not process_is_alive(int(pid_file.read_text())), what="the compiler to end")
+    wait_for(lambda: is_over(int(pid_file.read_text())), what="the compiler to end")
     assert not list(go_home.cache.rglob(".building-*"))
 
 

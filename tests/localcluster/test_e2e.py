@@ -8,15 +8,15 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rehearsal import localcluster
-from tests.support.localcluster import Kube, process_is_alive
+from tests.support.localcluster import Kube
 from tests.support.objects import pod_spec, raw_jobset
+from tests.support.processes import is_over
 from tests.support.waiting import wait_for
 
 # The first run on a machine builds the programs.
@@ -151,51 +151,6 @@ def test_a_node_can_be_kept_from_becoming_ready(kube: Kube) -> None:
         kube.call("DELETE", f"{NODES}/gke-sick-{index}")
 
 
-def _run_seconds(pod: dict[str, Any]) -> float:
-    ended = pod["status"]["containerStatuses"][0]["state"]["terminated"]
-    start, finish = (datetime.fromisoformat(ended[key]) for key in ("startedAt", "finishedAt"))
-    return (finish - start).total_seconds()
-
-
-@pytest.mark.parametrize(
-    ("name", "annotations", "phase", "exit_code", "seconds"),
-    [
-        pytest.param("brief", {localcluster.RUN_FOR: "3s"}, "Succeeded", 0, 3, id="it succeeds after run-for"),
-        pytest.param(
-            "both",
-            {localcluster.FAIL_AFTER: "2s", localcluster.RUN_FOR: "1s"},
-            "Failed",
-            1,
-            2,
-            id="fail-after is stronger than run-for",
-        ),
-    ],
-)
-def test_how_a_pod_ends(
-    kube: Kube,
-    pool: Callable[..., str],
-    name: str,
-    annotations: dict[str, str],
-    phase: str,
-    exit_code: int,
-    seconds: int,
-) -> None:
-    """The pod's phase, its container's exit code and the time in between; the JobSet follows."""
-    kube.create(JOBSETS, jobset(name, pool=pool(), annotations=annotations))
-    pod = wait_for(
-        lambda: next((pod for pod in kube.pods(name) if pod["status"]["phase"] in {"Succeeded", "Failed"}), None),
-        what="the pod to end",
-    )
-    assert pod["status"]["phase"] == phase
-    assert pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == exit_code
-    # Times have no fractions of a second.
-    assert seconds - 1 <= _run_seconds(pod) <= seconds + 3
-    wanted = "Completed" if phase == "Succeeded" else "Failed"
-    wait_for(
-        lambda: condition(kube.get(f"{JOBSETS}/{name}"), wanted).get("status") == "True", what=f"the JobSet: {wanted}"
-    )
-
-
 @pytest.mark.parametrize("name", ["kube-apiserver", "etcd", "jobset"])
 def test_each_component_can_crash(
     kube: Kube, cluster: localcluster.LocalCluster, pool: Callable[..., str], name: str
@@ -214,28 +169,6 @@ def test_each_component_can_crash(
         what="the JobSet to complete",
         seconds=60,
     )
-
-
-def test_an_operator_can_be_added_to_a_running_cluster(kube: Kube, cluster: localcluster.LocalCluster) -> None:
-    """It works when add() returns, beside what was there; a second time nothing happens."""
-    sets = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/default/leaderworkersets"
-    assert kube.call("GET", sets).status_code == 404
-    cluster.add(localcluster.LWS)
-    assert cluster.component_names[-2:] == ("jobset", "lws")
-    cluster.add(localcluster.LWS)
-    template = {"spec": {"containers": [{"name": "main", "image": "none"}]}}
-    spec = {"leaderWorkerTemplate": {"size": 2, "workerTemplate": template}}
-    kind = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet"}
-    made = kube.create(sets, {**kind, "metadata": {"name": "late"}, "spec": spec})
-    assert made["spec"]["networkConfig"] == {"subdomainPolicy": "Shared"}
-    names = wait_for(
-        lambda: {pod["metadata"]["name"] for pod in kube.get(PODS)["items"]} >= {"late-0", "late-0-1"},
-        what="a leader and a worker",
-    )
-    assert names
-    kube.create(JOBSETS, jobset("beside"))
-    wait_for(lambda: kube.pods("beside"), what="a pod of a JobSet")
-    cluster.check()
 
 
 def _children(pid: int) -> list[int]:
@@ -270,4 +203,4 @@ def test_no_component_outlives_the_command(tmp_path: Path, signal_number: int) -
         parent.send_signal(signal_number)
         assert parent.wait() == (-signal.SIGKILL if signal_number == signal.SIGKILL else 0)
         assert time.monotonic() - started < 3.5
-        wait_for(lambda: not any(process_is_alive(child) for child in children), what="all children to end")
+        wait_for(lambda: all(is_over(child) for child in children), what="all children to end")

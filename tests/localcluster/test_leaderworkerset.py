@@ -1,22 +1,21 @@
-"""What the real LeaderWorkerSet controller makes of a LeaderWorkerSet: the contract that serving it relies on.
+"""What the real LeaderWorkerSet controller makes of a LeaderWorkerSet: the objects that unit tests go by.
 
-tests/data/leaderworkerset has the objects and stories that were recorded; unit tests may use them. To record them anew,
-for another release of the controller: RECORD_LEADERWORKERSETS=1 pytest tests/localcluster/test_leaderworkerset.py
+To record them anew, for another release of the controller:
+RECORD_LEADERWORKERSETS=1 pytest tests/localcluster/test_leaderworkerset.py. What it does in a set's life is shown by
+tests/e2e/test_leaderworkersets.py.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rehearsal import localcluster
-from tests.localcluster.recording import KINDS, POOL, Recorder, histories, literal, path_of
 from tests.support.localcluster import Kube
 from tests.support.objects import pod_spec, raw_lws
 from tests.support.waiting import wait_for
@@ -24,11 +23,14 @@ from tests.support.waiting import wait_for
 # The first run on a machine builds the programs.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
-DATA = Path(__file__).parents[1] / "data" / "leaderworkerset"
-RECORD = bool(os.environ.get("RECORD_LEADERWORKERSETS"))
+OBJECTS = Path(__file__).parents[1] / "data" / "leaderworkerset" / "objects.json"
 NAMESPACE = "serving"
-LWS = f"{path_of('LeaderWorkerSet', NAMESPACE)}/serve"
-PODS = path_of("Pod", NAMESPACE)
+KINDS = {
+    "LeaderWorkerSet": ("lws", f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{NAMESPACE}/leaderworkersets"),
+    "StatefulSet": ("statefulset", f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets"),
+    "Pod": ("pod", f"/api/v1/namespaces/{NAMESPACE}/pods"),
+}
+POOL = "cloud.google.com/gke-nodepool"
 TPU = {
     "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
     "cloud.google.com/gke-tpu-topology": "2x4",
@@ -67,164 +69,67 @@ def leaderworkerset() -> dict[str, Any]:
     return raw_lws("serve", namespace="", uid="", pod=pod)
 
 
-def start(kube: Kube) -> None:
-    """Create the LeaderWorkerSet, and its pools when its leaders wait for them."""
-    kube.create(path_of("LeaderWorkerSet", NAMESPACE), leaderworkerset())
+def literal(kube: Kube) -> list[dict[str, Any]]:
+    """Return all objects without what differs between two runs: UIDs get names, pools those of their groups."""
+    items = [item | {"kind": kind} for kind, (_, path) in KINDS.items() for item in kube.get(path)["items"]]
+    text = json.dumps([_trimmed(item) for item in items])
+    for item in items:
+        metadata = item["metadata"]
+        text = text.replace(metadata["uid"], f"uid-of-{KINDS[item['kind']][0]}-{metadata['name']}")
+        if item["kind"] == "Pod":
+            group = metadata["labels"]["leaderworkerset.sigs.k8s.io/group-index"]
+            node = item["spec"]["nodeName"]
+            pool = node.rpartition("-")[0]
+            text = text.replace(f'"{node}"', f'"a-node-of-group-{group}"')
+            text = text.replace(f'"{POOL}": "{pool}"', f'"{POOL}": "pool-of-group-{group}"')
+    found: list[dict[str, Any]] = json.loads(text)
+    return found
+
+
+def _trimmed(item: dict[str, Any]) -> dict[str, Any]:
+    kept: dict[str, Any] = json.loads(json.dumps(item))
+    for key in ("managedFields", "resourceVersion", "creationTimestamp", "generation"):
+        kept["metadata"].pop(key, None)
+    if item["kind"] == "Pod":
+        # Random names, and what the API server gives every pod.
+        for key in ("volumes", "enableServiceLinks", "preemptionPolicy", "priority", "securityContext"):
+            kept["spec"].pop(key, None)
+        for container in kept["spec"]["containers"]:
+            container.pop("volumeMounts", None)
+        kept["status"] = {
+            "phase": item["status"]["phase"],
+            "conditions": [
+                {"type": one["type"], "status": one["status"]}
+                for one in sorted(item["status"]["conditions"], key=lambda one: str(one["type"]))
+            ],
+        }
+    elif item["kind"] == "LeaderWorkerSet":
+        for one in kept["status"]["conditions"]:
+            del one["lastTransitionTime"]
+    return kept
+
+
+def test_the_objects_are_those_that_were_recorded(kube: Kube) -> None:
+    """Each group's leader waits for its pool, and its worker follows it there."""
+    kube.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    kube.create(KINDS["LeaderWorkerSet"][1], leaderworkerset())
+    pods = KINDS["Pod"][1]
 
     def leaders_wait() -> bool:
-        pods = kube.get(PODS)["items"]
-        reasons = [one.get("reason") for pod in pods for one in pod["status"].get("conditions", [])]
-        return reasons == ["Unschedulable", "Unschedulable"]
+        conditions = [one for pod in kube.get(pods)["items"] for one in pod["status"].get("conditions", [])]
+        return [one.get("reason") for one in conditions] == ["Unschedulable", "Unschedulable"]
+
+    def all_run() -> bool:
+        return [pod["status"].get("phase") for pod in kube.get(pods)["items"]] == ["Running"] * 4
 
     wait_for(leaders_wait, what="two leaders to be unschedulable")
     create_pool(kube, "pool-a")
     create_pool(kube, "pool-b")
-
-
-def restart_container(kube: Kube) -> None:
-    """Say what a kubelet says after it has restarted a container."""
-    statuses = kube.get(f"{PODS}/serve-1-1")["status"]["containerStatuses"]
-    statuses[0]["restartCount"] = 1
-    kube.merge(f"{PODS}/serve-1-1/status", {"status": {"containerStatuses": statuses}})
-
-
-def delete_leader(kube: Kube) -> None:
-    """Delete a leader pod as an eviction would."""
-    assert kube.call("DELETE", f"{PODS}/serve-0").status_code == 200
-
-
-def scale_to(replicas: int) -> Callable[[Kube], None]:
-    """Return what scales the LeaderWorkerSet."""
-    return lambda kube: kube.merge(LWS, {"spec": {"replicas": replicas}})
-
-
-def _template_with(version: str) -> dict[str, Any]:
-    return {"leaderWorkerTemplate": {"workerTemplate": {"metadata": {"labels": {"version": version}}}}}
-
-
-def update(kube: Kube) -> None:
-    """Change the template of the pods."""
-    kube.merge(LWS, {"spec": _template_with("2")})
-
-
-def update_with_surge(kube: Kube) -> None:
-    """Change it with one group more in the meantime, which has a pool."""
-    create_pool(kube, "pool-c")
-    strategy = {"type": "RollingUpdate", "rollingUpdateConfiguration": {"maxSurge": 1, "maxUnavailable": 0}}
-    kube.merge(LWS, {"spec": {"rolloutStrategy": strategy, **_template_with("3")}})
-
-
-def delete(kube: Kube) -> None:
-    """Delete the LeaderWorkerSet as kubectl does."""
-    assert kube.call("DELETE", f"{LWS}?propagationPolicy=Background").status_code == 200
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scenario:
-    """What is done, and by which steps it is over."""
-
-    name: str
-    act: Callable[[Kube], None]
-    until: Sequence[str]
-
-
-def _restarted(group: int, *, to: int = 2) -> list[str]:
-    return [f"pod serve-{group}#{to} running", f"pod serve-{group}-1#{to} running"]
-
-
-#: Each begins where the one before it ended.
-SCENARIOS = (
-    Scenario(name="start", act=start, until=[*_restarted(0, to=1), *_restarted(1, to=1)]),
-    Scenario(
-        name="restart of group 1, because a container of its worker restarted",
-        act=restart_container,
-        until=_restarted(1),
-    ),
-    Scenario(
-        name="restart of group 0, because its leader was deleted",
-        act=delete_leader,
-        until=_restarted(0),
-    ),
-    Scenario(name="scale from 2 to 1", act=scale_to(1), until=["pod serve-1-1#1 gone"]),
-    Scenario(name="scale from 1 to 2", act=scale_to(2), until=_restarted(1, to=1)),
-    Scenario(name="rolling update", act=update, until=[*_restarted(0), *_restarted(1)]),
-    Scenario(
-        name="rolling update with maxSurge 1 and maxUnavailable 0",
-        act=update_with_surge,
-        until=[*_restarted(0), *_restarted(1), "pod serve-2-1#1 gone"],
-    ),
-    Scenario(name="deletion", act=delete, until=["pod serve-0-1#1 gone", "pod serve-1-1#1 gone"]),
-)
-
-
-def recorded(name: str) -> Any:
-    """Return what a file has."""
-    return json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
-
-
-def write(name: str, content: Any) -> None:
-    """Write a recording."""
-    DATA.mkdir(parents=True, exist_ok=True)
-    (DATA / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def _available(kube: Kube) -> bool:
-    answer = kube.call("GET", LWS)
-    if answer.status_code == 404:
-        return not kube.get(PODS)["items"]
-    lws = answer.json()
-    conditions = {one["type"]: one["status"] for one in lws["status"].get("conditions", [])}
-    return (
-        conditions.get("Available") == "True"
-        and conditions.get("UpdateInProgress", "False") == "False"
-        and lws["status"]["observedGeneration"] == lws["metadata"]["generation"]
-        and lws["status"]["replicas"] == lws["spec"]["replicas"]
+    wait_for(all_run, what="all pods to run", seconds=90)
+    if os.environ.get("RECORD_LEADERWORKERSETS"):
+        OBJECTS.write_text(json.dumps(literal(kube), indent=1) + "\n", encoding="utf-8")
+    # The status of sets comes a little later than their pods.
+    wait_for(
+        lambda: literal(kube) == json.loads(OBJECTS.read_text(encoding="utf-8")),
+        what="the objects that were recorded; record them again to see what differs",
     )
-
-
-def _objects(kube: Kube, pools: dict[str, str]) -> list[dict[str, Any]]:
-    found = [item | {"kind": kind} for kind in KINDS for item in kube.get(path_of(kind, NAMESPACE))["items"]]
-    return literal(found, pools=pools)
-
-
-def _told(story: Iterable[str]) -> dict[str, list[str]]:
-    # A pod may be unschedulable in passing, until the scheduler knows that its predecessor has left the node.
-    return histories(step for step in story if not step.endswith(" unschedulable"))
-
-
-def test_a_leaderworkerset_from_creation_to_nothing_left(kube: Kube) -> None:
-    """Each scenario gives every object the recorded history, and the literal objects are those that were recorded."""
-    kube.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-    stories: dict[str, list[str]] = {} if RECORD else recorded("stories")
-    pools: dict[str, str] = {}
-    for scenario in SCENARIOS:
-        recorder = Recorder(kube, NAMESPACE)
-        recorder.pools = pools
-        try:
-            scenario.act(kube)
-            wait_for(
-                lambda: set(scenario.until) <= set(recorder.story()) and _available(kube),  # noqa: B023
-                what=f"{scenario.name}: {recorder.story()}",
-                seconds=90,
-            )
-            if RECORD:
-                stories[scenario.name] = recorder.story()
-            expected = _told(stories[scenario.name])
-            # The watches of all kinds are not equally fast.
-            wait_for(
-                lambda: _told(recorder.story()) == expected,  # noqa: B023
-                what=f"{scenario.name} as recorded: {recorder.story()}",
-                seconds=20,
-            )
-        finally:
-            recorder.close()
-        if scenario is SCENARIOS[0]:
-            if RECORD:
-                write("objects", _objects(kube, pools))
-            # The status of a StatefulSet comes a little later than its pods.
-            wait_for(
-                lambda: _objects(kube, pools) == recorded("objects"),
-                what="the objects that were recorded; record them again to see what differs",
-            )
-    if RECORD:
-        write("stories", stories)

@@ -13,7 +13,7 @@ import pytest
 from rehearsal.localcluster import LocalClusterError
 from rehearsal.localcluster.processes import Process, stop_all, wait_until
 from tests.support.clock import FakeClock
-from tests.support.localcluster import process_is_alive
+from tests.support.processes import is_over
 from tests.support.waiting import wait_for
 
 #: These tests start processes.
@@ -96,9 +96,9 @@ def test_a_program_ends_with_a_killed_parent(tmp_path: Path) -> None:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         wait_for(lambda: (tmp_path / "log").read_text() == "up\n", what="the child to be up")
-        assert process_is_alive(child)
+        assert not is_over(child)
         parent.kill()
-    wait_for(lambda: not process_is_alive(child), what="the child to end")
+    wait_for(lambda: is_over(child), what="the child to end")
 
 
 def test_a_program_is_started_again_with_its_log_kept(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Pictures of the status page for the documentation: every view, light and dark, of the demo's simulated world.
 
-python -m tests.page.screenshots                    # writes docs/pictures/*.png
+python -m tests.page.screenshots                    # writes docs/pictures/*.webp
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from pathlib import Path
 from selenium import webdriver
 
 from provisioner.slices.board import Board
-from tests.page.palette import with_palette
 from tests.simulation import logs
 from tests.simulation.demo_page import Demo
 from tests.support.page import a_browser, open_page, picture, prefer, resize, served, until, why_no_browser
@@ -64,9 +63,8 @@ def shoot(browser: webdriver.Chrome, url: str, folder: Path) -> None:
         prefer(browser, theme)
         open_page(browser, url + query)
         until(browser, "return document.querySelector('main > :not([hidden])').innerText.length > 100")
-        path = folder / f"{name}.png"
+        path = folder / f"{name}.webp"
         picture(browser, path)
-        path.write_bytes(with_palette(path.read_bytes()))
         size = path.stat().st_size
         sys.stdout.write(f"{path}: {size} bytes\n")
         if size > MOST_BYTES:
@@ -75,7 +73,7 @@ def shoot(browser: webdriver.Chrome, url: str, folder: Path) -> None:
 
 def main() -> int:
     """Write the pictures; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.page.screenshots", description="Write docs/pictures/*.png")
+    parser = argparse.ArgumentParser(prog="python -m tests.page.screenshots", description="Write docs/pictures/*.webp")
     parser.add_argument("--folder", type=Path, default=_FOLDER, help="where they are written (%(default)s)")
     given = parser.parse_args()
     if missing := why_no_browser():

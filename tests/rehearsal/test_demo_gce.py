@@ -84,11 +84,3 @@ def test_a_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -
     """As by the other demo."""
     assert main(["demo-gce", "nowhere.yaml"]) == ExitCode.USAGE
     assert capsys.readouterr().out.strip() == "no such file: nowhere.yaml"
-
-
-def test_a_pace_that_makes_no_sense_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """In the words of the simulator."""
-    with pytest.raises(SystemExit) as ended:
-        main(["demo-gce", "--boot-seconds=-1"])
-    assert ended.value.code == ExitCode.USAGE
-    assert "boot_seconds: -1.0 is not a number of seconds" in " ".join(capsys.readouterr().err.split())

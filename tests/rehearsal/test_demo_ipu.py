@@ -43,12 +43,6 @@ def test_what_is_left_is_named() -> None:
     assert any(line.split() == ["a/b", "64", "1234.5"] for line in lines)
 
 
-def test_a_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """As by the other demos."""
-    assert main(["demo-ipu", "nowhere.yaml"]) == ExitCode.USAGE
-    assert capsys.readouterr().out.strip() == "no such file: nowhere.yaml"
-
-
 @pytest.mark.parametrize("ipus", ["6", "0", "-4"])
 def test_a_number_of_ipus_that_no_machines_have_is_a_usage_error(ipus: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Before anything is started."""

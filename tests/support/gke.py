@@ -24,7 +24,7 @@ from provisioner.model.capacity import (
     Zone,
 )
 from provisioner.slices.suppliers.gke.errors import GkeError
-from provisioner.slices.suppliers.gke.protocol import Cluster, Gke
+from provisioner.slices.suppliers.gke.protocol import Cluster
 
 CLUSTER_NAME = ClusterName(project="p", location="us-east5", cluster="c")
 #: A v6e slice of four hosts.
@@ -329,8 +329,3 @@ def pool_of(request: NodePoolRequest, *, status: PoolStatus = PoolStatus.PROVISI
         capacity=request.capacity,
         reservation=request.reservation,
     )
-
-
-def _check(fake: FakeGke) -> Gke:
-    """Let the type checker prove that the fake keeps the protocol."""
-    return fake

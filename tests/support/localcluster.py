@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,12 +130,6 @@ class Kube:
         answer = self._session.patch(self.url + path, json=change, headers=headers, timeout=20)
         assert answer.status_code == 200, answer.text
 
-    def watch(self, path: str) -> requests.Response:
-        """Return a stream of events; the caller closes it."""
-        answer = self._session.get(self.url + path, stream=True, timeout=(20, None))
-        assert answer.status_code == 200, answer.text
-        return answer
-
     def pods(self, jobset: str) -> list[dict[str, Any]]:
         """Return the pods of a JobSet in the default namespace."""
         selector = f"labelSelector=jobset.sigs.k8s.io/jobset-name%3D{jobset}"
@@ -145,13 +138,3 @@ class Kube:
     def close(self) -> None:
         """Close all connections."""
         self._session.close()
-
-
-def process_is_alive(pid: int) -> bool:
-    """Whether the process runs; one that nobody has waited for does not."""
-    try:
-        os.kill(pid, 0)
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (ProcessLookupError, FileNotFoundError):
-        return False
-    return state != "Z"

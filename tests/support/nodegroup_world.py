@@ -130,18 +130,14 @@ def a_machine(name: str = "m-0", **changes: Any) -> ManagedInstance:
 
 @dataclass(slots=True)
 class FakeCompute:
-    """Compute Engine in memory: changes take effect when their operation is finished, at once unless told otherwise."""
+    """Compute Engine in memory: changes take effect at once."""
 
-    #: Whether operations stay under way until `finish`.
-    slow: bool = False
     calls: list[tuple[str, str]] = field(default_factory=list)
     #: By path of the scope and name.
     resources: dict[tuple[str, str], Resource] = field(default_factory=dict)
     machines: dict[str, tuple[ManagedInstance, ...]] = field(default_factory=dict)
     instances: dict[str, Instance] = field(default_factory=dict)
     operations: dict[str, Operation] = field(default_factory=dict)
-    by_request: dict[str, Operation] = field(default_factory=dict)
-    _effects: dict[str, Callable[[], object]] = field(default_factory=dict)
     _faults: list[tuple[str, Exception, bool]] = field(default_factory=list)
     _lock: threading.RLock = field(default_factory=threading.RLock)
     #: Called at the beginning of each call.
@@ -158,14 +154,6 @@ class FakeCompute:
         """Make the next call of a method raise what is a mistake of ours."""
         self._faults.append((method, TypeError("a mistake"), False))
 
-    def finish(self) -> None:
-        """End all operations."""
-        with self._lock:
-            for name, effect in list(self._effects.items()):
-                effect()
-                self.operations[name] = Operation(name=OperationName(name), scope=ZONE, done=True)
-            self._effects.clear()
-
     def methods(self) -> list[str]:
         """Return the methods that were called, in order."""
         return [method for method, _ in self.calls]
@@ -180,11 +168,10 @@ class FakeCompute:
         key = (scope.path, resource.name)
 
         def insert() -> Operation:
-            if request_id in self.by_request:
-                return self.by_request[request_id]
             if key in self.resources:
                 raise ComputeError(Failure(kind=FailureKind.ALREADY_EXISTS, message="409"), resource.name, code=409)
-            return self._begin(request_id, lambda: self.resources.update({key: resource}))
+            self.resources[key] = resource
+            return self._begun()
 
         return self._do(f"insert_{WORDS[type(resource)]}", resource.name, insert)
 
@@ -192,10 +179,9 @@ class FakeCompute:
         """Implement Compute.delete."""
 
         def delete() -> Operation:
-            if request_id in self.by_request:
-                return self.by_request[request_id]
             self._existing(scope, name)
-            return self._begin(request_id, lambda: self.resources.pop((scope.path, name), None))
+            del self.resources[scope.path, name]
+            return self._begun()
 
         return self._do(f"delete_{WORDS[sort]}", name, delete)
 
@@ -247,14 +233,10 @@ class FakeCompute:
                 raise fault[1]
             return effect()
 
-    def _begin(self, request_id: str, effect: Callable[[], object]) -> Operation:
-        name = f"operation-{len(self.by_request) + 1}"
-        operation = Operation(name=OperationName(name), scope=ZONE, done=False)
-        self.operations[name] = self.by_request[request_id] = operation
-        self._effects[name] = effect
-        if not self.slow:
-            self.finish()
-        return operation
+    def _begun(self) -> Operation:
+        name = OperationName(f"operation-{len(self.operations) + 1}")
+        self.operations[name] = Operation(name=name, scope=ZONE, done=True)
+        return Operation(name=name, scope=ZONE, done=False)
 
     def _existing(self, scope: Scope, name: str) -> Any:
         return self._found(self.resources, (scope.path, name))

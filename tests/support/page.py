@@ -280,9 +280,9 @@ def until(browser: webdriver.Chrome, script: str, *arguments: Any, seconds: floa
     return browser.execute_async_script(wait, script, arguments)
 
 
-def picture(browser: webdriver.Chrome, path: Path, *, whole: bool = False) -> None:
-    """Write what is shown, or the whole page, as a PNG file."""
-    parameters: dict[str, Any] = {"format": "png", "captureBeyondViewport": whole}
+def picture(browser: webdriver.Chrome, path: Path) -> None:
+    """Write what is shown as a WebP file."""
+    parameters = {"format": "webp", "quality": 90}
     path.write_bytes(base64.b64decode(browser.execute_cdp_cmd("Page.captureScreenshot", parameters)["data"]))
 
 

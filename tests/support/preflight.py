@@ -14,7 +14,7 @@ from provisioner.slices.preflight import Finding
 from provisioner.slices.preflight.checking import Subject, run_checks
 from provisioner.slices.preflight.in_google import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
 from provisioner.slices.suppliers.gke.errors import GkeError
-from provisioner.slices.suppliers.gke.protocol import Cluster, Inspector, Reservation
+from provisioner.slices.suppliers.gke.protocol import Cluster, Reservation
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB
 from tests.support.controller import CERTIFICATE
@@ -121,8 +121,3 @@ def described(**changes: Any) -> Cluster:
         "workload_pool": "project-1.svc.id.goog",
     }
     return Cluster(**(values | changes))
-
-
-def _check(fake: FakeInspector) -> Inspector:
-    """Let the type checker prove that the fake keeps the protocol."""
-    return fake

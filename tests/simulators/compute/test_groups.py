@@ -191,23 +191,6 @@ def test_a_reservation_that_gives_nothing(make_compute: MakeCompute, reservation
     assert text in error["message"]
 
 
-def test_a_reservation_is_used_and_given_back(make_compute: MakeCompute) -> None:
-    """The count of VMs in use follows the slice; a second one waits for the first to go."""
-    compute = make_compute(reservations=RESERVED)
-    path = f"{PROJECT}/zones/us-east5-a/reservations/res"
-    compute.slice(model="RESERVATION_BOUND")
-    compute.do("POST", GROUPS, group("second"))
-    compute.pass_seconds(20)
-    assert compute.get(path)["specificReservation"]["inUseCount"] == "4"
-    assert (compute.statuses(), compute.statuses("second")) == (["RUNNING"] * 4, [""] * 4)
-    compute.do("DELETE", f"{GROUPS}/group")
-    compute.pass_seconds(20)
-    assert compute.statuses("second") == ["RUNNING"] * 4
-    assert compute("GET", f"{PROJECT}/zones/us-east5-b/reservations/res")[0] == 404
-    assert [item["name"] for item in compute.get(f"{PROJECT}/zones/us-east5-a/reservations")["items"]] == ["res"]
-    assert "items" not in compute.get(f"{PROJECT}/zones/us-east5-b/reservations")
-
-
 @pytest.mark.parametrize(
     ("model", "runs"),
     [
@@ -227,19 +210,3 @@ def test_chips_in_use_count_for_their_quota(make_compute: MakeCompute, model: st
     compute.do("DELETE", f"{GROUPS}/group")
     compute.pass_seconds(20)
     assert compute.statuses("second") == ["RUNNING"] * 4
-
-
-def test_a_delete_ends_when_all_vms_are_gone(compute: Compute) -> None:
-    """VMs stop first; group and operation are there as long as VMs are."""
-    compute.slice()
-    compute.pass_seconds(10)
-    operation = compute.do("DELETE", f"{GROUPS}/group")
-    assert compute.statuses() == ["STOPPING"] * 4
-    assert {member["currentAction"] for member in compute.members()} == {"DELETING"}
-    assert compute.status()["appliedAcceleratorTopologies"][0]["state"] == "DEACTIVATING"
-    assert compute("DELETE", f"{GROUPS}/group")[1]["error"]["errors"][0]["reason"] == "resourceNotReady"
-    assert compute.get(operation["selfLink"].removeprefix("https://www.googleapis.com"))["status"] == "RUNNING"
-    compute.pass_seconds(3)
-    assert compute("GET", f"{GROUPS}/group")[0] == 404
-    assert compute.get(operation["selfLink"].removeprefix("https://www.googleapis.com"))["status"] == "DONE"
-    assert compute.world.machines() == ()

@@ -70,18 +70,6 @@ def test_queries_that_are_refused(query: dict[str, str]) -> None:
         page_of(**query)
 
 
-def test_pages() -> None:
-    """Each page has the token of the next."""
-    seen, query = "", {"maxResults": "1"}
-    while True:
-        page = page_of(**query)
-        seen += "".join(item["name"] for item in page["items"])
-        if "nextPageToken" not in page:
-            break
-        query["pageToken"] = page["nextPageToken"]
-    assert seen == "abc"
-
-
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [

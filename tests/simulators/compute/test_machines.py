@@ -9,46 +9,16 @@ import pytest
 
 from rehearsal.simulators.compute.errors import ApiError
 from rehearsal.simulators.compute.faults import Fault, FaultKind
-from rehearsal.simulators.compute.records import Loss, MachineView
+from rehearsal.simulators.compute.records import Loss
 from tests.support.compute import GROUPS, INSTANCES, ZONE, Compute, group
 
 MakeCompute = Callable[..., Compute]
 REPAIRS = {"instanceLifecyclePolicy": {"defaultActionOnFailure": "REPAIR"}}
 
 
-class Watcher:
-    """Takes note of what happens to VMs."""
-
-    def __init__(self) -> None:
-        self.seen: list[MachineView] = []
-
-    def changed(self, machine: MachineView) -> None:
-        self.seen.append(machine)
-
-
 def first(compute: Compute) -> str:
     """Return the name of a group's first instance."""
     return str(compute.members()[0]["name"])
-
-
-def test_an_observer_is_told_of_every_change(compute: Compute) -> None:
-    """Each status of each VM, its metadata, its boots, and that it is gone."""
-    watcher = Watcher()
-    compute.world.attach(watcher)
-    compute.slice(size=4)
-    compute.pass_seconds(10)
-    name = first(compute)
-    mine = [view for view in watcher.seen if view.name == name]
-    assert [view.status for view in mine] == ["PROVISIONING", "STAGING", "RUNNING"]
-    assert [view.boots for view in mine] == [0, 0, 1]
-    assert {(view.group, view.machine_type, view.chips) for view in mine} == {("group", "ct6e-standard-4t", 4)}
-    assert mine[0].metadata["startup-script"] == "#!/bin/sh"
-    found = compute.get(f"{INSTANCES}/{name}")["metadata"]
-    compute.do("POST", f"{INSTANCES}/{name}/setMetadata", {**found, "items": [{"key": "k", "value": "v"}]})
-    assert watcher.seen[-1].metadata == {"k": "v"}
-    compute.do("DELETE", f"{GROUPS}/group")
-    compute.pass_seconds(10)
-    assert [view.status for view in watcher.seen if view.name == name][-2:] == ["STOPPING", ""]
 
 
 def test_metadata_is_what_a_vm_reads(compute: Compute) -> None:

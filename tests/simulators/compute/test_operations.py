@@ -14,7 +14,6 @@ from tests.support.compute import (
     INSTANCES,
     OPERATIONS,
     POLICIES,
-    PROJECT,
     TEMPLATES,
     Compute,
     group,
@@ -46,25 +45,6 @@ def test_an_operation_goes_on_and_ends(make_compute: MakeCompute) -> None:
     assert done["insertTime"] < done["startTime"] < done["endTime"]
     assert done["targetId"] == compute.get(f"{TEMPLATES}/template")["id"]
     assert done["insertTime"].endswith("-07:00")
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "place"),
-    [
-        (TEMPLATES, template(), "global"),
-        (POLICIES, policy(), "regions/us-east5"),
-        (GROUPS, group(policy=None), "zones/us-east5-a"),
-    ],
-)
-def test_an_operation_is_found_in_its_own_scope_only(compute: Compute, path: str, body: Any, place: str) -> None:
-    """An operation is where its target is, and nowhere else."""
-    if path == GROUPS:
-        compute.do("POST", TEMPLATES, template())
-    _, operation = compute("POST", path, body)
-    for other in ("global", "regions/us-east5", "zones/us-east5-a", "zones/us-east5-b"):
-        expected = 200 if other == place else 404
-        assert compute("GET", f"{PROJECT}/{other}/operations/{operation['name']}")[0] == expected
-    assert operation["name"] in [item["name"] for item in compute.get(f"{PROJECT}/{place}/operations")["items"]]
 
 
 def test_operations_are_forgotten(make_compute: MakeCompute) -> None:

@@ -7,27 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.compute import GROUPS, MARK, POLICIES, TEMPLATES, Compute, affinity, group, policy, template
-
-
-def test_a_policy_is_made_and_deleted(compute: Compute) -> None:
-    """A policy is CREATING, then READY, and gone after its delete."""
-    status, operation = compute("POST", POLICIES, policy())
-    assert (status, operation["status"], operation["operationType"]) == (200, "RUNNING", "insert")
-    assert operation["region"].endswith("/projects/proj/regions/us-east5")
-    assert compute.get(f"{POLICIES}/policy")["status"] == "CREATING"
-    compute.pass_seconds(1)
-    found = compute.get(f"{POLICIES}/policy")
-    assert (found["status"], found["description"]) == ("READY", MARK)
-    assert found["workloadPolicy"] == {
-        "type": "HIGH_THROUGHPUT",
-        "acceleratorTopology": "4x4",
-        "acceleratorTopologyMode": "AUTO_CONNECT",
-    }
-    compute("DELETE", f"{POLICIES}/policy")
-    assert compute.get(f"{POLICIES}/policy")["status"] == "DELETING"
-    compute.pass_seconds(1)
-    assert compute("GET", f"{POLICIES}/policy")[0] == 404
+from tests.support.compute import GROUPS, POLICIES, TEMPLATES, Compute, affinity, group, policy, template
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from rehearsal.simulators.compute import ComputeSettings, ComputeSimulator, Fault, FaultKind, Loss
-from tests.support.compute import GROUPS, POLICIES, PROJECT, TEMPLATES, group, policy, template
+from rehearsal.simulators.compute import ComputeSettings, ComputeSimulator, Loss
+from tests.support.compute import GROUPS, POLICIES, TEMPLATES, group, policy, template
 from tests.support.simulator import Client
 from tests.support.waiting import wait_for
 
@@ -56,31 +54,6 @@ def test_errors_in_computes_form(call: Client) -> None:
     assert (status, body) == (404, {"error": {"code": 404, "message": text, "errors": [entry]}})
     status, body = call("POST", TEMPLATES, b"{")
     assert (status, body["error"]["errors"][0]["reason"]) == (400, "badRequest")
-
-
-def test_a_wait_ends_with_its_operation_or_its_time(compute: ComputeSimulator, call: Client) -> None:
-    """A wait answers as soon as the operation is done, and after a time with what is."""
-    compute.set(operation_seconds=0.3)
-    _, operation = call("POST", TEMPLATES, template())
-    path = f"{PROJECT}/global/operations/{operation['name']}"
-    began = time.monotonic()
-    assert call("POST", f"{path}/wait")[1]["status"] == "DONE"
-    assert time.monotonic() - began >= 0.2
-    compute.inject(Fault(kind=FaultKind.OPERATION_NEVER_ENDS))
-    compute.set(wait_seconds=0.1)
-    _, operation = call("POST", TEMPLATES, template("other"))
-    assert call("POST", f"{PROJECT}/global/operations/{operation['name']}/wait")[1]["status"] == "RUNNING"
-
-
-def test_an_answer_is_lost_after_its_effect(compute: ComputeSimulator, call: Client) -> None:
-    """The connection is dropped, and the template is there."""
-    compute.inject(Fault(kind=FaultKind.HTTP_ERROR, code=0, before_effect=False, count=1))
-    with pytest.raises((http.client.BadStatusLine, ConnectionError)):
-        call("POST", TEMPLATES, template())
-    other = Client(compute.port)
-    assert other("GET", f"{TEMPLATES}/template")[0] == 200
-    other.close()
-    assert [item.status for item in compute.calls] == [0, 200]
 
 
 def test_the_simulators_own_api(compute: ComputeSimulator, call: Client) -> None:

@@ -21,9 +21,7 @@ BODY = {
     ("mask", "want"),
     [
         pytest.param("nodePools", BODY, id="a whole field"),
-        pytest.param("*", BODY, id="everything"),
         pytest.param("nodePools/name", {"nodePools": [{"name": "a"}, {"name": "b"}]}, id="a path with a slash"),
-        pytest.param("nodePools.name", {"nodePools": [{"name": "a"}, {"name": "b"}]}, id="a path with a dot"),
         pytest.param("node_pools.name", {"nodePools": [{"name": "a"}, {"name": "b"}]}, id="a name in proto's spelling"),
         pytest.param(
             "nodePools(name,config(labels,machineType))",
@@ -46,16 +44,10 @@ BODY = {
             id="two paths into one field",
         ),
         pytest.param(
-            "nodePools/config/labels/y",
-            {"nodePools": [{"config": {"labels": {"y": "2"}}}, {"config": {}}]},
-            id="one key of a map",
-        ),
-        pytest.param(
             "nodePools(config),nodePools/config/labels",
             {"nodePools": [{"config": pool["config"]} for pool in BODY["nodePools"]]},
             id="a narrower path after a wider one takes nothing away",
         ),
-        pytest.param("nodePools/*", BODY, id="everything below a field"),
     ],
 )
 def test_a_mask_selects(mask: str, want: object) -> None:
@@ -70,10 +62,7 @@ def test_a_mask_selects(mask: str, want: object) -> None:
         pytest.param("nodePools(name,sort)", id="an unknown nested field"),
         pytest.param("nodePools/name/first", id="a field of a text"),
         pytest.param("nodePools(name", id="an open parenthesis"),
-        pytest.param("nodePools,", id="a trailing comma"),
-        pytest.param("nodePools)", id="a closing parenthesis too many"),
         pytest.param("nodePools name", id="two names without a comma"),
-        pytest.param("node!", id="a strange character"),
     ],
 )
 def test_a_wrong_mask_is_refused(mask: str) -> None:

@@ -11,9 +11,9 @@ from rehearsal.simulators.gke.errors import ApiError
 from rehearsal.simulators.gke.faults import Fault, FaultKind
 from rehearsal.simulators.gke.model import World
 from rehearsal.simulators.gke.names import ClusterName
-from rehearsal.simulators.gke.records import NodeState, OperationStatus, Pool, PoolStatus, SimulatedNode
+from rehearsal.simulators.gke.records import NodeState, Pool, PoolStatus, SimulatedNode
 from tests.support.clock import FakeClock
-from tests.support.simulator import CLUSTER, empty_pool, reserved, slice_pool
+from tests.support.simulator import CLUSTER, empty_pool, slice_pool
 
 MakeWorld = Callable[..., World]
 
@@ -37,22 +37,6 @@ class RecordingSink:
 def status(world: World, pool: str = "slice") -> str:
     """Return a pool's status, or "gone"."""
     return next((view.status.value for view in world.views() if view.name == pool), "gone")
-
-
-def test_a_pool_is_born_and_dies_on_time(make_world: MakeWorld, clock: FakeClock) -> None:
-    """Create and delete take as long as the settings say, and their operations end with them."""
-    world = make_world(create_seconds=20, delete_seconds=5)
-    created = world.create_pool(CLUSTER, slice_pool())
-    clock.advance(19.9)
-    assert (status(world), created.status) == ("PROVISIONING", OperationStatus.RUNNING)
-    clock.advance(0.1)
-    assert (status(world), created.status) == ("RUNNING", OperationStatus.DONE)
-    assert clock.now() == created.ended
-    deleted = world.delete_pool(CLUSTER, "slice")
-    clock.advance(4.9)
-    assert (status(world), deleted.status) == ("STOPPING", OperationStatus.RUNNING)
-    clock.advance(0.1)
-    assert (status(world), deleted.status) == ("gone", OperationStatus.DONE)
 
 
 def test_nodes_register_before_the_pool_runs(make_world: MakeWorld, clock: FakeClock) -> None:
@@ -84,28 +68,6 @@ def test_a_delete_removes_the_nodes_first(make_world: MakeWorld, clock: FakeCloc
     clock.advance(5)
     assert status(world) == "STOPPING"
     assert len(set(sink.removed)) == 4
-
-
-@pytest.mark.parametrize("kind", [FaultKind.STOCKOUT, FaultKind.QUOTA_EXCEEDED])
-def test_no_capacity(make_world: MakeWorld, clock: FakeClock, kind: FaultKind) -> None:
-    """The create ends with code RESOURCE_EXHAUSTED, the pool is in ERROR, and can be deleted."""
-    world = make_world(delete_seconds=1)
-    world.faults.add(Fault(kind=kind, count=1, after_seconds=60, zone="us-east5-a"))
-    operation = world.create_pool(CLUSTER, slice_pool())
-    clock.advance(59)
-    assert status(world) == "PROVISIONING"
-    clock.advance(1)
-    assert status(world) == "ERROR"
-    assert operation.failure is not None
-    condition = "GCE_STOCKOUT" if kind is FaultKind.STOCKOUT else "GCE_QUOTA_EXCEEDED"
-    assert ("RESOURCE_EXHAUSTED", condition) == (operation.failure.status, operation.failure.condition)
-    assert f"Current errors: [{condition}]" in operation.failure.message
-    world.delete_pool(CLUSTER, "slice")
-    clock.advance(1)
-    assert status(world) == "gone"
-    world.create_pool(CLUSTER, slice_pool())
-    clock.advance(20)
-    assert status(world) == "RUNNING"
 
 
 @pytest.mark.parametrize(
@@ -198,47 +160,6 @@ def test_nodes_without_chips(make_world: MakeWorld) -> None:
     assert [node.chips for node in world.views()[0].nodes] == [0, 4, 4, 4]
 
 
-def test_late_validation_ends_the_operation(make_world: MakeWorld, clock: FakeClock) -> None:
-    """A wrong gang size is accepted first, then the operation fails with INVALID_ARGUMENT."""
-    world = make_world()
-    operation = world.create_pool(CLUSTER, slice_pool(initialNodeCount=3))
-    clock.advance(20)
-    assert status(world) == "ERROR"
-    assert operation.failure is not None
-    assert "gang size" in operation.failure.message
-
-
-def test_refusals_of_the_model(make_world: MakeWorld, clock: FakeClock) -> None:
-    """What GKE refuses because of what is there or under way."""
-    world = make_world(operations_quota=2, delete_seconds=5)
-    first = world.create_pool(CLUSTER, slice_pool("one"))
-    with pytest.raises(ApiError, match="Already exists: projects/proj/zones/us-east5-a/clusters/main/nodePools/one"):
-        world.create_pool(CLUSTER, slice_pool("one"))
-    with pytest.raises(ApiError, match=f"^FAILED_PRECONDITION: Cluster is running incompatible operation {first.name}"):
-        world.delete_pool(CLUSTER, "one")
-    with pytest.raises(ApiError, match=r'nodePool "projects/.*/nodePools/none" not found'):
-        world.delete_pool(CLUSTER, "none")
-    world.create_pool(CLUSTER, slice_pool("two"))
-    quota_text = (
-        'RESOURCE_EXHAUSTED: Too many operations: cluster "main" hits the concurrent operations quota 2, please try '
-        "again later."
-    )
-    with pytest.raises(ApiError) as caught:
-        world.create_pool(CLUSTER, slice_pool("three"))
-    assert (quota_text, 429) == (str(caught.value), caught.value.code)
-    world.create_pool(ClusterName("proj", "us-east5-a", "other"), slice_pool("three"))
-    clock.advance(20)
-    stopping = world.delete_pool(CLUSTER, "one")
-    with pytest.raises(ApiError) as caught:
-        world.delete_pool(CLUSTER, "one")
-    assert (
-        f"Operation {stopping.name} is currently deleting a node pool for cluster main. Please wait and try again once "
-        "it is done." == caught.value.message
-    )
-    with pytest.raises(ApiError, match="ALREADY_EXISTS"):
-        world.create_pool(CLUSTER, slice_pool("one"))
-
-
 def test_a_delete_may_end_a_create_where_allowed(make_world: MakeWorld, clock: FakeClock) -> None:
     """With delete_while_creating, the create ends as cancelled and the pool goes."""
     world = make_world(delete_while_creating=True, delete_seconds=5)
@@ -318,33 +239,6 @@ def test_a_queued_pool_gets_no_nodes(make_world: MakeWorld, clock: FakeClock, *,
     world.delete_pool(CLUSTER, "slice")
     clock.advance(10)
     assert status(world) == "gone"
-
-
-BLOCK = "projects/other/reservations/r/reservationBlocks/b"
-POOLS_BY_CAPACITY = {
-    "on-demand": slice_pool(),
-    "spot": slice_pool(config={"machineType": "ct5lp-hightpu-4t", "spot": True}),
-    "reservation": slice_pool(config=reserved(BLOCK)),
-    "flex-start": empty_pool(),
-}
-
-
-@pytest.mark.parametrize("capacity", POOLS_BY_CAPACITY)
-def test_a_stockout_of_one_capacity_leaves_the_others_alone(
-    make_world: MakeWorld, clock: FakeClock, capacity: str
-) -> None:
-    """A stockout by zone and capacity strikes only pools that ask for both."""
-    world = make_world(create_seconds=1, scale_up_seconds=1)
-    world.faults.add(Fault(kind=FaultKind.STOCKOUT, zone="us-east5-a", capacity=capacity, after_seconds=1))
-    served = {}
-    for name, body in POOLS_BY_CAPACITY.items():
-        world.create_pool(CLUSTER, {**body, "name": name})
-    clock.advance(2)
-    world.advance()
-    for view in world.views():
-        assert view.capacity == view.name
-        served[view.name] = view.status == "RUNNING" and len(view.nodes) == 4
-    assert served == {name: name != capacity for name in POOLS_BY_CAPACITY}
 
 
 def test_a_fixed_cluster_serves_no_other(make_world: MakeWorld) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -13,25 +15,63 @@ from rehearsal.simulators.gke import Simulator, SimulatorSettings
 from rehearsal.simulators.gke.model import World
 from rehearsal.simulators.gke.registrar import MARKER, node_object
 from tests.support.clock import FakeClock
-from tests.support.node_server import FakeKubeNodes
-from tests.support.simulator import CLUSTER, POOLS_PATH, Client, reserved, slice_pool
+from tests.support.kubeconfig import write_kubeconfig
+from tests.support.recording_server import Answer, Recorded, RecordingServer
+from tests.support.selectors import merged
+from tests.support.simulator import CLUSTER, POOLS_PATH, Client, slice_pool
 from tests.support.waiting import wait_for
 
 FAST = SimulatorSettings(create_seconds=0.2, delete_seconds=0.1, node_stagger_seconds=0.1)
 
 
+class FakeKubeNodes:
+    """An API server that stores Nodes and knows nothing else; while `away` it answers 503."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, dict[str, Any]] = {}
+        self.calls: list[str] = []
+        self.away = False
+        self.lock = threading.Lock()
+
+    def answer(self, request: Recorded) -> Answer:
+        """Answer a request."""
+        parts = urlsplit(request.path)
+        name, _, subresource = parts.path.removeprefix("/api/v1/nodes").strip("/").partition("/")
+        with self.lock:
+            self.calls.append(request.method)
+            if self.away:
+                return Answer({"message": "away"}, 503)
+            if request.method == "GET":
+                label = parse_qs(parts.query)["labelSelector"][0]
+                items = [node for node in self.nodes.values() if label in node["metadata"]["labels"]]
+                return Answer({"metadata": {"resourceVersion": "1"}, "items": items})
+            if request.method == "POST":
+                name = request.json["metadata"]["name"]
+                if name in self.nodes:
+                    return Answer({"message": "exists"}, 409)
+                self.nodes[name] = request.json
+                return Answer(self.nodes[name], 201)
+            if name not in self.nodes:
+                return Answer({"message": "gone"}, 404)
+            if request.method == "DELETE":
+                return Answer(self.nodes.pop(name))
+            change = {"status": request.json["status"]} if subresource else request.json
+            self.nodes[name] = merged(self.nodes[name], change)
+            return Answer(self.nodes[name])
+
+
 @pytest.fixture
-def kube() -> Iterator[FakeKubeNodes]:
+def kube() -> FakeKubeNodes:
     """A cluster that knows Nodes."""
-    fake = FakeKubeNodes()
-    yield fake
-    fake.stop()
+    return FakeKubeNodes()
 
 
 @pytest.fixture
-def kubeconfig(kube: FakeKubeNodes, tmp_path: Path) -> Path:
+def kubeconfig(kube: FakeKubeNodes, tmp_path: Path) -> Iterator[Path]:
     """The way into it."""
-    return kube.kubeconfig(tmp_path)
+    with RecordingServer() as server:
+        server.answer = kube.answer
+        yield write_kubeconfig(tmp_path / "kubeconfig", server.url)
 
 
 def create(gke: Simulator, **changes: Any) -> None:
@@ -109,40 +149,6 @@ def test_a_node_is_named_after_its_instance_group(
     assert [node.name.rpartition("-")[0] for node in pool.nodes] == [pool.groups["us-east5-a"]] * len(pool.nodes)
 
 
-@pytest.mark.parametrize(
-    ("config", "labels"),
-    [
-        pytest.param(
-            {"spot": True},
-            {"cloud.google.com/gke-spot": "true", "cloud.google.com/gke-provisioning": "spot"},
-            id="spot",
-        ),
-        pytest.param(
-            reserved("projects/owner/reservations/res/reservationBlocks/b1/reservationSubBlocks/s1"),
-            {
-                "cloud.google.com/reservation-name": "res",
-                "cloud.google.com/reservation-project": "owner",
-                "cloud.google.com/reservation-blocks": "b1",
-                "cloud.google.com/reservation-subblocks": "s1",
-                "cloud.google.com/gke-provisioning": "standard",
-            },
-            id="a sub-block of another project's reservation",
-        ),
-        pytest.param(
-            reserved("projects/owner/reservations/res/reservationBlocks/b1"),
-            {"cloud.google.com/reservation-name": "res", "cloud.google.com/reservation-blocks": "b1"},
-            id="a block of a reservation",
-        ),
-        pytest.param(reserved("res"), {"cloud.google.com/reservation-name": "res"}, id="a reservation"),
-    ],
-)
-def test_capacity_shows_in_labels(clock: FakeClock, config: dict[str, Any], labels: dict[str, str]) -> None:
-    """Where a node's capacity comes from is in its labels."""
-    node = made(clock, config={"machineType": "ct5lp-hightpu-4t", **config})
-
-    assert labels.items() <= node["metadata"]["labels"].items()
-
-
 def test_taints_are_passed_on_once(clock: FakeClock) -> None:
     """The pool's taints are on the node, GKE's own not twice."""
     taints = [
@@ -171,7 +177,7 @@ def test_a_server_that_is_away_delays_the_pool(kube: FakeKubeNodes, kubeconfig: 
     with Simulator(FAST, kubeconfig=kubeconfig) as gke:
         kube.away = True
         create(gke)
-        wait_for(lambda: len([call for call in kube.calls if call[0] == "POST"]) >= 6)
+        wait_for(lambda: kube.calls.count("POST") >= 6)
         assert gke.pools[0].status == "PROVISIONING"
         kube.away = False
         wait_for(lambda: runs(gke))
@@ -183,7 +189,7 @@ def test_a_delete_ends_a_registration_that_is_retried(kube: FakeKubeNodes, kubec
     with Simulator(FAST.changed({"delete_while_creating": True}), kubeconfig=kubeconfig) as gke:
         kube.away = True
         create(gke)
-        wait_for(lambda: any(call[0] == "POST" for call in kube.calls))
+        wait_for(lambda: "POST" in kube.calls)
         delete(gke)
         wait_for(lambda: gke.pools == ())
         kube.away = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -11,53 +10,13 @@ from rehearsal.simulators.gke import Simulator, SimulatorSettings
 from rehearsal.simulators.gke.errors import ApiError
 from rehearsal.simulators.gke.model import World
 from rehearsal.simulators.gke.policies import RegionName
-from tests.support.clock import FakeClock
-from tests.support.simulator import CLUSTER, Client
+from tests.support.simulator import Client
 
 MakeWorld = Callable[..., World]
 REGION = RegionName("proj", "us-east5")
-ELSEWHERE = RegionName("proj", "us-central1")
 NAME = "tpu-provisioner-2x2x2"
 BODY = {"name": NAME, "workloadPolicy": {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "2x2x2"}}
 PATH = "/compute/v1/projects/proj/regions/us-east5/resourcePolicies"
-
-
-def ironwood(policy: str = NAME) -> dict[str, Any]:
-    """Return a tpu7x slice of two hosts."""
-    return {
-        "name": "slice",
-        "initialNodeCount": 2,
-        "config": {"machineType": "tpu7x-standard-4t"},
-        "placementPolicy": {"policyName": policy},
-    }
-
-
-def test_a_policy_is_made_and_gets_ready(make_world: MakeWorld, clock: FakeClock) -> None:
-    """It is CREATING, then READY, in its own region alone, and no node pool may name it before."""
-    world = make_world(policy_seconds=3)
-    operation = world.insert_policy(REGION, BODY)
-    assert (operation["kind"], operation["operationType"]) == ("compute#operation", "insert")
-    clock.advance(2.9)
-    assert world.policy(REGION, NAME)["status"] == "CREATING"
-    with pytest.raises(ApiError, match="is not found in the project and region of the node pool"):
-        world.create_pool(CLUSTER, ironwood())
-    clock.advance(0.1)
-    found = world.policy(REGION, NAME)
-    assert (found["name"], found["status"], found["workloadPolicy"]) == (NAME, "READY", BODY["workloadPolicy"])
-    with pytest.raises(ApiError, match=f"'projects/proj/regions/us-central1/resourcePolicies/{NAME}' was not found"):
-        world.policy(ELSEWHERE, NAME)
-    world.create_pool(CLUSTER, ironwood())
-    assert world.views()[0].topology == "2x2x2"
-
-
-def test_a_policy_is_made_once(make_world: MakeWorld) -> None:
-    """A name that is taken is refused in its region, and free in another."""
-    world = make_world()
-    world.insert_policy(REGION, BODY)
-    with pytest.raises(ApiError, match=f"resourcePolicies/{NAME}' already exists") as caught:
-        world.insert_policy(REGION, BODY)
-    assert caught.value.code == 409
-    assert world.insert_policy(ELSEWHERE, BODY)["status"] == "RUNNING"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rehearsal.simulators.vipu.faults import CREATE, LIST_PARTITIONS, Fault, FaultKind
+from rehearsal.simulators.vipu.faults import Fault, FaultKind
 from rehearsal.simulators.vipu.model import World, places
 from rehearsal.simulators.vipu.records import Asked, Caller, Outcome, VipuRefusalError
 from rehearsal.simulators.vipu.settings import VipuSettings
@@ -33,15 +33,6 @@ def _refusal(call: Callable[[], object]) -> str:
     with pytest.raises(VipuRefusalError) as caught:
         call()
     return caught.value.grpc_code
-
-
-def test_a_partition_is_active_and_its_create_answered_after_the_time_that_it_takes(vipu: Any) -> None:
-    number = vipu.world.create(Asked(id="p1", size=4))
-    assert vipu.states() == {"p1": "PENDING"}
-    assert vipu.world.outcome(number).done is False
-    vipu.after(5)
-    assert vipu.states() == {"p1": "ACTIVE"}
-    assert vipu.world.outcome(number) == Outcome(at=vipu.clock.now(), done=True)
 
 
 def test_a_removed_partition_keeps_its_ipus_until_the_remove_is_over(vipu: Any) -> None:
@@ -193,17 +184,6 @@ def test_a_restart_breaks_what_is_under_way_and_may_lose_everything(vipu: Any, k
     vipu.after(20)
     seen = {item.id: item.state for item in vipu.world.partitions()}
     assert seen == ({"old": "ACTIVE", "new": "ERROR"} if keeps else {})
-
-
-def test_a_refusal_strikes_the_call_and_the_partition_that_it_names(vipu: Any) -> None:
-    vipu.world.faults.add(
-        Fault(kind=FaultKind.REFUSED, method=CREATE, name="bad.*", grpc_code="Internal", message="no")
-    )
-    assert _refusal(lambda: vipu.world.create(Asked(id="bad1", size=1))) == "Internal"
-    vipu.world.create(Asked(id="good", size=1))
-    vipu.world.faults.add(Fault(kind=FaultKind.REFUSED, method=LIST_PARTITIONS, count=1))
-    assert _refusal(vipu.world.partitions) == "Internal"
-    assert [item.id for item in vipu.world.partitions()] == ["good"]
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 2, 4, 8, 16, 32, 64]), st.booleans()), max_size=40), st.booleans())

@@ -50,21 +50,6 @@ class Stage:
         return [self.cluster.ready(raw["metadata"]["name"]) for raw in self.cluster.nodes()]
 
 
-def test_all_machines_of_a_slice_join_and_go(compute: Compute) -> None:
-    """From PROVISIONING to the end of the group; nodes stay for somebody to delete."""
-    stage = Stage(compute)
-    stage.make()
-    stage.live(15)
-    assert stage.ready() == ["True"] * 4
-    compute.world.change_settings({"graceful_shutdown": True})
-    compute.do("DELETE", f"{GROUPS}/group")
-    stage.live(15)
-    assert compute.world.machines() == ()
-    assert stage.ready() == ["False"] * 4
-    assert stage.cluster.open_clients == 0
-    assert stage.crew.run_due() is None
-
-
 def test_other_machines_of_the_same_names_join_anew(compute: Compute) -> None:
     """Their disks are empty; machines that were only restarted keep what they have."""
     stage = Stage(compute)

@@ -1,4 +1,4 @@
-"""What `simulator-gce` says before it serves anything."""
+"""What the commands of the simulators say before they serve anything."""
 
 from __future__ import annotations
 
@@ -25,3 +25,9 @@ def test_a_setting_that_is_none_is_a_usage_error(
         main(["simulator-gce", *arguments])
     assert ended.value.code == ExitCode.USAGE
     assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_cluster_that_cannot_be_used_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """By the simulator of GKE, which registers its nodes there."""
+    assert main(["simulator", "--port=0", "--kubeconfig=missing"]) == ExitCode.ERROR
+    assert "can't use the cluster of missing" in capsys.readouterr().err

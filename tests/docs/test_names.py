@@ -1,0 +1,77 @@
+"""What the pages name in backticks is there: settings, keys of annotations and labels, tests, files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from provisioner import constants
+from provisioner.nodegroups.api import names
+from tests.docs.shell import PAGES, ROOT
+
+_TEXTS = {str(page): page.read_text("utf-8") for page in PAGES if page.name != "CHANGELOG.md"}
+_CODE = "".join(
+    path.read_text("utf-8")
+    for folder in ("provisioner", "rehearsal", "deploy", "docs")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in (".py", ".yaml", ".mk", ".sh")
+)
+#: Of V-IPU, of GKE alone, and of a shell on a page.
+_FOREIGN = {"PS_ACTIVE", "TPU_CHIPS_PER_HOST_BOUNDS", "TPU_TOPOLOGY_ALT", "TPU_TOPOLOGY_WRAP", "NEW_TAG"}
+_SLICES = ROOT / "provisioner" / "slices"
+_FOLDERS = (ROOT, ROOT / "provisioner", _SLICES)
+_PATH = re.compile(r"`((?:[a-z_]+/)+[\w.-]*)`")
+
+
+def _named(pattern: str) -> set[tuple[str, str]]:
+    """Return what pages name, each with its page."""
+    return {(page, word) for page, text in _TEXTS.items() for word in re.findall(pattern, text)}
+
+
+def test_every_name_in_capitals_is_in_the_code() -> None:
+    """With an underscore it is a setting, a variable or a value."""
+    named = _named(r"`([A-Z]+(?:_[A-Z]+)+)(?:=[a-z]+)?`")
+    assert len(named) > 50
+    assert [each for each in named if each[1] not in _FOREIGN and each[1] not in _CODE] == []
+
+
+def test_every_key_is_in_the_code() -> None:
+    """Of annotations, labels and taints."""
+    known = {value for module in (names, constants) for value in vars(module).values() if isinstance(value, str)}
+    named = _named(r"`((?:[a-z-]+\.)+(?:google\.com|kubernetes\.io)/[a-z-]+[a-z])")
+    assert len(named) > 20
+    assert [each for each in named if each[1] not in known and f"/{each[1].rpartition('/')[2]}" not in _CODE] == []
+
+
+def test_every_test_exists() -> None:
+    """Whoever renames a test says so on the page."""
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    there = set(re.findall(r"(?m)^(?:    )?def (test_\w+)\(", sources))
+    named = _named(r"`(test_\w+)`")
+    assert len(named) > 50
+    assert [each for each in named if each[1] not in there] == []
+
+
+def test_every_path_is_there() -> None:
+    """Whole, within the package, or within the product; what begins with no folder of these is none."""
+    named = {each for each in _named(_PATH.pattern) if any((top / each[1].split("/")[0]).is_dir() for top in _FOLDERS)}
+    assert len(named) > 50
+    assert [each for each in named if not any((top / each[1]).exists() for top in _FOLDERS)] == []
+
+
+@pytest.mark.parametrize(
+    ("head", "first"), [("to add", "a kind of workloads"), ("to change", "what Google sells")], ids=["add", "change"]
+)
+def test_a_row_names_files_beside_its_first_that_are_there(head: str, first: str) -> None:
+    """As `effective.py` beside a file that is named in full, or in a folder that is."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text.partition(f"| {head} |")[2].partition("\n\n")[0]
+    rows = [row for row in table.splitlines() if row.startswith("| ")]
+    assert rows[0].startswith(f"| {first} ")
+    for row in rows:
+        folders = {Path(each) for each in _PATH.findall(row)}
+        folders |= {each.parent for each in folders}
+        for name in re.findall(r"`([\w-]+\.\w+)`", row):
+            assert any((ROOT / folder / name).exists() for folder in folders), f"{name} in: {row}"
