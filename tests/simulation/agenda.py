@@ -21,7 +21,6 @@ class Agenda:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.events = 0
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._depth = 0
@@ -45,7 +44,6 @@ class Agenda:
             while heap and heap[0][0] <= end:
                 when, _, callback = heapq.heappop(heap)
                 self.now = max(self.now, when)
-                self.events += 1
                 callback()
         finally:
             self._depth -= 1

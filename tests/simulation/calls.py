@@ -32,10 +32,12 @@ class Trouble:
     of_capacity: bool = False
 
 
-def says(code: int, text: str, *, status: str | None = None, of_capacity: bool = False) -> Trouble:
-    """Return an answer in Google's form, given before any effect."""
+def says(
+    code: int, text: str, *, status: str | None = None, of_capacity: bool = False, before_effect: bool = True
+) -> Trouble:
+    """Return an answer in Google's form."""
     body = of_http_code(code, text, status=status).body(request_id="0x1")
-    return Trouble(code=code, text=json.dumps(body), of_capacity=of_capacity)
+    return Trouble(code=code, text=json.dumps(body), of_capacity=of_capacity, before_effect=before_effect)
 
 
 class Calls:
@@ -146,19 +148,19 @@ class Calls:
         rng = self.stage.rng
         if self.stage.agenda.now < self.gke_down_until:
             self.stage.faults["gke call in outage"] += 1
-            return Trouble(code=503, text=_google(503, "The service is currently unavailable."))
+            return says(503, "The service is currently unavailable.")
         if rng.random() >= self._gke_errors:
             return None
         before = rng.random() < 0.5
         choices = [
-            ("gke rate limit", Trouble(code=429, text=_google(429, "Quota exceeded for quota metric 'API requests'."))),
-            ("gke 503", Trouble(code=503, text=_google(503, "Try again."), before_effect=before)),
+            ("gke rate limit", says(429, "Quota exceeded for quota metric 'API requests'.")),
+            ("gke 503", says(503, "Try again.", before_effect=before)),
             ("gke connection broken", Trouble(code=0, before_effect=before)),
             ("gke proxy error", Trouble(code=502, text=_HTML, before_effect=before)),
             ("gke proxy 404", Trouble(code=404, text=_HTML)),
             ("gke hangs", Trouble(code=0, delay_seconds=rng.uniform(10.0, 25.0))),
             ("gke answer late", Trouble(delay_seconds=rng.uniform(1.0, 9.0))),
-            ("gke permission", Trouble(code=403, text=_google(403, 'Required "container.clusters.update"'))),
+            ("gke permission", says(403, 'Required "container.clusters.update"')),
         ]
         if method in ("nodePools.create", "nodePools.delete"):
             text = "Cluster is running incompatible operation operation-1."
@@ -189,7 +191,3 @@ class Calls:
         )
         self.stage.fault(kind, "%s %s of %s", method, path.rsplit("/", 1)[-1], process.name)
         return trouble
-
-
-def _google(code: int, text: str) -> str:
-    return json.dumps(of_http_code(code, text).body(request_id="0x1"))

@@ -156,12 +156,7 @@ class Chaos:
         )
         self.stage.fault(kind.value, "is due")
         if kind in (FaultKind.CREATE_NEVER_ENDS, FaultKind.DELETE_NEVER_ENDS):
-
-            def let_go() -> None:
-                world.faults.remove(fault.fault_id)
-                world.release()
-
-            self.stage.agenda.after(rng.uniform(20.0, 120.0), let_go)
+            self._end_later(fault.fault_id)
 
     def _empty_a_shelf(self) -> None:
         """Let one kind of capacity be out of stock in one zone for a while."""
@@ -171,12 +166,17 @@ class Chaos:
         world = self.simulation.cloud.world
         self.stage.fault("stockout of zone and terms", "%s in %s", capacity, zone)
         fault = world.faults.add(Fault(kind=FaultKind.STOCKOUT, zone=zone, capacity=capacity, after_seconds=3.0))
+        self._end_later(fault.fault_id)
 
-        def refill() -> None:
-            world.faults.remove(fault.fault_id)
+    def _end_later(self, fault_id: str) -> None:
+        """Let what hangs go on after a while."""
+        world = self.simulation.cloud.world
+
+        def let_go() -> None:
+            world.faults.remove(fault_id)
             world.release()
 
-        self.stage.agenda.after(rng.uniform(20.0, 120.0), refill)
+        self.stage.agenda.after(self.stage.rng.uniform(20.0, 120.0), let_go)
 
     def _preempt(self) -> None:
         name = self._our_pool(PoolStatus.RUNNING)

@@ -9,7 +9,7 @@ pool, foreign pools, the lease, the proof of the cluster, the limits on chips an
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import deque
 from typing import TYPE_CHECKING
 
 from provisioner import constants
@@ -70,7 +70,6 @@ class Checker:
         self.stage = simulation.stage
         self.waiting = Waiting(simulation)
         self.fairness = Fairness(simulation, self.waiting)
-        self.calls: Counter[str] = Counter()
         self.deleted_by_hand: set[str] = set()
         #: When somebody last opened a node of a pool that somebody had closed.
         self.opened_by_hand: dict[str, float] = {}
@@ -89,7 +88,6 @@ class Checker:
     def saw_call(self, process: Process, method: str, pool: str | None) -> None:
         """Count a call that is being sent."""
         now = self.stage.agenda.now
-        self.calls[method] += 1
         if method == "nodePools.list":
             # The last list may have been asked for while the create was on its way.
             self._listed_at[process] = (*self._listed_at.get(process, ()), now)[-2:]

@@ -23,7 +23,6 @@ from rehearsal.simulators.gke.records import NodeState, Pool, PoolStatus, Simula
 from rehearsal.simulators.gke.registrar import node_object
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from rehearsal.simulators.http.exchange import Request
-from tests.simulation.agenda import seconds_of
 from tests.simulation.stage import Stage
 from tests.support.selectors import merged
 
@@ -51,11 +50,10 @@ class Cloud:
         self.stage = stage
         self.world = World(settings, clock=stage.agenda.wall, rng=stage.rng)
         self.api = api.Api(self.world, ca_certificate=base64.b64encode(CA_PEM).decode(), endpoint="kubernetes.test")
-        self._ticks: set[float] = set()
         #: Called when all faults were taken back.
         self.on_repaired: Callable[[], None] = lambda: None
         self.world.attach(self)
-        self.world.timeline.on_added = self._follow
+        stage.drive(self.world)
         for body in _foreign_pools():
             self.world.create_pool(CLUSTER, body)
         # Only now, or there would be no room for two pools at once to begin with.
@@ -64,22 +62,6 @@ class Cloud:
     def limit_operations(self, quota: int | None) -> None:
         """Set how many operations GKE takes at once."""
         self.world.change_settings({"operations_quota": quota})
-
-    def _follow(self) -> None:
-        """Wake up when the world has something to do."""
-        due = self.world.timeline.next_due
-        if due is None:
-            return
-        # Virtual seconds are floats, the world's are microseconds: a little later, never a little early.
-        when = seconds_of(due) + 1e-5
-        if when not in self._ticks:
-            self._ticks.add(when)
-            self.stage.agenda.at(when, lambda: self._tick(when))
-
-    def _tick(self, when: float) -> None:
-        self._ticks.discard(when)
-        self.world.advance()
-        self._follow()
 
     @property
     def pools(self) -> dict[str, Pool]:

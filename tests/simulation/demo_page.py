@@ -16,24 +16,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from provisioner.kube.protocol import JsonObject
 from provisioner.model.capacity import Zone
 from provisioner.model.choices import parse_choices
-from provisioner.model.workloads import ObjectRef
 from provisioner.runtime.http import ServerError
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from provisioner.settings.prices import parse_prices
 from provisioner.slices import api
 from provisioner.slices.board import Board
-from provisioner.slices.planning.plan import Plan
 from rehearsal.simulators.gke.faults import Fault, FaultKind
 from tests.simulation import logs
-from tests.simulation.checks import Checker
 from tests.simulation.cloud import ZONE
 from tests.simulation.market import OTHER_ZONE
 from tests.simulation.objects import JobRun, JobSetRun, SetRun, Shape, WorkloadRun
-from tests.simulation.pools import chips_asked, is_ours
-from tests.simulation.process import Process
+from tests.simulation.pools import is_ours
 from tests.simulation.run import Simulation
 
 #: One with nobody singled out, and nothing refused by surroundings.
@@ -58,30 +53,6 @@ _V5E = _shape("tpu-v5-lite-podslice", "4x4", 4, 4)
 _NO_SUCH = replace(_V6E, topology="3x4", feasible=False)
 
 
-class _Unjudged(Checker):
-    """The world's part of the checker, without the judgements: here people look."""
-
-    def saw_call(self, process: Process, method: str, pool: str | None) -> None:
-        """Do nothing."""
-
-    def before_change(self, process: Process, method: str, name: str | None, body: JsonObject | None) -> None:
-        """Let creates run into stockouts."""
-        if method == "nodePools.create" and body is not None:
-            self.simulation.market.before_create(body, chips_asked(body["nodePool"]))
-
-    def after_change(self, process: Process, method: str, name: str | None, body: JsonObject | None) -> None:
-        """Do nothing."""
-
-    def before_patch(self, process: Process, path: str, body: JsonObject) -> None:
-        """Do nothing."""
-
-    def saw_event(self, process: Process, ref: ObjectRef, reason: str, message: str) -> None:
-        """Do nothing."""
-
-    def decided(self, process: Process, plan: Plan) -> None:
-        """Do nothing."""
-
-
 class Demo(Simulation):
     """A large world without a storm: what goes wrong is what goes wrong every day."""
 
@@ -94,7 +65,8 @@ class Demo(Simulation):
         self.keeps_suspended = False
         self._elected, self._wanted_processes = False, 1
         self.team.present = self.job_team.present = True
-        self.checker = _Unjudged(self)
+        # Nothing ends it: people look, and see what is wrong.
+        self.stage.violate = _say  # type: ignore[assignment]
         self.market.stock_chips = 1600
         self._settings = replace(
             self._settings,
@@ -255,6 +227,10 @@ class Demo(Simulation):
                 self.cluster.restart(run, "somebody wants it")
             else:
                 self.cluster.delete(run)
+
+
+def _say(*words: str) -> None:
+    sys.stderr.write(": ".join(words) + "\n")
 
 
 def serve(demo: Demo, *, address: str, speed: float, seconds: float | None = None) -> None:

@@ -41,16 +41,6 @@ class JobController:
         self.stage.note("user", "%s %s %s", "annotates" if served else "takes the annotation off", run.kind, run.name)
         self.cluster.write(run)
 
-    def suspend(self, run: JobRun, *, suspended: bool) -> None:
-        """Suspend or resume."""
-        run.suspended = suspended
-        if suspended:
-            run.suspended_at = self.stage.agenda.now
-        run.touch(self.stage.agenda.now)
-        self.stage.note("user", "%s %s %s", "suspends" if suspended else "resumes", run.kind, run.name)
-        self.cluster.write(run)
-        self.cluster.kick(run)
-
     # --- the controller
 
     def sync(self, run: JobRun) -> None:

@@ -14,10 +14,10 @@ from provisioner.model.capacity import Zone
 from provisioner.model.choices import parse_choices
 from rehearsal.simulators.gke.capacity import FULL_RESERVATION_TEXTS
 from rehearsal.simulators.gke.faults import Fault, FaultKind
-from rehearsal.simulators.gke.records import Pool, PoolStatus
+from rehearsal.simulators.gke.records import PoolStatus
 from tests.simulation.calls import Trouble, says
 from tests.simulation.cloud import ZONE
-from tests.simulation.pools import is_ours
+from tests.simulation.pools import chips_in, is_ours
 
 if TYPE_CHECKING:
     from tests.simulation.run import Simulation
@@ -128,7 +128,8 @@ class Market:
         zone, generation = body["nodePool"]["locations"][0], body["nodePool"]["config"]["machineType"].split("-")[0]
         pools = [pool for pool in self.simulation.cloud.pools.values() if is_ours(pool)]
         same = (pool for pool in pools if pool.plan.machine.name.split("-")[0] == generation)
-        used = sum(chips_of(pool) for pool in same if zone in pool.plan.zones)
+        # What GKE could not get has none.
+        used = sum(chips_in(each) for each in same if zone in each.plan.zones and each.status is not PoolStatus.ERROR)
         world, name = self.simulation.cloud.world, body["nodePool"]["name"]
         # One that GKE did not take, as it had too many operations, has not met its stockout.
         world.faults.remove(self._shortages.pop(name, ""))
@@ -139,10 +140,3 @@ class Market:
             seconds = self.simulation.hostile.stockout_seconds
             shortage = Fault(kind=FaultKind.STOCKOUT, pool=name, count=1, after_seconds=seconds)
             self._shortages[name] = world.faults.add(shortage).fault_id
-
-
-def chips_of(pool: Pool) -> int:
-    """Return the chips of a pool; none where GKE could not get them."""
-    if pool.status is PoolStatus.ERROR:
-        return 0
-    return (pool.plan.hosts_per_zone or pool.plan.scale_up_hosts) * pool.plan.machine.chips

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from provisioner import constants
 from provisioner.kube.protocol import JsonObject, object_path
 from provisioner.kube.quantities import format_time
 from provisioner.model.workloads import WorkloadKind, WorkloadUid, group_key
 from provisioner.slices.demand import SliceId
-from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB
+from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB, Kind
 from tests.simulation.agenda import Agenda
 from tests.support.objects import job_reference
 
@@ -107,6 +107,7 @@ class PodRun:
 class WorkloadRun(abc.ABC):
     """A workload as it really is: one incarnation."""
 
+    of: ClassVar[Kind]
     name: str
     uid: str
     shape: Shape
@@ -146,14 +147,14 @@ class WorkloadRun(abc.ABC):
     most_replicas: int = 0
 
     @property
-    @abc.abstractmethod
     def kind(self) -> WorkloadKind:
         """What it is."""
+        return self.of.kind
 
     @property
-    @abc.abstractmethod
     def path(self) -> str:
         """Its address."""
+        return object_path(self.of.resource, self.name, namespace=self.namespace, root=self.of.root)
 
     @property
     def alive(self) -> bool:
@@ -247,20 +248,11 @@ class WorkloadRun(abc.ABC):
 class JobSetRun(WorkloadRun):
     """A JobSet: its child Jobs come to an end."""
 
+    of = JOBSET
     run_seconds: float
     restarts_left: int
     ordered: bool
     attempt: int = 0
-
-    @property
-    def kind(self) -> WorkloadKind:
-        """What it is."""
-        return WorkloadKind.JOBSET
-
-    @property
-    def path(self) -> str:
-        """Its address."""
-        return object_path("jobsets", self.name, namespace=self.namespace, root=JOBSET.root)
 
     def group_name(self, job: int) -> str:
         """Name a child Job."""
@@ -305,6 +297,7 @@ class JobSetRun(WorkloadRun):
 class SetRun(WorkloadRun):
     """A LeaderWorkerSet: its groups run until somebody ends them, and are replaced one by one by an update."""
 
+    of = LEADER_WORKER_SET
     fate: str = "forever"
     labels_uid: bool = False
     #: Groups that an update adds first and removes last.
@@ -315,16 +308,6 @@ class SetRun(WorkloadRun):
     shape_of_group: dict[int, Shape] = field(default_factory=dict)
     #: Groups whose leader goes with the last of its workers.
     restarting_groups: set[int] = field(default_factory=set)
-
-    @property
-    def kind(self) -> WorkloadKind:
-        """What it is."""
-        return WorkloadKind.LEADER_WORKER_SET
-
-    @property
-    def path(self) -> str:
-        """Its address."""
-        return object_path(LEADER_WORKER_SET.resource, self.name, namespace=self.namespace, root=LEADER_WORKER_SET.root)
 
     def slots(self) -> range:
         """List the places of its groups, those of an update too."""
@@ -381,6 +364,7 @@ class SetRun(WorkloadRun):
 class JobRun(WorkloadRun):
     """A plain Job: one slice, whose pods end and are replaced one by one."""
 
+    of = PLAIN_JOB
     replicas: int = 1
     labels_uid: bool = True
     run_seconds: float
@@ -396,16 +380,6 @@ class JobRun(WorkloadRun):
     orphaned: bool = False
     #: Completion indexes that have succeeded.
     ended: set[int] = field(default_factory=set)
-
-    @property
-    def kind(self) -> WorkloadKind:
-        """What it is."""
-        return WorkloadKind.JOB
-
-    @property
-    def path(self) -> str:
-        """Its address."""
-        return object_path(PLAIN_JOB.resource, self.name, namespace=self.namespace, root=PLAIN_JOB.root)
 
     @property
     def runs(self) -> bool:

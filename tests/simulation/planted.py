@@ -6,9 +6,8 @@ A mutation replaces one attribute of a module or class, wherever it was imported
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -49,33 +48,10 @@ from provisioner.slices.suppliers.gke import identity_check, translate
 from provisioner.slices.view import build as view_build
 from provisioner.slices.view.timeline import Timeline
 from provisioner.workloads import pods
-from tests.support.simulations.bugs import mutated
+from tests.support.simulations.bugs import Bug, always
 
-#: A module or class, and the name of one of its attributes.
-At = tuple[Any, str]
 #: A clock that has seen every grace end.
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bug:
-    """One mutation, or two where the code has the same care twice."""
-
-    name: str
-    description: str
-    #: A module or class, and the attribute of it that is replaced.
-    at: At
-    mutate: Callable[[Any], Any]
-    also: tuple[At, Callable[[Any], Any]] | None = None
-    #: The seed from which it is searched for, one that shows it soon: some seeds show it after ten seconds, and what
-    #: takes a rare coincidence shows once in hundreds.
-    search_from: int = 0
-    #: The kinds of faults that show it, for what would be a rare coincidence among all kinds.
-    storm: tuple[str, ...] = ()
-
-
-def _doing_nothing(_original: Any) -> Any:
-    return lambda *_args, **_options: None
 
 
 def _of_labels_only(original: Any) -> Any:
@@ -119,10 +95,6 @@ def _new_name_after_unknown_outcome(original: Any) -> Any:
         return replace(memory, creates=creates, attempts=attempts)
 
     return created
-
-
-def _waiting_for_ever(_original: Any) -> Any:
-    return lambda _delay, _failures, _key: 1e7
 
 
 def _refused_for_good(original: Any) -> Any:
@@ -293,319 +265,147 @@ def _without_limits(original: Any) -> Any:
 
 
 BUGS: tuple[Bug, ...] = (
-    Bug(
-        name="failures-do-not-wait",
-        description="What has failed is sent again a second later.",
-        at=(backoff, "wait_seconds"),
-        mutate=lambda _original: lambda *_args: 1.0,
-        search_from=1,
-    ),
-    Bug(
-        name="limits-of-namespaces-are-not-looked-at",
-        description="MAX_CHIPS_PER_NAMESPACE refuses nothing.",
-        at=(limits, "_amount"),
-        mutate=lambda _original: lambda *_args: None,
-        search_from=92,
-    ),
-    Bug(
-        name="namespaces-share-one-limit",
-        description="What one namespace uses counts against the limits of the others.",
-        at=(limits, "_namespace"),
-        mutate=lambda _original: lambda _name: "namespace",
-        search_from=101,
-    ),
-    Bug(
-        name="limits-are-not-told",
-        description="Who is kept out by a limit gets no Event.",
-        at=(Reporter, "tell_notices"),
-        mutate=_without_limits,
-        search_from=101,
-    ),
-    Bug(
-        name="turns-never-end",
-        description="Who has its turn at a limit keeps it as long as it waits.",
-        at=(reserving, "next_turn"),
-        mutate=_keeping_its_turn,
-        search_from=35,
-    ),
+    Bug(name="failures-do-not-wait", at=(backoff, "wait_seconds"), mutate=always(1.0), search_from=1),
+    Bug(name="limits-of-namespaces-are-not-looked-at", at=(limits, "_amount"), mutate=always(None), search_from=92),
+    Bug(name="namespaces-share-one-limit", at=(limits, "_namespace"), mutate=always("namespace"), search_from=101),
+    Bug(name="limits-are-not-told", at=(Reporter, "tell_notices"), mutate=_without_limits, search_from=101),
+    Bug(name="turns-never-end", at=(reserving, "next_turn"), mutate=_keeping_its_turn, search_from=35),
     Bug(
         name="creators-pay",
-        description="Chips count for the namespace that their pool was created for, whoever uses it.",
         at=(limits, "_charge_of"),
         mutate=lambda original: lambda each, _users: original(each, {}),
         search_from=55,
     ),
     Bug(
         name="failed-creates-do-not-count",
-        description="A request that changes all the time is sent each time.",
         at=(backoff, "create_counted"),
         mutate=lambda _original: lambda tallies, *_args: tallies,
         search_from=34,
     ),
-    Bug(
-        name="private-failures-are-shared",
-        description="What a slice chose itself, such as a network, is not part of what a stockout is kept by.",
-        at=(specification, "_own_inputs"),
-        mutate=lambda _original: lambda _slice: "",
-        search_from=293,
-    ),
+    Bug(name="private-failures-are-shared", at=(specification, "_own_inputs"), mutate=always(""), search_from=293),
     Bug(
         name="namespaces-do-not-alternate",
-        description="Creates are sent in the order in which slices came, whosever they are.",
         at=(launches, "in_order"),
         mutate=lambda _original: lambda _resource, waiting, _last: sorted(waiting, key=waiting.__getitem__),
         search_from=77,
     ),
-    Bug(
-        name="hanging-pools-are-no-alert",
-        description="A pool that hangs is reported to nobody.",
-        at=(decide, "find_hanging"),
-        mutate=lambda _original: lambda _round: {},
-        search_from=55,
-    ),
+    Bug(name="hanging-pools-are-no-alert", at=(decide, "find_hanging"), mutate=always({}), search_from=55),
     Bug(
         name="arrivals-are-not-awaited",
-        description="A pool goes to which the scheduler may be binding a pod that it has just looked at.",
         at=(unneeded, "_selected_by_pending_leaders"),
-        mutate=lambda _original: lambda *_args: (),
+        mutate=always(()),
         search_from=87,
     ),
-    Bug(
-        name="gate-trusts-the-cache",
-        description="The gate does not list the pods on the nodes: what was decided on caches is believed.",
-        at=(Gate, "_refuse_if_used"),
-        mutate=_doing_nothing,
-        search_from=18,
-    ),
-    Bug(
-        name="gate-without-cordon",
-        description="Nodes stay open for pods between the look at them and the delete.",
-        at=(kube, "cordon"),
-        mutate=_doing_nothing,
-        search_from=3,
-    ),
+    Bug(name="gate-trusts-the-cache", at=(Gate, "_refuse_if_used"), mutate=always(None), search_from=18),
+    Bug(name="gate-without-cordon", at=(kube, "cordon"), mutate=always(None), search_from=3),
     Bug(
         name="terminating-pods-do-not-count",
-        description="Pods that are being deleted are overlooked, although their grace is not over.",
         at=(Gate, "_blocking_pods"),
         mutate=lambda original: lambda self, *rest: original(replace(self, clock=lambda: _END_OF_TIME), *rest),
         also=((assignment, "_use"), _without_terminating_pods),
         search_from=1,
     ),
-    Bug(
-        name="cordon-is-never-undone",
-        description="A pool that is kept after all stays closed.",
-        at=(kube, "uncordon"),
-        mutate=_doing_nothing,
-        search_from=54,
-    ),
-    Bug(
-        name="pools-belong-by-label",
-        description="Go original: a slice has the pool that was made for it, wherever its pods are.",
-        at=(assignment, "_use"),
-        mutate=_of_labels_only,
-        search_from=31,
-    ),
+    Bug(name="cordon-is-never-undone", at=(kube, "uncordon"), mutate=always(None), search_from=54),
+    # The Go original: a slice has the pool that was made for it, wherever its pods are.
+    Bug(name="pools-belong-by-label", at=(assignment, "_use"), mutate=_of_labels_only, search_from=31),
     Bug(
         name="pods-belong-by-label",
-        description="A pod is believed to be of the JobSet and the Job that its labels name.",
         at=(Workloads, "uid_of"),
         mutate=_by_label,
         also=((pods, "parse_pod"), _key_by_label),
     ),
     Bug(
         name="lost-calls-stay-open",
-        description="What was decided and never sent counts as under way for ever.",
         at=(answers, "give_up_lost_calls"),
         mutate=lambda _original: lambda memory, *_rest: memory,
         search_from=30,
     ),
-    Bug(
-        name="claims-keep-no-pool",
-        description="Only pods keep a pool: one that a slice waits for, or had before its restart, is unneeded.",
-        at=(unneeded, "find_unneeded"),
-        mutate=_without_claims,
-        search_from=1,
-    ),
-    Bug(
-        name="pools-without-nodes-are-not-seen",
-        description="Go original: deletion starts from nodes, so that a pool without nodes is never deleted.",
-        at=(unneeded, "find_unneeded"),
-        mutate=_without_empty_pools,
-    ),
-    Bug(
-        name="failed-pools-are-left-alone",
-        description="Go original: a pool in ERROR is never deleted while its JobSet lives.",
-        at=(translate, "_node_pool"),
-        mutate=_failed_is_left_alone,
-        search_from=3,
-    ),
-    Bug(
-        name="operation-error-is-not-read",
-        description="Go original: how an operation ended is never looked up.",
-        at=(answers, "_look_up_due"),
-        mutate=lambda _original: lambda *_args, **_options: False,
-        search_from=19,
-    ),
-    Bug(
-        name="every-replica-acts",
-        description="Go original: garbage collection is not gated by leader election.",
-        at=(LeaseElector, "remaining_seconds"),
-        mutate=lambda _original: lambda _self: float("inf"),
-    ),
+    Bug(name="claims-keep-no-pool", at=(unneeded, "find_unneeded"), mutate=_without_claims, search_from=1),
+    # The Go original: deletion starts from nodes, so that a pool without nodes is never deleted.
+    Bug(name="pools-without-nodes-are-not-seen", at=(unneeded, "find_unneeded"), mutate=_without_empty_pools),
+    # The Go original: a pool in ERROR is never deleted while its JobSet lives.
+    Bug(name="failed-pools-are-left-alone", at=(translate, "_node_pool"), mutate=_failed_is_left_alone, search_from=3),
+    # The Go original: how an operation ended is never looked up.
+    Bug(name="operation-error-is-not-read", at=(answers, "_look_up_due"), mutate=always(False), search_from=19),
+    # The Go original: garbage collection is not gated by leader election.
+    Bug(name="every-replica-acts", at=(LeaseElector, "remaining_seconds"), mutate=always(float("inf"))),
     Bug(
         name="lease-is-not-looked-at-before-a-call",
-        description="A call is sent however little is left of the lease.",
         at=(act, "CALL_TIMEOUT_SECONDS"),
         mutate=lambda _original: float("-inf"),
         search_from=385,
     ),
-    Bug(
-        name="name-without-attempt",
-        description="A replacement has the name of the pool that it replaces.",
-        at=(Specification, "stamped"),
-        mutate=_name_of_first_attempt,
-        search_from=1,
-    ),
+    Bug(name="name-without-attempt", at=(Specification, "stamped"), mutate=_name_of_first_attempt, search_from=1),
     Bug(
         name="new-name-after-unknown-outcome",
-        description="A create whose answer was lost is sent again under another name.",
         at=(answers, "_created"),
         mutate=_new_name_after_unknown_outcome,
         search_from=19,
     ),
     Bug(
         name="creates-under-way-are-forgotten",
-        description="A pool is bought again as long as GKE does not list the first one.",
         at=(rounds, "find_supply"),
         mutate=lambda original: lambda _all, memory, *rest: original(_all, replace(memory, creates={}), *rest),
     ),
-    Bug(
-        name="back-off-never-lets-go",
-        description="After one failure nothing is tried again.",
-        at=(backoff, "wait_seconds"),
-        mutate=_waiting_for_ever,
-        search_from=1,
-    ),
-    Bug(
-        name="refused-for-good",
-        description="What GKE has refused once is not sent again, whoever mends the reason.",
-        at=(backoff, "refused"),
-        mutate=_refused_for_good,
-        search_from=50,
-    ),
+    Bug(name="back-off-never-lets-go", at=(backoff, "wait_seconds"), mutate=always(1e7), search_from=1),
+    Bug(name="refused-for-good", at=(backoff, "refused"), mutate=_refused_for_good, search_from=50),
     Bug(
         name="full-reservation-is-a-rate-limit",
-        description="A full reservation, answered with 429, is asked again and again, and nothing else is tried.",
         at=(google_errors, "SURER_THAN_REASONS"),
         mutate=_without_surer_texts,
         search_from=40,
     ),
     Bug(
         name="auto-upgrade-is-off-on-a-channel",
-        description="Node pools are asked for as on a cluster without a release channel.",
         at=(translate, "create_request_json"),
         mutate=_asking(auto_upgrade=False),
         search_from=21,
     ),
-    Bug(
-        name="nodes-have-no-scopes",
-        description="Go original: no OAuth scopes are sent, so that nodes cannot pull private images.",
-        at=(translate, "create_request_json"),
-        mutate=_asking(oauth_scopes=()),
-    ),
+    # The Go original: no OAuth scopes are sent, so that nodes cannot pull private images.
+    Bug(name="nodes-have-no-scopes", at=(translate, "create_request_json"), mutate=_asking(oauth_scopes=())),
     Bug(
         name="late-capacity-is-held-by-any-taint",
-        description="Flex-start pools carry a taint that keeps the autoscaler from ever bringing nodes.",
         at=(specification, "HELD_LATE_TAINT"),
         mutate=lambda _original: Taint(key=HELD, value="true"),
         search_from=7,
     ),
     Bug(
         name="repaired-pools-are-given-up",
-        description="A pool that GKE repairs is replaced at once.",
         at=(Supply, "broken"),
         mutate=_giving_up_what_is_repaired,
         search_from=94,
         storm=("pool status",),
     ),
-    Bug(
-        name="deletion-delay-starts-anew",
-        description="Nothing is ever idle for long.",
-        at=(unneeded, "find_unneeded"),
-        mutate=_never_idle_for_long,
-    ),
-    Bug(
-        name="quota-is-never-probed-again",
-        description="Once GKE has too many operations under way, no more are started.",
-        at=(operations, "_learnt"),
-        mutate=_no_slot_again,
-        search_from=55,
-    ),
+    Bug(name="deletion-delay-starts-anew", at=(unneeded, "find_unneeded"), mutate=_never_idle_for_long),
+    Bug(name="quota-is-never-probed-again", at=(operations, "_learnt"), mutate=_no_slot_again, search_from=55),
     Bug(
         name="manager-label-is-enough",
-        description="A pool of others that bears our manager label counts as ours.",
         at=(ownership, "read_ownership"),
         mutate=_by_manager_alone,
         also=((Gate, "_prove"), _unless_no_jobset_is_named),
     ),
     Bug(
         name="cluster-is-not-proven",
-        description="Kubeconfig and GCP_CLUSTER are believed to be one cluster.",
         at=(identity_check, "prove_same_cluster"),
         mutate=lambda original: lambda **options: original(**{**options, "kubernetes_ca_pem": None, "assume": True}),
         search_from=15,
     ),
-    Bug(
-        name="best-choice-alone",
-        description="Capacity that is out of stock is waited for, although there is another choice.",
-        at=(capacity, "choices_of"),
-        mutate=_best_choice_alone,
-    ),
-    Bug(
-        name="limits-count-what-is-up",
-        description="Pools in the making do not count towards the limit on chips.",
-        at=(Budget, "of"),
-        mutate=_counting_what_is_up,
-        search_from=17,
-    ),
-    Bug(
-        name="turns-never-come",
-        description="A JobSet that starts all together gives back what it has, and never tries again.",
-        at=(gangs, "_after"),
-        mutate=_turns_never_come,
-        search_from=372,
-    ),
-    Bug(
-        name="held-for-ever",
-        description="The taint of slices that wait for others is never taken off.",
-        at=(gangs, "_releases"),
-        mutate=lambda _original: lambda *_args: (),
-        search_from=20,
-    ),
+    Bug(name="best-choice-alone", at=(capacity, "choices_of"), mutate=_best_choice_alone),
+    Bug(name="limits-count-what-is-up", at=(Budget, "of"), mutate=_counting_what_is_up, search_from=17),
+    Bug(name="turns-never-come", at=(gangs, "_after"), mutate=_turns_never_come, search_from=372),
+    Bug(name="held-for-ever", at=(gangs, "_releases"), mutate=always(()), search_from=20),
     Bug(
         name="relist-keeps-old-records",
-        description="What changed while the list-watch was cut off is not taken from the new list.",
         at=(store, "_same_or_new"),
         mutate=lambda _original: lambda before, record: before if before is not None and before != record else record,
         search_from=30,
     ),
+    Bug(name="relist-forgets-nothing", at=(Store, "replace"), mutate=_merging, search_from=19),
     Bug(
-        name="relist-forgets-nothing",
-        description="What was deleted while the list-watch was cut off stays.",
-        at=(Store, "replace"),
-        mutate=_merging,
-        search_from=19,
-    ),
-    Bug(
-        name="instances-are-named-to-all",
-        description="GKE's message about missing capacity names the instance of the tenant that tried.",
-        at=(Failure, "for_all"),
-        mutate=lambda _original: property(lambda self: self),
+        name="instances-are-named-to-all", at=(Failure, "for_all"), mutate=lambda _original: property(lambda self: self)
     ),
     Bug(
         name="watch-begins-late",
-        description="What is written between a list and its watch is missed.",
         at=(Reflector, "_listed"),
         mutate=_ahead_of_the_list,
         storm=("restart", "crash"),
@@ -613,43 +413,21 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         name="clock-that-was-set-stops-everything",
-        description="What is remembered by the time of day is not moved along when the clock is set back.",
         at=(FollowedClock, "follow"),
         mutate=_following_without_a_word,
         search_from=275,
     ),
-    Bug(
-        name="every-host-is-shown-as-ready",
-        description="The page does not see which hosts are joining.",
-        at=(view_build, "_host"),
-        mutate=lambda _original: lambda *_args: "r",
-    ),
+    Bug(name="every-host-is-shown-as-ready", at=(view_build, "_host"), mutate=always("r")),
     Bug(
         name="shown-on-the-pool-that-was-made-for-it",
-        description="A slice is shown on the pool that was made for it, whoever is there.",
         at=(view_build, "_users"),
         mutate=lambda _original: lambda pool: (pool.slice_id,) if pool.slice_id is not None else (),
     ),
     Bug(
         name="timeline-without-an-end",
-        description="Of a pool that changes hands or ends, the timeline knows the beginning alone.",
         at=(Timeline, "_begin"),
         mutate=lambda original: (
             lambda self, pool, now: original(self, pool, now) if pool.name not in self._tracks else None
         ),
     ),
 )
-
-
-def bug_named(name: str) -> Bug:
-    """Return a bug."""
-    return next(each for each in BUGS if each.name == name)
-
-
-@contextmanager
-def planted(bug: Bug) -> Iterator[None]:
-    """Have a bug in the code."""
-    with ExitStack() as stack:
-        for at, mutate in ((bug.at, bug.mutate), *((bug.also,) if bug.also is not None else ())):
-            stack.enter_context(mutated(at, mutate))
-        yield

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from types import FrameType
 
 from provisioner.model.capacity import Zone
 from provisioner.model.workloads import WorkloadKind
@@ -25,11 +21,14 @@ from tests.simulation.job_team import JobTeam
 from tests.simulation.market import Market
 from tests.simulation.neighbour import Neighbour
 from tests.simulation.people import People
+from tests.simulation.planted import BUGS
 from tests.simulation.process import Process
 from tests.simulation.serving_team import ServingTeam
 from tests.simulation.singled import Singled
-from tests.simulation.stage import Entry, Stage, Violated
+from tests.simulation.stage import Stage
 from tests.simulation.workloads import Cluster
+from tests.support.simulations.bugs import planted
+from tests.support.simulations.runs import Outcome, outcome_of
 
 #: The stated bound: this long after the last fault the world has settled.
 SETTLED_WITHIN_SECONDS = 1800.0
@@ -43,22 +42,6 @@ _HOSTILE_SECONDS = 8 * 3600.0
 #: A run that computes for longer goes round in circles; those where somebody starves for hours take the longest.
 _CPU_SECONDS = 60.0
 _OTHER_CA_PEM = b"-----BEGIN CERTIFICATE-----\nWFla\n-----END CERTIFICATE-----\n"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What came of one run."""
-
-    seed: int
-    invariant: str = ""
-    problem: str = ""
-    #: From the end of the storm until nothing changed any more.
-    settled_after_seconds: float = 0.0
-    faults: Counter[str]
-    calls: Counter[str]
-    most_calls_per_minute: int
-    events: int
-    history: tuple[Entry, ...] = ()
 
 
 class Simulation:
@@ -127,8 +110,8 @@ class Simulation:
         #: When something last happened to a process: until its list-watches have listed, nothing counts as lasting.
         self.disturbed_at = 0.0
 
-    def run(self) -> float:
-        """Run; return how long after the storm the world settled. Raises Violated."""
+    def run(self) -> dict[str, float]:
+        """Run; return how long after the storm the world settled, and the most calls to GKE. Raises Violated."""
         agenda, stage = self.stage.agenda, self.stage
         # What starts together gives back what is only partly there, and tries again after a back-off.
         takes_turns = self.market.scarce or (self.market.gangs and bool(self.market.choices))
@@ -166,7 +149,10 @@ class Simulation:
                     stage.violate(checks.LEAK, "the controller goes on making and deleting pools in a settled world")
             elif agenda.now - settled_at > QUIET_SECONDS:
                 self.checker.settled()
-                return settled_at - calm_since
+                return {
+                    "seconds from the storm until the world has settled": settled_at - calm_since,
+                    "calls to GKE by one process within a minute": self.checker.most_calls_per_minute,
+                }
             agenda.wait(_STEP_SECONDS)
 
     def _stay_with_the_hostile(self) -> None:
@@ -207,10 +193,6 @@ class Simulation:
         self.stage.agenda.after(self.stage.rng.uniform(0.5, 15.0), self._start_process)
 
 
-class _TakesTooLong(BaseException):
-    """The run does not end."""
-
-
 _METRICS: list[Metrics] = []
 
 
@@ -221,35 +203,9 @@ def _metrics() -> Metrics:
     return _METRICS[0]
 
 
-def run_seed(seed: int, *, recording: bool = False, storm: Collection[str] = ()) -> Outcome:
-    """Run one seed to its end, whatever that is."""
-    simulation = Simulation(seed, recording=recording, storm=storm)
-    settled, invariant, problem = 0.0, "", ""
-    before = signal.signal(signal.SIGVTALRM, _take_too_long)
-    signal.setitimer(signal.ITIMER_VIRTUAL, _CPU_SECONDS)
-    try:
+def run_seed(seed: int, *, bug: str = "", recording: bool = False) -> Outcome:
+    """Run one seed to its end, whatever that is; with a bug planted."""
+    with planted(BUGS, bug) as storm:
+        simulation = Simulation(seed, recording=recording, storm=storm)
         with logs.told_to(simulation.stage):
-            settled = simulation.run()
-    except Violated as violation:
-        invariant, problem = violation.invariant, str(violation)
-    except _TakesTooLong:
-        invariant = "0 no run goes round in circles"
-        problem = f"{invariant}: still at {simulation.stage.agenda.now:.3f} s"
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
-        signal.signal(signal.SIGVTALRM, before)
-    return Outcome(
-        seed=seed,
-        invariant=invariant,
-        problem=problem,
-        settled_after_seconds=settled,
-        faults=simulation.stage.faults,
-        calls=simulation.checker.calls,
-        most_calls_per_minute=simulation.checker.most_calls_per_minute,
-        events=simulation.stage.agenda.events,
-        history=tuple(simulation.stage.history),
-    )
-
-
-def _take_too_long(_number: int, _frame: FrameType | None) -> None:
-    raise _TakesTooLong
+            return outcome_of(simulation.run, simulation.stage, cpu_seconds=_CPU_SECONDS)

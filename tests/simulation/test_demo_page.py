@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
+import re
 import urllib.request
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,6 @@ from provisioner.cli import main
 from provisioner.slices.view.types import State
 from tests.simulation import demo_page, logs
 from tests.simulation.demo_page import Demo
-from tests.support.waiting import wait_for
 
 #: Minutes of a simulated cluster.
 pytestmark = pytest.mark.timeout(120)
@@ -42,32 +40,16 @@ def test_the_teams_come_are_served_and_have_every_day_s_trouble() -> None:
 
 def test_page_and_commands_find_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """It is served while it runs, and ends in good order."""
-    address: list[str] = []
-    serving = demo_page.make_status_server
-
-    def make(*served: Any, **options: Any) -> Any:
-        server = serving(*served, **options)
-        start = server.start
-
-        def started() -> None:
-            start()
-            address.append(f"http://127.0.0.1:{server.ports[0]}")
-
-        server.start = started  # type: ignore[method-assign]
-        return server
-
-    monkeypatch.setattr(demo_page, "make_status_server", make)
-    seen: list[int] = []
+    demo, seen = Demo(slices=3), []
+    monkeypatch.setattr(demo_page, "Demo", lambda **_given: demo)
 
     def look() -> None:
-        wait_for(lambda: address, what="the page is served")
-        with urllib.request.urlopen(f"{address[0]}/api/v1/about") as answer:
-            seen.append(json.load(answer)["about"]["cluster"] == "demo")
-        seen.append(main(["status", "--server", address[0]]))
+        found = re.search(r"Status page: (http://127\.0\.0\.1:\d+)", capsys.readouterr().out)
+        assert found is not None
+        with urllib.request.urlopen(f"{found[1]}/api/v1/about") as answer:
+            seen.append(json.load(answer)["about"]["cluster"])
+        seen.append(main(["status", "--server", found[1]]))
 
-    looker = threading.Thread(target=look)
-    looker.start()
-    assert demo_page.main(["--address", "127.0.0.1:0", "--slices", "3", "--seconds", "2"]) == 0
-    looker.join()
-    assert seen == [True, 0]
-    assert "Status page: http://127.0.0.1:" in capsys.readouterr().out
+    demo.stage.agenda.after(1.0, look)
+    assert demo_page.main(["--address", "127.0.0.1:0", "--seconds", "2"]) == 0
+    assert seen == ["demo", 0]

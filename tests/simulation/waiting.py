@@ -41,7 +41,6 @@ class Waiting:
         #: Since when nothing was on its way to a slice that waits, and no create was sent.
         self._since: dict[_SliceKey, float] = {}
         self._taken_away: Counter[_SliceKey] = Counter()
-        self.longest_seconds = 0.0
 
     # --- what happens
 
@@ -93,7 +92,6 @@ class Waiting:
                 continue
             self._since[key] = before.get(key, now)
             seconds = now - self._since[key]
-            self.longest_seconds = max(self.longest_seconds, seconds)
             if seconds > within_seconds:
                 name = f"{workload.group_name(job)} ({workload.uid})"
                 yield f"slice {name} has waited for {seconds:.0f} s, no create was sent"

@@ -92,15 +92,13 @@ class Cluster:
         self.stage.note("jobset", "%s (%s) is gone", workload.name, workload.uid)
         self.stage.store.remove(workload.path)
 
-    # --- JobSets
-
-    def suspend(self, workload: JobSetRun, *, suspended: bool) -> None:
+    def suspend(self, workload: WorkloadRun, *, suspended: bool) -> None:
         """Suspend or resume."""
         workload.suspended = suspended
         if suspended:
             workload.suspended_at = self.stage.agenda.now
         workload.touch(self.stage.agenda.now)
-        self.stage.note("user", "%s JobSet %s", "suspends" if suspended else "resumes", workload.name)
+        self.stage.note("user", "%s %s %s", "suspends" if suspended else "resumes", workload.kind, workload.name)
         self.write(workload)
         self.kick(workload)
 
@@ -111,6 +109,8 @@ class Cluster:
         self.stage.note("user", "deletes %s %s (%s)", workload.kind, workload.name, workload.uid)
         self.write(workload)
         self.kick(workload)
+
+    # --- JobSets
 
     def resize(self, workload: JobSetRun, *, replicas: int, shape: Shape) -> None:
         """Change how many slices there are, or (while it is suspended) what they look like."""

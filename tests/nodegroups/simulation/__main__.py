@@ -12,7 +12,6 @@ _SIMULATION = Simulation(
     module="tests.nodegroups.simulation",
     run_seed=run_seed,
     bugs=BUGS,
-    summary="ready {ready:.0f} s after the last fault at the latest",
 )
 
 if __name__ == "__main__":

@@ -15,29 +15,18 @@ import requests
 from google.api_core import exceptions as api_exceptions
 
 from provisioner.model.capacity import FailureKind
+from provisioner.nodegroups import act
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute import records
 from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.nodegroups.compute.protocol import ComputeError
-from provisioner.nodegroups.planning.calls import (
-    Call,
-    Delete,
-    Insert,
-    ListMachines,
-    Poll,
-    Read,
-    ReadMachines,
-    Result,
-    SetMetadata,
-    Target,
-)
+from provisioner.nodegroups.planning.calls import Call, Delete, Result, Target
 from rehearsal.simulators.compute import api, errors
 from rehearsal.simulators.compute.faults import Fault, FaultKind
 from rehearsal.simulators.compute.model import World
 from rehearsal.simulators.compute.records import Loss, MachineView, Resource
 from rehearsal.simulators.compute.settings import ComputeSettings
 from rehearsal.simulators.http.exchange import Request
-from tests.simulation.agenda import seconds_of
 from tests.support.simulations.stage import Stage
 
 ZONE = "us-central1-b"
@@ -46,11 +35,6 @@ _METHODS = {
     Kind.WORKLOAD_POLICY: "resourcePolicies",
     Kind.INSTANCE_TEMPLATE: "instanceTemplates",
     Kind.MANAGED_INSTANCE_GROUP: "instanceGroupManagers",
-}
-_SORTS: dict[Kind, type[records.Resource]] = {
-    Kind.WORKLOAD_POLICY: records.ResourcePolicy,
-    Kind.INSTANCE_TEMPLATE: records.Template,
-    Kind.MANAGED_INSTANCE_GROUP: records.Manager,
 }
 
 
@@ -76,7 +60,6 @@ class Cloud:
         self.api = api.Api(self.world)
         self.client = ComputeClient(endpoint=_ADDRESS)
         self.client._session = Wire(self)  # type: ignore[assignment]
-        self._ticks: set[float] = set()
         #: Machines by name, as they were last seen; one that is gone has no status.
         self._seen: dict[str, MachineView] = {}
         self._failing: dict[Kind, Fault] = {}
@@ -87,33 +70,13 @@ class Cloud:
         #: Called with a resource that is about to be deleted for somebody.
         self.on_delete: Callable[[Resource], None] = lambda _resource: None
         self.world.attach(self)
-        self.world.timeline.on_added = self._follow
+        stage.drive(self.world)
 
     def call(self, call: Call) -> Result:
         """Carry a call out. Raises ComputeError."""
-        target, client = call.target, self.client
-        match call:
-            case Read():
-                return client.get(_SORTS[target.kind], target.scope, target.name)
-            case ListMachines():
-                return client.list_managed_instances(target.scope, target.name)
-            case Poll():
-                return client.get_operation(target.scope, call.operation)
-            case ReadMachines():
-                return client.list_instances(target.scope, [machine.name for machine in call.machines])
-            case SetMetadata():
-                return client.set_metadata(
-                    call.machine.scope,
-                    call.machine.name,
-                    call.items,
-                    fingerprint=call.fingerprint,
-                    request_id=call.request_id,
-                )
-            case Insert():
-                return client.insert(target.scope, call.resource, request_id=call.request_id)
-            case Delete():
-                self._tell_of_delete(target)
-                return client.delete(_SORTS[target.kind], target.scope, target.name, request_id=call.request_id)
+        if isinstance(call, Delete):
+            self._tell_of_delete(call.target)
+        return act._exchange(self.client, call)[1]()
 
     # --- what there is
 
@@ -199,22 +162,6 @@ class Cloud:
         for resource in self.world.resources():
             if (resource.collection, resource.name) == (collection, target.name) and resource.deleting is None:
                 self.on_delete(resource)
-
-    def _follow(self) -> None:
-        """Wake up when the world has something to do."""
-        due = self.world.timeline.next_due
-        if due is None:
-            return
-        # Virtual seconds are floats, the world's are microseconds: a little later, never a little early.
-        when = seconds_of(due) + 1e-5
-        if when not in self._ticks:
-            self._ticks.add(when)
-            self.stage.agenda.at(when, lambda: self._tick(when))
-
-    def _tick(self, when: float) -> None:
-        self._ticks.discard(when)
-        self.world.advance()
-        self._follow()
 
 
 class Wire:

@@ -8,7 +8,7 @@ from typing import Any
 
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import WriteFailure
-from provisioner.nodegroups.api import names
+from provisioner.nodegroups import gate
 from provisioner.nodegroups.compute.protocol import ComputeError
 from provisioner.nodegroups.planning import answers
 from provisioner.nodegroups.planning import decide as deciding
@@ -189,28 +189,13 @@ class Process:
         found = next((each for each in self.kube.all("ManagedInstanceGroup") if each.meta.uid == proof.uid), None)
         if found is None or not found.meta.deleting:
             return "it is not being deleted"
-        nodes = [
-            node
-            for node in self.kube.all("Node")
-            if node.provider_id.endswith(f"/{node.name}")
-            and (
-                node.provider_id in proof.provider_ids
-                or (
-                    proof.group_labels
-                    and node.ready
-                    and names.manager_of(node.provider_id) == proof.place
-                    and all(node.labels.get(key) == value for key, value in proof.group_labels.items())
-                )
-            )
-        ]
+        nodes = [node for node in self.kube.all("Node") if gate._counts(node, proof)]
         if any(not node.unschedulable for node in nodes):
             return "a node is not cordoned"
-        on = {node.name for node in nodes}
-        now = self.stage.wall()
+        on, now = {node.name for node in nodes}, self.stage.wall()
+        all_count = proof.deadline is not None and now < proof.deadline
         for pod in self.kube.all("Pod"):
-            over = pod.deletion_deadline is not None and pod.deletion_deadline <= now
-            counts = pod.chips or (proof.deadline is not None and now < proof.deadline)
-            if pod.node in on and counts and not pod.finished and not pod.bound_to_node and not over:
+            if pod.node in on and (pod.chips or all_count) and pod.keeps_machine(now):
                 return f"pod {pod.name} is on node {pod.node}"
         return ""
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import ConditionStatus, ConditionType, condition_of
+from provisioner.nodegroups.api.conditions import Condition, ConditionStatus, ConditionType, condition_of
 from provisioner.nodegroups.api.specs import BootstrapConfig, InstanceConfig, TpuNodeGroupSpec
 from provisioner.nodegroups.api.types import Kind, ObjectMeta, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata
@@ -124,21 +124,22 @@ class World:
 
     def is_ready(self, name: str) -> bool:
         """Whether a group says that it is ready."""
-        group = self.kube.group(name)
-        ready = condition_of(group.status.conditions, READY) if group is not None else None
+        ready = self._ready(name)
         return ready is not None and ready.status is ConditionStatus.TRUE
 
     def reason(self, name: str) -> str:
         """Return the reason of a group's condition Ready."""
-        group = self.kube.group(name)
-        ready = condition_of(group.status.conditions, READY) if group is not None else None
+        ready = self._ready(name)
         return ready.reason if ready is not None else ""
 
     def message(self, name: str) -> str:
         """Return the message of a group's condition Ready."""
-        group = self.kube.group(name)
-        ready = condition_of(group.status.conditions, READY) if group is not None else None
+        ready = self._ready(name)
         return ready.message if ready is not None else ""
+
+    def _ready(self, name: str) -> Condition | None:
+        group = self.kube.group(name)
+        return condition_of(group.status.conditions, READY) if group is not None else None
 
     def machines(self, name: str) -> list[MachineView]:
         """List a group's machines."""

@@ -12,8 +12,6 @@ _SIMULATION = Simulation(
     module="tests.partitions.simulation",
     run_seed=run_seed,
     bugs=BUGS,
-    summary="all were served {served:.0f} s after the last fault at the latest, "
-    "and partitions gone {outlived:.0f} s after their pods",
 )
 
 if __name__ == "__main__":

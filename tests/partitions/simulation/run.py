@@ -101,7 +101,7 @@ class Run:
     # --- the story
 
     def run(self) -> dict[str, float]:
-        """Run; return how long after it all were `served`, and how long partitions `outlived` pods. Raises Violated."""
+        """Run; return how long it took to serve all, and how long partitions outlived their pods. Raises Violated."""
         stage = self.stage
         stage.often(self.storm_seconds / 10, self._somebody)
         stage.often(self.storm_seconds / stage.rng.choice((3, 12, 40)), self._something)
@@ -128,7 +128,10 @@ class Run:
             self.checks.outlived(began)
         self.checks.nothing_left()
         self._check_silence()
-        return {"served": took, "outlived": self.checks.longest_outlived}
+        return {
+            "seconds from the last fault until all are served": took,
+            "seconds that a partition outlives its pod": self.checks.longest_outlived,
+        }
 
     def _calm(self) -> None:
         """End all that is wrong; pods that nobody can serve go."""

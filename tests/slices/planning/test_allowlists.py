@@ -208,6 +208,7 @@ def test_what_a_pod_may_not_name_is_told_and_not_bought(
             id="ICI resiliency and location hint",
         ),
         pytest.param({"selector": {constants.OS: "linux"}}, {}, id="a label of the system"),
+        pytest.param({}, {"capacity": parse_choices("reservation/r1")}, id="a choice of CAPACITY"),
         pytest.param(
             {"selector": {constants.RESERVATION_NAME: "r1"}},
             {"capacity": parse_choices("on-demand, reservation/r1")},
@@ -225,15 +226,6 @@ def test_what_the_settings_use_is_always_allowed(asked: dict[str, Any], changes:
         ("allowed_reservations", "allowed_service_accounts", "allowed_networks", "allowed_label_keys"), ()
     )
     assert pool_request(slice_of(**asked), settings(**nothing | changes), 0).hosts == 2
-
-
-def test_the_choices_of_the_settings_need_no_permission() -> None:
-    """Only what a pod or JobSet names is checked."""
-    world = World(
-        make_jobset(), settings_=settings(capacity=parse_choices("reservation/r1"), allowed_reservations=("r2",))
-    )
-    (create,) = world.look().creates
-    assert create.request.reservation == "r1"
 
 
 def test_a_namespace_that_may_not_ask_is_told_and_the_others_are_served() -> None:

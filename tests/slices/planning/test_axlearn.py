@@ -98,23 +98,3 @@ def test_a_jobset_of_axlearn_that_is_made_again_on_other_terms_leaves_its_old_po
     (made,) = world.created
     assert world.pools[made].reservation == "tpu-reservation"
     assert world.deleted == [pool.name]
-
-
-def test_a_pool_that_axlearn_deletes_itself_is_no_failure() -> None:
-    """Its runner does so where the terms changed; the next JobSet gets a new pool at once."""
-    first, second = axlearn_jobset(tier="spot", uid="before"), axlearn_jobset(tier="reserved")
-    world = World(first)
-    world.run(2)
-    world.finish_creates()
-    world.schedule()
-    world.run(2)
-    (made,) = world.created
-    world.remove_jobset(first)
-    world.step()
-    world.remove_pool(made)
-    world.workloads[second.uid] = second
-    world.start_pods(second)
-    world.run(3)
-    assert len(world.created) == 2
-    assert world.pools[world.created[1]].reservation == "tpu-reservation"
-    assert world.deleted == []

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from provisioner.model.capacity import Failure, FailureKind, PoolStatus
-from provisioner.model.choices import capacity_key
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Backoff
 from provisioner.slices.planning.plan import Create
 from tests.support.clock import NOW, after
-from tests.support.models import make_jobset, make_request, make_requirements, make_slice
+from tests.support.market import Market
+from tests.support.models import make_jobset, make_slice
 from tests.support.world import World, failure
-
-#: Some of these tests live through hours of rounds.
-pytestmark = pytest.mark.timeout(30)
 
 KEY = "us-central2-b/ct4p-hightpu-4t/2x2x2 on 2/on-demand"
 DIGEST = "0123456789abcdef"
@@ -131,37 +128,26 @@ def test_success_forgets() -> None:
     assert backoff.forget(backoffs, KEY) == {}
 
 
-def test_a_shape_of_another_size_is_another_capacity() -> None:
-    """Where a large slice is out of stock, a smaller one may be had."""
-    larger = make_jobset("larger", parallelism=4, template=make_requirements(topology="2x2x4", tolerations=()))
-    assert capacity_key(make_request(larger)) != KEY
-
-
 @pytest.mark.parametrize(("quota", "slices", "poll"), [(5, 24, 1.0), (1, 6, 1.0), (9, 60, 1.0), (5, 24, 0.25)], ids=str)
 def test_an_unknown_quota_is_used_up_with_few_rejected_calls(quota: int, slices: int, poll: float) -> None:
     """The true quota is never told; at least 95 % of it is used until the last create."""
     world = World(*(make_jobset(f"job{index}") for index in range(slices)))
-    rejected = 0
+    market, rejected = Market(world, seconds=20), 0
 
     def making() -> int:
         return sum(pool.status is PoolStatus.PROVISIONING for pool in world.pools.values())
 
-    def refuse(create: Create) -> Failure | None:
+    def refuse(_create: Create) -> Failure | None:
         nonlocal rejected
         if making() < quota:
-            begun[create.request.name] = world.now
             return None
         rejected += 1
         return failure(FailureKind.TOO_MANY_OPERATIONS)
 
-    begun: dict[str, object] = {}
     used: list[int] = []
     world.refuse_create = refuse
     while len(world.created) < slices:
-        for name, pool in list(world.pools.items()):
-            if pool.status is PoolStatus.PROVISIONING and world.now - begun[name] >= timedelta(seconds=20):  # type: ignore[operator]
-                world.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=world.now)
-        world.step(seconds=poll)
+        market.step(seconds=poll)
         used.append(min(quota, making()))
         assert len(used) < 5000, "the creates never end"
     assert sum(used) / (quota * len(used)) >= 0.95

@@ -17,7 +17,7 @@ from provisioner.model.capacity import (
     Zone,
     expected_pool,
 )
-from provisioner.model.choices import CapacityChoice, choice_of, parse_choices, parse_zones
+from provisioner.model.choices import choice_of, parse_choices, parse_zones
 from provisioner.model.fit import misfit
 from provisioner.model.workloads import Toleration, Workload
 from provisioner.slices.demand import Slice
@@ -40,6 +40,12 @@ from tests.support.world import World, failure
 ALL_TOLERATIONS = (CHIP_TOLERATION, SPOT_TOLERATION)
 V5P = "tpu-v5p-slice"
 STOCKOUT = failure(FailureKind.STOCKOUT, "The zone is out of TPUs.")
+#: Why queued capacity is not served, and both ways out.
+_QUEUED = (
+    "queued capacity is not supported: Kueue starts a JobSet only after",
+    "use flex-start, or set up node pool and Kueue by hand",
+    f"{constants.DISABLE}=true",
+)
 
 
 def settings(**changes: Any) -> Any:
@@ -205,7 +211,7 @@ def test_what_the_pod_selects_is_kept_and_never_widened(selector: dict[str, str]
     choices = choices_of(slice_, settings(capacity="spot, on-demand, reservation/r9"))
     assert [str(each) for each in choices.open] == [f"{want} in us-central2-b"]
     request = request_of(slice_)
-    assert choice_of(request) == choices.open[0]
+    assert choice_of(request) == choice_of(expected_pool(request)) == choices.open[0]
     assert misfit(slice_.requirements, GKE_RULES.expected_node(expected_pool(request))) == ""
 
 
@@ -265,6 +271,19 @@ def test_what_the_pod_selects_is_kept_and_never_widened(selector: dict[str, str]
             {},
             ["Google does not offer ct4p-hightpu-4t as flex-start capacity"],
             id="v4 on flex-start",
+        ),
+        pytest.param(
+            # Nobody asked to pay for the other choice first.
+            {"annotations": {constants.CAPACITY: "queued, on-demand"}},
+            {},
+            [f"annotation {constants.CAPACITY}='queued, on-demand' has 'queued'", *_QUEUED],
+            id="queued capacity",
+        ),
+        pytest.param(
+            {"selector": {constants.QUEUED: "true"}},
+            {"force_on_demand": True},
+            [f"the pod selects {constants.QUEUED}=true", *_QUEUED],
+            id="queued capacity where all is on-demand: to unset that would not help",
         ),
         pytest.param(
             {
@@ -424,14 +443,11 @@ def test_a_max_run_duration_out_of_bounds_is_told(asked: dict[str, Any], words: 
     ("text", "labels", "taints"),
     [
         ("on-demand", {constants.PROVISIONING: "standard"}, set()),
-        (
-            "reservation/r1",
-            {constants.PROVISIONING: "standard", constants.RESERVATION_NAME: "r1"},
-            set(),
-        ),
+        ("reservation/r1", {constants.PROVISIONING: "standard", constants.RESERVATION_NAME: "r1"}, set()),
         (
             "reservation/other-project/r1/b1/s1",
             {
+                constants.PROVISIONING: "standard",
                 constants.RESERVATION_NAME: "r1",
                 constants.RESERVATION_PROJECT: "other-project",
                 constants.RESERVATION_BLOCK: "b1",
@@ -456,10 +472,7 @@ def test_the_nodes_of_each_capacity_are_foreseen(text: str, labels: dict[str, st
         constants.RESERVATION_BLOCK,
         constants.RESERVATION_SUB_BLOCK,
     }
-    assert {key: value for key, value in view.labels.items() if key in keys} == {
-        **({constants.PROVISIONING: "standard"} if text.startswith("reservation") else {}),
-        **labels,
-    }
+    assert {key: value for key, value in view.labels.items() if key in keys} == labels
     assert {taint.key for taint in view.taints} == taints | {constants.TPU_RESOURCE}
     assert misfit(slice_.requirements, view) == ""
 
@@ -598,6 +611,15 @@ def test_what_concerns_every_call_blocks_all_choices_with_one_message() -> None:
 # --- One zone for all slices ---
 
 
+def one_in_each_zone(workload: Workload, **changes: Any) -> World:
+    """Return a world of two zones, of which each has one pool to give."""
+    world = World(workload, settings_=settings(zones="us-central2-a, us-central2-b", **changes))
+    world.refuse_create = lambda create: (
+        STOCKOUT if create.request.zone in {pool.zones[0] for pool in world.pools.values()} else None
+    )
+    return world
+
+
 def zones_bought(world: World) -> list[str]:
     """Return the zones of the pools that were made."""
     return [world.pools[name].zones[0] for name in world.created]
@@ -607,12 +629,7 @@ def zones_bought(world: World) -> list[str]:
 def test_all_pools_of_a_jobset_are_in_the_zone_of_the_first(*, by_annotation: bool) -> None:
     """Also when that zone is out of stock for the rest: they wait, and are told."""
     workload = jobset_of(replicas=3, annotations={constants.SAME_ZONE: "true"} if by_annotation else {})
-    world = World(workload, settings_=settings(zones="us-central2-a, us-central2-b", same_zone=not by_annotation))
-
-    def one_in_each(create: Create) -> Failure | None:
-        return STOCKOUT if create.request.zone in {pool.zones[0] for pool in world.pools.values()} else None
-
-    world.refuse_create = one_in_each
+    world = one_in_each_zone(workload, same_zone=not by_annotation)
     world.run(20)
     assert zones_bought(world) == ["us-central2-a"]
     waiting = world.plans[-1].notices
@@ -633,12 +650,7 @@ def test_a_jobset_goes_to_the_next_zone_as_a_whole() -> None:
 
 
 def test_without_same_zone_the_slices_spread() -> None:
-    world = World(jobset_of(replicas=2), settings_=settings(zones="us-central2-a, us-central2-b"))
-
-    def one_in_each(create: Create) -> Failure | None:
-        return STOCKOUT if create.request.zone in {pool.zones[0] for pool in world.pools.values()} else None
-
-    world.refuse_create = one_in_each
+    world = one_in_each_zone(jobset_of(replicas=2))
     world.run(3)
     assert zones_bought(world) == ["us-central2-a", "us-central2-b"]
 
@@ -716,15 +728,6 @@ def test_a_flex_start_pool_with_a_part_of_its_nodes_unready_is_replaced_as_other
     world.run(4, seconds=60)
     assert world.deleted == [name]
     assert len(world.created) == 2
-
-
-def test_the_choice_of_a_pool_is_the_choice_it_was_bought_as() -> None:
-    """Back-off of what is listed and of what is asked for is kept under one key."""
-    text = "reservation/other-project/r1/b1, spot, flex-start, on-demand"
-    for choice in choices_of(slice_of(), settings(capacity=text)).open:
-        request = pool_request(slice_of(), settings(capacity=text), 0, choice)
-        assert choice_of(request) == choice_of(expected_pool(request)) == choice
-        assert isinstance(choice, CapacityChoice)
 
 
 def test_a_choice_that_another_project_does_not_grant_costs_the_next_one_no_try() -> None:

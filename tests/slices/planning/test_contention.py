@@ -3,63 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import CapacityKind, Failure, FailureKind, PoolStatus
-from provisioner.model.workloads import Pod, PodGroup, Workload
-from provisioner.slices.demand import group_key
+from provisioner.model.capacity import Failure, FailureKind, PoolStatus
+from provisioner.model.workloads import Pod, Workload
 from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.plan import Create
-from tests.slices.planning.test_starvation import Market, jobset_of
-from tests.support.models import CHIP_TOLERATION, SPOT_TOLERATION, make_jobset, make_pod, make_pool, make_requirements
+from tests.support.market import Market, Stream, add_mixed, gang, jobset_of
+from tests.support.models import SPOT_TOLERATION, make_jobset, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure
-
-#: Some of these tests live through hours of rounds.
-pytestmark = pytest.mark.timeout(30)
-
-_TOGETHER = {constants.ALL_OR_NOTHING: "true"}
-
-
-class Stream:
-    """Keeps some small jobs in the cluster: each runs for a while, and another one takes its place."""
-
-    def __init__(self, market: Market, *, most: int, minutes: float, namespace: str = "stream") -> None:
-        self.market = market
-        self.most = most
-        self.runs = timedelta(minutes=minutes)
-        self.namespace = namespace
-        self.count = 0
-
-    def step(self, *, seconds: float = 20) -> None:
-        """End those that have run, add others, and let a little time pass."""
-        world, ran_at = self.market.world, self.market.ran_at
-        there = [each for each in world.workloads.values() if each.name.startswith("s0")]
-        for each in there:
-            if each.name in ran_at and world.now - ran_at[each.name] > self.runs:
-                world.remove_jobset(each)
-        for _ in range(min(2, self.most - len(there))):
-            world.add(jobset_of(f"s0{self.count:05}", "2x2x1", namespace=self.namespace))
-            self.count += 1
-        self.market.step(seconds=seconds)
-
-    def served(self, name: str, *, within_minutes: float) -> bool:
-        """Go on until a JobSet runs, or the time is up."""
-        until = self.market.world.now + timedelta(minutes=within_minutes)
-        while name not in self.market.ran_at and self.market.world.now < until:
-            self.step()
-        return name in self.market.ran_at
-
-
-def gang(name: str, namespace: str, replicas: int, **changes: Any) -> Workload:
-    """Return a JobSet that starts with all slices or none, on no pools but its own."""
-    template = make_requirements(tolerations=(), selector={constants.LEGACY_POOL_ID: name})
-    given = {"annotations": _TOGETHER, "template": template, "replicas": replicas, **changes}
-    return make_jobset(name, namespace=namespace, **given)
 
 
 def stocked(world: World, stock: dict[str, int]) -> None:
@@ -75,13 +32,23 @@ def stocked(world: World, stock: dict[str, int]) -> None:
     world.refuse_create = refuse
 
 
+def queued() -> tuple[World, Workload, dict[str, int]]:
+    """Return a world in which a gang of two got one slice, which is all that there was, and gave it back."""
+    world, there = World(settings_=settings()), {"ct4p": 1}
+    stocked(world, there)
+    honest = gang("honest", "honest", 2)
+    world.add(honest)
+    world.live(60, seconds=30)
+    assert world.memory.gangs[honest.uid].queues
+    return world, honest, there
+
+
 def test_a_long_run_does_not_keep_the_pools_of_short_jobs_open() -> None:
     """It has as many chips as are missing, and never ends."""
     market = Market(World(settings_=settings(max_chips=32, deletion_delay_seconds=60.0)))
     market.world.add(jobset_of("a-long-run", "2x2x4", namespace="long"))
     stream = Stream(market, most=6, minutes=8)
-    for _ in range(60):
-        stream.step()
+    stream.run(60)
     market.world.add(jobset_of("honest", "2x2x4", namespace="honest"))
     assert stream.served("honest", within_minutes=30)
 
@@ -97,8 +64,7 @@ def test_who_is_never_bound_does_not_open_its_pools_for_others() -> None:
     world._free_pool = free_pool  # type: ignore[method-assign]
     world.add(jobset_of("owner", "2x2x1", namespace="stream", replicas=8))
     stream = Stream(market, most=10, minutes=8)
-    for _ in range(180):
-        stream.step()
+    stream.run(180)
     world.add(jobset_of("honest", "2x2x4", namespace="honest"))
     assert stream.served("honest", within_minutes=30)
 
@@ -127,19 +93,16 @@ def test_a_turn_is_not_lost_while_capacity_is_missing_for_a_moment() -> None:
     world = World(settings_=settings(max_chips=16, deletion_delay_seconds=60.0))
     market = Market(world, seconds=5)
     world.add(*(jobset_of(f"small{number}", "2x2x1", namespace="other") for number in range(4)))
-    for _ in range(10):
-        market.step()
+    market.run(10)
     world.add(jobset_of("large", "2x2x4", namespace="honest"), jobset_of("next", "2x2x1", namespace="other"))
-    for _ in range(4):
-        market.step(seconds=15)
+    market.run(4, seconds=15)
     ((_, turn),) = world.memory.turns.items()
     assert turn.holder is not None
     assert turn.holder.namespace == "honest"
     world.refuse_create = lambda create: failure(FailureKind.STOCKOUT) if "large" in create.request.name else None
     for workload in list(world.workloads.values())[:4]:
         world.remove_jobset(workload)
-    for _ in range(12):
-        market.step(seconds=15)
+    market.run(12, seconds=15)
     assert world.memory.turns.get("limit all pools together") == turn
     assert "next" not in market.ran_at
 
@@ -156,20 +119,16 @@ def test_who_waits_for_a_wider_limit_with_a_turn_in_hand_goes_before_others_of_i
 
     old = [jobset_of(f"old{number}", "2x2x1", namespace="honest") for number in range(7)]
     world.add(*old, v5p("long", "2x4x4", 8), v5p("long2", "2x2x1", 1))
-    for _ in range(10):
-        market.step(seconds=30)
+    market.run(10, seconds=30)
     world.add(*(v5p(f"decoy{number}", "2x4x4", 8) for number in range(10)))
     market.step(seconds=30)
     world.add(jobset_of("keeper", "2x4x4", namespace="evil"))
-    for _ in range(60):
-        market.step(seconds=30)
+    market.run(60, seconds=30)
     for workload in old:
         world.finish(workload)
-    for _ in range(4):
-        market.step(seconds=30)
+    market.run(4, seconds=30)
     world.add(jobset_of("new", "2x2x1", namespace="honest"))
-    for _ in range(75):
-        market.step(seconds=60)
+    market.run(75, seconds=60)
     assert "new" in market.ran_at
 
 
@@ -212,13 +171,7 @@ def test_slices_that_a_limit_keeps_out_do_not_look_at_each_idle_pool_each(
 
 def test_a_pod_on_a_foreign_node_is_no_beginning() -> None:
     """Anyone can bind one there, and would go before those that queue."""
-    world = World(settings_=settings())
-    stock = {"ct4p": 1}
-    stocked(world, stock)
-    honest, count = gang("honest", "honest", 2), 0
-    world.add(honest)
-    world.live(60, seconds=30)
-    assert world.memory.gangs[honest.uid].queues
+    (world, honest, stock), count = queued(), 0
     stock["ct4p"], began = 2, world.now
     while world.bound(honest) < 2 and world.now - began < timedelta(hours=2):
         there = [each for each in world.workloads.values() if each.namespace == "evil"]
@@ -239,29 +192,9 @@ def test_creates_within_an_hour_are_kept_for_who_needs_several_at_once() -> None
     """Single slices would take each that becomes free."""
     market = Market(World(settings_=settings(max_creates_per_hour=4, deletion_delay_seconds=30.0)), seconds=5)
     stream = Stream(market, most=3, minutes=0)
-    for _ in range(120):
-        stream.step(seconds=30)
+    stream.run(120, seconds=30)
     market.world.add(gang("gang", "honest", 4))
     assert stream.served("gang", within_minutes=150)
-
-
-def mixed(name: str, world: World) -> Workload:
-    """Add a JobSet with a slice of each of two accelerators, which start together."""
-    selector = {constants.LEGACY_POOL_ID: name}
-    templates = {
-        group: make_requirements(accelerator=accelerator, tolerations=(), selector=selector)
-        for group, accelerator in (("slice", "tpu-v4-podslice"), ("other", "tpu-v5p-slice"))
-    }
-    groups = tuple(PodGroup(name=each, replicas=1, parallelism=2, template=templates[each]) for each in templates)
-    workload = make_jobset(name, namespace=name, annotations=_TOGETHER, groups=groups)
-    other = replace(templates["other"], tolerations=(CHIP_TOLERATION,))
-    leader = make_pod(workload, requirements=other, unschedulable_since=world.now)
-    group = f"{name}-other-0"
-    leader = replace(leader, name=f"{group}-0-abcde", uid="uid-of-other", group_name=group)
-    world.workloads[workload.uid] = workload
-    world.put(make_pod(workload, unschedulable_since=world.now))
-    world.put(replace(leader, group_key=group_key(name, group)))
-    return workload
 
 
 @pytest.mark.parametrize("apart_minutes", [1, 8, 20])
@@ -277,7 +210,7 @@ def test_a_gang_of_two_accelerators_has_its_turns_at_the_same_time(apart_minutes
         world.add(gang(f"evil{number}", "evil", 2, template=template))
         world.live(2 * apart_minutes, seconds=30)
     world.live(240, seconds=30)
-    honest = mixed("honest", world)
+    honest = add_mixed(world, "honest", "2x2x2")
     stock["ct5p"] = 0
     world.live(240, seconds=30)
     assert world.memory.gangs[honest.uid].queues
@@ -305,37 +238,9 @@ def test_a_gang_keeps_its_turn_until_it_has_had_one_within_the_limit(apart_minut
     assert world.memory.gangs[honest.uid].queues
     del most["honest"]
     world.add(gang("evil", "evil", 2))
-    for _ in range(2 * apart_minutes):
-        stream.step(seconds=30)
+    stream.run(2 * apart_minutes, seconds=30)
     world.add(jobset_of("large", "2x4x4", namespace="large"))
     assert stream.served("honest", within_minutes=180)
-
-
-class Quota:
-    """GKE that runs so many operations at once, each for a while."""
-
-    def __init__(self, world: World, *, most: int, seconds: int) -> None:
-        self.world = world
-        self.most = most
-        self.length = timedelta(seconds=seconds)
-        self.began: dict[Any, datetime] = {}
-        world.refuse_create = world.refuse_delete = self._refuse
-
-    def _refuse(self, _: object) -> Failure | None:
-        busy = sum(pool.status in (PoolStatus.PROVISIONING, PoolStatus.STOPPING) for pool in self.world.pools.values())
-        return failure(FailureKind.TOO_MANY_OPERATIONS) if busy >= self.most else None
-
-    def step(self, *, seconds: float) -> None:
-        """End the operations that are over, and let a little time pass."""
-        world = self.world
-        for name, pool in list(world.pools.items()):
-            over = world.now - self.began.setdefault((name, pool.status), world.now) >= self.length
-            if over and pool.status is PoolStatus.STOPPING:
-                world.remove_pool(name)
-            elif over and pool.status is PoolStatus.PROVISIONING:
-                world.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=world.now)
-        world.step(seconds=seconds)
-        world.schedule()
 
 
 def test_the_delete_that_somebody_waits_for_goes_before_those_of_another_namespace() -> None:
@@ -346,16 +251,14 @@ def test_the_delete_that_somebody_waits_for_goes_before_those_of_another_namespa
     first = jobset_of("first", "2x2x2", namespace="honest")
     world.add(*many, first)
     world.live(6, seconds=5)
-    quota = Quota(world, most=3, seconds=120)
+    quota = Market(world, seconds=120, delete_seconds=120, most_operations=3)
     for workload in many:
         world.finish(workload)
-    for _ in range(30):
-        quota.step(seconds=5)
+    quota.run(30, seconds=5)
     world.finish(first)
     after_it = jobset_of("next", "2x2x1", namespace="honest")
     world.add(after_it)
-    for _ in range(120):
-        quota.step(seconds=5)
+    quota.run(120, seconds=5)
     assert world.bound(after_it) == 1
 
 
@@ -366,15 +269,13 @@ def test_deletes_that_end_one_at_a_time_leave_room_for_a_create(every_seconds: i
     many = [jobset_of(f"a{number:03}", "2x2x4", namespace="evil") for number in range(30)]
     world.add(*many)
     world.live(6, seconds=5)
-    quota = Quota(world, most=2, seconds=40)
+    quota = Market(world, seconds=40, delete_seconds=40, most_operations=2)
     for workload in many:
         world.finish(workload)
-    for _ in range(100 // every_seconds):
-        quota.step(seconds=every_seconds)
+    quota.run(100 // every_seconds, seconds=every_seconds)
     honest = jobset_of("honest", "2x2x1", namespace="honest")
     world.add(honest)
-    for _ in range(120 // every_seconds):
-        quota.step(seconds=every_seconds)
+    quota.run(120 // every_seconds, seconds=every_seconds)
     assert any("honest" in name for name in world.created)
 
 
@@ -397,23 +298,11 @@ def test_what_is_missing_in_a_network_of_ones_own_costs_nobody_an_unbound_pool()
     assert not world.deleted
 
 
-def queued(*, stock: int = 1) -> tuple[World, Workload, dict[str, int]]:
-    """Return a world in which a gang of two got one slice, which is all that there was, and gave it back."""
-    world, there = World(settings_=settings()), {"ct4p": stock}
-    stocked(world, there)
-    honest = gang("honest", "honest", 2)
-    world.add(honest)
-    world.live(60, seconds=30)
-    assert world.memory.gangs[honest.uid].queues
-    return world, honest, there
-
-
 def served_within(world: World, workload: Workload, *, minutes: float) -> bool:
     """Go on until both slices of a gang run, or the time is up."""
     until = world.now + timedelta(minutes=minutes)
     while world.bound(workload) < 2 and world.now < until:
         world.live(1, seconds=30)
-        world.plans = world.plans[-2:]
     return world.bound(workload) == 2
 
 
@@ -437,29 +326,16 @@ def test_a_gang_that_wants_nothing_has_no_turn(node: str) -> None:
 @pytest.mark.parametrize(("minutes", "boot_seconds"), [(16, 0), (16, 30), (30, 30)])
 def test_a_gang_that_is_complete_when_its_turn_ends_keeps_all(minutes: float, boot_seconds: float) -> None:
     """Its last pool comes up after that, because creates take longer than a turn. Another gang waits all the time."""
-    world = World(settings_=settings())
-    stock, began, up_at = {"ct4p": 1}, dict[str, datetime](), dict[str, datetime]()
+    world, stock = World(settings_=settings()), {"ct4p": 1}
+    market = Market(world, seconds=60, boot_seconds=boot_seconds)
     stocked(world, stock)
     honest = gang("honest", "honest", 2)
     world.add(honest, gang("greedy", "greedy", 4))
-    until, took = world.now + timedelta(hours=6), timedelta(minutes=1)
+    until = world.now + timedelta(hours=6)
     while world.bound(honest) < 2 and world.now < until:
-        for name, pool in world.pools.items():
-            if pool.status is PoolStatus.PROVISIONING and world.now - began.setdefault(name, world.now) >= took:
-                world.put(replace(pool, status=PoolStatus.RUNNING))
-                up_at[name] = world.now
-                del began[name]
-        for name, at in list(up_at.items()):
-            if world.now - at >= timedelta(seconds=boot_seconds):
-                del up_at[name]
-                if name in world.pools and world.pools[name].status is PoolStatus.RUNNING:
-                    world.put_pool(world.pools[name], created_at=world.now)
-        world.step(seconds=30)
-        world.finish_deletes()
-        world.schedule()
-        world.plans = world.plans[-2:]
+        market.step(seconds=30)
         if stock["ct4p"] == 1 and sum(each.queues for each in world.memory.gangs.values()) == 2:
-            stock["ct4p"], took = 2, timedelta(minutes=minutes)
+            stock["ct4p"], market.seconds = 2, 60 * minutes
             until = world.now + timedelta(hours=4)
     assert world.bound(honest) == 2
 
@@ -479,7 +355,6 @@ def test_newcomers_hold_nothing_while_another_gang_has_its_turn() -> None:
                 newcomer, born, count = gang(f"new-{count}", "other", 4), world.now, count + 1
                 world.add(newcomer)
         world.live(1, seconds=30)
-        world.plans = world.plans[-2:]
     assert world.bound(honest) == 2
 
 
@@ -496,8 +371,7 @@ def test_a_namespace_that_opens_one_gated_pod_after_the_other_is_no_newcomer_eac
         world.workloads[each.uid] = each
         world.put(make_pod(each, unschedulable=False))
     stream = Stream(market, most=20, minutes=12)
-    for _ in range(40):
-        stream.step(seconds=30)
+    stream.run(40, seconds=30)
     world.add(jobset_of("honest", "2x4x4", namespace="honest"))
     current, seen, until = gated.pop(0), None, world.now + timedelta(hours=2)
     world.put(make_pod(current, unschedulable_since=born))
@@ -509,7 +383,6 @@ def test_a_namespace_that_opens_one_gated_pod_after_the_other_is_no_newcomer_eac
             current = gated.pop(0)
             world.put(make_pod(current, unschedulable_since=born))
         stream.step(seconds=60)
-        world.plans = world.plans[-2:]
     assert "honest" in market.ran_at
 
 
@@ -537,21 +410,14 @@ def test_a_gang_whose_choices_are_tried_in_vain_one_after_the_other_gives_back()
     annotations = {constants.ALL_OR_NOTHING: "true", constants.CAPACITY: "on-demand, spot"}
     template = make_requirements(tolerations=(SPOT_TOLERATION,), selector={constants.LEGACY_POOL_ID: "greedy"})
     world.add(gang("greedy", "greedy", 4, annotations=annotations, template=template))
-    began, until = dict[str, datetime](), world.now + timedelta(hours=4)
+    market = Market(world, seconds=1800)
+    market.fails = lambda _: failure(FailureKind.STOCKOUT)
+    market.step(seconds=30)
+    first = world.pools[world.created[0]]
+    world.put_pool(replace(first, status=PoolStatus.RUNNING), created_at=world.now)
+    until = world.now + timedelta(hours=4)
     while not any(each.queues for each in world.memory.gangs.values()) and world.now < until:
-        up = sum(pool.status is PoolStatus.RUNNING for pool in world.pools.values())
-        for name, pool in list(world.pools.items()):
-            age = world.now - began.setdefault(name, world.now)
-            if pool.status is PoolStatus.PROVISIONING and not up and pool.capacity is CapacityKind.ON_DEMAND:
-                up = 1
-                world.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=world.now)
-            elif pool.status is PoolStatus.PROVISIONING and age >= timedelta(minutes=30):
-                world.fail_pool(name, failure(FailureKind.STOCKOUT))
-                del began[name]
-        world.step(seconds=30)
-        world.finish_deletes()
-        world.schedule()
-        world.plans = world.plans[-2:]
+        market.step(seconds=30)
     assert world.now < until
 
 
@@ -589,7 +455,6 @@ def test_a_ready_pool_without_pods_goes_only_for_who_would_use_its_stock(what: s
         world.add(jobset_of("other", "2x2x2", namespace="other"))
     for _ in range(240):
         world.live(1, seconds=30)
-        world.plans = world.plans[-2:]
     assert world.deleted == []
 
 
@@ -608,7 +473,6 @@ def test_who_waits_now_and_then_does_not_close_the_pools_of_others_each_time() -
         world.workloads[other.uid] = replace(other, annotations=annotations)
         plan = world.step(seconds=5)
         changes += len(plan.cordons) + len(plan.uncordons)
-        world.plans = world.plans[-2:]
     assert changes <= 2 * 10 * 2
 
 

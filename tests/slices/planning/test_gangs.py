@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -25,9 +23,6 @@ from provisioner.slices.planning.turns import TURN
 from tests.support.models import SPOT_TOLERATION, make_jobset, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure
-
-#: Some of these tests live through hours of rounds.
-pytestmark = pytest.mark.timeout(30)
 
 HOLD = 1200.0
 STOCKOUT = failure(FailureKind.STOCKOUT, "No v4 left.")
@@ -198,32 +193,6 @@ def test_a_node_that_comes_and_goes_does_not_begin_the_time_anew() -> None:
     assert reasons(world) == [DeleteReason.GIVEN_BACK]
 
 
-def test_each_turn_without_all_slices_is_followed_by_a_pause() -> None:
-    """Of a quarter of an hour, however often: each try costs the pools that come."""
-    workload = gang()
-    world = world_of(workload, pools=1)
-    moments = []
-    while len(moments) < 7:
-        plan = world.live(1, seconds=60)
-        moments += [world.now] if plan.deletes else []
-    waits = [later - earlier for earlier, later in pairwise(moments)]
-    # The stock is tried again ten minutes after the last time at the latest.
-    assert all(timedelta(minutes=35) <= wait <= timedelta(minutes=49) for wait in waits)
-
-
-def test_jobsets_that_queue_together_have_their_turns_one_after_the_other() -> None:
-    """Where none of them is to be had: each a quarter of an hour, and a pause after it."""
-    world = half_served(gang("first", replicas=3), gang("second", replicas=3), pools=2)
-    holders: list[str] = []
-    for _ in range(600):
-        world.live(1, seconds=60)
-        for turn in world.memory.turns.values():
-            if turn.holder is not None and holders[-1:] != [turn.holder.workload_uid]:
-                holders.append(turn.holder.workload_uid)
-    assert 15 <= len(holders) <= 20
-    assert all(one != other for one, other in pairwise(holders))
-
-
 def test_no_pod_that_is_bound_is_ever_touched() -> None:
     """A slice of a complete JobSet loses its pool and gets no other: those that run go on."""
     workload = gang(replicas=3)
@@ -349,19 +318,6 @@ def test_limits_that_cannot_hold_all_slices_let_none_be_bought(changes: dict[str
     plan = world.look()
     assert [create.workload.name for create in plan.creates] == ["b", "b"]
     assert all(f"start together: {limit} allows" in notice.message for notice in plan.notices[:3])
-
-
-def test_a_limit_that_ends_by_itself_wakes_the_loop() -> None:
-    world = world_of(make_jobset("a"), max_creates_per_hour=2)
-    world.step(seconds=60)
-    world.add(gang("b"))
-    # Its turn begins.
-    assert world.step(seconds=1).creates == ()
-    plan = world.look()
-    assert plan.creates == ()
-    assert plan.wake_at is not None
-    world.now = plan.wake_at
-    assert len(world.look().creates) == 2
 
 
 # --- Late capacity ---

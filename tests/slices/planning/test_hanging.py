@@ -14,9 +14,6 @@ from tests.support.models import make_jobset, make_pool
 from tests.support.settings import settings
 from tests.support.world import World, failure, running
 
-#: Some of these tests live through days of rounds.
-pytestmark = pytest.mark.timeout(30)
-
 
 @pytest.mark.parametrize(
     ("status", "minutes", "words", "used"),

@@ -48,14 +48,6 @@ def test_the_owner_of_a_pool_is_told_on_the_lowest_pod_that_is_left() -> None:
     assert state.leader == waiting
 
 
-def test_the_pods_of_a_job_that_is_not_there_buy_nothing() -> None:
-    """Those of a Job that does not ask to be served are seen and left alone."""
-    world = World()
-    world.put(make_pod(make_job(), unschedulable_since=world.now))
-    plan = world.look()
-    assert (plan.creates, plan.notices) == ((), ())
-
-
 def test_workloads_of_one_name_are_three() -> None:
     """None counts on another's pools, nor do its pods: not even where groups have the same name."""
     job, jobset, lws = make_job("same"), make_jobset("same"), make_lws("same")
@@ -149,25 +141,6 @@ def test_who_leads(pods: list[dict[str, Any]], want: int | None) -> None:
     workloads = Workloads.of({job.uid: job})
     (found,) = find_slices(workloads, [make_pod(job, **each) for each in pods], ServingPolicy()).values()
     assert (found.leader.completion_index if found.leader is not None else None) == want
-
-
-def test_two_jobs_of_one_shape_may_be_mixed_and_each_keeps_what_its_pods_are_on() -> None:
-    """The scheduler may spread them over each other's pools: neither goes under the other's pods."""
-    one, other = make_job("one"), make_job("other")
-    world = World(one, other)
-    world.step()
-    world.finish_creates()
-    first, second = sorted(world.pools)
-    world.pods.clear()
-    for index, pool in enumerate((first, second)):
-        nodes = sorted(name for name, node in world.nodes.items() if node.pool_name == pool)
-        world.put(make_pod(one, index=index, node=nodes[0]), make_pod(other, index=index, node=nodes[1]))
-    world.look()
-    world.remove_jobset(one)
-    world.deleted_workloads.add(one.uid)
-    world.pass_time(3600)
-    plan = world.look()
-    assert (plan.creates, plan.deletes) == ((), ())
 
 
 def test_a_job_that_asks_in_vain_is_told() -> None:

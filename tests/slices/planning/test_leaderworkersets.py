@@ -19,18 +19,11 @@ def scaled(workload: Workload, replicas: int) -> Workload:
     return replace(workload, groups=(replace(workload.groups[0], replicas=replicas),))
 
 
-def test_each_group_gets_a_pool_of_its_own() -> None:
-    """By its leader pod, and of the shape that the template selects."""
-    world = World(make_lws(replicas=2))
-    creates = world.look().creates
-    assert [(each.request.hosts, each.request.topology) for each in creates] == [(2, "2x2x2")] * 2
-    assert {each.workload.kind for each in creates} == {"LeaderWorkerSet"}
-    assert {each.workload.api_version for each in creates} == {"leaderworkerset.x-k8s.io/v1"}
-
-
-def test_labels_say_whose_a_pool_is_and_nothing_of_jobsets() -> None:
-    """A release that knows JobSets alone must not take the pool for one of a JobSet that is gone."""
-    (create,) = World(make_lws("serve", namespace="team")).look().creates
+def test_each_group_gets_a_pool_whose_labels_say_nothing_of_jobsets() -> None:
+    """Of the template's shape; a release that knows JobSets alone must not take it for one of a JobSet that is gone."""
+    create, other = World(make_lws("serve", namespace="team", replicas=2)).look().creates
+    assert {(each.request.hosts, each.request.topology) for each in (create, other)} == {(2, "2x2x2")}
+    assert (create.workload.kind, create.workload.api_version) == ("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1")
     labels = create.request.labels
     assert labels[constants.POOL_WORKLOAD_KIND] == "LeaderWorkerSet"
     assert labels[constants.POOL_WORKLOAD_NAME] == "serve"

@@ -21,11 +21,7 @@ from tests.support.models import (
     make_requirements,
     strange_taint,
 )
-from tests.support.settings import settings
 from tests.support.world import World
-
-#: Some of these tests live through hours of rounds.
-pytestmark = pytest.mark.timeout(30)
 
 
 def shuffled(seed: int, text: str) -> int:
@@ -298,12 +294,3 @@ def test_a_pool_of_a_look_alike_in_another_namespace_is_not_the_slices_own() -> 
     pool = world.put_pool(make_pool(there))
     world.run(40)
     assert world.deleted == [pool.name]
-
-
-def test_settings_that_force_on_demand_do_not_touch_running_pools() -> None:
-    workload = make_jobset()
-    world = World(workload, settings_=settings(force_on_demand=True))
-    pool = world.put_pool(make_pool(workload, capacity=CapacityKind.SPOT))
-    world.put(make_pod(workload, node=make_node(pool).name))
-    world.run(50)
-    assert world.deleted == []

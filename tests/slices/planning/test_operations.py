@@ -11,9 +11,9 @@ from provisioner.slices.planning.launch.operations import Slots
 from provisioner.slices.planning.memory.answers import CreateAnswer
 from provisioner.slices.planning.memory.state import CallState, DeleteCall, OperationLimit
 from tests.support.clock import after
-from tests.support.models import foreign_pool, make_jobset, make_pool, make_requirements
+from tests.support.models import foreign_pool, make_jobset, make_pool
 from tests.support.settings import settings
-from tests.support.world import World, failure, running
+from tests.support.world import World, failure
 
 REJECTED = failure(FailureKind.TOO_MANY_OPERATIONS)
 
@@ -83,22 +83,6 @@ def test_operations_of_others_do_not_count() -> None:
     assert len(world.look().creates) == 1
 
 
-def test_a_delete_is_sent_although_pools_of_others_hang() -> None:
-    """GKE once had too many operations; ten seconds later the pool of a JobSet that has ended goes."""
-    workload = make_jobset("ends")
-    world = running(workload)
-    world.put(foreign_pool("a", status=PoolStatus.PROVISIONING), foreign_pool("b", status=PoolStatus.STOPPING))
-    world.finish(workload)
-    world.run(31)
-    world.deleted.clear()
-    world.memory = replace(world.memory, operations=OperationLimit(rejected=True), deletes={})
-    world.put(make_pool(workload, status=PoolStatus.RUNNING))
-    world.run(10)
-    assert world.deleted == []
-    world.run(3)
-    assert len(world.deleted) == 1
-
-
 def test_calls_that_are_not_answered_take_their_place() -> None:
     """A delete that is being proven, too: it is no operation yet, and will be one."""
     world = world_with(OperationLimit(rejected=True, running=2))
@@ -139,29 +123,6 @@ def test_the_threads_take_twice_their_number_before_the_first_answer() -> None:
     world.answer(CreateAnswer(name=creates[0].request.name, at=world.now))
     (create,) = world.look().creates
     assert create.workload.name == "newcomer"
-
-
-def test_deletes_do_not_take_every_operation() -> None:
-    """A hundred pools go, five operations run at once: a create is sent when two of them have ended."""
-    world = World(make_jobset("mass", namespace="a", replicas=100))
-    world.run(5)
-    world.finish_creates()
-    world.schedule()
-
-    def busy(_: object) -> object:
-        return REJECTED if sum(pool.status is not PoolStatus.RUNNING for pool in world.pools.values()) >= 5 else None
-
-    world.refuse_create = world.refuse_delete = busy  # type: ignore[assignment]
-    world.finish(next(iter(world.workloads.values())))
-    world.run(60)
-    template = make_requirements(topology="2x2x1", tolerations=())
-    world.add(make_jobset("newcomer", namespace="b", parallelism=1, template=template))
-    world.run(20)
-    assert len(world.created) == 100
-    for name in world.deleted[:2]:
-        world.remove_pool(name)
-        world.run(2)
-    assert len(world.created) == 101
 
 
 def test_who_waits_for_operations_for_long_learns_it() -> None:

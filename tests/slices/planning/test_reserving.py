@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 
-from provisioner import constants
-from provisioner.model.workloads import PodGroup, Workload
-from provisioner.slices.demand import group_key
-from tests.slices.planning.test_starvation import Market, jobset_of
-from tests.support.models import CHIP_TOLERATION, make_jobset, make_pod, make_requirements
+from tests.support.market import Market, add_mixed, jobset_of
 from tests.support.settings import settings
 from tests.support.world import World
-
-#: Some of these tests live through hours of rounds.
-pytestmark = pytest.mark.timeout(30)
-
-
-def wait(market: Market, *, minutes: int) -> None:
-    """Let time pass in steps of a quarter of a minute."""
-    for _ in range(minutes * 4):
-        market.step(seconds=15)
 
 
 def closed(world: World) -> set[str]:
@@ -34,9 +20,9 @@ def test_a_jobset_that_the_limit_never_allows_in_full_reserves_nothing() -> None
     """Its third slice waits for its own first two: what is left is for others."""
     world = World(jobset_of("big", "2x4x4", replicas=3), settings_=settings(max_chips=90))
     market = Market(world, seconds=5)
-    wait(market, minutes=20)
+    market.run(80, seconds=15)
     world.add(jobset_of("small", "2x2x1"))
-    wait(market, minutes=2)
+    market.run(8, seconds=15)
     assert "small" in market.ran_at
     assert not world.memory.turns
 
@@ -54,25 +40,11 @@ def test_who_is_kept_out_by_another_limit_too_reserves_nothing(obstacle: dict[st
     world = World(jobset_of("full", "2x4x4"), settings_=settings(max_chips=40))
     market = Market(world, seconds=5)
     world.add(jobset_of("waits", "2x2x2", replicas=2))
-    wait(market, minutes=1)
+    market.run(4, seconds=15)
     world.settings = replace(world.settings, **obstacle)  # type: ignore[arg-type]
-    wait(market, minutes=20)
+    market.run(80, seconds=15)
     assert not world.memory.turns
     assert not closed(world)
-
-
-def mixed(name: str) -> Workload:
-    """Return a JobSet that starts all together: 32 chips of one accelerator, and 32 of another."""
-    jobs = tuple(
-        PodGroup(
-            name=group_name,
-            replicas=1,
-            parallelism=8,
-            template=make_requirements(accelerator=accelerator, topology="2x4x4", tolerations=()),
-        )
-        for group_name, accelerator in (("slice", "tpu-v4-podslice"), ("other", "tpu-v5p-slice"))
-    )
-    return make_jobset(name, annotations={constants.ALL_OR_NOTHING: "true"}, groups=jobs)
 
 
 def test_slices_of_two_accelerators_count_only_in_the_limit_of_their_own() -> None:
@@ -80,14 +52,9 @@ def test_slices_of_two_accelerators_count_only_in_the_limit_of_their_own() -> No
     limits = (("tpu-v4-podslice", 36), ("tpu-v5p-slice", 64))
     world = World(jobset_of("full", "2x2x2"), settings_=settings(max_chips_per_accelerator=limits))
     market = Market(world, seconds=5)
-    wait(market, minutes=1)
-    gang = mixed("gang")
-    world.add(gang)
-    other = replace(gang.groups[1].template, tolerations=(CHIP_TOLERATION,))
-    leader = make_pod(gang, requirements=other, unschedulable_since=world.now)
-    key = group_key("default", "gang-other-0")
-    world.put(replace(leader, name="gang-other-0-0-abcde", uid="uid-of-other", group_key=key))
-    wait(market, minutes=11)
+    market.run(4, seconds=15)
+    gang = add_mixed(world, "gang", "2x4x4")
+    market.run(44, seconds=15)
     # 36 less 32 are missing: the pool of 8 chips is closed.
     ((resource, turn),) = world.memory.turns.items()
     assert resource == "limit accelerator tpu-v4-podslice"
@@ -101,13 +68,13 @@ def test_all_pools_in_use_are_closed_until_enough_are_free() -> None:
     small = [jobset_of(f"small{number:02}", "2x2x1") for number in range(20)]
     world = World(*small, settings_=settings(max_chips=80, deletion_delay_seconds=3600.0))
     market = Market(world, seconds=5)
-    wait(market, minutes=1)
+    market.run(4, seconds=15)
     world.add(jobset_of("large", "2x4x4"))
-    wait(market, minutes=2)
+    market.run(8, seconds=15)
     assert len(closed(world)) == 20
     for workload in small[:8]:
         world.remove_jobset(workload)
-    wait(market, minutes=3)
+    market.run(12, seconds=15)
     assert "large" in market.ran_at
     assert not closed(world)
 
@@ -116,14 +83,14 @@ def test_pools_that_are_closed_stay_so_until_the_turn_is_over() -> None:
     """They are in use, so each round would open what an earlier one has closed; the pause opens them."""
     world = World(jobset_of("long", "2x4x4"), settings_=settings(max_chips=32))
     market = Market(world, seconds=5)
-    wait(market, minutes=1)
+    market.run(4, seconds=15)
     world.add(jobset_of("waits", "2x2x1", namespace="others"))
-    wait(market, minutes=2)
+    market.run(8, seconds=15)
     assert len(closed(world)) == 1
     plans = len(world.plans)
-    wait(market, minutes=12)
+    market.run(48, seconds=15)
     assert not any(plan.uncordons for plan in world.plans[plans:])
-    wait(market, minutes=2)
+    market.run(8, seconds=15)
     assert not closed(world)
 
 
@@ -131,14 +98,10 @@ def test_however_many_large_slices_wait_the_rest_is_not_kept_from_others() -> No
     """A long run has 64 of 90 chips, and thirty slices of 64 come one after the other, all of them older."""
     world = World(jobset_of("long", "4x4x4"), settings_=settings(max_chips=90))
     market = Market(world, seconds=5)
-    wait(market, minutes=1)
+    market.run(4, seconds=15)
     for number in range(30):
         world.add(jobset_of(f"waits{number}", "4x4x4"))
-        for _ in range(8):
-            market.step(seconds=60)
+        market.run(8, seconds=60)
     for number in range(3):
-        world.add(jobset_of(f"small{number}", "2x2x1", namespace="others"))
-        applied = world.now
-        for _ in range(30):
-            market.step(seconds=60)
-        assert market.ran_at[f"small{number}"] - applied <= timedelta(minutes=16)
+        small = jobset_of(f"small{number}", "2x2x1", namespace="others")
+        assert market.serves(small, within_seconds=16 * 60, step_seconds=60)

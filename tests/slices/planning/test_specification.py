@@ -168,25 +168,12 @@ def test_a_pod_may_name_its_workload_policy() -> None:
     [
         pytest.param(
             {"selector": {constants.SPOT: "true"}},
-            {},
-            f"does not tolerate the taint {constants.SPOT}=true:NoSchedule",
-            id="spot that the pod does not tolerate",
-        ),
-        pytest.param(
-            {"selector": {constants.SPOT: "true"}},
             {"force_on_demand": True},
             "GCP_FORCE_ON_DEMAND is set",
             id="spot where on-demand is forced",
         ),
-        pytest.param(
-            {"selector": {constants.RESERVATION_NAME: "r"}},
-            {"force_on_demand": True},
-            "GCP_FORCE_ON_DEMAND is set",
-            id="a reservation where on-demand is forced",
-        ),
         pytest.param({"topology": "3x3x3"}, {}, "3x3x3", id="a shape that does not exist"),
         pytest.param({"tolerations": ()}, {}, "google.com/tpu=present:NoSchedule", id="a pod that tolerates no TPU"),
-        pytest.param({"selector": {constants.ZONE: "us-east5-a"}}, {}, "us-east5-a", id="another zone"),
         pytest.param({"selector": {constants.NODE_POOL: "static"}}, {}, "static", id="a pool that the pod names"),
         pytest.param({"memory_bytes": 2**50}, {}, "bytes of memory", id="more memory than the machine has"),
         pytest.param({}, {"node_disk_type": "pd-extreme"}, "pd-standard, pd-balanced", id="a disk GKE does not take"),

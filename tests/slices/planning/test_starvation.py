@@ -4,67 +4,23 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
-from provisioner.model.workloads import Workload
+from provisioner.model.capacity import Failure, FailureKind, PoolStatus
 from provisioner.slices.planning.plan import Create
 from provisioner.slices.planning.turns import CREATES
-from tests.support.models import make_jobset, make_requirements
+from tests.support.market import Market, Stream, jobset_of
 from tests.support.settings import settings
 from tests.support.world import World, failure
-
-#: Some of these tests live through hours of rounds.
-pytestmark = pytest.mark.timeout(30)
-
-#: Topology -> hosts of a v4 slice.
-HOSTS = {"2x2x1": 1, "2x2x2": 2, "2x2x4": 4, "2x4x4": 8, "4x4x4": 16}
-
-
-def jobset_of(name: str, topology: str, *, replicas: int = 1, namespace: str = "default") -> Workload:
-    """Return a JobSet of v4 slices."""
-    template = make_requirements(topology=topology, tolerations=())
-    return make_jobset(name, namespace=namespace, replicas=replicas, parallelism=HOSTS[topology], template=template)
 
 
 def named(create: Create) -> str:
     """Return whose slice a create is for."""
     return create.request.labels[constants.POOL_JOBSET_NAME]
-
-
-class Market:
-    """GKE as far as it matters here: pools take their time, and end in a failure where this says so."""
-
-    def __init__(self, world: World, *, seconds: float = 20.0) -> None:
-        self.world = world
-        self.seconds = seconds
-        self.fails: Callable[[str], Failure | None] = lambda _jobset: None
-        self.begun: dict[PoolName, datetime] = {}
-        #: When all leaders of a JobSet were bound first.
-        self.ran_at: dict[str, datetime] = {}
-
-    def step(self, *, seconds: float = 1.0) -> None:
-        """Let a little time pass."""
-        world = self.world
-        for name, pool in list(world.pools.items()):
-            begun = self.begun.setdefault(name, world.now)
-            if pool.status is PoolStatus.PROVISIONING and world.now - begun >= timedelta(seconds=self.seconds):
-                problem = self.fails(pool.labels[constants.POOL_JOBSET_NAME])
-                if problem is not None:
-                    world.fail_pool(name, problem)
-                else:
-                    world.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=world.now)
-        world.step(seconds=seconds)
-        world.finish_deletes()
-        world.schedule()
-        for workload in world.workloads.values():
-            if world.bound(workload) == workload.groups[0].replicas:
-                self.ran_at.setdefault(workload.name, world.now)
 
 
 #: What GKE may say to every create for one JobSet, and to no other.
@@ -88,14 +44,9 @@ def test_who_is_refused_for_ever_delays_nobody_else(kind: FailureKind, replicas:
     world = World(refused)
     market = Market(world)
     world.refuse_create = lambda create: failure(kind) if named(create) == "refused" else None
-    for _ in range(120):
-        market.step(seconds=15)
+    market.run(120, seconds=15)
     for number, topology in enumerate(("2x2x1", "2x2x2", "2x2x4")):
-        world.add(jobset_of(f"later-{number}", topology))
-        applied = world.now
-        for _ in range(60):
-            market.step()
-        assert market.ran_at[f"later-{number}"] - applied <= timedelta(seconds=60)
+        assert market.serves(jobset_of(f"later-{number}", topology), within_seconds=60)
 
 
 @pytest.mark.parametrize("kind", [FailureKind.PERMISSION, FailureKind.UNAVAILABLE, FailureKind.NOT_FOUND])
@@ -104,16 +55,11 @@ def test_whose_pools_fail_for_ever_delays_nobody_of_the_same_shape(kind: Failure
     world = World(jobset_of("failing", "2x2x2"))
     market = Market(world)
     market.fails = lambda name: failure(kind) if name == "failing" else None
-    for _ in range(100):
-        market.step(seconds=30)
+    market.run(100, seconds=30)
     made = sum(map(bool, (plan.creates for plan in world.plans)))
     assert 5 <= made <= 12
     for number in range(3):
-        world.add(jobset_of(f"later-{number}", "2x2x2"))
-        applied = world.now
-        for _ in range(60):
-            market.step()
-        assert market.ran_at[f"later-{number}"] - applied <= timedelta(seconds=60)
+        assert market.serves(jobset_of(f"later-{number}", "2x2x2"), within_seconds=60)
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(("2x2x1", "2x2x4", "4x4x4"))), ids=" ".join)
@@ -125,20 +71,8 @@ def test_a_shape_that_is_out_of_stock_for_ever_delays_no_other(missing: str, ord
     for topology in order:
         world.add(jobset_of(topology, topology))
         market.step()
-    for _ in range(60):
-        market.step()
+    market.run(60)
     assert market.ran_at.keys() == {*order} - {missing}
-
-
-def test_slices_of_one_shape_take_turns_to_try() -> None:
-    """Whoever failed longest ago tries next: what is wrong with one alone keeps no other from its own try."""
-    world = World(*(jobset_of(f"job{number}", "2x2x2") for number in range(4)))
-    market = Market(world)
-    market.fails = lambda name: failure(FailureKind.STOCKOUT) if name == "job0" else None
-    for _ in range(400):
-        market.step()
-    # It may have been lucky with a pool that was made for another.
-    assert len(market.ran_at) >= 3
 
 
 def test_one_slice_at_a_time_tries_capacity_that_was_out_of_stock() -> None:
@@ -161,13 +95,8 @@ def test_slices_of_one_jobset_take_one_turn_together() -> None:
     world = World(jobset_of("refused", "2x2x2", replicas=20))
     market = Market(world)
     world.refuse_create = lambda create: failure(FailureKind.STOCKOUT) if named(create) == "refused" else None
-    for _ in range(300):
-        market.step(seconds=15)
-    world.add(jobset_of("later", "2x2x2"))
-    applied = world.now
-    for _ in range(100):
-        market.step(seconds=15)
-    assert market.ran_at["later"] - applied <= timedelta(minutes=21)
+    market.run(300, seconds=15)
+    assert market.serves(jobset_of("later", "2x2x2"), within_seconds=21 * 60, step_seconds=15)
 
 
 def test_a_stream_of_newcomers_keeps_nobody_from_trying_again() -> None:
@@ -201,16 +130,12 @@ def test_stockouts_that_block_leave_operations_to_others() -> None:
         return failure(FailureKind.TOO_MANY_OPERATIONS) if making >= 2 else None
 
     world.refuse_create = refuse
-    for _ in range(360):
-        market.step(seconds=30)
+    market.run(360, seconds=30)
     market.seconds = 20
-    world.add(jobset_of("small", "2x2x1"))
-    applied = world.now
     making = [name for name, pool in world.pools.items() if pool.status is PoolStatus.PROVISIONING]
-    market.begun.update({name: world.now + timedelta(hours=9) for name in making})
-    for _ in range(120):
-        market.step()
-    assert market.ran_at["small"] - applied <= timedelta(seconds=120)
+    later = world.now + timedelta(hours=9)
+    market.begun.update({(name, PoolStatus.PROVISIONING): later for name in making})
+    assert market.serves(jobset_of("small", "2x2x1"), within_seconds=120)
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -221,8 +146,7 @@ def test_who_is_next_for_an_operation_but_not_for_its_capacity_keeps_no_slice_of
     world = World(jobset_of("pair", "2x2x1", replicas=2))
     market = Market(world)
     market.fails = lambda _name: failure(FailureKind.STOCKOUT)
-    for _ in range(60):
-        market.step()
+    market.run(60)
     market.fails = lambda _name: None
     world.add(jobset_of("odd", "2x2x2"))
     world.refuse_create = lambda create: failure(FailureKind.TOO_MANY_OPERATIONS) if named(create) == "odd" else None
@@ -230,24 +154,8 @@ def test_who_is_next_for_an_operation_but_not_for_its_capacity_keeps_no_slice_of
     # Whichever has waited longer for an operation: the other one may be the first for its capacity.
     ago = {(CREATES, unit): world.now - timedelta(seconds=60 - (tried.index(unit) + first) % 2) for unit in tried}
     world.memory = replace(world.memory, last_turns={**world.memory.last_turns, **ago})
-    for _ in range(180):
-        market.step(seconds=10)
+    market.run(180, seconds=10)
     assert "pair" in market.ran_at
-
-
-def stream(world: World, market: Market, *, seconds: int, every: int = 10, run_seconds: int = 60) -> None:
-    """Let small JobSets come for hours, each of which runs for a minute."""
-    for second in range(0, seconds, 5):
-        if second % every == 0:
-            world.add(jobset_of(f"small{second}", "2x2x1"))
-        for workload in list(world.workloads.values()):
-            ran_at = market.ran_at.get(workload.name)
-            if workload.name.startswith("small") and ran_at and world.now - ran_at > timedelta(seconds=run_seconds):
-                world.remove_jobset(workload)
-        market.step(seconds=5)
-        if "large" in market.ran_at:
-            return
-    raise AssertionError("the large slice never ran")
 
 
 @pytest.mark.parametrize(
@@ -261,15 +169,10 @@ def stream(world: World, market: Market, *, seconds: int, every: int = 10, run_s
 def test_small_slices_do_not_keep_a_large_one_out_for_ever(limits: dict[str, object]) -> None:
     """In its turn what becomes free is kept for it; who waits for that is told so."""
     world = World(settings_=settings(deletion_delay_seconds=5.0, **limits))
-    market = Market(world, seconds=5)
-    for second in range(60):
-        if second % 10 == 0:
-            world.add(jobset_of(f"small-first{second}", "2x2x1"))
-        market.step()
-    applied = world.now
+    stream = Stream(Market(world, seconds=5), most=8, minutes=1, namespace="default")
+    stream.run(12, seconds=5)
     world.add(jobset_of("large", "2x4x4"))
-    stream(world, market, seconds=3600)
-    assert market.ran_at["large"] - applied < timedelta(minutes=15)
+    assert stream.served("large", within_minutes=15)
     assert any("are reserved for a slice whose turn it is" in said.message for said in world.told())
 
 
@@ -301,14 +204,11 @@ def test_a_limit_of_its_own_namespace_reserves_nothing_of_the_others() -> None:
         settings_=settings(max_chips=24, max_chips_per_namespace=(("team-a", 8),)),
     )
     market = Market(world, seconds=5)
-    for _ in range(30):
-        market.step()
+    market.run(30)
     world.add(jobset_of("waits", "2x2x2", namespace="team-a"))
-    for _ in range(80):
-        market.step(seconds=15)
+    market.run(80, seconds=15)
     world.add(jobset_of("other", "2x2x4", namespace="team-b"))
-    for _ in range(30):
-        market.step()
+    market.run(30)
     assert market.ran_at.keys() == {"full", "other"}
 
 

@@ -16,8 +16,6 @@ from tests.support.models import make_job, make_jobset, make_pod, make_pool, mak
 from tests.support.settings import settings
 from tests.support.world import World, running
 
-#: Some of these tests live through hours of rounds.
-pytestmark = pytest.mark.timeout(30)
 #: A host with all its chips: each pod runs by itself.
 _SINGLE_HOST = make_requirements(topology="2x2x1", tolerations=())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from provisioner import constants
 from provisioner.model.capacity import NodePool, PoolStatus
 from provisioner.model.workloads import Workload
 from tests.support.clock import after
-from tests.support.models import go_pool, make_jobset, make_node, make_pod, make_requirements, strange_taint
+from tests.support.models import go_pool, make_jobset, make_node, make_pod, make_requirements
 from tests.support.world import World
 
 #: What a release from before April 2024 put on a pool instead of the JobSet's name and namespace.
@@ -86,43 +87,22 @@ def test_a_pool_is_for_the_jobset_that_it_was_made_for_before_one_that_waits_lon
     assert owner_of(world, pool) == "late"
 
 
-def test_a_pool_tied_to_its_jobset_goes_to_no_other() -> None:
-    """The pods of another select another `provisioner-nodepool-id`; it buys its own."""
-    gone = tied_jobset("gone")
-    train = tied_jobset("train")
-    world = World(train)
-    pool = world.put_pool(go_pool(gone))
-    world.run(40)
-    assert len(world.created) == 1
-    assert world.deleted == [pool.name]
-
-
 @pytest.mark.parametrize(
-    ("status", "left"),
+    ("status", "changes"),
     [
-        pytest.param(PoolStatus.RUNNING, "deleted", id="its JobSet is deleted"),
-        pytest.param(PoolStatus.RUNNING, "suspended", id="its JobSet is suspended"),
-        pytest.param(PoolStatus.RUNNING, "finished", id="its JobSet is finished"),
-        pytest.param(PoolStatus.ERROR, "living", id="GKE calls it ERROR"),
-        pytest.param(PoolStatus.RUNNING_WITH_ERROR, "living", id="GKE calls it RUNNING_WITH_ERROR"),
-        pytest.param(PoolStatus.RUNNING, "tainted", id="somebody taints its nodes"),
+        pytest.param(PoolStatus.RUNNING, None, id="its JobSet is deleted"),
+        pytest.param(PoolStatus.RUNNING, {"suspended": True}, id="its JobSet is suspended"),
+        pytest.param(PoolStatus.RUNNING, {"terminal_state": "Failed"}, id="its JobSet is finished"),
+        pytest.param(PoolStatus.ERROR, {}, id="GKE calls it ERROR"),
+        pytest.param(PoolStatus.RUNNING_WITH_ERROR, {}, id="GKE calls it RUNNING_WITH_ERROR"),
     ],
 )
-def test_a_pool_with_unfinished_work_on_it_is_never_touched(status: PoolStatus, left: str) -> None:
+def test_a_pool_with_unfinished_work_on_it_is_never_touched(status: PoolStatus, changes: dict[str, Any] | None) -> None:
     workload = make_jobset()
     world = World(workload)
-    taints = {"taints": (strange_taint(),)} if left == "tainted" else {}
-    pool = world.put_pool(go_pool(workload, status=status), **taints)
+    pool = world.put_pool(go_pool(workload, status=status))
     world.put(*(make_pod(workload, index=index, node=make_node(pool, index).name) for index in range(2)))
-    match left:
-        case "deleted":
-            del world.workloads[workload.uid]
-        case "suspended":
-            world.workloads[workload.uid] = replace(workload, suspended=True)
-        case "finished":
-            world.workloads[workload.uid] = replace(workload, terminal_state="Failed")
-        case _:
-            pass
+    world.workloads = {workload.uid: replace(workload, **changes)} if changes is not None else {}
     world.run(50, seconds=60)
     assert world.deleted == []
 

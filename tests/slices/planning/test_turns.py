@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import pytest
 from hypothesis import given
@@ -125,7 +125,3 @@ def test_what_is_noted_of_turns_goes_with_those_that_waited() -> None:
     kept = still_of_use(last, [unit("a/w/2")])
     assert {key for _, key in kept} == {("a",), ("a", "w")}
     assert still_of_use(last, []) == {}
-
-
-def test_a_turn_ends_a_quarter_of_an_hour_after_it_began() -> None:
-    assert Turn(holder=HOLDER, began_at=NOW).until == NOW + timedelta(minutes=15)

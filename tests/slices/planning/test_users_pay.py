@@ -10,18 +10,15 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, PoolName, PoolStatus
-from provisioner.model.workloads import PodGroup, Workload, group_key
+from provisioner.model.workloads import PodGroup, group_key
 from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.round import begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
-from tests.slices.planning.test_starvation import Market
 from tests.support.clock import NOW
+from tests.support.market import Market, gang
 from tests.support.models import CHIP_TOLERATION, make_jobset, make_node, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure, running
-
-#: Some of these tests live through days of rounds.
-pytestmark = pytest.mark.timeout(30)
 
 SMALL = make_requirements(topology="2x2x1", tolerations=())
 
@@ -229,12 +226,10 @@ def test_a_lack_of_what_pods_chose_themselves_delays_nobody_else(key: str, *, at
     if at_once:
         world.refuse_create = lambda create: reason if create.workload.namespace == "private" else None
     market.fails = lambda name: reason if name.startswith("private") else None
-    for _ in range(360):
-        market.step(seconds=30)
+    market.run(360, seconds=30)
     honest = make_jobset("honest", namespace="b")
     world.add(honest)
-    for _ in range(18):
-        market.step(seconds=5)
+    market.run(18, seconds=5)
     assert world.bound(honest) == 1
 
 
@@ -254,16 +249,10 @@ def test_a_request_that_changes_all_the_time_has_its_share_of_creates() -> None:
     assert len(world.memory.tallies) == 2
 
 
-def _gang(name: str, namespace: str, replicas: int) -> Workload:
-    asked = make_requirements(tolerations=(), selector={constants.LEGACY_POOL_ID: name})
-    together = {constants.ALL_OR_NOTHING: "true"}
-    return make_jobset(name, namespace=namespace, replicas=replicas, annotations=together, template=asked)
-
-
 @pytest.mark.timeout(60)
 def test_workloads_that_can_never_be_had_together_keep_no_newcomer_out() -> None:
     """There is stock for two slices. Four ask for three each, for ever; one of another namespace asks for two."""
-    world = World(*(_gang(f"greedy-{number}", "a", 3) for number in range(4)))
+    world = World(*(gang(f"greedy-{number}", "a", 3) for number in range(4)))
     begun: dict[PoolName, datetime] = {}
 
     def step() -> None:
@@ -284,7 +273,7 @@ def test_workloads_that_can_never_be_had_together_keep_no_newcomer_out() -> None
     for _ in range(8 * 120):
         step()
     for number in range(4):
-        honest = _gang(f"honest-{number}", "b", 2)
+        honest = gang(f"honest-{number}", "b", 2)
         world.add(honest)
         for _ in range(2 * 60):
             step()

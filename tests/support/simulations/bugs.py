@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+#: A module or class, and the name of one of its attributes.
+At = tuple[Any, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bug:
-    """One mutation: a module or class, one attribute of it, and what it becomes."""
+    """One mutation, or two where the code has the same care twice: an attribute, and what it becomes."""
 
     name: str
-    at: tuple[Any, str]
+    at: At
     mutate: Callable[[Any], Any]
-    #: The seed from which it is searched for, one that shows it.
+    also: tuple[At, Callable[[Any], Any]] | None = None
+    #: The seed from which it is searched for, one that shows it soon.
     search_from: int = 0
+    #: The kinds of faults that show it, for what would be a rare coincidence among all kinds.
+    storm: tuple[str, ...] = ()
 
 
 def always(value: Any) -> Callable[[Any], Any]:
@@ -26,18 +32,17 @@ def always(value: Any) -> Callable[[Any], Any]:
 
 
 @contextmanager
-def planted(bugs: Sequence[Bug], name: str) -> Iterator[None]:
-    """Plant the bug of a name, nothing for no name."""
+def planted(bugs: Sequence[Bug], name: str) -> Iterator[tuple[str, ...]]:
+    """Plant the bug of a name, nothing for no name; yield the kinds of faults that show it."""
     bug = next((each for each in bugs if each.name == name), None)
-    if bug is None:
-        yield
-        return
-    with mutated(bug.at, bug.mutate):
-        yield
+    with ExitStack() as stack:
+        for at, mutate in ((bug.at, bug.mutate), *filter(None, (bug.also,))) if bug is not None else ():
+            stack.enter_context(mutated(at, mutate))
+        yield bug.storm if bug is not None else ()
 
 
 @contextmanager
-def mutated(at: tuple[Any, str], mutate: Callable[[Any], Any]) -> Iterator[None]:
+def mutated(at: At, mutate: Callable[[Any], Any]) -> Iterator[None]:
     """Replace an attribute of a module or class, wherever it was imported by name."""
     owner, attribute = at
     original = vars(owner)[attribute]

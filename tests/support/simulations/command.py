@@ -6,12 +6,14 @@ import argparse
 import functools
 import multiprocessing
 import os
+import statistics
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from provisioner.runtime import process
 from tests.support.simulations.bugs import Bug
 from tests.support.simulations.runs import Outcome
 
@@ -25,8 +27,6 @@ class Simulation:
     #: A function with `seed`, `bug` and `recording`, which other processes find by its name.
     run_seed: Callable[..., Outcome]
     bugs: Sequence[Bug]
-    #: Says how long what took at the longest: a format of the outcomes' seconds.
-    summary: str
 
     def main(self) -> int:
         """Run what is asked for; return 1 where an invariant is broken, or a planted bug is not found."""
@@ -36,17 +36,22 @@ class Simulation:
             os.execv(sys.executable, [sys.executable, "-m", self.module, *sys.argv[1:]])
         names = ("all", *(bug.name for bug in self.bugs))
         parser = argparse.ArgumentParser(prog=f"python -m {self.module}")
-        parser.add_argument("--seeds", type=int, default=100)
-        parser.add_argument("--first", type=int, default=0)
-        parser.add_argument("--seed", type=int)
-        parser.add_argument("--history", action="store_true")
-        parser.add_argument("--planted", nargs="?", const="all", default="", choices=names)
+        parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run (%(default)s)")
+        parser.add_argument("--first", type=int, default=0, help="the first of them (%(default)s)")
+        parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once (%(default)s)")
+        parser.add_argument("--seed", type=int, help="run this seed alone")
+        parser.add_argument("--history", action="store_true", help="tell step by step what happens in --seed")
+        parser.add_argument("--planted", nargs="?", const="all", default="", choices=names, help="with a bug planted")
         options = parser.parse_args()
         if options.seed is not None:
             return self._replay(options.seed, bug=options.planted, history=options.history)
-        if options.planted:
-            return self._find([bug for bug in self.bugs if options.planted in ("all", bug.name)], options.seeds)
-        return self._run(options.first, options.seeds)
+        with multiprocessing.get_context("spawn").Pool(options.jobs, process.look_less_often) as pool:
+            if options.planted:
+                bugs = [bug for bug in self.bugs if options.planted in ("all", bug.name)]
+                search = functools.partial(_first_broken, self.run_seed, options.seeds)
+                return _tell_bugs(bugs, pool.imap(search, [(bug.name, bug.search_from) for bug in bugs]))
+            seeds = range(options.first, options.first + options.seeds)
+            return _tell_runs(pool.imap_unordered(self.run_seed, seeds))
 
     def _replay(self, seed: int, *, bug: str, history: bool) -> int:
         """Run one seed, and tell what happened."""
@@ -54,45 +59,47 @@ class Simulation:
         _tell(*outcome.history, _told(outcome))
         return 1 if outcome.problem else 0
 
-    def _run(self, first: int, count: int) -> int:
-        """Run many seeds."""
-        began, broken, faults = time.monotonic(), [], 0
-        longest: defaultdict[str, float] = defaultdict(float)
-        with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
-            for outcome in pool.imap_unordered(self.run_seed, range(first, first + count)):
-                faults += outcome.faults
-                for name, seconds in outcome.seconds.items():
-                    longest[name] = max(longest[name], seconds)
-                if outcome.problem:
-                    broken.append(outcome)
-        _tell(*(_told(outcome) for outcome in sorted(broken, key=lambda each: each.seed)))
-        _tell(
-            f"{count} seeds in {time.monotonic() - began:.0f} s, {faults} faults, {len(broken)} broken; "
-            + self.summary.format_map(longest)
-        )
-        return 1 if broken else 0
 
-    def _find(self, bugs: Sequence[Bug], seeds: int) -> int:
-        """Look for a seed that shows each bug."""
-        search = functools.partial(_first_broken, self.run_seed, seeds)
-        with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
-            shown = pool.starmap(search, [(bug.name, bug.search_from) for bug in bugs], chunksize=1)
-        found = sum(outcome is not None for outcome in shown)
-        for bug, outcome in zip(bugs, shown, strict=True):
-            _tell(f"{bug.name}: {_told(outcome) if outcome is not None else 'NOT FOUND'}")
-        _tell(f"{found} of {len(bugs)} planted bugs found")
-        return 0 if found == len(bugs) else 1
+def _tell_runs(runs: Iterable[Outcome]) -> int:
+    """Tell what breaks, and sum up; return 1 where something does."""
+    began, outcomes, faults = time.monotonic(), [], Counter[str]()
+    figures: defaultdict[str, list[float]] = defaultdict(list)
+    for outcome in runs:
+        outcomes.append(outcome)
+        faults += outcome.faults
+        for name, figure in outcome.figures.items():
+            figures[name].append(figure)
+        if outcome.problem:
+            _tell(_told(outcome))
+    _tell(f"{faults.total()} faults injected:", *(f"  {number:>8}  {kind}" for kind, number in faults.most_common()))
+    _tell(*(f"{name}: median {statistics.median(all_):.0f}, most {max(all_):.0f}" for name, all_ in figures.items()))
+    broken = sum(bool(outcome.problem) for outcome in outcomes)
+    _tell(f"{len(outcomes)} seeds in {time.monotonic() - began:.0f} s, {broken} broken")
+    return 1 if broken else 0
 
 
-def _first_broken(run_seed: Callable[..., Outcome], seeds: int, bug: str, first: int) -> Outcome | None:
+def _tell_bugs(bugs: Sequence[Bug], shown: Iterable[Outcome | None]) -> int:
+    """Tell which seed shows each bug; return 1 where none does."""
+    found = 0
+    for bug, outcome in zip(bugs, shown, strict=True):
+        found += outcome is not None
+        _tell(f"{bug.name}: {_told(outcome) if outcome is not None else 'NOT FOUND'}")
+    _tell(f"{found} of {len(bugs)} planted bugs found")
+    return 0 if found == len(bugs) else 1
+
+
+def _first_broken(run_seed: Callable[..., Outcome], seeds: int, bug_and_first: tuple[str, int]) -> Outcome | None:
     """Return the first run that a bug breaks."""
+    bug, first = bug_and_first
     outcomes = (run_seed(seed, bug=bug) for seed in range(first, first + seeds))
     return next((outcome for outcome in outcomes if outcome.problem), None)
 
 
 def _told(outcome: Outcome) -> str:
-    return f"seed {outcome.seed}: {outcome.problem or 'breaks nothing'}"
+    figures = ", ".join(f"{name}: {figure:.3f}" for name, figure in outcome.figures.items())
+    return f"seed {outcome.seed}: {outcome.problem or f'breaks nothing; {figures}'}"
 
 
 def _tell(*lines: str) -> None:
     sys.stdout.writelines(f"{line}\n" for line in lines)
+    sys.stdout.flush()

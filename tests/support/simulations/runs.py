@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
@@ -16,9 +17,10 @@ class Outcome:
 
     seed: int
     problem: str = ""
-    faults: int
-    #: How long what took, by the names that the simulation's summary has for them; empty where something is broken.
-    seconds: Mapping[str, float] = field(default_factory=dict)
+    #: Faults injected, by kind.
+    faults: Counter[str]
+    #: What was measured, such as seconds; empty where something is broken.
+    figures: Mapping[str, float] = field(default_factory=dict)
     history: tuple[str, ...] = ()
 
 
@@ -31,13 +33,13 @@ def _take_too_long(_number: int, _frame: FrameType | None) -> None:
 
 
 def outcome_of(story: Callable[[], Mapping[str, float]], stage: Stage, *, cpu_seconds: float) -> Outcome:
-    """Play a story, which raises Violated and returns how long what took, for this much time of the processor."""
-    seconds: Mapping[str, float] = {}
+    """Play a story, which raises Violated and returns figures, for this much time of the processor."""
+    figures: Mapping[str, float] = {}
     problem = ""
     before = signal.signal(signal.SIGVTALRM, _take_too_long)
     signal.setitimer(signal.ITIMER_VIRTUAL, cpu_seconds)
     try:
-        seconds = story()
+        figures = story()
     except Violated as violation:
         problem = str(violation)
     except _TakesTooLong:
@@ -48,7 +50,7 @@ def outcome_of(story: Callable[[], Mapping[str, float]], stage: Stage, *, cpu_se
     return Outcome(
         seed=stage.seed,
         problem=problem,
-        faults=stage.faults.total(),
-        seconds=seconds,
+        faults=stage.faults,
+        figures=figures,
         history=tuple(stage.history),
     )

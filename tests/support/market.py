@@ -1,0 +1,157 @@
+"""GKE with little to give, and who competes for it: for tests that live through hours of decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from provisioner import constants
+from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
+from provisioner.model.workloads import PodGroup, Workload
+from provisioner.slices.demand import group_key
+from tests.support.models import CHIP_TOLERATION, make_jobset, make_pod, make_requirements
+from tests.support.world import World, failure
+
+#: Topology -> hosts of a v4 slice.
+HOSTS = {"2x2x1": 1, "2x2x2": 2, "2x2x4": 4, "2x4x4": 8, "4x4x4": 16}
+_TOGETHER = {constants.ALL_OR_NOTHING: "true"}
+
+
+def jobset_of(name: str, topology: str, *, replicas: int = 1, namespace: str = "default") -> Workload:
+    """Return a JobSet of v4 slices."""
+    template = make_requirements(topology=topology, tolerations=())
+    return make_jobset(name, namespace=namespace, replicas=replicas, parallelism=HOSTS[topology], template=template)
+
+
+def gang(name: str, namespace: str, replicas: int, **changes: Any) -> Workload:
+    """Return a JobSet that starts with all slices or none, on no pools but its own."""
+    template = make_requirements(tolerations=(), selector={constants.LEGACY_POOL_ID: name})
+    given = {"annotations": _TOGETHER, "template": template, "replicas": replicas, **changes}
+    return make_jobset(name, namespace=namespace, **given)
+
+
+def add_mixed(world: World, name: str, topology: str) -> Workload:
+    """Add a JobSet that starts all together, with a slice of each of two accelerators."""
+    selector = {constants.LEGACY_POOL_ID: name}
+    templates = {
+        group: make_requirements(accelerator=accelerator, topology=topology, tolerations=(), selector=selector)
+        for group, accelerator in (("slice", "tpu-v4-podslice"), ("other", "tpu-v5p-slice"))
+    }
+    groups = tuple(
+        PodGroup(name=each, replicas=1, parallelism=HOSTS[topology], template=templates[each]) for each in templates
+    )
+    workload = make_jobset(name, namespace=name, annotations=_TOGETHER, groups=groups)
+    world.add(workload)
+    asked, group = replace(templates["other"], tolerations=(CHIP_TOLERATION,)), f"{name}-other-0"
+    leader = make_pod(workload, requirements=asked, unschedulable_since=world.now, uid="uid-of-other", group_name=group)
+    world.put(replace(leader, name=f"{group}-0-abcde", group_key=group_key(name, group)))
+    return workload
+
+
+class Market:
+    """GKE as far as it matters here: pools take their time, and end in a failure where this says so."""
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        seconds: float = 20.0,
+        boot_seconds: float = 0.0,
+        delete_seconds: float = 0.0,
+        most_operations: int | None = None,
+    ) -> None:
+        self.world = world
+        self.seconds = seconds
+        self.boot_seconds = boot_seconds
+        self.delete_seconds = delete_seconds
+        self.fails: Callable[[str], Failure | None] = lambda _jobset: None
+        #: Since when pools are in a status.
+        self.begun: dict[tuple[PoolName, PoolStatus], datetime] = {}
+        #: Since when pools are up whose nodes are still to come.
+        self._up_at: dict[PoolName, datetime] = {}
+        #: When all leaders of a JobSet were bound first.
+        self.ran_at: dict[str, datetime] = {}
+        if most_operations is not None:
+            busy = (PoolStatus.PROVISIONING, PoolStatus.STOPPING)
+            world.refuse_create = world.refuse_delete = lambda _: (
+                failure(FailureKind.TOO_MANY_OPERATIONS)
+                if sum(pool.status in busy for pool in world.pools.values()) >= most_operations
+                else None
+            )
+
+    def step(self, *, seconds: float = 1.0) -> None:
+        """Let a little time pass."""
+        world = self.world
+        for name, pool in list(world.pools.items()):
+            age_seconds = (world.now - self.begun.setdefault((name, pool.status), world.now)).total_seconds()
+            if pool.status is PoolStatus.STOPPING and age_seconds >= self.delete_seconds:
+                world.remove_pool(name)
+            elif pool.status is PoolStatus.PROVISIONING and age_seconds >= self.seconds:
+                problem = self.fails(pool.labels[constants.POOL_JOBSET_NAME])
+                if problem is not None:
+                    world.fail_pool(name, problem)
+                else:
+                    self._up_at[name] = world.now
+                    world.put(replace(pool, status=PoolStatus.RUNNING))
+        for name, up_at in list(self._up_at.items()):
+            if world.now - up_at >= timedelta(seconds=self.boot_seconds):
+                del self._up_at[name]
+                if name in world.pools and world.pools[name].status is PoolStatus.RUNNING:
+                    world.put_pool(world.pools[name], created_at=world.now)
+        world.step(seconds=seconds)
+        if not self.delete_seconds:
+            world.finish_deletes()
+        world.schedule()
+        for workload in world.workloads.values():
+            if world.bound(workload) == workload.groups[0].replicas:
+                self.ran_at.setdefault(workload.name, world.now)
+
+    def run(self, rounds: int, *, seconds: float = 1.0) -> None:
+        """Let time pass, in several steps."""
+        for _ in range(rounds):
+            self.step(seconds=seconds)
+
+    def serves(self, workload: Workload, *, within_seconds: float, step_seconds: float = 1.0) -> bool:
+        """Add a JobSet; return whether all of it runs soon enough."""
+        self.world.add(workload)
+        until = self.world.now + timedelta(seconds=within_seconds)
+        while workload.name not in self.ran_at and self.world.now < until:
+            self.step(seconds=step_seconds)
+        return workload.name in self.ran_at
+
+
+class Stream:
+    """Keeps some small jobs in the cluster: each runs for a while, and another one takes its place."""
+
+    def __init__(self, market: Market, *, most: int, minutes: float, namespace: str = "stream") -> None:
+        self.market = market
+        self.most = most
+        self.runs = timedelta(minutes=minutes)
+        self.namespace = namespace
+        self.count = 0
+
+    def step(self, *, seconds: float = 20) -> None:
+        """End those that have run, add others, and let a little time pass."""
+        world, ran_at = self.market.world, self.market.ran_at
+        there = [each for each in world.workloads.values() if each.name.startswith("s0")]
+        for each in there:
+            if each.name in ran_at and world.now - ran_at[each.name] > self.runs:
+                world.remove_jobset(each)
+        for _ in range(min(2, self.most - len(there))):
+            world.add(jobset_of(f"s0{self.count:05}", "2x2x1", namespace=self.namespace))
+            self.count += 1
+        self.market.step(seconds=seconds)
+
+    def run(self, rounds: int, *, seconds: float = 20) -> None:
+        """Let time pass, in several steps."""
+        for _ in range(rounds):
+            self.step(seconds=seconds)
+
+    def served(self, name: str, *, within_minutes: float) -> bool:
+        """Go on until a JobSet runs, or the time is up."""
+        until = self.market.world.now + timedelta(minutes=within_minutes)
+        while name not in self.market.ran_at and self.market.world.now < until:
+            self.step()
+        return name in self.market.ran_at
