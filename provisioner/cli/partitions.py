@@ -16,25 +16,16 @@ if TYPE_CHECKING:
     from provisioner.settings.partitions import PartitionSettings
 
 #: Module and summary of each command below this one; without any, the controller runs.
-COMMANDS = {
-    "get": ("partitions_get", "wait for a pod's partition: the init container"),
-}
+COMMANDS = {"get": ("partitions_get", "wait for a pod's partition: the init container")}
 
 
-_EXAMPLES = ("{prog} partitions", "{prog} partitions --leader-elect --kubeconfig=FILE")
-
-
-class _Partitions(Frame):
-    """The controller, and the commands below it."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        examples = ("{prog} partitions", "{prog} partitions --leader-elect --kubeconfig=FILE")
-        super().__init__(
-            "provisioner.cli", COMMANDS, *arguments, examples=examples, invoke_without_command=True, **options
-        )
-
-
-@click.group(cls=_Partitions)
+@click.group(
+    cls=Frame,
+    package="provisioner.cli",
+    entries=COMMANDS,
+    examples=("{prog} partitions", "{prog} partitions --leader-elect --kubeconfig=FILE"),
+    invoke_without_command=True,
+)
 @click.option(
     "--api-bind-address",
     default=":8080",

@@ -44,10 +44,7 @@ class Attempt:
 def prepare(
     kubeconfig: str | None, environment: Mapping[str, str], *, problems: Iterable[str] = ()
 ) -> tuple[settings.Settings, kube.KubeApi, Attempt]:
-    """Read settings, kubeconfig and credentials.
-
-    Raises SettingsError with all that is wrong with any of them, and with the `problems` that are known already.
-    """
+    """Read settings, kubeconfig and credentials; raise SettingsError with all that is wrong, `problems` included."""
     tried = attempt(kubeconfig, environment)
     found = [*tried.settings_problems, *filter(None, (tried.kubeconfig_problem, tried.credentials_problem)), *problems]
     if found or tried.settings is None or tried.api is None:

@@ -2,8 +2,7 @@
 
 No type and no exception of the kubernetes package leaves it; every failure is a ClusterError (see errors.py).
 
-Its parts are imported when they are first used: a command that only reads manifests must not wait a second for a client
-that it never uses.
+Its parts are imported when they are first used: a command that only reads manifests need not wait for the client.
 """
 
 from importlib import import_module

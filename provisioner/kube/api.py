@@ -1,11 +1,8 @@
 """Speak raw JSON with a Kubernetes API server; the only module that imports `kubernetes`.
 
-The kubernetes package brings the credentials (service account, kubeconfig, exec plugins, token refresh) and the
-connection pool; its models and its request code are not used, because typed models need twenty times the memory and
-its watch loses ERROR events. Every call has a connect and a read time-out and is sent once.
-
-What is not promised: after Unavailable the fate of a mutating call is unknown. A client certificate that an exec
-plugin renews is not picked up by a living process (tokens are).
+The kubernetes package brings the credentials and the connection pool; its models need twenty times the memory, and its
+watch loses ERROR events. Every call has a connect and a read time-out and is sent once. Not handled: a client
+certificate that an exec plugin renews (tokens are).
 """
 
 from __future__ import annotations

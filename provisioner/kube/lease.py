@@ -46,10 +46,7 @@ _LONGEST_LOOK_SECONDS = 1.0
 
 
 def pod_of(holder: str) -> str:
-    """Return the pod of a lease's holder.
-
-    Behind a letter that names of pods do not have is what tells this process from an earlier one of that pod.
-    """
+    """Return the pod of a lease's holder; what follows "_" tells processes of one pod apart."""
     return holder.partition("_")[0]
 
 
@@ -120,10 +117,7 @@ class LeaseElector:
 
     @property
     def leader(self) -> str:
-        """Return the pod that leads, as the leases were last read; empty where none holds them.
-
-        Where we hold ours and wait for the Go original, it is that one's.
-        """
+        """Return the pod that leads, the Go original's where we wait for that one; empty where none holds a lease."""
         for lease in self._leases:
             if lease.holder not in ("", self.identity):
                 return pod_of(lease.holder)

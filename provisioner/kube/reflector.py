@@ -1,10 +1,7 @@
 """What a list-watch knows and what it asks for next: pages, lines and failures go in, requests and records come out.
 
-No connection, no thread and no wait in here: whoever exchanges with a server feeds it (listwatch.py does so from a
-thread, the simulation on virtual time), and any thread may read.
-
-The stream's order is the only order that is used: resource versions are
-handed back to the server, never compared.
+Whoever exchanges with a server feeds it: listwatch.py from a thread, the simulation on virtual time. Any thread may
+read. Resource versions are handed back to the server, never compared.
 """
 
 from __future__ import annotations
@@ -13,7 +10,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -104,15 +101,6 @@ class WatchRequest:
 
 
 @dataclass(slots=True)
-class _Paging(Generic[T]):
-    """The pages of one list so far."""
-
-    started: float
-    listing: Listing[T] = field(default_factory=Listing)
-    continue_token: str = ""
-
-
-@dataclass(slots=True)
 class _Watching:
     """One watch so far."""
 
@@ -159,7 +147,7 @@ class Reflector(Store[T]):
         self._resource_version = ""
         self._failures = 0
         self._fruitless_watches = 0
-        self._paging: _Paging[T] | None = None
+        self._listing: Listing[T] | None = None
         self._watching = _Watching(started=0.0, seconds=0)
 
     # --- for everyone
@@ -171,10 +159,7 @@ class Reflector(Store[T]):
 
     @property
     def last_contact_monotonic(self) -> float | None:
-        """Return when the server last confirmed the records.
-
-        By a list (its start counts), an event, a bookmark, or a watch that ran its agreed time.
-        """
+        """Return when a list (its start), an event, a bookmark or a watch of full length last confirmed the records."""
         return self._last_contact
 
     def fresh(self, *, max_silence_seconds: float) -> bool:
@@ -204,9 +189,9 @@ class Reflector(Store[T]):
         if self._relist:
             self._relist, self._resource_version = False, ""
         if not self._resource_version:
-            self._paging = _Paging(self._clock())
+            self._listing = Listing(self._clock())
             return self._page_request("")
-        self._paging = None
+        self._listing = None
         seconds = self._options.rng.randint(*self._options.watch_seconds)
         self._watching = _Watching(self._clock(), seconds)
         query = {
@@ -223,31 +208,30 @@ class Reflector(Store[T]):
 
     def take_page(self, page: Page) -> ListRequest | None:
         """Take the page that was asked for; return what to ask for next, None after the last one."""
-        paging = self._paging
-        if paging is None:
+        listing = self._listing
+        if listing is None:
             raise ValueError(f"list of {self.name}: a page that was not requested")
         for raw in page.items:
-            self.take(paging.listing, raw)
+            self.take(listing, raw)
         if not page.continue_token:
-            self._listed(paging, page.resource_version)
+            self._listed(listing, page.resource_version)
             return None
-        if page.continue_token == paging.continue_token:
+        if page.continue_token == listing.continue_token:
             raise errors.Malformed(f"list of {self.name}: the server returns the same page repeatedly")
-        paging.continue_token = page.continue_token
+        listing.continue_token = page.continue_token
         return self._page_request(page.continue_token)
 
-    def _listed(self, paging: _Paging[T], version: str) -> None:
-        changed = self.replace(paging.listing) or not self._synced
+    def _listed(self, listing: Listing[T], version: str) -> None:
+        changed = self.replace(listing) or not self._synced
         with self._lock:
             self._synced = True
             # What the first page shows was current when it was asked for, not when the last page arrived.
-            self._last_contact = paging.started
-        self._paging = None
+            self._last_contact = listing.started
+        self._listing = None
         self._resource_version = version
         self._fruitless_watches = 0
         self._missing = False
         self._set_problem(None)
-        listing = paging.listing
         _log.debug("watch.listed", watch=self.name, records=len(listing.records), objects=len(listing.seen))
         if changed:
             self._notify()
@@ -303,7 +287,7 @@ class Reflector(Store[T]):
     def failed(self, error: Exception) -> float:
         """Take note of what failed, whatever it is; return the seconds to wait before the next request."""
         verb = "watch" if self._resource_version else "list"
-        self._paging = None
+        self._listing = None
         self._missing = isinstance(error, errors.NotFound)
         if not isinstance(error, errors.ClusterError):
             # A dead watch is a controller that sees nothing.

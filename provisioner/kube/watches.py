@@ -1,7 +1,7 @@
 """The watches that the controller needs, each with its selector on the server's side, and their records.
 
-Several namespaces mean one watch each, behind one face. Nothing here starts a thread before start() is called. To parse
-is total: whatever JSON comes in, a record, None ("not one of ours") or MalformedObject comes out.
+Several namespaces mean one watch each, behind one face. Whatever JSON is parsed, a record, None ("not one of ours") or
+MalformedObject comes out.
 """
 
 from __future__ import annotations

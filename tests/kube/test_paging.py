@@ -8,8 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from provisioner.kube import errors
-from provisioner.kube.paging import Pager
-from provisioner.kube.protocol import ANSWER_BYTES, DEFAULT_TIMEOUTS, PAGE_BYTES, PAGE_SIZE, Page, Timeouts
+from provisioner.kube.protocol import ANSWER_BYTES, DEFAULT_TIMEOUTS, PAGE_BYTES, PAGE_SIZE, Page, Pager, Timeouts
 from tests.support.kube import FakeKube
 
 MIB = 1024 * 1024

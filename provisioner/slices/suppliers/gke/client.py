@@ -65,8 +65,8 @@ def to_gke_error(
     """Return what an exception of Google's libraries means for this call.
 
     The subject names call and object for the reader, such as "delete of node pool 'a'"; `grant_help` tells which role
-    a refused identity lacks; `values` are what the call says in words that may be a user's (see `echoes`). Raise the
-    result `from` the exception.
+    a refused identity lacks; `values` are the words of the call that may be a user's. Raise the result `from` the
+    exception.
     """
     values = tuple(values)
     api = failures.Api(
