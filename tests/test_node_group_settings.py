@@ -11,23 +11,6 @@ from provisioner.settings.nodegroups import NodeGroupSettings
 PROJECT = {"GCP_PROJECT_ID": "research-project"}
 
 
-def test_the_defaults() -> None:
-    """Whoever changes one changes what installations do."""
-    effective = read_options(NodeGroupSettings, PROJECT)
-    images = (effective.device_plugin_image, effective.device_plugin_agent_image, effective.device_plugin_log_image)
-    assert [image.partition("@")[0] for image in images] == [
-        "gcr.io/gke-release/tpu-device-plugin:1.35.7-gke.0",
-        "gcr.io/gke-release/vbar_control_agent",
-        "gcr.io/gke-release/gke-distroless/bash",
-    ]
-    assert effective == NodeGroupSettings(
-        project_id="research-project",
-        device_plugin_image=images[0],
-        device_plugin_agent_image=images[1],
-        device_plugin_log_image=images[2],
-    )
-
-
 @pytest.mark.parametrize(
     ("variable", "text", "field", "want"),
     [

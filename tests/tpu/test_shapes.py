@@ -143,6 +143,25 @@ def test_a_topology_that_only_follows_the_rule_comes_with_a_warning(
 
 
 @pytest.mark.parametrize(
+    ("label", "documented", "disk"),
+    [
+        (V4, 12, "pd-standard"),
+        (V5E, 8, "pd-balanced"),
+        (V5P, 96, "pd-balanced"),
+        (V6E, 8, "hyperdisk-balanced"),
+        ("tpu7x", 116, "hyperdisk-balanced"),
+        ("tpu7", 10, "hyperdisk-balanced"),
+    ],
+)
+def test_all_that_google_lists_is_valid_and_has_a_default_disk(label: str, documented: int, disk: str) -> None:
+    """No shape that Google's tools make is refused."""
+    offer = tpu.ACCELERATORS[label]
+    assert {*offer.documented_topologies} <= {str(topology) for topology in offer.topologies()}
+    assert sum(map(offer.documents, offer.topologies())) == documented
+    assert {machine.disk_types[0] for machine in offer.machine_types} == {disk}
+
+
+@pytest.mark.parametrize(
     ("pods", "chips", "nodes"), [(0, 4, 1), (1, 4, 1), (2, 4, 1), (3, 4, 2), (5, 2, 2), (8, 1, 1), (9, 1, 2), (3, 8, 3)]
 )
 def test_a_single_host_pool_has_as_many_nodes_as_its_pods_fill(pods: int, chips: int, nodes: int) -> None:
@@ -280,13 +299,6 @@ def test_any_request_is_a_shape_that_divides_exactly_or_an_explained_refusal(
     assert str(shape.topology) == topology
     assert shape.topology.chips == (shape.nodes(1) * per_vm if shape.multi_host else per_vm)
     assert per_vm % shape.chips_per_pod == 0
-
-
-@given(st.lists(st.integers(1, 9999), min_size=2, max_size=3))
-def test_what_is_printed_is_read_as_it_was(dimensions: list[int]) -> None:
-    """Any grid that can be written."""
-    topology = tpu.Topology(tuple(dimensions))
-    assert tpu.Topology.parse(str(topology)) == topology
 
 
 @given(_TEXTS)

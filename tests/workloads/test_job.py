@@ -61,12 +61,6 @@ def test_nothing_is_kept_of_other_jobs(metadata: dict[str, Any]) -> None:
     assert parse_job(sweep(metadata=metadata)) is None
 
 
-@pytest.mark.parametrize("raw", [None, [], "", {}, {"metadata": None}])
-def test_what_is_no_object_is_no_job(raw: object) -> None:
-    """It asks for nothing."""
-    assert parse_job(raw) is None
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
