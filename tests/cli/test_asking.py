@@ -413,23 +413,19 @@ def test_an_address_of_something_else(capsys: pytest.CaptureFixture[str], answer
     assert "cannot be read" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "problems", [["ATTENTION: GKE does not list the node pools"], []], ids=["a problem", "a loop that hangs"]
-)
+@pytest.mark.parametrize("problems", [["GKE does not list pools"], []], ids=["a problem", "a loop that hangs"])
 def test_what_is_shown_while_nothing_is_decided_says_of_when_it_is(
     wire: WireServer, capsys: pytest.CaptureFixture[str], problems: list[str]
 ) -> None:
     """Durations count up to now, although the last decision may be hours ago."""
     world = World(make_jobset("train"))
     decided_at = world.now
-    body = msgspec.json.encode(
-        document_of(world, *(each.removeprefix("ATTENTION: ") for each in problems), stalled_minutes=120)
-    )
+    body = msgspec.json.encode(document_of(world, *problems, stalled_minutes=120))
     wire.answer(f"GET {_BOARD}", *(Answer(body=body) for _ in range(3)))
     for words in (("status",), ("gc", "--dry-run"), ("explain", "train")):
         assert run(*words, "--server", wire.url) == 0
         told = capsys.readouterr().out
-        assert [line for line in told.splitlines() if "ATTENTION" in line] == problems
+        assert told.count("ATTENTION: GKE does not list pools") == told.count("ATTENTION") == len(problems)
         assert f"as of {decided_at:%Y-%m-%d %H:%M:%S} UTC, 2 h 0 min ago" in told
         assert "2 h 0 min" in told.partition("ago")[2] or words[0] == "gc"
 
