@@ -58,17 +58,16 @@ POOL_SIZE = 64
 
 
 class KubeApi(Api):
-    """A connection to one API server; safe to share between threads.
-
-    `client` carries credentials and the pool; `ca_pem` is what the client trusts beyond the public roots.
-    """
+    """A connection to one API server; safe to share between threads. `client` carries credentials and the pool."""
 
     def __init__(self, client: ApiClient, *, context_name: str = "", ca_pem: bytes | None = None) -> None:
         self._client = client
         self._configuration: Configuration = client.configuration
         self._pool = client.rest_client.pool_manager
-        self._context_name = context_name
-        self._ca_pem = ca_pem
+        #: The kubeconfig's context, or "in-cluster".
+        self.context_name = context_name
+        #: The CA bundle that the client trusts; None where it trusts the public roots, or verifies nothing.
+        self.ca_pem = ca_pem
         # The refresh hooks of the kubernetes package change shared state without a lock of their own.
         self._auth_lock = threading.Lock()
 
@@ -76,18 +75,6 @@ class KubeApi(Api):
     def server(self) -> str:
         """Return the address of the API server."""
         return str(self._configuration.host).rstrip("/")
-
-    @property
-    def context_name(self) -> str:
-        """Return the kubeconfig's context, or "in-cluster"."""
-        return self._context_name
-
-    def ca_certificates_pem(self) -> bytes | None:
-        """Return the CA bundle that the client trusts.
-
-        None where it trusts the public roots, or verifies nothing (plain http, insecure-skip-tls-verify).
-        """
-        return self._ca_pem
 
     def close(self) -> None:
         """Close the idle connections."""

@@ -392,7 +392,7 @@ def test_the_trusted_certificates_are_told(tmp_path: Path, cluster: dict[str, An
     values = {"DATA": base64.b64encode(_ca_pem()).decode(), "FILE": str(tmp_path / "ca.pem")}
     settings = {key: values.get(value, value) if isinstance(value, str) else value for key, value in cluster.items()}
     api = connect(str(write_kubeconfig(tmp_path / "config", "https://k8s.example", cluster=settings)))
-    assert api.ca_certificates_pem() == (_ca_pem() if trusted else None)
+    assert api.ca_pem == (_ca_pem() if trusted else None)
     assert (api.server, api.context_name) == ("https://k8s.example", "here")
 
 
@@ -451,7 +451,7 @@ def test_the_pods_own_account_is_used_inside_a_cluster(tmp_path: Path, monkeypat
     environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
     api = connect(environ=environ)
     assert (api.server, api.context_name) == ("https://10.0.0.1:443", "in-cluster")
-    assert api.ca_certificates_pem() == _ca_pem()
+    assert api.ca_pem == _ca_pem()
     (tmp_path / "token").unlink()
     with pytest.raises(errors.KubeconfigError, match="service account"):
         connect(environ=environ)

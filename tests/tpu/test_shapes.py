@@ -28,26 +28,13 @@ FLAT = [
 FLAT_FAMILIES = [(V5E, "ct5lp-hightpu"), ("tpu-v5-lite-device", "ct5l-hightpu"), (V6E, "ct6e-standard")]
 OTHERS = [
     ("tpu-v3-device", "2x2", "ct3-hightpu-4t", 1),
-    ("tpu-v3-slice", "4x4", "ct3p-hightpu-4t", 4),
-    ("tpu-v3-slice", "4x8", "ct3p-hightpu-4t", 8),
-    ("tpu-v3-slice", "8x8", "ct3p-hightpu-4t", 16),
-    ("tpu-v3-slice", "8x16", "ct3p-hightpu-4t", 32),
-    ("tpu-v3-slice", "16x16", "ct3p-hightpu-4t", 64),
-    ("tpu-v3-slice", "16x32", "ct3p-hightpu-4t", 128),
-    ("tpu-v3-slice", "32x32", "ct3p-hightpu-4t", 256),
     ("tpu-v3-slice", "32x64", "ct3p-hightpu-4t", 512),
     ("tpu-v4-lite-device", "2x2", "ct4l-hightpu-4t", 1),
     (V4, "2x2x1", "ct4p-hightpu-4t", 1),
-    (V4, "2x2x2", "ct4p-hightpu-4t", 2),
-    (V4, "2x2x4", "ct4p-hightpu-4t", 4),
-    (V4, "2x4x4", "ct4p-hightpu-4t", 8),
-    (V4, "16x16x16", "ct4p-hightpu-4t", 1024),
     (V5P, "2x2x1", "ct5p-hightpu-4t", 1),
-    (V5P, "16x20x28", "ct5p-hightpu-4t", 2240),
     ("tpu7x", "2x2x1", "tpu7x-standard-4t", 1),
     ("tpu7x", "16x24x24", "tpu7x-standard-4t", 2304),
     ("tpu7", "2x2x1", "tpu7-standard-4t", 1),
-    ("tpu7", "4x8x8", "tpu7-standard-4t", 64),
 ]
 MADE = [
     *(

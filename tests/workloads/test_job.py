@@ -192,8 +192,6 @@ def test_whose_a_pod_is(metadata: dict[str, Any], want: tuple[str, str, int | No
     "references",
     [
         pytest.param([], id="labels alone"),
-        pytest.param([job_reference("sweep", controller=False)], id="no controller"),
-        pytest.param([job_reference("sweep", controller="true")], id="controller as text"),
         pytest.param([job_reference("sweep", kind="JobSet")], id="another kind"),
         pytest.param([job_reference("sweep", apiVersion="v1")], id="another API group"),
         pytest.param([job_reference("sweep", uid="")], id="no UID"),

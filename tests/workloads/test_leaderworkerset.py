@@ -114,7 +114,6 @@ def test_every_recorded_pod_has_its_place() -> None:
         pytest.param(raw_pod("a-²", owner="a"), None, id="an ordinal of other digits"),
         pytest.param(raw_pod("a-b-1", owner="a-b"), None, id="a worker of no group"),
         pytest.param(raw_pod("a-1", owner="a", controller=False), None, id="an owner that is not the controller"),
-        pytest.param(raw_pod("a-1", owner="a", controller="true"), None, id="a controller in a text"),
         pytest.param(raw_pod("a-1", owner="a", kind="ReplicaSet"), None, id="a controller of another kind"),
         pytest.param(raw_pod("a-1", owner="a", api_version="v1"), None, id="a StatefulSet of another group"),
         pytest.param(raw_pod("a-1", owner="a", of=""), None, id="no label"),
