@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner.settings import OPTIONS, SettingsError, read_settings, warnings_about_environment
+from provisioner.settings import OPTIONS, read_settings, warnings_about_environment
 
 _NEEDED = {
     "GCP_PROJECT_ID": "a-project",
@@ -52,10 +52,3 @@ def test_more_requests_at_once_than_the_maximum_count_as_the_maximum(text: str, 
     environment = {**_NEEDED, "CONCURRENCY": text}
     assert read_settings(environment).concurrency == want
     assert len(warnings_about_environment(environment)) == (text.startswith(("65", "9")))
-
-
-def test_words_are_read_in_letters_of_either_case() -> None:
-    """As people write them."""
-    assert read_settings({**_NEEDED, "PROVIDER": "GKE", "LOG_LEVEL": "Debug"}).log_level == "debug"
-    with pytest.raises(SettingsError, match="mock provider"):
-        read_settings({**_NEEDED, "PROVIDER": "Mock"})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
-
 import pytest
 
 from provisioner.model.capacity import CapacityKind, Network, Zone
@@ -11,7 +9,6 @@ from provisioner.model.choices import CapacityChoice
 from provisioner.settings import (
     OPTIONS,
     Prices,
-    Settings,
     SettingsError,
     go_bool,
     go_duration_seconds,
@@ -35,76 +32,16 @@ def problems(**environment: str) -> tuple[str, ...]:
     return caught.value.problems
 
 
-def test_defaults_are_pinned() -> None:
-    """A default changes only on purpose."""
-    assert asdict(read_settings(REQUIRED)) == {
-        "project_id": "a-project",
-        "cluster_location": "us-central2",
-        "zone": "us-central2-b",
-        "cluster": "a-cluster",
-        "node_service_account": "",
-        "pod_resource_type": "google.com/tpu",
-        "node_tags": (),
-        "pod_to_node_labels": (),
-        "node_secondary_disk": "",
-        "node_secure_boot": True,
-        "node_additional_networks": (),
-        "node_disk_type": "",
-        "node_confidential_storage": False,
-        "node_boot_disk_kms_key": "",
-        "force_on_demand": False,
-        "node_min_lifespan_seconds": 10.0,
-        "deletion_delay_seconds": 30.0,
-        "keep_suspended": False,
-        "ready_timeout_seconds": 900.0,
-        "replaced_share_percent": 20,
-        "replace_stuck_slices": False,
-        "concurrency": 16,
-        "max_pods_per_node": 15,
-        "gke_endpoint": "",
-        "serve_jobs": False,
-        "namespaces": (),
-        "opt_in_label": None,
-        "zones": (),
-        "capacity": (),
-        "same_zone": False,
-        "max_run_seconds": 0.0,
-        "all_or_nothing": False,
-        "partial_hold_seconds": 1200.0,
-        "max_chips": None,
-        "max_chips_per_namespace": (),
-        "max_chips_per_accelerator": (),
-        "max_pools_per_jobset": None,
-        "max_creates_per_hour": None,
-        "allowed_namespaces": None,
-        "allowed_reservations": None,
-        "allowed_service_accounts": None,
-        "allowed_networks": None,
-        "allowed_label_keys": None,
-        "pause_creation": False,
-        "prices": {"entries": ()},
-        "auto_upgrade": None,
-        "node_oauth_scopes": ("https://www.googleapis.com/auth/cloud-platform",),
-        "single_host_placement": False,
-        "provider": "gke",
-        "node_group_namespace": "",
-        "node_images": (),
-        "node_disk_gb": None,
-        "node_subnetwork": "default",
-        "capacity_wait_seconds": 600.0,
-        "assume_same_cluster": False,
-        "own_namespace": "tpu-provisioner-system",
-        "own_name": "",
-        "log_level": "info",
+def test_what_is_empty_by_default_limits_nothing_and_asks_for_nothing() -> None:
+    """Only None is no limit; all other defaults stand in docs/settings.md as they are read."""
+    effective = read_settings(REQUIRED)
+    empty = {each.field: getattr(effective, each.field) for each in OPTIONS if each.default == ""}
+    assert {name for name, value in empty.items() if value is None} == {
+        *("opt_in_label", "node_disk_gb", "max_chips", "max_pools_per_jobset", "max_creates_per_hour"),
+        *("allowed_namespaces", "allowed_reservations", "allowed_service_accounts", "allowed_networks"),
+        "allowed_label_keys",
     }
-
-
-def test_each_field_has_one_option_with_the_same_default() -> None:
-    """The table in OPTIONS and the dataclass do not drift apart."""
-    named = [option.field for option in OPTIONS if option.field]
-    assert sorted(named) == sorted(field.name for field in fields(Settings))
-    read = read_settings(REQUIRED)
-    assert read == Settings(project_id="a-project", cluster_location="us-central2", zone=read.zone, cluster="a-cluster")
+    assert {*empty.values()} == {None, "", (), Prices()}
 
 
 def test_all_mistakes_are_told_at_once() -> None:
@@ -225,7 +162,7 @@ def test_what_no_node_group_can_have_is_refused(changes: dict[str, str], words: 
             ),
         ),
         ("GKE_MAX_PODS_PER_NODE", "256", "max_pods_per_node", 256),
-        ("LOG_LEVEL", "debug", "log_level", "debug"),
+        ("LOG_LEVEL", "Debug", "log_level", "debug"),
         ("ZONES", "us-central2-a, us-central2-b", "zones", ("us-central2-a", "us-central2-b")),
         (
             "CAPACITY",
@@ -308,7 +245,7 @@ def test_an_option_is_read(variable: str, text: str, field: str, want: object) -
         ("SINGLE_HOST_PLACEMENT", "maybe", "is not one of none, compact"),
         ("NODEPOOL_AUTO_UPGRADE", "maybe", "is not one of auto, on, off"),
         ("GCP_NODE_OAUTH_SCOPES", "cloud-platform", "which is not an OAuth scope such as https://www.googleapis.com"),
-        ("PROVIDER", "mock", "GKE_ENDPOINT=http://127.0.0.1:8085"),
+        ("PROVIDER", "Mock", "GKE_ENDPOINT=http://127.0.0.1:8085"),
         ("PROVIDER", "aws", "is not one of gke, gce"),
         ("NODE_GROUP_IMAGES", "v6e", "is not of the form"),
         ("NODE_GROUP_IMAGES", "*=projects/p/global/images/i, *=projects/p/global/images/j", "names '*' twice"),
@@ -401,41 +338,24 @@ def test_a_value_that_can_be_read_and_cannot_be_is_told(variable: str, text: str
     assert words in found
 
 
+_CLOSED = {
+    "ALLOWED_RESERVATIONS": "r1",
+    "ALLOWED_SERVICE_ACCOUNTS": "none",
+    "ALLOWED_NETWORKS": "none",
+    "ALLOWED_LABEL_KEYS": "none",
+    "MAX_CHIPS": "0",
+}
+
+
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
         ({}, ["ALLOWED_RESERVATIONS, ALLOWED_SERVICE_ACCOUNTS, ALLOWED_NETWORKS, ALLOWED_LABEL_KEYS", "MAX_CHIPS"]),
         ({"ALLOWED_NETWORKS": "none"}, ["ALLOWED_SERVICE_ACCOUNTS, ALLOWED_LABEL_KEYS not set", "MAX_CHIPS"]),
+        (_CLOSED, []),
+        ({**_CLOSED, "PAUSE_CREATION": "true"}, ["PAUSE_CREATION is set"]),
         (
-            {
-                "ALLOWED_RESERVATIONS": "r1",
-                "ALLOWED_SERVICE_ACCOUNTS": "none",
-                "ALLOWED_NETWORKS": "none",
-                "ALLOWED_LABEL_KEYS": "none",
-                "MAX_CHIPS": "64",
-            },
-            [],
-        ),
-        (
-            {
-                "ALLOWED_RESERVATIONS": "r1",
-                "ALLOWED_SERVICE_ACCOUNTS": "none",
-                "ALLOWED_NETWORKS": "none",
-                "ALLOWED_LABEL_KEYS": "none",
-                "MAX_CHIPS": "0",
-                "PAUSE_CREATION": "true",
-            },
-            ["PAUSE_CREATION is set"],
-        ),
-        (
-            {
-                "ALLOWED_RESERVATIONS": "r1",
-                "ALLOWED_SERVICE_ACCOUNTS": "none",
-                "ALLOWED_NETWORKS": "none",
-                "ALLOWED_LABEL_KEYS": "none",
-                "MAX_CHIPS": "0",
-                "GCP_NODE_OAUTH_SCOPES": "https://www.googleapis.com/auth/logging.write",
-            },
+            {**_CLOSED, "GCP_NODE_OAUTH_SCOPES": "https://www.googleapis.com/auth/logging.write"},
             ["GCP_NODE_OAUTH_SCOPES has none of cloud-platform, devstorage.read_only"],
         ),
     ],

@@ -1,7 +1,4 @@
-"""`tpu-provisioner check`: whether `run` would work with these settings, this kubeconfig and these credentials.
-
-It changes nothing, and prints one line a check as soon as it is made.
-"""
+"""`tpu-provisioner check`: whether `run` would work with these settings, this kubeconfig and these credentials."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """`tpu-provisioner drain`: which node pools are left and why, before the provisioner is taken away.
 
-It changes nothing: the controller deletes the pools. It reads what the controller reads before each delete, and works
-also while no controller runs.
+It reads what the controller reads before each delete, and works also while no controller runs.
 """
 
 from __future__ import annotations

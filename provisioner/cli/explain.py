@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from provisioner.cli import ipus, output, tables
+from provisioner.cli import ipus
 from provisioner.cli.asking import attention, board, partitions, view_of, view_problem
 from provisioner.cli.frame import FORMATS, Command, format_option
-from provisioner.cli.output import ExitCode, write
+from provisioner.cli.output import ExitCode, aligned, plain, show, write
 from provisioner.cli.remote import Remote, RemoteError, remote_options
 from provisioner.slices.board import Document
 from provisioner.slices.view.explain import Explanation, explain, moment
@@ -56,7 +56,7 @@ def command(name: str, *, namespace: str, form: str | None, remote: Remote) -> i
     shown = [*attention(document), *told]
     shown += [line for each in found for line in lines(each)]
     if shown:
-        output.show("\n".join(shown))
+        show("\n".join(shown))
     if not found and not told:
         print("\n".join((*nothing_found(document, name, namespace), *left_out)), file=sys.stderr)
         return ExitCode.ERROR
@@ -94,11 +94,11 @@ def nothing_found(document: Document, name: str, namespace: str) -> Iterator[str
 
 def lines(each: Explanation) -> Iterator[str]:
     """Write one explanation for people."""
-    yield output.plain(each.headline)
+    yield plain(each.headline)
     rows: list[Sequence[str]] = [(f"  {name}", value) for name, value in each.facts]
-    yield from tables.aligned(rows)
+    yield from aligned(rows)
     for notice in each.notices:
-        yield output.plain(f"  {'Warning' if notice.warning else 'Normal'} {notice.reason}: {notice.message}")
+        yield plain(f"  {'Warning' if notice.warning else 'Normal'} {notice.reason}: {notice.message}")
     if each.activity:
         yield "  Last decisions:"
-        yield from (output.plain(f"    {entry.at:%Y-%m-%d %H:%M:%S} UTC  {entry.message}") for entry in each.activity)
+        yield from (plain(f"    {entry.at:%Y-%m-%d %H:%M:%S} UTC  {entry.message}") for entry in each.activity)

@@ -7,10 +7,9 @@ from datetime import datetime
 
 import click
 
-from provisioner.cli import tables
 from provisioner.cli.asking import attention, board, view_of
 from provisioner.cli.frame import FORMATS, Command, format_option
-from provisioner.cli.output import ExitCode, plain, show, write
+from provisioner.cli.output import ExitCode, aligned, plain, show, terminal_width, write
 from provisioner.cli.remote import Remote, remote_options
 from provisioner.model.wording import clock
 from provisioner.slices.board import Document
@@ -36,7 +35,7 @@ def command(*, dry_run: bool, form: str | None, remote: Remote) -> int:
     if form in FORMATS:
         write({"at": view.at, "pools": view.pools}, form)
         return ExitCode.OK
-    show("\n".join(page(document, tables.terminal_width())))
+    show("\n".join(page(document, terminal_width())))
     return ExitCode.OK
 
 
@@ -56,13 +55,13 @@ def page(document: Document, width: int | None = None) -> Iterator[str]:
             (each.name, each.state.value, str(each.chips), _when(each, document.served_at), each.reason)
             for each in going
         ]
-        yield from tables.aligned(rows, width=width)
+        yield from aligned(rows, width=width)
     if staying:
         yield ""
         yield f"{len(staying)} stay, {sum(each.chips for each in staying)} chips"
         rows = [("NODE POOL", "STATE", "CHIPS", "FOR", "WHY")]
         rows += [(each.name, each.state.value, str(each.chips), each.slice or "-", each.reason) for each in staying]
-        yield from tables.aligned(rows, width=width)
+        yield from aligned(rows, width=width)
 
 
 def _goes(pool: PoolView) -> bool:

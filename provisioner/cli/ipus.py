@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from provisioner.cli import tables
-from provisioner.cli.output import plain
+from provisioner.cli.output import aligned, aligned_with_words, plain
 from provisioner.slices.view.explain import for_how_long, moment
 
 if TYPE_CHECKING:
@@ -38,13 +37,13 @@ def page(document: Document, namespace: str = "", *, width: int | None = None) -
         return
     yield _summary(document)
     if document.supply:
-        yield from tables.aligned([*_supply(document)], right=(2, 3, 4, 5), width=width)
+        yield from aligned([*_supply(document)], right=(2, 3, 4, 5), width=width)
     waiting = [each for each in document.waiting if namespace in ("", each.namespace)]
     held = [each for each in document.partitions if namespace in ("", each.pod.partition("/")[0])]
     rejected = [each for each in document.rejected if namespace in ("", each.namespace)]
     if waiting or rejected or held:
         yield ""
-        yield from tables.aligned_with_words([*_rows(document, waiting, rejected, held)], width=width)
+        yield from aligned_with_words([*_rows(document, waiting, rejected, held)], width=width)
     yield from left_out(document)
 
 
@@ -89,7 +88,7 @@ def explain(document: Document, name: str, namespace: str) -> Iterator[str]:
         why = f": {each.why}" if each.why else ""
         yield plain(f"partition {each.id} {whose}, {each.ipus} IPUs, {meaning} ({since}){why}")
         where = [("  server", each.server), ("  allocation", each.allocation or "not told")]
-        yield from tables.aligned([*where, ("  since", moment(each.since))])
+        yield from aligned([*where, ("  since", moment(each.since))])
 
 
 def _attention(document: Document) -> Iterator[str]:

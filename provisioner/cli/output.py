@@ -1,10 +1,12 @@
-"""What commands print and return, whoever reads it."""
+"""What commands print and return: texts, tables and values for programs."""
 
 from __future__ import annotations
 
 import io
 import os
 import sys
+import textwrap
+from collections.abc import Collection, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -20,11 +22,7 @@ class ExitCode(IntEnum):
 
 
 def prepare() -> None:
-    """Let standard output take whatever is printed.
-
-    What its encoding lacks is escaped, for what commands print has the words of others in it. Where it is closed, as by
-    `>&-`, it is as if it were /dev/null.
-    """
+    """Let standard output take whatever is printed: what its encoding lacks is escaped; it may be closed (`>&-`)."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - pathlib takes 10 ms to import
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -69,13 +67,67 @@ def write(value: Any, form: str) -> None:
 
 
 def drop_the_rest() -> None:
-    """Print nowhere from now on, after a BrokenPipeError: whoever read along (head, less) has seen enough.
-
-    Else the interpreter would complain when it flushes at the end.
-    """
+    """Print nowhere from now on, after a BrokenPipeError; else the interpreter would complain at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def plain(text: str) -> str:
     """Return a text on one line and without control characters: users' words must not steer the terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+#: Words beneath a row have so much room: the cause stands at the beginning, what to do about it behind that.
+_LINES_OF_WORDS = 4
+_INDENT = "    "
+_NARROWEST = 20
+
+
+def aligned(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), width: int | None = None) -> list[str]:
+    """Return the rows as lines, cut to `width`; the columns of `right`, from 0, are aligned to the right."""
+    if not rows:
+        return []
+    rows = [[plain(cell) for cell in row] for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = (
+            cell.rjust(size) if place in right else cell.ljust(size)
+            for place, (cell, size) in enumerate(zip(row, widths, strict=True))
+        )
+        lines.append("  ".join(cells).rstrip())
+    return [line if width is None or len(line) <= width else f"{line[: width - 1]}…" for line in lines]
+
+
+def aligned_with_words(rows: Sequence[Sequence[str]], *, width: int | None = None) -> list[str]:
+    """Return the rows as lines; where not all fit into `width`, the words of the last column stand beneath, wrapped."""
+    lines = aligned(rows)
+    if width is None or all(len(line) <= width for line in lines):
+        return lines
+    found = []
+    for line, row in zip(aligned([row[:-1] for row in rows], width=width), rows, strict=True):
+        found.append(line)
+        # The heading of the column stands above no column any more.
+        if row is not rows[0]:
+            found += _wrapped(plain(row[-1]), width)
+    return found
+
+
+def _wrapped(words: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        words,
+        max(width, _NARROWEST),
+        initial_indent=_INDENT,
+        subsequent_indent=_INDENT,
+        max_lines=_LINES_OF_WORDS,
+        placeholder="…",
+        break_on_hyphens=False,
+    )
+
+
+def terminal_width() -> int | None:
+    """Return the width of the terminal; None where output goes elsewhere, and nothing has to be cut."""
+    if not sys.stdout.isatty():
+        return None
+    import shutil  # noqa: PLC0415 - it brings archives and compression
+
+    return shutil.get_terminal_size().columns

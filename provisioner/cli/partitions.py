@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,25 +16,16 @@ if TYPE_CHECKING:
     from provisioner.settings.partitions import PartitionSettings
 
 #: Module and summary of each command below this one; without any, the controller runs.
-COMMANDS = {
-    "get": ("partitions_get", "wait for a pod's partition: the init container"),
-}
+COMMANDS = {"get": ("partitions_get", "wait for a pod's partition: the init container")}
 
 
-_EXAMPLES = ("{prog} partitions", "{prog} partitions --leader-elect --kubeconfig=FILE")
-
-
-class _Partitions(Frame):
-    """The controller, and the commands below it."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        examples = ("{prog} partitions", "{prog} partitions --leader-elect --kubeconfig=FILE")
-        super().__init__(
-            "provisioner.cli", COMMANDS, *arguments, examples=examples, invoke_without_command=True, **options
-        )
-
-
-@click.group(cls=_Partitions)
+@click.group(
+    cls=Frame,
+    package="provisioner.cli",
+    entries=COMMANDS,
+    examples=("{prog} partitions", "{prog} partitions --leader-elect --kubeconfig=FILE"),
+    invoke_without_command=True,
+)
 @click.option(
     "--api-bind-address",
     default=":8080",
@@ -80,18 +71,6 @@ def command(
         return 0
     if (tls_cert_file is None) != (tls_key_file is None):
         raise click.UsageError("--tls-cert-file and --tls-key-file need each other")
-    return _run(
-        kubeconfig,
-        (tls_cert_file, tls_key_file),
-        api=api_bind_address,
-        api_tls=tls_bind_address,
-        metrics=metrics_bind_address,
-        probes=health_probe_bind_address,
-        leader_elect=leader_elect,
-    )
-
-
-def _run(kubeconfig: str | None, tls: tuple[str | None, str | None] = (None, None), **addresses: Any) -> int:
     # The commands below do without.
     import structlog  # noqa: PLC0415
 
@@ -106,9 +85,17 @@ def _run(kubeconfig: str | None, tls: tuple[str | None, str | None] = (None, Non
     logs.configure(effective.log_level)
     structlog.get_logger(__name__).info("settings.read", **settings.readable(effective))
     clients = _clients(effective)
-    certificate, key = tls
-    if certificate is not None and key is not None:
-        addresses["certificate"] = Files(certificate=Path(certificate), key=Path(key))
+    certificate = None
+    if tls_cert_file is not None and tls_key_file is not None:
+        certificate = Files(certificate=Path(tls_cert_file), key=Path(tls_key_file))
+    addresses = app.Addresses(
+        api=api_bind_address,
+        api_tls=tls_bind_address,
+        metrics=metrics_bind_address,
+        probes=health_probe_bind_address,
+        leader_elect=leader_elect,
+        certificate=certificate,
+    )
 
     def exit_process(code: int) -> None:
         # Where nothing else of this process gets to its end; somebody else may lead already.
@@ -118,7 +105,7 @@ def _run(kubeconfig: str | None, tls: tuple[str | None, str | None] = (None, Non
             os._exit(code)
 
     try:
-        return app.run(effective, app.Addresses(**addresses), connected, clients, exit_process=exit_process)
+        return app.run(effective, addresses, connected, clients, exit_process=exit_process)
     finally:
         _close(clients.values())
 

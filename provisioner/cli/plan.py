@@ -1,7 +1,6 @@
 """`tpu-provisioner plan`: which node pools manifests would get, and what is wrong with them, without a cluster.
 
-It asks the same decision as the controller, about a cluster without any node pool. Settings are from a file or the
-environment, with placeholders for what a plan can do without.
+It asks the same decision as the controller, about a cluster without any node pool.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import os
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 import click
 
 from provisioner import constants, settings
-from provisioner.cli import output, tables
+from provisioner.cli import output
 from provisioner.cli.frame import Command, complete_files
 from provisioner.cli.manifests import Manifests, read_documents, read_manifests
 from provisioner.cli.remote import Remote, remote_options
@@ -294,7 +293,7 @@ def _table(groups: Sequence[Sequence[PlannedPool]], *, wide: bool) -> Iterator[s
         cells = (str(len(pools)), request.machine_type, request.topology, str(request.hosts), str(pool.chips))
         rows.append((first, *cells))
         below.append([*rest, *_details(pools, wide=wide)])
-    for line, more in zip(tables.aligned(rows, right=_NUMBERS), below, strict=True):
+    for line, more in zip(output.aligned(rows, right=_NUMBERS), below, strict=True):
         yield click.style(line, bold=True) if line.startswith(_HEAD[0]) else line
         yield from more
 
@@ -343,7 +342,6 @@ def _shown_request(pool: PlannedPool) -> NodePoolRequest:
 
 def _data(result: _Result) -> dict[str, Any]:
     effective, found = result.effective.settings, result.found
-    request_json = _request_json_of(effective)
     counts = Counter(pool.slice_.workload.kind.value for pool in found.pools)
     return {
         "nodePools": [
@@ -366,7 +364,7 @@ def _data(result: _Result) -> dict[str, Any]:
                     {"choice": str(option.choice), "possible": not option.problem, "problem": option.problem}
                     for option in pool.options
                 ],
-                "request": request_json(_shown_request(pool)),
+                "request": _request_json(effective, _shown_request(pool)),
             }
             for pool in found.pools
         ],
@@ -397,10 +395,8 @@ def _data(result: _Result) -> dict[str, Any]:
     }
 
 
-def _request_json_of(effective: Settings) -> Callable[[NodePoolRequest], dict[str, Any]]:
-    """Return what writes down what a create sends."""
+def _request_json(effective: Settings, request: NodePoolRequest) -> dict[str, Any]:
+    """Return what a create sends."""
     if effective.on_gce:
-        return lambda request: group_document(request, effective)
-
-    cluster = effective.cluster_name.path
-    return lambda request: create_request_json(cluster, request)
+        return group_document(request, effective)
+    return create_request_json(effective.cluster_name.path, request)

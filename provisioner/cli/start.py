@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from provisioner import kube, settings
 from provisioner.google import metadata
@@ -26,28 +26,25 @@ _INFERRED = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Attempt:
     """What of a start can be had, and what is wrong with the rest."""
 
-    settings: settings.Settings | None
-    api: kube.KubeApi | None
+    #: The settings that were not set and are taken from where this runs, by variable.
+    inferred: Mapping[str, str]
+    settings: settings.Settings | None = None
+    api: kube.KubeApi | None = None
     #: Only where the settings and the credentials are right, and capacity comes from GKE.
-    gke: GkeClient | None
+    gke: GkeClient | None = None
     settings_problems: tuple[str, ...] = ()
     kubeconfig_problem: str = ""
     credentials_problem: str = ""
-    #: The settings that were not set and are taken from where this runs, by variable.
-    inferred: Mapping[str, str] = field(default_factory=dict)
 
 
 def prepare(
     kubeconfig: str | None, environment: Mapping[str, str], *, problems: Iterable[str] = ()
 ) -> tuple[settings.Settings, kube.KubeApi, Attempt]:
-    """Read settings, kubeconfig and credentials.
-
-    Raises SettingsError with all that is wrong with any of them, and with the `problems` that are known already.
-    """
+    """Read settings, kubeconfig and credentials; raise SettingsError with all that is wrong, `problems` included."""
     tried = attempt(kubeconfig, environment)
     found = [*tried.settings_problems, *filter(None, (tried.kubeconfig_problem, tried.credentials_problem)), *problems]
     if found or tried.settings is None or tried.api is None:
@@ -57,39 +54,27 @@ def prepare(
 
 def attempt(kubeconfig: str | None, environment: Mapping[str, str]) -> Attempt:
     """Read settings, kubeconfig and credentials, each as far as it can be read."""
-    effective = api = credentials = gke = None
-    settings_problems: tuple[str, ...] = ()
-    kubeconfig_problem = credentials_problem = ""
-    inferred = _infer(environment)
+    tried = Attempt(inferred=_infer(environment))
+    credentials = None
     try:
-        effective = settings.read_settings(environment, inferred=inferred)
+        tried.settings = settings.read_settings(environment, inferred=tried.inferred)
     except settings.SettingsError as error:
-        settings_problems = error.problems
+        tried.settings_problems = error.problems
     try:
-        api = kube.connect(kubeconfig)
+        tried.api = kube.connect(kubeconfig)
     except kube.KubeconfigError as error:
-        kubeconfig_problem = str(error)
+        tried.kubeconfig_problem = str(error)
+    effective = tried.settings
     on_gke = effective is None or not effective.on_gce
     if on_gke and not environment.get("GKE_ENDPOINT"):
         try:
             credentials = default_credentials()
         except GkeError as error:
-            credentials_problem = str(error)
-    if effective is not None and on_gke and not credentials_problem:
-        gke = GkeClient(
-            effective.cluster_name,
-            endpoint=effective.gke_endpoint or None,
-            credentials=credentials,
-        )
-    return Attempt(
-        settings=effective,
-        api=api,
-        gke=gke,
-        settings_problems=settings_problems,
-        kubeconfig_problem=kubeconfig_problem,
-        credentials_problem=credentials_problem,
-        inferred=inferred,
-    )
+            tried.credentials_problem = str(error)
+    if effective is not None and on_gke and not tried.credentials_problem:
+        endpoint = effective.gke_endpoint or None
+        tried.gke = GkeClient(effective.cluster_name, endpoint=endpoint, credentials=credentials)
+    return tried
 
 
 def inferred_words(inferred: Mapping[str, str]) -> tuple[str, ...]:
@@ -104,7 +89,7 @@ def subject_of(tried: Attempt, effective: settings.Settings) -> Subject:
         settings=effective,
         api=tried.api,
         server=tried.api.server if tried.api is not None else "",
-        trusted_ca_pem=tried.api.ca_certificates_pem() if tried.api is not None else None,
+        trusted_ca_pem=tried.api.ca_pem if tried.api is not None else None,
         gke=GkeSupplier(gke=tried.gke, clock=wall_clock, calls=Calls()) if tried.gke is not None else None,
         inspector=tried.gke,
         now=wall_clock,

@@ -9,10 +9,10 @@ from datetime import datetime
 
 import click
 
-from provisioner.cli import asking, ipus, output, tables
+from provisioner.cli import asking, ipus
 from provisioner.cli.asking import attention, view_problem
 from provisioner.cli.frame import FORMATS, Command, format_option
-from provisioner.cli.output import ExitCode, plain, write
+from provisioner.cli.output import ExitCode, aligned_with_words, drop_the_rest, plain, terminal_width, write
 from provisioner.cli.remote import Remote, RemoteError, remote_options
 from provisioner.model.wording import clock
 from provisioner.slices.board import Document
@@ -65,7 +65,7 @@ def command(namespace: str, *, state: str | None, watch: bool, form: str | None,
                 return ExitCode.OK
             time.sleep(_LOOK_SECONDS)
     except BrokenPipeError:
-        output.drop_the_rest()
+        drop_the_rest()
         return ExitCode.OK
 
 
@@ -81,7 +81,7 @@ def _page(remote: Remote, namespace: str, state: str, *, wide: bool, forgive: bo
 
 def _lines(remote: Remote, namespace: str, state: str, *, wide: bool) -> list[str]:
     """Write what controllers there are, that of slices and that of IPU partitions."""
-    width = tables.terminal_width()
+    width = terminal_width()
     partitions = None if state else asking.partitions(remote)
     shown = [] if partitions is None else list(ipus.page(partitions, namespace, width=width))
     try:
@@ -119,7 +119,7 @@ def page(
     slices.sort(key=lambda each: (_ORDER.index(each.state), each.id))
     by_name = {each.name: each for each in view.pools}
     if slices:
-        yield from tables.aligned_with_words([*_table(slices, by_name, now, wide=wide)], width=width)
+        yield from aligned_with_words([*_table(slices, by_name, now, wide=wide)], width=width)
     else:
         yield "no slices" + (" that match" if namespace or state else ": no workload asks for TPUs")
     shown = {each.pool for each in view.slices}
@@ -127,7 +127,7 @@ def page(
     if left:
         yield ""
         yield "other node pools:"
-        yield from tables.aligned_with_words([*_left(left, now)], width=width)
+        yield from aligned_with_words([*_left(left, now)], width=width)
 
 
 def _chips(view: View) -> str:

@@ -8,7 +8,7 @@ from itertools import groupby
 import click
 
 from provisioner import constants, tpu
-from provisioner.cli import output, tables
+from provisioner.cli import output
 from provisioner.cli.frame import Command
 from provisioner.cli.output import ExitCode
 from provisioner.tpu import Accelerator, MachineType, Shape
@@ -79,7 +79,7 @@ def _page(offers: Sequence[Accelerator], *, everything: bool) -> Iterator[str]:
         )
     if any("*" in cell for row in rows for cell in row):
         notes.append(f"* only if the pod selects {constants.INSTANCE_TYPE}; otherwise another machine type is used.")
-    yield from tables.aligned(rows)
+    yield from output.aligned(rows)
     if notes:
         yield ""
         yield from notes

@@ -5,14 +5,17 @@ an unknown outcome: no API promises that such an answer precedes any effect. And
 never counts as a stockout: that would send the same bad request to the next zone.
 
 The texts come from reports and recorded answers, and Google may change them; an unknown text falls back to its code.
-What users wrote is taken out of them first (`echoes`). What Google's libraries raise is read into an `Answer` elsewhere
-(`failures`). What only one API says is in a table beside its client.
+What Google's libraries raise is read into an `Answer` elsewhere (`failures`). What only one API says is in a table
+beside its client.
+
+Google repeats names in its errors: a JobSet called `quota-exceeded` would otherwise decide what the error means. So
+`without_echoes` takes out what users wrote before a text is read; people see the whole text.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -236,3 +239,63 @@ class Table:
         if precondition and answer.code in _TEXT_DECIDES and PASSING.search(answer.message):
             return FailureKind.OPERATION_IN_THE_WAY
         return row_of(answer.code).of(call)
+
+
+# --- Words of users -----------------------------------------------------------------------------------------
+
+
+#: Stands where something was taken out, so that the words around it stay apart.
+GAP = "…"
+#: Nothing that Google's words are known by is shorter.
+_SHORTEST_VALUE = 4
+#: Longer texts are read so far.
+_LONGEST_TEXT = 10_000
+#: Parts of a resource's path that are Google's own words.
+_COLLECTIONS = frozenset(
+    {
+        "projects", "global", "regions", "zones", "locations", "networks", "subnetworks", "reservations",
+        "reservationBlocks", "reservationSubBlocks", "keyRings", "cryptoKeys", "images", "disks", "resourcePolicies",
+        "instanceTemplates", "instanceGroupManagers", "instances",
+    }
+)  # fmt: skip
+
+
+def without_echoes(text: str, values: Iterable[str]) -> str:
+    """Return a text without the values, wherever they stand as a name of their own.
+
+    A plain word goes only where it is quoted or part of a path: it could be Google's own as well.
+    """
+    text = text[:_LONGEST_TEXT]
+    words: set[str] = set()
+    others: set[str] = set()
+    for value in values:
+        for part in _parts(value):
+            if len(part) >= _SHORTEST_VALUE:
+                (words if part.isalpha() else others).add(part)
+    patterns = []
+    if others:
+        patterns.append(rf"(?<![\w-])(?:{_alternatives(others)})(?![\w-])")
+    if words:
+        patterns.append(rf"(?<=['\"`/=:])(?:{_alternatives(words)})(?![\w-])")
+    for pattern in patterns:
+        text = re.sub(pattern, GAP, text)
+    return text
+
+
+def mentions(text: str, name: str) -> bool:
+    """Whether a text has a name as a name of its own, not as a part of another word."""
+    return bool(name) and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text) is not None
+
+
+def _parts(value: str) -> Iterator[str]:
+    yield value
+    # Google repeats paths in other forms than they were given in.
+    if "/" in value:
+        yield from (part for part in value.split("/") if part not in _COLLECTIONS)
+    if "@" in value:
+        yield from value.split("@")
+
+
+def _alternatives(texts: set[str]) -> str:
+    # The longest first, so that no part of it is taken for the whole.
+    return "|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True))

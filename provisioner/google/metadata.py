@@ -1,7 +1,6 @@
 """What the metadata server of Google Cloud knows of where we run: project, location, zone, cluster.
 
-A help for settings that were left out. Elsewhere than on Google Cloud everything is unknown, after one second at most
-for the connection; nothing is ever raised.
+Elsewhere everything is unknown, after one second at most for the connection; nothing is ever raised.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The HTTP session under the clients of Google's APIs: connection pool, time-outs, and error answers of any shape.
 
-A call whose token takes as long as the call may is not sent. Otherwise the time-outs are those of `requests`: for an
-attempt to connect, and for each read. A call that takes longer, as by a slow resolver, does not outlive the process,
-which ends before another may lead (`kube/lease.py`).
+The time-outs are those of `requests`: for an attempt to connect, and for each read. A call that takes longer does not
+outlive the process, which ends before another may lead (`kube/lease.py`).
 """
 
 from __future__ import annotations

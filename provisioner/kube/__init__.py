@@ -2,8 +2,7 @@
 
 No type and no exception of the kubernetes package leaves it; every failure is a ClusterError (see errors.py).
 
-Its parts are imported when they are first used: a command that only reads manifests must not wait a second for a client
-that it never uses.
+Its parts are imported when they are first used: a command that only reads manifests need not wait for the client.
 """
 
 from importlib import import_module
@@ -39,15 +38,15 @@ if TYPE_CHECKING:
     )
     from provisioner.kube.protocol import Api, Timeouts
     from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
-    from provisioner.kube.watches import CombinedWatch, Namespace, Watch, namespaces, nodes, parse_node, pause
+    from provisioner.kube.watches import CombinedWatch, Watch, parse_node
 
 __all__ = [
     "WATCH_DEFAULTS", "Api", "ClusterError", "Collection", "CombinedWatch", "Conflict", "EventRecorder",
     "Forbidden", "Gone", "Invalid", "KubeApi", "KubeconfigError", "LeaseElector", "ListWatch",
-    "Malformed", "MalformedObject", "Namespace", "NotFound", "PoolNode", "Timeouts",
+    "Malformed", "MalformedObject", "NotFound", "PoolNode", "Timeouts",
     "TooManyRequests", "Unauthorized", "Unavailable", "Watch", "WatchOptions", "connect", "cordon",
-    "cordon_open_node", "list_nodes_of_pool", "list_provider_ids_without_tpus", "namespaces", "nodes", "parse_node",
-    "pause", "pod_of", "release", "uncordon",
+    "cordon_open_node", "list_nodes_of_pool", "list_provider_ids_without_tpus", "parse_node",
+    "pod_of", "release", "uncordon",
 ]  # fmt: skip
 
 #: Which module each name comes from.
@@ -62,7 +61,7 @@ _HOMES = {
     "live": "PoolNode cordon cordon_open_node list_nodes_of_pool list_provider_ids_without_tpus release uncordon",
     "protocol": "Api Timeouts",
     "reflector": "WATCH_DEFAULTS Collection WatchOptions",
-    "watches": "CombinedWatch Namespace Watch namespaces nodes pause parse_node",
+    "watches": "CombinedWatch Watch parse_node",
 }
 
 

@@ -1,11 +1,8 @@
 """Speak raw JSON with a Kubernetes API server; the only module that imports `kubernetes`.
 
-The kubernetes package brings the credentials (service account, kubeconfig, exec plugins, token refresh) and the
-connection pool; its models and its request code are not used, because typed models need twenty times the memory and
-its watch loses ERROR events. Every call has a connect and a read time-out and is sent once.
-
-What is not promised: after Unavailable the fate of a mutating call is unknown. A client certificate that an exec
-plugin renews is not picked up by a living process (tokens are).
+The kubernetes package brings the credentials and the connection pool; its models need twenty times the memory, and its
+watch loses ERROR events. Every call has a connect and a read time-out and is sent once. Not handled: a client
+certificate that an exec plugin renews (tokens are).
 """
 
 from __future__ import annotations
@@ -61,17 +58,16 @@ POOL_SIZE = 64
 
 
 class KubeApi(Api):
-    """A connection to one API server; safe to share between threads.
-
-    `client` carries credentials and the pool; `ca_pem` is what the client trusts beyond the public roots.
-    """
+    """A connection to one API server; safe to share between threads. `client` carries credentials and the pool."""
 
     def __init__(self, client: ApiClient, *, context_name: str = "", ca_pem: bytes | None = None) -> None:
         self._client = client
         self._configuration: Configuration = client.configuration
         self._pool = client.rest_client.pool_manager
-        self._context_name = context_name
-        self._ca_pem = ca_pem
+        #: The kubeconfig's context, or "in-cluster".
+        self.context_name = context_name
+        #: The CA bundle that the client trusts; None where it trusts the public roots, or verifies nothing.
+        self.ca_pem = ca_pem
         # The refresh hooks of the kubernetes package change shared state without a lock of their own.
         self._auth_lock = threading.Lock()
 
@@ -79,18 +75,6 @@ class KubeApi(Api):
     def server(self) -> str:
         """Return the address of the API server."""
         return str(self._configuration.host).rstrip("/")
-
-    @property
-    def context_name(self) -> str:
-        """Return the kubeconfig's context, or "in-cluster"."""
-        return self._context_name
-
-    def ca_certificates_pem(self) -> bytes | None:
-        """Return the CA bundle that the client trusts.
-
-        None where it trusts the public roots, or verifies nothing (plain http, insecure-skip-tls-verify).
-        """
-        return self._ca_pem
 
     def close(self) -> None:
         """Close the idle connections."""

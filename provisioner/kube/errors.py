@@ -15,16 +15,13 @@ MESSAGE_LIMIT = 256
 
 
 class ClusterError(Exception):
-    """A failed exchange with the API server.
+    """A failed exchange with the API server: its words, and its reason, HTTP status and wished pause if it has any."""
 
-    `status` is the HTTP status, 0 where there was no HTTP answer; `message` holds the API's own words; `reason` is
-    the machine-readable reason of the API's Status object, often empty.
-    """
-
-    def __init__(self, message: str, *, status: int = 0, reason: str = "") -> None:
+    def __init__(self, message: str, *, status: int = 0, reason: str = "", retry_after_seconds: float = 0.0) -> None:
         self.message = bounds.cut(message, MESSAGE_LIMIT)
         self.status = status
         self.reason = reason
+        self.retry_after_seconds = retry_after_seconds
         super().__init__(self.message)
 
     def __str__(self) -> str:
@@ -60,11 +57,7 @@ class Invalid(ClusterError):  # noqa: N818 - named after the API's own reason
 
 
 class TooManyRequests(ClusterError):  # noqa: N818 - named after the API's own reason
-    """429: the server asks for a pause, of retry_after_seconds if it said so."""
-
-    def __init__(self, message: str, *, status: int = 429, reason: str = "", retry_after_seconds: float = 0.0) -> None:
-        super().__init__(message, status=status, reason=reason)
-        self.retry_after_seconds = retry_after_seconds
+    """429: the server asks for a pause."""
 
 
 class Unavailable(ClusterError):  # noqa: N818 - named after the API's own reason
@@ -77,26 +70,6 @@ class Malformed(ClusterError):  # noqa: N818 - named after what it is
 
 class TooLarge(ClusterError):  # noqa: N818 - named after what it is
     """The answer has more bytes than are read: ask for fewer objects."""
-
-
-_BY_STATUS: dict[int, type[ClusterError]] = {
-    401: Unauthorized,
-    403: Forbidden,
-    404: NotFound,
-    408: Unavailable,
-    409: Conflict,
-    410: Gone,
-}
-
-
-def error_for_status(status: int, message: str, *, reason: str = "", retry_after_seconds: float = 0.0) -> ClusterError:
-    """Return the error that an HTTP status (or the code of a Status object) stands for."""
-    if status == 429:
-        return TooManyRequests(message, reason=reason, retry_after_seconds=retry_after_seconds)
-    kind = _BY_STATUS.get(status)
-    if kind is None:
-        kind = Invalid if 400 <= status < 500 else Unavailable
-    return kind(message, status=status, reason=reason)
 
 
 def failure_of(error: ClusterError) -> WriteFailure:

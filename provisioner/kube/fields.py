@@ -1,15 +1,17 @@
-"""Read single fields of raw JSON: total, whatever is in them.
+"""Read fields of raw JSON, whatever is in them, and texts within bounds.
 
 A field of a wrong type counts as absent, except where a guess would be dangerous: an identity, or a time of deletion.
+A `BoundedReader` drops what exceeds a bound and notes the first such excess for the object's owner. Reading takes time
+in proportion to the object.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from provisioner.kube.bounded import shared
 from provisioner.kube.quantities import parse_timestamp
 from provisioner.model import bounds
 
@@ -20,6 +22,91 @@ _LARGEST_INDEX_DIGITS = 9
 _LARGEST_COUNT = 2**31 - 1
 #: Python refuses to print numbers of thousands of digits.
 MOST_BITS = 1024
+
+
+class BoundedReader:
+    """Reads texts until `most_characters` are kept; `problem` is the first excess in words, empty for none.
+
+    A reader `within` another one reads a part of its object, and counts for both.
+    """
+
+    def __init__(self, what: str, *, most_characters: int, within: BoundedReader | None = None) -> None:
+        self.problem = ""
+        self.what = what
+        self._left = self.most_characters = most_characters
+        self._within = within
+
+    def refuse(self, problem: str) -> None:
+        """Note what exceeds a bound."""
+        self.problem = self.problem or problem
+
+    def text(self, what: str, raw: object, *, most: int = bounds.LABEL_KEY) -> str:
+        """Read one text; one that is too long is cut, and whatever is no text is empty."""
+        if not isinstance(raw, str):
+            return ""
+        if len(raw) > most:
+            self.refuse(bounds.too_long(what, raw, most))
+            return bounds.cut(raw)
+        full = self.count(len(raw))
+        if full is None:
+            return shared(raw)
+        self.refuse(
+            f"labels, selectors, tolerations, affinity and annotations of {full.what} have more than "
+            f"{full.most_characters:,} characters, and no more are read; use fewer"
+        )
+        return ""
+
+    def count(self, characters: int) -> BoundedReader | None:
+        """Count what is kept; return the reader whose bound it exceeds, None for none."""
+        self._left -= characters
+        if self._left < 0:
+            return self
+        return self._within.count(characters) if self._within is not None else None
+
+    def labels(self, what: str, raw: object, *, keep: Collection[str]) -> dict[str, str]:
+        """Read a map of texts; of one that is too large only the keys to `keep`."""
+        if not isinstance(raw, dict):
+            return {}
+        if len(raw) > bounds.MAP_ENTRIES:
+            self.refuse(f"{what} {bounds.too_many('entries', len(raw), bounds.MAP_ENTRIES)}")
+            raw = {key: raw[key] for key in keep if key in raw}
+        return {
+            self.text(f"a key of {what}", key): self.text(f"{what} {bounds.cut(key)}", value, most=bounds.LABEL_VALUE)
+            for key, value in raw.items()
+            if isinstance(key, str) and isinstance(value, str)
+        }
+
+    def annotations(self, raw: object, *, keep: Collection[str]) -> dict[str, str]:
+        """Read those annotations that mean something here."""
+        if not isinstance(raw, dict):
+            return {}
+        return {
+            key: self.text(f"annotation {key}", raw[key], most=bounds.ANNOTATION)
+            for key in keep
+            if isinstance(raw.get(key), str)
+        }
+
+    def entries(self, what: str, raw: object, most: int) -> list[dict[str, Any]]:
+        """Return the objects in a list; none of one that is too long."""
+        if not isinstance(raw, list):
+            return []
+        if len(raw) > most:
+            self.refuse(f"{what} {bounds.too_many('entries', len(raw), most)}")
+            return []
+        return [entry for entry in raw if isinstance(entry, dict)]
+
+
+def shared(text: str) -> str:
+    """Return one and the same string for equal texts, but for long ones: thousands of pods carry the same few.
+
+    Not sys.intern, which in some releases of Python never frees what it was given.
+    """
+    return _shared(text) if len(text) <= bounds.LABEL_KEY else text
+
+
+@functools.lru_cache(maxsize=8192)
+def _shared(text: str) -> str:
+    return text
 
 
 class MalformedObject(ValueError):  # noqa: N818 - it names what the object is

@@ -46,10 +46,7 @@ _LONGEST_LOOK_SECONDS = 1.0
 
 
 def pod_of(holder: str) -> str:
-    """Return the pod of a lease's holder.
-
-    Behind a letter that names of pods do not have is what tells this process from an earlier one of that pod.
-    """
+    """Return the pod of a lease's holder; what follows "_" tells processes of one pod apart."""
     return holder.partition("_")[0]
 
 
@@ -82,7 +79,8 @@ class LeaseElector:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._leading = False
-        self._problem: str | None = None
+        #: Why we are not leader, or may soon not be, in words; None when all is well.
+        self.problem: str | None = None
 
         self._leases = tuple(
             _Claim(
@@ -120,19 +118,11 @@ class LeaseElector:
 
     @property
     def leader(self) -> str:
-        """Return the pod that leads, as the leases were last read; empty where none holds them.
-
-        Where we hold ours and wait for the Go original, it is that one's.
-        """
+        """Return the pod that leads, the Go original's where we wait for that one; empty where none holds a lease."""
         for lease in self._leases:
             if lease.holder not in ("", self.identity):
                 return pod_of(lease.holder)
         return pod_of(self._own.holder)
-
-    @property
-    def problem(self) -> str | None:
-        """Return why we are not leader, or may soon not be, in words; None when all is well."""
-        return self._problem
 
     def stop(self, *, timeout_seconds: float = 1.0) -> None:
         """End the thread and keep the lease until it expires: for a process that may have calls under way."""
@@ -188,8 +178,8 @@ class LeaseElector:
         except Exception as error:  # noqa: BLE001 - any bug here must end in losing the lease, not in keeping it
             _log.exception("lease.step_failed", identity=self.identity)
             problem = f"the lease could not be renewed: {error!r}"
-        if problem != self._problem:
-            self._problem = problem
+        if problem != self.problem:
+            self.problem = problem
             if problem:
                 _log.warning("lease.problem_found", identity=self.identity, problem=problem)
         self._notice_loss()
@@ -222,7 +212,7 @@ class LeaseElector:
         if lost:
             # Before the log line, which may hang where nobody takes our output any more.
             self._call(self._on_lost)
-            _log.warning("lease.lost", identity=self.identity, problem=self._problem)
+            _log.warning("lease.lost", identity=self.identity, problem=self.problem)
 
     def _deadline(self) -> float:
         """Return until when we may lead without another success; both leases count."""

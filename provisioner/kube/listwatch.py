@@ -1,12 +1,9 @@
 """Keep a copy of one kind of objects: list it in pages, then watch it, for as long as the process lives.
 
-A thread sends what a Reflector (reflector.py) asks for and feeds it what the server says.
-
-What is promised: a hung connection is noticed and continued from the last resource version. Watches are short, the
-read time-out is longer than a watch, and a watch that the server ends at the agreed time counts as contact, because
-bookmarks alone do not tell: on a quiet cluster, two minutes were seen between them. `synced` and `fresh` tell the
-truth about what `records` is worth; whatever the server sends, the thread lives on.
-What is not: that records are current. Whoever deletes something reads it live first.
+A thread sends what a Reflector (reflector.py) asks for and feeds it what the server says. A hung connection is noticed
+and continued from the last resource version: watches are short, the read time-out is longer than a watch, and a watch
+that the server ends at the agreed time counts as contact, because on a quiet cluster bookmarks came only every two
+minutes. `synced` and `fresh` tell what `records` is worth; records need not be current.
 """
 
 from __future__ import annotations
@@ -15,8 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from provisioner.kube.paging import Pager
-from provisioner.kube.protocol import Api, JsonObject, Stream, Timeouts
+from provisioner.kube.protocol import Api, JsonObject, Pager, Stream, Timeouts
 from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, ListRequest, Reflector, WatchOptions, WatchRequest
 
 T = TypeVar("T")

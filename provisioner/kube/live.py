@@ -1,9 +1,7 @@
 """Live reads for the moment before a delete, and what we write to nodes.
 
-Nothing here comes from a cache, nor from a read with resourceVersion=0.
-
-An answer that can't be read raises Malformed instead of being skipped: a pod that nobody could count must stop a
-delete, not permit it.
+Nothing here comes from a cache, nor from a read with resourceVersion=0. What cannot be read raises Malformed instead of
+being skipped: a pod that nobody could count must stop a delete.
 """
 
 from __future__ import annotations
@@ -15,8 +13,7 @@ from typing import Any, TypeVar
 from provisioner import constants
 from provisioner.kube import errors, fields
 from provisioner.kube.fields import MalformedObject
-from provisioner.kube.paging import Pager
-from provisioner.kube.protocol import Api, JsonObject, Timeouts, collection_path, object_path
+from provisioner.kube.protocol import Api, JsonObject, Pager, Timeouts, collection_path, object_path
 
 T = TypeVar("T")
 
@@ -60,10 +57,7 @@ def list_nodes_of_pool(api: Api, pool_name: str, selector: str = "") -> list[Poo
 
 
 def list_provider_ids_without_tpus(api: Api) -> Iterator[list[str]]:
-    """Yield the provider ids of the nodes without TPUs, page by page, of at most 2,000 nodes.
-
-    Nodes with TPUs are left out: GKE names them gke-tpu-HASH-..., so that nothing tells whose they are.
-    """
+    """Yield the provider ids of at most 2,000 nodes without TPUs, page by page; others do not name a cluster."""
     pager = Pager(api, collection_path("nodes"), _WITHOUT_TPUS, most=_IDENTITY_PAGE_SIZE)
     token = ""
     for _ in range(_IDENTITY_PAGES):

@@ -8,7 +8,7 @@ from typing import Any
 
 from provisioner import constants
 from provisioner.kube import fields
-from provisioner.kube.bounded import BoundedReader
+from provisioner.kube.fields import BoundedReader
 from provisioner.kube.quantities import ceil, parse_quantity
 from provisioner.model import bounds
 from provisioner.model.workloads import Expression, Requirements, Term, Toleration

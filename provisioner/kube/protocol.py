@@ -1,4 +1,4 @@
-"""What the rest of the package needs of an API server, and the addresses of its objects.
+"""What the rest of the package needs of an API server: calls, pages of collections, and addresses of objects.
 
 `KubeApi` (api.py) speaks it over the network. Implementations raise nothing but ClusterError for a failed exchange;
 none repeats a call by itself: every caller is a loop that does, and only a caller knows whether that is safe.
@@ -7,11 +7,13 @@ none repeats a call by itself: every caller is a loop that does, and only a call
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 from urllib.parse import quote
+
+from provisioner.kube import errors
 
 #: A decoded JSON object; its values are anything that JSON can say.
 JsonObject = dict[str, Any]
@@ -51,23 +53,11 @@ class Page:
     size_bytes: int = 0
 
 
-class Stream(Protocol):
-    """The lines of a watch response, while they come."""
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Yield whole lines without their end; an incomplete last line raises."""
+class Stream(Iterable[bytes], AbstractContextManager["Stream", None], Protocol):
+    """The whole lines of a watch response, while they come; an incomplete last line raises."""
 
     def close(self) -> None:
         """End the stream; may be called from any thread, wakes a reader at once."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,3 +170,47 @@ def object_path(resource: str, name: str, *, namespace: str = "", root: str = "/
     if not name or name in (".", ".."):
         raise ValueError(f"{name!r} is not the name of an object in {resource}: specify the object's name")
     return f"{collection_path(resource, namespace=namespace, root=root)}/{quote(name, safe='')}"
+
+
+@dataclass(slots=True)
+class Pager:
+    """Fetches the pages of one list, bounded in bytes; `limit` is how many objects the next one may have.
+
+    The API server bounds a page by its number of objects alone, and one object may have 1.5 MB. A page that is too
+    large is asked for again with half as many objects; pages grow again while they are small.
+    """
+
+    api: Api
+    path: str
+    query: Mapping[str, str]
+    _: KW_ONLY
+    most: int = PAGE_SIZE
+    metadata_only: bool = False
+    timeouts: Timeouts = DEFAULT_TIMEOUTS
+    limit: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with as many as there may be."""
+        self.limit = self.most
+
+    def fetch(self, continue_token: str = "") -> Page:
+        """Return the page that a token stands for; TooLarge where a single object is beyond all bounds."""
+        while True:
+            try:
+                page = self.api.list_page(
+                    self.path,
+                    self.query,
+                    limit=self.limit,
+                    continue_token=continue_token,
+                    metadata_only=self.metadata_only,
+                    timeouts=self.timeouts,
+                )
+            except errors.TooLarge:
+                if self.limit == 1:
+                    raise
+                self.limit //= 2
+            else:
+                # Twice as many objects of this size would still leave room.
+                if page.size_bytes * 3 <= PAGE_BYTES:
+                    self.limit = min(self.most, self.limit * 2)
+                return page

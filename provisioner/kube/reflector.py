@@ -1,10 +1,7 @@
 """What a list-watch knows and what it asks for next: pages, lines and failures go in, requests and records come out.
 
-No connection, no thread and no wait in here: whoever exchanges with a server feeds it (listwatch.py does so from a
-thread, the simulation on virtual time), and any thread may read.
-
-The stream's order is the only order that is used: resource versions are
-handed back to the server, never compared.
+Whoever exchanges with a server feeds it: listwatch.py from a thread, the simulation on virtual time. Any thread may
+read. Resource versions are handed back to the server, never compared.
 """
 
 from __future__ import annotations
@@ -13,7 +10,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -103,25 +100,6 @@ class WatchRequest:
     seconds: int
 
 
-@dataclass(slots=True)
-class _Paging(Generic[T]):
-    """The pages of one list so far."""
-
-    started: float
-    listing: Listing[T] = field(default_factory=Listing)
-    continue_token: str = ""
-
-
-@dataclass(slots=True)
-class _Watching:
-    """One watch so far."""
-
-    started: float
-    seconds: int
-    #: Whether anything was said that proves that the watch works.
-    heard: bool = False
-
-
 class Reflector(Store[T]):
     """The records of one collection, kept current by what it is fed.
 
@@ -149,49 +127,32 @@ class Reflector(Store[T]):
         self._options = options
         self._clock = options.clock
 
-        self._synced = False
-        self._last_contact: float | None = None
-        self._problem: str | None = None
-        self._missing = False
+        #: Whether a full list was read, and the kind exists and may be read as far as the server last said.
+        self.synced = False
+        #: When a list (its start), an event, a bookmark or a watch of full length last confirmed the records.
+        self.last_contact_monotonic: float | None = None
+        #: What is wrong, in words, or None.
+        self.problem: str | None = None
+        #: Whether the API server said last that it does not know the kind.
+        self.missing = False
         self._relist = False
 
         # Only the one that feeds it uses these.
         self._resource_version = ""
         self._failures = 0
         self._fruitless_watches = 0
-        self._paging: _Paging[T] | None = None
-        self._watching = _Watching(started=0.0, seconds=0)
+        self._listing: Listing[T] | None = None
+        self._watch_began, self._watch_seconds = 0.0, 0
+        #: Whether anything was said that proves that the watch works.
+        self._heard = False
 
     # --- for everyone
-
-    @property
-    def synced(self) -> bool:
-        """Whether a full list was read, and the kind exists and may be read as far as the server last said."""
-        return self._synced
-
-    @property
-    def last_contact_monotonic(self) -> float | None:
-        """Return when the server last confirmed the records.
-
-        By a list (its start counts), an event, a bookmark, or a watch that ran its agreed time.
-        """
-        return self._last_contact
 
     def fresh(self, *, max_silence_seconds: float) -> bool:
         """Whether it is synced and was confirmed lately; a healthy watch is silent for up to a minute."""
         with self._lock:
-            contact = self._last_contact
-            return self._synced and contact is not None and self._clock() - contact <= max_silence_seconds
-
-    @property
-    def missing(self) -> bool:
-        """Whether the API server said last that it does not know the kind."""
-        return self._missing
-
-    @property
-    def problem(self) -> str | None:
-        """Return what is wrong, in words, or None."""
-        return self._problem
+            contact = self.last_contact_monotonic
+            return self.synced and contact is not None and self._clock() - contact <= max_silence_seconds
 
     def relist(self) -> None:
         """Have the list taken anew when the watch that runs ends, because `parse` would say otherwise by now."""
@@ -204,11 +165,11 @@ class Reflector(Store[T]):
         if self._relist:
             self._relist, self._resource_version = False, ""
         if not self._resource_version:
-            self._paging = _Paging(self._clock())
+            self._listing = Listing(self._clock())
             return self._page_request("")
-        self._paging = None
+        self._listing = None
         seconds = self._options.rng.randint(*self._options.watch_seconds)
-        self._watching = _Watching(self._clock(), seconds)
+        self._watch_began, self._watch_seconds, self._heard = self._clock(), seconds, False
         query = {
             **self._collection.query,
             "watch": "true",
@@ -223,44 +184,43 @@ class Reflector(Store[T]):
 
     def take_page(self, page: Page) -> ListRequest | None:
         """Take the page that was asked for; return what to ask for next, None after the last one."""
-        paging = self._paging
-        if paging is None:
+        listing = self._listing
+        if listing is None:
             raise ValueError(f"list of {self.name}: a page that was not requested")
         for raw in page.items:
-            self.take(paging.listing, raw)
+            self.take(listing, raw)
         if not page.continue_token:
-            self._listed(paging, page.resource_version)
+            self._listed(listing, page.resource_version)
             return None
-        if page.continue_token == paging.continue_token:
+        if page.continue_token == listing.continue_token:
             raise errors.Malformed(f"list of {self.name}: the server returns the same page repeatedly")
-        paging.continue_token = page.continue_token
+        listing.continue_token = page.continue_token
         return self._page_request(page.continue_token)
 
-    def _listed(self, paging: _Paging[T], version: str) -> None:
-        changed = self.replace(paging.listing) or not self._synced
+    def _listed(self, listing: Listing[T], version: str) -> None:
+        changed = self.replace(listing) or not self.synced
         with self._lock:
-            self._synced = True
+            self.synced = True
             # What the first page shows was current when it was asked for, not when the last page arrived.
-            self._last_contact = paging.started
-        self._paging = None
+            self.last_contact_monotonic = listing.started
+        self._listing = None
         self._resource_version = version
         self._fruitless_watches = 0
-        self._missing = False
+        self.missing = False
         self._set_problem(None)
-        listing = paging.listing
         _log.debug("watch.listed", watch=self.name, records=len(listing.records), objects=len(listing.seen))
         if changed:
             self._notify()
 
     def watch_ended(self) -> float:
         """Take note that the server ended the watch cleanly; return the seconds to wait before the next request."""
-        lasted = self._clock() - self._watching.started
-        if not self._watching.heard and lasted < SHORT_WATCH_SECONDS:
+        lasted = self._clock() - self._watch_began
+        if not self._heard and lasted < SHORT_WATCH_SECONDS:
             return self._fruitless("the API server ends each watch at once")
         self._succeeded()
-        if lasted >= self._watching.seconds - _EARLY_SECONDS:
+        if lasted >= self._watch_seconds - _EARLY_SECONDS:
             with self._lock:
-                self._last_contact = self._clock()
+                self.last_contact_monotonic = self._clock()
         # A server that says one thing and hangs up, again and again, must not make us spin either.
         return 0.0 if lasted >= SHORT_WATCH_SECONDS else self._jittered(_SHORTEST_PAUSE_SECONDS)
 
@@ -289,8 +249,8 @@ class Reflector(Store[T]):
         if isinstance(version, str) and version:
             self._resource_version = version
         with self._lock:
-            self._last_contact = self._clock()
-        self._watching.heard = True
+            self.last_contact_monotonic = self._clock()
+        self._heard = True
         self._succeeded()
         if changed:
             self._notify()
@@ -303,8 +263,8 @@ class Reflector(Store[T]):
     def failed(self, error: Exception) -> float:
         """Take note of what failed, whatever it is; return the seconds to wait before the next request."""
         verb = "watch" if self._resource_version else "list"
-        self._paging = None
-        self._missing = isinstance(error, errors.NotFound)
+        self._listing = None
+        self.missing = isinstance(error, errors.NotFound)
         if not isinstance(error, errors.ClusterError):
             # A dead watch is a controller that sees nothing.
             _log.error("watch.step_failed", watch=self.name, exc_info=error)
@@ -314,7 +274,7 @@ class Reflector(Store[T]):
         if isinstance(error, errors.Gone):
             _log.info("watch.expired", watch=self.name, error=str(error))
             self._resource_version = ""
-            if not self._synced:
+            if not self.synced:
                 self._set_problem(f"list of {self.name} takes longer than the API server keeps it: {error}")
             return self._next_pause()
         if isinstance(error, errors.NotFound):
@@ -341,7 +301,7 @@ class Reflector(Store[T]):
         self._resource_version = ""
         self._set_problem(problem)
         with self._lock:
-            was_synced, self._synced = self._synced, False
+            was_synced, self.synced = self.synced, False
         if was_synced:
             self._notify()
         return min(self._next_pause(), ABSENT_RETRY_SECONDS)
@@ -364,14 +324,14 @@ class Reflector(Store[T]):
         return seconds * self._options.rng.uniform(0.5, 1.0)
 
     def _set_problem(self, problem: str | None) -> None:
-        if problem == self._problem:
+        if problem == self.problem:
             return
         if problem is None:
             _log.info("watch.recovered", watch=self.name)
         else:
-            log = _log.info if self._missing and self._collection.optional else _log.warning
+            log = _log.info if self.missing and self._collection.optional else _log.warning
             log("watch.failed", watch=self.name, problem=problem)
-        self._problem = problem
+        self.problem = problem
 
     def _notify(self) -> None:
         try:

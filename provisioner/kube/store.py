@@ -1,7 +1,4 @@
-"""The narrow records of one collection of objects: raw objects go in, records come out.
-
-Each object is parsed into a record at once and the raw JSON is dropped.
-"""
+"""The narrow records of one collection of objects: raw objects go in, records come out, and no JSON is kept."""
 
 from __future__ import annotations
 
@@ -30,6 +27,10 @@ _DELETIONS_KEPT = 10_000
 class Listing(Generic[T]):
     """The objects of one list so far."""
 
+    #: When its first page was asked for.
+    started: float
+    #: Of the page that is asked for now.
+    continue_token: str = ""
     records: dict[Key, T] = field(default_factory=dict)
     #: The uid of every record.
     uids: dict[Key, str] = field(default_factory=dict)
@@ -70,10 +71,7 @@ class Store(Generic[T]):
             return self._snapshot
 
     def seen_deleted(self, uid: str) -> bool:
-        """Whether an object was seen to be deleted, or to be wanted no more.
-
-        One that is merely missing from a list was not seen.
-        """
+        """Whether an object was seen to be deleted or wanted no more, and is not merely missing from a list."""
         with self._lock:
             return uid in self._seen_deleted
 

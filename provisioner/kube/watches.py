@@ -1,14 +1,14 @@
 """The watches that the controller needs, each with its selector on the server's side, and their records.
 
-Several namespaces mean one watch each, behind one face. Nothing here starts a thread before start() is called. To parse
-is total: whatever JSON comes in, a record, None ("not one of ours") or MalformedObject comes out.
+Several namespaces mean one watch each, behind one face. Whatever JSON is parsed, a record, None ("not one of ours") or
+MalformedObject comes out.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -25,6 +25,7 @@ from provisioner.model.capacity import Node, PoolName, Taint
 
 T = TypeVar("T")
 
+#: The one ConfigMap that pauses the creation of pools.
 PAUSE_QUERY = {"fieldSelector": f"metadata.name={constants.PAUSE_CONFIGMAP_NAME}"}
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 #: API servers send a bookmark about every minute: a watch that is silent for longer than two is not to be trusted.
@@ -54,16 +55,10 @@ class CombinedWatch(Generic[T]):
         snapshots = tuple(part.records() for part in self.parts)
         if len(snapshots) == 1:
             return snapshots[0]
-        current = self._merged
-        if len(snapshots) != len(self._snapshots) or any(
-            new is not old for new, old in zip(snapshots, self._snapshots, strict=True)
-        ):
-            merged: dict[Key, T] = {}
-            for snapshot in snapshots:
-                merged.update(snapshot)
-            current = MappingProxyType(merged)
-            self._merged, self._snapshots = current, snapshots
-        return current
+        if any(new is not old for new, old in itertools.zip_longest(snapshots, self._snapshots)):
+            self._merged = MappingProxyType({key: record for each in snapshots for key, record in each.items()})
+            self._snapshots = snapshots
+        return self._merged
 
     @property
     def synced(self) -> bool:
@@ -109,14 +104,6 @@ def doubt_of(name: str, watch: Watch[Any]) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Namespace:
-    """A namespace's labels, for settings that select namespaces."""
-
-    name: str
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-
 def watch_namespaced(
     api: Api,
     collections: Iterable[Collection],
@@ -136,55 +123,16 @@ def watch_namespaced(
     )
 
 
-def nodes(
-    api: Api, *, on_change: Callable[[], None], selector: str = "", options: WatchOptions = WATCH_DEFAULTS
-) -> Watch[Node]:
-    """Watch the nodes of the pools that the provisioner made; `selector` as for `live.list_nodes_of_pool`."""
-    return ListWatch(
-        api,
-        Collection(
-            name="nodes",
-            resource="nodes",
-            query={"labelSelector": f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}{selector}"},
-        ),
-        parse=parse_node,
-        on_change=on_change,
-        options=options,
-    )
-
-
-def namespaces(api: Api, *, on_change: Callable[[], None], options: WatchOptions = WATCH_DEFAULTS) -> Watch[Namespace]:
-    """Watch the namespaces' labels."""
-    return ListWatch(
-        api,
-        Collection(name="namespaces", resource="namespaces"),
-        parse=_parse_namespace,
-        on_change=on_change,
-        options=options,
-    )
-
-
-def pause(
-    api: Api, namespace: str, *, on_change: Callable[[], None], options: WatchOptions = WATCH_DEFAULTS
-) -> Watch[datetime]:
-    """Watch the one ConfigMap that pauses the creation of pools: since when it is there."""
-    return ListWatch(
-        api,
-        Collection(name="configmaps", resource="configmaps", namespace=namespace, query=PAUSE_QUERY),
-        parse=created_at,
-        on_change=on_change,
-        options=options,
-    )
-
-
 def created_at(raw: object) -> datetime | None:
     """Return when an object was created."""
     return parse_timestamp(fields.mapping(fields.mapping(raw).get("metadata")).get("creationTimestamp"))
 
 
-def _parse_namespace(raw: object) -> Namespace:
-    metadata = fields.mapping(fields.mapping(raw).get("metadata"))
-    return Namespace(name=fields.name(metadata.get("name")), labels=kept_labels(metadata.get("labels")))
+def parse_labels(raw: object) -> dict[str, str]:
+    """Read the labels of a node or namespace, as many as such an object needs; only administrators write them."""
+    labels = fields.mapping(fields.mapping(fields.mapping(raw).get("metadata")).get("labels"))
+    entries = ((fields.name(key), fields.name(value)) for key, value in labels.items() if isinstance(value, str))
+    return dict(itertools.islice(entries, bounds.CLUSTER_OBJECT_LABELS))
 
 
 def parse_node(raw: object) -> Node | None:
@@ -209,7 +157,7 @@ def parse_node(raw: object) -> Node | None:
         name=name,
         uid=fields.name(metadata.get("uid")),
         pool_name=PoolName(pool_name),
-        labels=kept_labels(metadata.get("labels")),
+        labels=parse_labels(raw),
         taints=tuple(
             Taint(
                 key=fields.name(taint.get("key")),
@@ -231,11 +179,3 @@ def parse_node(raw: object) -> Node | None:
         provider_id=fields.name(spec.get("providerID")),
         created_at=created_at,
     )
-
-
-def kept_labels(raw: object) -> dict[str, str]:
-    """Read the labels of a node or namespace, as many as such an object needs; only administrators write them."""
-    entries = (
-        (fields.name(key), fields.name(value)) for key, value in fields.mapping(raw).items() if isinstance(value, str)
-    )
-    return dict(itertools.islice(entries, bounds.CLUSTER_OBJECT_LABELS))

@@ -1,7 +1,4 @@
-"""Turn HTTP answers of an API server into lines, JSON objects, pages and errors; knows nothing of connections.
-
-What is not promised: that an object is complete or sensible; only that it is a JSON object.
-"""
+"""Turn HTTP answers of an API server into lines, JSON objects, pages and errors; knows nothing of connections."""
 
 from __future__ import annotations
 
@@ -29,6 +26,15 @@ CHUNK_BYTES = 64 * 1024
 #: Everything that urllib3, http.client and ssl raise while a request is on its way. (ssl.SSLError is an OSError;
 #: ValueError: a header or address that can't be sent, or a socket that another thread closed.)
 TRANSPORT_ERRORS = (HTTPError, http.client.HTTPException, OSError, ValueError)
+_BY_STATUS: dict[int, type[errors.ClusterError]] = {
+    401: errors.Unauthorized,
+    403: errors.Forbidden,
+    404: errors.NotFound,
+    408: errors.Unavailable,
+    409: errors.Conflict,
+    410: errors.Gone,
+    429: errors.TooManyRequests,
+}
 
 
 class LineStream:
@@ -167,10 +173,12 @@ def error_of_status(raw: JsonObject) -> errors.ClusterError:
 
 
 def _error(code: int, status: JsonObject, words: str, *, header: str | None = None) -> errors.ClusterError:
+    """Return the error that an HTTP status, or the code of a Status object, stands for."""
     message, reason = status.get("message"), status.get("reason")
-    return errors.error_for_status(
-        code,
+    kind = _BY_STATUS.get(code) or (errors.Invalid if 400 <= code < 500 else errors.Unavailable)
+    return kind(
         message if isinstance(message, str) and message else words,
+        status=code,
         reason=reason if isinstance(reason, str) else "",
         retry_after_seconds=_retry_after(header, status),
     )

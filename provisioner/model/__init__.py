@@ -1,4 +1,1 @@
-"""What is observed and what is decided: frozen types without behaviour of their own, shared by all layers.
-
-Nothing here knows Kubernetes' JSON or Google's protocol buffers; the boundaries (`cluster`, `gke`) translate.
-"""
+"""What is observed and what is decided: types that know neither Kubernetes' JSON nor Google's protocol buffers."""

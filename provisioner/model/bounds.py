@@ -1,9 +1,8 @@
 """How much of what users write is read: every text, count and product has its bound here, with its reason.
 
-All are far above what an object needs that GKE or Kubernetes could serve, and so low that the work of a round and the
-memory of a record depend on what is served, not on what is asked for. They are checked where the text is read
-(`provisioner.kube`, `provisioner.slices.planning.launch.capacity`). What exceeds one is not served, and an Event
-InvalidTPURequest on its owner names the bound. docs/security.md has the table.
+All are far above what an object needs that can be served, so that work and memory depend on what is served. They are
+checked where the text is read. What exceeds one is not served, and an Event InvalidTPURequest on its owner names the
+bound. docs/security.md has the table.
 """
 
 from __future__ import annotations

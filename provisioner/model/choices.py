@@ -93,8 +93,7 @@ def choice_of(pool: NodePool | NodePoolRequest) -> CapacityChoice:
 def capacity_key(pool: NodePool | NodePoolRequest) -> str:
     """Name the capacity that a pool takes, or would take: what back-off after a stockout is kept by.
 
-    Zone, machine type, shape and capacity type: where a large slice is out of stock, a smaller one may be had. And what
-    the pods chose themselves, such as a network: what it lacks is no matter of pods without it.
+    Where a large slice is out of stock, a smaller one may be had, and one on another network, too.
     """
     choice = choice_of(pool)
     terms = f"reservation {choice.reservation}" if choice.reservation else choice.kind.value
@@ -103,10 +102,7 @@ def capacity_key(pool: NodePool | NodePoolRequest) -> str:
 
 
 def comma_items(text: str, *, what: str = "", most: int | None = None) -> tuple[str, ...]:
-    """Split a comma list; blanks around its items, and items that are nothing else, go.
-
-    Raises ValueError, before anything is split, where there are more than `most` items; `what` they are, in words.
-    """
+    """Split a comma list without blanks around items; raise ValueError where there are more than `most` (of `what`)."""
     if most is not None and (count := text.count(",") + 1) > most:
         raise ValueError(bounds.too_many(what, count, most))
     return tuple(stripped for part in text.split(",") if (stripped := part.strip()))

@@ -2,6 +2,9 @@
 
 Selectors, required node affinity, taints and the requests that matter here (chips, CPU, memory). Inter-pod affinity is
 not evaluated: of the exclusive placement of workloads, the matching sees the part that counts, other slices' pods.
+
+Of labels that belong to Google or Kubernetes more are set than anybody lists. One that is neither predicted nor known
+to be missing may be there: whoever selects it probably saw it on a node.
 """
 
 from __future__ import annotations
@@ -9,12 +12,56 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-from provisioner.model import labels
+from provisioner import constants
 from provisioner.model.capacity import Node, Taint
 from provisioner.model.workloads import Expression, Requirements, Toleration
 
 #: Operators that no node without the label satisfies.
 NEED_A_LABEL = frozenset({"In", "Exists", "Gt", "Lt"})
+
+
+#: What Google sets, or leaves out, in ways that are known: a node that is not predicted to carry one does not.
+_KNOWN = frozenset(
+    {
+        constants.NODE_POOL,
+        constants.TPU_ACCELERATOR,
+        constants.TPU_TOPOLOGY,
+        constants.ACCELERATOR_COUNT,
+        constants.GPU_ACCELERATOR,
+        constants.SPOT,
+        constants.PREEMPTIBLE,
+        constants.FLEX_START,
+        constants.QUEUED,
+        constants.MAX_RUN_SECONDS,
+        constants.PLACEMENT_POLICY,
+        constants.RESERVATION_AFFINITY,
+        constants.RESERVATION_PROJECT,
+        constants.RESERVATION_NAME,
+        constants.RESERVATION_BLOCK,
+        constants.RESERVATION_SUB_BLOCK,
+        # Set only where the creator of the pool asks for it.
+        constants.ICI_RESILIENCY,
+        constants.LOCATION_HINT,
+        constants.AUTO_RESTART,
+        constants.COMPUTE_CLASS,
+        # The name of one node, which a new one does not have.
+        constants.HOSTNAME,
+    }
+)
+_SYSTEM = tuple(f".{domain}" for domain in constants.SYSTEM_LABEL_DOMAINS)
+#: Nobody but the provisioner sets labels that begin so.
+_OURS = ("google.com/tpu-provisioner-", "tpu-provisioner.cloud.google.com/", constants.NODEPOOL_MANAGER)
+
+
+def is_system(key: str) -> bool:
+    """Whether a label belongs to Google or Kubernetes."""
+    prefix, separator, _ = key.rpartition("/")
+    return separator != "" and f".{prefix}".endswith(_SYSTEM)
+
+
+def may_be_there(key: str) -> bool:
+    """Whether a node may carry a label although it is not predicted."""
+    return key not in _KNOWN and is_system(key) and not key.startswith(_OURS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +79,7 @@ class NodeView:
 
     def may_carry(self, key: str) -> bool:
         """Whether a label that is not listed may be there all the same."""
-        return self.predicted and key not in self.labels and labels.may_be_there(key)
+        return self.predicted and key not in self.labels and may_be_there(key)
 
 
 def view_of_node(node: Node) -> NodeView:
@@ -71,10 +118,7 @@ def misfit(requirements: Requirements, view: NodeView) -> str:
 
 
 def room_misfit(requirements: Requirements, view: NodeView) -> str:
-    """Return the first resource that an empty node has too little of, empty where it has enough.
-
-    The cheapest part of `misfit`: what pods ask for may differ in each of thousands.
-    """
+    """Return the first resource that an empty node has too little of, empty where it has enough."""
     for resource, asked, there in (
         ("chips", requirements.chips, view.chips),
         ("millicores of CPU", requirements.cpu_millicores, view.cpu_millicores),

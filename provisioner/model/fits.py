@@ -14,7 +14,7 @@ from itertools import accumulate, groupby
 from operator import or_
 from typing import TypeVar
 
-from provisioner.model import labels
+from provisioner.model import fit
 from provisioner.model.capacity import Taint
 from provisioner.model.fit import NEED_A_LABEL, NodeView, number, tolerated
 from provisioner.model.workloads import Expression, Requirements
@@ -81,7 +81,7 @@ class Fits:
 
     def _may_carry(self, key: str, known: _Values) -> int:
         lacking = self._predicted & known.lacking
-        return lacking if lacking and labels.may_be_there(key) else 0
+        return lacking if lacking and fit.may_be_there(key) else 0
 
     def _with_room(self, requirements: Requirements) -> int:
         chips, cpu_millicores, memory_bytes = self._room

@@ -8,48 +8,34 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import NamedTuple, NewType
+from typing import NamedTuple, NewType, Self
 
 
 class WorkloadKind(StrEnum):
     """What a workload is; the value is Kubernetes' own word."""
 
-    JOBSET = "JobSet"
-    LEADER_WORKER_SET = "LeaderWorkerSet"
-    JOB = "Job"
+    #: The API version that is read, with its group.
+    api_version: str
+    #: What people call one of its groups of pods.
+    group_title: str
+    #: The field of its specification that says how many pods a group has.
+    size_field: str
+
+    JOBSET = "JobSet", "jobset.x-k8s.io/v1alpha2"
+    LEADER_WORKER_SET = "LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", "group", "size"
+    JOB = "Job", "batch/v1"
+
+    def __new__(cls, value: str, api_version: str, group_title: str = "job", size_field: str = "parallelism") -> Self:
+        """Make a member of its value and what belongs to it."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.api_version, member.group_title, member.size_field = api_version, group_title, size_field
+        return member
 
     # Part of the key of maps; Python's enumerations hash slowly.
     __hash__ = str.__hash__
 
-    @property
-    def api_version(self) -> str:
-        """The API version that is read, with its group."""
-        return _DESCRIBED[self].api_version
 
-    @property
-    def group_title(self) -> str:
-        """What people call one of its groups of pods."""
-        return _DESCRIBED[self].group_title
-
-    @property
-    def size_field(self) -> str:
-        """The field of its specification that says how many pods a group has."""
-        return _DESCRIBED[self].size_field
-
-
-class _Described(NamedTuple):
-    """What is to be known of a kind where its objects have been read already."""
-
-    api_version: str
-    group_title: str = "job"
-    size_field: str = "parallelism"
-
-
-_DESCRIBED = {
-    WorkloadKind.JOBSET: _Described("jobset.x-k8s.io/v1alpha2"),
-    WorkloadKind.LEADER_WORKER_SET: _Described("leaderworkerset.x-k8s.io/v1", group_title="group", size_field="size"),
-    WorkloadKind.JOB: _Described("batch/v1"),
-}
 WorkloadUid = NewType("WorkloadUid", str)
 #: SHA1 hex of "<namespace>/<group name>": the job key of JobSets, the group key of LeaderWorkerSets.
 GroupKey = NewType("GroupKey", str)
@@ -82,10 +68,7 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expression:
-    """One requirement of a node selector term.
-
-    `on_field` marks matchFields, whose only key is metadata.name.
-    """
+    """One requirement of a node selector term; `on_field` marks matchFields, whose only key is metadata.name."""
 
     key: str
     operator: str

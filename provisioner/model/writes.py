@@ -1,7 +1,4 @@
-"""Writes to Kubernetes that a controller has decided on: how one fails, and when its object may be written again.
-
-A write is remembered until the caches show it: the same object is not written meanwhile.
-"""
+"""Writes to Kubernetes that a controller has decided on: remembered until the caches show them, or they failed."""
 
 from __future__ import annotations
 
@@ -90,10 +87,7 @@ _RETRIES: Mapping[WriteFailure, tuple[float, float]] = {
 
 
 def blocked_until(write: OpenWrite[WriteT] | None, seen: str, now: datetime) -> datetime | None:
-    """Return before when the object must not be written again; None: it may be written now.
-
-    `seen` is how the object looks now.
-    """
+    """Return before when an object that looks like `seen` must not be written again; None: it may be written now."""
     if write is None:
         return None
     if write.answered_at is None:

@@ -1,7 +1,7 @@
 """Every option of the controller, and the effective settings: a field each, with its variable, form, default and why.
 
-Reading the environment, the table in docs/settings.md and the log line with the effective values all come from here.
-Names and meanings of the first two groups are those of the Go provisioner.
+The table in docs/settings.md is made from it. Names and meanings of the first two groups are those of the Go
+provisioner.
 """
 
 from __future__ import annotations

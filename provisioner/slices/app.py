@@ -61,7 +61,7 @@ def choose(
     proof = ClusterProof(
         get_cluster=supplier.get_cluster,
         api=api,
-        trusted_ca_pem=api.ca_certificates_pem(),
+        trusted_ca_pem=api.ca_pem,
         assume=settings.assume_same_cluster,
         auto_upgrade=settings.auto_upgrade,
         clock=clock,

@@ -6,12 +6,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
-from provisioner import kube
-from provisioner.kube.watches import MAX_SILENCE_SECONDS, UNFINISHED, doubt_of, watch_namespaced
+from provisioner import constants, kube
+from provisioner.kube.watches import (
+    MAX_SILENCE_SECONDS,
+    PAUSE_QUERY,
+    UNFINISHED,
+    created_at,
+    doubt_of,
+    parse_labels,
+    parse_node,
+    watch_namespaced,
+)
 from provisioner.model.capacity import Node, NodePool, PoolName
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Pod, Workload, WorkloadKind
@@ -22,6 +31,8 @@ from provisioner.workloads import KINDS, Kind, kinds_served
 from provisioner.workloads.pods import parse_pod
 
 _log = structlog.get_logger(__name__)
+
+_T = TypeVar("_T")
 
 #: Watches without which everything else is served, by their names.
 _OPTIONAL = frozenset(kind.resource for kind in KINDS.values() if kind.optional)
@@ -82,8 +93,8 @@ class Watches:
     #: Of all these kinds.
     pods: kube.Watch[Pod]
     nodes: kube.Watch[Node]
-    #: Only where an opt-in label is set.
-    namespaces: kube.Watch[kube.Namespace] | None = None
+    #: Their labels; only where an opt-in label is set.
+    namespaces: kube.Watch[dict[str, str]] | None = None
     #: The ConfigMap that pauses the creation of pools: when it was created.
     pause: kube.Watch[datetime] | None = None
 
@@ -110,18 +121,30 @@ def make_watches(
     options: kube.WatchOptions = kube.WATCH_DEFAULTS,
 ) -> Watches:
     """Make the list-watches that the settings ask for, or those of some kinds; they are not started yet."""
+
+    def watch(collection: kube.Collection, parse: Callable[[object], _T | None]) -> kube.Watch[_T]:
+        return kube.ListWatch(api, collection, parse=parse, on_change=on_change, options=options)
+
     namespaces, kinds = settings.namespaces, kinds_served(settings) if kinds is None else kinds
+    pause = kube.Collection(
+        name="configmaps", resource="configmaps", namespace=settings.own_namespace, query=PAUSE_QUERY
+    )
+    # Of the pools that the provisioner made.
+    ours = f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}{settings.node_selector}"
+    nodes = kube.Collection(name="nodes", resource="nodes", query={"labelSelector": ours})
     return Watches(
         workloads={
             kind: watch_workloads(api, each, on_change=on_change, namespaces=namespaces, options=options)
             for kind, each in kinds.items()
         },
         pods=watch_pods(api, kinds.values(), on_change=on_change, namespaces=namespaces, options=options),
-        nodes=kube.nodes(api, on_change=on_change, selector=settings.node_selector, options=options),
+        nodes=watch(nodes, parse_node),
         namespaces=(
-            kube.namespaces(api, on_change=on_change, options=options) if settings.opt_in_label is not None else None
+            watch(kube.Collection(name="namespaces", resource="namespaces"), parse_labels)
+            if settings.opt_in_label is not None
+            else None
         ),
-        pause=kube.pause(api, settings.own_namespace, on_change=on_change, options=options),
+        pause=watch(pause, created_at),
     )
 
 
@@ -228,6 +251,6 @@ def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolN
         live_calls=live_calls,
         pools_listed_at=pools.listed_at or datetime.min.replace(tzinfo=UTC),
         paused_since=min(pauses.values(), default=None),
-        namespace_labels={namespace.name: namespace.labels for namespace in namespaces.values()},
+        namespace_labels={name: labels for (_, name), labels in namespaces.items()},
         not_synced=reasons,
     )

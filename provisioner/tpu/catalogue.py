@@ -5,11 +5,8 @@ Chips a VM, single-host topologies, vCPU, memory and disks are those of GKE's ow
 Cloud TPU documentation: a fixed list for 2-D generations, a rule with a maximum of 4x4x4 cubes for 3-D ones. Where
 sources disagree a comment says what is followed.
 
-The 3-D topologies that Google's own tools list.
-
-GKE publishes a rule for slices of whole cubes, and its autoscaler holds no list. These are the slices that xpk makes by
-default and, for tpu7x, also those of a reference list for this provisioner; the two differ, so both count. The one
-v4 slice beyond xpk's list, 16x16x16, is a whole pod.
+The lists of 3-D topologies name the slices that xpk makes by default, for tpu7x also those of a reference list for this
+provisioner, and for v4 the whole pod, 16x16x16.
 """
 
 from __future__ import annotations

@@ -48,8 +48,7 @@ def generation_of(accelerator: str) -> str:
 def topology_in_use(topology: Topology, part: str) -> Topology:
     """Return the topology that a pod uses of its slice: the part of it that its annotation names, if it can be.
 
-    `part` is the value of `cloud.google.com/gke-tpu-slice-topology`, empty for none. One that is invalid, or larger
-    than the slice, has no effect, as on GKE.
+    One that is invalid, or larger than the slice, has no effect, as on GKE.
     """
     if part not in _PARTS:
         return topology

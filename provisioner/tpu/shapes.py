@@ -84,10 +84,7 @@ def shapes_of(offer: Accelerator, grid: Topology) -> Iterator[Shape]:
 
 
 def resolve(accelerator: str, topology: str, chips_per_pod: int, machine_type: str = "") -> Shape:
-    """Find the machine type and layout of the slice that a pod asks for.
-
-    `machine_type` is the one that the pod pins, empty for none. Raises ShapeError where GKE sells no such slice.
-    """
+    """Find the slice that a pod asks for, of a machine type that it may pin; raise ShapeError where there is none."""
     if max(len(accelerator), len(topology), len(machine_type)) > bounds.LABEL_VALUE:
         texts = (("accelerator", accelerator), ("topology", topology), ("machine type", machine_type))
         what, text = next(each for each in texts if len(each[1]) > bounds.LABEL_VALUE)

@@ -1,7 +1,6 @@
 """The kinds of workloads, a file each: where their objects live, what these and their pods say, read from raw JSON.
 
-`KINDS` lists all, `kinds_served` those that the settings ask for. What reads the API server goes by these: `watches`
-keep copies of workloads and pods, `live` reads them in the moment before a delete.
+`KINDS` lists all, `kinds_served` those that the settings ask for.
 """
 
 from provisioner.model.workloads import WorkloadKind

@@ -1,6 +1,6 @@
 """Plain Jobs, served only with the annotation that asks for it: the one group of a Job has the Job's own name.
 
-A cluster may have tens of thousands of Jobs that are none of our business. Nothing is kept of those.
+Nothing is kept of other Jobs: a cluster may have tens of thousands.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 from provisioner import constants
 from provisioner.kube import fields, podspec
-from provisioner.kube.bounded import BoundedReader
+from provisioner.kube.fields import BoundedReader
 from provisioner.kube.quantities import parse_timestamp
 from provisioner.model import bounds
 from provisioner.model.workloads import Requirements, Workload, WorkloadKind, WorkloadUid

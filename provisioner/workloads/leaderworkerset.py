@@ -58,8 +58,7 @@ def parse_leaderworkerset(raw: object) -> Workload:
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
     """Read a pod's place by its controller reference and names, which a template cannot set.
 
-    It carries no UID of its set. As with JobSets, whoever may create pods in a namespace can claim a place in a set of
-    that namespace, and of no other: owners are of the pod's own namespace.
+    It carries no UID of its set: whoever may create pods in a namespace can claim a place in a set of that namespace.
     """
     set_name = fields.name(fields.mapping(metadata.get("labels")).get(constants.LWS_NAME))
     owner = controller_of(metadata, STATEFUL_SET) if set_name else None

@@ -1,8 +1,4 @@
-"""Live reads of workloads and their pods, for the moment before a delete. Nothing here comes from a cache.
-
-An answer that can't be read raises Malformed instead of being skipped: a pod that nobody could count must stop a
-delete, not permit it.
-"""
+"""Live reads of workloads and their pods, for the moment before a delete; what cannot be read raises Malformed."""
 
 from __future__ import annotations
 

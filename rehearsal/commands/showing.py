@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 import click
 
 import provisioner
-from provisioner.cli import tables
+from provisioner.cli import output
 from provisioner.cli.output import ExitCode
 from rehearsal.demos.world import RehearsalError, RehearsedCluster, Times
 from rehearsal.localcluster import LocalClusterError
@@ -104,7 +104,7 @@ class Demo:
         if not self._keep or self._interrupted:
             return
         rows = [("kubectl", str(rehearsal.cluster.binaries["kubectl"])), *places.items()]
-        lines = [f"export KUBECONFIG={rehearsal.cluster.kubeconfig}", *tables.aligned(rows)]
+        lines = [f"export KUBECONFIG={rehearsal.cluster.kubeconfig}", *output.aligned(rows)]
         click.echo("\nEverything keeps running until Ctrl-C:\n" + "".join(f"  {line}\n" for line in lines))
         while not self._interrupted:
             rehearsal.check()
@@ -135,7 +135,7 @@ def calls_table(service: str, calls: Mapping[str, Mapping[Any, int]]) -> Iterato
     yield click.style(f"\nCalls to {service}", bold=True)
     counts = {method: sum(by_status.values()) for method, by_status in calls.items()}
     rows = [("METHOD", "CALLS"), *((method, str(count)) for method, count in counts.items())]
-    yield from tables.aligned([*rows, ("total", str(sum(counts.values())))], right=(1,))
+    yield from output.aligned([*rows, ("total", str(sum(counts.values())))], right=(1,))
 
 
 def steps_table(
@@ -156,7 +156,7 @@ def steps_table(
         pieces = [name[at : at + room] for name in names for at in range(0, len(name), room)]
         table.append([pieces[0], *cells])
         table += [[_GAP + piece, *[""] * len(cells)] for piece in pieces[1:]]
-    yield from tables.aligned(table, right=range(1, len(heads) + 1))
+    yield from output.aligned(table, right=range(1, len(heads) + 1))
 
 
 def _taken(times: Times, steps: Sequence[tuple[str, str, str]]) -> Iterator[str]:

@@ -238,12 +238,6 @@ def test_gc_says_what_goes_and_why_the_rest_stays() -> None:
     assert any("Pods run on it." in line for line in shown)
 
 
-def test_a_moment_of_another_day_has_its_date() -> None:
-    """A refusal may last for hours."""
-    assert clock(NOW, NOW) == "12:00:00 UTC"
-    assert clock(NOW + timedelta(days=1), NOW) == f"{NOW + timedelta(days=1):%Y-%m-%d} 12:00:00 UTC"
-
-
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3599, "59 min"), (3600, "1 h 0 min"), (90_000, "1 d 1 h"), (-5, "0 s")],
@@ -419,51 +413,35 @@ def test_an_address_of_something_else(capsys: pytest.CaptureFixture[str], answer
     assert "cannot be read" in capsys.readouterr().err
 
 
-def test_what_is_shown_while_nothing_can_be_decided_says_of_when_it_is(
-    wire: WireServer, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("problems", [["GKE does not list pools"], []], ids=["a problem", "a loop that hangs"])
+def test_what_is_shown_while_nothing_is_decided_says_of_when_it_is(
+    wire: WireServer, capsys: pytest.CaptureFixture[str], problems: list[str]
 ) -> None:
     """Durations count up to now, although the last decision may be hours ago."""
     world = World(make_jobset("train"))
     decided_at = world.now
-    body = msgspec.json.encode(document_of(world, "GKE does not list the node pools", stalled_minutes=120))
+    body = msgspec.json.encode(document_of(world, *problems, stalled_minutes=120))
     wire.answer(f"GET {_BOARD}", *(Answer(body=body) for _ in range(3)))
     for words in (("status",), ("gc", "--dry-run"), ("explain", "train")):
         assert run(*words, "--server", wire.url) == 0
         told = capsys.readouterr().out
-        assert "ATTENTION: GKE does not list the node pools" in told
+        assert told.count("ATTENTION: GKE does not list pools") == told.count("ATTENTION") == len(problems)
         assert f"as of {decided_at:%Y-%m-%d %H:%M:%S} UTC, 2 h 0 min ago" in told
         assert "2 h 0 min" in told.partition("ago")[2] or words[0] == "gc"
-
-
-def test_a_loop_that_hangs_is_seen(wire: WireServer, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is known to be wrong, and yet the last decision is long ago."""
-    world = World(make_jobset("train"))
-    body = msgspec.json.encode(document_of(world, stalled_minutes=5))
-    wire.answer(f"GET {_BOARD}", *(Answer(body=body) for _ in range(3)))
-    for words in (("status",), ("gc", "--dry-run"), ("explain", "train")):
-        assert run(*words, "--server", wire.url) == 0
-        assert " UTC, 5 min ago\n" in capsys.readouterr().out
-
-
-def test_a_follower_is_not_called_the_leader(wire: WireServer, capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither in the head of `status`, nor does `explain` answer a program with an empty list."""
-    board = make_board(lambda: NOW, lambda: 0.0)
-    wire.answer(f"GET {_BOARD}", *(Answer(body=board.everything()[1]) for _ in range(2)))
-    run("status", "--server", wire.url)
-    assert ", leader here" not in capsys.readouterr().out
-    assert run("explain", "train", "--server", wire.url, "-o", "json") == 1
-    assert "does not lead" in capsys.readouterr().err
 
 
 def test_a_follower_says_that_it_does_not_lead(wire: WireServer, capsys: pytest.CaptureFixture[str]) -> None:
     """Its address was given by hand."""
     board, other = make_board(lambda: NOW, lambda: 0.0), make_board(lambda: NOW, lambda: 0.0)
     other.leader = lambda: "pod-b"
-    wire.answer(f"GET {_BOARD}", Answer(body=board.everything()[1]), Answer(body=other.everything()[1]))
-    assert run("status", "--server", wire.url, "-o", "json") == 1
-    assert "here does not lead; ask the process that holds the Lease tpu-provisioner" in capsys.readouterr().err
+    wire.answer(f"GET {_BOARD}", *(Answer(body=each.everything()[1]) for each in (board, board, other)))
+    for words in (("status",), ("explain", "train")):
+        assert run(*words, "--server", wire.url, "-o", "json") == 1
+        assert "here does not lead; ask the process that holds the Lease tpu-provisioner" in capsys.readouterr().err
     assert run("status", "--server", wire.url) == 0
-    assert "here does not lead; ask pod pod-b" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "here does not lead; ask pod pod-b" in told
+    assert ", leader here" not in told
 
 
 def test_gc_deletes_nothing_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -257,15 +256,3 @@ def test_a_setting_that_does_nothing_is_told(capsys: pytest.CaptureFixture[str])
     """As `run` does."""
     Path("settings.env").write_text(f"{SETTINGS}MAX_CHIP=4\n", encoding="utf-8")
     assert "did you mean MAX_CHIPS?" in plan(capsys, "-f", write("a.yaml", GOOD), "--settings=settings.env")[1]
-
-
-def test_it_starts_without_what_it_does_not_need() -> None:
-    """No client, no terminal library: those take longer than all the rest."""
-    heavy = {"google", "kubernetes", "msgspec", "requests", "rich", "starlette", "structlog", "urllib3"}
-    heavy |= {"email", "http", "json", "shutil", "ssl", "urllib.request"}
-    script = (
-        f"import sys; from provisioner.cli import main; main(['plan', '-f', {write('a.yaml', GOOD)!r}]); "
-        f"sys.exit(', '.join({heavy!r} & set(sys.modules)) or 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner.kube.paging import Pager
-from provisioner.kube.protocol import Page, collection_path, object_path
+from provisioner.kube.protocol import Page, Pager, collection_path, object_path
 from tests.e2e.kit import Ground
 
 pytestmark = pytest.mark.e2e

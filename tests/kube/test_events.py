@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,17 +20,33 @@ EVENTS = "/api/v1/namespaces/team/events"
 
 
 class Harness:
-    """A running recorder on a FakeKube, with a clock that moves when told."""
+    """A recorder without its thread: a test writes and tidies, and moves the clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, capacity: int = 32768) -> None:
         self.kube = FakeKube()
         self.clock = FakeClock()
-        self.recorder = EventRecorder(self.kube, instance="pod-a_1", capacity=50, clock=self.clock, now=self.clock.now)
+        self.recorder = EventRecorder(
+            self.kube, instance="pod-a_1", capacity=capacity, clock=self.clock, now=self.clock.now
+        )
 
     def emit(self, message: str = "creating pool x", *, ref: ObjectRef = POD, **fields: Any) -> None:
-        """Emit and wait until it is dealt with."""
+        """Record an Event and write it."""
         self.recorder.emit(ref, **{"kind": "Normal", "reason": "NodePoolCreationStarted", "message": message, **fields})
-        assert self.recorder.flush(timeout_seconds=5)
+        self.written()
+
+    def record(self, uid: str, *, namespace: str = "team", message: str = "m") -> None:
+        """Record an Event on a pod."""
+        ref = ObjectRef(kind="Pod", api_version="v1", namespace=namespace, name=f"p-{uid}", uid=uid)
+        self.recorder.emit(ref, kind="Normal", reason="R", message=message)
+
+    def written(self, count: int = 1000) -> list[str]:
+        """Write as much as may be written, `count` at most; return the uids, in order."""
+        before = len(self.kube.calls)
+        for _ in range(count):
+            if not self.recorder.write_next():
+                break
+        bodies = (self.kube.object(call.path) or call.body for call in self.kube.calls[before:])
+        return [body["involvedObject"]["uid"] for body in bodies if body is not None and "involvedObject" in body]
 
     def methods(self) -> list[str]:
         """Return the methods of the calls so far."""
@@ -39,12 +54,9 @@ class Harness:
 
 
 @pytest.fixture
-def harness() -> Iterator[Harness]:
-    """Give a started harness."""
-    made = Harness()
-    made.recorder.start()
-    yield made
-    made.recorder.stop()
+def harness() -> Harness:
+    """Give a recorder."""
+    return Harness()
 
 
 def test_an_event_has_all_that_kubectl_and_tools_show(harness: Harness) -> None:
@@ -193,91 +205,66 @@ def test_failures_never_reach_the_caller(harness: Harness, error: Exception, dro
     assert len(harness.kube.objects(EVENTS)) == 1
 
 
-class Pumped:
-    """A recorder without its thread: a test writes and tidies, and moves the clock."""
-
-    def __init__(self, *, capacity: int = 32768) -> None:
-        self.kube = FakeKube()
-        self.clock = FakeClock()
-        self.recorder = EventRecorder(
-            self.kube, instance="pod-a_1", capacity=capacity, clock=self.clock, now=self.clock.now
-        )
-
-    def emit(self, uid: str, *, namespace: str = "team", message: str = "m") -> None:
-        """Record an Event on a pod."""
-        ref = ObjectRef(kind="Pod", api_version="v1", namespace=namespace, name=f"p-{uid}", uid=uid)
-        self.recorder.emit(ref, kind="Normal", reason="R", message=message)
-
-    def written(self, count: int = 1000) -> list[str]:
-        """Write as much as may be written, `count` at most; return the uids, in order."""
-        before = len(self.kube.calls)
-        for _ in range(count):
-            if not self.recorder.write_next():
-                break
-        bodies = (self.kube.object(call.path) or call.body for call in self.kube.calls[before:])
-        return [body["involvedObject"]["uid"] for body in bodies if body is not None]
-
-
 def test_what_the_api_server_cannot_take_for_now_is_written_later_and_once() -> None:
     """Also where the first try had its effect and lost its answer."""
-    pumped = Pumped()
-    pumped.kube.fail("POST", "events", errors.Unavailable("cut off"), after_effect=True)
-    pumped.emit("a")
-    assert pumped.recorder.write_next()
-    assert not pumped.recorder.write_next()
-    pumped.clock.advance(5)
-    assert pumped.recorder.write_next()
-    assert len(pumped.kube.objects(EVENTS)) == 1
-    assert pumped.recorder.dropped_total == 0
+    harness = Harness()
+    harness.kube.fail("POST", "events", errors.Unavailable("cut off"), after_effect=True)
+    harness.record("a")
+    assert harness.recorder.write_next()
+    assert not harness.recorder.write_next()
+    harness.clock.advance(5)
+    assert harness.recorder.write_next()
+    assert len(harness.kube.objects(EVENTS)) == 1
+    assert harness.recorder.dropped_total == 0
 
 
 def test_a_namespace_that_fails_is_left_alone_and_others_are_not() -> None:
     """It is tried every five seconds for ten minutes; then the Event is dropped."""
-    pumped = Pumped()
-    pumped.kube.fail("POST", "namespaces/team/events", errors.Unavailable("a webhook hangs"), times=200)
-    pumped.emit("bad")
+    harness = Harness()
+    harness.kube.fail("POST", "namespaces/team/events", errors.Unavailable("a webhook hangs"), times=200)
+    harness.record("bad")
     for uid in "abc":
-        pumped.emit(uid, namespace="quiet")
-    pumped.written()
-    assert len(pumped.kube.objects("/api/v1/namespaces/quiet/events")) == 3
+        harness.record(uid, namespace="quiet")
+    harness.written()
+    assert len(harness.kube.objects("/api/v1/namespaces/quiet/events")) == 3
     for _ in range(610):
-        pumped.clock.advance(1)
-        pumped.written()
-    tries = [call for call in pumped.kube.calls if "namespaces/team/" in call.path]
+        harness.clock.advance(1)
+        harness.written()
+    tries = [call for call in harness.kube.calls if "namespaces/team/" in call.path]
     assert len(tries) == 121
-    assert pumped.recorder.dropped_total == 1
+    assert harness.recorder.dropped_total == 1
 
 
 def test_a_flood_in_one_namespace_holds_up_another_by_one_write() -> None:
     """Namespaces take turns; within one the order is that of the Events."""
-    pumped = Pumped()
+    harness = Harness()
     for number in range(80):
-        pumped.emit(f"flood-{number % 4}", message=f"{number}")
-    pumped.emit("b1", namespace="b")
-    pumped.emit("c1", namespace="c")
-    order = [call.body["involvedObject"]["uid"] for call in _calls_of(pumped, 5)]
+        harness.record(f"flood-{number % 4}", message=f"{number}")
+    harness.record("b1", namespace="b")
+    harness.record("c1", namespace="c")
+    order = [call.body["involvedObject"]["uid"] for call in _calls_of(harness, 5)]
     assert order == ["flood-0", "b1", "c1", "flood-1", "flood-2"]
 
 
-def _calls_of(pumped: Pumped, count: int) -> list[Any]:
-    pumped.written(count)
-    return [call for call in pumped.kube.calls if call.method == "POST"]
+def _calls_of(harness: Harness, count: int) -> list[Any]:
+    harness.written(count)
+    return [call for call in harness.kube.calls if call.method == "POST"]
 
 
 def test_the_table_is_shared_fairly_when_it_is_full(capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever has the most gives way; what a flood adds is dropped, counted, and told by one line a minute."""
-    pumped = Pumped(capacity=50)
+    harness = Harness(capacity=50)
     for _ in range(3):
         for number in range(200):
-            pumped.emit(f"flood-{number}")
-    assert pumped.recorder.dropped_total == 450
+            harness.record(f"flood-{number}")
+    assert harness.recorder.dropped_total == 450
     for number in range(20):
-        pumped.emit(f"quiet-{number}", namespace="quiet")
-    assert pumped.recorder.dropped_total == 470
-    assert {f"quiet-{number}" for number in range(20)} <= set(pumped.written())
-    pumped.clock.advance(60)
+        harness.record(f"quiet-{number}", namespace="quiet")
+    assert harness.recorder.dropped_total == 470
+    assert {f"quiet-{number}" for number in range(20)} <= set(harness.written())
+    harness.clock.advance(60)
     for _ in range(5):
-        pumped.recorder.tidy()
+        harness.recorder.tidy()
     out = capsys.readouterr().out
     assert out.count("event.dropped") == 1
     assert "'team': 470" in out
@@ -285,27 +272,27 @@ def test_the_table_is_shared_fairly_when_it_is_full(capsys: pytest.CaptureFixtur
 
 def test_writes_are_paced() -> None:
     """A hundred at once, then twenty a second, whoever floods."""
-    pumped = Pumped()
+    harness = Harness()
     for number in range(1000):
-        pumped.emit(str(number))
-    assert len(pumped.written()) == 100
-    pumped.clock.advance(10)
-    assert len(pumped.written()) == 100
-    pumped.clock.advance(2)
-    assert len(pumped.written()) == 40
+        harness.record(str(number))
+    assert len(harness.written()) == 100
+    harness.clock.advance(10)
+    assert len(harness.written()) == 100
+    harness.clock.advance(2)
+    assert len(harness.written()) == 40
 
 
 def test_what_is_over_is_forgotten() -> None:
     """Nothing of a JobSet that went is kept for longer than two hours and a half."""
-    pumped = Pumped()
+    harness = Harness()
     for number in range(30):
-        pumped.emit("one", message=str(number))
-        pumped.emit(str(number))
-    pumped.written()
+        harness.record("one", message=str(number))
+        harness.record(str(number))
+    harness.written()
     for _ in range(150):
-        pumped.clock.advance(60)
-        pumped.recorder.tidy()
-    assert pumped.recorder._namespaces == {}
+        harness.clock.advance(60)
+        harness.recorder.tidy()
+    assert harness.recorder._namespaces == {}
 
 
 def test_emit_never_waits() -> None:

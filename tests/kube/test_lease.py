@@ -231,23 +231,6 @@ def test_failing_renewals_lose_the_lease_at_the_deadline(kube: FakeKube, clock: 
     assert candidate.elector.problem is None
 
 
-def test_a_success_after_the_deadline_is_a_new_leadership(kube: FakeKube, clock: FakeClock) -> None:
-    """In between, nobody led: the process must have been told."""
-    candidate = Candidate(kube, clock).step()
-    real = kube.put
-
-    def slow(*args: Any, **kwargs: Any) -> Any:
-        clock.advance(21)
-        return real(*args, **kwargs)
-
-    kube.put = slow  # type: ignore[method-assign]
-    candidate.step()
-    assert candidate.told[:2] == ["started", "lost"]
-    kube.put = real  # type: ignore[method-assign]
-    candidate.step()
-    assert candidate.told == ["started", "lost", "started"]
-
-
 def test_a_renewal_that_crosses_the_deadline_is_a_loss_first(kube: FakeKube, clock: FakeClock) -> None:
     """Sent in time, answered too late: in between, remaining time was zero; and the answer's delay counts."""
     candidate = Candidate(kube, clock).step()

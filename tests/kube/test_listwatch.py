@@ -6,8 +6,9 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 import structlog
@@ -17,15 +18,17 @@ from provisioner.kube import errors, watches
 from provisioner.kube.api import connect
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.listwatch import ListWatch
-from provisioner.kube.protocol import PAGE_SIZE
+from provisioner.kube.protocol import PAGE_SIZE, Page
 from provisioner.kube.reflector import Collection, WatchOptions
 from provisioner.model.workloads import Pod
-from provisioner.slices.observe import watch_pods, watch_workloads
+from provisioner.slices.observe import make_watches, watch_pods, watch_workloads
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, Kind
 from tests.support.clock import FakeClock
 from tests.support.kube import FakeKube
 from tests.support.kubeconfig import write_kubeconfig
 from tests.support.objects import raw_jobset, raw_node, raw_pod
+from tests.support.settings import settings
+from tests.support.waiting import wait_for
 from tests.support.wire_server import DROP, HANG, Answer, WireServer, as_json, running
 
 THINGS = "/api/v1/things"
@@ -110,24 +113,11 @@ class Harness:
         return [call.query for call in self.kube.calls if call.method == method]
 
 
-class Quiet:
-    """A watch that says nothing and ends cleanly after some time."""
-
-    def __init__(self, clock: FakeClock, seconds: float) -> None:
-        self._clock = clock
-        self._seconds = seconds
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *args: object) -> None: ...
-
-    def close(self) -> None:
-        """Do nothing."""
-
-    def __iter__(self) -> Iterator[bytes]:
-        self._clock.advance(self._seconds)
-        return iter(())
+@contextmanager
+def quiet_watch(clock: FakeClock, seconds: float) -> Iterator[tuple[bytes, ...]]:
+    """Open a watch that says nothing and ends cleanly after some time."""
+    clock.advance(seconds)
+    yield ()
 
 
 @pytest.fixture
@@ -224,19 +214,15 @@ def test_a_list_that_expires_between_pages_starts_again() -> None:
 
 def test_a_server_that_repeats_a_page_does_not_catch_us_in_a_loop() -> None:
     """Whatever the server sends, the thread gets out again."""
-    harness = Harness()
-    with running() as server:
-        page = {"items": [], "metadata": {"resourceVersion": "1", "continue": "same"}}
-        server.answer(f"GET {THINGS}", as_json(page))
-        from kubernetes.client import ApiClient, Configuration
+    harness, asked = Harness(), []
 
-        from provisioner.kube.api import KubeApi
+    def same(*_: Any, continue_token: str, **__: Any) -> Page:
+        asked.append(continue_token)
+        return Page(items=[], resource_version="1", continue_token="same")
 
-        configuration = Configuration()
-        configuration.host = server.url
-        harness.watch._api = KubeApi(ApiClient(configuration))
-        assert harness.watch.step() > 0
-        assert len(server.requests) == 2
+    harness.kube.list_page = same  # type: ignore[method-assign]
+    assert harness.watch.step() > 0
+    assert asked == ["", "same"]
     assert "returns the same page repeatedly" in str(harness.watch.problem)
 
 
@@ -465,7 +451,7 @@ def test_a_watch_that_ends_at_once_does_not_spin(harness: Harness) -> None:
     """Empty answers are failures; an empty watch that lived is none."""
     assert [harness.play() > 0, harness.play() > 0.1] == [True, True]
     assert harness.watch.problem is not None
-    harness.kube.stream = lambda *args, **kwargs: Quiet(harness.clock, 60)  # type: ignore[assignment, return-value]
+    harness.kube.stream = lambda *args, **kwargs: quiet_watch(harness.clock, 60)  # type: ignore[assignment, return-value]
     assert harness.watch.step() == 0
     assert harness.watch.problem is None
 
@@ -505,7 +491,7 @@ def test_silence_makes_stale(harness: Harness) -> None:
 )
 def test_a_quiet_watch_that_ran_its_time_is_contact(harness: Harness, seconds: int, *, want: bool) -> None:
     """Real servers send no bookmark while nothing changes; a quiet cluster must not look like a hung one."""
-    harness.kube.stream = lambda *args, **kwargs: Quiet(harness.clock, seconds)  # type: ignore[assignment, return-value]
+    harness.kube.stream = lambda *args, **kwargs: quiet_watch(harness.clock, seconds)  # type: ignore[assignment, return-value]
     for _ in range(5):
         assert harness.watch.step() == 0
     assert want is harness.watch.fresh(max_silence_seconds=90)
@@ -595,17 +581,6 @@ def test_a_bug_does_not_end_the_watch(harness: Harness) -> None:
 # --- threads and the ready-made watches
 
 
-def until(condition: Callable[[], bool], *, timeout_seconds: float = 5.0) -> bool:
-    """Wait for a condition."""
-    deadline = time.monotonic() + timeout_seconds
-    pause = threading.Event()
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        pause.wait(0.005)
-    return True
-
-
 def test_the_thread_waits_after_each_failure() -> None:
     """A server that is away is asked again after the pause, not at once."""
     pauses: list[float] = []
@@ -637,7 +612,7 @@ def test_pods_of_chosen_namespaces_come_through_one_face() -> None:
     pods: watches.Watch[Pod] = watch_pods(kube, [JOBSET], on_change=woken.set, namespaces=["one", "two", "one"])
     pods.start()
     try:
-        assert until(lambda: pods.synced)
+        wait_for(lambda: pods.synced)
         assert set(pods.records()) == {("one", "p"), ("two", "p")}
         assert pods.records() is pods.records()
         assert kube.wait_for_streams(2)
@@ -650,7 +625,7 @@ def test_pods_of_chosen_namespaces_come_through_one_face() -> None:
         assert pods.problem is None
     finally:
         pods.stop()
-    assert until(lambda: kube.open_streams() == 0)
+    wait_for(lambda: kube.open_streams() == 0)
 
 
 def test_nodes_and_namespaces_have_their_selectors() -> None:
@@ -661,15 +636,13 @@ def test_nodes_and_namespaces_have_their_selectors() -> None:
         "/api/v1/nodes/other", raw_node("other", metadata={"labels": {"cloud.google.com/gke-nodepool": "x"}})
     )
     kube.put_object("/api/v1/namespaces/default", {"metadata": {"name": "default", "labels": {"team": "a"}}})
-    nodes = watches.nodes(kube, on_change=lambda: None)
-    namespaces = watches.namespaces(kube, on_change=lambda: None)
-    trusted = watches.nodes(kube, on_change=lambda: None, selector=",trusted=yes")
-    for watch in (nodes, namespaces, trusted):
+    made = make_watches(kube, settings(opt_in_label=("team", "a")), lambda: None)
+    assert made.namespaces is not None
+    for watch in (made.nodes, made.namespaces):
         assert isinstance(watch, ListWatch)
         watch.step()
-    assert set(nodes.records()) == {("", "ours")}
-    assert set(trusted.records()) == set()
-    assert namespaces.records()["", "default"].labels == {"team": "a"}
+    assert set(made.nodes.records()) == {("", "ours")}
+    assert made.namespaces.records()["", "default"] == {"team": "a"}
 
 
 @pytest.fixture
@@ -713,17 +686,9 @@ def test_a_whole_life_on_the_wire(server: WireServer, wired: ListWatch[int]) -> 
     )
     wired.start()
     assert server.wait_for(f"WATCH {THINGS}", 6)
-    assert until(lambda: dict(wired.records()) == {("n", "z"): 26})
+    wait_for(lambda: dict(wired.records()) == {("n", "z"): 26})
     versions = [request.query["resourceVersion"] for request in server.of(f"WATCH {THINGS}")][:6]
     assert versions == ["10", "11", "12", "13", "13", "90"]
-
-
-def test_http_410_on_the_wire_lists_anew(server: WireServer, wired: ListWatch[int]) -> None:
-    """The other way in which a server says that a version is too old."""
-    server.answer(f"GET {THINGS}", listing(thing("a", 1)), listing(thing("b", 2)))
-    server.answer(f"WATCH {THINGS}", as_json({"message": "old"}, status=410), Answer(lines=[HANG]))
-    wired.start()
-    assert until(lambda: dict(wired.records()) == {("n", "b"): 2})
 
 
 def test_stop_is_prompt_while_a_watch_is_silent(server: WireServer, tmp_path: Path) -> None:
@@ -738,7 +703,7 @@ def test_stop_is_prompt_while_a_watch_is_silent(server: WireServer, tmp_path: Pa
     )
     watch.start()
     assert server.wait_for(f"WATCH {THINGS}", 1)
-    assert until(lambda: watch._stream is not None)
+    wait_for(lambda: watch._stream is not None)
     began = time.monotonic()
     watch.stop()
     assert not watch._thread.is_alive()

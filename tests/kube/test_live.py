@@ -137,10 +137,11 @@ def test_a_cordon_is_noted_and_undone(kube: FakeKube) -> None:
     assert (raw["spec"], raw["metadata"]["annotations"]) == (before["spec"], {})
 
 
-def test_a_node_that_is_gone_needs_no_cordon(kube: FakeKube) -> None:
+def test_a_node_that_is_gone_needs_no_change(kube: FakeKube) -> None:
     """Said by False; other failures are raised."""
     assert not live.cordon(kube, "n1")
     assert not live.uncordon(kube, "n1")
+    assert not live.release(kube, "n1")
     kube.fail("PATCH", "nodes", errors.Forbidden("no", status=403))
     with pytest.raises(errors.Forbidden):
         live.cordon(kube, "n1")
@@ -161,30 +162,18 @@ def test_a_cordon_that_is_not_ours_any_more_stays(kube: FakeKube) -> None:
 
 
 def test_a_node_that_others_write_to_meanwhile_is_uncordoned_all_the_same(kube: FakeKube) -> None:
-    """A kubelet reports its status at any moment; that is no reason to leave a node closed."""
-    kube.put_object(NODE, raw_node("n1"))
-    live.cordon(kube, "n1")
-    kube.fail("PATCH", "nodes", errors.Conflict("the object has been modified", status=409), times=4)
-    assert live.uncordon(kube, "n1")
-    assert [call.method for call in kube.calls[1:]] == ["GET", "PATCH"] * 5
-
-
-def test_a_node_that_is_never_at_rest_is_left_for_the_next_round(kube: FakeKube) -> None:
-    """Five times are enough."""
-    kube.put_object(NODE, raw_node("n1"))
-    live.cordon(kube, "n1")
-    kube.fail("PATCH", "nodes", errors.Conflict("the object has been modified", status=409), times=5)
-    with pytest.raises(errors.Conflict):
-        live.uncordon(kube, "n1")
-
-
-def test_an_uncordon_is_written_to_the_node_as_it_was_read(kube: FakeKube) -> None:
-    """With the version that was read, so that the API server refuses where somebody wrote in between."""
+    """To what was read, so that the API server refuses where somebody wrote in between; five times at most."""
     kube.put_object(NODE, raw_node("n1"))
     live.cordon(kube, "n1")
     closed = kube.object(NODE)
     assert closed is not None
+    changed = errors.Conflict("the object has been modified", status=409)
+    kube.fail("PATCH", "nodes", changed, times=5)
+    with pytest.raises(errors.Conflict):
+        live.uncordon(kube, "n1")
+    kube.fail("PATCH", "nodes", changed, times=4)
     assert live.uncordon(kube, "n1")
+    assert [call.method for call in kube.calls[1:]] == ["GET", "PATCH"] * 10
     body = kube.calls[-1].body
     assert body is not None
     assert body["metadata"]["resourceVersion"] == closed["metadata"]["resourceVersion"]
@@ -215,11 +204,6 @@ def test_our_taint_is_taken_off_and_no_other(
     assert node is not None
     assert node["spec"].get("taints") == want
     assert [call.method for call in kube.calls] == (["GET", "PATCH"] if changed else ["GET"])
-
-
-def test_a_node_that_is_gone_needs_no_release(kube: FakeKube) -> None:
-    """It went between the decision and the call."""
-    assert not live.release(kube, "n1")
 
 
 def test_the_uid_of_a_cluster(kube: FakeKube) -> None:

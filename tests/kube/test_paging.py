@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 import pytest
 
 from provisioner.kube import errors
-from provisioner.kube.paging import Pager
-from provisioner.kube.protocol import ANSWER_BYTES, DEFAULT_TIMEOUTS, PAGE_BYTES, PAGE_SIZE, Page, Timeouts
+from provisioner.kube.protocol import ANSWER_BYTES, DEFAULT_TIMEOUTS, PAGE_BYTES, PAGE_SIZE, Page, Pager, Timeouts
 from tests.support.kube import FakeKube
 
 MIB = 1024 * 1024
@@ -86,13 +84,3 @@ def test_an_object_beyond_all_bounds_is_an_error_and_no_endless_loop() -> None:
     with pytest.raises(errors.TooLarge, match="GET /p: the answer has more than"):
         read(kube, most=2)
     assert kube.asked == [(0, 2), (0, 1), (1, 2), (1, 1)]
-
-
-def test_a_collection_whose_sizes_nobody_counts_comes_in_full_pages() -> None:
-    """Fakes need not count."""
-    kube = FakeKube()
-    for index in range(30):
-        kube.put_object(f"/p/{index:02}", json.loads('{"metadata": {}}'))
-    pager = Pager(kube, "/p", {}, most=20)
-    first = pager.fetch()
-    assert [len(first.items), len(pager.fetch(first.continue_token).items)] == [20, 10]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from provisioner import kube
-from provisioner.cli import partitions as cli
+from provisioner.cli import main
 from provisioner.partitions import app
 from provisioner.partitions.vipu.protocol import VipuError
 from provisioner.runtime import logs
@@ -56,7 +56,7 @@ def test_no_vipu_command_outlives_the_controller(asked: Any, monkeypatch: pytest
         return 0
 
     monkeypatch.setattr(app, "run", run)
-    assert cli._run(None) == 0
+    assert main(["partitions"]) == 0
 
 
 def comes_to_its_end(process: int) -> bool:
@@ -77,5 +77,5 @@ def test_no_vipu_command_outlives_a_lost_lease(asked: Any, monkeypatch: pytest.M
 
     # What ends in good order kills them, too, and later.
     monkeypatch.setattr(app, "run", run)
-    cli._run(None)
+    main(["partitions"])
     assert found == [(1, True)]

@@ -31,6 +31,7 @@ class Kube(FakeKube):
 
     server = "https://kube.example.com"
     context_name = "test"
+    ca_pem = CERTIFICATE
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,10 +39,6 @@ class Kube(FakeKube):
         self.answers = threading.Event()
         self.answers.set()
         self.renewing = threading.Event()
-
-    def ca_certificates_pem(self) -> bytes:
-        """Return the authority of the cluster."""
-        return CERTIFICATE
 
     def put(self, path: str, *arguments: Any, **options: Any) -> Any:
         """Replace an object, when the server answers."""

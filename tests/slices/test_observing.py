@@ -167,13 +167,9 @@ def test_a_snapshot_has_what_the_caches_have() -> None:
     world.loop.pools.fetch()
     snapshot = take_snapshot(world.watches, world.loop.pools)
     assert (list(snapshot.workloads), snapshot.deleted_workloads, len(snapshot.pods)) == ([uid], {"seen"}, 1)
-    namespaces = FakeWatch(lambda: {("", "research"): _Namespace()})
+    namespaces = FakeWatch(lambda: {("", "research"): {"team": "ml"}})
     with_labels = Watches(
         workloads={WorkloadKind.JOBSET: world.jobsets}, pods=world.pods, nodes=world.nodes, namespaces=namespaces
     )  # type: ignore[arg-type]
     assert take_snapshot(world.watches, world.loop.pools).namespace_labels == {}
     assert take_snapshot(with_labels, world.loop.pools).namespace_labels == {"research": {"team": "ml"}}
-
-
-class _Namespace:
-    name, labels = "research", {"team": "ml"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provisioner import tpu
-from rehearsal.simulators.machines import Machine, PolicyRule, find_machine
+from rehearsal.simulators.machines import _TPU_MACHINES, Machine, PolicyRule, find_machine
 
 MACHINES = [machine.name for offer in tpu.ACCELERATORS.values() for machine in offer.machine_types]
 
@@ -38,6 +38,11 @@ def hosts_by_simulator(machine: Machine, offer: tpu.Accelerator) -> dict[str, in
     """Return the same as the simulated GKE sees it, for all topologies of the accelerator."""
     found = {str(topology): machine.hosts_of(str(topology)) for topology in offer.topologies()}
     return {topology: hosts for topology, hosts in found.items() if hosts is not None}
+
+
+def test_both_know_the_same_machine_types() -> None:
+    """Nothing is sold that one source alone lists."""
+    assert set(MACHINES) == set(_TPU_MACHINES)
 
 
 @pytest.mark.parametrize("name", MACHINES)

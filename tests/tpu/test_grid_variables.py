@@ -75,25 +75,6 @@ def test_device_accelerators_have_no_bounds():
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "topology", "expected"),
-    [
-        (V4, "4x4x4", "true,true,true"),
-        (V4, "2x2x2", "false,false,false"),
-        (V4, "2x4x4", "false,false,false"),
-        (V5E, "16x16", "true,true,false"),
-        (V5E, "8x16", "false,true,false"),
-        (V6E, "8x8", "false,false,false"),
-        # Two dimensions are padded before they are compared.
-        ("tpu-v3-slice", "16x16", "false,false,false"),
-        ("tpu7x", "4x4x8", "true,true,true"),
-    ],
-)
-def test_axes_that_wrap_around(accelerator: str, topology: str, expected: str):
-    found = variables(accelerator, topology)
-    assert (found["TPU_TOPOLOGY_WRAP"], found["WRAP"]) == (expected, expected)
-
-
-@pytest.mark.parametrize(
     ("accelerator", "topology", "resilient", "expected"),
     [
         (V4, "4x4x4", True, "true"),

@@ -61,12 +61,6 @@ def test_nothing_is_kept_of_other_jobs(metadata: dict[str, Any]) -> None:
     assert parse_job(sweep(metadata=metadata)) is None
 
 
-@pytest.mark.parametrize("raw", [None, [], "", {}, {"metadata": None}])
-def test_what_is_no_object_is_no_job(raw: object) -> None:
-    """It asks for nothing."""
-    assert parse_job(raw) is None
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -198,8 +192,6 @@ def test_whose_a_pod_is(metadata: dict[str, Any], want: tuple[str, str, int | No
     "references",
     [
         pytest.param([], id="labels alone"),
-        pytest.param([job_reference("sweep", controller=False)], id="no controller"),
-        pytest.param([job_reference("sweep", controller="true")], id="controller as text"),
         pytest.param([job_reference("sweep", kind="JobSet")], id="another kind"),
         pytest.param([job_reference("sweep", apiVersion="v1")], id="another API group"),
         pytest.param([job_reference("sweep", uid="")], id="no UID"),

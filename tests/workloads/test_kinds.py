@@ -30,13 +30,6 @@ def test_every_kind_is_read() -> None:
     assert [*KINDS.values()][-1] is PLAIN_JOB
 
 
-def test_every_kind_has_its_words() -> None:
-    """An API version with its group, and what messages call its groups and their size."""
-    for kind in WorkloadKind:
-        assert kind.api_version.count("/") == 1
-        assert (kind.group_title.isalpha(), kind.size_field.isalpha()) == (True, True)
-
-
 def test_every_kind_can_be_planned() -> None:
     """It is known where its templates are."""
     paths = {templates_of(kind, {"spec": {"replicatedJobs": [{}]}})[0].path for kind in WorkloadKind}

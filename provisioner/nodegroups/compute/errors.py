@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from provisioner.google import echoes
 from provisioner.google.errors import (
     ACT_AS,
     NO_SUCH_ACCOUNT,
@@ -25,6 +24,7 @@ from provisioner.google.errors import (
     row_of,
     same,
     text_rule,
+    without_echoes,
 )
 from provisioner.model.capacity import Failure, FailureKind
 
@@ -144,7 +144,7 @@ def kind_of_answer(answer: Answer, call: Call, values: Iterable[str]) -> Failure
     no_such = answer.from_google and answer.code == 400 and _NO_SUCH_ADDRESS.search(answer.message)
     if no_such and call in (Call.READ, Call.DELETE):
         return FailureKind.NOT_FOUND
-    return _TABLE.kind_of_answer(replace(answer, message=echoes.without(answer.message, values)), call)
+    return _TABLE.kind_of_answer(replace(answer, message=without_echoes(answer.message, values)), call)
 
 
 def failure_of_work(
@@ -168,7 +168,7 @@ def failure_of_work(
 
 
 def _kind_of_error(error: WorkError, call: Call, values: tuple[str, ...]) -> FailureKind | None:
-    text = echoes.without(error.message, values)
+    text = without_echoes(error.message, values)
     row = _WORK_CODES.get(error.code)
     if row is not None and error.code != "CONDITION_NOT_MET":
         return row.of(call)

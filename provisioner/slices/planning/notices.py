@@ -5,8 +5,7 @@ from __future__ import annotations
 from provisioner import constants
 from provisioner.model import bounds
 from provisioner.model.capacity import NodePoolRequest, expected_pool
-from provisioner.model.fit import trusted
-from provisioner.model.labels import may_be_there
+from provisioner.model.fit import may_be_there, trusted
 from provisioner.model.workloads import Workload, pod_ref, workload_ref
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.plan import Notice

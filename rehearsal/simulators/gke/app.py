@@ -58,7 +58,7 @@ class Simulator(LocalSimulator[World, SimulatorSettings]):
         Raises OSError where the port is taken, and kube.ClusterError where the kubeconfig or its cluster can't be used.
         """
         cluster = kube.connect(str(self._kubeconfig)) if self._kubeconfig is not None else None
-        certificate = base64.b64encode((cluster.ca_certificates_pem() or b"") if cluster else b"").decode()
+        certificate = base64.b64encode((cluster.ca_pem or b"") if cluster else b"").decode()
         endpoint = urlsplit(cluster.server).netloc if cluster else ""
         server = self._listen(
             lambda address: GkeService(

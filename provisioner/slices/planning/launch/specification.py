@@ -11,8 +11,7 @@ from provisioner import constants, tpu
 from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, NodePoolRequest, PoolName, Taint, Zone, expected_pool
 from provisioner.model.choices import CapacityChoice, capacity_key, comma_items
-from provisioner.model.fit import demand_key, misfit, room_misfit
-from provisioner.model.labels import is_system
+from provisioner.model.fit import demand_key, is_system, misfit, room_misfit
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, allowlists
 from provisioner.slices.planning.launch import capacity

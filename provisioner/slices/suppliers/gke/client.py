@@ -64,8 +64,9 @@ def to_gke_error(
 ) -> GkeError:
     """Return what an exception of Google's libraries means for the call that the subject names.
 
-    `grant_help` tells which role a refused identity lacks; `values` are what the call says in words that may be a
-    user's (see `echoes`).
+    The subject names call and object for the reader, such as "delete of node pool 'a'"; `grant_help` tells which role
+    a refused identity lacks; `values` are the words of the call that may be a user's. Raise the result `from` the
+    exception.
     """
     values = tuple(values)
     api = failures.Api(

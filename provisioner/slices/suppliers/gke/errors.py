@@ -1,8 +1,10 @@
 """What GKE's texts and codes mean: the one table from them to kinds of failure.
 
 What GKE shares with Google's other APIs, and the two rules that stand over all tables, are in
-`provisioner.google.errors`. What users wrote is taken out of a text before it is read (`provisioner.google.echoes`);
-the message that is kept is whole. What Google's libraries raise becomes a `GkeError` in `client`.
+`provisioner.google.errors`; the first of the rules holds for GKE in so many words: "In the event of an error, the node
+pool may be partially created" (API reference of CREATE_NODE_POOL). What users wrote is taken out of a text before it is
+read (`provisioner.google.errors`); the message that is kept is whole. What Google's libraries raise
+becomes a `GkeError` in `client`.
 """
 
 from __future__ import annotations
@@ -11,16 +13,18 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from provisioner.google import echoes
 from provisioner.google.errors import (
     ACT_AS,
+    GAP,
     NO_SUCH_ACCOUNT,
     PASSING,
     TEXTS,
     Answer,
     Call,
     Table,
+    mentions,
     text_rule,
+    without_echoes,
 )
 from provisioner.model.capacity import GENERATED_NAME, Failure, FailureKind
 from provisioner.slices.supplier import SupplierError
@@ -111,7 +115,7 @@ def classify_message(code: int | None, text: str, values: Iterable[str] = ()) ->
 
 def _without(text: str, values: Iterable[str]) -> str:
     """Return a text without the values and without names that GKE or the provisioner made."""
-    return GENERATED_NAME.sub(echoes.GAP, echoes.without(text, values))
+    return GENERATED_NAME.sub(GAP, without_echoes(text, values))
 
 
 #: GKE documents INVALID_ARGUMENT for a policy that is not found, and no text; the others are Compute Engine's words.
@@ -120,7 +124,7 @@ _MISSING = re.compile(r"not (be )?found|not exist|not ready", re.IGNORECASE)
 
 def blames(failure: Failure, name: str) -> bool:
     """Whether a create was refused in words that name something which it refers to."""
-    return failure.kind is FailureKind.INVALID and echoes.names(failure.message, name)
+    return failure.kind is FailureKind.INVALID and mentions(failure.message, name)
 
 
 def says_missing(failure: Failure, name: str) -> bool:

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from provisioner import kube, tpu
-from provisioner.google import echoes
-from provisioner.google.errors import TEXTS, Call, Table, text_rule
+from provisioner.google.errors import GAP, TEXTS, Call, Table, text_rule, without_echoes
 from provisioner.model.capacity import (
     CapacityKind,
     Failure,
@@ -122,13 +121,13 @@ def words(condition: Condition) -> str:
 
 def _without_echoes(group: TpuNodeGroup, text: str) -> str:
     """Return a text without what is a user's: names of the group, its children and machines, and parts of its spec."""
-    text = re.sub(rf"(?<![\w-]){re.escape(group.meta.name)}[-a-z0-9]*", echoes.GAP, text)
+    text = re.sub(rf"(?<![\w-]){re.escape(group.meta.name)}[-a-z0-9]*", GAP, text)
     config = group.spec.instance_config
     if config is None:
         return text
     accounts = (account.email for account in config.service_accounts)
     places = (config.reservation, config.image, config.subnetwork, config.disk_type)
-    return echoes.without(text, (group.meta.namespace, *places, *accounts, *config.network_tags))
+    return without_echoes(text, (group.meta.namespace, *places, *accounts, *config.network_tags))
 
 
 def supplier_error(error: kube.ClusterError, subject: str, call: Call) -> SupplierError:

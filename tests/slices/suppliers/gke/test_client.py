@@ -599,6 +599,8 @@ def test_nothing_listens() -> None:
         url = gone.url
     client = GkeClient(CLUSTER_NAME, endpoint=url)
     assert kind_of(client, "create") is FailureKind.UNAVAILABLE
+    with pytest.raises(GkeError, match=r"The server cannot be reached: Connection refused\.$"):
+        client.list_node_pools()
     client.close()
 
 
