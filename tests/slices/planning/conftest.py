@@ -13,4 +13,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give tests here more time: many live through hours of rounds."""
     for item in items:
         if item.path.parent == _HERE and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(30))
+            item.add_marker(pytest.mark.timeout(60))
