@@ -17,8 +17,10 @@ _LEVELS = frozenset({"warning", "error", "exception", "critical"})
 #: Where the lines of /readyz and /healthz are worded, and by what they get there: names that are assigned, and
 #: functions that are called with them.
 _READINESS = {
-    "runtime/status.py": ({"_text", "PlainTextResponse"}, {"stopped"}),
-    "webhook/app.py": (set[str](), {"_STOPPED", "_DATED"}),
+    "runtime/status.py": ({"text"}, {"stopped"}),
+    "runtime/resources.py": (set[str](), {"_BUSY"}),
+    "admission/files.py": (set[str](), {"_DATED"}),
+    "webhook/app.py": (set[str](), {"_STOPPED"}),
     "nodegroups/observe.py": (set[str](), {"problem"}),
     "partitions/observe.py": (set[str](), {"problem"}),
     "slices/observe.py": (set[str](), {"problem"}),
@@ -34,8 +36,6 @@ _WORDED_BY = {
     "slices/suppliers/gke/identity_check.py": {"autopilot_refusal"},
     "webhook/app.py": {"problems"},
 }
-#: What these answer is for pages that are not there.
-_NOT_OF_A_PROBE = frozenset({"reject", "fail"})
 #: In place of what is filled in.
 _GAP = "\0"
 #: Where readiness may come from: `Loop.problems`, and what is assigned to its field.
@@ -122,7 +122,7 @@ def readiness_lines() -> set[str]:
     """Patterns of the lines that /readyz and /healthz may answer, other than `ok`."""
     found: set[str] = set()
     for file, (calls, names) in _READINESS.items():
-        for node in _walk(_tree(file)):
+        for node in ast.walk(_tree(file)):
             match node:
                 case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[first, *_]) if name in calls:
                     found |= _problem(first)
@@ -140,14 +140,6 @@ def readiness_lines() -> set[str]:
 def _problem(value: ast.expr) -> set[str]:
     # Without the end of the line.
     return {pattern.removesuffix(re.escape("\n")) for pattern in _texts(value)}
-
-
-def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Walk through a tree, but not into the functions that answer no probe."""
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if not (isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and child.name in _NOT_OF_A_PROBE):
-            yield from _walk(child)
 
 
 def readiness_sources() -> set[str]:

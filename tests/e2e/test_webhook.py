@@ -123,6 +123,8 @@ def registered(rehearsal: Rehearsal, forwarder: Forwarder, namespace: str) -> It
     }
     configuration = {"kind": "MutatingWebhookConfiguration", "metadata": {"name": _NAME}, "webhooks": [hook]}
     api = rehearsal.api
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": f"{_NAME}-certificates"}}
+    api.post(collection_path("secrets", namespace=_SYSTEM), secret)
     api.post(collection_path("services", namespace=_SYSTEM), service)
     api.post(
         collection_path("mutatingwebhookconfigurations", root=_REGISTRATIONS),
@@ -131,8 +133,7 @@ def registered(rehearsal: Rehearsal, forwarder: Forwarder, namespace: str) -> It
     yield
     api.delete(object_path("mutatingwebhookconfigurations", _NAME, root=_REGISTRATIONS))
     api.delete(object_path("services", _NAME, namespace=_SYSTEM))
-    with contextlib.suppress(kube.NotFound):
-        api.delete(object_path("secrets", f"{_NAME}-certificates", namespace=_SYSTEM))
+    api.delete(object_path("secrets", f"{_NAME}-certificates", namespace=_SYSTEM))
 
 
 @contextlib.contextmanager
@@ -184,14 +185,14 @@ def test_a_rotation_under_load_and_a_replica_that_goes(rehearsal: Rehearsal, for
         for move in moves:
             clock["now"] += move
             for each in (first, second):
-                each.certificates.step()
-            served.append(first.certificates._served.authority_pem)  # type: ignore[attr-defined]
+                each.certificates.certificates.step()
+            served.append(first.certificates.certificates._served.authority_pem)  # type: ignore[attr-defined]
             numbers = range(done, done + 1000 // len(moves))
             assert all(threads.map(lambda number: create(rehearsal, namespace, number), numbers))
             done = numbers.stop
         assert done == 1000
         assert served[0] == served[1] != served[2] == served[4]
-        assert second.certificates._served == first.certificates._served  # type: ignore[attr-defined]
+        assert second.certificates.certificates._served == first.certificates.certificates._served  # type: ignore[attr-defined]
 
         # A replica that ends answers until the others are asked alone.
         results = [threads.submit(create, rehearsal, namespace, number) for number in range(1000, 1200)]

@@ -124,11 +124,6 @@ def test_a_large_page_is_compressed_for_those_who_take_that(ground: Ground, take
     assert "content-encoding" not in ground.get("/", Accept_Encoding=takes)[1]
 
 
-def test_only_reading_is_served(ground: Ground) -> None:
-    """Nothing can be changed here."""
-    assert ground.get("/", "POST")[0] == 405
-
-
 def test_pages_are_created_one_at_a_time_and_probes_do_not_wait_for_them(ground: Ground) -> None:
     """Whoever asks from many connections gets one thread's share of the interpreter, not that of all."""
 

@@ -191,12 +191,7 @@ _NOT_READY = ["watch of pods: not synced", "cluster: not proven"]
             {"exposition": _fail}, "GET", "/metrics", (500, "internal error; see the log\n"), id="what fails is a 500"
         ),
         pytest.param({}, "HEAD", "/metrics", (200, ""), id="HEAD answers as GET does, without the body"),
-        *(
-            pytest.param(
-                {}, method, "/metrics", (405, "only GET and HEAD are served here\n"), id=f"{method} is refused"
-            )
-            for method in ("POST", "PUT", "DELETE", "OPTIONS")
-        ),
+        pytest.param({}, "POST", "/metrics", (405, "only GET, HEAD is served here\n"), id="nothing can be changed"),
     ],
 )
 def test_a_request_is_answered(
@@ -206,40 +201,6 @@ def test_a_request_is_answered(
     [port] = serve(**parts).ports
     assert ask(port, path, method) == want
     assert ask(port, "/readyz" if path == "/healthz" else "/healthz")[0] == 200
-
-
-def test_connection_is_kept(serve: Serve) -> None:
-    """A scraper can ask twice on one connection."""
-    [port] = serve().ports
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    for _ in range(2):
-        connection.request("GET", "/healthz")
-        sock = connection.sock
-        assert connection.getresponse().read() == b"ok\n"
-        assert connection.sock is sock
-    connection.close()
-
-
-def test_slow_page_does_not_block_the_others(serve: Serve) -> None:
-    """While one scrape hangs, the probes are answered."""
-    release, entered = threading.Event(), threading.Event()
-
-    def slow() -> bytes:
-        entered.set()
-        release.wait(5)
-        return b"late\n"
-
-    [port] = serve(exposition=slow).ports
-    answers: list[tuple[int, str]] = []
-    scrape = threading.Thread(target=lambda: answers.append(ask(port, "/metrics")))
-    scrape.start()
-    assert entered.wait(5)
-    assert ask(port, "/healthz")[0] == 200
-    # Nor does it block the end of the process.
-    assert all(each.daemon for each in threading.enumerate() if each.name.startswith("http"))
-    release.set()
-    scrape.join(5)
-    assert answers == [(200, "late\n")]
 
 
 def test_a_page_that_is_ready_after_the_stop(serve: Serve) -> None:
@@ -259,7 +220,8 @@ def test_a_page_that_is_ready_after_the_stop(serve: Serve) -> None:
         assert entered.wait(5)
         server.stop()
     release.set()
-    # What fails in a thread fails the test.
+    # It does not keep the process from ending; what fails in it fails the test.
+    assert pages[0].daemon
     pages[0].join(5)
     assert not pages[0].is_alive()
 
@@ -289,21 +251,6 @@ def test_a_probe_costs_no_thread(serve: Serve, monkeypatch: pytest.MonkeyPatch) 
         assert ask(port, "/healthz") == (200, "ok\n")
         assert ask(port, "/readyz") == (503, "cluster: not proven\n")
         assert ask(port, "/healthz", "HEAD") == (200, "")
-
-
-def test_a_probe_that_fails_is_a_500(serve: Serve) -> None:
-    """And the next one is answered."""
-    answers = iter([ZeroDivisionError(), ()])
-
-    def problems() -> Sequence[str]:
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    [port] = serve(problems=problems).ports
-    assert ask(port, "/readyz") == (500, "internal error; see the log\n")
-    assert ask(port, "/readyz") == (200, "ok\n")
 
 
 def test_port_in_use(serve: Serve) -> None:

@@ -3,63 +3,21 @@
 from __future__ import annotations
 
 import ssl
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import structlog
 
-from provisioner.admission.files import CertificateFiles, Files
+from provisioner.admission.files import CertificateFiles, CertificateLoop, Files, server_context
 from provisioner.kube.protocol import Api
 from provisioner.partitions.rest.api import PartitionsApi, Sources
 from provisioner.runtime.http import Address, HttpServer, Limits, parse_address
-from provisioner.runtime.resources import resource_app
+from provisioner.runtime.resources import ResourceApp
 
 _log = structlog.get_logger(__name__)
 
 #: A body has some 300 bytes, a token 1,500. What a V-IPU server takes long for is answered 503 in time.
 LIMITS = Limits(connections=256, request_seconds=30.0, idle_seconds=60, body_bytes=4096, answers_per_second=200.0)
-_LOOK_SECONDS = 10.0
-
-
-@dataclass(slots=True)
-class ServedFiles:
-    """What connections over TLS are served with; the files are read in a thread of its own."""
-
-    files: Files
-    context: ssl.SSLContext = field(init=False)
-    _kept: CertificateFiles = field(init=False)
-    _stopping: threading.Event = field(default_factory=threading.Event, init=False)
-
-    def __post_init__(self) -> None:
-        """Serve nothing yet."""
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self._kept = CertificateFiles(certificate=self.files.certificate, key=self.files.key, context=self.context)
-
-    def start(self) -> None:
-        """Read the files, and go on doing so."""
-        self._look()
-        threading.Thread(target=self._keep_looking, name="certificate", daemon=True).start()
-
-    def stop(self) -> None:
-        """Look no more."""
-        self._stopping.set()
-
-    def problems(self) -> Sequence[str]:
-        """Return why nobody can be served; files that became useless later leave what was read before."""
-        return () if self._kept.serving else (self._kept.problem,)
-
-    def _look(self) -> None:
-        before = self._kept.problem
-        self._kept.step()
-        problem = self._kept.problem
-        if problem and problem != before:
-            _log.warning("api_certificate.problem", problem=problem)
-
-    def _keep_looking(self) -> None:
-        while not self._stopping.wait(_LOOK_SECONDS):
-            self._look()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +26,7 @@ class Rest:
 
     servers: tuple[HttpServer, ...]
     #: None: it is not served over TLS.
-    certificate: ServedFiles | None
+    certificate: CertificateLoop | None
 
     def start(self) -> None:
         """Serve; raise ServerError where an address is not free."""
@@ -98,9 +56,15 @@ def make_rest(plain: str, encrypted: str, files: Files | None, api: Api, sources
     servers = [make_rest_server(address, api, sources)] if address is not None else []
     certificate = None
     if tls_address is not None and files is not None:
-        certificate = ServedFiles(files)
-        servers.append(make_rest_server(tls_address, api, sources, tls=certificate.context))
+        context = server_context()
+        certificate = CertificateLoop(CertificateFiles(files, context), _tell)
+        servers.append(make_rest_server(tls_address, api, sources, tls=context))
     return Rest(servers=tuple(servers), certificate=certificate)
+
+
+def _tell(problem: str) -> None:
+    if problem:
+        _log.warning("api_certificate.problem", problem=problem)
 
 
 def make_rest_server(
@@ -108,5 +72,10 @@ def make_rest_server(
 ) -> HttpServer:
     """Return the server of one address; without `tls` it speaks plain HTTP."""
     served = PartitionsApi(api, sources)
-    app = resource_app(served.resources())
-    return HttpServer({address: app}, name="tpu-provisioner-partitions", limits=limits, tls=tls, at_end=served.close)
+    return HttpServer(
+        {address: ResourceApp(served.resources())},
+        name="tpu-provisioner-partitions",
+        limits=limits,
+        tls=tls,
+        at_end=served.close,
+    )
