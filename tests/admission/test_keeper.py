@@ -112,26 +112,6 @@ def test_a_step_where_nothing_is_due_writes_nothing(kube: FakeKube):
     assert {each.method for each in kube.calls} == {"GET"}
 
 
-def test_a_whole_rotation(kube: FakeKube):
-    clock = Clock()
-    only = keeper(kube, clock)
-    only.step()
-    first = bundles(kube)[0]
-    clock.now += timedelta(days=60)
-    only.step()
-    assert bundles(kube)[0].startswith(first)
-    assert only._served == stored(kube).present
-    assert only._served.authority_pem == first
-    clock.now += STEP
-    only.step()
-    second = only._served.authority_pem
-    assert second != first
-    assert bundles(kube)[0] == second + first
-    clock.now += STEP
-    only.step()
-    assert bundles(kube)[0] == second
-
-
 def test_new_keys_are_not_served_before_the_webhooks_trust_them(kube: FakeKube):
     clock = Clock()
     only = keeper(kube, clock)

@@ -393,18 +393,6 @@ def test_a_port_of_ones_own_stays_on_one_host():
     assert not said.problems
 
 
-def test_doing_it_again_changes_nothing():
-    owner = stateful_set(replicas=8)
-    pod = pod_of(owner, "train-5", containers=[container(2, "a", env=[{"name": "A", "value": "b"}]), container(2, "b")])
-    read = read_pod(pod, "ml")
-    assert read is not None
-    settings = WebhookSettings(injection="all", topology=True)
-    after = apply_patch(pod, inject(read, owner, settings).patch)
-    again = read_pod(after, "ml")
-    assert again is not None
-    assert inject(again, owner, settings).patch == ()
-
-
 # --- Jobs, JobSets, LeaderWorkerSets
 
 

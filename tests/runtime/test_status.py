@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from provisioner.runtime.http import Address, HttpServer, ServerError, parse_address
+from provisioner.runtime.pages import Content, Page
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
 
 
@@ -55,11 +59,12 @@ def serve() -> Iterator[Serve]:
         exposition: Callable[[], bytes] = lambda: b"m 1\n",
         alive: Callable[[], bool] = lambda: True,
         problems: Callable[[], Sequence[str]] = lambda: (),
+        pages: Sequence[Page] = (),
     ) -> HttpServer:
         server = make_status_server(
             "a-controller",
             Scrapes(address=metrics_address, exposition=exposition),
-            Probes(address=probe_address, alive=alive, problems=problems),
+            Probes(address=probe_address, alive=alive, problems=problems, pages=pages),
         )
         started.append(server)
         server.start()
@@ -298,3 +303,109 @@ def test_ipv6_loopback(serve: Serve) -> None:
     except ServerError:
         pytest.skip("no IPv6 loopback on this machine")
     assert ask(port, "/metrics", host="::1") == (200, "m 1\n")
+
+
+def test_scrapes_that_hang_leave_room_for_probes(serve: Serve) -> None:
+    """So many are made at once; more are told so."""
+    release, entered = threading.Event(), threading.Semaphore(0)
+
+    def hang() -> bytes:
+        entered.release()
+        release.wait(10)
+        return b"late\n"
+
+    [port] = serve(exposition=hang).ports
+    with ThreadPoolExecutor(4) as threads:
+        hanging = [threads.submit(ask, port, "/metrics") for _ in range(4)]
+        assert all(entered.acquire(timeout=5) for _ in hanging)
+        assert ask(port, "/metrics") == (503, "too many requests at once\n")
+        assert ask(port, "/healthz")[0] == 200
+        release.set()
+        assert {each.result(10) for each in hanging} == {(200, "late\n")}
+
+
+# --- pages of a product
+
+_LARGE = b'{"a": "b"}' * 10_000
+_VERSIONED = Content(
+    body=b"<p>", media_type="text/html; charset=utf-8", headers={"Content-Security-Policy": "x", "ETag": 'W/"abc"'}
+)
+
+
+@pytest.fixture
+def get(serve: Serve) -> Iterator[Callable[..., tuple[int, Mapping[str, str], bytes]]]:
+    """Return a function that asks for a page, on one connection, and returns status, headers and body."""
+    pages = [
+        Page(path="/", make=lambda: _VERSIONED),
+        Page(path="/large", make=lambda: Content(body=_LARGE, media_type="application/json")),
+    ]
+    connection = http.client.HTTPConnection("127.0.0.1", serve("0", pages=pages).ports[0], timeout=10)
+
+    def get(path: str, **headers: str) -> tuple[int, Mapping[str, str], bytes]:
+        connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read()
+
+    yield get
+    connection.close()
+
+
+def test_a_page_has_its_headers_whatever_the_query(get: Callable[..., Any]) -> None:
+    """What a product adds to the probes."""
+    status, headers, body = get("/?namespace=a%20b")
+    assert (status, body, headers["content-security-policy"]) == (200, b"<p>", "x")
+    assert headers["content-type"] == "text/html; charset=utf-8"
+    assert get("/nothing")[2] == b"not found; available: / /healthz /large /readyz\n"
+
+
+@pytest.mark.parametrize("has", ['W/"abc"', '"abc"', '"x", W/"abc"'])
+def test_a_client_that_has_a_page_is_not_sent_it_again(get: Callable[..., Any], has: str) -> None:
+    """A browser asks each time, and on the same connection for what comes next."""
+    for _ in range(2):
+        status, headers, body = get("/", If_None_Match=has)
+        assert (status, headers["etag"], body) == (304, 'W/"abc"', b"")
+
+
+@pytest.mark.parametrize("has", ['"ab"', "", "W/", ",", '"abc'])
+def test_a_client_that_has_another_page_is_sent_this_one(get: Callable[..., Any], has: str) -> None:
+    """Such as that of the release before."""
+    assert get("/", If_None_Match=has)[::2] == (200, b"<p>")
+
+
+@pytest.mark.parametrize(
+    ("takes", "coding"),
+    [("gzip", "gzip"), ("br;q=1.0, GZIP;q=0.5", "gzip"), ("identity, br", None), ("", None)],
+)
+def test_a_large_page_is_compressed_for_those_who_take_that(
+    get: Callable[..., Any], takes: str, coding: str | None
+) -> None:
+    """Megabytes of JSON over `kubectl port-forward` take seconds."""
+    status, headers, body = get("/large", Accept_Encoding=takes)
+    assert (status, headers.get("content-encoding"), headers["vary"]) == (200, coding, "Accept-Encoding")
+    assert (gzip.decompress(body) if coding else body) == _LARGE
+    assert int(headers["content-length"]) == len(body) <= len(_LARGE) / (50 if coding else 1)
+    assert "content-encoding" not in get("/", Accept_Encoding=takes)[1]
+
+
+def test_pages_are_created_one_at_a_time_and_probes_do_not_wait_for_them(serve: Serve) -> None:
+    """Whoever asks from many connections gets one thread's share of the interpreter, not that of all."""
+    entered, go_on = threading.Semaphore(0), threading.Event()
+    moments: list[float] = []
+
+    def heavy() -> Content:
+        moments.append(time.monotonic())
+        entered.release()
+        go_on.wait(5)
+        moments.append(time.monotonic())
+        return Content(body=b"heavy", media_type="text/plain")
+
+    [port] = serve("0", pages=[Page(path="/heavy", make=heavy)]).ports
+    with ThreadPoolExecutor(4) as pool:
+        asking = [pool.submit(ask, port, "/heavy") for _ in range(4)]
+        assert entered.acquire(timeout=5)
+        assert not entered.acquire(timeout=0.6)
+        assert ask(port, "/healthz") == (200, "ok\n")
+        go_on.set()
+        assert {each.result(10) for each in asking} == {(200, "heavy")}
+    # One after the other; as much time passes after the first as it took, half a second at most.
+    assert moments[2] - moments[1] >= 0.45
