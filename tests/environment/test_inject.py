@@ -101,6 +101,12 @@ def test_slices_that_do_not_work_together():
     assert "MEGASCALE_NUM_SLICES" not in found
 
 
+def test_pods_beyond_the_last_whole_slice_are_of_one_that_is_not_whole_yet():
+    owner = stateful_set(replicas=6)
+    [found], _ = injected(pod_of(owner, "train-5"), owner)
+    assert (found["MEGASCALE_NUM_SLICES"], found["MEGASCALE_SLICE_ID"]) == ("2", "1")
+
+
 def test_slices_of_one_host_that_work_together_because_the_pod_says_so():
     owner = stateful_set(replicas=3)
     key = {"annotations": {"tpu-provisioner.cloud.google.com/multislice": "true"}}
@@ -193,14 +199,6 @@ def test_a_pod_with_more_containers_than_any_vm_has_chips_is_told():
     raw = pod_of(stateful_set(), "train-0", containers=container_list(65))
     with pytest.raises(MalformedObject, match="more than 64 of its containers request"):
         read_pod(raw)
-
-
-def test_a_large_group_is_told():
-    pod = pod_of_group(1, size="999999999")
-    pod["spec"]["nodeSelector"] = {}
-    [found], said = injected(pod, {})
-    assert found == {}
-    assert "would have 999,999,999 workers" in said.problems[0]
 
 
 # --- containers
@@ -409,6 +407,13 @@ def test_a_job_without_index_or_subdomain_is_told_so():
     assert "has no subdomain" in said.problems[0]
 
 
+def test_a_job_has_no_more_pods_than_completions():
+    marks = {"annotations": {"batch.kubernetes.io/job-completion-index": "2"}}
+    owner = job(parallelism=8)
+    [found], _ = injected(pod_of(owner, "", selector=None, subdomain="workers", metadata=marks), owner)
+    assert found == {"TPU_WORKER_ID": "2", "TPU_WORKER_HOSTNAMES": names(0, 4)}
+
+
 def replicated(name: str, replicas: int = 1, chips: int = 4, **after: str) -> dict[str, Any]:
     """Return a replicated job; `after` has by name the status of those that it depends on."""
     template = {"spec": {"containers": [container(chips)]}}
@@ -436,6 +441,11 @@ def pod_of_jobset(name: str, number: int = 0, index: int = 0, **more: Any) -> di
         "batch.kubernetes.io/job-completion-index": str(index),
     }
     return pod_of(owner, "", metadata={"labels": marks, "annotations": marks}, **{"subdomain": "js", **more})
+
+
+def test_the_second_child_job_of_a_replicated_job_is_the_second_slice():
+    [found], _ = injected(pod_of_jobset("a", 1), jobset())
+    assert (found["MEGASCALE_SLICE_ID"], found["MEGASCALE_NUM_SLICES"]) == ("1", "3")
 
 
 def test_a_replicated_job_without_replicas_coordinates_nobody():
@@ -531,14 +541,9 @@ def test_a_leader_without_chips_is_no_worker():
     assert not said.problems
 
 
-def ray_pod(**labels: str) -> dict[str, Any]:
-    cluster = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "ray", "uid": "uid-r"}}
-    return pod_of(cluster, "", metadata={"name": None, "labels": {"ray.io/cluster": "ray", **labels}})
-
-
-@pytest.mark.parametrize("pod", [pod_of_group(1, subgroup_size="2"), ray_pod()], ids=["sub-groups", "Ray"])
-def test_what_others_number_is_left_to_them(pod: dict[str, Any]):
+def test_what_others_number_is_left_to_them():
     """Their webhooks may come after this one."""
+    pod = pod_of_group(1, subgroup_size="2")
     [found], said = injected(pod, {})
     assert found == {}
     assert not said.problems

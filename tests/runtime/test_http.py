@@ -139,14 +139,6 @@ def test_a_body_that_no_app_reads_ends_the_connection(serve: Serve) -> None:
     assert answered.endswith(b"hello")
 
 
-def test_pipelined_requests_are_answered_in_turn(serve: Serve) -> None:
-    """Each gets its answer, and what is wrong behind them ends the connection."""
-    [port] = serve().ports
-    answered = answer(port, ASK * 50 + b"garbage\r\n\r\n")
-    assert answered.count(b"HTTP/1.1 200") == 50
-    assert answered.count(b"HTTP/1.1 400") == 1
-
-
 _PIPELINED = (
     _SIZED
     + b"4\r\n\r\n\r\n\r\n"
