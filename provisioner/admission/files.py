@@ -1,16 +1,43 @@
-"""Serve a certificate from files, and what they hold later: cert-manager, or the administrator, replaces them."""
+"""Serve a certificate, and what takes its place later: from files that somebody else replaces, or as it is kept."""
 
 from __future__ import annotations
 
 import ssl
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
 _log = structlog.get_logger(__name__)
 #: Otherwise OpenSSL asks the terminal for the password of a key that has one, and waits.
 _NO_PASSWORD = ""
+#: Certificates are looked at so often.
+_LOOK_SECONDS = 10.0
+_DATED = "the certificate may not be trusted any more: it was not looked at for long, or it ended"
+
+
+def server_context() -> ssl.SSLContext:
+    """Return what connections over TLS are served with, without a certificate yet."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+class Certificates(Protocol):
+    """Certificates of a context; used by one thread."""
+
+    #: Why they are not as they should be; empty where they are.
+    problem: str
+
+    @property
+    def serving(self) -> bool:
+        """Whether there is one that clients trust, as far as can be known."""
+
+    def step(self) -> None:
+        """Do what is due."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,14 +48,12 @@ class Files:
     key: Path
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class CertificateFiles:
-    """Reads the files again and again; used by one thread."""
+    """Reads the files again and again, as cert-manager or the administrator replaces them."""
 
-    certificate: Path
-    key: Path
+    files: Files
     context: ssl.SSLContext
-    #: Why the files are not served as they are; empty where they are.
     problem: str = "no certificate is served yet"
     _served: tuple[bytes, bytes] | None = field(default=None, init=False)
 
@@ -40,21 +65,67 @@ class CertificateFiles:
     def step(self) -> None:
         """Serve what the files hold, where that has changed and can be used."""
         try:
-            found = (self.certificate.read_bytes(), self.key.read_bytes())
+            found = self._read()
             if found != self._served:
                 self._try(found)
-                self.context.load_cert_chain(self.certificate, self.key, password=_NO_PASSWORD)
-                _log.info("certificate.served", file=str(self.certificate))
+                self._load(self.context)
+                _log.info("certificate.served", file=str(self.files.certificate))
                 self._served = found
         except (OSError, ValueError) as error:
             # ssl.SSLError is an OSError.
-            self.problem = f"{self.certificate} and {self.key} cannot be served: {error}"
+            self.problem = f"{self.files.certificate} and {self.files.key} cannot be served: {error}"
         else:
             self.problem = ""
 
     def _try(self, found: tuple[bytes, bytes]) -> None:
         """Fail for a pair that does not fit, as while files are replaced; the context would keep half of it."""
-        trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        trial.load_cert_chain(self.certificate, self.key, password=_NO_PASSWORD)
-        if found != (self.certificate.read_bytes(), self.key.read_bytes()):
+        self._load(server_context())
+        if found != self._read():
             raise ValueError("they change at this moment")
+
+    def _read(self) -> tuple[bytes, bytes]:
+        return self.files.certificate.read_bytes(), self.files.key.read_bytes()
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        context.load_cert_chain(self.files.certificate, self.files.key, password=_NO_PASSWORD)
+
+
+@dataclass(slots=True)
+class CertificateLoop:
+    """Looks at certificates every few seconds, in a thread of its own."""
+
+    certificates: Certificates
+    #: Called with each problem that is another than before; empty: there is none any more.
+    tell: Callable[[str], None]
+    stopping: threading.Event = field(default_factory=threading.Event, init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
+    _told: str | None = field(default=None, init=False)
+
+    def start(self) -> None:
+        """Look at once, and go on doing so."""
+        self._look()
+        self._thread = threading.Thread(target=self._keep_looking, name="certificates", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self.stopping.set()
+
+    def alive(self) -> bool:
+        """Whether they are still looked at, as long as they are to be."""
+        return self._thread is None or self._thread.is_alive() or self.stopping.is_set()
+
+    def problems(self) -> Sequence[str]:
+        """Return why nobody can be served."""
+        return () if self.certificates.serving else (self.certificates.problem or _DATED,)
+
+    def _look(self) -> None:
+        self.certificates.step()
+        problem = self.certificates.problem
+        if problem != self._told:
+            self._told = problem
+            self.tell(problem)
+
+    def _keep_looking(self) -> None:
+        while not self.stopping.wait(_LOOK_SECONDS):
+            self._look()

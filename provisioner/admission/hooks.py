@@ -1,12 +1,20 @@
-"""A webhook: a review in, a review out, whatever happens in between."""
+"""A webhook: a review in, a review out, whatever happens in between, and where the work for it is done.
+
+What is quick is answered in the event loop, because a thread costs as much as a whole answer. The rest has lanes of
+threads, so that nothing waits for what is slower than itself: small bodies; large ones, one at a time; and answers that
+wait for another server (`Later`). Where a lane is full, requests are answered 503 at once, so that a caller learns it
+in time.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NoReturn
+from typing import TypeVar, cast
 
 import structlog
 
@@ -20,14 +28,31 @@ from provisioner.admission.review import (
     encode_rejection,
     parse_review,
 )
-from provisioner.runtime.endpoints import Endpoint, Later
 from provisioner.runtime.pages import Content
 from provisioner.runtime.repeats import Repeats, place_of
+from provisioner.runtime.resources import Call, Lane
 
 _log = structlog.get_logger(__name__)
 _JSON = "application/json"
+#: Larger bodies take their time and memory: a decoded one needs up to thirty times its size.
+_LARGE_BYTES = 128 * 1024
+#: So many bytes, objects and lists are decoded and read in a millisecond or two, whatever they say.
+_QUICK_BYTES = 64 * 1024
+_QUICK_PARTS = 1000
+#: More threads would not be faster: Python computes in one at a time.
+_SMALL_AT_ONCE, _LARGE_AT_ONCE = 4, 1
+#: Each may hold a large object that it has read: more would need more memory than the server has.
+_LATER_AT_ONCE = 8
+_WAITING, _LARGE_WAITING_BYTES = 256, 24 * 1024 * 1024
+#: Those that wait keep what was read of their bodies. Each weighs as much as so many could at most.
+_LATER_BYTES = 4 * 1024 * 1024
+_LATER_LEAST_BYTES = _LATER_BYTES // _WAITING
 
-
+_T = TypeVar("_T")
+#: The rest of an answer, which waits for another server.
+Later = Callable[[], Content]
+#: Takes the body, and since when it is there (of `time.perf_counter`).
+Begin = Callable[[bytes, float], Content | Later]
 #: Counts what became of a review: the webhook, one of admitted, patched, warned, denied, malformed and failed, and the
 #: seconds that it took.
 Observer = Callable[[str, str, float], None]
@@ -42,14 +67,21 @@ class Hook:
     answer: Callable[[Request], Answer | Deferred]
     #: What is answered where that fails.
     strict: bool = False
-    #: As of `Endpoint`: it takes no longer than reading the review does.
+    #: It takes no longer than reading the review does.
     quick: bool = False
-    #: Says to people what an answer notes, unless the review is of a trial.
-    tell: Callable[[Notice], None] = lambda _: None
 
 
-def endpoint_of(hook: Hook, reviewed: Observer, *, clock: Callable[[], float] = time.perf_counter) -> Endpoint:
-    """Return the endpoint of a webhook: any body gets a valid answer."""
+def begin_of(
+    hook: Hook,
+    reviewed: Observer,
+    *,
+    tell: Callable[[Notice], None] = lambda _: None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Begin:
+    """Return what answers the bodies that are posted to a webhook: each gets a valid answer.
+
+    `tell` says to people what an answer notes, unless the review is of a trial.
+    """
     repeats = Repeats()
 
     def begin(body: bytes, since: float) -> Content | Later:
@@ -61,28 +93,24 @@ def endpoint_of(hook: Hook, reviewed: Observer, *, clock: Callable[[], float] = 
         # The objects need not wait along.
         head = replace(request, object={}, old_object={})
 
-        def end(judge: Callable[[], Answer]) -> Content:
+        def go_on(judge: Callable[[], Answer | Deferred]) -> Content | Later:
             try:
-                outcome, given = _judged(judge(), head)
+                found = judge()
+                if callable(found):
+                    # It is put off once.
+                    return cast(Later, partial(go_on, found))
+                outcome, given = _judged(found, head)
                 encoded = encode_answer(head, given)
                 if given.notice is not None and not head.dry_run:
-                    hook.tell(given.notice)
+                    tell(given.notice)
             except Exception as error:  # noqa: BLE001 - the edge of the process: the API server gets an answer
                 outcome, encoded = "failed", encode_answer(head, _failed(hook, head, error, repeats))
             reviewed(hook.name, outcome, clock() - since)
             return Content(body=encoded, media_type=_JSON)
 
-        try:
-            given = hook.answer(request)
-        except Exception as error:  # noqa: BLE001 - as above
-            return end(partial(_raise, error))
-        return partial(end, given) if callable(given) else end(lambda: given)
+        return go_on(partial(hook.answer, request))
 
-    return Endpoint(path=hook.path, begin=begin, quick=hook.quick)
-
-
-def _raise(error: Exception) -> NoReturn:
-    raise error
+    return begin
 
 
 def _failed(hook: Hook, request: Request, error: Exception, repeats: Repeats) -> Answer:
@@ -105,3 +133,46 @@ def _judged(given: Answer, request: Request) -> tuple[str, Answer]:
     if given.warnings:
         return "warned", given
     return ("patched" if given.patch else "admitted"), given
+
+
+class Lanes:
+    """Where the bodies of one server are answered."""
+
+    def __init__(self) -> None:
+        threads = _SMALL_AT_ONCE + _LARGE_AT_ONCE + _LATER_AT_ONCE
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="endpoint")
+        self._small = Lane(places=_SMALL_AT_ONCE, room=_WAITING)
+        self._large = Lane(places=_LARGE_AT_ONCE, room=_LARGE_WAITING_BYTES)
+        self._later = Lane(places=_LATER_AT_ONCE, room=_LATER_BYTES)
+
+    def answered(self, begin: Begin, *, quick: bool = False) -> Callable[[Call], Awaitable[Content]]:
+        """Return the answer of a resource. `quick`: `begin` takes no longer than reading a body does.
+
+        Then small bodies are begun in the event loop, all others in threads.
+        """
+
+        async def answer(call: Call) -> Content:
+            body, since = call.body, time.perf_counter()
+            if len(body) > _LARGE_BYTES:
+                async with self._large.place(len(body)):
+                    # Its rest is answered here, too: nobody keeps many of them while they wait.
+                    content = await self._in_thread(lambda: begin(body, since))
+                    return await self._in_thread(content) if callable(content) else content
+            if quick and _is_quick(body):
+                content = begin(body, since)
+            else:
+                async with self._small.place():
+                    content = await self._in_thread(lambda: begin(body, since))
+            if not callable(content):
+                return content
+            async with self._later.place(max(len(body), _LATER_LEAST_BYTES)):
+                return await self._in_thread(content)
+
+        return answer
+
+    async def _in_thread(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _is_quick(body: bytes) -> bool:
+    return len(body) <= _QUICK_BYTES and body.count(b"{") + body.count(b"[") <= _QUICK_PARTS

@@ -23,12 +23,13 @@ from cryptography.hazmat.primitives import serialization
 from provisioner.admission import rotation
 from provisioner.admission.rotation import Keys, KeysError
 from provisioner.kube import errors, fields
-from provisioner.kube.protocol import Api, JsonObject, Timeouts, collection_path, object_path
+from provisioner.kube.protocol import Api, JsonObject, Timeouts, object_path
 from provisioner.runtime.authority import Authority
 
 _log = structlog.get_logger(__name__)
 
 _ROOT = "/apis/admissionregistration.k8s.io/v1"
+_KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 #: Somebody else wrote the Secret meanwhile: it is read again so often in one step.
 _ATTEMPTS = 3
 _TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=5.0)
@@ -96,21 +97,6 @@ def _in_memory(text: str) -> Iterator[str]:
         os.close(descriptor)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
-    """A webhook configuration whose webhooks this server serves."""
-
-    #: mutatingwebhookconfigurations or validatingwebhookconfigurations.
-    resource: str
-    name: str
-
-    @property
-    def title(self) -> str:
-        """Kind and name, for people."""
-        kind = "Mutating" if self.resource.startswith("mutating") else "Validating"
-        return f"{kind}WebhookConfiguration {self.name}"
-
-
 @dataclass(slots=True, kw_only=True)
 class Keeper:
     """Makes, shares and rotates keys, and serves the present ones; used by one thread."""
@@ -120,16 +106,16 @@ class Keeper:
     secret: str
     #: DNS names that API servers reach this server by.
     names: Sequence[str]
-    registrations: Sequence[Registration]
+    #: The name of the webhook configurations of both kinds whose webhooks it serves.
+    configuration: str
     context: ssl.SSLContext
     now: Callable[[], datetime]
     #: Why the certificates are not as they should be; empty where they are.
     problem: str = "no certificate is served yet"
     _served: Keys | None = field(default=None, init=False)
-
     _state: rotation.State = field(default_factory=rotation.State, init=False)
     _looked: datetime | None = field(default=None, init=False)
-    #: By registration, whom its webhooks were seen to trust last.
+    #: By kind of configuration, whom its webhooks were seen to trust last.
     _announced: dict[str, str] = field(default_factory=dict, init=False)
 
     @property
@@ -157,8 +143,8 @@ class Keeper:
         """Bring Secret and webhooks up to date, and serve what they say; return what `_announce` does."""
         for _ in range(_ATTEMPTS):
             # Before the Secret: whoever is frozen in between must not announce what others have replaced.
-            configurations = {each: self._configuration(each) for each in self.registrations}
-            stored = self._read()
+            configurations = {kind: self._get(self._path(kind)) for kind in _KINDS}
+            stored = self._get(self._secret_path())
             self._looked = self.now()
             before = rotation.read_state(_texts(stored))
             state = rotation.advance(
@@ -196,38 +182,33 @@ class Keeper:
         self._served = state.present
         _log.info("webhook_certificates.served", valid_until=self._valid_until(state.present).isoformat())
 
-    def _announce(self, bundle: str, configurations: Mapping[Registration, JsonObject | None]) -> str:
+    def _announce(self, bundle: str, configurations: Mapping[str, JsonObject | None]) -> str:
         """Let every webhook trust a bundle; where nothing is registered, return what could be."""
-        missing = []
-        for each, configuration in configurations.items():
+        for kind, configuration in configurations.items():
             if configuration is None:
-                missing.append(each.title)
                 continue
             names = [name for name, trusted in _webhooks(configuration) if trusted != bundle]
             if names:
-                if self._announced.get(each.title) == bundle:
-                    _log.warning("webhook_certificates.reset", configuration=each.name, webhooks=names)
+                if self._announced.get(kind) == bundle:
+                    _log.warning("webhook_certificates.reset", configuration=self.configuration, webhooks=names)
                 encoded = base64.b64encode(bundle.encode()).decode()
                 webhooks = [{"name": name, "clientConfig": {"caBundle": encoded}} for name in names]
                 version = fields.mapping(configuration.get("metadata")).get("resourceVersion")
                 body = {"metadata": {"resourceVersion": version}, "webhooks": webhooks}
-                self.api.patch(self._path(each), body, strategic=True, timeouts=_TIMEOUTS)
-                _log.info("webhook_certificates.announced", configuration=each.name, webhooks=names)
-            self._announced[each.title] = bundle
+                self.api.patch(self._path(kind), body, strategic=True, timeouts=_TIMEOUTS)
+                _log.info("webhook_certificates.announced", configuration=self.configuration, webhooks=names)
+            self._announced[kind] = bundle
         # Whoever wants some of the webhooks alone registers those.
-        return " or ".join(missing) if len(missing) == len(self.registrations) else ""
+        missing = all(each is None for each in configurations.values())
+        return " or ".join(f"{kind} {self.configuration}" for kind in configurations) if missing else ""
 
-    def _configuration(self, registration: Registration) -> JsonObject | None:
-        try:
-            return self.api.get(self._path(registration), timeouts=_TIMEOUTS)
-        except errors.NotFound:
-            return None
+    def _path(self, kind: str) -> str:
+        return object_path(f"{kind.lower()}s", self.configuration, root=_ROOT)
 
-    def _path(self, registration: Registration) -> str:
-        return object_path(registration.resource, registration.name, root=_ROOT)
+    def _secret_path(self) -> str:
+        return object_path("secrets", self.secret, namespace=self.namespace)
 
-    def _read(self) -> JsonObject | None:
-        path = object_path("secrets", self.secret, namespace=self.namespace)
+    def _get(self, path: str) -> JsonObject | None:
         try:
             return self.api.get(path, timeouts=_TIMEOUTS)
         except errors.NotFound:
@@ -236,22 +217,11 @@ class Keeper:
     def _write(self, stored: JsonObject | None, state: rotation.State) -> None:
         data = {key: base64.b64encode(text.encode()).decode() for key, text in rotation.write_state(state).items()}
         if stored is None:
-            body = {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": self.secret, "namespace": self.namespace},
-                "type": "Opaque",
-                "data": data,
-            }
-            try:
-                self.api.post(collection_path("secrets", namespace=self.namespace), body, timeouts=_TIMEOUTS)
-            except errors.Forbidden as error:
-                # It is part of the manifests, so that no right to create Secrets of any name is needed.
-                title = f"Secret {self.namespace}/{self.secret}"
-                raise errors.NotFound(f"{title} does not exist; apply the server's manifests again") from error
-            return
-        path = object_path("secrets", self.secret, namespace=self.namespace)
-        self.api.put(path, {**stored, "data": {**fields.mapping(stored.get("data")), **data}}, timeouts=_TIMEOUTS)
+            # It is part of the manifests, so that no right to create Secrets of any name is needed.
+            title = f"Secret {self.namespace}/{self.secret}"
+            raise errors.NotFound(f"{title} does not exist; apply the server's manifests again")
+        body = {**stored, "data": {**fields.mapping(stored.get("data")), **data}}
+        self.api.put(self._secret_path(), body, timeouts=_TIMEOUTS)
 
     def _make(self) -> Keys:
         return make_keys(self.names, now=self.now(), valid=rotation.VALID)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from provisioner import constants
 from provisioner.admission.review import Request
@@ -27,31 +27,14 @@ _INDEXED = "Indexed"
 
 def problems_of_first_pod(raw: Mapping[str, Any], settings: WebhookSettings, namespace: str) -> tuple[str, ...]:
     """Return what the webhook would say of the first pod with chips of an object that may not exist yet."""
-    made = next((each for each in _first_pods(dict(raw)) if requests_chips({"spec": each.spec})), None)
+    made = next((each for each in _first_pods(dict(raw)) if requests_chips(each)), None)
     if made is None:
         return ()
-    api_version, kind, owner = made.owner
-    reference = {"apiVersion": api_version, "kind": kind, "name": owner, "controller": True}
-    metadata = {"namespace": namespace, **made.metadata, "ownerReferences": [reference]}
-    request = Request(
-        operation="CREATE",
-        kind="Pod",
-        namespace=namespace,
-        object={"metadata": metadata, "spec": made.spec},
-    )
+    request = Request(operation="CREATE", kind="Pod", namespace=namespace, object=made)
     return review_pod(request, lambda _: raw, replace(settings, wrong="warn")).warnings
 
 
-class _Pod(NamedTuple):
-    """A pod that will be made."""
-
-    metadata: dict[str, Any]
-    spec: dict[str, Any]
-    #: API version, kind and name.
-    owner: tuple[str, str, str]
-
-
-def _first_pods(raw: Json) -> Iterator[_Pod]:
+def _first_pods(raw: Json) -> Iterator[Json]:
     """Yield the first pod of each template of a workload."""
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     name, kind = fields.name(metadata.get("name")), (raw.get("apiVersion"), raw.get("kind"))
@@ -79,7 +62,7 @@ def _first_pods(raw: Json) -> Iterator[_Pod]:
 
 def _pod_of_job(
     spec: Json, job: str, *, indexed: bool, marks: Mapping[str, str] | None = None, host: Json | None = None
-) -> _Pod:
+) -> Json:
     marks, host = {**(marks or {}), constants.JOB_NAME: job}, dict(host or {})
     if indexed:
         marks[constants.COMPLETION_INDEX] = "0"
@@ -88,7 +71,7 @@ def _pod_of_job(
     return _pod(spec.get("template") if pods else None, {"generateName": f"{job}-"}, (*JOB, job), marks, host)
 
 
-def _pods_of_group(spec: Json, name: str) -> Iterator[_Pod]:
+def _pods_of_group(spec: Json, name: str) -> Iterator[Json]:
     """Yield the leader of the first group of a LeaderWorkerSet, and its first worker: either may have the chips."""
     pods = fields.mapping(spec.get("leaderWorkerTemplate"))
     size = fields.count(pods.get("size"), default=1)
@@ -119,10 +102,15 @@ def _pod(
     owner: tuple[str, str, str],
     marks: Mapping[str, str] | None = None,
     host: Json | None = None,
-) -> _Pod:
-    """Return a pod of a template; `marks` are read as labels or annotations, whichever they are in a cluster."""
+) -> Json:
+    """Return a pod of a template; `owner` is API version, kind and name.
+
+    `marks` are read as labels or annotations, whichever they are in a cluster.
+    """
+    api_version, kind, owner_name = owner
+    reference = {"apiVersion": api_version, "kind": kind, "name": owner_name, "controller": True}
     metadata = fields.mapping(fields.mapping(template).get("metadata"))
     labels: dict[str, Any] = {**fields.mapping(metadata.get("labels")), **(marks or {})}
-    found = {"annotations": metadata.get("annotations"), "labels": labels, **name}
+    found = {"annotations": metadata.get("annotations"), "labels": labels, **name, "ownerReferences": [reference]}
     placed = {key: value for key, value in (host or {}).items() if value}
-    return _Pod(found, {**fields.mapping(fields.mapping(template).get("spec")), **placed}, owner)
+    return {"metadata": found, "spec": {**fields.mapping(fields.mapping(template).get("spec")), **placed}}

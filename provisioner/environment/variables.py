@@ -29,10 +29,6 @@ _WITH_ADDRESSES = ("tpu7x", "tpu7")
 _LOCAL = "localhost"
 
 
-class LayoutError(ValueError):
-    """Pods cannot fill the slice that they select; the text says why."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """The slice that a pod is of."""
@@ -54,7 +50,7 @@ class Layout:
 def layout_of(pod: TpuPod) -> Layout | None:
     """Return the slice that a pod selects; None where it selects none by its topology.
 
-    LayoutError where Google sells no such slice, in the words of the Event that its owner would get.
+    ShapeError where Google sells no such slice, in the words of the Event that its owner would get.
     """
     if not (pod.accelerator and pod.topology):
         return None
@@ -65,10 +61,7 @@ def layout_of(pod: TpuPod) -> Layout | None:
 # A review asks several times, and many pods ask for the same.
 @lru_cache(maxsize=256)
 def _layout(accelerator: str, topology: str, chips: int, machine_type: str, part: str) -> Layout:
-    try:
-        shape = tpu.resolve(accelerator, topology, chips, machine_type)
-    except tpu.ShapeError as error:
-        raise LayoutError(str(error)) from error
+    shape = tpu.resolve(accelerator, topology, chips, machine_type)
     used = topology_in_use(shape.topology, part)
     return Layout(
         accelerator=accelerator,

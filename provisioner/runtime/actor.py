@@ -98,10 +98,6 @@ class CallingActor(Generic[A]):
         with self._idle:
             return frozenset(self._live)
 
-    def close(self) -> None:
-        """Drop what has not begun."""
-        self._closing = True
-
     def wait_until_idle(self, *, timeout_seconds: float) -> bool:
         """Wait until no call is under way; False when the time is up."""
         with self._idle:
@@ -109,7 +105,7 @@ class CallingActor(Generic[A]):
 
     def drain(self, *, timeout_seconds: float) -> bool:
         """Drop what has not begun, wait until no call is under way; False when the time is up."""
-        self.close()
+        self._closing = True
         return self.wait_until_idle(timeout_seconds=timeout_seconds)
 
     def _begin(self, ticket: object) -> bool:

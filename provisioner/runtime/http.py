@@ -236,8 +236,7 @@ class _Server(uvicorn.Server):
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             if len(self.open) >= self.limits.connections:
-                by_client = Counter(each.host for each in self.open)
-                max(self.open, key=lambda each: (by_client[each.host], -each.since)).cut()
+                self._cut_one(lambda _each: 1)
             connection = _Connection(self, host)
             self.open.add(connection)
             connection.handshake = loop.create_task(self._connect(connection, accepted))
@@ -260,10 +259,14 @@ class _Server(uvicorn.Server):
     def make_room_for(self, connection: _Connection) -> None:
         """Cut connections until all together hold no more than they may, unless this one holds next to nothing."""
         while connection.held > _SMALL_BYTES and sum(each.held for each in self.open) > self.limits.held_bytes:
-            by_client: Counter[str] = Counter()
-            for each in self.open:
-                by_client[each.host] += each.held
-            max(self.open, key=lambda each: (by_client[each.host], each.held)).cut()
+            self._cut_one(lambda each: each.held)
+
+    def _cut_one(self, weight: Callable[[_Connection], int]) -> None:
+        """Cut the heaviest connection of the client whose connections weigh the most; of equal ones the oldest."""
+        by_client: Counter[str] = Counter()
+        for each in self.open:
+            by_client[each.host] += weight(each)
+        max(self.open, key=lambda each: (by_client[each.host], weight(each), -each.since)).cut()
 
 
 class HttpServer:

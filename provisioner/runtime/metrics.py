@@ -105,8 +105,6 @@ class LoopMetrics:
         self._watch_age = registry.gauge(
             "watch_last_contact_age_seconds", "Time since a list-watch last heard from the API server.", "resource"
         )
-        #: Those that have a state.
-        self._watches: set[str] = set()
         self._leader = registry.gauge("leader", "1 while this process is the leader.")
         self._events_dropped = registry.counter(
             "events_dropped", "Kubernetes Events that were not written: too many, or rejected."
@@ -131,14 +129,11 @@ class LoopMetrics:
         age = time.monotonic() - last_contact_monotonic if last_contact_monotonic is not None else float("inf")
         self._watch_synced.labels(resource).set(synced)
         self._watch_age.labels(resource).set(age)
-        self._watches.add(resource)
 
     def forget_watch(self, resource: str) -> None:
         """Show no state of a list-watch for which there is nothing to watch."""
-        if resource in self._watches:
-            self._watches.discard(resource)
-            self._watch_synced.remove(resource)
-            self._watch_age.remove(resource)
+        self._watch_synced.remove(resource)
+        self._watch_age.remove(resource)
 
     def set_leader(self, *, leading: bool) -> None:
         """Set whether this process leads."""

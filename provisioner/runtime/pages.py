@@ -1,4 +1,4 @@
-"""Pages that an HTTP server adds to its own: what a product serves, without knowing HTTP; files of a package too."""
+"""What a product serves without knowing HTTP: answers, pages, files of a package."""
 
 from __future__ import annotations
 
@@ -31,8 +31,11 @@ class Page:
 
     path: str
     make: Callable[[], Content]
-    #: So many requests are served at once; more are answered 503.
-    at_once: int = 8
+
+
+def text(words: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Content:
+    """Return an answer in words."""
+    return Content(body=words.encode(), media_type="text/plain; charset=utf-8", status=status, headers=headers or {})
 
 
 def file_pages(package: str, files: Mapping[str, tuple[str, str]]) -> tuple[Page, ...]:

@@ -1,24 +1,32 @@
-"""An HTTP API of resources: paths with names in them, methods, headers in and JSON out, answered in the event loop.
+"""What a server answers: resources with methods, a path with a name in it, and lanes for what takes its time.
 
-What answers must not block: it awaits whoever knows. How many wait for whom, and for how long, is its own to bound;
-connections, bodies and the time of a request are bounded by the server's limits.
+Resources are answered in the event loop, so that they must not block: they await whoever knows. Connections, bodies and
+the time of a request are bounded by the server's limits. The routing is not a framework's, which would cost as much as
+a whole answer of a webhook.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from provisioner.runtime.pages import Content
+from provisioner.runtime.pages import Content, text
 
 _JSON = "application/json"
 #: What stands for a name in the path of a resource.
 NAME = "{name}"
+#: OpenSSL keeps a buffer of the largest piece as long as there is a connection. Where a client is slow to read, it may
+#: become as large as the answer: so a large one ends its connection.
+_PIECE_BYTES, _KEPT_BYTES = 16 * 1024, 64 * 1024
+#: A request that has waited for so long for its turn is not begun: its caller would have gone when it is answered.
+_PATIENCE_SECONDS = 4.0
+_BUSY = "too many requests at once\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,45 +46,122 @@ class Call:
 class Resource:
     """A path with a method, and how it is answered."""
 
+    #: GET answers HEAD, too. POST takes JSON.
     method: str
     #: Such as /v1/things/{name}: a NAME is one part of the path, and not empty; there is one at most.
     path: str
+    #: May raise Busy.
     answer: Callable[[Call], Awaitable[Content]]
 
 
-class _Path:
-    """Answers the requests of one path, whatever their method."""
+class Busy(Exception):  # noqa: N818 - it names what the server is
+    """There is no place for a request now, nor soon."""
 
-    def __init__(self, resources: Mapping[str, Resource]) -> None:
-        self._resources = resources
+
+class Lane:
+    """Some places, and a bounded queue for them; used from one event loop."""
+
+    def __init__(
+        self,
+        *,
+        places: int,
+        room: int,
+        longest_rest_seconds: float = 0.0,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """All that have a place or wait for one weigh `room` at most, or there is one alone.
+
+        A place is free again once as much time has passed as it was taken, and no more than `longest_rest_seconds`.
+        """
+        self._places = asyncio.Semaphore(places)
+        self._room = room
+        self._taken = 0
+        self._longest_rest_seconds = longest_rest_seconds
+        self._monotonic = monotonic
+
+    @asynccontextmanager
+    async def place(self, weight: int = 1) -> AsyncIterator[None]:
+        """Wait for a place, and give it back in the end; raise Busy where there is none in time."""
+        if self._taken and self._taken + weight > self._room:
+            raise Busy
+        asked = self._monotonic()
+        self._taken += weight
+        try:
+            await self._places.acquire()
+            began = self._monotonic()
+            try:
+                if began - asked > _PATIENCE_SECONDS:
+                    raise Busy
+                yield
+            finally:
+                rest = min(self._monotonic() - began, self._longest_rest_seconds)
+                asyncio.get_running_loop().call_later(rest, self._places.release)
+        finally:
+            self._taken -= weight
+
+
+class ResourceApp:
+    """An ASGI app of resources."""
+
+    def __init__(self, resources: Sequence[Resource]) -> None:
+        self._by_path: dict[str, dict[str, Resource]] = {}
+        for each in resources:
+            self._by_path.setdefault(each.path, {})[each.method] = each
+        self._named = [(path.partition(NAME), found) for path, found in self._by_path.items() if NAME in path]
+        self._not_found = text(f"not found; available: {' '.join(sorted(self._by_path))}\n", 404)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await (await self._answer(Request(scope, receive)))(scope, receive, send)
+        """Implement ASGI."""
+        content = await self._answer(scope, receive)
+        fields = dict(content.headers)
+        if content.status != 304:
+            fields |= {"content-type": content.media_type, "content-length": str(len(content.body))}
+        if scope["scheme"] == "https" and len(content.body) > _KEPT_BYTES:
+            fields["connection"] = "close"
+        headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]
+        await send({"type": "http.response.start", "status": content.status, "headers": headers})
+        for begin in range(0, len(content.body) or 1, _PIECE_BYTES):
+            end = begin + _PIECE_BYTES
+            more = end < len(content.body)
+            await send({"type": "http.response.body", "body": content.body[begin:end], "more_body": more})
+            if more:
+                # So that it is heard of a client that has gone.
+                await asyncio.sleep(0)
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, scope: Scope, receive: Receive) -> Content:
+        name, resources = self._find(scope["path"])
+        if resources is None:
+            return self._not_found
         # Without a body in the answer, which the server leaves out.
-        resource = self._resources.get("GET" if request.method == "HEAD" else request.method)
+        resource = resources.get("GET" if scope["method"] == "HEAD" else scope["method"])
         if resource is None:
-            allowed = ", ".join(sorted(self._resources))
-            return PlainTextResponse(f"only {allowed} is served here\n", 405, {"Allow": allowed})
-        headers = {name: value for name, value in request.headers.items() if len(request.headers.getlist(name)) == 1}
-        if request.method == "POST" and headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
-            return PlainTextResponse(f"the content type must be {_JSON}\n", 415)
-        call = Call(
-            name=request.path_params.get("name", ""),
-            headers=headers,
-            body=await request.body(),
-            client=request.client.host if request.client is not None else "",
-        )
-        content = await resource.answer(call)
-        return Response(content.body, content.status, dict(content.headers), content.media_type)
+            allowed = ", ".join(sorted(resources) + ["HEAD"] * ("GET" in resources))
+            return text(f"only {allowed} is served here\n", 405, {"Allow": allowed})
+        headers = _headers(scope)
+        if resource.method == "POST" and headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
+            return text(f"the content type must be {_JSON}\n", 415)
+        body = await Request(scope, receive).body()
+        client = scope.get("client")
+        try:
+            return await resource.answer(
+                Call(name=name, headers=headers, body=body, client=client[0] if client is not None else "")
+            )
+        except Busy:
+            return text(_BUSY, 503, {"Retry-After": "1"})
+
+    def _find(self, path: str) -> tuple[str, dict[str, Resource] | None]:
+        """Return the name in a path, and what is there by method."""
+        if (found := self._by_path.get(path)) is not None:
+            return "", found
+        for (before, _, after), found in self._named:
+            name = path.removeprefix(before).removesuffix(after)
+            if name and "/" not in name and path == before + name + after:
+                return name, found
+        return "", None
 
 
-def resource_app(resources: Sequence[Resource]) -> ASGIApp:
-    """Return an ASGI app of resources."""
-    by_path: dict[str, dict[str, Resource]] = {}
-    for each in resources:
-        by_path.setdefault(each.path, {})[each.method] = each
-    not_found = PlainTextResponse(f"not found; available: {' '.join(sorted(by_path))}\n", 404)
-    routes = [Route(path, _Path(found)) for path, found in by_path.items()]
-    return Router(routes, redirect_slashes=False, default=not_found)
+def _headers(scope: Scope) -> dict[str, str]:
+    found: dict[bytes, bytes | None] = {}
+    for name, value in scope["headers"]:
+        found[name] = None if name in found else value
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in found.items() if value is not None}

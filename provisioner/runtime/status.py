@@ -3,10 +3,10 @@
 A product adds pages of its own to those of the probes.
 
 Addresses are in Go's form, as the Go provisioner's flags have them. There is neither TLS nor authentication; what is
-served is no secret, network policies decide who may ask, and web pages of others may not (`_KnownHosts`). Probes are
-answered at once, by the thread of the server. Scrapes are created in threads of their own, and the number of threads is
-limited: one that hangs does not block the others. What a product adds is created one at a time, and for half of the
-time at most: threads share the interpreter, and whoever asks all the time must not slow down the controller.
+served is no secret, network policies decide who may ask, and web pages of others may not. Probes are answered at once,
+by the thread of the server. Scrapes are created in threads of their own, a few at a time. What a product adds is
+created one at a time, and for half of the time at most: threads share the interpreter, and whoever asks all the time
+must not slow down the controller.
 """
 
 from __future__ import annotations
@@ -16,29 +16,28 @@ import gzip
 import ipaddress
 import re
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from starlette.applications import Starlette
 from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from provisioner.runtime.http import Address, HttpServer, Limits, parse_address
-from provisioner.runtime.pages import Content, Page
+from provisioner.runtime.pages import Content, Page, text
+from provisioner.runtime.resources import Call, Lane, Resource, ResourceApp
 
 #: Probes, scrapers and people ask far less often.
 _LIMITS = Limits(answers_per_second=100.0)
 #: Pages that are smaller are not compressed. Higher levels take twice as long and more for a tenth less.
 _GZIP_BYTES, _GZIP_LEVEL = 16384, 3
+#: So many scrapes run at once, for a time-out of the connection does not stop one that hangs.
+_SCRAPES = 4
+#: So many requests for pages are answered or wait; those of connections that were cut may still wait.
 #: After a page as much time passes as it took, and no more than this.
-_LONGEST_REST_SECONDS = 0.5
+_PAGES, _LONGEST_REST_SECONDS = _LIMITS.connections, 0.5
 #: Services, and GKE's DNS endpoint of a control plane: the API server's proxy hands on the Host that it was called by.
 _SUFFIXES = (".svc", ".svc.cluster.local", ".gke.goog")
 _PORT = re.compile(r":[0-9]*$")
@@ -46,8 +45,6 @@ _REJECTED = (
     "this server does not answer to the name in the Host header; use an IP address, localhost (kubectl port-forward) "
     "or NAME.NAMESPACE.svc, and have a reverse proxy set Host to the Service's name\n"
 )
-_T = TypeVar("_T")
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +54,6 @@ class Scrapes:
     address: str
     #: Returns all metrics in Prometheus' text format.
     exposition: Callable[[], bytes]
-    #: So many scrapes run at once; more are answered 503.
-    at_once: int = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,86 +76,45 @@ class Probes:
 
 def make_status_server(name: str, scrapes: Scrapes, probes: Probes, *, limits: Limits = _LIMITS) -> HttpServer:
     """Return the server of metrics, health and readiness; raise ServerError for an invalid address."""
-    routes: dict[Address, list[Route]] = {}
+    served: dict[Address, list[Resource]] = {}
     if (address := parse_address(scrapes.address)) is not None:
-        routes[address] = [_metrics(scrapes)]
+        lane = Lane(places=_SCRAPES, room=_SCRAPES)
+        metrics = Page(
+            path="/metrics", make=lambda: Content(body=scrapes.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        )
+        served[address] = [_page(metrics, lane)]
     if (address := parse_address(probes.address)) is not None:
-        turn = asyncio.Lock()
-        routes.setdefault(address, []).extend(
+        lane = Lane(places=1, room=_PAGES, longest_rest_seconds=_LONGEST_REST_SECONDS)
+        served.setdefault(address, []).extend(
             (
                 _probe("/healthz", lambda: () if probes.alive() else (probes.stopped,)),
                 _probe("/readyz", probes.problems),
-                *(_page(each, turn) for each in probes.pages),
+                *(_page(each, lane) for each in probes.pages),
             )
         )
-    return HttpServer({address: _app(served) for address, served in routes.items()}, name=name, limits=limits)
+    apps = {address: _for_known_hosts(ResourceApp(resources)) for address, resources in served.items()}
+    return HttpServer(apps, name=name, limits=limits)
 
 
-def _app(routes: Sequence[Route]) -> ASGIApp:
-    paths = " ".join(sorted(each.path for each in routes))
-
-    async def reject(request: Request, _error: Exception) -> Response:
-        if request.method not in ("GET", "HEAD"):
-            headers = {"Allow": "GET, HEAD", "Connection": "close"}
-            return PlainTextResponse("only GET and HEAD are served here\n", 405, headers)
-        return PlainTextResponse(f"not found; available: {paths}\n", 404)
-
-    async def fail(_request: Request, _error: Exception) -> Response:
-        # The server logs it.
-        return PlainTextResponse("internal error; see the log\n", 500)
-
-    app = Starlette(routes=routes, exception_handlers={HTTPException: reject, Exception: fail})
-    app.router.redirect_slashes = False
-    return _KnownHosts(app)
-
-
-def _probe(path: str, problems: Callable[[], Sequence[str]]) -> Route:
-    async def endpoint(_request: Request) -> Response:
+def _probe(path: str, problems: Callable[[], Sequence[str]]) -> Resource:
+    async def answer(_call: Call) -> Content:
         found = problems()
-        return PlainTextResponse("\n".join((*found, "")) if found else "ok\n", 503 if found else 200)
+        return text("\n".join((*found, "")), 503) if found else text("ok\n")
 
-    return Route(path, endpoint)
-
-
-def _metrics(scrapes: Scrapes) -> Route:
-    async def endpoint(_request: Request) -> Response:
-        return Response(await _in_thread(scrapes.exposition), media_type=CONTENT_TYPE_PLAIN_0_0_4)
-
-    # The time-out of a connection does not stop a scrape that hangs.
-    return Route("/metrics", _at_once(scrapes.at_once, endpoint))
+    return Resource(method="GET", path=path, answer=answer)
 
 
-def _page(page: Page, turn: asyncio.Lock) -> Route:
-    async def endpoint(request: Request) -> Response:
-        await turn.acquire()
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        try:
-            return await _in_thread(lambda: _response(page.make(), request.headers))
-        finally:
-            loop.call_later(min(loop.time() - began, _LONGEST_REST_SECONDS), turn.release)
+def _page(page: Page, lane: Lane) -> Resource:
+    async def answer(call: Call) -> Content:
+        async with lane.place():
+            return await _in_thread(lambda: _as_asked(page.make(), call.headers))
 
-    return Route(page.path, _at_once(page.at_once, endpoint))
+    return Resource(method="GET", path=page.path, answer=answer)
 
 
-def _at_once(most: int, endpoint: Endpoint) -> Endpoint:
-    """Answer 503 beyond so many requests at once."""
-    room = threading.BoundedSemaphore(most)
-
-    async def limited(request: Request) -> Response:
-        if not room.acquire(blocking=False):
-            return PlainTextResponse("too many requests at once\n", 503)
-        try:
-            return await endpoint(request)
-        finally:
-            room.release()
-
-    return limited
-
-
-async def _in_thread(make: Callable[[], _T]) -> _T:
-    """Do something in a thread that does not delay the end of the process."""
-    made: Future[_T] = Future()
+async def _in_thread(make: Callable[[], Content]) -> Content:
+    """Make an answer in a thread that does not delay the end of the process."""
+    made: Future[Content] = Future()
     # From now on it cannot be cancelled.
     made.set_running_or_notify_cancel()
 
@@ -174,18 +128,18 @@ async def _in_thread(make: Callable[[], _T]) -> _T:
     return await asyncio.wrap_future(made)
 
 
-def _response(content: Content, asked: Mapping[str, str]) -> Response:
+def _as_asked(content: Content, asked: Mapping[str, str]) -> Content:
     """Return a page as a client asks for it: not at all where it has the same one, compressed where it takes that."""
     headers = dict(content.headers)
     if "ETag" in headers and _tags(headers["ETag"]) & _tags(asked.get("if-none-match", "")):
-        return Response(status_code=304, headers=headers)
+        return replace(content, body=b"", status=304)
     body = content.body
     if len(body) >= _GZIP_BYTES:
         headers["Vary"] = "Accept-Encoding"
         if "gzip" in asked.get("accept-encoding", "").lower():
             headers["Content-Encoding"] = "gzip"
             body = gzip.compress(body, _GZIP_LEVEL)
-    return Response(body, content.status, headers, content.media_type)
+    return replace(content, body=body, headers=headers)
 
 
 def _tags(header: str) -> frozenset[str]:
@@ -193,24 +147,19 @@ def _tags(header: str) -> frozenset[str]:
     return frozenset(each.strip().removeprefix("W/") for each in header.split(",")) - {""}
 
 
-class _KnownHosts:
-    """Answers 421 to requests for hosts that are not this server, against DNS rebinding.
+def _for_known_hosts(app: ASGIApp) -> ASGIApp:
+    """Answer 421 to requests for hosts that are not this server, against DNS rebinding.
 
     By that a hostile web page reads what its visitor can reach. A browser that such a page leads astray sends the
     page's own name, which is a public one with dots. Addresses, names without dots and names of the cluster's own DNS
     are no such names.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        """Hand all other requests to `app`."""
-        self._app = app
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        known = _is_known(Headers(scope=scope).get("host", ""))
+        await (app if known else PlainTextResponse(_REJECTED, 421))(scope, receive, send)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Implement ASGI."""
-        app = self._app
-        if not _is_known(Headers(scope=scope).get("host", "")):
-            app = PlainTextResponse(_REJECTED, 421)
-        await app(scope, receive, send)
+    return answer
 
 
 def _is_known(host: str) -> bool:

@@ -1,7 +1,4 @@
-"""Putting the webhook server together, starting it, and ending in good order.
-
-Every metric of the webhook server.
-"""
+"""The webhook server: its metrics, its webhooks, putting it together, starting it, and ending in good order."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import platform
 import ssl
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -18,9 +15,9 @@ import structlog
 
 import provisioner
 from provisioner import constants
-from provisioner.admission.files import CertificateFiles, Files
-from provisioner.admission.hooks import Hook, endpoint_of
-from provisioner.admission.keeper import Keeper, Registration
+from provisioner.admission.files import CertificateFiles, CertificateLoop, Certificates, Files, server_context
+from provisioner.admission.hooks import Hook, Lanes, begin_of
+from provisioner.admission.keeper import Keeper
 from provisioner.admission.review import Answer, Deferred, Notice, Request
 from provisioner.environment.first_pod import problems_of_first_pod
 from provisioner.environment.numbering import OwnerKey, jobset_key, stateful_set_key
@@ -32,10 +29,11 @@ from provisioner.partitions import admission as ipus
 from provisioner.partitions import names
 from provisioner.partitions.admission import review_pod as review_pod_with_ipus
 from provisioner.runtime import process
-from provisioner.runtime.endpoints import EndpointApp
 from provisioner.runtime.http import HttpServer, Limits, ServerError, parse_address
 from provisioner.runtime.metrics import Registry
+from provisioner.runtime.pages import Content, text
 from provisioner.runtime.repeats import Repeats
+from provisioner.runtime.resources import Call, Resource, ResourceApp
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.slices.admission.jobs import JobChanges, jobset_to_read, review_job
@@ -47,8 +45,6 @@ from provisioner.workloads.owners import controller_of
 _log = structlog.get_logger(__name__)
 
 NAME = "tpu-provisioner-webhook"
-#: Certificates are looked at so often.
-_LOOK_SECONDS = 10.0
 #: After SIGTERM reviews are answered for so long: API servers have to learn that this replica goes.
 _DRAIN_SECONDS = 8.0
 #: A review holds an object of up to 3 MiB, twice where it is changed. The limit for connections is far above what API
@@ -61,7 +57,6 @@ _READ_TIMEOUTS = Timeouts(connect_seconds=1.0, read_seconds=2.0)
 #: Decoded, an owner takes some twenty times as much; eight may be read at once.
 _LARGE_OWNER_BYTES = 256 * 1024
 _STOPPED = "the thread that keeps the certificates has ended"
-_DATED = "the certificate may not be trusted any more: it was not looked at for long, or it ended"
 
 
 PREFIX = "tpu_provisioner_webhook_"
@@ -97,10 +92,6 @@ class Metrics:
         """Show whether there is a problem with the certificates."""
         self._problem.set(bool(problem))
 
-    def exposition(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
-        return self.registry.exposition()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
@@ -115,54 +106,28 @@ class Addresses:
 class WebhookServer:
     """All parts, put together; nothing runs before `start`."""
 
-    certificates: CertificateFiles | Keeper
+    certificates: CertificateLoop
     server: HttpServer
     status: HttpServer
     metrics: Metrics
     recorder: EventRecorder
-    stopping: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Serve; raise ServerError where an address cannot be served."""
         self.status.start()
         self.recorder.start()
         # Without a certificate nobody can be answered, and /readyz says so.
-        self._look()
+        self.certificates.start()
         self.server.start()
-        self._thread = threading.Thread(target=self._keep_looking, name="certificates", daemon=True)
-        self._thread.start()
-
-    def problems(self) -> Sequence[str]:
-        """Return what keeps the server from answering."""
-        if self.stopping.is_set():
-            return ["the webhook server is ending"]
-        return [] if self.certificates.serving else [self.certificates.problem or _DATED]
-
-    def alive(self) -> bool:
-        """Whether the certificates are still looked at, as long as they are to be."""
-        return self._thread is None or self._thread.is_alive() or self.stopping.is_set()
 
     def stop(self, *, drain: Callable[[float], object]) -> None:
         """Say that this replica goes, answer what still comes, then end."""
-        self.stopping.set()
+        self.certificates.stop()
         self.server.drain()
         drain(_DRAIN_SECONDS)
         self.server.stop()
         self.recorder.stop()
         self.status.stop()
-
-    def _look(self) -> None:
-        before = self.certificates.problem
-        self.certificates.step()
-        problem = self.certificates.problem
-        if problem and problem != before:
-            _log.warning("webhook_certificates.problem", problem=problem)
-        self.metrics.certificates(problem)
-
-    def _keep_looking(self) -> None:
-        while not self.stopping.wait(_LOOK_SECONDS):
-            self._look()
 
 
 def build(
@@ -180,36 +145,47 @@ def build(
     one of them is invalid.
     """
     metrics = Metrics(version=provisioner.__version__)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context = server_context()
     address = parse_address(addresses.webhooks)
     if address is None:
         raise ServerError("the address of the webhooks cannot be disabled")
     recorder = EventRecorder(api, instance=platform.node())
-    hooks = make_hooks(settings, api, variables or {}, partial(_tell, recorder, Repeats()))
-    for each in hooks:
+    tell_people = partial(_tell, recorder, Repeats())
+    lanes = Lanes()
+    # Probes of what this server replaces ask there.
+    served = [Resource(method="GET", path="/", answer=_greet)]
+    for each in make_hooks(settings, api, variables or {}):
         metrics.know(each.name)
-    endpoints = EndpointApp(NAME, [endpoint_of(each, metrics.reviewed) for each in hooks])
-    server = HttpServer({address: endpoints}, name=NAME, limits=_LIMITS, tls=context)
-    webhook: WebhookServer
+        answer = lanes.answered(begin_of(each, metrics.reviewed, tell=tell_people), quick=each.quick)
+        served.append(Resource(method="POST", path=each.path, answer=answer))
+    app = ResourceApp(served)
+    server = HttpServer({address: app}, name=NAME, limits=_LIMITS, tls=context)
+
+    def tell(problem: str) -> None:
+        metrics.certificates(problem)
+        if problem:
+            _log.warning("webhook_certificates.problem", problem=problem)
+
+    certificates = CertificateLoop(_certificates(settings, api, files, context, now), tell)
+
+    def problems() -> Sequence[str]:
+        return ("the webhook server is ending",) if certificates.stopping.is_set() else certificates.problems()
+
     status = make_status_server(
         NAME,
-        Scrapes(address=addresses.metrics, exposition=metrics.exposition),
+        Scrapes(address=addresses.metrics, exposition=metrics.registry.exposition),
         Probes(
             address=addresses.probes,
-            alive=lambda: webhook.alive(),  # noqa: PLW0108 - it is made below
+            alive=certificates.alive,
             stopped=_STOPPED,
-            problems=lambda: webhook.problems(),  # noqa: PLW0108 - as above
+            problems=problems,
         ),
     )
-    webhook = WebhookServer(
-        certificates=_certificates(settings, api, files, context, now),
-        server=server,
-        status=status,
-        metrics=metrics,
-        recorder=recorder,
-    )
-    return webhook
+    return WebhookServer(certificates=certificates, server=server, status=status, metrics=metrics, recorder=recorder)
+
+
+async def _greet(_call: Call) -> Content:
+    return text(f"{NAME}\n")
 
 
 def _read_owner(api: Api, large: threading.Lock, key: OwnerKey) -> Mapping[str, Any] | None:
@@ -249,7 +225,6 @@ def make_hooks(
     settings: WebhookSettings,
     api: Api,
     variables: Mapping[str, str],
-    tell: Callable[[Notice], None] = lambda _: None,
 ) -> list[Hook]:
     """Return the webhooks of all products. Raises SettingsError where the provisioner's settings are invalid."""
     read_owner = partial(_read_owner, api, threading.Lock())
@@ -302,9 +277,8 @@ def make_hooks(
             answer=partial(judge_pod, read_owner=read_owner, settings=settings),
             strict=settings.wrong == "deny",
             quick=True,
-            tell=tell,
         ),
-        Hook(name="jobs", path="/mutate/jobs", answer=jobs_of, tell=tell),
+        Hook(name="jobs", path="/mutate/jobs", answer=jobs_of),
         # Strict: without it a pod would run, and have no IPUs.
         Hook(
             name="partitions",
@@ -372,19 +346,16 @@ def _certificates(
     files: Files | None,
     context: ssl.SSLContext,
     now: Callable[[], datetime],
-) -> CertificateFiles | Keeper:
+) -> Certificates:
     if files is not None:
-        return CertificateFiles(certificate=files.certificate, key=files.key, context=context)
+        return CertificateFiles(files, context)
     host = f"{settings.service}.{settings.own_namespace}"
     return Keeper(
         api=api,
         namespace=settings.own_namespace,
         secret=f"{settings.service}-certificates",
         names=(f"{host}.svc", f"{host}.svc.cluster.local", host),
-        registrations=tuple(
-            Registration(resource=f"{each}webhookconfigurations", name=settings.configuration)
-            for each in ("mutating", "validating")
-        ),
+        configuration=settings.configuration,
         context=context,
         now=now,
     )

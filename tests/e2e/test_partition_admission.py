@@ -112,7 +112,7 @@ def tried(rehearsal: Rehearsal, raw: Json) -> Json:
 
 def reviews(webhook: WebhookServer) -> float:
     """Return how many reviews of pods with IPUs were answered."""
-    lines = webhook.metrics.exposition().decode().splitlines()
+    lines = webhook.metrics.registry.exposition().decode().splitlines()
     mine = [each for each in lines if each.startswith('tpu_provisioner_webhook_reviews_total{hook="partitions"')]
     return sum(float(each.rpartition(" ")[2]) for each in mine)
 

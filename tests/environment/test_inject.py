@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from provisioner.environment.inject import inject, owner_is_asked, wanted
-from provisioner.environment.numbering import owner_to_read
 from provisioner.environment.pods import read_pod
+from provisioner.environment.review import inject, owner_is_asked, wanted
 from provisioner.kube.fields import MalformedObject
 from provisioner.settings.webhook import WebhookSettings
 from tests.support.patches import apply_patch
@@ -88,39 +87,11 @@ def names(start: int, end: int, suffix: str = ".workers") -> str:
 # --- StatefulSets
 
 
-@pytest.mark.parametrize("ordinal", [0, 3])
-def test_pods_of_a_stateful_set_are_workers_of_one_slice(ordinal: int):
-    owner = stateful_set()
-    [found], said = injected(pod_of(owner, f"train-{ordinal}"), owner)
-    assert found == {"TPU_WORKER_ID": str(ordinal), "TPU_WORKER_HOSTNAMES": names(0, 4)}
-    assert not said.problems
-
-
 def test_the_pod_index_label_goes_before_the_name():
     owner = stateful_set()
     pod = pod_of(owner, "train-3", metadata={"labels": {"apps.kubernetes.io/pod-index": "2"}})
     [found], _ = injected(pod, owner)
     assert found["TPU_WORKER_ID"] == "2"
-
-
-def test_ordinals_that_do_not_start_at_zero():
-    owner = stateful_set(start=10)
-    [found], said = injected(pod_of(owner, "train-11"), owner)
-    assert found == {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": names(10, 14)}
-    assert not said.problems
-
-
-def test_two_slices_in_one_stateful_set():
-    owner = stateful_set(replicas=8, start=1)
-    [found], said = injected(pod_of(owner, "train-6"), owner)
-    assert found == {
-        "TPU_WORKER_ID": "1",
-        "TPU_WORKER_HOSTNAMES": names(5, 9),
-        "MEGASCALE_NUM_SLICES": "2",
-        "MEGASCALE_SLICE_ID": "1",
-        "MEGASCALE_COORDINATOR_ADDRESS": "train-1.workers",
-    }
-    assert not said.problems
 
 
 def test_slices_that_do_not_work_together():
@@ -130,11 +101,10 @@ def test_slices_that_do_not_work_together():
     assert "MEGASCALE_NUM_SLICES" not in found
 
 
-def test_replicas_of_one_host_serve_each_for_itself():
-    owner = stateful_set(replicas=3)
-    [found], said = injected(pod_of(owner, "train-2", selector=V6E_2X2), owner)
-    assert found == {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
-    assert not said.problems
+def test_pods_beyond_the_last_whole_slice_are_of_one_that_is_not_whole_yet():
+    owner = stateful_set(replicas=6)
+    [found], _ = injected(pod_of(owner, "train-5"), owner)
+    assert (found["MEGASCALE_NUM_SLICES"], found["MEGASCALE_SLICE_ID"]) == ("2", "1")
 
 
 def test_slices_of_one_host_that_work_together_because_the_pod_says_so():
@@ -148,17 +118,6 @@ def test_slices_of_one_host_that_work_together_because_the_pod_says_so():
         "MEGASCALE_SLICE_ID": "2",
         "MEGASCALE_COORDINATOR_ADDRESS": "train-0.workers",
     }
-
-
-def test_replicas_that_do_not_fill_the_slices_are_told_and_the_whole_slices_are_right():
-    owner = stateful_set(replicas=6)
-    [found], said = injected(pod_of(owner, "train-1"), owner)
-    assert found["TPU_WORKER_HOSTNAMES"] == names(0, 4)
-    problem = (
-        "a tpu-v5-lite-podslice slice of topology 4x4 has 4 pods of 4 chips, and there are to be 6; "
-        "make it a multiple of 4"
-    )
-    assert said.problems == (problem,)
 
 
 def test_a_pod_that_is_created_before_the_set_is_scaled_gets_what_is_right_afterwards():
@@ -178,26 +137,15 @@ def test_without_a_topology_all_replicas_are_one_slice():
 @pytest.mark.parametrize(
     ("owner", "pod_name", "problem"),
     [
-        (stateful_set(service=""), "train-0", "has no spec.serviceName"),
         (stateful_set(start=5), "train-0", "it has no number"),
-        (stateful_set(), "train-x", "it has no number"),
         ({**stateful_set(), "metadata": {"uid": "uid-2"}}, "train-0", "another one has its name"),
     ],
-    ids=["no service", "a number before the first", "no number at all", "an owner of the same name"],
+    ids=["a number before the first", "an owner of the same name"],
 )
 def test_what_cannot_be_told_is_said_and_nothing_is_set(owner: dict[str, Any], pod_name: str, problem: str):
     [found], said = injected(pod_of(stateful_set(), pod_name), owner)
     assert found == {}
     assert problem in said.problems[0]
-
-
-def test_a_topology_that_google_does_not_sell_is_told_with_the_nearest():
-    owner = stateful_set()
-    selector = {**V5E_4X4, "cloud.google.com/gke-tpu-topology": "4x5"}
-    [found], said = injected(pod_of(owner, "train-0", selector=selector), owner)
-    assert found == {}
-    assert "topology 4x5 is not valid" in said.problems[0]
-    assert "nearest valid: " in said.problems[0]
 
 
 def test_a_generation_that_is_not_known_yet_is_left_alone_unless_the_pod_asks():
@@ -207,20 +155,6 @@ def test_a_generation_that_is_not_known_yet_is_left_alone_unless_the_pod_asks():
         pod = pod_of(owner, "train-0", selector=selector, metadata={"labels": ASKS if asks else {}})
         [found], said = injected(pod, owner)
         assert (found, len(said.problems)) == ({}, asks)
-
-
-def test_a_pod_that_nobody_owns_is_told_so():
-    pod = pod_of(stateful_set(), "alone", metadata={"labels": {OLD_KEY: "enabled"}})
-    del pod["metadata"]["ownerReferences"]
-    [found], said = injected(pod, {})
-    assert found == {}
-    assert said.problems[0].startswith("no controller owns it")
-
-
-def test_pods_of_a_deployment_are_told_what_to_use():
-    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "web-1", "uid": "u"}, "spec": {}}
-    [_], said = injected(pod_of(owner, "web-1-x", metadata={"labels": {OLD_KEY: "enabled"}}), {})
-    assert "owned by a 'ReplicaSet'" in said.problems[0]
 
 
 # --- what would be too much
@@ -267,57 +201,7 @@ def test_a_pod_with_more_containers_than_any_vm_has_chips_is_told():
         read_pod(raw)
 
 
-def test_a_large_group_is_told():
-    pod = pod_of_group(1, size="999999999")
-    pod["spec"]["nodeSelector"] = {}
-    [found], said = injected(pod, {})
-    assert found == {}
-    assert "would have 999,999,999 workers" in said.problems[0]
-
-
 # --- containers
-
-
-def test_only_containers_that_request_chips_get_variables_and_init_containers_do():
-    owner = stateful_set()
-    pod = pod_of(
-        owner,
-        "train-1",
-        containers=[container(0, "sidecar"), container(4, "worker")],
-        initContainers=[container(0, "prepare"), container(4, "warm-up")],
-    )
-    found, _ = injected(pod, owner)
-    assert found == [
-        {},
-        {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": names(0, 4)},
-        {},
-        {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": names(0, 4)},
-    ]
-
-
-def test_two_containers_are_two_workers_each():
-    owner = stateful_set()
-    pod = pod_of(owner, "train-1", containers=[container(2, "a"), container(2, "b")])
-    [a, b], _ = injected(pod, owner)
-    hosts = ",".join(f"train-{host}.workers" for host in range(4) for _ in range(2))
-    addresses = ",".join(f"train-{host}.workers:{port}" for host in range(4) for port in (8471, 8472))
-    assert a == {
-        "TPU_WORKER_ID": "2",
-        "TPU_WORKER_HOSTNAMES": hosts,
-        "TPU_PROCESS_ADDRESSES": addresses,
-        "TPU_PROCESS_PORT": "8471",
-    }
-    assert b == {**a, "TPU_WORKER_ID": "3", "TPU_PROCESS_PORT": "8472"}
-    # A worker finds itself in both lists.
-    assert a["TPU_WORKER_HOSTNAMES"].split(",")[2] == "train-1.workers"
-    assert b["TPU_PROCESS_ADDRESSES"].split(",")[3] == "train-1.workers:8472"
-
-
-def test_tpu7x_wants_the_addresses_of_all_processes():
-    owner = stateful_set(replicas=2)
-    [found], _ = injected(pod_of(owner, "train-1", selector=TPU7X_2X2X2), owner)
-    assert found["TPU_PROCESS_ADDRESSES"] == "train-0.workers:8471,train-1.workers:8471"
-    assert found["TPU_PROCESS_PORT"] == "8471"
 
 
 @pytest.mark.parametrize("absent", [{}, {"env": None}, {"env": []}, {"env": "x"}], ids=str)
@@ -326,17 +210,6 @@ def test_a_missing_list_of_variables_is_created(absent: dict[str, Any]):
     pod = pod_of(owner, "train-0", containers=[container(**absent)])
     [found], _ = injected(pod, owner)
     assert found["TPU_WORKER_ID"] == "0"
-
-
-def test_a_value_that_is_there_stays_and_the_rest_is_added_before_it():
-    owner = stateful_set()
-    env = [{"name": "TPU_WORKER_ID", "value": "0"}, {"name": "WHO", "value": "$(TPU_WORKER_HOSTNAMES)"}]
-    pod = pod_of(owner, "train-0", containers=[container(env=env)])
-    read = read_pod(pod, "ml")
-    assert read is not None
-    after = apply_patch(pod, inject(read, owner, ALL).patch)["spec"]["containers"][0]["env"]
-    assert [each["name"] for each in after] == ["TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID", "WHO"]
-    assert after[1]["value"] == "0"
 
 
 @pytest.mark.parametrize(
@@ -508,16 +381,6 @@ def test_variables_that_belong_together_are_set_together_or_not_at_all(given: di
     assert [" and lacks " in each for each in said.problems] == [True] * (len(given) == 1 and "" not in given.values())
 
 
-def test_what_agrees_is_completed():
-    owner = stateful_set(replicas=4)
-    given = {"TPU_PROCESS_PORT": "8471", "MEGASCALE_NUM_SLICES": "2"}
-    pod = pod_of(owner, "train-3", selector=TPU7X_2X2X2, containers=[with_env(given)])
-    [after], said = injected(pod, owner)
-    assert after["TPU_PROCESS_ADDRESSES"] == "train-2.workers:8471,train-3.workers:8471"
-    assert after["MEGASCALE_SLICE_ID"] == "1"
-    assert not said.problems
-
-
 def test_a_port_of_ones_own_stays_on_one_host():
     local = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
     given = {**local, "TPU_PROCESS_ADDRESSES": "localhost:9000", "TPU_PROCESS_PORT": "9000"}
@@ -528,18 +391,6 @@ def test_a_port_of_ones_own_stays_on_one_host():
     assert not said.problems
 
 
-def test_doing_it_again_changes_nothing():
-    owner = stateful_set(replicas=8)
-    pod = pod_of(owner, "train-5", containers=[container(2, "a", env=[{"name": "A", "value": "b"}]), container(2, "b")])
-    read = read_pod(pod, "ml")
-    assert read is not None
-    settings = WebhookSettings(injection="all", topology=True)
-    after = apply_patch(pod, inject(read, owner, settings).patch)
-    again = read_pod(after, "ml")
-    assert again is not None
-    assert inject(again, owner, settings).patch == ()
-
-
 # --- Jobs, JobSets, LeaderWorkerSets
 
 
@@ -548,24 +399,19 @@ def job(**spec: Any) -> dict[str, Any]:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "uid": "uid-j"}, "spec": spec}
 
 
-def test_pods_of_an_indexed_job():
-    pod = pod_of(
-        job(),
-        "",
-        subdomain="workers",
-        metadata={"name": None, "annotations": {"batch.kubernetes.io/job-completion-index": "2"}},
-    )
-    [found], said = injected(pod, job())
-    assert found == {"TPU_WORKER_ID": "2", "TPU_WORKER_HOSTNAMES": names(0, 4)}
-    assert not said.problems
-
-
 def test_a_job_without_index_or_subdomain_is_told_so():
     [_], said = injected(pod_of(job(), "train-x", subdomain="workers"), job())
     assert "has no completionMode Indexed" in said.problems[0]
     marks = {"annotations": {"batch.kubernetes.io/job-completion-index": "2"}}
     [_], said = injected(pod_of(job(), "train-x", metadata=marks), job())
     assert "has no subdomain" in said.problems[0]
+
+
+def test_a_job_has_no_more_pods_than_completions():
+    marks = {"annotations": {"batch.kubernetes.io/job-completion-index": "2"}}
+    owner = job(parallelism=8)
+    [found], _ = injected(pod_of(owner, "", selector=None, subdomain="workers", metadata=marks), owner)
+    assert found == {"TPU_WORKER_ID": "2", "TPU_WORKER_HOSTNAMES": names(0, 4)}
 
 
 def replicated(name: str, replicas: int = 1, chips: int = 4, **after: str) -> dict[str, Any]:
@@ -597,16 +443,9 @@ def pod_of_jobset(name: str, number: int = 0, index: int = 0, **more: Any) -> di
     return pod_of(owner, "", metadata={"labels": marks, "annotations": marks}, **{"subdomain": "js", **more})
 
 
-def test_child_jobs_of_a_jobset_are_slices_and_those_without_chips_do_not_count():
-    [found], said = injected(pod_of_jobset("b", 0, 3), jobset())
-    assert found == {
-        "TPU_WORKER_ID": "3",
-        "TPU_WORKER_HOSTNAMES": ",".join(f"js-b-0-{each}.js" for each in range(4)),
-        "MEGASCALE_NUM_SLICES": "3",
-        "MEGASCALE_SLICE_ID": "2",
-        "MEGASCALE_COORDINATOR_ADDRESS": "js-a-0-0.js",
-    }
-    assert not said.problems
+def test_the_second_child_job_of_a_replicated_job_is_the_second_slice():
+    [found], _ = injected(pod_of_jobset("a", 1), jobset())
+    assert (found["MEGASCALE_SLICE_ID"], found["MEGASCALE_NUM_SLICES"]) == ("1", "3")
 
 
 def test_a_replicated_job_without_replicas_coordinates_nobody():
@@ -683,19 +522,6 @@ def pod_of_group(worker: int, *, leader_has_chips: bool = True, **annotations: s
     return pod_of(owner, name, subdomain="serve", metadata={"labels": labels, "annotations": notes})
 
 
-def test_a_group_of_a_leader_worker_set_is_a_slice_and_its_labels_tell_all():
-    pod = pod_of_group(2)
-    read = read_pod(pod, "ml")
-    assert read is not None
-    assert owner_to_read(read) is None
-    [found], said = injected(pod, {})
-    hosts = "serve-1.serve,serve-1-1.serve,serve-1-2.serve,serve-1-3.serve"
-    assert found == {"TPU_WORKER_ID": "2", "TPU_WORKER_HOSTNAMES": hosts}
-    assert not said.problems
-    [leader], _ = injected(pod_of_group(0), {})
-    assert leader == {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": hosts}
-
-
 @pytest.mark.parametrize("given", [{}, {"TPU_PROCESS_ADDRESSES": "localhost:8471", "TPU_PROCESS_PORT": "8471"}])
 def test_the_port_of_a_leader_worker_set_is_that_of_its_addresses(given: dict[str, str]):
     """Whatever GKE gave the pod before."""
@@ -715,14 +541,9 @@ def test_a_leader_without_chips_is_no_worker():
     assert not said.problems
 
 
-def ray_pod(**labels: str) -> dict[str, Any]:
-    cluster = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "ray", "uid": "uid-r"}}
-    return pod_of(cluster, "", metadata={"name": None, "labels": {"ray.io/cluster": "ray", **labels}})
-
-
-@pytest.mark.parametrize("pod", [pod_of_group(1, subgroup_size="2"), ray_pod()], ids=["sub-groups", "Ray"])
-def test_what_others_number_is_left_to_them(pod: dict[str, Any]):
+def test_what_others_number_is_left_to_them():
     """Their webhooks may come after this one."""
+    pod = pod_of_group(1, subgroup_size="2")
     [found], said = injected(pod, {})
     assert found == {}
     assert not said.problems
@@ -733,30 +554,12 @@ def test_what_others_number_is_left_to_them(pod: dict[str, Any]):
 # --- topology variables
 
 
-def test_the_variables_of_the_device_plugin_where_they_are_asked_for():
-    owner = stateful_set()
-    [found], _ = injected(pod_of(owner, "train-0"), owner, WebhookSettings(injection="all", topology=True))
-    assert found["TPU_ACCELERATOR_TYPE"] == "v5litepod-16"
-    assert found["TPU_HOST_BOUNDS"] == "2,2,1"
-    assert found["TPU_SKIP_MDS_QUERY"] == "true"
-
-
 def test_without_a_selector_the_topology_cannot_be_told():
     owner = stateful_set()
     pod = pod_of(owner, "train-0", selector=None)
     [found], said = injected(pod, owner, WebhookSettings(injection="all", topology=True))
     assert found["TPU_WORKER_ID"] == "0"
     assert "selects no accelerator and topology" in said.problems[0]
-
-
-def test_a_pod_that_uses_a_part_of_the_slice():
-    owner = stateful_set(replicas=1)
-    key = {"annotations": {"cloud.google.com/gke-tpu-slice-topology": "2x2"}}
-    [found], _ = injected(
-        pod_of(owner, "train-0", metadata=key), owner, WebhookSettings(injection="all", topology=True)
-    )
-    assert found["TPU_TOPOLOGY"] == "2x2"
-    assert found["TPU_WORKER_HOSTNAMES"] == "localhost"
 
 
 # --- whom it concerns
@@ -776,7 +579,6 @@ def test_a_pod_that_uses_a_part_of_the_slice():
         ("all", {}, {}, True),
         ("all", {"labels": {OLD_KEY: "disabled"}}, {}, False),
         ("all", {}, {"labels": {OLD_KEY: "disabled"}}, False),
-        ("off", {"labels": {OLD_KEY: "enabled"}}, {}, False),
     ],
 )
 def test_who_gets_variables(injection: str, on_pod: dict[str, Any], on_owner: dict[str, Any], expected: bool):
@@ -790,8 +592,7 @@ def test_who_gets_variables(injection: str, on_pod: dict[str, Any], on_owner: di
         assert found is (expected and (asks or selector is V5E_4X4))
 
 
-@pytest.mark.parametrize("injection", ["all", "opt-in"])
-def test_a_stateful_set_may_speak_for_its_pods_whatever_their_slice(injection: str):
+def test_a_stateful_set_may_speak_for_its_pods_whatever_their_slice():
     """Also for slices of one VM, whose variables need nobody else."""
     one_host = {
         "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
@@ -799,11 +600,7 @@ def test_a_stateful_set_may_speak_for_its_pods_whatever_their_slice(injection: s
     }
     read = read_pod(pod_of(stateful_set(), "train-0", selector=one_host), "ml")
     assert read is not None
-    assert owner_is_asked(read, WebhookSettings(injection=injection))
-
-
-def test_pods_without_chips_are_no_concern():
-    assert read_pod(pod_of(stateful_set(), "web-0", containers=[container(0)])) is None
+    assert owner_is_asked(read)
 
 
 def test_chips_that_cannot_be_counted_are_told():

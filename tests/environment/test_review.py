@@ -36,16 +36,23 @@ def request(raw: dict[str, Any]) -> Request:
 
 
 @pytest.mark.parametrize(
-    ("containers", "size", "is_long"),
+    ("containers", "topology", "is_long"),
     [
-        pytest.param(1, 1001, False, id="a thousand names"),
-        pytest.param(1, 1002, True, id="more than a thousand"),
-        pytest.param(2, 251, False, id="two containers, each of which has the names of both"),
-        pytest.param(2, 252, True, id="two containers, and more than a thousand names"),
+        pytest.param(1, "8x8x12", False, id="192 names"),
+        pytest.param(2, "8x8x12", False, id="two containers, each of which has the names of both"),
+        pytest.param(4, "8x8x12", True, id="four containers, and more than a thousand names"),
+        pytest.param(1, "16x16x16", True, id="more than a thousand names"),
+        pytest.param(1, "", True, id="nobody knows how many"),
     ],
 )
-def test_a_pod_that_tells_all_itself_may_take_its_time(containers: int, size: int, *, is_long: bool) -> None:
-    raw = pod(containers, size=size)
+def test_a_pod_that_tells_all_itself_may_take_its_time(containers: int, topology: str, *, is_long: bool) -> None:
+    selector = {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v4-podslice",
+        "cloud.google.com/gke-tpu-topology": topology,
+    }
+    raw = pod(containers, selector=selector if topology else None, size=1024)
+    for each in raw["spec"]["containers"]:
+        each["resources"]["limits"]["google.com/tpu"] = 4 // containers
     assert callable(judge_pod(request(raw), lambda _: None, ALL)) == is_long
     assert review_pod(request(raw), lambda _: pytest.fail("nothing has to be read"), ALL).patch
 

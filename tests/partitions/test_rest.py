@@ -427,6 +427,6 @@ def test_health_is_for_everybody(ground: Ground) -> None:
 
 def test_paths_and_methods(ground: Ground) -> None:
     assert ground.send("PUT", ROOT).headers["Allow"] == "POST"
-    assert ground.send("POST", f"{ROOT}/x", body=b"{}").headers["Allow"] == "DELETE, GET"
+    assert ground.send("POST", f"{ROOT}/x", body=b"{}").headers["Allow"] == "DELETE, GET, HEAD"
     for path in ("/", "/v1", f"{ROOT}/", f"{ROOT}/x/config/y", f"{ROOT}//config"):
         assert ground.send("GET", path).status == 404, path

@@ -14,7 +14,6 @@ from provisioner.admission.files import Files
 from provisioner.admission.keeper import make_keys
 from provisioner.admission.rotation import Keys
 from provisioner.partitions.client import Unreachable, sender
-from provisioner.partitions.rest import api
 from provisioner.partitions.rest.api import Rest, make_rest
 from tests.support.partitions_api import Ground
 from tests.support.waiting import wait_for
@@ -135,7 +134,7 @@ def test_a_certificate_that_is_replaced_is_served_and_trusted_without_a_restart(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By whoever reads the new authority; a file that is written in between changes nothing."""
-    monkeypatch.setattr(api, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("provisioner.admission.files._LOOK_SECONDS", 0.01)
     place.write(make())
     rest = place.start()
     _, port = ports(rest)
@@ -154,7 +153,7 @@ def test_without_a_certificate_it_is_not_ready_and_tells_why_once(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The Secret may come later."""
-    monkeypatch.setattr(api, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("provisioner.admission.files._LOOK_SECONDS", 0.01)
     with structlog.testing.capture_logs() as lines:
         rest = place.start()
         assert ["cannot be served" in each for each in rest.problems()] == [True]

@@ -101,8 +101,7 @@ def test_what_has_not_begun_when_calls_are_closed_is_dropped(thread: ThreadPoolE
     calls.submit(wait, thread, key="a")
     calls.submit(lambda: "second", thread, key="b")
     assert entered.wait(10)
-    calls.close()
-    assert not calls.wait_until_idle(timeout_seconds=0.01)
+    assert not calls.drain(timeout_seconds=0.01)
     assert calls.under_way == 2
     release.set()
     assert calls.wait_until_idle(timeout_seconds=10)

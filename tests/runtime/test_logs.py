@@ -23,15 +23,21 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.fixture
+def out() -> io.StringIO:
+    """Return what lines at the level info are written to."""
+    stream = io.StringIO()
+    logs.configure("info", stream=stream)
+    return stream
+
+
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     """Return the JSON lines."""
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_json_line() -> None:
+def test_json_line(out: io.StringIO) -> None:
     """A line is one JSON object with the event, its keys, severity, logger and a UTC time."""
-    out = io.StringIO()
-    logs.configure("info", stream=out)
     structlog.get_logger("provisioner.x").info("node_pool.created", node_pool="a", chips=16)
     [line] = lines(out)
     stamp = datetime.fromisoformat(line.pop("time"))
@@ -48,10 +54,8 @@ def test_json_line() -> None:
 
 
 @pytest.mark.parametrize("key", ["message", "problem", "error", "warning", "remark", "advice"])
-def test_what_is_said_in_words_is_the_message(key: str) -> None:
+def test_what_is_said_in_words_is_the_message(out: io.StringIO, key: str) -> None:
     """Cloud Logging shows the message alone in its lists; the event goes before the words, and stays a key."""
-    out = io.StringIO()
-    logs.configure("info", stream=out)
     structlog.get_logger("x").error("slice.notice", **{key: "no such topology"})
     [line] = lines(out)
     assert list(line)[:3] == ["severity", "time", "message"]
@@ -77,10 +81,8 @@ def test_loggers_made_before_configure_follow_it() -> None:
     assert [line["event"] for line in lines(out)] == ["was.said"]
 
 
-def test_libraries_come_out_in_the_same_form() -> None:
+def test_libraries_come_out_in_the_same_form(out: io.StringIO) -> None:
     """Records of the standard library are JSON lines too, with their arguments put in."""
-    out = io.StringIO()
-    logs.configure("info", stream=out)
     logging.getLogger("some.library").warning("lost %s of %d", "two", 3, extra={"shard": 7})
     [line] = lines(out)
     assert (line["event"], line["severity"], line["logger"], line["shard"]) == (
@@ -91,10 +93,8 @@ def test_libraries_come_out_in_the_same_form() -> None:
     )
 
 
-def test_chatty_libraries_are_quiet() -> None:
+def test_chatty_libraries_are_quiet(out: io.StringIO) -> None:
     """Libraries that chat at INFO are heard at debug only."""
-    out = io.StringIO()
-    logs.configure("info", stream=out)
     logging.getLogger("google.auth.transport").info("chat")
     logging.getLogger("urllib3.connectionpool").warning("pool is full")
     assert [line["event"] for line in lines(out)] == ["pool is full"]
@@ -122,10 +122,8 @@ def test_library_that_stopped_propagating_is_heard() -> None:
     assert [line["event"] for line in lines(out)] == ["token is old"]
 
 
-def test_exceptions_have_their_traceback() -> None:
+def test_exceptions_have_their_traceback(out: io.StringIO) -> None:
     """An exception's traceback is part of its line."""
-    out = io.StringIO()
-    logs.configure("info", stream=out)
     try:
         {}["gone"]
     except KeyError:
@@ -136,19 +134,17 @@ def test_exceptions_have_their_traceback() -> None:
     assert "KeyError: 'gone'" in theirs["exception"]
 
 
-def test_odd_values_do_not_break_a_line() -> None:
+def test_odd_values_do_not_break_a_line(out: io.StringIO) -> None:
     """A value that JSON does not know is written as text."""
-    out = io.StringIO()
-    logs.configure("info", stream=out)
     structlog.get_logger("x").info("thing.seen", when=datetime(2026, 1, 2, tzinfo=UTC))
     assert lines(out)[0]["when"] == "2026-01-02 00:00:00+00:00"
 
 
 def test_warnings_are_logged() -> None:
     """A warning of Python is a log line and not a stray one."""
-    out = io.StringIO()
     with warnings.catch_warnings():
         warnings.simplefilter("always")
+        out = io.StringIO()
         logs.configure("info", stream=out)
         warnings.warn("old", stacklevel=1)
         logging.captureWarnings(False)

@@ -6,8 +6,8 @@ import contextlib
 import http.client
 import socket
 import ssl
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,17 +19,9 @@ from benchmarks.admitting import write_kubeconfig
 from benchmarks.webhook_server import HOST, webhook_server
 from provisioner.admission.keeper import load, make_keys
 from provisioner.admission.rotation import Keys
-from provisioner.runtime.http import Address, HttpServer, Limits
+from provisioner.runtime.http import HttpServer
+from tests.support.serving import ASK, Serve, connect, ends
 from tests.support.waiting import wait_for
-
-_ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-
-Serve = Callable[..., HttpServer]
-
-
-async def hello(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer whatever is asked."""
-    await PlainTextResponse("hello")(scope, receive, send)
 
 
 def make() -> Keys:
@@ -48,64 +40,31 @@ def context(keys: Keys) -> ssl.SSLContext:
     return found
 
 
-@pytest.fixture
-def serve(context: ssl.SSLContext) -> Iterator[Serve]:
-    """Return a function that starts a server, which ends with the test."""
-    started: list[HttpServer] = []
-
-    def start(**limits: float) -> HttpServer:
-        server = HttpServer(
-            {Address("127.0.0.1", 0): hello},
-            name="a-server",
-            limits=Limits(**limits),  # type: ignore[arg-type]
-            tls=context,
-        )
-        started.append(server)
-        server.start()
-        return server
-
-    yield start
-    for server in started:
-        server.stop()
+@pytest.fixture(name="serve")
+def _serve(serve: Serve, context: ssl.SSLContext) -> Serve:
+    return partial(serve, tls=context)
 
 
 def trusting(keys: Keys) -> ssl.SSLContext:
     return ssl.create_default_context(cadata=keys.authority_pem)
 
 
-def connect(server: HttpServer, keys: Keys) -> ssl.SSLSocket:
-    plain = socket.create_connection(("127.0.0.1", server.ports[0]), timeout=10)
-    return trusting(keys).wrap_socket(plain, server_hostname="server.test")
+def encrypted(server: HttpServer, keys: Keys, source: str = "127.0.0.1") -> ssl.SSLSocket:
+    return trusting(keys).wrap_socket(connect(server.ports[0], source=source), server_hostname="server.test")
 
 
 def ask(connection: ssl.SSLSocket) -> str:
-    connection.sendall(_ASK)
+    connection.sendall(ASK)
     answer = http.client.HTTPResponse(connection)
     answer.begin()
     return answer.read().decode()
-
-
-def ends(plain: socket.socket) -> bool:
-    """Whether the server closes a connection."""
-    try:
-        while plain.recv(4096):
-            pass
-    except ConnectionResetError:
-        return True
-    return True
-
-
-def test_two_requests_on_one_connection(serve: Serve, keys: Keys):
-    with connect(serve(), keys) as connection:
-        assert ask(connection) == "hello"
-        assert ask(connection) == "hello"
 
 
 def test_a_request_that_comes_with_the_end_of_the_handshake_is_not_lost(serve: Serve, keys: Keys):
     server = serve()
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = trusting(keys).wrap_bio(incoming, outgoing, server_hostname="server.test")
-    with socket.create_connection(("127.0.0.1", server.ports[0]), timeout=10) as plain:
+    with connect(server.ports[0]) as plain:
         while True:
             try:
                 client.do_handshake()
@@ -113,7 +72,7 @@ def test_a_request_that_comes_with_the_end_of_the_handshake_is_not_lost(serve: S
             except ssl.SSLWantReadError:
                 plain.sendall(outgoing.read())
                 incoming.write(plain.recv(65536))
-        client.write(_ASK)
+        client.write(ASK)
         # The end of the handshake and the request in one piece.
         plain.sendall(outgoing.read())
         text = b""
@@ -126,59 +85,41 @@ def test_a_request_that_comes_with_the_end_of_the_handshake_is_not_lost(serve: S
 
 def test_a_new_certificate_is_served_from_the_next_connection_on(serve: Serve, keys: Keys, context: ssl.SSLContext):
     server, new = serve(), make()
-    with connect(server, keys) as before:
+    with encrypted(server, keys) as before:
         assert ask(before) == "hello"
         load(context, new)
-        with connect(server, new) as after:
+        with encrypted(server, new) as after:
             assert ask(after) == "hello"
         assert ask(before) == "hello"
         with pytest.raises(ssl.SSLCertVerificationError):
-            connect(server, keys)
+            encrypted(server, keys)
 
 
-def test_a_handshake_that_never_ends_is_cut(serve: Serve):
-    server = serve(request_seconds=0.3)
-    with socket.create_connection(("127.0.0.1", server.ports[0]), timeout=10) as silent:
-        assert ends(silent)
-
-
-def test_a_handshake_that_stops_in_the_middle_is_cut(serve: Serve, keys: Keys):
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_handshake_that_never_ends_is_cut(serve: Serve, keys: Keys, *, begins: bool):
     server = serve(request_seconds=0.3)
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = trusting(keys).wrap_bio(incoming, outgoing, server_hostname="server.test")
     with pytest.raises(ssl.SSLWantReadError):
         client.do_handshake()
-    with socket.create_connection(("127.0.0.1", server.ports[0]), timeout=10) as plain:
-        plain.sendall(outgoing.read())
+    with connect(server.ports[0]) as plain:
+        plain.sendall(outgoing.read() if begins else b"")
         assert ends(plain)
-
-
-def test_many_handshakes_that_never_end_do_not_keep_others_out(serve: Serve, keys: Keys):
-    server = serve(connections=4, request_seconds=30.0)
-    silent = [socket.create_connection(("127.0.0.1", server.ports[0]), timeout=10) for _ in range(12)]
-    try:
-        with connect(server, keys) as connection:
-            assert ask(connection) == "hello"
-        assert ends(silent[0])
-        assert len(server._servers[0].open) <= 4
-    finally:
-        for each in silent:
-            each.close()
 
 
 def test_a_client_that_goes_in_the_middle_of_the_handshake_is_forgotten(serve: Serve, keys: Keys):
     server = serve(request_seconds=30.0)
-    with socket.create_connection(("127.0.0.1", server.ports[0]), timeout=10):
+    with connect(server.ports[0]):
         wait_for(lambda: len(server._servers[0].open) == 1)
     wait_for(lambda: not server._servers[0].open)
-    with connect(server, keys) as connection:
+    with encrypted(server, keys) as connection:
         assert ask(connection) == "hello"
 
 
 def test_what_is_sent_behind_garbage_is_not_answered_again(serve: Serve, keys: Keys):
-    with connect(serve(), keys) as connection:
+    with encrypted(serve(), keys) as connection:
         connection.sendall(b"garbage\r\n\r\n")
-        connection.sendall(_ASK * 3)
+        connection.sendall(ASK * 3)
         answered = b""
         with contextlib.suppress(ConnectionResetError):
             while piece := connection.recv(4096):
@@ -188,10 +129,10 @@ def test_what_is_sent_behind_garbage_is_not_answered_again(serve: Serve, keys: K
 
 def test_http_without_tls_is_no_handshake(serve: Serve, keys: Keys):
     server = serve()
-    with socket.create_connection(("127.0.0.1", server.ports[0]), timeout=10) as plain:
-        plain.sendall(_ASK)
+    with connect(server.ports[0]) as plain:
+        plain.sendall(ASK)
         assert ends(plain)
-    with connect(server, keys) as connection:
+    with encrypted(server, keys) as connection:
         assert ask(connection) == "hello"
 
 
@@ -203,7 +144,7 @@ def test_old_versions_of_tls_are_rejected(serve: Serve, keys: Keys):
     old.minimum_version = ssl.TLSVersion.TLSv1
     old.maximum_version = ssl.TLSVersion.TLSv1_1
     with (
-        socket.create_connection(("127.0.0.1", server.ports[0]), timeout=10) as plain,
+        connect(server.ports[0]) as plain,
         pytest.raises((ssl.SSLError, ConnectionResetError)),
     ):
         old.wrap_socket(plain, server_hostname="server.test")
@@ -211,21 +152,21 @@ def test_old_versions_of_tls_are_rejected(serve: Serve, keys: Keys):
 
 def test_a_connection_may_rest_longer_than_a_request_may_take(serve: Serve, keys: Keys):
     server = serve(request_seconds=0.3, idle_seconds=30)
-    with connect(server, keys) as connection, connect(server, keys) as other:
+    with encrypted(server, keys) as connection, encrypted(server, keys) as other:
         assert ask(connection) == "hello"
         # Its own time has begun later.
         assert ends(other)
         assert ask(connection) == "hello"
         # What is begun has to end in time.
-        connection.sendall(_ASK[:10])
+        connection.sendall(ASK[:10])
         assert ends(connection)
 
 
 def test_a_server_that_stops_ends_all_connections(serve: Serve, keys: Keys):
     server = serve(request_seconds=30.0, idle_seconds=30)
     with (
-        connect(server, keys) as connection,
-        socket.create_connection(("127.0.0.1", server.ports[0]), timeout=10) as silent,
+        encrypted(server, keys) as connection,
+        connect(server.ports[0]) as silent,
     ):
         assert ask(connection) == "hello"
         server.stop()
@@ -235,74 +176,59 @@ def test_a_server_that_stops_ends_all_connections(serve: Serve, keys: Keys):
 
 def test_a_server_that_drains_answers_and_closes(serve: Serve, keys: Keys):
     server = serve()
-    with connect(server, keys) as connection:
+    with encrypted(server, keys) as connection:
         assert ask(connection) == "hello"
         server.drain()
         assert ask(connection) == "hello"
         assert ends(connection)
-    with connect(server, keys) as connection:
+    with encrypted(server, keys) as connection:
         assert ask(connection) == "hello"
 
 
 def sent(server: HttpServer, keys: Keys, source: str, size: int, *, of: int) -> ssl.SSLSocket:
     """Send a part of a body."""
-    plain = socket.create_connection(("127.0.0.1", server.ports[0]), timeout=10, source_address=(source, 0))
-    connection = trusting(keys).wrap_socket(plain, server_hostname="server.test")
+    connection = encrypted(server, keys, source)
     with contextlib.suppress(OSError):
         # The server may cut it meanwhile.
         connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % of + b"x" * size)
     return connection
 
 
-def test_whoever_sends_the_most_loses_it_where_all_together_sent_too_much(context: ssl.SSLContext, keys: Keys):
+def test_whoever_sends_the_most_loses_it_where_all_together_sent_too_much(serve: Serve, keys: Keys):
     """Bodies that never end take no more memory than the limit, and cost others none of theirs."""
 
     async def read(scope: Scope, receive: Receive, send: Send) -> None:
         body = await Request(scope, receive).body()
         await PlainTextResponse(str(len(body)))(scope, receive, send)
 
-    limits = Limits(body_bytes=2_000_000, held_bytes=1_000_000, connections=64, request_seconds=30.0)
-    server = HttpServer({Address("127.0.0.1", 0): read}, name="a-server", limits=limits, tls=context)
-    server.start()
-    try:
-        modest = sent(server, keys, "127.0.0.1", 150_000, of=200_000)
-        greedy = [sent(server, keys, "127.0.0.2", 200_000, of=1_900_000) for _ in range(20)]
-
-        def held() -> int:
-            return sum(each.held for each in server._servers[0].open)
-
-        wait_for(lambda: len(server._servers[0].open) <= 6)
-        assert 0 < held() <= 1_000_000
-        modest.sendall(b"x" * 50_000)
-        answer = http.client.HTTPResponse(modest)
-        answer.begin()
-        assert answer.read() == b"200000"
-        for each in (modest, *greedy):
-            each.close()
-    finally:
-        server.stop()
+    server = serve(read, body_bytes=2_000_000, held_bytes=1_000_000, connections=64, request_seconds=30.0)
+    modest = sent(server, keys, "127.0.0.1", 150_000, of=200_000)
+    greedy = [sent(server, keys, "127.0.0.2", 200_000, of=1_900_000) for _ in range(20)]
+    wait_for(lambda: len(server._servers[0].open) <= 6)
+    assert 0 < sum(each.held for each in server._servers[0].open) <= 1_000_000
+    modest.sendall(b"x" * 50_000)
+    answer = http.client.HTTPResponse(modest)
+    answer.begin()
+    assert answer.read() == b"200000"
+    for each in (modest, *greedy):
+        each.close()
 
 
-def test_last_answers_that_nobody_reads_take_no_more_memory_than_the_limit(context: ssl.SSLContext, keys: Keys):
+def test_last_answers_that_nobody_reads_take_no_more_memory_than_the_limit(serve: Serve, keys: Keys):
     """Whoever has the most loses it."""
 
     async def large(scope: Scope, receive: Receive, send: Send) -> None:
         await PlainTextResponse("x" * 20_000_000, headers={"Connection": "close"})(scope, receive, send)
 
-    limits = Limits(held_bytes=50_000_000, connections=64, request_seconds=30.0)
-    server = HttpServer({Address("127.0.0.1", 0): large}, name="a-server", limits=limits, tls=context)
-    server.start()
-    try:
-        silent = []
-        for _ in range(6):
-            silent.append(connect(server, keys))
-            silent[-1].sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert silent[-1].recv(1)
-        assert len(server._servers[0].open) <= 4
-        for each in silent:
-            each.close()
-    finally:
-        server.stop()
+    server = serve(large, held_bytes=50_000_000, connections=64, request_seconds=30.0)
+    silent = []
+    for _ in range(6):
+        silent.append(encrypted(server, keys))
+        silent[-1].sendall(ASK)
+        assert silent[-1].recv(1)
+    assert len(server._servers[0].open) <= 4
+    for each in silent:
+        each.close()
 
 
 @pytest.mark.timeout(60)  # A process, and 4,000 connections.

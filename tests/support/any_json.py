@@ -11,10 +11,26 @@ from provisioner import constants
 _KEYS = (
     *("apiVersion", "kind", "metadata", "name", "namespace", "labels", "annotations", "ownerReferences"),
     *("spec", "replicatedJobs", "replicas", "leaderWorkerTemplate", "size", "template", "parallelism"),
-    *("nodeSelector", "tolerations", "affinity", "containers", "resources", "limits"),
+    *("nodeSelector", "tolerations", "affinity", "containers", "resources", "limits", "env", "value", "valueFrom"),
     *(constants.TPU_RESOURCE, constants.TPU_TOPOLOGY, constants.CAPACITY),
 )
-_TEXTS = ("JobSet", "Job", "Pod", "v1", "batch/v1", "4", "2x2x2", "-1", "us-central2-b", "a-b1-c", "true", "*", "\x00")
+_TEXTS = (
+    "JobSet",
+    "Job",
+    "Pod",
+    "v1",
+    "batch/v1",
+    "4",
+    "2x2x2",
+    "-1",
+    "us-central2-b",
+    "a-b1-c",
+    "true",
+    "*",
+    "\x00",
+    "enabled",
+    "localhost",
+)
 _SCALARS = (
     st.none()
     | st.booleans()

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Iterable
 from typing import Any
 
-from provisioner.admission.hooks import Hook, endpoint_of
-from tests.support.endpoints import answer_of
+from provisioner.admission.hooks import Begin, Hook, begin_of
+from provisioner.runtime.pages import Content
 
 #: Both have the same fields.
 VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 
 
+def answer_of(begin: Begin, body: bytes) -> Content:
+    """Return the whole answer to a body."""
+    content = begin(body, time.perf_counter())
+    return content() if callable(content) else content
+
+
 def answer_to(hooks: Iterable[Hook], path: str, review: dict[str, Any]) -> dict[str, Any]:
     """Post a review to the webhook at a path; return the answer with the patch decoded."""
     [hook] = [each for each in hooks if each.path == path]
-    content = answer_of(endpoint_of(hook, lambda *_: None), json.dumps(review).encode())
+    content = answer_of(begin_of(hook, lambda *_: None), json.dumps(review).encode())
     assert content.status == 200
     answer: dict[str, Any] = json.loads(content.body)
     if "patch" in answer["response"]:

@@ -31,6 +31,7 @@ from tests.support.kubeconfig import write_kubeconfig
 from tests.support.waiting import wait_for
 
 CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/tpu-provisioner-webhook"
+SECRET = "/api/v1/namespaces/tpu-provisioner-system/secrets/tpu-provisioner-webhook-certificates"
 STATEFUL_SET = "/apis/apps/v1/namespaces/ml/statefulsets/train"
 ANYWHERE = Addresses(webhooks="127.0.0.1:0", metrics="127.0.0.1:0", probes="127.0.0.1:0")
 HOST = "tpu-provisioner-webhook.tpu-provisioner-system.svc"
@@ -40,20 +41,33 @@ pytestmark = pytest.mark.timeout(30)
 
 @pytest.fixture
 def kube() -> FakeKube:
-    fake = FakeKube()
+    return installed(FakeKube())
+
+
+def installed(fake: FakeKube) -> FakeKube:
+    """Put there what the manifests have, and a workload."""
     fake.put_object(CONFIGURATION, {"webhooks": [{"name": "pods.tpu", "clientConfig": {}}]})
-    fake.put_object(
-        STATEFUL_SET, {"metadata": {"name": "train", "uid": "u"}, "spec": {"replicas": 4, "serviceName": "workers"}}
-    )
+    fake.put_object(SECRET, {"metadata": {"name": "tpu-provisioner-webhook-certificates"}})
+    spec = {"replicas": 4, "serviceName": "workers"}
+    fake.put_object(STATEFUL_SET, {"metadata": {"name": "train", "uid": "u"}, "spec": spec})
     return fake
 
 
 @pytest.fixture
 def webhook(kube: FakeKube) -> Iterator[WebhookServer]:
+    with running(kube) as built:
+        yield built
+
+
+@contextlib.contextmanager
+def running(kube: FakeKube) -> Iterator[WebhookServer]:
+    """Run a server."""
     built = build(WebhookSettings(), ANYWHERE, kube, None)
     built.start()
-    yield built
-    built.stop(drain=lambda _seconds: None)
+    try:
+        yield built
+    finally:
+        built.stop(drain=lambda _seconds: None)
 
 
 def bundle(kube: FakeKube) -> str:
@@ -111,11 +125,6 @@ def test_a_pod_that_asks_gets_its_variables(webhook: WebhookServer, kube: FakeKu
     assert variables["TPU_WORKER_HOSTNAMES"] == "train-0.workers,train-1.workers,train-2.workers,train-3.workers"
 
 
-def test_a_pod_that_does_not_ask_is_left_alone(webhook: WebhookServer, kube: FakeKube):
-    _, body = post(webhook, bundle(kube), review())
-    assert json.loads(body)["response"] == {"uid": "1", "allowed": True}
-
-
 def test_an_event_tells_the_owner_of_pods_without_variables(webhook: WebhookServer, kube: FakeKube):
     """But not of pods that are created for trial."""
     kube.put_object(STATEFUL_SET, {"metadata": {"name": "train", "uid": "u"}, "spec": {"replicas": 4}})
@@ -163,27 +172,20 @@ class Hanging(FakeKube):
 
 def test_who_needs_no_owner_does_not_wait_while_the_api_server_hangs():
     kube = Hanging()
-    kube.put_object(CONFIGURATION, {"webhooks": [{"name": "pods.tpu", "clientConfig": {}}]})
-    webhook = build(WebhookSettings(), ANYWHERE, kube, None)
-    webhook.start()
-    try:
-        with ThreadPoolExecutor(30) as threads:
-            owners = [{**REFERENCE, "name": f"set-{number}"} for number in range(30)]
-            hanging = [
-                threads.submit(post, webhook, bundle(kube), review(**ASKING, ownerReferences=[each])) for each in owners
-            ]
-            wait_for(lambda: kube.waiting == 8)
-            alone = review(annotations={"tpu-provisioner.cloud.google.com/inject": "disabled"})
-            assert post(webhook, bundle(kube), alone)[0] == 200
-            assert not any(each.done() for each in hanging)
-            # Nor does who posts what takes its time.
-            large = review(annotations={"x": "y" * 200_000, "tpu-provisioner.cloud.google.com/inject": "disabled"})
-            assert post(webhook, bundle(kube), large)[0] == 200
-            kube.goes_on.set()
-            assert {each.result(20)[0] for each in hanging} == {200}
-    finally:
+    with running(installed(kube)) as webhook, ThreadPoolExecutor(30) as threads:
+        owners = [{**REFERENCE, "name": f"set-{number}"} for number in range(30)]
+        hanging = [
+            threads.submit(post, webhook, bundle(kube), review(**ASKING, ownerReferences=[each])) for each in owners
+        ]
+        wait_for(lambda: kube.waiting == 8)
+        alone = review(annotations={"tpu-provisioner.cloud.google.com/inject": "disabled"})
+        assert post(webhook, bundle(kube), alone)[0] == 200
+        assert not any(each.done() for each in hanging)
+        # Nor does who posts what takes its time.
+        large = review(annotations={"x": "y" * 200_000, "tpu-provisioner.cloud.google.com/inject": "disabled"})
+        assert post(webhook, bundle(kube), large)[0] == 200
         kube.goes_on.set()
-        webhook.stop(drain=lambda _seconds: None)
+        assert {each.result(20)[0] for each in hanging} == {200}
 
 
 class Noting(FakeKube):
@@ -208,18 +210,13 @@ class Noting(FakeKube):
 def test_large_owners_are_read_one_at_a_time():
     """Decoded, eight of three megabytes would take more memory than the server has."""
     kube = Noting()
-    kube.put_object(CONFIGURATION, {"webhooks": [{"name": "pods.tpu", "clientConfig": {}}]})
+    installed(kube)
     template = {"metadata": {"annotations": {"x": "y" * 300_000}}}
     spec = {"replicas": 4, "serviceName": "workers", "template": template}
     kube.put_object(STATEFUL_SET, {"metadata": {"name": "train", "uid": "u"}, "spec": spec})
-    webhook = build(WebhookSettings(), ANYWHERE, kube, None)
-    webhook.start()
-    try:
-        with ThreadPoolExecutor(3) as threads:
-            asked = [threads.submit(post, webhook, bundle(kube), review(**ASKING)) for _ in range(3)]
-            assert all(b"JSONPatch" in each.result(20)[1] for each in asked)
-    finally:
-        webhook.stop(drain=lambda _seconds: None)
+    with running(kube) as webhook, ThreadPoolExecutor(3) as threads:
+        asked = [threads.submit(post, webhook, bundle(kube), review(**ASKING)) for _ in range(3)]
+        assert all(b"JSONPatch" in each.result(20)[1] for each in asked)
     assert kube.most == 1
 
 
@@ -267,16 +264,16 @@ def test_without_a_certificate_the_server_is_not_ready(kube: FakeKube, tmp_path:
         # A key that does not fit yet.
         other = make_keys([HOST], now=datetime.now(UTC), valid=timedelta(days=1))
         files.key.write_text(other.key_pem)
-        webhook.certificates.step()
-        assert "cannot be served" in webhook.certificates.problem
+        webhook.certificates.certificates.step()
+        assert "cannot be served" in webhook.certificates.certificates.problem
         files.key.write_text(made.key_pem)
-        webhook.certificates.step()
+        webhook.certificates.certificates.step()
         assert get(port, "/readyz") == (200, "ok\n")
         status, _ = post(webhook, made.authority_pem, review(**ASKING))
         assert status == 200
         # What is there later cannot be used: what is served stays.
         files.certificate.write_text("nonsense")
-        webhook.certificates.step()
+        webhook.certificates.certificates.step()
         assert post(webhook, made.authority_pem, review(**ASKING))[0] == 200
         assert get(port, "/readyz") == (200, "ok\n")
     finally:
@@ -302,14 +299,14 @@ class Told:
 @pytest.fixture
 def told(kube: FakeKube, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., WebhookServer]]:
     """Return a function that starts a server with such certificates, and looks at them all the time."""
-    monkeypatch.setattr(app, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr("provisioner.admission.files._LOOK_SECONDS", 0.001)
     # The traceback is no business of the test's.
     monkeypatch.setattr(threading, "excepthook", lambda _arguments: None)
     started: list[WebhookServer] = []
 
     def start(*problems: str | Exception) -> WebhookServer:
         webhook = build(WebhookSettings(), ANYWHERE, kube, None)
-        webhook.certificates = Told(*problems)
+        webhook.certificates.certificates = Told(*problems)
         started.append(webhook)
         webhook.start()
         return webhook
@@ -329,7 +326,7 @@ def test_a_server_whose_certificates_nobody_keeps_any_more_is_not_healthy(told: 
 def test_each_problem_of_the_certificates_is_logged_once(told: Callable[..., WebhookServer]):
     with structlog.testing.capture_logs() as lines:
         webhook = told("away", "away", "", "away", "other", "other", RuntimeError("the end"))
-        wait_for(lambda: not webhook.alive())
+        wait_for(lambda: not webhook.certificates.alive())
     said = [each["problem"] for each in lines if each["event"] == "webhook_certificates.problem"]
     assert said == ["away", "away", "other"]
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from provisioner.admission.hooks import endpoint_of
+from provisioner.admission.hooks import begin_of
 from provisioner.admission.review import Notice
 from provisioner.kube import errors
 from provisioner.settings import SettingsError
 from provisioner.settings.webhook import read_webhook_settings
 from provisioner.webhook.app import make_hooks
-from tests.support.endpoints import answer_of
 from tests.support.kube import FakeKube
 from tests.support.objects import Json, job_reference, pod_spec, raw_job, raw_jobset
+from tests.support.reviews import answer_of
 
 #: The machine may be busy.
 pytestmark = pytest.mark.timeout(30)
@@ -45,13 +45,13 @@ def answered(
 ) -> Json:
     """Post a review of an object that is created, or of a scale that changes; return the response."""
     settings = read_webhook_settings(variables)
-    (hook,) = [each for each in make_hooks(settings, kube or FakeKube(), variables, tell) if each.path == path]
+    (hook,) = [each for each in make_hooks(settings, kube or FakeKube(), variables) if each.path == path]
     seen: list[tuple[str, str]] = []
     request = {"uid": "7", "kind": {"kind": raw["kind"]}, "operation": "CREATE", "namespace": "ml", "object": raw}
     if raw["kind"] == "Scale":
         request |= {"operation": "UPDATE", "subResource": "scale", "name": raw["metadata"]["name"]}
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-    content = answer_of(endpoint_of(hook, lambda *told: seen.append(told[:2])), json.dumps(review).encode())
+    content = answer_of(begin_of(hook, lambda *told: seen.append(told[:2]), tell=tell), json.dumps(review).encode())
     assert seen == [(hook.name, outcome)]
     found: dict[str, Any] = json.loads(content.body)
     assert (found["apiVersion"], found["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import re
 import ssl
-import threading
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 import structlog
 
-from provisioner.admission.files import CertificateFiles, Files
+from provisioner.admission.files import CertificateFiles, CertificateLoop, Files, server_context
 from provisioner.kube import errors
 from provisioner.kube.protocol import Api, Timeouts, object_path
 from provisioner.partitions import names
@@ -30,7 +29,7 @@ from provisioner.partitions.vipu.protocol import Vipu, VipuError
 from provisioner.runtime.http import Address, HttpServer, Limits, parse_address
 from provisioner.runtime.pages import Content
 from provisioner.runtime.repeats import Repeats
-from provisioner.runtime.resources import NAME, Call, Resource, resource_app
+from provisioner.runtime.resources import NAME, Call, Resource, ResourceApp
 
 _log = structlog.get_logger(__name__)
 
@@ -38,8 +37,6 @@ _log = structlog.get_logger(__name__)
 _WAITING_SECONDS, _MAKING_SECONDS, _UNKNOWN_SECONDS = 5, 2, 5
 #: A body has some 300 bytes, a token 1,500. What a V-IPU server takes long for is answered 503 in time.
 _LIMITS = Limits(connections=256, request_seconds=30.0, idle_seconds=60, body_bytes=4096, answers_per_second=200.0)
-#: The files of the certificate are read so often.
-_LOOK_SECONDS = 10.0
 _ID = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _WRITE_TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
 _NOT_YOURS = "there is no partition {id}, or you have no right to its pod"
@@ -258,22 +255,18 @@ def _is_of(entry: Entry, pod: Pod, owner: str) -> bool:
 # --- serving, on every replica ---
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
     """The REST API, at each of its addresses with bounds of its own."""
 
     servers: tuple[HttpServer, ...]
-    #: Read again and again by a thread; None: it is not served over TLS.
-    certificate: CertificateFiles | None
-    _stopping: threading.Event = field(default_factory=threading.Event, init=False)
+    #: None: it is not served over TLS.
+    certificate: CertificateLoop | None
 
     def start(self) -> None:
         """Serve; raise ServerError where an address is not free."""
         if self.certificate is not None:
-            self._look(self.certificate)
-            threading.Thread(
-                target=self._keep_looking, args=(self.certificate,), name="certificate", daemon=True
-            ).start()
+            self.certificate.start()
         for each in self.servers:
             each.start()
 
@@ -281,21 +274,12 @@ class Rest:
         """Serve no more."""
         for each in self.servers:
             each.stop()
-        self._stopping.set()
+        if self.certificate is not None:
+            self.certificate.stop()
 
     def problems(self) -> Sequence[str]:
         """Return what keeps it from being served; files that became useless later leave what was read before."""
-        return () if self.certificate is None or self.certificate.serving else (self.certificate.problem,)
-
-    def _keep_looking(self, certificate: CertificateFiles) -> None:
-        while not self._stopping.wait(_LOOK_SECONDS):
-            self._look(certificate)
-
-    def _look(self, certificate: CertificateFiles) -> None:
-        before = certificate.problem
-        certificate.step()
-        if certificate.problem and certificate.problem != before:
-            _log.warning("api_certificate.problem", problem=certificate.problem)
+        return () if self.certificate is None else self.certificate.problems()
 
 
 def make_rest(plain: str, encrypted: str, files: Files | None, api: Api, sources: Sources) -> Rest:
@@ -307,15 +291,19 @@ def make_rest(plain: str, encrypted: str, files: Files | None, api: Api, sources
     servers = [make_rest_server(address, api, sources)] if address is not None else []
     certificate = None
     if tls_address is not None and files is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        certificate = CertificateFiles(certificate=files.certificate, key=files.key, context=context)
+        context = server_context()
+        certificate = CertificateLoop(CertificateFiles(files, context), _tell)
         servers.append(make_rest_server(tls_address, api, sources, tls=context))
     return Rest(servers=tuple(servers), certificate=certificate)
+
+
+def _tell(problem: str) -> None:
+    if problem:
+        _log.warning("api_certificate.problem", problem=problem)
 
 
 def make_rest_server(address: Address, api: Api, sources: Sources, *, tls: ssl.SSLContext | None = None) -> HttpServer:
     """Return the server of one address; without `tls` it speaks plain HTTP."""
     served = PartitionsApi(api, sources)
-    app = resource_app(served.resources())
+    app = ResourceApp(served.resources())
     return HttpServer({address: app}, name="tpu-provisioner-partitions", limits=_LIMITS, tls=tls, at_end=served.close)

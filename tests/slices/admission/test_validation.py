@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from provisioner import constants
 from provisioner.admission.review import Answer, Request
-from provisioner.environment.inject import inject
 from provisioner.environment.pods import read_pod
+from provisioner.environment.review import inject
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.slices.admission.validation import Judge, Mode, review_workload
 from provisioner.slices.offline.assumed import settings_by_object

@@ -1,0 +1,175 @@
+"""Lanes of reviews: what is quick waits for no thread; what is slow, large or waits for others has its own bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from provisioner.admission.hooks import Begin, Lanes, Later
+from provisioner.runtime.pages import Content, text
+from provisioner.runtime.resources import Busy, Call
+
+DONE = text("done")
+#: The machine may be busy.
+pytestmark = pytest.mark.timeout(30)
+LARGE = b" " * 200_000
+
+Respond = Callable[..., Awaitable[int]]
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Respond]:
+    """Give what posts a body and returns the status of the answer."""
+    lanes = Lanes()
+
+    async def respond(begin: Begin, body: bytes = b"{}", *, quick: bool = False) -> int:
+        call = Call(name="", headers={}, body=body, client="")
+        try:
+            content = await lanes.answered(begin, quick=quick)(call)
+        except Busy:
+            return 503
+        assert content is DONE
+        return content.status
+
+    yield respond
+    lanes._threads.shutdown()
+
+
+def refused(tasks: list[asyncio.Future[int]]) -> list[int]:
+    """Return the answers that are there already."""
+    return [each.result() for each in tasks if each.done()]
+
+
+async def settle() -> None:
+    """Let everything that can go on do so."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("quick", "body", "in_loop"),
+    [
+        pytest.param(True, b"{}", True, id="a small body, read quickly"),
+        pytest.param(False, b"{}", False, id="a small body that takes its time"),
+        pytest.param(True, b" " * 64 * 1024, True, id="64 KiB"),
+        pytest.param(True, b" " * (64 * 1024 + 1), False, id="more"),
+        pytest.param(True, b"[{}," * 500, True, id="a thousand objects and lists"),
+        pytest.param(True, b"[{}," * 500 + b"{", False, id="one more"),
+        pytest.param(True, LARGE, False, id="a large body"),
+    ],
+)
+@pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
+def test_what_the_event_loop_does_itself(*, quick: bool, body: bytes, in_loop: bool, later: bool):
+    """Nothing that could hold up the others."""
+    threads: list[bool] = []
+
+    def note() -> Content:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return DONE
+
+    def begin(got: bytes, _since: float) -> Content | Later:
+        assert got == body
+        return (note(), note)[1] if later else note()
+
+    async def play() -> None:
+        async with serving() as respond:
+            assert await respond(begin, body, quick=quick) == 200
+
+    asyncio.run(play())
+    assert threads == [in_loop, False][: 1 + later]
+
+
+def test_the_time_is_that_of_the_whole_body():
+    """Waiting for a turn counts."""
+    since = []
+
+    def begin(_body: bytes, at: float) -> Content:
+        since.append(time.perf_counter() - at)
+        return DONE
+
+    async def play() -> None:
+        go_on = threading.Event()
+        async with serving() as respond:
+            slow = [asyncio.ensure_future(respond(lambda _body, _at: (go_on.wait(10), DONE)[1])) for _ in range(4)]
+            await settle()
+            late = asyncio.ensure_future(respond(begin))
+            await asyncio.sleep(0.05)
+            go_on.set()
+            await asyncio.gather(*slow, late)
+
+    asyncio.run(play())
+    assert since[0] >= 0.05
+
+
+def test_nobody_waits_for_what_is_slower():
+    """While all places for slow, large and waiting answers are taken, quick ones are given, and more are refused."""
+    go_on = threading.Event()
+
+    def slow(_body: bytes, _since: float) -> Content:
+        go_on.wait(20)
+        return DONE
+
+    def later(body: bytes, since: float) -> Later:
+        return lambda: slow(body, since)
+
+    async def play() -> None:
+        async with serving() as respond:
+            many = [asyncio.ensure_future(respond(slow)) for _ in range(300)]
+            many += [asyncio.ensure_future(respond(slow, LARGE)) for _ in range(130)]
+            many += [asyncio.ensure_future(respond(later, quick=True)) for _ in range(400)]
+            await settle()
+            # 256 of the slow, 256 of those that wait, and the large of 24 MiB are kept.
+            assert refused(many) == [503] * (830 - 256 - 256 - 125)
+            assert await respond(lambda _body, _since: DONE, quick=True) == 200
+            go_on.set()
+            assert sorted(await asyncio.gather(*many)) == [200] * 637 + [503] * 193
+
+    asyncio.run(play())
+
+
+def test_what_waits_for_others_waits_within_its_bytes():
+    """What was read of a body takes dozens of times its size."""
+    go_on = threading.Event()
+
+    def later(_body: bytes, _since: float) -> Later:
+        return lambda: (go_on.wait(20), DONE)[1]
+
+    async def play() -> None:
+        async with serving() as respond:
+            many = [asyncio.ensure_future(respond(later, b"x" * 60_000, quick=True)) for _ in range(100)]
+            await settle()
+            assert refused(many) == [503] * 31
+            go_on.set()
+            await asyncio.gather(*many)
+
+    asyncio.run(play())
+
+
+def test_large_bodies_are_answered_one_at_a_time():
+    """Their rest, too; whatever is small goes on."""
+    go_on, running, most = threading.Event(), [], []
+
+    def slow() -> Content:
+        running.append(1)
+        most.append(len(running))
+        go_on.wait(20)
+        running.pop()
+        return DONE
+
+    begins: list[Begin] = [lambda _body, _since: slow(), *[lambda _body, _since: slow] * 2]
+
+    async def play() -> None:
+        async with serving() as respond:
+            many = [asyncio.ensure_future(respond(begin, LARGE, quick=True)) for begin in begins]
+            await settle()
+            assert await respond(lambda _body, _since: DONE) == 200
+            go_on.set()
+            assert {*await asyncio.gather(*many)} == {200}
+
+    asyncio.run(play())
+    assert most == [1] * 3

@@ -1,0 +1,16 @@
+"""Servers of small apps, for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.serving import Serve, servers
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Return a function that starts servers, which end with the test."""
+    with servers() as start:
+        yield start
