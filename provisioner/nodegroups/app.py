@@ -15,8 +15,8 @@ import provisioner
 from provisioner import kube
 from provisioner.controller import Addresses, Candidacy, Controller, make_replica
 from provisioner.nodegroups.act import Actor, DryActor
-from provisioner.nodegroups.bootstrap.script import startup_script
-from provisioner.nodegroups.compute.protocol import Compute
+from provisioner.nodegroups.bootstrap.metadata import startup_script
+from provisioner.nodegroups.compute.records import Compute
 from provisioner.nodegroups.device_plugin import manifest, version_of
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.metrics import Metrics

@@ -16,7 +16,7 @@ import pytest
 
 from provisioner.kube.fields import MalformedObject
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.parse import parse
+from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.types import InstanceTemplate, Kind, ManagedInstanceGroup, TpuNodeGroup, WorkloadPolicy
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.planning.decide import Plan, decide

@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 
 from provisioner import kube
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import ConditionType, condition_of
+from provisioner.nodegroups.api.statuses import ConditionType, condition_of
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.planning import answers
-from provisioner.nodegroups.planning.calls import Call, CallAnswer
+from provisioner.nodegroups.planning.actions import Call, CallAnswer
 from provisioner.nodegroups.planning.memory import ResourceMemory
 from tests.support.nodegroup_controller import NAMESPACE, World
 

@@ -12,36 +12,33 @@ from provisioner.model.capacity import Failure, FailureKind, OperationName
 from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import OpenWrite, WriteFailure
 from provisioner.nodegroups.act import would
-from provisioner.nodegroups.api.conditions import Condition, ConditionStatus
 from provisioner.nodegroups.api.specs import TpuNodeGroupSpec
-from provisioner.nodegroups.api.statuses import OperationType, TpuNodeGroupStatus
+from provisioner.nodegroups.api.statuses import Condition, ConditionStatus, OperationType, TpuNodeGroupStatus
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.compute.records import Operation, Template
 from provisioner.nodegroups.metrics import Metrics
-from provisioner.nodegroups.planning.calls import (
+from provisioner.nodegroups.planning.actions import (
     Call,
     CallAnswer,
     Delete,
+    DeleteNode,
+    Event,
+    EvictPod,
     Insert,
     ListMachines,
+    PatchNode,
+    PatchStatus,
     Poll,
     Read,
     ReadMachines,
     SetMetadata,
+    Write,
+    WriteAnswer,
 )
 from provisioner.nodegroups.planning.decide import Plan
 from provisioner.nodegroups.planning.memory import Memory
 from provisioner.nodegroups.planning.snapshot import Cluster, Snapshot
 from provisioner.nodegroups.planning.units import Crashed
-from provisioner.nodegroups.planning.writes import (
-    DeleteNode,
-    Event,
-    EvictPod,
-    PatchNode,
-    PatchStatus,
-    Write,
-    WriteAnswer,
-)
 from provisioner.nodegroups.report import Reporter
 from tests.support.clock import NOW
 from tests.support.controller import FakeRecorder

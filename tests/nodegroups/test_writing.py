@@ -15,15 +15,14 @@ from provisioner.kube.quantities import format_time
 from provisioner.model.capacity import Taint
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import Condition, ConditionStatus
-from provisioner.nodegroups.api.parse import parse
+from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.specs import WorkloadPolicySpec
-from provisioner.nodegroups.api.statuses import ResourceStatus
+from provisioner.nodegroups.api.statuses import Condition, ConditionStatus, ResourceStatus
 from provisioner.nodegroups.api.types import RECORDS, Kind, ObjectMeta, TpuNodeGroup, WorkloadPolicy
 from provisioner.nodegroups.bootstrap import approval
 from provisioner.nodegroups.bootstrap.tokens import LIFE, parse_secret
 from provisioner.nodegroups.device_plugin import manifest, version_of
-from provisioner.nodegroups.planning.writes import (
+from provisioner.nodegroups.planning.actions import (
     ApplyDevicePlugin,
     ApproveRequest,
     CreateChild,

@@ -16,7 +16,7 @@ from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import LOST_SECONDS, with_answer
 from provisioner.nodegroups.api.statuses import OperationRef, OperationType
 from provisioner.nodegroups.compute.records import Instance, Operation
-from provisioner.nodegroups.planning.calls import (
+from provisioner.nodegroups.planning.actions import (
     Call,
     CallAnswer,
     Delete,
@@ -26,6 +26,7 @@ from provisioner.nodegroups.planning.calls import (
     Read,
     ReadMachines,
     SetMetadata,
+    WriteAnswer,
 )
 from provisioner.nodegroups.planning.memory import (
     Backoff,
@@ -35,7 +36,6 @@ from provisioner.nodegroups.planning.memory import (
     Reading,
     ResourceMemory,
 )
-from provisioner.nodegroups.planning.writes import WriteAnswer
 
 #: What is tried, as `ResourceMemory.backoffs` calls it.
 READ = "read"
@@ -82,8 +82,7 @@ def failed(
     wait = waits.doubled_seconds(*DELAYS[failure.kind], failures, key)
     if wish_seconds is not None:
         wait = max(wait, min(wish_seconds, LONGEST_WISH_SECONDS))
-    since = before.since if before is not None else now
-    return Backoff(failure=failure, failures=failures, since=since, at=now, until=now + timedelta(seconds=wait))
+    return Backoff(failure=failure, failures=failures, at=now, until=now + timedelta(seconds=wait))
 
 
 def without(backoffs: Mapping[str, Backoff], *what: str) -> Mapping[str, Backoff]:

@@ -17,24 +17,23 @@ from provisioner.kube.watches import MAX_SILENCE_SECONDS
 from provisioner.model import bounds, waits
 from provisioner.model.capacity import FailureKind, OperationName
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import (
+from provisioner.nodegroups.api.statuses import (
     Condition,
     ConditionStatus,
     ConditionType,
+    OperationRef,
+    OperationType,
     Reason,
     condition_of,
     not_ready,
 )
-from provisioner.nodegroups.api.statuses import OperationRef, OperationType
 from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, WorkloadPolicy
-from provisioner.nodegroups.compute.links import same_resource
-from provisioner.nodegroups.compute.records import Resource, Scope
+from provisioner.nodegroups.compute.records import Resource, Scope, same_resource
 from provisioner.nodegroups.planning import answers, events
-from provisioner.nodegroups.planning.calls import Call, Delete, Insert, Poll, Proof, Read, Target
+from provisioner.nodegroups.planning.actions import Call, Delete, Insert, Poll, Proof, Read, SetFinalizers, Target
 from provisioner.nodegroups.planning.memory import LONG_AGO, Backoff, Reading, ResourceMemory
 from provisioner.nodegroups.planning.ownership import is_ours, mark_for, squats
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step, Wanted, of_record
-from provisioner.nodegroups.planning.writes import SetFinalizers
 
 C = TypeVar("C", bound=Child)
 R = TypeVar("R", bound=Resource)

@@ -20,14 +20,20 @@ from provisioner.model import waits
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, TpuNodeGroup
-from provisioner.nodegroups.bootstrap import approval, cluster, metadata, tokens
+from provisioner.nodegroups.bootstrap import approval, metadata, tokens
 from provisioner.nodegroups.bootstrap.tokens import Token
 from provisioner.nodegroups.compute.records import STARTING_OR_RUNNING, Instance, ManagedInstance, Scope
-from provisioner.nodegroups.planning.calls import ReadMachines, SetMetadata, Target
+from provisioner.nodegroups.planning.actions import (
+    ApproveRequest,
+    CreateToken,
+    DeleteToken,
+    ReadMachines,
+    SetMetadata,
+    Target,
+)
 from provisioner.nodegroups.planning.memory import LONG_AGO, MachineMemory
 from provisioner.nodegroups.planning.nodes import Fleet, Member, is_marked, labels_of, provider_id
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step, Wanted, merged, to_write
-from provisioner.nodegroups.planning.writes import ApproveRequest, CreateToken, DeleteToken
 
 #: A machine that has got its metadata and has not joined is looked at again after this: somebody may have changed it.
 _CHECK_SECONDS = 300.0
@@ -174,7 +180,7 @@ def _join(group: TpuNodeGroup, round_: Round, token: str = "") -> metadata.Join:
     given, known = group.spec.bootstrap_kubernetes, round_.snapshot.cluster
     address = known.api_server
     if given is not None and given.control_plane_ip:
-        address = cluster.api_server(given.control_plane_ip, given.control_plane_port)
+        address = metadata.api_server(given.control_plane_ip, given.control_plane_port)
     return metadata.Join(
         token=token,
         api_server=address,

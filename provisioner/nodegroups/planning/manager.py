@@ -6,7 +6,7 @@ takes, and Compute Engine says at each check what it lacked. That is told, and i
 Before it is deleted with its machines its nodes are cordoned by spec.unschedulable, which unlike a bare taint stays,
 and the pods on them are asked to leave. Those without chips keep the machines until a deadline. Those with chips always
 do, unless they have outlived their grace: a disruption budget that protects them, or a user who wants the machines
-gone, decides. Right before the delete all of it is read live (`calls.Proof`).
+gone, decides. Right before the delete all of it is read live (`actions.Proof`).
 """
 
 from __future__ import annotations
@@ -20,20 +20,18 @@ from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.choices import ZONE
 from provisioner.model.wording import first_of
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import Condition, ConditionType, Reason, condition_of, not_ready
 from provisioner.nodegroups.api.specs import SizePolicyMode
+from provisioner.nodegroups.api.statuses import Condition, ConditionType, Reason, condition_of, not_ready
 from provisioner.nodegroups.api.types import Child, ManagedInstanceGroup
-from provisioner.nodegroups.compute.links import same_resource
-from provisioner.nodegroups.compute.records import Manager, Scope
+from provisioner.nodegroups.compute.records import Manager, Scope, same_resource
 from provisioner.nodegroups.planning import answers
-from provisioner.nodegroups.planning.calls import Insert, ListMachines, Proof, Target
+from provisioner.nodegroups.planning.actions import EvictPod, Insert, ListMachines, PatchNode, Proof, Target
 from provisioner.nodegroups.planning.child import Hold, Rules, Sight, created, later, want
 from provisioner.nodegroups.planning.memory import LONG_AGO, ResourceMemory
 from provisioner.nodegroups.planning.nodes import Fleet, fleet_of
 from provisioner.nodegroups.planning.ownership import invalid, is_ours, names_others, not_allowed
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step, merged, to_write
 from provisioner.nodegroups.planning.snapshot import Node, Pod
-from provisioner.nodegroups.planning.writes import EvictPod, PatchNode
 
 #: Machines that are being made, or whose nodes are awaited, are looked at again after a part of their group's age.
 _SHARE_OF_AGE = 0.05

@@ -12,10 +12,10 @@ from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, TpuNodeGroup
 from provisioner.nodegroups.compute.records import NO_ACTION, ManagedInstance
+from provisioner.nodegroups.planning.actions import DeleteNode, PatchNode
 from provisioner.nodegroups.planning.ownership import is_ours
 from provisioner.nodegroups.planning.round import Round, Step, merged, to_write
 from provisioner.nodegroups.planning.snapshot import Node
-from provisioner.nodegroups.planning.writes import DeleteNode, PatchNode
 
 #: Keeps pods without chips off the nodes; GKE's nodes with TPUs have the same.
 TPU_TAINT = Taint(key=TPU_RESOURCE, value="present", effect="NoSchedule")

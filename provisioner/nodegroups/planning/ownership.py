@@ -12,7 +12,7 @@ from dataclasses import replace
 from provisioner.model import bounds
 from provisioner.model.choices import PROJECT
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import Condition, Reason, not_ready
+from provisioner.nodegroups.api.statuses import Condition, Reason, not_ready
 from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta
 from provisioner.nodegroups.compute.records import Resource
 from provisioner.nodegroups.planning.round import Round

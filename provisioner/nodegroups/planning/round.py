@@ -11,10 +11,9 @@ from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Child, Kind, TpuNodeGroup
 from provisioner.nodegroups.bootstrap.tokens import Token
-from provisioner.nodegroups.planning.calls import Call
+from provisioner.nodegroups.planning.actions import Call, DeleteChild, Event, SetFinalizers, Write
 from provisioner.nodegroups.planning.memory import Memory, ResourceMemory
 from provisioner.nodegroups.planning.snapshot import Node, PlanningSettings, Pod, Snapshot
-from provisioner.nodegroups.planning.writes import DeleteChild, Event, SetFinalizers, Write
 
 #: Namespace and name of a group.
 GroupKey = tuple[str, str]

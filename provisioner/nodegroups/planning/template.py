@@ -7,21 +7,22 @@ from __future__ import annotations
 
 from provisioner.model import bounds
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import Condition, Reason, not_ready
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
 from provisioner.nodegroups.api.specs import InstanceConfig, ProvisioningModel
+from provisioner.nodegroups.api.statuses import Condition, Reason, not_ready
 from provisioner.nodegroups.api.types import InstanceTemplate, Kind, WorkloadPolicy
-from provisioner.nodegroups.compute.links import REGION, parse_link
 from provisioner.nodegroups.compute.records import (
     DELETE,
     READY,
+    REGION,
     STOP,
     TERMINATE,
     ResourcePolicy,
     Scope,
     Template,
+    parse_link,
 )
-from provisioner.nodegroups.planning.calls import Target
+from provisioner.nodegroups.planning.actions import Target
 from provisioner.nodegroups.planning.child import Hold, Rules, in_use
 from provisioner.nodegroups.planning.memory import ResourceMemory
 from provisioner.nodegroups.planning.ownership import invalid, names_others, not_allowed

@@ -13,9 +13,9 @@ from typing import Any
 
 from provisioner.model import bounds, waits
 from provisioner.model.workloads import ObjectRef
-from provisioner.nodegroups.api.conditions import ConditionType, Reason, condition_of, not_ready
+from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of, not_ready
 from provisioner.nodegroups.api.types import Child, Kind, Record, TpuNodeGroup
-from provisioner.nodegroups.planning import events, group, teardown
+from provisioner.nodegroups.planning import events, group
 from provisioner.nodegroups.planning.child import Rules, step_of
 from provisioner.nodegroups.planning.manager import ManagerRules
 from provisioner.nodegroups.planning.memory import Crash, Lost, ResourceMemory
@@ -135,7 +135,7 @@ def _conclude(unit: Unit, round_: Round) -> Concluded:
     steps: list[Step] = []
     lost: Mapping[str, Lost] = {}
     if unit.group is not None and unit.group.meta.deleting:
-        steps.append(teardown.step_of(unit.group, round_))
+        steps.append(group.tear_down(unit.group, round_))
     elif unit.group is not None:
         seen = group.step_of(unit.group, round_)
         steps.append(seen.step)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from provisioner.nodegroups.api.forms import Array, Flag, Form, Map, Moment, Rule, Struct, Text, Whole, openapi
+from provisioner.nodegroups.api.codec import Array, Flag, Form, Map, Moment, Rule, Struct, Text, Whole
+from provisioner.nodegroups.api.crds import openapi
 
 TEXT = Text(about="A text.", most=5, pattern="[a-z]+")
 

@@ -16,8 +16,15 @@ from google.oauth2.credentials import Credentials
 from provisioner.model.capacity import Failure, FailureKind, OperationName
 from provisioner.nodegroups.compute import resources
 from provisioner.nodegroups.compute.client import ComputeClient
-from provisioner.nodegroups.compute.protocol import Compute, ComputeError
-from provisioner.nodegroups.compute.records import Manager, Operation, ResourcePolicy, Scope, Template
+from provisioner.nodegroups.compute.records import (
+    Compute,
+    ComputeError,
+    Manager,
+    Operation,
+    ResourcePolicy,
+    Scope,
+    Template,
+)
 from tests.support.recording_server import Answer, Recorded, RecordingServer, google_error
 
 K = FailureKind

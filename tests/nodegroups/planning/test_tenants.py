@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import Condition, Reason, condition_of
 from provisioner.nodegroups.api.specs import ManagedInstanceGroupSpec, ServiceAccount, WorkloadPolicySpec
-from provisioner.nodegroups.api.statuses import ResourceStatus
+from provisioner.nodegroups.api.statuses import Condition, Reason, ResourceStatus, condition_of
 from provisioner.nodegroups.api.types import (
     Child,
     Kind,
@@ -23,7 +22,7 @@ from provisioner.nodegroups.api.types import (
 )
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.compute.records import Scope
-from provisioner.nodegroups.planning.calls import Target
+from provisioner.nodegroups.planning.actions import Target
 from provisioner.nodegroups.planning.joining import approvals
 from provisioner.nodegroups.planning.manager import machines_before
 from provisioner.nodegroups.planning.memory import LONG_AGO, ResourceMemory

@@ -18,8 +18,8 @@ from provisioner.model.capacity import FailureKind
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute import records
 from provisioner.nodegroups.compute.client import ComputeClient
-from provisioner.nodegroups.compute.protocol import ComputeError
-from provisioner.nodegroups.planning.calls import (
+from provisioner.nodegroups.compute.records import ComputeError
+from provisioner.nodegroups.planning.actions import (
     Call,
     Delete,
     Insert,

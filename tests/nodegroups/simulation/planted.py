@@ -10,18 +10,9 @@ from datetime import timedelta
 from typing import Any
 
 from provisioner.model import writes
-from provisioner.nodegroups.api import conditions, names
+from provisioner.nodegroups.api import names, statuses
 from provisioner.nodegroups.bootstrap import approval
-from provisioner.nodegroups.planning import (
-    answers,
-    group,
-    joining,
-    manager,
-    nodes,
-    repair,
-    snapshot,
-    teardown,
-)
+from provisioner.nodegroups.planning import answers, group, joining, manager, nodes, repair, snapshot
 from tests.support.simulations.bugs import Bug, always
 
 
@@ -82,7 +73,7 @@ BUGS = (
     Bug(name="ready-goes-stale", at=(repair, "find_loss"), mutate=always(None)),
     Bug(name="tokens-stay-in-metadata", at=(joining, "_clean"), mutate=always(None), search_from=2),
     Bug(name="defaults-are-differences", at=(group, "differs"), mutate=always(True)),
-    Bug(name="transitions-are-rewritten", at=(conditions, "with_condition"), mutate=_latest_transition, search_from=1),
+    Bug(name="transitions-are-rewritten", at=(statuses, "with_condition"), mutate=_latest_transition, search_from=1),
     Bug(name="machines-go-under-work", at=(manager, "drain"), mutate=_without_proof, search_from=1),
     Bug(name="one-request-id-for-all-attempts", at=(names, "request_id"), mutate=_without_attempts, search_from=15),
     Bug(
@@ -98,7 +89,7 @@ BUGS = (
         mutate=lambda _: property(lambda _node: True),
     ),
     Bug(name="nodes-are-left", at=(nodes, "left_over"), mutate=always(())),
-    Bug(name="tokens-are-left", at=(teardown, "_delete_nodes"), mutate=always(None)),
+    Bug(name="tokens-are-left", at=(group, "_delete_nodes"), mutate=always(None)),
     Bug(name="machines-are-not-listed-again", at=(manager.ManagerRules, "settled_seconds"), mutate=lambda _: 1.0),
     Bug(name="recreating-is-not-told-first", at=(repair, "recreating"), mutate=_without_recreating_first),
     Bug(name="lost-writes-are-awaited", at=(writes, "LOST_SECONDS"), mutate=lambda _: 1e9, search_from=12),

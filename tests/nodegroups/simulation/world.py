@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import ConditionStatus, ConditionType, condition_of
 from provisioner.nodegroups.api.specs import BootstrapConfig, InstanceConfig, TpuNodeGroupSpec
+from provisioner.nodegroups.api.statuses import ConditionStatus, ConditionType, condition_of
 from provisioner.nodegroups.api.types import Kind, ObjectMeta, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.planning.snapshot import PlanningSettings, Pod

@@ -13,7 +13,7 @@ from provisioner import kube
 from provisioner.google import echoes
 from provisioner.google.errors import TEXTS, Call, Table, text_rule
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.nodegroups.api.conditions import Condition, Reason
+from provisioner.nodegroups.api.statuses import Condition, Reason
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.slices.supplier import SupplierError
 

@@ -19,7 +19,7 @@ from provisioner.model.capacity import (
     expected_pool,
 )
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.parse import parse
+from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.shape import resolve
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.slices.planning.ownership import is_ours
