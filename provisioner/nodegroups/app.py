@@ -24,7 +24,7 @@ from provisioner.nodegroups.observe import ClusterReader, Watches, make_watches,
 from provisioner.nodegroups.planning import answers
 from provisioner.nodegroups.planning.decide import Plan, decide
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.snapshot import PlanningSettings, Snapshot
+from provisioner.nodegroups.planning.round import PlanningSettings, Snapshot
 from provisioner.nodegroups.report import Reporter
 from provisioner.nodegroups.writing import Writer
 from provisioner.runtime.clock import FollowedClock, shifted

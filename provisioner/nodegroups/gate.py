@@ -29,7 +29,7 @@ from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.types import ManagedInstanceGroup
 from provisioner.nodegroups.planning.actions import Proof
-from provisioner.nodegroups.planning.snapshot import Node, Pod
+from provisioner.nodegroups.planning.round import Node, Pod
 from provisioner.nodegroups.reading import API_ROOT, parse_node, parse_pod
 from provisioner.runtime.parallel import ForEach, one_by_one
 

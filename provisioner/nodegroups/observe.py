@@ -36,8 +36,10 @@ from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.documents import R, parse
 from provisioner.nodegroups.api.types import InstanceTemplate, Kind, ManagedInstanceGroup, TpuNodeGroup, WorkloadPolicy
 from provisioner.nodegroups.bootstrap import approval, tokens
+from provisioner.nodegroups.bootstrap.approval import Request
 from provisioner.nodegroups.bootstrap.metadata import api_server
-from provisioner.nodegroups.planning.snapshot import Cluster, DevicePlugin, Node, Pod, Request, Snapshot, Token
+from provisioner.nodegroups.bootstrap.tokens import Token
+from provisioner.nodegroups.planning.round import Cluster, DevicePlugin, Node, Pod, Snapshot
 from provisioner.nodegroups.reading import (
     API_ROOT,
     APPS_ROOT,

@@ -37,7 +37,7 @@ from provisioner.nodegroups.planning.actions import (
 from provisioner.nodegroups.planning.answers import Answer
 from provisioner.nodegroups.planning.decide import Plan
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.snapshot import Snapshot
+from provisioner.nodegroups.planning.round import Snapshot
 from provisioner.nodegroups.planning.units import Crashed
 from provisioner.runtime.repeats import Lasting, Repeats, place_of
 

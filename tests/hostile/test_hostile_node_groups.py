@@ -21,7 +21,7 @@ from provisioner.nodegroups.api.types import InstanceTemplate, Kind, ManagedInst
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.planning.decide import Plan, decide
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.snapshot import Cluster, PlanningSettings, Snapshot
+from provisioner.nodegroups.planning.round import Cluster, PlanningSettings, Snapshot
 from provisioner.nodegroups.reading import parse_device_plugin, parse_node, parse_pod
 from tests.support.clock import NOW
 from tests.support.nodegroup_world import LABELS, PROJECT, raw_kind, raw_machine_node, raw_pod_on

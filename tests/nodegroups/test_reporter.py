@@ -36,8 +36,8 @@ from provisioner.nodegroups.planning.actions import (
     WriteAnswer,
 )
 from provisioner.nodegroups.planning.decide import Plan
-from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.snapshot import Cluster, Snapshot
+from provisioner.nodegroups.planning.memory import Backoff, Memory, ResourceMemory
+from provisioner.nodegroups.planning.round import Cluster, Snapshot
 from provisioner.nodegroups.planning.units import Crashed
 from provisioner.nodegroups.report import Reporter
 from tests.support.clock import NOW
@@ -237,13 +237,16 @@ def a_group(reason: str, **parts: Any) -> TpuNodeGroup:
 def test_labels_are_few_whatever_objects_say(reporter: Reporter) -> None:
     """A reason that is none of ours, as gke-labs/tpu-operator or a user may have written it, is no label."""
     groups = (a_group("Ready"), a_group("Whatever"), a_group("Else"), a_group(""), a_group("Ready", deleted_at=NOW))
-    reporter.tell(Plan(memory=Memory()), Snapshot(cluster=Cluster(uid="c"), groups=groups))
+    wait = Backoff(failure=Failure(kind=FailureKind.INVALID, message="no"), failures=1, at=NOW, until=NOW)
+    memory = Memory(resources={"u": ResourceMemory(backoffs={"read": wait, "create": wait})})
+    reporter.tell(Plan(memory=memory), Snapshot(cluster=Cluster(uid="c"), groups=groups))
     text = reporter.metrics.exposition().decode()
     for line in (
         'groups{reason="Ready"} 2.0',
         'groups{reason="Unknown"} 3.0',
         "nodes_wanted 16.0",
         "cluster_known 0.0",
+        'failing{kind="invalid"} 1.0',
     ):
         assert f"tpu_provisioner_nodegroups_{line}" in text
     assert "Whatever" not in text

@@ -35,7 +35,7 @@ from provisioner.nodegroups.device_plugin import manifest, version_of
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.metrics import Metrics
 from provisioner.nodegroups.observe import ClusterReader, Watches
-from provisioner.nodegroups.planning.snapshot import PlanningSettings
+from provisioner.nodegroups.planning.round import PlanningSettings
 from provisioner.nodegroups.reading import (
     API_ROOT,
     APPS_ROOT,

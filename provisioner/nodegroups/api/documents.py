@@ -102,7 +102,6 @@ def child(wanted: Child) -> Json:
         "namespace": meta.namespace,
         "name": meta.name,
         **({"labels": dict(meta.labels)} if meta.labels else {}),
-        **({"annotations": dict(meta.annotations)} if meta.annotations else {}),
         "finalizers": [names.CHILD_FINALIZERS[wanted.kind]],
     }
     if meta.owner is not None:

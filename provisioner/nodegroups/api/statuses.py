@@ -111,6 +111,11 @@ def not_ready(reason: Reason, message: str, condition_type: ConditionType = Cond
     return Condition(type=condition_type, status=ConditionStatus.FALSE, reason=reason, message=message)
 
 
+def created(note: str = "") -> Condition:
+    """Return the condition of a resource that is there."""
+    return Condition(type=ConditionType.READY, status=ConditionStatus.TRUE, reason=Reason.CREATED, message=note)
+
+
 def with_condition(conditions: tuple[Condition, ...], new: Condition, now: datetime) -> tuple[Condition, ...]:
     """Return the conditions with `new` in place of that of its type, else behind the others.
 

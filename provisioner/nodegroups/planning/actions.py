@@ -18,7 +18,7 @@ from provisioner.model.capacity import Failure, OperationName, Taint
 from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import Answered
 from provisioner.nodegroups.api.statuses import OperationType, ResourceStatus, TpuNodeGroupStatus
-from provisioner.nodegroups.api.types import Child, Kind, Record
+from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, ManagedInstanceGroup, Record, WorkloadPolicy
 from provisioner.nodegroups.compute.records import (
     Instance,
     ManagedInstance,
@@ -37,6 +37,18 @@ class Target:
     kind: Kind
     scope: Scope
     name: str
+
+
+def target_of(child: Child) -> Target:
+    """Return the resource that a child stands for."""
+    match child:
+        case WorkloadPolicy(spec=policy):
+            scope = Scope(project=policy.project, region=policy.region)
+        case InstanceTemplate(spec=template):
+            scope = Scope(project=template.project)
+        case ManagedInstanceGroup(spec=manager):
+            scope = Scope(project=manager.project, zone=manager.location)
+    return Target(uid=child.meta.uid, kind=child.kind, scope=scope, name=child.meta.name)
 
 
 @functools.cache

@@ -23,7 +23,6 @@ from provisioner.nodegroups.api.statuses import (
 from provisioner.nodegroups.api.types import Child, Kind, TpuNodeGroup
 from provisioner.nodegroups.planning import events, nodes, repair
 from provisioner.nodegroups.planning.actions import PatchNode
-from provisioner.nodegroups.planning.memory import ResourceMemory
 from provisioner.nodegroups.planning.nodes import Fleet, Member
 from provisioner.nodegroups.planning.repair import Loss
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step
@@ -56,7 +55,6 @@ class Sightings:
     #: Why it is not served.
     refusal: Condition | None = None
     #: Of a template that its user names.
-    external: ResourceMemory | None = None
     external_url: str = ""
     problem_of_template: str = ""
     children: Mapping[Kind, Child] = field(default_factory=dict)

@@ -38,8 +38,18 @@ from provisioner.nodegroups.planning.actions import (
 )
 from provisioner.nodegroups.planning.manager import machines_before
 from provisioner.nodegroups.planning.memory import MachineMemory, Memory, OpenCall, Pace, ResourceMemory
-from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step, Wanted, begin_round, merged, to_write
-from provisioner.nodegroups.planning.snapshot import PlanningSettings, Snapshot
+from provisioner.nodegroups.planning.round import (
+    NOTHING,
+    PlanningSettings,
+    Proposed,
+    Round,
+    Snapshot,
+    Step,
+    Wanted,
+    begin_round,
+    merged,
+    to_write,
+)
 from provisioner.nodegroups.planning.units import Crashed, attempt, units_of
 
 
@@ -81,7 +91,7 @@ def decide(
     if settings.machines_per_namespace:
         round_ = replace(round_, machines_before=machines_before(round_))
     concluded = {unit.key: attempt(unit, round_) for unit in units_of(round_)}
-    resources = {uid: known for each in concluded.values() for uid, known in each.resources.items()}
+    resources = {each.meta.uid: round_.known(each) for each in (*snapshot.groups, *snapshot.children)}
     step = merged(
         (_apply_device_plugin(round_), joining.approvals(round_), *(each.step for each in concluded.values()))
     )

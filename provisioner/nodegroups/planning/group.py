@@ -45,13 +45,12 @@ from provisioner.nodegroups.planning.actions import (
     Read,
     SetFinalizers,
 )
-from provisioner.nodegroups.planning.child import later, want
 from provisioner.nodegroups.planning.conditions import Sightings
 from provisioner.nodegroups.planning.memory import LONG_AGO, ResourceMemory
 from provisioner.nodegroups.planning.nodes import fleet_of
 from provisioner.nodegroups.planning.ownership import invalid, names_others, not_allowed
-from provisioner.nodegroups.planning.round import NOTHING, Round, Step, merged, of_record, to_write
-from provisioner.nodegroups.planning.template import external_problem, external_target
+from provisioner.nodegroups.planning.resource import external_problem, external_target
+from provisioner.nodegroups.planning.round import NOTHING, Round, Step, later, merged, of_record, to_write, want
 from provisioner.tpu import ShapeError
 
 #: A template that the user names is read again after this: once it is found good, and while it is not.
@@ -101,8 +100,8 @@ def _with_shape(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightin
 
 
 def _resource_of(manager: ManagedInstanceGroup, round_: Round) -> Manager | None:
-    known = round_.remembered(manager.meta.uid)
-    resource = known.reading.resource if known is not None and known.reading is not None else None
+    reading = round_.known(manager).reading
+    resource = reading.resource if reading is not None else None
     return resource if isinstance(resource, Manager) else None
 
 
@@ -146,22 +145,21 @@ def _machines(group: TpuNodeGroup, round_: Round) -> Sightings:
     )
     if refusal is not None:
         return Sightings(group=group, refusal=refusal)
-    known = round_.remembered(group.meta.uid) or ResourceMemory()
+    known = round_.known(group)
     template, problem = _external(known)
     again = _EXTERNAL_AGAIN_SECONDS if problem or template is None else _EXTERNAL_SECONDS
     due_at = later(known.reading.asked_at, again, group.meta.uid) if known.reading is not None else LONG_AGO
     step = want(known, answers.READ, Read(target=target), due_at, round_)
     if template is None:
-        return Sightings(group=group, external=known, problem_of_template=problem, step=step)
+        return Sightings(group=group, problem_of_template=problem, step=step)
     try:
         resolved = shape.resolve(group.spec, template.machine_type)
     except ShapeError as error:
-        return Sightings(group=group, external=known, refusal=invalid(str(error)), step=step)
+        return Sightings(group=group, refusal=invalid(str(error)), step=step)
     return Sightings(
         group=group,
         shape=resolved,
         model=_model_of(template),
-        external=known,
         external_url=template.url or group.spec.instance_template_uri,
         problem_of_template=problem,
         step=step,

@@ -22,7 +22,7 @@ from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import approval, metadata, tokens
 from provisioner.nodegroups.bootstrap.tokens import Token
-from provisioner.nodegroups.compute.records import STARTING_OR_RUNNING, Instance, ManagedInstance, Scope
+from provisioner.nodegroups.compute.records import STARTING_OR_RUNNING, Instance, ManagedInstance
 from provisioner.nodegroups.planning.actions import (
     ApproveRequest,
     CreateToken,
@@ -30,6 +30,7 @@ from provisioner.nodegroups.planning.actions import (
     ReadMachines,
     SetMetadata,
     Target,
+    target_of,
 )
 from provisioner.nodegroups.planning.memory import LONG_AGO, MachineMemory
 from provisioner.nodegroups.planning.nodes import Fleet, Member, is_marked, labels_of, provider_id
@@ -104,12 +105,7 @@ def join_machines(
     """Bring each machine of a group what it needs to join, and take back what it has joined with."""
     bootstrapped = group.spec.bootstrap_kubernetes is not None
     joining = _Joining(
-        target=Target(
-            uid=manager.meta.uid,
-            kind=Kind.MANAGED_INSTANCE_GROUP,
-            scope=Scope(project=manager.spec.project, zone=manager.spec.location),
-            name=manager.meta.name,
-        ),
+        target=target_of(manager),
         labels=labels_of(group, shape),
         join=_join(group, round_) if bootstrapped else None,
         round=round_,

@@ -19,8 +19,7 @@ from provisioner.nodegroups.planning.decide import decide
 from provisioner.nodegroups.planning.group import differs as child_differs
 from provisioner.nodegroups.planning.group import instance_template
 from provisioner.nodegroups.planning.nodes import left_over
-from provisioner.nodegroups.planning.round import begin_round
-from provisioner.nodegroups.planning.snapshot import Cluster
+from provisioner.nodegroups.planning.round import Cluster, begin_round
 from rehearsal.simulators.compute.records import Loss
 from tests.nodegroups.simulation import cluster
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group, ready_world

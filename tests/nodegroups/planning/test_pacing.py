@@ -23,8 +23,7 @@ from provisioner.nodegroups.planning.actions import (
 from provisioner.nodegroups.planning.answers import fold
 from provisioner.nodegroups.planning.decide import pace
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.round import Wanted
-from provisioner.nodegroups.planning.snapshot import PlanningSettings
+from provisioner.nodegroups.planning.round import PlanningSettings, Wanted
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(days=1)

@@ -65,7 +65,7 @@ from provisioner.nodegroups.planning.actions import (
 from provisioner.nodegroups.planning.answers import fold
 from provisioner.nodegroups.planning.decide import decide
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.snapshot import Cluster, DevicePlugin, Node, PlanningSettings, Pod, Snapshot
+from provisioner.nodegroups.planning.round import Cluster, DevicePlugin, Node, PlanningSettings, Pod, Snapshot
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _CLUSTER = "cluster-uid"

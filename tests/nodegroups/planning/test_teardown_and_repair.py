@@ -18,7 +18,7 @@ from provisioner.nodegroups.compute.records import ManagedInstance, Scope, Templ
 from provisioner.nodegroups.planning.actions import SetFinalizers
 from provisioner.nodegroups.planning.group import differs as child_differs
 from provisioner.nodegroups.planning.group import instance_template
-from provisioner.nodegroups.planning.snapshot import Node
+from provisioner.nodegroups.planning.round import Node
 from rehearsal.simulators.compute.api import PERMISSIONS
 from rehearsal.simulators.compute.records import Loss, MachineView
 from tests.nodegroups.simulation.cloud import ZONE

@@ -22,7 +22,7 @@ from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.bootstrap.metadata import startup_script
 from provisioner.nodegroups.planning.actions import Call
-from provisioner.nodegroups.planning.snapshot import PlanningSettings
+from provisioner.nodegroups.planning.round import PlanningSettings
 from rehearsal.simulators.compute.records import MachineView
 from tests.nodegroups.simulation.world import World, make_group
 

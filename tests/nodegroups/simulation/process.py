@@ -24,7 +24,7 @@ from provisioner.nodegroups.planning.actions import (
     WriteAnswer,
 )
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.snapshot import PlanningSettings
+from provisioner.nodegroups.planning.round import PlanningSettings
 from provisioner.nodegroups.planning.units import Crashed
 from tests.nodegroups.simulation.cloud import Cloud
 from tests.nodegroups.simulation.cluster import Declined, Kube

@@ -11,7 +11,7 @@ from provisioner.nodegroups.api.specs import BootstrapConfig, InstanceConfig, Tp
 from provisioner.nodegroups.api.statuses import ConditionStatus, ConditionType, condition_of
 from provisioner.nodegroups.api.types import Kind, ObjectMeta, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata
-from provisioner.nodegroups.planning.snapshot import PlanningSettings, Pod
+from provisioner.nodegroups.planning.round import PlanningSettings, Pod
 from rehearsal.simulators.compute.records import MachineView, Resource
 from tests.nodegroups.simulation.cloud import ZONE, Cloud
 from tests.nodegroups.simulation.cluster import FACTS, Kube
