@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from provisioner.nodegroups.bootstrap.script import startup_script
+from provisioner.nodegroups.bootstrap.metadata import startup_script
 
 _GROUPS = 200
 _MACHINES = 16

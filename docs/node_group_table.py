@@ -4,8 +4,8 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.crds import ABOUT, SHORT_NAMES, SPECS, STATUSES
-from provisioner.nodegroups.api.forms import Array, Flag, Form, Map, Moment, Struct, Text, Whole
+from provisioner.nodegroups.api.codec import Array, Flag, Form, Map, Moment, Struct, Text, Whole
+from provisioner.nodegroups.api.crds import SHOWN, SPECS, STATUSES
 from provisioner.nodegroups.api.types import Kind
 
 _HEAD = f"""# Fields of TPUNodeGroup and its children
@@ -58,7 +58,7 @@ def main() -> None:
     common = [row for row in statuses[Kind.TPU_NODE_GROUP] if all(row in rows for rows in statuses.values())]
     parts.extend(common)
     for kind in Kind:
-        parts.append(f"\n## {kind}\n\n{ABOUT[kind]} Short name: `{SHORT_NAMES[kind]}`.\n")
+        parts.append(f"\n## {kind}\n\n{SHOWN[kind].about} Short name: `{SHOWN[kind].short_name}`.\n")
         parts.append("\n| field of spec | value | default | meaning |\n|---|---|---|---|\n")
         for name, form, required in _rows(SPECS[kind]):
             parts.append(

@@ -16,7 +16,7 @@ from provisioner.controller import Addresses
 from provisioner.google import metadata
 from provisioner.nodegroups import app
 from provisioner.nodegroups.compute.client import ComputeClient
-from provisioner.nodegroups.compute.protocol import ComputeError
+from provisioner.nodegroups.compute.records import ComputeError
 from provisioner.runtime import logs
 from provisioner.settings.nodegroups import NodeGroupSettings
 

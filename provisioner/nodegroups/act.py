@@ -20,26 +20,29 @@ from provisioner.kube.gates import why_kept
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.types import Kind
-from provisioner.nodegroups.compute.protocol import Compute, ComputeError
-from provisioner.nodegroups.compute.records import Manager, Resource, ResourcePolicy, Template
+from provisioner.nodegroups.compute.records import Compute, ComputeError, Manager, Resource, ResourcePolicy, Template
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.metrics import Metrics
-from provisioner.nodegroups.planning.answers import Answer
-from provisioner.nodegroups.planning.calls import (
+from provisioner.nodegroups.planning.actions import (
     Call,
     CallAnswer,
     Delete,
+    EvictPod,
     Insert,
     ListMachines,
+    PatchNode,
+    PatchStatus,
     Poll,
     Read,
     ReadMachines,
     Result,
     SetMetadata,
+    Write,
+    WriteAnswer,
     words_of,
 )
+from provisioner.nodegroups.planning.answers import Answer
 from provisioner.nodegroups.planning.decide import Plan
-from provisioner.nodegroups.planning.writes import EvictPod, PatchNode, PatchStatus, Write, WriteAnswer
 from provisioner.nodegroups.writing import WRITE_SECONDS, Writer
 from provisioner.runtime.actor import NO_LEASE, CallingActor
 

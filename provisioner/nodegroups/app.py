@@ -15,8 +15,8 @@ import provisioner
 from provisioner import kube
 from provisioner.controller import Addresses, Candidacy, Controller, make_replica
 from provisioner.nodegroups.act import Actor, DryActor
-from provisioner.nodegroups.bootstrap.script import startup_script
-from provisioner.nodegroups.compute.protocol import Compute
+from provisioner.nodegroups.bootstrap.metadata import startup_script
+from provisioner.nodegroups.compute.records import Compute
 from provisioner.nodegroups.device_plugin import manifest, version_of
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.metrics import Metrics
@@ -24,7 +24,7 @@ from provisioner.nodegroups.observe import ClusterReader, Watches, make_watches,
 from provisioner.nodegroups.planning import answers
 from provisioner.nodegroups.planning.decide import Plan, decide
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.snapshot import PlanningSettings, Snapshot
+from provisioner.nodegroups.planning.round import PlanningSettings, Snapshot
 from provisioner.nodegroups.report import Reporter
 from provisioner.nodegroups.writing import Writer
 from provisioner.runtime.clock import FollowedClock, shifted

@@ -26,10 +26,10 @@ from provisioner.kube.protocol import collection_path, object_path
 from provisioner.kube.watches import UNFINISHED
 from provisioner.model.wording import first_of
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.parse import parse
+from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.types import ManagedInstanceGroup
-from provisioner.nodegroups.planning.calls import Proof
-from provisioner.nodegroups.planning.snapshot import Node, Pod
+from provisioner.nodegroups.planning.actions import Proof
+from provisioner.nodegroups.planning.round import Node, Pod
 from provisioner.nodegroups.reading import API_ROOT, parse_node, parse_pod
 from provisioner.runtime.parallel import ForEach, one_by_one
 

@@ -12,24 +12,34 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import structlog
+import yaml
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from provisioner import constants, kube
+from provisioner.kube import fields
 from provisioner.kube.live import read_cluster_uid
 from provisioner.kube.protocol import Timeouts, object_path
 from provisioner.kube.watches import UNFINISHED, doubt_of
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.parse import R, parse
+from provisioner.nodegroups.api.documents import R, parse
 from provisioner.nodegroups.api.types import InstanceTemplate, Kind, ManagedInstanceGroup, TpuNodeGroup, WorkloadPolicy
 from provisioner.nodegroups.bootstrap import approval, tokens
-from provisioner.nodegroups.bootstrap import cluster as bootstrap_cluster
-from provisioner.nodegroups.planning.snapshot import Cluster, DevicePlugin, Node, Pod, Request, Snapshot, Token
+from provisioner.nodegroups.bootstrap.approval import Request
+from provisioner.nodegroups.bootstrap.metadata import api_server
+from provisioner.nodegroups.bootstrap.tokens import Token
+from provisioner.nodegroups.planning.round import Cluster, DevicePlugin, Node, Pod, Snapshot
 from provisioner.nodegroups.reading import (
     API_ROOT,
     APPS_ROOT,
@@ -53,6 +63,14 @@ _RETRY_SECONDS = 1.0
 _RETRY_CAP_SECONDS = 60.0
 #: The loop waits for these reads.
 _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
+#: ConfigMaps: (namespace, name).
+_ROOT_CA = ("kube-system", "kube-root-ca.crt")
+_CLUSTER_INFO = ("kube-public", "cluster-info")
+#: While an authority is being replaced there are two.
+_MOST_CERTIFICATES = 8
+_HTTPS_PORT = 443
+_GIT_VERSION = re.compile(r"v?(1\.[0-9]{1,3})\.")
+_MINOR = re.compile(r"([0-9]{1,3})\+?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,11 +250,10 @@ class ClusterReader:
         return Cluster(
             uid=read_cluster_uid(self.api, timeouts=_TIMEOUTS),
             project=self.project,
-            ca_hash=bootstrap_cluster.ca_hash_of(self._config_map(bootstrap_cluster.ROOT_CA)),
-            api_server=self.api_server
-            or bootstrap_cluster.api_server_of(self._config_map(bootstrap_cluster.CLUSTER_INFO)),
+            ca_hash=ca_hash_of(self._config_map(_ROOT_CA)),
+            api_server=self.api_server or api_server_of(self._config_map(_CLUSTER_INFO)),
             kubernetes_version=self.kubernetes_version
-            or bootstrap_cluster.kubernetes_version_of(self.api.get("/version", timeouts=_TIMEOUTS)),
+            or kubernetes_version_of(self.api.get("/version", timeouts=_TIMEOUTS)),
         )
 
     def _config_map(self, place: tuple[str, str]) -> object:
@@ -246,6 +263,49 @@ class ClusterReader:
             return self.api.get(object_path("configmaps", name, namespace=namespace), timeouts=_TIMEOUTS)
         except kube.NotFound:
             return {}
+
+
+def ca_hash_of(config_map: object) -> str:
+    """Return the hashes of the authorities in kube-root-ca.crt as kubeadm wants them: sha256:HEX, by commas.
+
+    kubeadm asks for the SubjectPublicKeyInfo, and takes any of several.
+    """
+    pem = fields.text(fields.mapping(fields.mapping(config_map).get("data")).get("ca.crt"))
+    try:
+        certificates = x509.load_pem_x509_certificates(pem.encode())[:_MOST_CERTIFICATES]
+        keys = [
+            each.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) for each in certificates
+        ]
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return ""
+    return ",".join(dict.fromkeys(f"sha256:{hashlib.sha256(key).hexdigest()}" for key in keys))
+
+
+def api_server_of(config_map: object) -> str:
+    """Return HOST:PORT that cluster-info tells everybody who wants to join."""
+    text = fields.text(fields.mapping(fields.mapping(config_map).get("data")).get("kubeconfig"))
+    try:
+        kubeconfig = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return ""
+    clusters = fields.mappings(fields.mapping(kubeconfig).get("clusters"))
+    server = fields.text(fields.mapping(clusters[0].get("cluster")).get("server")) if clusters else ""
+    try:
+        parts = urlsplit(server)
+        host, port = parts.hostname or "", parts.port or _HTTPS_PORT
+    except ValueError:
+        return ""
+    return api_server(host, port) if parts.scheme == "https" else ""
+
+
+def kubernetes_version_of(version: object) -> str:
+    """Return the API server's version as 1.31, from what it answers to /version."""
+    body = fields.mapping(version)
+    found = _GIT_VERSION.match(fields.text(body.get("gitVersion")))
+    if found is not None:
+        return found[1]
+    minor = _MINOR.fullmatch(fields.text(body.get("minor")))
+    return f"1.{minor[1]}" if minor is not None and body.get("major") == "1" else ""
 
 
 def not_synced(watches: Watches) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from provisioner.model.capacity import Taint
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import API_VERSION
-from provisioner.nodegroups.planning.snapshot import DevicePlugin, Node, Pod
+from provisioner.nodegroups.planning.round import DevicePlugin, Node, Pod
 
 #: Where the four kinds, and DaemonSets, live.
 API_ROOT = f"/apis/{API_VERSION}"

@@ -16,27 +16,29 @@ import structlog
 from provisioner import kube
 from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
-from provisioner.nodegroups.api.conditions import ConditionType, Reason, condition_of
+from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.nodegroups.compute.records import Operation
 from provisioner.nodegroups.metrics import DONE, UNKNOWN, Metrics
-from provisioner.nodegroups.planning.answers import Answer
-from provisioner.nodegroups.planning.calls import (
+from provisioner.nodegroups.planning.actions import (
     CallAnswer,
     Delete,
+    Event,
     Insert,
     ListMachines,
+    PatchStatus,
     Poll,
     Read,
     ReadMachines,
     SetMetadata,
+    WriteAnswer,
     words_of,
 )
+from provisioner.nodegroups.planning.answers import Answer
 from provisioner.nodegroups.planning.decide import Plan
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.snapshot import Snapshot
+from provisioner.nodegroups.planning.round import Snapshot
 from provisioner.nodegroups.planning.units import Crashed
-from provisioner.nodegroups.planning.writes import Event, PatchStatus, WriteAnswer
 from provisioner.runtime.repeats import Lasting, Repeats, place_of
 
 _log = structlog.get_logger(__name__)

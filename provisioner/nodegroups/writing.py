@@ -18,10 +18,10 @@ from provisioner.kube.protocol import Api, Timeouts, collection_path, object_pat
 from provisioner.kube.quantities import parse_timestamp
 from provisioner.model.capacity import Taint
 from provisioner.nodegroups import device_plugin
-from provisioner.nodegroups.api import names, write
+from provisioner.nodegroups.api import documents, names
 from provisioner.nodegroups.api.types import Child, Record
 from provisioner.nodegroups.bootstrap import approval, tokens
-from provisioner.nodegroups.planning.writes import (
+from provisioner.nodegroups.planning.actions import (
     ApplyDevicePlugin,
     ApproveRequest,
     CreateChild,
@@ -73,9 +73,9 @@ class Writer:
             case DeleteChild():
                 self._delete(_path(what.record), what.record.meta.uid)
             case SetFinalizers():
-                self._patch(_path(what.record), write.finalizers_patch(what.record.meta, what.finalizers))
+                self._patch(_path(what.record), documents.finalizers_patch(what.record.meta, what.finalizers))
             case PatchStatus():
-                patch = write.status_patch(what.record, what.new)
+                patch = documents.status_patch(what.record, what.new)
                 if patch is not None:
                     self._patch(f"{_path(what.record)}/status", patch)
             case PatchNode():
@@ -99,7 +99,7 @@ class Writer:
     def _create_child(self, child: Child) -> None:
         path = collection_path(child.kind.plural, namespace=child.meta.namespace, root=API_ROOT)
         try:
-            self.api.post(path, write.child(child), timeouts=_TIMEOUTS)
+            self.api.post(path, documents.child(child), timeouts=_TIMEOUTS)
         except kube.Conflict as error:
             if error.reason != "AlreadyExists":
                 raise

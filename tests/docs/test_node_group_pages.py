@@ -11,8 +11,8 @@ from provisioner import constants
 from provisioner.environment.pods import INJECT_KEYS
 from provisioner.model import bounds
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import Reason
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
+from provisioner.nodegroups.api.statuses import Reason
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.planning import answers
 from provisioner.settings.nodegroups import OPTIONS

@@ -15,11 +15,10 @@ import requests
 
 from deploy import crds
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.nodegroups.api import names, write
-from provisioner.nodegroups.api.conditions import Condition, ConditionStatus, Reason, with_condition
+from provisioner.nodegroups.api import documents, names
+from provisioner.nodegroups.api.codec import Array, Flag, Form, Map, Moment, Struct, Text, Whole
 from provisioner.nodegroups.api.crds import SPECS, crd
-from provisioner.nodegroups.api.forms import Array, Flag, Form, Map, Moment, Struct, Text, Whole
-from provisioner.nodegroups.api.parse import parse
+from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.specs import (
     InstanceConfig,
     InstanceTemplateSpec,
@@ -28,9 +27,13 @@ from provisioner.nodegroups.api.specs import (
     WorkloadPolicySpec,
 )
 from provisioner.nodegroups.api.statuses import (
+    Condition,
+    ConditionStatus,
     Machine,
     NodeSummary,
+    Reason,
     TpuNodeGroupStatus,
+    with_condition,
 )
 from provisioner.nodegroups.api.types import (
     RECORDS,
@@ -336,13 +339,13 @@ def test_an_object_that_no_one_could_make_now_can_still_go(name: str, server: Se
     group = parse(TpuNodeGroup, server.kube.get(path))
     why = Condition(type="Ready", status=ConditionStatus.FALSE, reason=Reason.INVALID_SPEC, message="cannot be served")
     status = TpuNodeGroupStatus(conditions=with_condition((), why, NOW))
-    patch = write.status_patch(group, status)
+    patch = documents.status_patch(group, status)
     assert patch is not None
     server.kube.merge(f"{path}/status", patch)
     after = parse(TpuNodeGroup, server.kube.get(path))
     assert after.status == status
     assert server.kube.call("DELETE", path).status_code == 200
-    server.kube.merge(path, write.finalizers_patch(parse(TpuNodeGroup, server.kube.get(path)).meta, ()))
+    server.kube.merge(path, documents.finalizers_patch(parse(TpuNodeGroup, server.kube.get(path)).meta, ()))
     assert server.kube.call("GET", path).status_code == 404
 
 
@@ -442,7 +445,7 @@ def test_defaults(kind: Kind, spec: dict[str, Any], added: dict[str, Any], serve
     answer = server.create(kind, spec)
     assert answer.status_code == 201, answer.text
     assert answer.json()["spec"] == {**spec, **added}
-    assert write.spec_document(parse(RECORDS[kind], raw_object(kind, spec)).spec) == {**spec, **added}
+    assert documents.spec_document(parse(RECORDS[kind], raw_object(kind, spec)).spec) == {**spec, **added}
 
 
 # --- objects as they are made ---
@@ -462,7 +465,7 @@ def test_a_child_reads_as_what_it_was_made_from(server: Server) -> None:
     group = parse(TpuNodeGroup, made.json()).meta
     for wanted in _children(group):
         kind = wanted.kind
-        raw = write.child(wanted)
+        raw = documents.child(wanted)
         child = server.kube.create(collection_path(kind.plural, namespace=_NAMESPACE, root=_ROOT), raw)
         assert child["spec"] == raw["spec"]
         read = parse(RECORDS[kind], child)
@@ -522,7 +525,7 @@ def test_what_people_see_of_a_group(rehearsal: Rehearsal, server: Server) -> Non
         ),
         recreated_at=(NOW,),
     )
-    patch = write.status_patch(group, status)
+    patch = documents.status_patch(group, status)
     assert patch is not None
     server.kube.merge(f"{server.path(Kind.TPU_NODE_GROUP, 'seen')}/status", patch)
     head, row = rehearsal.kubectl("get", "tng", "seen", "-n", _NAMESPACE).splitlines()

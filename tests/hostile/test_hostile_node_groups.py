@@ -16,12 +16,12 @@ import pytest
 
 from provisioner.kube.fields import MalformedObject
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.parse import parse
+from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.types import InstanceTemplate, Kind, ManagedInstanceGroup, TpuNodeGroup, WorkloadPolicy
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.planning.decide import Plan, decide
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.snapshot import Cluster, PlanningSettings, Snapshot
+from provisioner.nodegroups.planning.round import Cluster, PlanningSettings, Snapshot
 from provisioner.nodegroups.reading import parse_device_plugin, parse_node, parse_pod
 from tests.support.clock import NOW
 from tests.support.nodegroup_world import LABELS, PROJECT, raw_kind, raw_machine_node, raw_pod_on

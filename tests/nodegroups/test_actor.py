@@ -19,21 +19,24 @@ from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.records import Instance, Manager, Operation, ResourcePolicy, Template
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.metrics import Metrics
-from provisioner.nodegroups.planning.answers import Answer
-from provisioner.nodegroups.planning.calls import (
+from provisioner.nodegroups.planning.actions import (
     Call,
     CallAnswer,
     Delete,
+    DeleteNode,
+    EvictPod,
     Insert,
     ListMachines,
     Poll,
     Read,
     ReadMachines,
     SetMetadata,
+    Write,
+    WriteAnswer,
 )
+from provisioner.nodegroups.planning.answers import Answer
 from provisioner.nodegroups.planning.decide import Plan
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.writes import DeleteNode, EvictPod, Write, WriteAnswer
 from provisioner.nodegroups.writing import WRITE_SECONDS, Writer
 from tests.support.clock import FakeClock
 from tests.support.kube import FakeKube

@@ -13,7 +13,7 @@ import pytest
 from provisioner.controller import Addresses, Controller
 from provisioner.nodegroups import app
 from provisioner.nodegroups.act import Actor, DryActor
-from provisioner.nodegroups.bootstrap.script import startup_script
+from provisioner.nodegroups.bootstrap.metadata import startup_script
 from provisioner.nodegroups.device_plugin import version_of
 from provisioner.settings import read as read_options
 from provisioner.settings.nodegroups import NodeGroupSettings

@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 
 from provisioner import kube
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import ConditionType, condition_of
+from provisioner.nodegroups.api.statuses import ConditionType, condition_of
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.planning import answers
-from provisioner.nodegroups.planning.calls import Call, CallAnswer
+from provisioner.nodegroups.planning.actions import Call, CallAnswer
 from provisioner.nodegroups.planning.memory import ResourceMemory
 from tests.support.nodegroup_controller import NAMESPACE, World
 
@@ -167,19 +167,6 @@ def test_a_follower_does_nothing(world: World) -> None:
     assert world.loop.cluster.cluster is None
 
 
-def test_a_lease_that_is_lost_in_between_stops_all_changes(world: World) -> None:
-    """What only reads goes on; with the lease back the rest does."""
-    for _ in range(3):
-        world.round(after_seconds=1)
-    changes, writes = world.changes(), world.writes()
-    world.lease_seconds = 5.0
-    for _ in range(30):
-        world.round(after_seconds=1)
-    assert (world.changes(), world.writes()) == (changes, writes)
-    world.lease_seconds = 30.0
-    world.run(world.is_ready, seconds=900)
-
-
 @pytest.mark.parametrize("name", ["groups", "managers", "nodes", "pods", "tokens"])
 def test_nothing_is_decided_on_a_watch_that_is_stale(world: World, name: str) -> None:
     """Not even a group that is deleted meanwhile is touched; what is under way is remembered."""
@@ -195,16 +182,6 @@ def test_nothing_is_decided_on_a_watch_that_is_stale(world: World, name: str) ->
     assert len(world.loop.problems()) == 1
     getattr(world.watches, name).silent = False
     world.run(world.is_gone)
-
-
-def test_nothing_is_decided_before_the_cluster_is_known(world: World) -> None:
-    """Without its UID nobody can tell whose a resource is."""
-    world.kube.fail("GET", "/namespaces/kube-system", kube.Unavailable("away"), times=2)
-    world.round()
-    assert (world.writes(), len(world.loop.problems())) == ([], 1)
-    assert "cannot be read: away" in world.loop.problems()[0]
-    world.run(world.is_ready)
-    assert world.loop.problems() == ()
 
 
 def test_a_pod_that_the_caches_do_not_show_keeps_its_machines(ready: World) -> None:
@@ -238,12 +215,6 @@ def test_a_clock_that_is_set_stops_nothing(world: World, hours: int) -> None:
     assert [line["by_seconds"] for line in logs if line["event"] == "clock.set"] == [hours * _HOUR]
 
 
-def test_the_loop_waits_as_long_as_the_plan_allows(ready: World) -> None:
-    """And looks again after fifteen seconds at the latest."""
-    pause = ready.round(after_seconds=1)
-    assert 0 < pause <= 15.0
-
-
 # --- what is told ---
 
 
@@ -261,33 +232,6 @@ def test_a_child_that_is_not_created_says_why(world: World, kind: Kind) -> None:
     assert f". {kind} slice-" in told()
     world.kube.clear_faults()
     world.run(world.is_ready)
-
-
-def test_an_event_is_told_once_the_status_is_written(world: World) -> None:
-    """A status that was refused is proposed again, and tells the same then."""
-    world.kube.fail("PATCH", "/status", kube.Conflict("changed"), times=25)
-    for _ in range(10):
-        world.round(after_seconds=1)
-    assert world.recorder.told == []
-    world.kube.clear_faults()
-    world.run(world.is_ready)
-    world.round()
-    told = [(each.ref.kind, each.reason, each.message) for each in world.recorder.told]
-    assert ("TPUNodeGroup", "Provisioned", "4/4 nodes are ready") in told
-    assert len(told) == len(set(told))
-
-
-def test_a_failure_that_lasts_is_logged_once() -> None:
-    """In other words it is another one."""
-    world = World(compute={"violated_constraints": {"instanceTemplates.insert": "constraints/compute.x"}})
-    world.put_group()
-    with capture_logs() as logs:
-        world.run(lambda: world.clock.seconds > 2000, seconds=_HOUR)
-    told = [line for line in logs if line["event"] == "resource.create_failed"]
-    assert len(told) == 1
-    assert "constraints/compute.x" in told[0]["message"]
-    assert sum(change.startswith("POST") and "instanceTemplates" in change for change in world.changes()) > 1
-    assert 'failing{kind="invalid"} 1.0' in world.metrics.exposition().decode()
 
 
 def test_no_token_is_ever_logged(world: World) -> None:

@@ -13,10 +13,9 @@ from provisioner.kube.protocol import collection_path, object_path
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.bootstrap import approval, tokens
-from provisioner.nodegroups.bootstrap.cluster import ca_hash_of
 from provisioner.nodegroups.device_plugin import manifest
-from provisioner.nodegroups.observe import ClusterReader, Watches, make_watches, not_synced, take_snapshot
-from provisioner.nodegroups.planning.snapshot import Cluster, Snapshot
+from provisioner.nodegroups.observe import ClusterReader, Watches, ca_hash_of, make_watches, not_synced, take_snapshot
+from provisioner.nodegroups.planning.round import Cluster, Snapshot
 from provisioner.nodegroups.reading import API_ROOT
 from provisioner.runtime.authority import Authority
 from tests.support.clock import FakeClock

@@ -15,7 +15,7 @@ from provisioner.kube.fields import MalformedObject
 from provisioner.model.capacity import Taint
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.device_plugin import manifest, version_of
-from provisioner.nodegroups.planning.snapshot import DevicePlugin, Node
+from provisioner.nodegroups.planning.round import DevicePlugin, Node
 from provisioner.nodegroups.reading import (
     may_be_of_a_group,
     parse_device_plugin,

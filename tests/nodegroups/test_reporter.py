@@ -12,36 +12,33 @@ from provisioner.model.capacity import Failure, FailureKind, OperationName
 from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import OpenWrite, WriteFailure
 from provisioner.nodegroups.act import would
-from provisioner.nodegroups.api.conditions import Condition, ConditionStatus
 from provisioner.nodegroups.api.specs import TpuNodeGroupSpec
-from provisioner.nodegroups.api.statuses import OperationType, TpuNodeGroupStatus
+from provisioner.nodegroups.api.statuses import Condition, ConditionStatus, OperationType, TpuNodeGroupStatus
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.compute.records import Operation, Template
 from provisioner.nodegroups.metrics import Metrics
-from provisioner.nodegroups.planning.calls import (
+from provisioner.nodegroups.planning.actions import (
     Call,
     CallAnswer,
     Delete,
+    DeleteNode,
+    Event,
+    EvictPod,
     Insert,
     ListMachines,
+    PatchNode,
+    PatchStatus,
     Poll,
     Read,
     ReadMachines,
     SetMetadata,
-)
-from provisioner.nodegroups.planning.decide import Plan
-from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.snapshot import Cluster, Snapshot
-from provisioner.nodegroups.planning.units import Crashed
-from provisioner.nodegroups.planning.writes import (
-    DeleteNode,
-    Event,
-    EvictPod,
-    PatchNode,
-    PatchStatus,
     Write,
     WriteAnswer,
 )
+from provisioner.nodegroups.planning.decide import Plan
+from provisioner.nodegroups.planning.memory import Backoff, Memory, ResourceMemory
+from provisioner.nodegroups.planning.round import Cluster, Snapshot
+from provisioner.nodegroups.planning.units import Crashed
 from provisioner.nodegroups.report import Reporter
 from tests.support.clock import NOW
 from tests.support.controller import FakeRecorder
@@ -240,13 +237,16 @@ def a_group(reason: str, **parts: Any) -> TpuNodeGroup:
 def test_labels_are_few_whatever_objects_say(reporter: Reporter) -> None:
     """A reason that is none of ours, as gke-labs/tpu-operator or a user may have written it, is no label."""
     groups = (a_group("Ready"), a_group("Whatever"), a_group("Else"), a_group(""), a_group("Ready", deleted_at=NOW))
-    reporter.tell(Plan(memory=Memory()), Snapshot(cluster=Cluster(uid="c"), groups=groups))
+    wait = Backoff(failure=Failure(kind=FailureKind.INVALID, message="no"), failures=1, at=NOW, until=NOW)
+    memory = Memory(resources={"u": ResourceMemory(backoffs={"read": wait, "create": wait})})
+    reporter.tell(Plan(memory=memory), Snapshot(cluster=Cluster(uid="c"), groups=groups))
     text = reporter.metrics.exposition().decode()
     for line in (
         'groups{reason="Ready"} 2.0',
         'groups{reason="Unknown"} 3.0',
         "nodes_wanted 16.0",
         "cluster_known 0.0",
+        'failing{kind="invalid"} 1.0',
     ):
         assert f"tpu_provisioner_nodegroups_{line}" in text
     assert "Whatever" not in text

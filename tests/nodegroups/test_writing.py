@@ -15,15 +15,14 @@ from provisioner.kube.quantities import format_time
 from provisioner.model.capacity import Taint
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import Condition, ConditionStatus
-from provisioner.nodegroups.api.parse import parse
+from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.specs import WorkloadPolicySpec
-from provisioner.nodegroups.api.statuses import ResourceStatus
+from provisioner.nodegroups.api.statuses import Condition, ConditionStatus, ResourceStatus
 from provisioner.nodegroups.api.types import RECORDS, Kind, ObjectMeta, TpuNodeGroup, WorkloadPolicy
 from provisioner.nodegroups.bootstrap import approval
 from provisioner.nodegroups.bootstrap.tokens import LIFE, parse_secret
 from provisioner.nodegroups.device_plugin import manifest, version_of
-from provisioner.nodegroups.planning.writes import (
+from provisioner.nodegroups.planning.actions import (
     ApplyDevicePlugin,
     ApproveRequest,
     CreateChild,
@@ -78,14 +77,13 @@ def put(api: FakeKube, kind: Kind = GROUP_KIND, name: str = GROUP, **metadata: A
 
 def a_child() -> WorkloadPolicy:
     """Return a group's policy as it is to be made."""
-    group = ObjectMeta(namespace=NAMESPACE, name=GROUP, uid="u1", annotations={names.ADOPT: "true"})
+    group = ObjectMeta(namespace=NAMESPACE, name=GROUP, uid="u1")
     return WorkloadPolicy(
         meta=ObjectMeta(
             namespace=NAMESPACE,
             name=names.child_name(group, POLICY),
             uid="",
             labels=names.group_labels(group),
-            annotations=group.annotations,
             owner=ObjectMeta(namespace="", name=GROUP, uid="u1"),
         ),
         spec=WorkloadPolicySpec(project="research-project", region="us-central1", accelerator_topology="2x2x2"),
@@ -102,7 +100,6 @@ def test_a_child_is_made_as_it_was_decided(api: FakeKube) -> None:
     made = parse(WorkloadPolicy, raw)
     assert (made.spec, made.meta.labels) == (child.spec, child.meta.labels)
     assert raw["metadata"]["ownerReferences"][0]["uid"] == "u1"
-    assert made.meta.annotations == {names.ADOPT: "true"}
     assert made.meta.finalizers == (names.CHILD_FINALIZERS[POLICY],)
 
 

@@ -13,18 +13,19 @@ from provisioner.model.capacity import Failure, FailureKind, OperationName
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind, ObjectMeta
 from provisioner.nodegroups.bootstrap import tokens
-from provisioner.nodegroups.compute.protocol import ComputeError, R
 from provisioner.nodegroups.compute.records import (
+    ComputeError,
     Instance,
     ManagedInstance,
     Manager,
     Operation,
+    R,
     Resource,
     ResourcePolicy,
     Scope,
     Template,
 )
-from provisioner.nodegroups.planning.calls import Proof, Target
+from provisioner.nodegroups.planning.actions import Proof, Target
 from provisioner.nodegroups.reading import API_ROOT
 from rehearsal.simulators.compute.guests import joining
 from tests.support.nodegroups import SPECS, raw_object

@@ -3,6 +3,8 @@
 `Annotated[str, Text(about="...")]` is a field; a text behind the form is its name in JSON where that is not the
 attribute's in camel case. The API server has checked all values, so only their types are looked at here: what is
 absent has its default, and what has another type raises ValueError or TypeError.
+
+A field is declared once. `crds` writes its form for a CustomResourceDefinition, whose bounds the API server checks.
 """
 
 from __future__ import annotations
@@ -10,15 +12,116 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from typing import Annotated, Any, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from provisioner.kube import fields
 from provisioner.kube.quantities import format_time, parse_timestamp
-from provisioner.nodegroups.api.forms import Array, Flag, Form, Json, Map, Moment, Rule, Struct, Text, Whole
+from provisioner.model import bounds
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """A text."""
+
+    about: str
+    most: int = bounds.OBJECT_NAME
+    #: The whole text's form in the syntax that Go and Python share, without anchors; empty for any.
+    pattern: str = ""
+    #: What a text of that form is, for docs/node-group-fields.md: "a zone such as us-central1-c".
+    meaning: str = ""
+    #: The only texts that are valid; empty for any.
+    choices: tuple[str, ...] = ()
+    least: int = 0
+    default: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """A whole number."""
+
+    about: str
+    least: int = 0
+    most: int = 2**31 - 1
+    default: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """True or false."""
+
+    about: str
+    default: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A time as RFC 3339 has it."""
+
+    about: str
+    default: None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Array:
+    """A list of alike."""
+
+    about: str
+    items: Form
+    most: int
+    #: The field that is different in each; empty for none.
+    key: str = ""
+    default: None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Map:
+    """Texts by name."""
+
+    about: str
+    values: Text
+    most: int
+    default: None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """Something that must hold of several fields together."""
+
+    #: In the Common Expression Language, of `self`.
+    cel: str
+    message: str
+    #: The field that is wrong where one is.
+    field: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Struct:
+    """An object with fields of its own."""
+
+    about: str
+    fields: Mapping[str, Form]
+    required: tuple[str, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    #: Whether each field stays as it is, and absent where it is absent.
+    fixed: bool = False
+    #: Whether all of it stays as it is.
+    all_fixed: bool = False
+    default: Mapping[str, Any] | None = field(default=None)
+
+
+Form = Text | Whole | Flag | Moment | Array | Map | Struct
+
+
+def choice(about: str, choices: Iterable[str]) -> Text:
+    """Return the form of one of a few texts."""
+    return Text(about=about, choices=tuple(map(str, choices)))
+
 
 T = TypeVar("T")
 

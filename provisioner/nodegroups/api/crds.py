@@ -6,14 +6,12 @@ and breaks them can still be deleted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import get_type_hints
+from typing import assert_never, get_type_hints
 
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.codec import struct_of
-from provisioner.nodegroups.api.forms import Json, Struct, openapi
+from provisioner.nodegroups.api.codec import Array, Flag, Form, Json, Map, Moment, Rule, Struct, Text, Whole, struct_of
 from provisioner.nodegroups.api.statuses import ResourceStatus
 from provisioner.nodegroups.api.types import GROUP, RECORDS, VERSION, Kind
 
@@ -25,10 +23,12 @@ def _column(name: str, path: str, about: str, *, kind: str = "string", wide: boo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Shown:
+class Shown:
     """How a kind is called and shown."""
 
+    #: In a sentence.
     about: str
+    #: As kubectl knows it.
     short_name: str
     columns: tuple[Json, ...]
 
@@ -41,45 +41,43 @@ _STATE = (
     _column("Message", f"{_READY}.message", "Why, in words.", wide=True),
 )
 
-_SHOWN: Mapping[Kind, _Shown] = MappingProxyType(
-    {
-        Kind.TPU_NODE_GROUP: _Shown(
-            about="TPU machines on Compute Engine that are nodes of this cluster: a slice, or machines that are alike.",
-            short_name="tng",
-            columns=(
-                _column("Topology", ".status.topology", "Chips along each axis of a slice."),
-                _column("Nodes", ".status.nodes", "Nodes that are ready, of those that are wanted."),
-                *_STATE[:3],
-                _column("Zone", ".spec.nodeLocation", "Where the machines are.", wide=True),
-                _STATE[3],
-            ),
+SHOWN: Mapping[Kind, Shown] = {
+    Kind.TPU_NODE_GROUP: Shown(
+        about="TPU machines on Compute Engine that are nodes of this cluster: a slice, or machines that are alike.",
+        short_name="tng",
+        columns=(
+            _column("Topology", ".status.topology", "Chips along each axis of a slice."),
+            _column("Nodes", ".status.nodes", "Nodes that are ready, of those that are wanted."),
+            *_STATE[:3],
+            _column("Zone", ".spec.nodeLocation", "Where the machines are.", wide=True),
+            _STATE[3],
         ),
-        Kind.WORKLOAD_POLICY: _Shown(
-            about="A workload policy of Compute Engine: how machines are wired. A TPUNodeGroup makes its own.",
-            short_name="tpol",
-            columns=(
-                _column("Topology", ".spec.acceleratorTopology", "Chips along each axis of a slice."),
-                *_STATE,
-            ),
+    ),
+    Kind.WORKLOAD_POLICY: Shown(
+        about="A workload policy of Compute Engine: how machines are wired. A TPUNodeGroup makes its own.",
+        short_name="tpol",
+        columns=(
+            _column("Topology", ".spec.acceleratorTopology", "Chips along each axis of a slice."),
+            *_STATE,
         ),
-        Kind.INSTANCE_TEMPLATE: _Shown(
-            about="An instance template of Compute Engine: what each machine is. A TPUNodeGroup makes its own.",
-            short_name="ttmpl",
-            columns=(
-                _column("Machine-Type", ".spec.machineType", "Compute Engine's machine type."),
-                *_STATE,
-            ),
+    ),
+    Kind.INSTANCE_TEMPLATE: Shown(
+        about="An instance template of Compute Engine: what each machine is. A TPUNodeGroup makes its own.",
+        short_name="ttmpl",
+        columns=(
+            _column("Machine-Type", ".spec.machineType", "Compute Engine's machine type."),
+            *_STATE,
         ),
-        Kind.MANAGED_INSTANCE_GROUP: _Shown(
-            about="A managed instance group of Compute Engine: the machines. A TPUNodeGroup makes its own.",
-            short_name="tmig",
-            columns=(
-                _column("Size", ".spec.targetSize", "Machines that are wanted.", kind="integer"),
-                *_STATE,
-            ),
+    ),
+    Kind.MANAGED_INSTANCE_GROUP: Shown(
+        about="A managed instance group of Compute Engine: the machines. A TPUNodeGroup makes its own.",
+        short_name="tmig",
+        columns=(
+            _column("Size", ".spec.targetSize", "Machines that are wanted.", kind="integer"),
+            *_STATE,
         ),
-    }
-)
+    ),
+}
 
 _HINTS = {kind: get_type_hints(record) for kind, record in RECORDS.items()}
 SPECS: Mapping[Kind, Struct] = {kind: struct_of(hints["spec"]) for kind, hints in _HINTS.items()}
@@ -93,14 +91,10 @@ STATUSES: Mapping[Kind, Struct] = {
     for kind, hints in _HINTS.items()
 }
 
-#: What a kind is, in a sentence, and how kubectl knows it for short.
-ABOUT: Mapping[Kind, str] = {kind: shown.about for kind, shown in _SHOWN.items()}
-SHORT_NAMES: Mapping[Kind, str] = {kind: shown.short_name for kind, shown in _SHOWN.items()}
-
 
 def crd(kind: Kind) -> Json:
     """Return the CustomResourceDefinition of a kind."""
-    shown = _SHOWN[kind]
+    shown = SHOWN[kind]
     version = {
         "name": VERSION,
         "served": True,
@@ -161,3 +155,80 @@ def _object(kind: Kind, about: str) -> Json:
 
 def _longest_name(kind: Kind) -> int:
     return names.NAME_BUDGET if kind is Kind.TPU_NODE_GROUP else names.RESOURCE_NAME
+
+
+def openapi(form: Form) -> Json:
+    """Return the structural schema of a form."""
+    written: Json = {"description": form.about, **_constraints(form)}
+    if form.default is not None:
+        written["default"] = dict(form.default) if isinstance(form.default, Mapping) else form.default
+    return written
+
+
+def _constraints(form: Form) -> Json:
+    match form:
+        case Text():
+            return _text(form)
+        case Whole():
+            width = "int32" if form.most < 2**31 else "int64"
+            return {"type": "integer", "format": width, "minimum": form.least, "maximum": form.most}
+        case Flag():
+            return {"type": "boolean"}
+        case Moment():
+            return {"type": "string", "format": "date-time"}
+        case Array():
+            return _array(form)
+        case Map():
+            return {"type": "object", "additionalProperties": openapi(form.values), "maxProperties": form.most}
+        case Struct():
+            return _struct(form)
+    assert_never(form)
+
+
+def _text(form: Text) -> Json:
+    if form.choices:
+        return {"type": "string", "enum": list(form.choices)}
+    written: Json = {"type": "string", "maxLength": form.most}
+    if form.least:
+        written["minLength"] = form.least
+    if form.pattern:
+        written["pattern"] = f"^{form.pattern}$"
+    return written
+
+
+def _array(form: Array) -> Json:
+    written: Json = {"type": "array", "items": openapi(form.items), "maxItems": form.most}
+    if form.key:
+        written |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [form.key]}
+    return written
+
+
+def _struct(form: Struct) -> Json:
+    properties = {name: openapi(each) for name, each in form.fields.items()}
+    for name in form.fields if form.fixed else ():
+        stays = {"rule": "self == oldSelf", "message": f"{name} cannot be changed; make the object anew"}
+        properties[name].setdefault("x-kubernetes-validations", []).append(stays)
+    written: Json = {"type": "object", "properties": properties}
+    if form.required:
+        written["required"] = list(form.required)
+    validations = [_rule(rule) for rule in form.rules] + list(_of_changes(form))
+    if validations:
+        written["x-kubernetes-validations"] = validations
+    return written
+
+
+def _rule(rule: Rule) -> Json:
+    written = {"rule": rule.cel, "message": rule.message}
+    return written | ({"fieldPath": f".{rule.field}"} if rule.field else {})
+
+
+def _of_changes(form: Struct) -> Iterator[Json]:
+    if form.all_fixed:
+        yield {"rule": "self == oldSelf", "message": "spec cannot be changed; make the object anew"}
+    # A rule of a field itself is not asked when the field comes or goes.
+    loose = [name for name, each in form.fields.items() if name not in form.required and each.default is None]
+    if loose and form.fixed:
+        yield {
+            "rule": " && ".join(f"has(self.{name}) == has(oldSelf.{name})" for name in loose),
+            "message": f"{', '.join(loose)} can be neither added nor taken away; make the object anew",
+        }

@@ -13,8 +13,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from provisioner.model import bounds
-from provisioner.nodegroups.api.codec import INLINE, declared, struct_of
-from provisioner.nodegroups.api.forms import Array, Flag, Map, Rule, Text, Whole, choice
+from provisioner.nodegroups.api.codec import INLINE, Array, Flag, Map, Rule, Text, Whole, choice, declared, struct_of
 
 #: Seven days, the longest run that flex-start gives.
 _LONGEST_RUN_SECONDS = 7 * 24 * 3600

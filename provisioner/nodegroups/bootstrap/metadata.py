@@ -1,16 +1,24 @@
-"""What the metadata of a machine is to say, and whether it has to be written. Pure.
+"""What machines are told by their metadata: how to join the cluster, and the startup script. Pure.
 
-The whole list is written at once, with the fingerprint of what was read. Keys that are not ours stay as they are. The
-first four are read by the startup script; all but version and port are those of gke-labs/tpu-operator.
+All items are written at once, with the fingerprint of what was read; keys that are not ours stay as they are. Whatever
+may change while machines run (version, address, token) is in items of its own and not in the script: a template cannot
+be changed.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import ipaddress
+import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 
 from provisioner.nodegroups.api.registration import LABELS
 
+#: Read by the startup script; all but version and port are those of gke-labs/tpu-operator.
 TOKEN = "kubeadm-join-token"  # noqa: S105 - a key
 ADDRESS = "kubeadm-control-plane-ip"
 #: Left out for 6443.
@@ -18,6 +26,21 @@ PORT = "kubeadm-control-plane-port"
 CA_HASH = "kubeadm-ca-hash"
 VERSION = "kubeadm-kubernetes-version"
 DEFAULT_PORT = 6443
+
+#: Debian packages of Kubernetes, by minor version.
+REPOSITORY = "https://pkgs.k8s.io"
+_HOST = re.compile(r"[A-Za-z0-9]([-.A-Za-z0-9]{0,252}[A-Za-z0-9])?")
+_WITH_USERS = """\
+#!/bin/bash
+# The startup-script of the group's metadata runs first, at each boot, as Compute Engine would run it.
+if users_script=$(mktemp -d)/startup-script; then
+  cat > "$users_script" << '{end}'
+{users}{end}
+  chmod 700 "$users_script"
+  "$users_script" < /dev/null || echo "tpu-provisioner: the startup-script of the metadata ended with $?" >&2
+  rm -rf "${{users_script%/*}}"
+fi
+{script}"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,3 +93,37 @@ def merged_labels(text: str, labels: Mapping[str, str]) -> str:
             found[key] = part.strip()
     found |= {key: f"{key}={value}" for key, value in labels.items()}
     return ",".join(found[key] for key in sorted(found))
+
+
+def api_server(host: str, port: int | None = None) -> str:
+    """Return HOST:PORT of an address that a user gives; an IPv6 address gets its brackets."""
+    host = host.removeprefix("[").removesuffix("]")
+    port = port or DEFAULT_PORT
+    if _HOST.fullmatch(host):
+        return f"{host}:{port}"
+    try:
+        address = ipaddress.IPv6Address(host)
+    except ValueError:
+        return ""
+    # One with a zone is of one machine alone.
+    return "" if address.scope_id else f"[{address}]:{port}"
+
+
+@functools.cache
+def startup_script(repository: str = REPOSITORY) -> str:
+    """Return the script that installs containerd and kubeadm, and joins the cluster.
+
+    `repository` is the address of packages as on pkgs.k8s.io, for machines that reach a mirror alone.
+    """
+    script = resources.files(__package__).joinpath("startup.sh").read_text(encoding="utf-8")
+    return script.replace("@REPOSITORY@", shlex.quote(repository.rstrip("/")))
+
+
+def with_users_script(script: str, users: str) -> str:
+    """Return what runs a startup script of the user's first, whatever becomes of it, and then `script`."""
+    if not users:
+        return script
+    # No line of the user's is a hash of all of them.
+    end = f"END_{hashlib.sha256(users.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+    users = users if users.endswith("\n") else f"{users}\n"
+    return _WITH_USERS.format(end=end, users=users, script=script)

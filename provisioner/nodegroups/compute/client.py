@@ -23,14 +23,15 @@ from provisioner.google.session import ApiSession, find_credentials
 from provisioner.kube import fields
 from provisioner.model.capacity import Failure, FailureKind, OperationName
 from provisioner.nodegroups.api.specs import InstanceConfig
-from provisioner.nodegroups.compute import links, resources
+from provisioner.nodegroups.compute import records, resources
 from provisioner.nodegroups.compute.errors import help_of, kind_of_answer
-from provisioner.nodegroups.compute.protocol import ComputeError, R
 from provisioner.nodegroups.compute.records import (
+    ComputeError,
     Instance,
     ManagedInstance,
     Manager,
     Operation,
+    R,
     Resource,
     ResourcePolicy,
     Scope,
@@ -197,7 +198,7 @@ class ComputeClient:
 
         Asked for by what the names begin with, as those of one group do: all names would be too long for an address.
         """
-        wanted = sorted({name for name in names if not links.address_problem(scope, name)})
+        wanted = sorted({name for name in names if not records.address_problem(scope, name)})
         subject = f"list of instances {wanted[0] if wanted else next(iter(names), '')!r} and others"
         if not wanted:
             self._path(scope, _INSTANCES, next(iter(names), ""), subject, Call.READ)
@@ -302,7 +303,7 @@ class ComputeClient:
 
     def _path(self, scope: Scope, collection: str, name: str, subject: str, call: Call) -> str:
         """Return the path of a resource, without a call where there can be none of this name."""
-        problem = links.address_problem(scope, name, operation=collection == _OPERATIONS)
+        problem = records.address_problem(scope, name, operation=collection == _OPERATIONS)
         if problem:
             kind = FailureKind.INVALID if call is Call.CREATE else FailureKind.NOT_FOUND
             raise ComputeError(Failure(kind=kind, message=f"{problem}; nothing was sent"), subject)

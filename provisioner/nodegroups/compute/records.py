@@ -1,17 +1,34 @@
-"""What Compute Engine has and is asked for. Frozen; knows nothing of JSON.
+"""What Compute Engine has and is asked for, and how (`Compute`). Frozen; knows nothing of JSON.
 
 One record says both what an insert asks for and what a get returns: fields below `# --- only asked for` and
 `# --- only read` are empty in the other. Words that are Google's own (statuses, actions, modes) are texts as Google
 spells them, so that one which is new fails nothing; the ones that decisions need have constants here or in the API.
+
+What a caller of `Compute` can rely on:
+
+- Every method is one short exchange (the pages of a list count as one), may be called from many threads, never waits
+  for an operation and never tries again. An insert or delete returns as soon as Google has taken it, and says nothing
+  about how it will end. Every method raises `ComputeError` and nothing else.
+- **Idempotent by request id.** The same changing call sent again with its request id changes nothing more, and answers
+  with the operation of the first, for as long as Google remembers it (some minutes at least; not documented).
+- **Idempotent by name.** An insert of a name that is there ends in ALREADY_EXISTS and changes nothing: whose it is, its
+  description says. A delete of a name that is not there ends in NOT_FOUND.
+- **UNKNOWN_OUTCOME** is what a changing call ends in that was lost on its way: it may have had its effect, also later.
+  Every other failure means that nothing was changed.
+- INVALID and PERMISSION: this request will not be taken as it is, until somebody changes something.
+- OPERATION_IN_THE_WAY passes by itself: something else is under way on the resource, or it is still used by another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Protocol, TypeVar
 
 from provisioner.model.capacity import HIGH_THROUGHPUT, Failure, OperationName
+from provisioner.model.choices import ZONE
 from provisioner.nodegroups.api.specs import InstanceConfig
 
 #: What Google does on maintenance of a host, and when it takes a machine away.
@@ -188,3 +205,141 @@ class Operation:
     scope: Scope
     done: bool
     failure: Failure | None = None
+
+
+#: Of resources, zones and regions.
+_NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
+#: Project ids, those of a domain too, and project numbers.
+_PROJECT = re.compile(r"(?:[a-z0-9][-.a-z0-9]{0,62}:)?[a-z0-9][-a-z0-9]{0,62}")
+_OPERATION = re.compile(r"[a-z0-9][-_a-z0-9]{0,254}")
+_PATH = re.compile(
+    r"(?:^|/)(?P<path>projects/(?P<project>[^/]+)/"
+    r"(?:global|(?P<kind>zones|regions|locations)/(?P<location>[^/]+))/(?P<collection>[A-Za-z]+)/(?P<name>[^/?#]+))$"
+)
+#: Of a region.
+REGION = re.compile(r"[a-z]{1,20}-[a-z]{1,20}[0-9]{1,3}")
+#: A zone is its region and one letter.
+_ZONE = re.compile(r".+-[a-z]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What a URL points to."""
+
+    scope: Scope
+    #: Such as instanceTemplates.
+    collection: str
+    name: str
+
+
+def region_of(zone: str) -> str:
+    """Return the region of a zone; empty where it is none."""
+    return zone.rpartition("-")[0] if ZONE.fullmatch(zone) else ""
+
+
+def parse_link(url: str) -> Link | None:
+    """Read a URL of any host and version, or a path that begins with projects/; None where it is none."""
+    found = _PATH.search(url)
+    if found is None:
+        return None
+    location, kind = found["location"] or "", found["kind"]
+    in_zone = kind == "zones" or (kind == "locations" and _ZONE.fullmatch(location) is not None)
+    scope = Scope(
+        project=found["project"],
+        region="" if in_zone else location,
+        zone=location if in_zone else "",
+    )
+    return Link(scope=scope, collection=found["collection"], name=found["name"])
+
+
+def same_resource(url: str, other: str) -> bool:
+    """Whether two URLs point to one resource, whatever their hosts and versions."""
+    if url == other:
+        return True
+    first, second = parse_link(url), parse_link(other)
+    return first is not None and second is not None and first == second
+
+
+def address_problem(scope: Scope, name: str, *, operation: bool = False) -> str:
+    """Say why there can be no resource, or operation, of this name in this scope; empty where there can."""
+    if not _PROJECT.fullmatch(scope.project):
+        return f"{scope.project!r} is no project"
+    if scope.zone and not _NAME.fullmatch(scope.zone):
+        return f"{scope.zone!r} is no zone"
+    if scope.region and not _NAME.fullmatch(scope.region):
+        return f"{scope.region!r} is no region"
+    if not (_OPERATION if operation else _NAME).fullmatch(name):
+        return f"{name!r} is no name of {'an operation' if operation else 'a resource'}"
+    return ""
+
+
+R = TypeVar("R", bound=Resource)
+
+
+class ComputeError(Exception):
+    """The one exception of Compute Engine's boundary."""
+
+    def __init__(
+        self, failure: Failure, subject: str = "", *, retry_after_seconds: float | None = None, code: int = 0
+    ) -> None:
+        super().__init__(f"{subject}: {failure.message}" if subject else failure.message)
+        self.failure = failure
+        #: The object and the call, such as "delete of instance group manager 'a'".
+        self.subject = subject
+        #: Google's own wish, None for none.
+        self.retry_after_seconds = retry_after_seconds
+        #: The HTTP status of the answer; 0 where there was none.
+        self.code = code
+
+
+class Compute(Protocol):
+    """The resources of Compute Engine that a node group consists of. Request ids are UUIDs."""
+
+    def get(self, sort: type[R], scope: Scope, name: str) -> R:
+        """Return a resource policy of a region, an instance template as the scope says, or a group of a zone."""
+        ...
+
+    def insert(self, scope: Scope, resource: Resource, *, request_id: str) -> Operation:
+        """Submit the creation of a resource. A policy may be used once it is READY.
+
+        The operation of a group ends when the group is there; its machines come later, or never: see `Manager.bulk` and
+        the failures of its managed instances.
+        """
+        ...
+
+    def delete(self, sort: type[Resource], scope: Scope, name: str, *, request_id: str) -> Operation:
+        """Submit the deletion of a resource, of a group with all its machines.
+
+        OPERATION_IN_THE_WAY of a policy or a template: a group still uses it.
+        """
+        ...
+
+    def list_managed_instances(self, scope: Scope, name: str) -> tuple[ManagedInstance, ...]:
+        """Return all machines of a group by name, placeholders without a machine included. Changes nothing.
+
+        NOT_FOUND: there is no such group now.
+        """
+        ...
+
+    def list_instances(self, scope: Scope, names: Collection[str]) -> tuple[Instance, ...]:
+        """Return the machines of a zone that have these names, with their metadata. Changes nothing.
+
+        A name of which there is no machine, as behind a placeholder, is left out.
+        """
+        ...
+
+    def set_metadata(
+        self, scope: Scope, name: str, items: Mapping[str, str], *, fingerprint: str, request_id: str
+    ) -> Operation:
+        """Replace all items of a machine's metadata.
+
+        OPERATION_IN_THE_WAY: they are no longer those that the fingerprint stands for; read the machine again.
+        """
+        ...
+
+    def get_operation(self, scope: Scope, name: OperationName) -> Operation:
+        """Return an operation; done with a failure is a failure, not an exception. Changes nothing.
+
+        NOT_FOUND: Google has forgotten it, which says nothing about how it ended; look at the resource.
+        """
+        ...

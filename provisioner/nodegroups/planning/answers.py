@@ -16,7 +16,7 @@ from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import LOST_SECONDS, with_answer
 from provisioner.nodegroups.api.statuses import OperationRef, OperationType
 from provisioner.nodegroups.compute.records import Instance, Operation
-from provisioner.nodegroups.planning.calls import (
+from provisioner.nodegroups.planning.actions import (
     Call,
     CallAnswer,
     Delete,
@@ -26,6 +26,7 @@ from provisioner.nodegroups.planning.calls import (
     Read,
     ReadMachines,
     SetMetadata,
+    WriteAnswer,
 )
 from provisioner.nodegroups.planning.memory import (
     Backoff,
@@ -35,7 +36,6 @@ from provisioner.nodegroups.planning.memory import (
     Reading,
     ResourceMemory,
 )
-from provisioner.nodegroups.planning.writes import WriteAnswer
 
 #: What is tried, as `ResourceMemory.backoffs` calls it.
 READ = "read"
@@ -82,13 +82,7 @@ def failed(
     wait = waits.doubled_seconds(*DELAYS[failure.kind], failures, key)
     if wish_seconds is not None:
         wait = max(wait, min(wish_seconds, LONGEST_WISH_SECONDS))
-    since = before.since if before is not None else now
-    return Backoff(failure=failure, failures=failures, since=since, at=now, until=now + timedelta(seconds=wait))
-
-
-def without(backoffs: Mapping[str, Backoff], *what: str) -> Mapping[str, Backoff]:
-    """Return the back-offs without those that a success has ended."""
-    return {each: wait for each, wait in backoffs.items() if each not in what}
+    return Backoff(failure=failure, failures=failures, at=now, until=now + timedelta(seconds=wait))
 
 
 def fold(memory: Memory, answer: Answer) -> Memory:
@@ -150,19 +144,26 @@ def _failing(known: ResourceMemory, what: str, failure: Failure, answer: CallAns
     return replace(known, backoffs={**known.backoffs, what: wait})
 
 
+def _without(backoffs: Mapping[str, Backoff], what: str) -> Mapping[str, Backoff]:
+    return {each: wait for each, wait in backoffs.items() if each != what}
+
+
 def _read(known: ResourceMemory, answer: CallAnswer) -> ResourceMemory:
     if answer.failure is not None:
         return _failing(known, READ, answer.failure, answer)
-    known = replace(known, backoffs=without(known.backoffs, READ))
+    known = replace(known, backoffs=_without(known.backoffs, READ))
     if known.reading is not None and known.reading.asked_at > answer.asked_at:
         return known
+    if answer.result is not None and answer.asked_at >= known.changed_at:
+        # It is there: why it could not be made is over.
+        known = replace(known, backoffs=_without(known.backoffs, INSERT))
     return replace(known, reading=Reading(asked_at=answer.asked_at, resource=answer.result))
 
 
 def _listed(known: ResourceMemory, answer: CallAnswer) -> ResourceMemory:
     if answer.failure is not None:
         return _failing(known, LIST, answer.failure, answer)
-    known = replace(known, backoffs=without(known.backoffs, LIST))
+    known = replace(known, backoffs=_without(known.backoffs, LIST))
     if known.listing is not None and known.listing.asked_at > answer.asked_at:
         return known
     ordered = tuple(sorted(answer.result or (), key=lambda machine: (machine.name, machine.provider_id)))
@@ -219,7 +220,7 @@ def _polled(known: ResourceMemory, call: Poll, answer: CallAnswer) -> ResourceMe
     failure = answer.failure
     if failure is not None and failure.kind is not FailureKind.NOT_FOUND:
         return _failing(known, POLL, failure, answer)
-    known = replace(known, backoffs=without(known.backoffs, POLL))
+    known = replace(known, backoffs=_without(known.backoffs, POLL))
     operation = answer.result
     if operation is None:
         # Forgotten, which says nothing about how it ended: the resource is read instead.
@@ -232,7 +233,7 @@ def _ended(known: ResourceMemory, kind: OperationType, failure: Failure | None, 
     known = replace(known, operation=None, changed_at=answer.at)
     gone = kind is OperationType.DELETE and failure is not None and failure.kind is FailureKind.NOT_FOUND
     if failure is None or gone:
-        return replace(known, backoffs=without(known.backoffs, kind.value))
+        return replace(known, backoffs=_without(known.backoffs, kind.value))
     known = _failing(known, kind.value, failure, answer)
     wait = replace(known.backoffs[kind.value], accepted=True)
     return replace(known, backoffs={**known.backoffs, kind.value: wait})

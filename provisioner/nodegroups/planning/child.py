@@ -7,38 +7,39 @@ latched: a failure delays the next try, and is forgotten when one succeeds or a 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import Generic, TypeVar, cast
+from datetime import datetime
 
 from provisioner.kube.quantities import format_time
 from provisioner.kube.watches import MAX_SILENCE_SECONDS
 from provisioner.model import bounds, waits
 from provisioner.model.capacity import FailureKind, OperationName
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import (
+from provisioner.nodegroups.api.statuses import (
     Condition,
     ConditionStatus,
     ConditionType,
+    OperationRef,
+    OperationType,
     Reason,
     condition_of,
+    created,
     not_ready,
 )
-from provisioner.nodegroups.api.statuses import OperationRef, OperationType
-from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, WorkloadPolicy
-from provisioner.nodegroups.compute.links import same_resource
-from provisioner.nodegroups.compute.records import Resource, Scope
-from provisioner.nodegroups.planning import answers, events
-from provisioner.nodegroups.planning.calls import Call, Delete, Insert, Poll, Proof, Read, Target
+from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, ManagedInstanceGroup, WorkloadPolicy
+from provisioner.nodegroups.compute.records import READY, Manager, Resource, ResourcePolicy, same_resource
+from provisioner.nodegroups.planning import answers, events, manager
+from provisioner.nodegroups.planning.actions import Delete, Insert, ListMachines, Poll, Read, SetFinalizers, target_of
 from provisioner.nodegroups.planning.memory import LONG_AGO, Backoff, Reading, ResourceMemory
-from provisioner.nodegroups.planning.ownership import is_ours, mark_for, squats
-from provisioner.nodegroups.planning.round import NOTHING, Round, Step, Wanted, of_record
-from provisioner.nodegroups.planning.writes import SetFinalizers
+from provisioner.nodegroups.planning.ownership import is_ours, mark_for, not_served, squats
+from provisioner.nodegroups.planning.resource import asked_for, difference, not_to_be_used
+from provisioner.nodegroups.planning.round import NOTHING, Round, Step, later, of_record, want
 
-C = TypeVar("C", bound=Child)
-R = TypeVar("R", bound=Resource)
-
+_WHAT = {
+    Kind.WORKLOAD_POLICY: "workload policy",
+    Kind.INSTANCE_TEMPLATE: "instance template",
+    Kind.MANAGED_INSTANCE_GROUP: "managed instance group",
+}
 #: An insert that an earlier process sent, or whose answer was lost, shows within this time, or never.
 _ARRIVED_SECONDS = 60.0
 #: So long after an object was deleted no process has it in its caches as one that nobody deletes.
@@ -50,6 +51,8 @@ _POLL_GROWTH = 1.5
 _MOST_POLLS_COUNTED = 10
 #: A resource that is somebody else's is looked at again: they may delete it.
 _FOREIGN_SECONDS = 600.0
+#: A policy or a template that is as it should be.
+_SETTLED_SECONDS = 3600.0
 #: A resource that is there and cannot be used yet.
 _UNUSABLE_SECONDS = 5.0
 #: A resource that has just been seen for the first time is read once more after this.
@@ -66,96 +69,15 @@ _PASSING = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
-    """Why a delete has to wait; what is done meanwhile; what is proven live once it need not."""
-
-    #: None: it need not.
-    condition: Condition | None = None
-    step: Step = NOTHING
-    proof: Proof | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
-    """What there is to say and to do about a resource that is there and is ours."""
-
-    condition: Condition
-    #: It is read again after this.
-    again_seconds: float
-    step: Step = NOTHING
-
-
-class Rules(ABC, Generic[C, R]):
-    """What one kind of children has of its own."""
-
-    #: In words.
-    what: str
-    #: One that is as it should be is read again after this.
-    settled_seconds: float
-
-    @abstractmethod
-    def scope(self, child: C) -> Scope:
-        """Return where its resource is."""
-
-    @abstractmethod
-    def refusal(self, child: C, round_: Round) -> Condition | None:
-        """Say why it is not served; None where it is."""
-
-    def not_to_be_made(self, child: C, round_: Round) -> Condition | None:  # noqa: ARG002 - as below
-        """Say why its resource must not be made; what is there already stays and is served."""
-        return None
-
-    @abstractmethod
-    def body(self, child: C, mark: str) -> R:
-        """Return what Compute Engine is asked for."""
-
-    @abstractmethod
-    def difference(self, child: C, resource: R) -> str:
-        """Say in what the resource is not what the object asks for; empty where it is."""
-
-    def not_usable(self, resource: R) -> str:  # noqa: ARG002 - most can be used as soon as they are there
-        """Say why the resource cannot be used as it is; empty where it can."""
-        return ""
-
-    @abstractmethod
-    def hold(self, child: C, known: ResourceMemory, round_: Round) -> Hold:
-        """Say what its delete has to wait for."""
-
-    def beside(self, child: C, known: ResourceMemory, due_at: datetime, round_: Round) -> Step:  # noqa: ARG002
-        """Ask for what is worth knowing along with the resource."""
-        return NOTHING
-
-    def sight(self, child: C, known: ResourceMemory, resource: R, round_: Round) -> Sight:  # noqa: ARG002
-        """Say what there is to say of a resource that is ours."""
-        problem = self.not_usable(resource)
-        if problem:
-            return Sight(condition=not_ready(Reason.PROVISIONING, problem), again_seconds=_UNUSABLE_SECONDS)
-        return Sight(
-            condition=created(self.difference(child, resource)),
-            again_seconds=self.settled_seconds if _lasts(child, round_.now) else _CONFIRMED_SECONDS,
-        )
-
-    def target(self, child: C) -> Target:
-        """Return its resource."""
-        return Target(uid=child.meta.uid, kind=child.kind, scope=self.scope(child), name=child.meta.name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What a child comes to in one round."""
 
-    known: ResourceMemory
     step: Step = NOTHING
     #: None: as it was.
     condition: Condition | None = None
     url: str | None = None
     #: The last finalizer may go.
     done: bool = False
-
-
-def created(note: str = "") -> Condition:
-    """Return the condition of a resource that is there."""
-    return Condition(type=ConditionType.READY, status=ConditionStatus.TRUE, reason=Reason.CREATED, message=note)
 
 
 def _lasts(child: Child, now: datetime) -> bool:
@@ -166,28 +88,27 @@ def _lasts(child: Child, now: datetime) -> bool:
     return (now - ready.last_transition_time).total_seconds() >= _CONFIRMED_SECONDS
 
 
-def step_of(rules: Rules[C, R], child: C, round_: Round) -> tuple[ResourceMemory, Step]:
-    """Decide about one child; return what is remembered of its resource, and what is to be done."""
-    meta, status = child.meta, child.status
+def step_of(child: Child, round_: Round) -> Step:
+    """Decide about one child; return what is to be done."""
+    meta, known = child.meta, round_.known(child)
     finalizer = names.CHILD_FINALIZERS[child.kind]
-    known = round_.remembered(meta.uid) or ResourceMemory(operation=status.operation, attempts=status.attempts)
     if finalizer not in meta.finalizers and meta.deleting:
-        return known, NOTHING
-    refusal = rules.refusal(child, round_) or squats(child, round_)
+        return NOTHING
+    refusal = not_served(child, round_) or squats(child, round_)
     kept_away = refusal is not None and refusal.reason == Reason.NOT_ALLOWED and meta.deleting
     if round_.is_set(names.ABANDON, child) and (kept_away or _denied(child, known)):
         # Where Compute Engine obeys, machines would go on costing, and count for nobody.
-        outcome = Outcome(known=known, done=True)
+        outcome = Outcome(done=True)
     elif refusal is not None:
         outcome = _refused(child, known, refusal)
     elif finalizer not in meta.finalizers:
-        return known, of_record(SetFinalizers(record=child, finalizers=(*meta.finalizers, finalizer)))
+        return of_record(SetFinalizers(record=child, finalizers=(*meta.finalizers, finalizer)))
     else:
-        outcome = _look(rules, child, known, round_)
+        outcome = _look(child, known, round_)
     if outcome.done and finalizer in meta.finalizers:
         others = tuple(each for each in meta.finalizers if each != finalizer)
-        return outcome.known, of_record(SetFinalizers(record=child, finalizers=others))
-    return outcome.known, outcome.step + _status(child, outcome, round_.now)
+        return of_record(SetFinalizers(record=child, finalizers=others))
+    return outcome.step + _status(child, known, outcome, round_.now)
 
 
 def _denied(child: Child, known: ResourceMemory) -> bool:
@@ -200,72 +121,54 @@ def _denied(child: Child, known: ResourceMemory) -> bool:
     return deleted_at is not None and any(wait.failure.kind in denials and wait.at >= deleted_at for wait in waits_of)
 
 
-def want(known: ResourceMemory, what: str, call: Call, due_at: datetime, round_: Round) -> Step:
-    """Ask for a call that is due, unless it is under way or has to wait after a failure."""
-    if any(each.key == call.key for each in round_.calls.get(call.target.uid, ())):
-        return NOTHING
-    wait = known.backoffs.get(what)
-    if wait is not None and wait.until > due_at:
-        due_at = wait.until
-    if due_at > round_.now:
-        return Step(moments=(due_at,))
-    return Step(calls=(Wanted(call=call, due_at=due_at),))
-
-
-def later(moment: datetime, seconds: float, key: str) -> datetime:
-    """Return a moment some time later, by up to a tenth sooner: what was read together is not all read again at once.
-
-    Which tenth follows from the key.
-    """
-    return moment + timedelta(seconds=seconds * (1 - 0.1 * waits.share_of(key)))
-
-
 def _refused(child: Child, known: ResourceMemory, refusal: Condition) -> Outcome:
     if not child.meta.deleting:
-        return Outcome(known=known, condition=refusal)
+        return Outcome(condition=refusal)
     untouched = not (child.status.url or known.attempts or known.operation or known.reading)
     if untouched:
-        return Outcome(known=known, done=True)
+        return Outcome(done=True)
     note = f"{refusal.message}. Its resource in Compute Engine stays, and so does this object until that changes"
-    return Outcome(known=known, condition=replace(refusal, message=note))
+    return Outcome(condition=replace(refusal, message=note))
 
 
-def _look(rules: Rules[C, R], child: C, known: ResourceMemory, round_: Round) -> Outcome:
+def _look(child: Child, known: ResourceMemory, round_: Round) -> Outcome:
     uid = child.meta.uid
     if round_.calling(uid, Insert, Delete):
         # Its answer comes first: a reading that crosses it says nothing.
-        return Outcome(known=known)
+        return Outcome()
     if known.operation is not None:
-        return _poll(rules, child, known, known.operation, round_)
+        return _poll(child, known, known.operation, round_)
     reading = known.reading
     if reading is None or reading.asked_at < known.changed_at:
         due_at = max(known.changed_at, round_.memory.began_at or LONG_AGO)
-        step = want(known, answers.READ, Read(target=rules.target(child)), due_at, round_)
-        step += rules.beside(child, known, due_at, round_)
-        return Outcome(known=known, step=step, condition=_unread(rules, child, known))
+        step = want(known, answers.READ, Read(target=target_of(child)), due_at, round_)
+        if isinstance(child, ManagedInstanceGroup) and child.status.url and known.listing is None:
+            # A process that crashes soon gets to know both, or neither.
+            step += want(known, answers.LIST, ListMachines(target=target_of(child)), due_at, round_)
+        return Outcome(step=step, condition=_unread(child, known))
     if reading.resource is None:
-        return _absent(rules, child, known, round_)
+        return _absent(child, known, round_)
     if not is_ours(child, reading.resource, round_):
-        return _foreign(rules, child, known, reading, reading.resource, round_)
-    return _ours(rules, child, known, reading, round_)
+        return _foreign(child, known, reading, reading.resource, round_)
+    return _ours(child, known, reading, reading.resource, round_)
 
 
-def _poll(rules: Rules[C, R], child: C, known: ResourceMemory, operation: OperationRef, round_: Round) -> Outcome:
+def _poll(child: Child, known: ResourceMemory, operation: OperationRef, round_: Round) -> Outcome:
     polls = min(known.polls, _MOST_POLLS_COUNTED)
     seconds = min(_LAST_POLL_SECONDS, _FIRST_POLL_SECONDS * _POLL_GROWTH**polls)
     due_at = round_.now if known.polled_at is None else later(known.polled_at, seconds, child.meta.uid)
-    call = Poll(target=rules.target(child), operation=OperationName(operation.name), type=operation.type)
+    call = Poll(target=target_of(child), operation=OperationName(operation.name), type=operation.type)
     condition = None
     wait = known.backoffs.get(answers.POLL)
     if wait is not None and wait.failure.kind not in _PASSING:
-        message = f"how far the {rules.what} is cannot be read: {wait.failure.message}"
+        message = f"how far the {_WHAT[child.kind]} is cannot be read: {wait.failure.message}"
         condition = not_ready(Reason.REQUEST_REJECTED, message)
     elif operation.type is OperationType.CREATE and answers.INSERT not in known.backoffs:
-        condition = _being_made(rules)
-    return Outcome(known=known, step=want(known, answers.POLL, call, due_at, round_), condition=condition)
+        condition = _being_made(child)
+    return Outcome(step=want(known, answers.POLL, call, due_at, round_), condition=condition)
 
 
-def _unread(rules: Rules[C, R], child: C, known: ResourceMemory) -> Condition | None:
+def _unread(child: Child, known: ResourceMemory) -> Condition | None:
     """Say that the resource cannot be read, where nothing is known of it."""
     wait = known.backoffs.get(answers.READ)
     if condition_of(child.status.conditions, ConditionType.READY) is not None and known.reading is None:
@@ -273,42 +176,44 @@ def _unread(rules: Rules[C, R], child: C, known: ResourceMemory) -> Condition | 
         return None
     if wait is None or wait.failure.kind in _PASSING:
         return None
-    return not_ready(Reason.REQUEST_REJECTED, f"the {rules.what} cannot be read: {wait.failure.message}")
+    return not_ready(Reason.REQUEST_REJECTED, f"the {_WHAT[child.kind]} cannot be read: {wait.failure.message}")
 
 
-def _absent(rules: Rules[C, R], child: C, known: ResourceMemory, round_: Round) -> Outcome:
-    target = rules.target(child)
+def _absent(child: Child, known: ResourceMemory, round_: Round) -> Outcome:
+    target = target_of(child)
     if child.meta.deleting:
         sure_at = _nothing_arrives_after(child, known, round_)
         if known.reading is not None and known.reading.asked_at >= sure_at:
-            return Outcome(known=known, done=True)
-        words = f"the {rules.what} is gone; a create of an earlier process may arrive until {format_time(sure_at)}"
+            return Outcome(done=True)
+        words = (
+            f"the {_WHAT[child.kind]} is gone; a create of an earlier process may arrive until {format_time(sure_at)}"
+        )
         step = want(known, answers.READ, Read(target=target), sure_at, round_)
-        return Outcome(known=known, step=step, condition=not_ready(Reason.PROVISIONING, words))
-    refusal = rules.not_to_be_made(child, round_)
+        return Outcome(step=step, condition=not_ready(Reason.PROVISIONING, words))
+    refusal = _not_to_be_made(child, round_)
     if refusal is not None:
-        return Outcome(known=known, condition=refusal, url="")
+        return Outcome(condition=refusal, url="")
     attempt = known.attempts + 1
     mark = mark_for(child, round_)
     call = Insert(
         target=target,
-        resource=rules.body(child, str(mark)),
+        resource=asked_for(child, str(mark)),
         attempt=attempt,
         request_id=names.request_id(child.meta.uid, OperationType.CREATE, attempt),
     )
     wait = known.backoffs.get(answers.INSERT)
-    condition = _failing(rules, wait, "made") if wait is not None else _being_made(rules)
+    condition = _failing(child, wait, "made") if wait is not None else _being_made(child)
     wanted = want(known, answers.INSERT, call, known.changed_at, round_)
     if not wanted.calls:
-        return Outcome(known=known, step=wanted, condition=condition, url="")
+        return Outcome(step=wanted, condition=condition, url="")
     reading = known.reading
     if reading is not None and (round_.now - reading.asked_at).total_seconds() > _ARRIVED_SECONDS:
         # Somebody may have made one of this name since.
         wanted = want(known, answers.READ, Read(target=target), round_.now, round_)
-    return Outcome(known=known, step=wanted, condition=condition, url="")
+    return Outcome(step=wanted, condition=condition, url="")
 
 
-def _nothing_arrives_after(child: C, known: ResourceMemory, round_: Round) -> datetime:
+def _nothing_arrives_after(child: Child, known: ResourceMemory, round_: Round) -> datetime:
     """Return from when on no insert for a deleted object can take effect any more.
 
     Earlier processes may have sent one right before this one began. One that crashes again and again never gets as old
@@ -320,71 +225,85 @@ def _nothing_arrives_after(child: C, known: ResourceMemory, round_: Round) -> da
     return max(before_us, waits.after(known.unsure_at or LONG_AGO, _ARRIVED_SECONDS))
 
 
-def _foreign(
-    rules: Rules[C, R], child: C, known: ResourceMemory, reading: Reading, resource: Resource, round_: Round
-) -> Outcome:
+def _foreign(child: Child, known: ResourceMemory, reading: Reading, resource: Resource, round_: Round) -> Outcome:
     if child.meta.deleting:
         # Not ours to delete.
-        return Outcome(known=known, done=True)
+        return Outcome(done=True)
     due_at = later(reading.asked_at, _FOREIGN_SECONDS, child.meta.uid)
     words = f"its description is {bounds.quoted(resource.description)}" if resource.description else "it has no mark"
     advice = "Delete it, or make this object anew with another name"
     if round_.parent_of(child) is not None:
         advice = f'Delete it, or set the annotation {names.ADOPT}: "true" to take one that gke-labs/tpu-operator made'
-    message = f"a {rules.what} {resource.name} is there that was not made for this object: {words}. {advice}"
-    step = want(known, answers.READ, Read(target=rules.target(child)), due_at, round_)
-    return Outcome(known=known, step=step, condition=not_ready(Reason.REQUEST_REJECTED, message), url="")
+    message = f"a {_WHAT[child.kind]} {resource.name} is there that was not made for this object: {words}. {advice}"
+    step = want(known, answers.READ, Read(target=target_of(child)), due_at, round_)
+    return Outcome(step=step, condition=not_ready(Reason.REQUEST_REJECTED, message), url="")
 
 
-def _ours(rules: Rules[C, R], child: C, known: ResourceMemory, reading: Reading, round_: Round) -> Outcome:
-    # What is read for a kind of children is of one sort.
-    resource = cast("R", reading.resource)
-    if answers.INSERT in known.backoffs:
-        known = replace(known, backoffs=answers.without(known.backoffs, answers.INSERT))
+def _not_to_be_made(child: Child, round_: Round) -> Condition | None:
+    """Say why its resource must not be made; what is there already stays and is served."""
+    match child:
+        case InstanceTemplate():
+            return not_to_be_used(child, round_)
+        case ManagedInstanceGroup():
+            return manager.not_to_be_made(child, round_)
+    return None
+
+
+def _ours(child: Child, known: ResourceMemory, reading: Reading, resource: Resource, round_: Round) -> Outcome:
     if child.meta.deleting:
-        return _delete(rules, child, known, round_)
-    sight = rules.sight(child, known, resource, round_)
-    due_at = later(reading.asked_at, sight.again_seconds, child.meta.uid)
-    step = sight.step + want(known, answers.READ, Read(target=rules.target(child)), due_at, round_)
-    usable = not rules.not_usable(resource)
-    return Outcome(known=known, step=step, condition=sight.condition, url=resource.url if usable else "")
+        return _delete(child, known, round_)
+    step, url = NOTHING, resource.url
+    if isinstance(resource, ResourcePolicy) and resource.status not in ("", READY):
+        condition = not_ready(Reason.PROVISIONING, f"the workload policy is {resource.status}")
+        again, url = _UNUSABLE_SECONDS, ""
+    elif isinstance(child, ManagedInstanceGroup) and isinstance(resource, Manager):
+        condition, again, step = manager.sight(child, known, resource, round_)
+    else:
+        condition = created(difference(child, resource))
+        again = _SETTLED_SECONDS if _lasts(child, round_.now) else _CONFIRMED_SECONDS
+    due_at = later(reading.asked_at, again, child.meta.uid)
+    step += want(known, answers.READ, Read(target=target_of(child)), due_at, round_)
+    return Outcome(step=step, condition=condition, url=url)
 
 
-def _delete(rules: Rules[C, R], child: C, known: ResourceMemory, round_: Round) -> Outcome:
-    hold = rules.hold(child, known, round_)
-    if hold.condition is not None:
-        return Outcome(known=known, step=hold.step, condition=hold.condition)
+def _delete(child: Child, known: ResourceMemory, round_: Round) -> Outcome:
+    if isinstance(child, ManagedInstanceGroup):
+        hold, step = manager.drain(child, known, round_)
+    else:
+        hold, step = _in_use(child, round_), NOTHING
+    if isinstance(hold, Condition):
+        return Outcome(step=step, condition=hold)
     attempt = known.attempts + 1
     call = Delete(
-        target=rules.target(child),
+        target=target_of(child),
         attempt=attempt,
         request_id=names.request_id(child.meta.uid, OperationType.DELETE, attempt),
-        proof=hold.proof,
+        proof=hold,
     )
     wait = known.backoffs.get(answers.DELETE)
-    condition = _failing(rules, wait, "deleted") if wait is not None else None
+    condition = _failing(child, wait, "deleted") if wait is not None else None
     due_at = known.changed_at
     if known.kept is not None:
         due_at = known.kept.until
         condition = not_ready(Reason.DRAINING_NODES, known.kept.failure.message)
-    return Outcome(known=known, step=hold.step + want(known, answers.DELETE, call, due_at, round_), condition=condition)
+    return Outcome(step=step + want(known, answers.DELETE, call, due_at, round_), condition=condition)
 
 
-def _being_made(rules: Rules[C, R]) -> Condition:
-    return not_ready(Reason.PROVISIONING, f"the {rules.what} is being made")
+def _being_made(child: Child) -> Condition:
+    return not_ready(Reason.PROVISIONING, f"the {_WHAT[child.kind]} is being made")
 
 
-def _failing(rules: Rules[C, R], wait: Backoff, verb: str) -> Condition:
+def _failing(child: Child, wait: Backoff, verb: str) -> Condition:
     """Say what is in the way of a create or a delete."""
     if wait.failure.kind in _PASSING:
-        return not_ready(Reason.PROVISIONING, f"the {rules.what} is not {verb} yet: {wait.failure.message}")
+        return not_ready(Reason.PROVISIONING, f"the {_WHAT[child.kind]} is not {verb} yet: {wait.failure.message}")
     reason = Reason.OPERATION_FAILED if wait.accepted else Reason.REQUEST_REJECTED
-    return not_ready(reason, f"the {rules.what} is not {verb}, and is tried again: {wait.failure.message}")
+    return not_ready(reason, f"the {_WHAT[child.kind]} is not {verb}, and is tried again: {wait.failure.message}")
 
 
-def _status(child: Child, outcome: Outcome, now: datetime) -> Step:
+def _status(child: Child, known: ResourceMemory, outcome: Outcome, now: datetime) -> Step:
     """Propose the status, where it is not as it is already."""
-    old, known, condition = child.status, outcome.known, outcome.condition
+    old, condition = child.status, outcome.condition
     status = replace(
         old,
         # Nothing concluded yet is nothing to write.
@@ -397,19 +316,14 @@ def _status(child: Child, outcome: Outcome, now: datetime) -> Step:
     return events.propose(child, status, () if condition is None else (condition,), now)
 
 
-def in_use(child: WorkloadPolicy | InstanceTemplate, round_: Round) -> Hold:
+def _in_use(child: WorkloadPolicy | InstanceTemplate, round_: Round) -> Condition | None:
     """Hold the delete of what a managed instance group of its namespace uses: Compute Engine would refuse it.
 
     Those of other namespaces hold nothing by what they say; where one really uses it, Compute Engine says so.
     """
-    if not child.status.url:
-        return Hold()
-    for manager in round_.snapshot.managers:
-        is_policy = child.kind is Kind.WORKLOAD_POLICY
-        url = manager.spec.workload_policy if is_policy else manager.spec.instance_template
-        if manager.meta.namespace != child.meta.namespace:
-            continue
-        if url and manager.meta.finalizers and same_resource(url, child.status.url):
-            message = f"ManagedInstanceGroup {manager.meta} uses it, and is deleted first"
-            return Hold(condition=not_ready(Reason.PROVISIONING, message))
-    return Hold()
+    for user in round_.snapshot.managers if child.status.url else ():
+        url = user.spec.workload_policy if child.kind is Kind.WORKLOAD_POLICY else user.spec.instance_template
+        uses = url and user.meta.finalizers and same_resource(url, child.status.url)
+        if uses and user.meta.namespace == child.meta.namespace:
+            return not_ready(Reason.PROVISIONING, f"ManagedInstanceGroup {user.meta} uses it, and is deleted first")
+    return None

@@ -7,24 +7,25 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from provisioner.model.wording import first_of
-from provisioner.nodegroups.api.conditions import (
+from provisioner.nodegroups.api.shape import GroupShape
+from provisioner.nodegroups.api.specs import ProvisioningModel
+from provisioner.nodegroups.api.statuses import (
     Condition,
     ConditionStatus,
     ConditionType,
+    Machine,
+    NodeSummary,
     Reason,
+    TpuNodeGroupStatus,
     condition_of,
     not_ready,
 )
-from provisioner.nodegroups.api.shape import GroupShape
-from provisioner.nodegroups.api.specs import ProvisioningModel
-from provisioner.nodegroups.api.statuses import Machine, NodeSummary, TpuNodeGroupStatus
 from provisioner.nodegroups.api.types import Child, Kind, TpuNodeGroup
 from provisioner.nodegroups.planning import events, nodes, repair
-from provisioner.nodegroups.planning.memory import ResourceMemory
+from provisioner.nodegroups.planning.actions import PatchNode
 from provisioner.nodegroups.planning.nodes import Fleet, Member
 from provisioner.nodegroups.planning.repair import Loss
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step
-from provisioner.nodegroups.planning.writes import PatchNode
 
 #: Reasons of children that a group has as its own.
 _FAILURES = frozenset(
@@ -54,7 +55,6 @@ class Sightings:
     #: Why it is not served.
     refusal: Condition | None = None
     #: Of a template that its user names.
-    external: ResourceMemory | None = None
     external_url: str = ""
     problem_of_template: str = ""
     children: Mapping[Kind, Child] = field(default_factory=dict)

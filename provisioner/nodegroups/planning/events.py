@@ -7,18 +7,20 @@ from dataclasses import replace
 from datetime import datetime
 
 from provisioner.model.workloads import ObjectRef
-from provisioner.nodegroups.api.conditions import (
+from provisioner.nodegroups.api.statuses import (
     Condition,
     ConditionStatus,
     ConditionType,
+    OperationType,
     Reason,
+    ResourceStatus,
+    TpuNodeGroupStatus,
     condition_of,
     with_condition,
 )
-from provisioner.nodegroups.api.statuses import OperationType, ResourceStatus, TpuNodeGroupStatus
 from provisioner.nodegroups.api.types import API_VERSION, Record
+from provisioner.nodegroups.planning.actions import Event, PatchStatus
 from provisioner.nodegroups.planning.round import NOTHING, Proposed, Step
-from provisioner.nodegroups.planning.writes import Event, PatchStatus
 
 PROVISIONING = "Provisioning"
 PROVISIONED = "Provisioned"

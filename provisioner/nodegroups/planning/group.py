@@ -1,8 +1,12 @@
-"""A group: its children, what it says of them and of its nodes, and what its nodes carry.
+"""A group: its children, what it says of them and of its nodes, what its nodes carry, and how it goes.
 
 Children are made in order, each as soon as what it refers to is there; what there is of them is taken from their
 status. A child whose specification is not as it should be (a new startup script, somebody's edit) is made anew with the
 slice, since Compute Engine changes none of these resources, and until then the group says so.
+
+It goes in this order: machines, template, policy, nodes and tokens, device plugin. Each round looks at what is left and
+takes the next step; a finalizer is removed when nothing of its step is left. So it goes on after a crash at any line,
+and ends where everything is gone already.
 """
 
 from __future__ import annotations
@@ -11,7 +15,6 @@ from dataclasses import replace
 
 from provisioner.model import bounds
 from provisioner.nodegroups.api import names, shape
-from provisioner.nodegroups.api.conditions import Condition
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.specs import (
     FailureAction,
@@ -21,6 +24,7 @@ from provisioner.nodegroups.api.specs import (
     ProvisioningModel,
     WorkloadPolicySpec,
 )
+from provisioner.nodegroups.api.statuses import Condition, ConditionType, Reason, condition_of, not_ready
 from provisioner.nodegroups.api.types import (
     Child,
     InstanceTemplate,
@@ -30,19 +34,23 @@ from provisioner.nodegroups.api.types import (
     TpuNodeGroup,
     WorkloadPolicy,
 )
-from provisioner.nodegroups.bootstrap.script import with_users_script
-from provisioner.nodegroups.compute.links import region_of
-from provisioner.nodegroups.compute.records import Manager, Template
+from provisioner.nodegroups.bootstrap.metadata import with_users_script
+from provisioner.nodegroups.compute.records import Manager, Template, region_of
 from provisioner.nodegroups.planning import answers, conditions, joining, nodes, repair
-from provisioner.nodegroups.planning.calls import Read
-from provisioner.nodegroups.planning.child import later, want
+from provisioner.nodegroups.planning.actions import (
+    CreateChild,
+    DeleteChild,
+    DeleteDevicePlugin,
+    DeleteToken,
+    Read,
+    SetFinalizers,
+)
 from provisioner.nodegroups.planning.conditions import Sightings
 from provisioner.nodegroups.planning.memory import LONG_AGO, ResourceMemory
 from provisioner.nodegroups.planning.nodes import fleet_of
 from provisioner.nodegroups.planning.ownership import invalid, names_others, not_allowed
-from provisioner.nodegroups.planning.round import NOTHING, Round, Step, merged, of_record, to_write
-from provisioner.nodegroups.planning.template import external_problem, external_target
-from provisioner.nodegroups.planning.writes import CreateChild, DeleteChild, SetFinalizers
+from provisioner.nodegroups.planning.resource import external_problem, external_target
+from provisioner.nodegroups.planning.round import NOTHING, Round, Step, later, merged, of_record, to_write, want
 from provisioner.tpu import ShapeError
 
 #: A template that the user names is read again after this: once it is found good, and while it is not.
@@ -92,8 +100,8 @@ def _with_shape(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightin
 
 
 def _resource_of(manager: ManagedInstanceGroup, round_: Round) -> Manager | None:
-    known = round_.remembered(manager.meta.uid)
-    resource = known.reading.resource if known is not None and known.reading is not None else None
+    reading = round_.known(manager).reading
+    resource = reading.resource if reading is not None else None
     return resource if isinstance(resource, Manager) else None
 
 
@@ -137,22 +145,21 @@ def _machines(group: TpuNodeGroup, round_: Round) -> Sightings:
     )
     if refusal is not None:
         return Sightings(group=group, refusal=refusal)
-    known = round_.remembered(group.meta.uid) or ResourceMemory()
+    known = round_.known(group)
     template, problem = _external(known)
     again = _EXTERNAL_AGAIN_SECONDS if problem or template is None else _EXTERNAL_SECONDS
     due_at = later(known.reading.asked_at, again, group.meta.uid) if known.reading is not None else LONG_AGO
     step = want(known, answers.READ, Read(target=target), due_at, round_)
     if template is None:
-        return Sightings(group=group, external=known, problem_of_template=problem, step=step)
+        return Sightings(group=group, problem_of_template=problem, step=step)
     try:
         resolved = shape.resolve(group.spec, template.machine_type)
     except ShapeError as error:
-        return Sightings(group=group, external=known, refusal=invalid(str(error)), step=step)
+        return Sightings(group=group, refusal=invalid(str(error)), step=step)
     return Sightings(
         group=group,
         shape=resolved,
         model=_model_of(template),
-        external=known,
         external_url=template.url or group.spec.instance_template_uri,
         problem_of_template=problem,
         step=step,
@@ -333,3 +340,103 @@ def _meta(group: TpuNodeGroup, kind: Kind) -> ObjectMeta:
         labels=names.group_labels(group.meta),
         owner=group.meta,
     )
+
+
+_CHILDREN = {
+    names.CLEANUP_MIG: (Kind.MANAGED_INSTANCE_GROUP, Reason.DELETING_MIG),
+    names.CLEANUP_TEMPLATE: (Kind.INSTANCE_TEMPLATE, Reason.DELETING_TEMPLATE),
+    names.CLEANUP_POLICY: (Kind.WORKLOAD_POLICY, Reason.DELETING_POLICY),
+}
+
+
+def tear_down(group: TpuNodeGroup, round_: Round) -> Step:
+    """Take the next step of a group that is being deleted."""
+    finalizer = next((each for each in names.GROUP_FINALIZERS if each in group.meta.finalizers), None)
+    if finalizer is None:
+        return NOTHING
+    if finalizer in _CHILDREN:
+        step = _delete_child(group, *_CHILDREN[finalizer], round_)
+    elif finalizer == names.CLEANUP_NODES:
+        step = _delete_nodes(group, round_)
+    else:
+        step = _delete_device_plugin(group, round_)
+    late = _late_children(group, round_)
+    if step is not None:
+        return step + late
+    others = tuple(each for each in group.meta.finalizers if each != finalizer)
+    return of_record(SetFinalizers(record=group, finalizers=others)) + late
+
+
+def _late_children(group: TpuNodeGroup, round_: Round) -> Step:
+    """Delete children that show up after their turn: one was on its way when the group was deleted."""
+    step = NOTHING
+    for finalizer, (kind, _) in _CHILDREN.items():
+        child = round_.child_of(group, kind)
+        turn_is_over = finalizer not in group.meta.finalizers
+        if turn_is_over and child is not None and not child.meta.deleting:
+            step += of_record(DeleteChild(record=child))
+    return step
+
+
+def _delete_child(group: TpuNodeGroup, kind: Kind, reason: Reason, round_: Round) -> Step | None:
+    """Delete a child; None: it is gone."""
+    child = round_.child_of(group, kind)
+    if child is None:
+        return None
+    step = NOTHING
+    message = f"{kind} {child.meta.name} is being deleted"
+    if not child.meta.deleting:
+        step = of_record(DeleteChild(record=child))
+    else:
+        own = condition_of(child.status.conditions, ConditionType.READY)
+        if own is not None and own.reason == Reason.DRAINING_NODES:
+            reason = Reason.DRAINING_NODES
+        if own is not None and own.status.value != "True" and own.message:
+            message = f"{message}: {own.message}"
+    return step + conditions.say(group, not_ready(reason, message), round_.now)
+
+
+def _delete_nodes(group: TpuNodeGroup, round_: Round) -> Step | None:
+    left = nodes.left_over(group, None, round_)
+    if group.meta.annotations.get(names.ABANDON) == "true":
+        # Machines that run stay nodes.
+        left = tuple(node for node in left if not node.ready)
+    tokens = round_.tokens.get((group.meta.namespace, group.meta.name), ())
+    if not left and not tokens:
+        return None
+    ready = [node.name for node in left if node.ready]
+    forced = group.meta.annotations.get(names.FORCE) == "true"
+    message = "nodes and tokens are being deleted"
+    if ready and not forced:
+        message = (
+            f"node {ready[0]} still reports; it is deleted when it does not, or loses the labels of the group. The "
+            f'annotation {names.FORCE}: "true" deletes it at once'
+        )
+    told = conditions.say(group, not_ready(Reason.DELETING_NODES, message), round_.now)
+    # Tokens tell of nodes that have no labels.
+    if left:
+        return nodes.remove(left, forced=forced) + told
+    return merged(to_write(DeleteToken(name=token.name, uid=token.uid), token.uid) for token in tokens) + told
+
+
+def others_need_plugin(group: TpuNodeGroup, round_: Round) -> bool:
+    """Whether pods with chips may run on nodes of other groups; those that are deleted may wait for theirs."""
+    return any(
+        not other.meta.deleting or names.CLEANUP_NODES in other.meta.finalizers
+        for uid, other in round_.groups.items()
+        if uid != group.meta.uid
+    )
+
+
+def _delete_device_plugin(group: TpuNodeGroup, round_: Round) -> Step | None:
+    """Delete the DaemonSet with the last group; one that we did not make stays."""
+    plugin = round_.snapshot.device_plugin
+    if (
+        plugin is None
+        or others_need_plugin(group, round_)
+        or not plugin.version
+        or not round_.settings.device_plugin_version
+    ):
+        return None
+    condition = not_ready(Reason.DELETING_DEVICE_PLUGIN, "the device plugin is being deleted")
+    return to_write(DeleteDevicePlugin(uid=plugin.uid), plugin.uid) + conditions.say(group, condition, round_.now)

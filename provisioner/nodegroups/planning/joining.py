@@ -20,14 +20,21 @@ from provisioner.model import waits
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, TpuNodeGroup
-from provisioner.nodegroups.bootstrap import approval, cluster, metadata, tokens
+from provisioner.nodegroups.bootstrap import approval, metadata, tokens
 from provisioner.nodegroups.bootstrap.tokens import Token
-from provisioner.nodegroups.compute.records import STARTING_OR_RUNNING, Instance, ManagedInstance, Scope
-from provisioner.nodegroups.planning.calls import ReadMachines, SetMetadata, Target
+from provisioner.nodegroups.compute.records import STARTING_OR_RUNNING, Instance, ManagedInstance
+from provisioner.nodegroups.planning.actions import (
+    ApproveRequest,
+    CreateToken,
+    DeleteToken,
+    ReadMachines,
+    SetMetadata,
+    Target,
+    target_of,
+)
 from provisioner.nodegroups.planning.memory import LONG_AGO, MachineMemory
 from provisioner.nodegroups.planning.nodes import Fleet, Member, is_marked, labels_of, provider_id
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step, Wanted, merged, to_write
-from provisioner.nodegroups.planning.writes import ApproveRequest, CreateToken, DeleteToken
 
 #: A machine that has got its metadata and has not joined is looked at again after this: somebody may have changed it.
 _CHECK_SECONDS = 300.0
@@ -98,12 +105,7 @@ def join_machines(
     """Bring each machine of a group what it needs to join, and take back what it has joined with."""
     bootstrapped = group.spec.bootstrap_kubernetes is not None
     joining = _Joining(
-        target=Target(
-            uid=manager.meta.uid,
-            kind=Kind.MANAGED_INSTANCE_GROUP,
-            scope=Scope(project=manager.spec.project, zone=manager.spec.location),
-            name=manager.meta.name,
-        ),
+        target=target_of(manager),
         labels=labels_of(group, shape),
         join=_join(group, round_) if bootstrapped else None,
         round=round_,
@@ -174,7 +176,7 @@ def _join(group: TpuNodeGroup, round_: Round, token: str = "") -> metadata.Join:
     given, known = group.spec.bootstrap_kubernetes, round_.snapshot.cluster
     address = known.api_server
     if given is not None and given.control_plane_ip:
-        address = cluster.api_server(given.control_plane_ip, given.control_plane_port)
+        address = metadata.api_server(given.control_plane_ip, given.control_plane_port)
     return metadata.Join(
         token=token,
         api_server=address,

@@ -6,7 +6,7 @@ takes, and Compute Engine says at each check what it lacked. That is told, and i
 Before it is deleted with its machines its nodes are cordoned by spec.unschedulable, which unlike a bare taint stays,
 and the pods on them are asked to leave. Those without chips keep the machines until a deadline. Those with chips always
 do, unless they have outlived their grace: a disruption budget that protects them, or a user who wants the machines
-gone, decides. Right before the delete all of it is read live (`calls.Proof`).
+gone, decides. Right before the delete all of it is read live (`actions.Proof`).
 """
 
 from __future__ import annotations
@@ -15,26 +15,23 @@ from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 
 from provisioner.kube.quantities import format_time
-from provisioner.model import bounds, waits
+from provisioner.model import waits
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.model.choices import ZONE
 from provisioner.model.wording import first_of
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import Condition, ConditionType, Reason, condition_of, not_ready
-from provisioner.nodegroups.api.specs import SizePolicyMode
+from provisioner.nodegroups.api.statuses import Condition, ConditionType, Reason, condition_of, created, not_ready
 from provisioner.nodegroups.api.types import Child, ManagedInstanceGroup
-from provisioner.nodegroups.compute.links import same_resource
-from provisioner.nodegroups.compute.records import Manager, Scope
+from provisioner.nodegroups.compute.records import Manager
 from provisioner.nodegroups.planning import answers
-from provisioner.nodegroups.planning.calls import Insert, ListMachines, Proof, Target
-from provisioner.nodegroups.planning.child import Hold, Rules, Sight, created, later, want
+from provisioner.nodegroups.planning.actions import EvictPod, Insert, ListMachines, PatchNode, Proof, target_of
 from provisioner.nodegroups.planning.memory import LONG_AGO, ResourceMemory
 from provisioner.nodegroups.planning.nodes import Fleet, fleet_of
-from provisioner.nodegroups.planning.ownership import invalid, is_ours, names_others, not_allowed
-from provisioner.nodegroups.planning.round import NOTHING, Round, Step, merged, to_write
-from provisioner.nodegroups.planning.snapshot import Node, Pod
-from provisioner.nodegroups.planning.writes import EvictPod, PatchNode
+from provisioner.nodegroups.planning.ownership import is_ours, names_others, not_served
+from provisioner.nodegroups.planning.resource import difference
+from provisioner.nodegroups.planning.round import NOTHING, Node, Pod, Round, Step, later, merged, to_write, want
 
+#: One whose machines are all ready is read again after this.
+SETTLED_SECONDS = 900.0
 #: Machines that are being made, or whose nodes are awaited, are looked at again after a part of their group's age.
 _SHARE_OF_AGE = 0.05
 _SOONEST_SECONDS = 10.0
@@ -55,112 +52,54 @@ _MOST_FAILURES = 2
 _LATE = datetime.max.replace(tzinfo=UTC)
 
 
-class ManagerRules(Rules[ManagedInstanceGroup, Manager]):
-    """What is particular to managed instance groups."""
+def not_to_be_made(child: ManagedInstanceGroup, round_: Round) -> Condition | None:
+    """Say whose it would use, or of what there is no room; what is made already stays and is served."""
+    return _names_others(child, round_) or _too_many(child, round_)
 
-    what = "managed instance group"
-    settled_seconds = 900.0
 
-    def scope(self, child: ManagedInstanceGroup) -> Scope:
-        """Return the zone."""
-        return Scope(project=child.spec.project, zone=child.spec.location)
+def sight(
+    child: ManagedInstanceGroup, known: ResourceMemory, resource: Manager, round_: Round
+) -> tuple[Condition, float, Step]:
+    """Say how far its machines are, in how many seconds it is read again; list them when they may have changed."""
+    fleet = fleet_of(child, round_)
+    again = _again_seconds(resource, fleet, round_.now)
+    if fleet is None:
+        due_at = known.changed_at
+    else:
+        seconds = max(again, _LIST_PLACEHOLDERS_SECONDS) if _only_waits(resource, fleet) else again
+        due_at = later(fleet.asked_at, seconds, child.meta.uid)
+    step = want(known, answers.LIST, ListMachines(target=target_of(child)), due_at, round_)
+    return _condition(child, resource, fleet), again, step
 
-    def refusal(self, child: ManagedInstanceGroup, round_: Round) -> Condition | None:
-        """Say why it is not served."""
-        problem = names.resource_name_problem(child.meta.name)
-        if not problem and not ZONE.fullmatch(child.spec.location):
-            problem = f"location {bounds.quoted(child.spec.location)} is not a zone such as us-east5-b"
-        return invalid(problem) if problem else not_allowed(child.meta, child.spec.project, round_)
 
-    def not_to_be_made(self, child: ManagedInstanceGroup, round_: Round) -> Condition | None:
-        """Say whose it would use, or of what there is no room."""
-        return _names_others(child, round_) or _too_many(child, round_)
-
-    def body(self, child: ManagedInstanceGroup, mark: str) -> Manager:
-        """Return what Compute Engine is asked for."""
-        spec = child.spec
-        return Manager(
-            name=child.meta.name,
-            description=mark,
-            template=spec.instance_template,
-            target_size=spec.target_size,
-            mode=spec.effective_mode.value,
-            policy=spec.workload_policy,
-            action_on_failure=spec.default_action_on_failure.value,
+def _condition(child: ManagedInstanceGroup, resource: Manager, fleet: Fleet | None) -> Condition:
+    failures = tuple(
+        (member.machine.name, failure)
+        for member in (fleet.members if fleet is not None else ())
+        if not member.machine.has_machine
+        for failure in member.machine.failures
+    )
+    bulk = resource.bulk
+    if bulk is not None and bulk.failures and (bulk.in_progress or not resource.is_stable):
+        return not_ready(
+            Reason.INSTANCES_CREATION_FAILED,
+            f"waiting for capacity{_since(resource.created_at)}, Google says: {_words(bulk.failures)}",
         )
-
-    def difference(self, child: ManagedInstanceGroup, resource: Manager) -> str:
-        """Say in what the resource is another one."""
-        spec = child.spec
-        differ = [
-            name
-            for name, same in (
-                ("template", same_resource(spec.instance_template, resource.template)),
-                ("target size", spec.target_size == resource.target_size),
-                ("mode", spec.effective_mode == (resource.mode or SizePolicyMode.INDIVIDUAL)),
-                ("workload policy", same_resource(spec.workload_policy, resource.policy)),
-            )
-            if not same
-        ]
-        if not differ:
-            return ""
-        return f"it has another {' and another '.join(differ)}; delete this object to have it made anew"
-
-    def hold(self, child: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -> Hold:
-        """Wait for pods to leave its nodes."""
-        return drain(child, known, self.target(child), round_)
-
-    def beside(self, child: ManagedInstanceGroup, known: ResourceMemory, due_at: datetime, round_: Round) -> Step:
-        """List the machines of a group that was there: a process that crashes soon gets to know both, or neither."""
-        if not child.status.url or known.listing is not None:
-            return NOTHING
-        return want(known, answers.LIST, ListMachines(target=self.target(child)), due_at, round_)
-
-    def sight(self, child: ManagedInstanceGroup, known: ResourceMemory, resource: Manager, round_: Round) -> Sight:
-        """Say how far its machines are, and list them when they may have changed."""
-        fleet = fleet_of(child, round_)
-        again = _again_seconds(self.settled_seconds, resource, fleet, round_.now)
-        key = child.meta.uid
-        if fleet is None:
-            due_at = known.changed_at
-        elif _only_waits(resource, fleet):
-            due_at = later(fleet.asked_at, max(again, _LIST_PLACEHOLDERS_SECONDS), key)
-        else:
-            due_at = later(fleet.asked_at, again, key)
-        return Sight(
-            condition=self._condition(child, resource, fleet),
-            again_seconds=again,
-            step=want(known, answers.LIST, ListMachines(target=self.target(child)), due_at, round_),
-        )
-
-    def _condition(self, child: ManagedInstanceGroup, resource: Manager, fleet: Fleet | None) -> Condition:
-        failures = tuple(
-            (member.machine.name, failure)
-            for member in (fleet.members if fleet is not None else ())
-            if not member.machine.has_machine
-            for failure in member.machine.failures
-        )
-        bulk = resource.bulk
-        if bulk is not None and bulk.failures and (bulk.in_progress or not resource.is_stable):
-            return not_ready(
-                Reason.INSTANCES_CREATION_FAILED,
-                f"waiting for capacity{_since(resource.created_at)}, Google says: {_words(bulk.failures)}",
-            )
-        if failures:
-            name, failure = failures[0]
-            return not_ready(Reason.INSTANCES_CREATION_FAILED, f"machine {name} is not made: {failure.message}")
-        if not resource.is_stable or (bulk is not None and bulk.in_progress):
-            since = _since(resource.created_at)
-            return not_ready(Reason.UNSTABLE, f"Compute Engine is making {resource.target_size} machines{since}")
-        return created(self.difference(child, resource))
+    if failures:
+        name, failure = failures[0]
+        return not_ready(Reason.INSTANCES_CREATION_FAILED, f"machine {name} is not made: {failure.message}")
+    if not resource.is_stable or (bulk is not None and bulk.in_progress):
+        since = _since(resource.created_at)
+        return not_ready(Reason.UNSTABLE, f"Compute Engine is making {resource.target_size} machines{since}")
+    return created(difference(child, resource))
 
 
-def drain(manager: ManagedInstanceGroup, known: ResourceMemory, target: Target, round_: Round) -> Hold:
-    """Say what the delete of a managed instance group waits for, and do what ends the wait."""
+def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -> tuple[Condition | Proof | None, Step]:
+    """Say what its delete waits for, else what is proven right before it; do what ends the wait."""
     if round_.is_set(names.FORCE, manager):
-        return Hold()
+        return None, NOTHING
     fleet = fleet_of(manager, round_)
-    listing = ListMachines(target=target)
+    listing = ListMachines(target=target_of(manager))
     if fleet is None:
         step = want(known, answers.LIST, listing, known.changed_at, round_)
         return _draining("its machines are being listed", step)
@@ -195,11 +134,11 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, target: Target, 
         place=_place(manager),
         deadline=deadline,
     )
-    return Hold(step=step, proof=proof)
+    return proof, step
 
 
-def _draining(message: str, step: Step) -> Hold:
-    return Hold(condition=not_ready(Reason.DRAINING_NODES, message), step=step)
+def _draining(message: str, step: Step) -> tuple[Condition, Step]:
+    return not_ready(Reason.DRAINING_NODES, message), step
 
 
 def _cordon(node: Node, labels: dict[str, str]) -> PatchNode:
@@ -282,28 +221,26 @@ def machines_before(round_: Round) -> dict[str, int]:
 
 def _is_made(child: ManagedInstanceGroup, round_: Round) -> bool:
     """Whether its machines are there, or may be until it is read again."""
-    status = child.status
-    known = round_.remembered(child.meta.uid) or ResourceMemory(operation=status.operation, attempts=status.attempts)
+    known = round_.known(child)
     if known.operation is not None or round_.calling(child.meta.uid, Insert):
         return True
     if known.reading is None or known.reading.asked_at < known.changed_at:
-        return bool(status.url or known.attempts or known.unsure_at)
+        return bool(child.status.url or known.attempts or known.unsure_at)
     resource = known.reading.resource
     return resource is not None and is_ours(child, resource, round_)
 
 
 def _waits(child: ManagedInstanceGroup, round_: Round) -> bool:
     """Whether it is not made and can be, as far as it goes by itself."""
-    known = round_.remembered(child.meta.uid)
-    if child.meta.deleting or (known and known.reading and known.reading.resource is not None):
+    reading = round_.known(child).reading
+    if child.meta.deleting or (reading is not None and reading.resource is not None):
         return False
-    return (ManagerRules().refusal(child, round_) or _names_others(child, round_)) is None
+    return (not_served(child, round_) or _names_others(child, round_)) is None
 
 
 def _refused_at(child: Child, round_: Round) -> datetime:
     """Return when Compute Engine last refused it, as it may do for ever; else a time before all others."""
-    known = round_.remembered(child.meta.uid)
-    wait = known.backoffs.get(answers.INSERT) if known is not None else None
+    wait = round_.known(child).backoffs.get(answers.INSERT)
     return wait.at if wait is not None and wait.failure.kind in _REFUSALS else LONG_AGO
 
 
@@ -330,10 +267,10 @@ def _too_many(child: ManagedInstanceGroup, round_: Round) -> Condition | None:
     return not_ready(Reason.NOT_ALLOWED, message)
 
 
-def _again_seconds(settled_seconds: float, resource: Manager, fleet: Fleet | None, now: datetime) -> float:
+def _again_seconds(resource: Manager, fleet: Fleet | None, now: datetime) -> float:
     whole = fleet is not None and len(fleet.members) == resource.target_size and resource.is_stable
     if fleet is not None and whole and fleet.settled:
-        return settled_seconds
+        return SETTLED_SECONDS
     age = (now - resource.created_at).total_seconds() if resource.created_at is not None else 0.0
     if age > _LONG_SECONDS and resource.is_stable:
         return _LATEST_AFTER_LONG_SECONDS

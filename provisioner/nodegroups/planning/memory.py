@@ -14,8 +14,7 @@ from provisioner.model.capacity import Failure
 from provisioner.model.writes import OpenWrite
 from provisioner.nodegroups.api.statuses import OperationRef
 from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Resource
-from provisioner.nodegroups.planning.calls import Call
-from provisioner.nodegroups.planning.writes import Write
+from provisioner.nodegroups.planning.actions import Call, Write
 
 #: Before everything, and still a moment that can be moved when the clock is set.
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -27,8 +26,7 @@ class Backoff:
 
     failure: Failure
     failures: int
-    #: When it failed first and last.
-    since: datetime
+    #: When it failed last.
     at: datetime
     until: datetime
     #: Of a change: the request was accepted, and its operation failed.
@@ -142,7 +140,7 @@ class Memory:
     #: By key.
     calls: Mapping[str, OpenCall] = field(default_factory=dict)
     writes: Mapping[str, OpenWrite[Write]] = field(default_factory=dict)
-    #: By what Compute Engine counts together (`pacing.bucket_of`); as much as there can be where there is none.
+    #: By what Compute Engine counts together (`decide.bucket_of`); as much as there can be where there is none.
     pace: Mapping[str, Pace] = field(default_factory=dict)
     #: Machines that are lost, by the UID of the group and their names; "" stands for those that have none.
     lost: Mapping[str, Mapping[str, Lost]] = field(default_factory=dict)

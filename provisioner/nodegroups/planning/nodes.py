@@ -12,10 +12,9 @@ from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, TpuNodeGroup
 from provisioner.nodegroups.compute.records import NO_ACTION, ManagedInstance
+from provisioner.nodegroups.planning.actions import DeleteNode, PatchNode
 from provisioner.nodegroups.planning.ownership import is_ours
-from provisioner.nodegroups.planning.round import Round, Step, merged, to_write
-from provisioner.nodegroups.planning.snapshot import Node
-from provisioner.nodegroups.planning.writes import DeleteNode, PatchNode
+from provisioner.nodegroups.planning.round import Node, Round, Step, merged, to_write
 
 #: Keeps pods without chips off the nodes; GKE's nodes with TPUs have the same.
 TPU_TAINT = Taint(key=TPU_RESOURCE, value="present", effect="NoSchedule")
@@ -92,8 +91,8 @@ def fleet_of(manager: ManagedInstanceGroup, round_: Round, chips: int | None = N
 
     `chips` is how many each has to have; None where nobody says.
     """
-    known = round_.remembered(manager.meta.uid)
-    if known is None or known.reading is None:
+    known = round_.known(manager)
+    if known.reading is None:
         return None
     reading, listing = known.reading, known.listing
     if reading.resource is None and reading.asked_at >= known.changed_at:

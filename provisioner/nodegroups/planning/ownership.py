@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from provisioner.model import bounds
-from provisioner.model.choices import PROJECT
+from provisioner.model.choices import PROJECT, ZONE
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import Condition, Reason, not_ready
-from provisioner.nodegroups.api.types import Child, Kind, ObjectMeta
-from provisioner.nodegroups.compute.records import Resource
+from provisioner.nodegroups.api.statuses import Condition, Reason, not_ready
+from provisioner.nodegroups.api.types import Child, Kind, ManagedInstanceGroup, ObjectMeta, WorkloadPolicy
+from provisioner.nodegroups.compute.records import REGION, Resource
 from provisioner.nodegroups.planning.round import Round
 
 #: Google's images for everybody.
@@ -71,6 +71,16 @@ def squats(child: Child, round_: Round) -> Condition | None:
     if group is None or group.meta.namespace == child.meta.namespace:
         return None
     return invalid(f"the name {child.meta.name} is that of the {child.kind} of TPUNodeGroup {group.meta}")
+
+
+def not_served(child: Child, round_: Round) -> Condition | None:
+    """Say why a child is not served; None where it is."""
+    problem = names.resource_name_problem(child.meta.name)
+    if not problem and isinstance(child, WorkloadPolicy) and not REGION.fullmatch(child.spec.region):
+        problem = f"region {bounds.quoted(child.spec.region)} is not a region such as us-east5"
+    if not problem and isinstance(child, ManagedInstanceGroup) and not ZONE.fullmatch(child.spec.location):
+        problem = f"location {bounds.quoted(child.spec.location)} is not a zone such as us-east5-b"
+    return invalid(problem) if problem else not_allowed(child.meta, child.spec.project, round_)
 
 
 def not_allowed(meta: ObjectMeta, project: str, round_: Round) -> Condition | None:

@@ -15,8 +15,8 @@ from provisioner.kube.quantities import format_time, parse_timestamp
 from provisioner.model import bounds, waits
 from provisioner.model.wording import first_of
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import Condition, ConditionStatus, ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.shape import GroupShape
+from provisioner.nodegroups.api.statuses import Condition, ConditionStatus, ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.nodegroups.compute.records import NO_ACTION, Manager
 from provisioner.nodegroups.planning import joining

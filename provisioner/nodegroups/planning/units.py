@@ -9,24 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from provisioner.model import bounds, waits
 from provisioner.model.workloads import ObjectRef
-from provisioner.nodegroups.api.conditions import ConditionType, Reason, condition_of, not_ready
-from provisioner.nodegroups.api.types import Child, Kind, Record, TpuNodeGroup
-from provisioner.nodegroups.planning import events, group, teardown
-from provisioner.nodegroups.planning.child import Rules, step_of
-from provisioner.nodegroups.planning.manager import ManagerRules
-from provisioner.nodegroups.planning.memory import Crash, Lost, ResourceMemory
+from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of, not_ready
+from provisioner.nodegroups.api.types import Child, Record, TpuNodeGroup
+from provisioner.nodegroups.planning import events, group
+from provisioner.nodegroups.planning.child import step_of as child_step
+from provisioner.nodegroups.planning.memory import Crash, Lost
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step, merged
-from provisioner.nodegroups.planning.template import PolicyRules, TemplateRules
 
-_RULES: Mapping[Kind, Rules[Any, Any]] = {
-    Kind.WORKLOAD_POLICY: PolicyRules(),
-    Kind.INSTANCE_TEMPLATE: TemplateRules(),
-    Kind.MANAGED_INSTANCE_GROUP: ManagerRules(),
-}
 #: One that could not be decided on is tried again after so long, at first and at last.
 _FIRST_SECONDS = 1.0
 _CAP_SECONDS = 300.0
@@ -67,7 +59,6 @@ class Concluded:
     """What a unit came to in one round."""
 
     step: Step
-    resources: Mapping[str, ResourceMemory] = field(default_factory=dict)
     lost: Mapping[str, Lost] = field(default_factory=dict)
     #: None: it was decided on.
     crash: Crash | None = None
@@ -105,11 +96,8 @@ def attempt(unit: Unit, round_: Round) -> Concluded:
 
 
 def _kept(unit: Unit, round_: Round, step: Step, crash: Crash, told: Crashed | None) -> Concluded:
-    """Remember all that was."""
-    uids = [each.meta.uid for each in unit.records]
     return Concluded(
         step=step + Step(moments=(crash.until,)),
-        resources={uid: known for uid in uids if (known := round_.remembered(uid)) is not None},
         lost=round_.memory.lost.get(unit.key, {}),
         crash=crash,
         told=told,
@@ -131,19 +119,13 @@ def _tell(record: Record, error: Exception, round_: Round) -> Step:
 
 
 def _conclude(unit: Unit, round_: Round) -> Concluded:
-    resources: dict[str, ResourceMemory] = {}
-    steps: list[Step] = []
-    lost: Mapping[str, Lost] = {}
+    step, lost = NOTHING, None
     if unit.group is not None and unit.group.meta.deleting:
-        steps.append(teardown.step_of(unit.group, round_))
+        step = group.tear_down(unit.group, round_)
     elif unit.group is not None:
         seen = group.step_of(unit.group, round_)
-        steps.append(seen.step)
-        if seen.loss is not None:
-            lost = seen.loss.lost
-        if seen.external is not None:
-            resources[unit.group.meta.uid] = seen.external
-    for child in unit.children:
-        resources[child.meta.uid], step = step_of(_RULES[child.kind], child, round_)
-        steps.append(step)
-    return Concluded(step=merged(steps), resources=resources, lost=lost)
+        step, lost = seen.step, seen.loss
+    return Concluded(
+        step=merged((step, *(child_step(child, round_) for child in unit.children))),
+        lost=lost.lost if lost is not None else {},
+    )

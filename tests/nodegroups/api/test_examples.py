@@ -9,7 +9,7 @@ import yaml
 
 from provisioner.constants import TPU_RESOURCE
 from provisioner.nodegroups.api import names, shape
-from provisioner.nodegroups.api.parse import parse
+from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.specs import SizePolicyMode
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.nodegroups.planning import nodes

@@ -10,18 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.model import bounds
-from provisioner.nodegroups.api.conditions import (
+from provisioner.nodegroups.api.specs import InstanceConfig, ManagedInstanceGroupSpec, ProvisioningModel, SizePolicyMode
+from provisioner.nodegroups.api.statuses import (
     Condition,
     ConditionStatus,
     ConditionType,
+    NodeSummary,
     Reason,
+    TpuNodeGroupStatus,
     condition_of,
     with_condition,
-)
-from provisioner.nodegroups.api.specs import InstanceConfig, ManagedInstanceGroupSpec, ProvisioningModel, SizePolicyMode
-from provisioner.nodegroups.api.statuses import (
-    NodeSummary,
-    TpuNodeGroupStatus,
 )
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)

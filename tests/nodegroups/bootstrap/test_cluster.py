@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.nodegroups.bootstrap.cluster import api_server, api_server_of, ca_hash_of, kubernetes_version_of
+from provisioner.nodegroups.bootstrap.metadata import api_server
+from provisioner.nodegroups.observe import api_server_of, ca_hash_of, kubernetes_version_of
 from provisioner.runtime.authority import Authority
 
 #: Of openssl, and the hash that it makes in the way that kubeadm's documentation tells.

@@ -10,8 +10,7 @@ import pytest
 
 from provisioner.nodegroups.api import registration
 from provisioner.nodegroups.bootstrap import metadata
-from provisioner.nodegroups.bootstrap.metadata import Join, changed_items
-from provisioner.nodegroups.bootstrap.script import startup_script, with_users_script
+from provisioner.nodegroups.bootstrap.metadata import Join, changed_items, startup_script, with_users_script
 from tests.support.machine import Machine
 
 TOKEN, OTHER = "abcdef.0123456789abcdef", "ghijkl.0123456789abcdef"

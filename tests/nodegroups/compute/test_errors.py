@@ -143,11 +143,8 @@ def test_names_of_users_do_not_decide() -> None:
 @pytest.mark.parametrize(
     ("code", "message", "call", "want"),
     [
-        ("ZONE_RESOURCE_POOL_EXHAUSTED", "", CREATE, K.STOCKOUT),
         ("ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "The zone does not have enough resources", CREATE, K.STOCKOUT),
-        ("RESERVATION_CAPACITY_EXCEEDED", "", CREATE, K.STOCKOUT),
         ("QUOTA_EXCEEDED", "Quota 'TPUS_PER_TPU_FAMILY' exceeded.", CREATE, K.QUOTA),
-        ("IP_SPACE_EXHAUSTED_WITH_DETAILS", "IP space of 'x' is exhausted.", CREATE, K.QUOTA),
         ("RESOURCE_NOT_FOUND", "The resource 'x' was not found", DELETE, K.NOT_FOUND),
         ("RESOURCE_NOT_FOUND", "The resource 'x' was not found", CREATE, K.INVALID),
         ("RESOURCE_ALREADY_EXISTS", "", CREATE, K.ALREADY_EXISTS),
@@ -157,9 +154,7 @@ def test_names_of_users_do_not_decide() -> None:
         ("CONDITION_NOT_MET", "Supplied fingerprint does not match", UPDATE, K.OPERATION_IN_THE_WAY),
         ("CONDITION_NOT_MET", "words that nobody has seen", CREATE, K.INVALID),
         ("RESOURCE_OPERATION_RATE_EXCEEDED", "", CREATE, K.UNAVAILABLE),
-        ("INTERNAL_ERROR", "", CREATE, K.UNAVAILABLE),
         ("PERMISSIONS_ERROR", "Required 'compute.disks.create' permission for 'x'", CREATE, K.PERMISSION),
-        ("RESERVATION_NOT_FOUND", "", CREATE, K.INVALID),
         ("INVALID_FIELD_VALUE", "", CREATE, K.INVALID),
         ("SOMETHING_NEW", "The zone does not have enough resources available", CREATE, K.STOCKOUT),
         ("SOMETHING_NEW", "words that nobody has seen", CREATE, K.UNAVAILABLE),

@@ -224,10 +224,6 @@ def test_a_group_that_waits_for_capacity_tells_what_google_says() -> None:
     assert not found.is_stable
 
 
-def test_a_group_without_a_bulk_operation_has_none() -> None:
-    assert resources.manager_of({"name": "m", "status": {"isStable": True}}).bulk is None
-
-
 def test_machines_and_placeholders_are_told_apart() -> None:
     base = "https://www.googleapis.com/compute/v1/projects/p/zones/us-central1-a/instances"
     raw = {

@@ -20,18 +20,19 @@ from provisioner.nodegroups.api.specs import (
     SizePolicyMode,
 )
 from provisioner.nodegroups.compute.client import ComputeClient
-from provisioner.nodegroups.compute.links import same_resource
-from provisioner.nodegroups.compute.protocol import Compute, ComputeError
 from provisioner.nodegroups.compute.records import (
     DELETE,
     READY,
     TERMINATE,
+    Compute,
+    ComputeError,
     ManagedInstance,
     Manager,
     Operation,
     ResourcePolicy,
     Scope,
     Template,
+    same_resource,
 )
 from rehearsal.simulators.compute import ComputeSettings, ComputeSimulator
 from tests.support.waiting import wait_for

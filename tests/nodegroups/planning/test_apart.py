@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from provisioner.nodegroups.api.conditions import Reason, condition_of
 from provisioner.nodegroups.api.specs import WorkloadPolicySpec
+from provisioner.nodegroups.api.statuses import Reason, condition_of
 from provisioner.nodegroups.api.types import Kind, ObjectMeta, WorkloadPolicy
 from provisioner.nodegroups.planning import events
 from provisioner.nodegroups.planning.decide import decide

@@ -10,17 +10,16 @@ from typing import Any
 import pytest
 
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import ConditionType, Reason, condition_of
+from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.compute.records import Scope
-from provisioner.nodegroups.planning.calls import Insert, Target
+from provisioner.nodegroups.planning.actions import Insert, Target
 from provisioner.nodegroups.planning.decide import decide
 from provisioner.nodegroups.planning.group import differs as child_differs
 from provisioner.nodegroups.planning.group import instance_template
 from provisioner.nodegroups.planning.nodes import left_over
-from provisioner.nodegroups.planning.round import begin_round
-from provisioner.nodegroups.planning.snapshot import Cluster
+from provisioner.nodegroups.planning.round import Cluster, begin_round
 from rehearsal.simulators.compute.records import Loss
 from tests.nodegroups.simulation import cluster
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group, ready_world

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.nodegroups.api.conditions import Reason
+from provisioner.nodegroups.api.statuses import Reason
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.errors import GRANT_HELP
 from rehearsal.simulators.compute.api import PERMISSIONS

@@ -10,8 +10,7 @@ from provisioner.model.capacity import Failure, FailureKind, OperationName
 from provisioner.nodegroups.api.statuses import OperationType
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.records import ManagedInstance, Manager, Scope
-from provisioner.nodegroups.planning.answers import fold
-from provisioner.nodegroups.planning.calls import (
+from provisioner.nodegroups.planning.actions import (
     Call,
     CallAnswer,
     Insert,
@@ -21,10 +20,10 @@ from provisioner.nodegroups.planning.calls import (
     SetMetadata,
     Target,
 )
+from provisioner.nodegroups.planning.answers import fold
+from provisioner.nodegroups.planning.decide import pace
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.pacing import pace
-from provisioner.nodegroups.planning.round import Wanted
-from provisioner.nodegroups.planning.snapshot import PlanningSettings
+from provisioner.nodegroups.planning.round import PlanningSettings, Wanted
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(days=1)

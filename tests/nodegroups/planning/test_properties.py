@@ -12,7 +12,6 @@ import pytest
 from provisioner.model.capacity import Failure, FailureKind, OperationName, Taint
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import Condition, ConditionStatus, Reason
 from provisioner.nodegroups.api.specs import (
     BootstrapConfig,
     InstanceConfig,
@@ -23,7 +22,15 @@ from provisioner.nodegroups.api.specs import (
     TpuNodeGroupSpec,
     WorkloadPolicySpec,
 )
-from provisioner.nodegroups.api.statuses import Machine, OperationType, ResourceStatus, TpuNodeGroupStatus
+from provisioner.nodegroups.api.statuses import (
+    Condition,
+    ConditionStatus,
+    Machine,
+    OperationType,
+    Reason,
+    ResourceStatus,
+    TpuNodeGroupStatus,
+)
 from provisioner.nodegroups.api.types import (
     Child,
     InstanceTemplate,
@@ -44,8 +51,7 @@ from provisioner.nodegroups.compute.records import (
     Scope,
     Template,
 )
-from provisioner.nodegroups.planning.answers import fold
-from provisioner.nodegroups.planning.calls import (
+from provisioner.nodegroups.planning.actions import (
     Call,
     CallAnswer,
     Delete,
@@ -54,11 +60,12 @@ from provisioner.nodegroups.planning.calls import (
     Poll,
     ReadMachines,
     SetMetadata,
+    WriteAnswer,
 )
+from provisioner.nodegroups.planning.answers import fold
 from provisioner.nodegroups.planning.decide import decide
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.snapshot import Cluster, DevicePlugin, Node, PlanningSettings, Pod, Snapshot
-from provisioner.nodegroups.planning.writes import WriteAnswer
+from provisioner.nodegroups.planning.round import Cluster, DevicePlugin, Node, PlanningSettings, Pod, Snapshot
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _CLUSTER = "cluster-uid"

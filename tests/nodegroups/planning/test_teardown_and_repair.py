@@ -10,15 +10,15 @@ import pytest
 
 from provisioner.model import bounds
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.specs import InstanceConfig
+from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.compute.records import ManagedInstance, Scope, Template
+from provisioner.nodegroups.planning.actions import SetFinalizers
 from provisioner.nodegroups.planning.group import differs as child_differs
 from provisioner.nodegroups.planning.group import instance_template
-from provisioner.nodegroups.planning.snapshot import Node
-from provisioner.nodegroups.planning.writes import SetFinalizers
+from provisioner.nodegroups.planning.round import Node
 from rehearsal.simulators.compute.api import PERMISSIONS
 from rehearsal.simulators.compute.records import Loss, MachineView
 from tests.nodegroups.simulation.cloud import ZONE

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import Condition, Reason, condition_of
 from provisioner.nodegroups.api.specs import ManagedInstanceGroupSpec, ServiceAccount, WorkloadPolicySpec
-from provisioner.nodegroups.api.statuses import ResourceStatus
+from provisioner.nodegroups.api.statuses import Condition, Reason, ResourceStatus, condition_of
 from provisioner.nodegroups.api.types import (
     Child,
     Kind,
@@ -22,14 +21,15 @@ from provisioner.nodegroups.api.types import (
     WorkloadPolicy,
 )
 from provisioner.nodegroups.bootstrap import tokens
+from provisioner.nodegroups.bootstrap.approval import Request
+from provisioner.nodegroups.bootstrap.tokens import Token
 from provisioner.nodegroups.compute.records import Scope
-from provisioner.nodegroups.planning.calls import Target
+from provisioner.nodegroups.planning.actions import Target
 from provisioner.nodegroups.planning.joining import approvals
 from provisioner.nodegroups.planning.manager import machines_before
 from provisioner.nodegroups.planning.memory import LONG_AGO, ResourceMemory
 from provisioner.nodegroups.planning.nodes import left_over
-from provisioner.nodegroups.planning.round import begin_round
-from provisioner.nodegroups.planning.snapshot import Node, Pod, Request, Token
+from provisioner.nodegroups.planning.round import Node, Pod, begin_round
 from rehearsal.simulators.compute.records import Loss
 from tests.nodegroups.simulation.cloud import ZONE
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group, ready_world

@@ -19,8 +19,8 @@ from provisioner.nodegroups import act
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute import records
 from provisioner.nodegroups.compute.client import ComputeClient
-from provisioner.nodegroups.compute.protocol import ComputeError
-from provisioner.nodegroups.planning.calls import Call, Delete, Result, Target
+from provisioner.nodegroups.compute.records import ComputeError
+from provisioner.nodegroups.planning.actions import Call, Delete, Result, Target
 from rehearsal.simulators.compute import api, errors
 from rehearsal.simulators.compute.faults import Fault, FaultKind
 from rehearsal.simulators.compute.model import World

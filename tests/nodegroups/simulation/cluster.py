@@ -12,9 +12,9 @@ from typing import Any
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.types import Child, Kind, Record, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata
+from provisioner.nodegroups.bootstrap.approval import Request
 from provisioner.nodegroups.bootstrap.tokens import Token
-from provisioner.nodegroups.planning.snapshot import Cluster, DevicePlugin, Node, Pod, Request, Snapshot
-from provisioner.nodegroups.planning.writes import (
+from provisioner.nodegroups.planning.actions import (
     ApplyDevicePlugin,
     ApproveRequest,
     CreateChild,
@@ -29,6 +29,7 @@ from provisioner.nodegroups.planning.writes import (
     SetFinalizers,
     Write,
 )
+from provisioner.nodegroups.planning.round import Cluster, DevicePlugin, Node, Pod, Snapshot
 from rehearsal.simulators.compute.records import MachineView
 from tests.support.simulations.stage import Stage
 

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.bootstrap import metadata
-from provisioner.nodegroups.bootstrap.script import startup_script
-from provisioner.nodegroups.planning.calls import Call
-from provisioner.nodegroups.planning.snapshot import PlanningSettings
+from provisioner.nodegroups.bootstrap.metadata import startup_script
+from provisioner.nodegroups.planning.actions import Call
+from provisioner.nodegroups.planning.round import PlanningSettings
 from rehearsal.simulators.compute.records import MachineView
 from tests.nodegroups.simulation.world import World, make_group
 

@@ -10,18 +10,10 @@ from datetime import timedelta
 from typing import Any
 
 from provisioner.model import writes
-from provisioner.nodegroups.api import conditions, names
+from provisioner.nodegroups.api import names, statuses
 from provisioner.nodegroups.bootstrap import approval
-from provisioner.nodegroups.planning import (
-    answers,
-    group,
-    joining,
-    manager,
-    nodes,
-    repair,
-    snapshot,
-    teardown,
-)
+from provisioner.nodegroups.planning import answers, group, joining, manager, nodes, repair
+from provisioner.nodegroups.planning.round import Node
 from tests.support.simulations.bugs import Bug, always
 
 
@@ -49,10 +41,7 @@ def _latest_transition(original: Any) -> Any:
 
 
 def _without_proof(original: Any) -> Any:
-    def hold(child: Any, known: Any, target: Any, round_: Any) -> Any:
-        return replace(original(child, known, target, round_), condition=None, proof=None)
-
-    return hold
+    return lambda *args: (None, original(*args)[1])
 
 
 def _without_attempts(original: Any) -> Any:
@@ -82,7 +71,7 @@ BUGS = (
     Bug(name="ready-goes-stale", at=(repair, "find_loss"), mutate=always(None)),
     Bug(name="tokens-stay-in-metadata", at=(joining, "_clean"), mutate=always(None), search_from=2),
     Bug(name="defaults-are-differences", at=(group, "differs"), mutate=always(True)),
-    Bug(name="transitions-are-rewritten", at=(conditions, "with_condition"), mutate=_latest_transition, search_from=1),
+    Bug(name="transitions-are-rewritten", at=(statuses, "with_condition"), mutate=_latest_transition, search_from=1),
     Bug(name="machines-go-under-work", at=(manager, "drain"), mutate=_without_proof, search_from=1),
     Bug(name="one-request-id-for-all-attempts", at=(names, "request_id"), mutate=_without_attempts, search_from=15),
     Bug(
@@ -94,12 +83,12 @@ BUGS = (
     Bug(name="any-certificate-is-approved", at=(approval, "is_own"), mutate=always(True), search_from=10),
     Bug(
         name="nodes-are-what-they-say",
-        at=(snapshot.Node, "is_named_as_its_machine"),
+        at=(Node, "is_named_as_its_machine"),
         mutate=lambda _: property(lambda _node: True),
     ),
     Bug(name="nodes-are-left", at=(nodes, "left_over"), mutate=always(())),
-    Bug(name="tokens-are-left", at=(teardown, "_delete_nodes"), mutate=always(None)),
-    Bug(name="machines-are-not-listed-again", at=(manager.ManagerRules, "settled_seconds"), mutate=lambda _: 1.0),
+    Bug(name="tokens-are-left", at=(group, "_delete_nodes"), mutate=always(None)),
+    Bug(name="machines-are-not-listed-again", at=(manager, "SETTLED_SECONDS"), mutate=lambda _: 1.0),
     Bug(name="recreating-is-not-told-first", at=(repair, "recreating"), mutate=_without_recreating_first),
     Bug(name="lost-writes-are-awaited", at=(writes, "LOST_SECONDS"), mutate=lambda _: 1e9, search_from=12),
     Bug(

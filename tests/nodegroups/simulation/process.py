@@ -9,21 +9,23 @@ from typing import Any
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups import gate
-from provisioner.nodegroups.compute.protocol import ComputeError
+from provisioner.nodegroups.compute.records import ComputeError
 from provisioner.nodegroups.planning import answers
 from provisioner.nodegroups.planning import decide as deciding
-from provisioner.nodegroups.planning.calls import (
+from provisioner.nodegroups.planning.actions import (
     Call,
     CallAnswer,
     Delete,
+    Event,
     Insert,
     Proof,
     SetMetadata,
+    Write,
+    WriteAnswer,
 )
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.snapshot import PlanningSettings
+from provisioner.nodegroups.planning.round import PlanningSettings
 from provisioner.nodegroups.planning.units import Crashed
-from provisioner.nodegroups.planning.writes import Event, Write, WriteAnswer
 from tests.nodegroups.simulation.cloud import Cloud
 from tests.nodegroups.simulation.cluster import Declined, Kube
 from tests.support.simulations.stage import Stage

@@ -8,7 +8,7 @@ from dataclasses import replace
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.records import Scope
-from provisioner.nodegroups.planning.calls import Target
+from provisioner.nodegroups.planning.actions import Target
 from rehearsal.simulators.compute.records import Loss
 from tests.nodegroups.simulation.planted import BUGS
 from tests.nodegroups.simulation.world import World, make_group

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.conditions import Condition, ConditionStatus, ConditionType, condition_of
 from provisioner.nodegroups.api.specs import BootstrapConfig, InstanceConfig, TpuNodeGroupSpec
+from provisioner.nodegroups.api.statuses import Condition, ConditionStatus, ConditionType, condition_of
 from provisioner.nodegroups.api.types import Kind, ObjectMeta, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata
-from provisioner.nodegroups.planning.snapshot import PlanningSettings, Pod
+from provisioner.nodegroups.planning.round import PlanningSettings, Pod
 from rehearsal.simulators.compute.records import MachineView, Resource
 from tests.nodegroups.simulation.cloud import ZONE, Cloud
 from tests.nodegroups.simulation.cluster import FACTS, Kube

@@ -27,7 +27,7 @@ from provisioner.model.capacity import (
     PoolName,
     PoolStatus,
 )
-from provisioner.nodegroups.api.parse import parse
+from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.types import API_VERSION, Kind, TpuNodeGroup
 from provisioner.settings import Settings
 from provisioner.slices.supplier import Blocked, PoolRules, SupplierError

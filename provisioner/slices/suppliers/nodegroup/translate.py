@@ -30,9 +30,8 @@ from provisioner.model.capacity import (
     Zone,
     expected_pool,
 )
-from provisioner.nodegroups.api import registration, write
-from provisioner.nodegroups.api.conditions import Condition, ConditionStatus, ConditionType, Reason, condition_of
-from provisioner.nodegroups.api.forms import Json
+from provisioner.nodegroups.api import documents, registration
+from provisioner.nodegroups.api.codec import Json
 from provisioner.nodegroups.api.specs import (
     BootstrapConfig,
     InstanceConfig,
@@ -40,6 +39,7 @@ from provisioner.nodegroups.api.specs import (
     ServiceAccount,
     TpuNodeGroupSpec,
 )
+from provisioner.nodegroups.api.statuses import Condition, ConditionStatus, ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import API_VERSION, Kind, TpuNodeGroup
 from provisioner.settings import Settings
 from provisioner.slices.supplier import SupplierError
@@ -261,7 +261,7 @@ def group_document(request: NodePoolRequest, settings: Settings) -> Json:
         "apiVersion": API_VERSION,
         "kind": Kind.TPU_NODE_GROUP.value,
         "metadata": {"namespace": settings.node_groups_in, "name": request.name, "labels": dict(request.labels)},
-        "spec": write.spec_document(spec),
+        "spec": documents.spec_document(spec),
     }
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from provisioner.nodegroups.api import registration
 from provisioner.nodegroups.bootstrap import metadata
-from provisioner.nodegroups.bootstrap.script import startup_script
+from provisioner.nodegroups.bootstrap.metadata import startup_script
 from rehearsal.simulators.compute.guests.client import JoinError
 from rehearsal.simulators.compute.guests.startup import (
     allowed_labels,

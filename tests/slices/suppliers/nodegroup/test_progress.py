@@ -9,7 +9,7 @@ import pytest
 
 from provisioner.kube.quantities import format_time
 from provisioner.model.capacity import FailureKind, PoolStatus
-from provisioner.nodegroups.api.parse import parse
+from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.slices.suppliers.nodegroup.translate import Progress, progress_of
 from rehearsal.simulators.compute.records import Loss

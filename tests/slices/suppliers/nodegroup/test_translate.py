@@ -23,7 +23,7 @@ from provisioner.model.capacity import (
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.workloads import GroupKey, WorkloadUid
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.parse import parse
+from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.shape import resolve
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.slices.demand import SliceId

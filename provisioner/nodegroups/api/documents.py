@@ -1,0 +1,149 @@
+"""Between the JSON of the four kinds and their records: objects that are read, children to create, patches.
+
+Whatever JSON comes in, a record or MalformedObject comes out. The API server has checked the object by its definition;
+those of earlier definitions may lack fields. What is written is read back as the same record. Specs are written with
+the defaults that the API server would add, so that a child that is as it should be reads equal to what it was made
+from, and nothing is patched.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any, TypeVar, get_type_hints
+
+from provisioner.kube import fields
+from provisioner.kube.quantities import parse_timestamp
+from provisioner.model import bounds
+from provisioner.nodegroups.api import codec, names
+from provisioner.nodegroups.api.codec import Json
+from provisioner.nodegroups.api.specs import (
+    InstanceTemplateSpec,
+    ManagedInstanceGroupSpec,
+    TpuNodeGroupSpec,
+    WorkloadPolicySpec,
+)
+from provisioner.nodegroups.api.statuses import ResourceStatus, TpuNodeGroupStatus
+from provisioner.nodegroups.api.types import API_VERSION, RECORDS, Child, Kind, ObjectMeta, Record
+
+R = TypeVar("R", bound=Record)
+
+
+def parse(cls: type[R], raw: object) -> R:
+    """Read an object of a kind; MalformedObject where it cannot be told whose it is, or what it asks for."""
+    whole, hints = fields.mapping(raw), _hints(cls.kind)
+    meta = _meta(cls.kind, fields.mapping(whole.get("metadata")))
+    try:
+        spec = codec.read(hints["spec"], whole.get("spec"))
+    except (TypeError, ValueError) as error:
+        raise fields.MalformedObject(f"{cls.kind} {meta}: spec: {error}") from error
+    return cls(meta=meta, spec=spec, status=_status(whole.get("status"), hints["status"]))
+
+
+@functools.cache
+def _hints(kind: Kind) -> dict[str, Any]:
+    """Return the types of a record's fields."""
+    return get_type_hints(RECORDS[kind])
+
+
+def _status(raw: object, cls: Callable[..., Any]) -> Any:
+    """Read the status. The controller alone writes it: one that cannot be read is written anew."""
+    status = fields.mapping(raw)
+    if "uri" in status:
+        # Only of a ManagedInstanceGroup it is called url.
+        status = {**status, "url": status["uri"]}
+    try:
+        return codec.read(cls, status)
+    except (TypeError, ValueError):
+        return cls()
+
+
+def _meta(kind: Kind, metadata: dict[str, Any]) -> ObjectMeta:
+    namespace, name, uid = fields.identity(kind, metadata)
+    if not names.is_identity(namespace, name, uid):
+        raise fields.MalformedObject(
+            f"{kind} {bounds.cut(namespace)}/{bounds.cut(name)} with uid {bounds.quoted(uid)}: namespace, name or uid "
+            f"is none that the API server gives"
+        )
+    annotations = fields.mapping(metadata.get("annotations"))
+    return ObjectMeta(
+        namespace=namespace,
+        name=name,
+        uid=uid,
+        generation=fields.count(metadata.get("generation"), default=0),
+        resource_version=fields.name(metadata.get("resourceVersion")),
+        created_at=parse_timestamp(metadata.get("creationTimestamp")),
+        deleted_at=fields.deletion_deadline(f"{kind} {namespace}/{name}", metadata),
+        # All of them, as they are: whoever takes one off writes the others.
+        finalizers=tuple(each for each in fields.sequence(metadata.get("finalizers")) if isinstance(each, str)),
+        labels=_texts(metadata.get("labels")),
+        annotations={
+            key: bounds.cut(annotations[key], bounds.ANNOTATION)
+            for key in names.READ_ANNOTATIONS
+            if isinstance(annotations.get(key), str)
+        },
+    )
+
+
+def _texts(raw: object) -> dict[str, str]:
+    entries = ((key, value) for key, value in fields.mapping(raw).items() if isinstance(value, str))
+    return {fields.name(key): fields.name(value) for key, value in itertools.islice(entries, bounds.MAP_ENTRIES)}
+
+
+Spec = TpuNodeGroupSpec | WorkloadPolicySpec | InstanceTemplateSpec | ManagedInstanceGroupSpec
+Status = TpuNodeGroupStatus | ResourceStatus
+
+
+def child(wanted: Child) -> Json:
+    """Return a child as it is created: it has its finalizer from the start, and goes with its owner."""
+    meta = wanted.meta
+    metadata: Json = {
+        "namespace": meta.namespace,
+        "name": meta.name,
+        **({"labels": dict(meta.labels)} if meta.labels else {}),
+        "finalizers": [names.CHILD_FINALIZERS[wanted.kind]],
+    }
+    if meta.owner is not None:
+        # Without blockOwnerDeletion, which would need a right to the owner's finalizers: the owner has its own.
+        owner = {"kind": Kind.TPU_NODE_GROUP.value, "name": meta.owner.name, "uid": meta.owner.uid, "controller": True}
+        metadata["ownerReferences"] = [{"apiVersion": API_VERSION, **owner}]
+    return {
+        "apiVersion": API_VERSION,
+        "kind": wanted.kind.value,
+        "metadata": metadata,
+        "spec": spec_document(wanted.spec),
+    }
+
+
+def finalizers_patch(meta: ObjectMeta, finalizers: tuple[str, ...]) -> Json:
+    """Return the merge patch that makes these an object's finalizers; a conflict where it is not as it was read."""
+    return {"metadata": {**_as_read(meta), "finalizers": list(finalizers)}}
+
+
+def status_patch(record: Record, new: Status) -> Json | None:
+    """Return the merge patch from the status of an object to another, with what differs alone.
+
+    None where nothing does. A conflict comes of it where the object is not as it was read.
+    """
+    before, after = status_document(record.kind, record.status), status_document(record.kind, new)
+    changed = {key: after.get(key) for key in before | after if before.get(key) != after.get(key)}
+    return {"metadata": _as_read(record.meta), "status": changed} if changed else None
+
+
+def spec_document(spec: Spec) -> Json:
+    """Return a spec as JSON, with defaults."""
+    return codec.write(spec)
+
+
+def status_document(kind: Kind, status: Status) -> Json:
+    """Return the status of an object of a kind as JSON."""
+    written = codec.write(status)
+    if kind is not Kind.MANAGED_INSTANCE_GROUP and "url" in written:
+        written["uri"] = written.pop("url")
+    return written
+
+
+def _as_read(meta: ObjectMeta) -> Json:
+    # No other object has it, under the same name or another. A UID beside it would be refused as a change, with 422.
+    return {"resourceVersion": meta.resource_version}

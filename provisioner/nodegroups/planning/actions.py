@@ -1,0 +1,360 @@
+"""What a plan asks for: calls to Compute Engine and writes to Kubernetes, and their answers.
+
+One action of a key is under way at a time; the key of a write names the object that is written. Whoever carries it out
+answers it exactly once, whatever happens. A write may be sent again: what it comes to is the same. NotFound of what is
+to go counts as done, and so does AlreadyExists of what is to be made.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from provisioner.model.capacity import Failure, OperationName, Taint
+from provisioner.model.workloads import ObjectRef
+from provisioner.model.writes import Answered
+from provisioner.nodegroups.api.statuses import OperationType, ResourceStatus, TpuNodeGroupStatus
+from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, ManagedInstanceGroup, Record, WorkloadPolicy
+from provisioner.nodegroups.compute.records import (
+    Instance,
+    ManagedInstance,
+    Operation,
+    Resource,
+    Scope,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A resource of Compute Engine, and the object on whose behalf it is called."""
+
+    #: UID of the child that stands for it, or of the group that names a template of its user's.
+    uid: str
+    kind: Kind
+    scope: Scope
+    name: str
+
+
+def target_of(child: Child) -> Target:
+    """Return the resource that a child stands for."""
+    match child:
+        case WorkloadPolicy(spec=policy):
+            scope = Scope(project=policy.project, region=policy.region)
+        case InstanceTemplate(spec=template):
+            scope = Scope(project=template.project)
+        case ManagedInstanceGroup(spec=manager):
+            scope = Scope(project=manager.project, zone=manager.location)
+    return Target(uid=child.meta.uid, kind=child.kind, scope=scope, name=child.meta.name)
+
+
+@functools.cache
+def words_of(name: str) -> str:
+    """Return the name of a class in words: ReadMachines -> read machines."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfTarget:
+    """A call."""
+
+    target: Target
+
+    @property
+    def key(self) -> str:
+        """Names the call: equal while it is the same one."""
+        return f"{words_of(type(self).__name__)} {self.target.uid}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read(_OfTarget):
+    """Read the resource. The answer has a Resource, None for absent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListMachines(_OfTarget):
+    """`list_managed_instances`. The answer has a tuple of ManagedInstance, None where there is no such group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Insert(_OfTarget):
+    """Create the resource. The answer has an Operation."""
+
+    resource: Resource
+    attempt: int
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What has to be read live, right before a managed instance group is deleted with its machines.
+
+    The child is there with this UID and is being deleted; every node of these machines, and every ready node that
+    carries the group's labels, is unschedulable; no pod on them that asks for chips, and before a deadline no other, is
+    unfinished and within its grace.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    #: The labels of its nodes; empty for a managed instance group that belongs to no TPUNodeGroup.
+    group_labels: Mapping[str, str] = field(default_factory=dict)
+    #: What the provider ids of all its machines have before their suffix; a labelled node of another does not count.
+    place: str = ""
+    #: Until then pods without chips keep the machines, too.
+    deadline: datetime | None = None
+    #: Of all machines that may run: their nodes may lack the labels.
+    provider_ids: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete(_OfTarget):
+    """Delete the resource. The answer has an Operation, None where it is not there, or says why it is kept."""
+
+    attempt: int
+    request_id: str
+    #: None: nothing has to be proven first.
+    proof: Proof | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll(_OfTarget):
+    """`get_operation`. The answer has an Operation, None where Google has forgotten it."""
+
+    operation: OperationName
+    type: OperationType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadMachines(_OfTarget):
+    """`list_instances`, for machines of one group. The answer has a tuple of Instance, without those that are none."""
+
+    machines: tuple[ManagedInstance, ...]
+    #: Provider ids of those whose nodes are there.
+    joined: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetMetadata(_OfTarget):
+    """`set_metadata`: replace all items. The answer has an Operation, None where there is no such machine."""
+
+    machine: ManagedInstance
+    items: Mapping[str, str] = field(repr=False)
+    fingerprint: str
+    request_id: str
+
+    @property
+    def key(self) -> str:
+        """Names the call: equal while it is the same one."""
+        return f"set metadata {self.machine.provider_id}"
+
+
+Call = Read | ListMachines | Insert | Delete | Poll | ReadMachines | SetMetadata
+Result = Resource | tuple[ManagedInstance, ...] | tuple[Instance, ...] | Operation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallAnswer:
+    """How a call ended. `result` None without failure: what was asked for is not there (NOT_FOUND)."""
+
+    call: Call
+    #: When the request was sent, and when it was answered.
+    asked_at: datetime
+    at: datetime
+    #: A `Result` as the call says.
+    result: Any = None
+    failure: Failure | None = None
+    #: Google's own wish, None for none.
+    retry_after_seconds: float | None = None
+    #: Of a Delete that was not sent: why the proof failed, in words.
+    kept: str = ""
+
+    @property
+    def key(self) -> str:
+        """Names what is answered."""
+        return self.call.key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfRecord:
+    """A write of an object of one of the four kinds, as it was seen."""
+
+    record: Record
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        return f"{self.record.kind} {self.record.meta}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateChild(_OfRecord):
+    """Create a group's child: its metadata has its name, its labels and its owner, and no UID yet."""
+
+    record: Child
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteChild(_OfRecord):
+    """Delete a child, with its UID as precondition. Its finalizer keeps it until its resource is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetFinalizers(_OfRecord):
+    """Replace an object's finalizers, with UID and resource version as preconditions."""
+
+    finalizers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchStatus(_OfRecord):
+    """Patch what differs of an object's status, with UID and resource version as preconditions."""
+
+    new: ResourceStatus | TpuNodeGroupStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfNode:
+    """A write of a node."""
+
+    name: str
+    uid: str
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        return f"Node {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchNode(_OfNode):
+    """Change a node, with UID and resource version as preconditions."""
+
+    resource_version: str
+    #: Those to be set; the others stay.
+    labels: Mapping[str, str]
+    #: All of them as they are to be; None: they stay.
+    taints: tuple[Taint, ...] | None = None
+    #: Set spec.unschedulable; it is never cleared.
+    cordon: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteNode(_OfNode):
+    """Delete a node whose machine is gone, with its UID as precondition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictPod:
+    """Ask for the eviction of a pod, with its UID as precondition: disruption budgets may refuse it for now."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        return f"Pod {self.namespace}/{self.name} {self.uid}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateToken:
+    """Draw a token for one machine, and create its Secret with the labels of the group."""
+
+    #: Of the group.
+    namespace: str
+    name: str
+    machine: str
+    machine_id: str
+    expires_at: datetime
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        return f"token of machine {self.machine} {self.machine_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteToken:
+    """Delete a Secret, with its UID as precondition."""
+
+    name: str
+    uid: str
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        return f"Secret {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApproveRequest:
+    """Approve the certificate of a machine's kubelet, with UID and resource version as preconditions."""
+
+    name: str
+    uid: str
+    resource_version: str
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        return f"CertificateSigningRequest {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfDevicePlugin:
+    """A write of the DaemonSet of the device plugin."""
+
+    @property
+    def key(self) -> str:
+        """Names what is written."""
+        return "device plugin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyDevicePlugin(_OfDevicePlugin):
+    """Apply it on the server's side, marked with its version."""
+
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteDevicePlugin(_OfDevicePlugin):
+    """Delete it, with its UID as precondition."""
+
+    uid: str
+
+
+Write = (
+    CreateChild
+    | DeleteChild
+    | SetFinalizers
+    | PatchStatus
+    | PatchNode
+    | DeleteNode
+    | EvictPod
+    | CreateToken
+    | DeleteToken
+    | ApproveRequest
+    | ApplyDevicePlugin
+    | DeleteDevicePlugin
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that people are told once, when it happens."""
+
+    object: ObjectRef
+    reason: str
+    message: str
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteAnswer(Answered[Write]):
+    """How a write ended."""

@@ -1,0 +1,164 @@
+"""The resource that a child stands for: what Compute Engine is asked for, and in what one that is there differs.
+
+None is changed once it is made. A template may also be one that a group's user names.
+"""
+
+from __future__ import annotations
+
+from provisioner.model import bounds
+from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
+from provisioner.nodegroups.api.specs import InstanceConfig, ProvisioningModel, SizePolicyMode
+from provisioner.nodegroups.api.statuses import Condition, Reason, not_ready
+from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, ManagedInstanceGroup, WorkloadPolicy
+from provisioner.nodegroups.compute.records import (
+    DELETE,
+    STOP,
+    TERMINATE,
+    Manager,
+    Resource,
+    ResourcePolicy,
+    Template,
+    parse_link,
+    same_resource,
+)
+from provisioner.nodegroups.planning.actions import Target
+from provisioner.nodegroups.planning.ownership import names_others
+from provisioner.nodegroups.planning.round import Round
+
+#: What Google does with a machine that it takes away, as the managed instance groups of TPUs want it.
+TERMINATION_ACTIONS = {
+    ProvisioningModel.RESERVATION_BOUND: DELETE,
+    ProvisioningModel.FLEX_START: DELETE,
+    ProvisioningModel.SPOT: STOP,
+    ProvisioningModel.STANDARD: "",
+}
+#: How the addresses of projects' default accounts of Compute Engine end.
+_DEFAULT_ACCOUNTS = "-compute@developer.gserviceaccount.com"
+
+
+def asked_for(child: Child, mark: str) -> Resource:
+    """Return what Compute Engine is asked for."""
+    match child:
+        case WorkloadPolicy(spec=policy):
+            return ResourcePolicy(
+                name=child.meta.name, description=mark, type=policy.type, topology=policy.accelerator_topology
+            )
+        case InstanceTemplate(spec=template):
+            config, model = template.config, template.config.effective_provisioning_model
+            return Template(
+                name=child.meta.name,
+                description=mark,
+                machine_type=config.machine_type,
+                provisioning_model=model.value,
+                on_host_maintenance=template.maintenance_policy,
+                termination_action=TERMINATION_ACTIONS[model],
+                metadata=dict(config.metadata),
+                config=config,
+            )
+        case ManagedInstanceGroup(spec=manager):
+            return Manager(
+                name=child.meta.name,
+                description=mark,
+                template=manager.instance_template,
+                target_size=manager.target_size,
+                mode=manager.effective_mode.value,
+                policy=manager.workload_policy,
+                action_on_failure=manager.default_action_on_failure.value,
+            )
+
+
+def difference(child: Child, found: Resource) -> str:
+    """Say in what the resource is not what the object asks for, as far as Google gives that back; empty where it is."""
+    match child, found:
+        case WorkloadPolicy(spec=policy), ResourcePolicy():
+            if (policy.type, policy.accelerator_topology) == (found.type, found.topology):
+                return ""
+            return (
+                f"it has type {found.type or 'none'} and topology {found.topology or 'none'}, and cannot be changed; "
+                "delete this object to have it made anew"
+            )
+        case InstanceTemplate(spec=template), Template():
+            config, model = template.config, found.provisioning_model or ProvisioningModel.STANDARD
+            same = {
+                "machine type": config.machine_type == found.machine_type,
+                "provisioning model": config.effective_provisioning_model == model,
+                "metadata": dict(config.metadata) == dict(found.metadata),
+            }
+            advice = ", and cannot be changed; it is made anew with its slice"
+        case ManagedInstanceGroup(spec=manager), Manager():
+            same = {
+                "template": same_resource(manager.instance_template, found.template),
+                "target size": manager.target_size == found.target_size,
+                "mode": manager.effective_mode == (found.mode or SizePolicyMode.INDIVIDUAL),
+                "workload policy": same_resource(manager.workload_policy, found.policy),
+            }
+            advice = "; delete this object to have it made anew"
+        case _:
+            # What is read for a child is of its sort.
+            return ""
+    differ = [name for name, equal in same.items() if not equal]
+    return f"it has another {' and another '.join(differ)}{advice}" if differ else ""
+
+
+def not_to_be_used(child: InstanceTemplate, round_: Round) -> Condition | None:
+    """Say what a template names that its namespace may not use; what is made already stays."""
+    for account in child.spec.config.service_accounts:
+        if account.email.endswith(_DEFAULT_ACCOUNTS):
+            message = (
+                f"serviceAccounts {bounds.quoted(account.email)} does not say of which project it is; "
+                'use "default" for the account of the project of the machines'
+            )
+            return not_ready(Reason.NOT_ALLOWED, message)
+    return names_others(child.meta.namespace, _addresses(child.spec.config), round_)
+
+
+def external_target(uid: str, uri: str) -> Target | None:
+    """Return the template that a group's user names; None for a text that names none."""
+    link = parse_link(uri)
+    if link is None or link.collection != "instanceTemplates" or link.scope.zone:
+        return None
+    return Target(uid=uid, kind=Kind.INSTANCE_TEMPLATE, scope=link.scope, name=link.name)
+
+
+def external_problem(template: Template) -> str:
+    """Say why a template that a user names cannot make TPU nodes; empty where it can."""
+    if not template.machine_type.startswith(MACHINE_TYPE_PREFIXES):
+        return (
+            f"its machine type {bounds.quoted(template.machine_type)} is none of a TPUNodeGroup's: "
+            f"{', '.join(each + '*' for each in MACHINE_TYPE_PREFIXES)}"
+        )
+    if not template.has_scheduling:
+        return "it says nothing of scheduling; set onHostMaintenance TERMINATE"
+    if template.on_host_maintenance != TERMINATE:
+        return f"its onHostMaintenance is {template.on_host_maintenance or 'not set'}; TPU machines need TERMINATE"
+    models = {model.value: model for model in ProvisioningModel}
+    model = models.get(template.provisioning_model or ProvisioningModel.STANDARD)
+    if model is None:
+        return (
+            f"its provisioningModel is {bounds.quoted(template.provisioning_model)}, and may be one of "
+            f"{', '.join(models)}"
+        )
+    action = TERMINATION_ACTIONS[model]
+    if action and template.termination_action != action:
+        return (
+            f"its instanceTerminationAction is {template.termination_action or 'not set'}; with provisioningModel "
+            f"{model.value} it has to be {action}"
+        )
+    return ""
+
+
+def _addresses(config: InstanceConfig) -> dict[str, str]:
+    """Return what may be of another project, by its field; accounts as an address of their project."""
+    addresses = {
+        "image": config.image,
+        "diskType": config.disk_type,
+        "subnetwork": config.subnetwork,
+        "reservation": config.reservation,
+    }
+    for account in config.service_accounts:
+        if account.email != "default":
+            # That of another form tells no project that could be allowed.
+            host = account.email.rpartition("@")[2]
+            project = host.removesuffix(".iam.gserviceaccount.com")
+            addresses["serviceAccounts"] = f"projects/{project}/serviceAccounts/{account.email}"
+    return addresses
