@@ -30,7 +30,7 @@ from provisioner.runtime import logs
 from provisioner.runtime.clock import wall_clock
 from provisioner.settings import Settings
 from provisioner.slices.app import choose
-from provisioner.slices.planning.ownership import Ownership, read_ownership
+from provisioner.slices.planning.launch.specification import Ownership, read_ownership
 from provisioner.slices.supplier import IdentityCheck, Supplier, SupplierError
 from provisioner.workloads import live
 from provisioner.workloads.pods import parse_pod

@@ -25,7 +25,7 @@ from provisioner.model.capacity import Node, NodePool, PoolName
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Pod, Workload, WorkloadKind
 from provisioner.settings import Settings
-from provisioner.slices.planning.ownership import read_ownership
+from provisioner.slices.planning.launch.specification import read_ownership
 from provisioner.slices.supplier import Supplier, SupplierError
 from provisioner.workloads import KINDS, Kind, kinds_served
 from provisioner.workloads.pods import parse_pod

@@ -33,14 +33,13 @@ from provisioner.runtime.clock import FollowedClock
 from provisioner.slices import act
 from provisioner.slices.demand import SliceId
 from provisioner.slices.gate import Gate
-from provisioner.slices.planning import decide, ownership
+from provisioner.slices.planning import decide
 from provisioner.slices.planning import round as rounds
 from provisioner.slices.planning.launch import capacity, gangs, launches, limits, operations, reserving, specification
 from provisioner.slices.planning.launch.limits import Budget
-from provisioner.slices.planning.launch.specification import Specification
+from provisioner.slices.planning.launch.specification import Ownership, Specification, pool_name
 from provisioner.slices.planning.match import assignment
 from provisioner.slices.planning.memory import answers, backoff
-from provisioner.slices.planning.ownership import Ownership, pool_name
 from provisioner.slices.planning.retire import unneeded
 from provisioner.slices.planning.round import Supply
 from provisioner.slices.report import Reporter
@@ -380,7 +379,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="quota-is-never-probed-again", at=(operations, "_learnt"), mutate=_no_slot_again, search_from=55),
     Bug(
         name="manager-label-is-enough",
-        at=(ownership, "read_ownership"),
+        at=(specification, "read_ownership"),
         mutate=_by_manager_alone,
         also=((Gate, "_prove"), _unless_no_jobset_is_named),
     ),

@@ -32,10 +32,9 @@ from provisioner.model.workloads import (
 )
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, find_slices, group_key
-from provisioner.slices.demand.serving import ServingPolicy
+from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.planning.launch.capacity import choices_of
-from provisioner.slices.planning.launch.specification import Candidates
-from provisioner.slices.planning.ownership import pool_name
+from provisioner.slices.planning.launch.specification import Candidates, pool_name
 from provisioner.slices.suppliers.gke.rules import GKE_RULES, slice_topology
 from tests.support.clock import NOW
 from tests.support.settings import settings

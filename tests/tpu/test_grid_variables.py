@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from provisioner import tpu
+from provisioner.environment.variables import generation_of, topology_in_use, topology_variables
 from provisioner.tpu import Topology
-from provisioner.tpu.environment import generation_of, topology_in_use, topology_variables
 
 V4, V5E, V5P, V6E = "tpu-v4-podslice", "tpu-v5-lite-podslice", "tpu-v5p-slice", "tpu-v6e-slice"
 

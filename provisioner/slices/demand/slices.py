@@ -35,7 +35,7 @@ from provisioner.model.workloads import (
     group_key,
 )
 from provisioner.settings import go_bool, go_duration_seconds
-from provisioner.slices.demand.serving import ServingPolicy
+from provisioner.slices.demand.allowlists import ServingPolicy
 
 #: GKE's API server adds it to every pod that asks for chips; templates do not have it yet.
 _CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")

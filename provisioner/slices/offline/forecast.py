@@ -23,9 +23,8 @@ from provisioner.slices.offline.expand import Template, is_made_up
 from provisioner.slices.offline.reading import MOMENT, Reading, Subject, path_of, read_document, title_of
 from provisioner.slices.planning import notices
 from provisioner.slices.planning.decide import decide
-from provisioner.slices.planning.launch.specification import Candidates
+from provisioner.slices.planning.launch.specification import Candidates, pool_name
 from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.ownership import pool_name
 from provisioner.slices.planning.plan import Notice, Plan
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 

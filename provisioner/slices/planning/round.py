@@ -17,11 +17,10 @@ from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import WorkloadName, Workloads, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, group_key
-from provisioner.slices.demand.serving import ServingPolicy
+from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.slices import Found, all_slices, find_by_workload
-from provisioner.slices.planning.launch.specification import Candidates
+from provisioner.slices.planning.launch.specification import Candidates, Ownership, read_ownership
 from provisioner.slices.planning.memory.state import CallState, Memory
-from provisioner.slices.planning.ownership import Ownership, read_ownership
 from provisioner.slices.supplier import PoolRules
 
 #: GKE holds the pool for made.

@@ -12,7 +12,7 @@ from provisioner import kube
 from provisioner.model.capacity import FailureKind, PoolStatus
 from provisioner.model.choices import reservation_parts
 from provisioner.settings import Settings
-from provisioner.slices.planning.ownership import is_ours
+from provisioner.slices.planning.launch.specification import is_ours
 from provisioner.slices.preflight import Finding, failed, ok, unknown, warning
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.identity_check import (

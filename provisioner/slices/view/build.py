@@ -19,7 +19,7 @@ from provisioner.model.workloads import Pod, Workload
 from provisioner.settings import Settings
 from provisioner.settings.prices import Prices
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.demand.serving import ServingPolicy
+from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.slices import all_slices
 from provisioner.slices.planning.memory.answers import operations_under_way
 from provisioner.slices.planning.memory.state import Backoff, Memory, Phase

@@ -9,7 +9,7 @@ import pytest
 from provisioner import constants
 from provisioner.model.workloads import Workloads
 from provisioner.slices.demand import Slice, find_slices, group_key
-from provisioner.slices.demand.serving import ServingPolicy
+from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.workloads.jobset import parse_jobset
 from provisioner.workloads.pods import parse_pod
 from tests.support.objects import raw_jobset, raw_pod

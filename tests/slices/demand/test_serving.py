@@ -9,7 +9,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.workloads import Workloads
-from provisioner.slices.demand.serving import ServingPolicy
+from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.slices import left_to_slices
 from tests.support.models import make_jobset, make_requirements
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from provisioner import constants
 from provisioner.model.workloads import GroupKey, Pod, PodGroup, Workload, Workloads
 from provisioner.slices.demand import Slice, SliceId, find_slices, group_key, rejected
-from provisioner.slices.demand.serving import ServingPolicy
+from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.slices import slice_id_of
 from tests.support.clock import after
 from tests.support.counting import counted

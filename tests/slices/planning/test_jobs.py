@@ -9,7 +9,7 @@ import pytest
 from provisioner import constants
 from provisioner.model.workloads import Workload, Workloads
 from provisioner.slices.demand import SliceId, find_slices
-from provisioner.slices.demand.serving import ServingPolicy
+from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.planning.plan import DeleteReason
 from tests.support.clock import after
 from tests.support.models import make_job, make_jobset, make_lws, make_pod

@@ -20,12 +20,11 @@ from provisioner.slices.planning.launch.gangs import Turns
 from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.launch.operations import OTHER_OPERATIONS
 from provisioner.slices.planning.launch.reserving import pass_on, resource_of
-from provisioner.slices.planning.launch.specification import Specification, is_held, labels_left_out
+from provisioner.slices.planning.launch.specification import Specification, is_held, labels_left_out, pool_name
 from provisioner.slices.planning.match.assignment import Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Phase, Tally
 from provisioner.slices.planning.notices import not_separate, notice, underused, unknown_selectors, unlisted
-from provisioner.slices.planning.ownership import pool_name
 from provisioner.slices.planning.plan import Blocked, Create, Notice, PoolState
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.turns import CREATES, TURN, Turn, Unit, had_turn, in_order, unit_of, waits_since

@@ -27,8 +27,7 @@ from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.shape import resolve
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.launch.specification import Candidates, Specification
-from provisioner.slices.planning.ownership import is_ours, pool_name
+from provisioner.slices.planning.launch.specification import Candidates, Specification, is_ours, pool_name
 from provisioner.slices.supplier import UnmeetableError
 from provisioner.slices.suppliers import rules_of
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
