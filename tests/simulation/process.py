@@ -281,7 +281,7 @@ class Process:
             return
         self.note("is asked to end")
         self._stopping = True
-        self.actor.close()
+        self.actor.drain(timeout_seconds=0)
         deadline = self.stage.agenda.now + _DRAIN_SECONDS
 
         def look() -> None:
