@@ -554,9 +554,10 @@ def test_what_others_number_is_left_to_them():
 # --- topology variables
 
 
-def test_without_a_selector_the_topology_cannot_be_told():
+@pytest.mark.parametrize("selector", [None, {"cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice"}])
+def test_without_a_whole_selector_the_topology_cannot_be_told(selector: dict[str, str] | None):
     owner = stateful_set()
-    pod = pod_of(owner, "train-0", selector=None)
+    pod = pod_of(owner, "train-0", selector=selector)
     [found], said = injected(pod, owner, WebhookSettings(injection="all", topology=True))
     assert found["TPU_WORKER_ID"] == "0"
     assert "selects no accelerator and topology" in said.problems[0]

@@ -125,6 +125,14 @@ def test_pods_that_select_no_slice_are_left_alone_unless_they_or_their_stateful_
     assert (answer({}, ASKS) != Answer()) == (kind == "StatefulSet")
 
 
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_pod_that_cannot_be_read_is_told_only_where_it_asks(*, asks: bool) -> None:
+    raw = pod()
+    raw["metadata"]["labels"] = ASKS if asks else {}
+    raw["spec"]["containers"][0]["resources"]["limits"]["google.com/tpu"] = "4.5"
+    assert bool(review_pod(request(raw), lambda _: None, ALL).warnings) == asks
+
+
 def test_a_slice_of_several_has_to_know_the_others() -> None:
     """A JobSet's pods have the rest by GKE's webhook."""
     raw = pod(selector=V5E_4X4)

@@ -28,24 +28,24 @@ from tests.mutation.trying import Project, make_copy, record, try_all
 _ROOT = Path(__file__).resolve().parents[2]
 #: Pure code, and the tests that are about it; what only tells people, or only sends, is left to other tests.
 _PACKAGES = {
-    "provisioner/slices/planning": "tests/slices",
-    "provisioner/slices/demand": "tests/slices/demand",
-    "provisioner/slices/view": "tests/slices/view",
-    "provisioner/slices/offline": "tests/slices/offline",
-    "provisioner/nodegroups/api": "tests/nodegroups/api",
-    "provisioner/nodegroups/planning": "tests/nodegroups",
-    "provisioner/partitions/planning": "tests/partitions",
-    "provisioner/environment": "tests/environment",
-    "provisioner/model": "tests/slices/planning",
-    "provisioner/tpu": "tests/tpu",
-    "provisioner/workloads": "tests/workloads",
+    "provisioner/slices/planning": ("tests/slices",),
+    "provisioner/slices/demand": ("tests/slices/demand",),
+    "provisioner/slices/view": ("tests/slices/view", "tests/cli/test_asking.py"),
+    "provisioner/slices/offline": ("tests/slices/offline", "tests/cli/test_plan.py"),
+    "provisioner/nodegroups/api": ("tests/nodegroups/api",),
+    "provisioner/nodegroups/planning": ("tests/nodegroups",),
+    "provisioner/partitions/planning": ("tests/partitions",),
+    "provisioner/environment": ("tests/environment", "tests/admission"),
+    "provisioner/model": ("tests/test_choices.py", "tests/test_settings.py"),
+    "provisioner/tpu": ("tests/tpu",),
+    "provisioner/workloads": ("tests/workloads",),
 }
 #: The simulations run in processes of their own, and are the last resort.
 _SIMULATIONS = ("--ignore=tests/nodegroups/simulation", "--ignore=tests/partitions/simulation")
 _OPTIONS = ("-m", "not e2e", "--hypothesis-seed=0", *_SIMULATIONS)
 _PROJECT = Project(
     root=_ROOT,
-    packages={package: (folder,) for package, folder in _PACKAGES.items()},
+    packages=_PACKAGES,
     pytest_options=(*_OPTIONS, "--hypothesis-profile=mutation"),
     recording_options=(*_OPTIONS, "--hypothesis-profile=mutation-map", "--numprocesses=auto"),
     last_resort=("-m", "tests.simulation", "--seeds", "15", "--jobs", "1"),

@@ -190,6 +190,12 @@ def test_what_exceeds_a_bound_is_not_served_and_says_which(change: dict[str, Any
     assert parse_leaderworkerset(raw).problem == "", "a set without chips is no work"
 
 
+def test_as_many_groups_as_allowed_are_served_and_one_where_no_number_is_given() -> None:
+    assert parse_leaderworkerset(raw_set(replicas=bounds.CHILD_JOBS)).problem == ""
+    (group,) = parse_leaderworkerset(raw_set(replicas=None)).groups
+    assert group.replicas == 1
+
+
 def test_a_set_without_workers_is_not_judged_by_their_template() -> None:
     """Groups of one pod have a leader alone."""
     raw = raw_set()

@@ -85,8 +85,7 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
                 place=0,
                 name="",
                 replicas=fields.count(spec.get("replicas"), default=1),
-                # The API server takes no 0.
-                pods=max(1, fields.count(fields.mapping(spec.get("leaderWorkerTemplate")).get("size"), default=1)),
+                pods=fields.count(fields.mapping(spec.get("leaderWorkerTemplate")).get("size"), default=1),
                 path=(*base, "leaderTemplate" if has_leader else "workerTemplate"),
                 pods_path=(*base, "size"),
                 replicas_path=("spec", "replicas"),

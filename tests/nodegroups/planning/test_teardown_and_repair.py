@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -473,12 +474,14 @@ def test_a_token_that_is_refused_is_told() -> None:
     world.wait_until(lambda: world.is_ready("train"))
 
 
-def _world_with_a_template_of_the_users(topology: str = "2x4") -> World:
-    world = World()
+_REQUESTS = uuid.UUID("00000000-0000-4000-8000-000000000001")
+
+
+def _insert_template(world: World, model: str = "STANDARD") -> None:
     template = Template(
         name="mine",
         machine_type="ct6e-standard-4t",
-        provisioning_model="STANDARD",
+        provisioning_model=model,
         on_host_maintenance="TERMINATE",
         config=InstanceConfig(
             machine_type="ct6e-standard-4t",
@@ -486,8 +489,12 @@ def _world_with_a_template_of_the_users(topology: str = "2x4") -> World:
             subnetwork="regions/us-central1/subnetworks/default",
         ),
     )
-    request_id = "00000000-0000-4000-8000-000000000001"
-    world.cloud.client.insert(Scope(project="project-1"), template, request_id=request_id)
+    world.cloud.client.insert(Scope(project="project-1"), template, request_id=str(uuid.uuid5(_REQUESTS, model)))
+
+
+def _world_with_a_template_of_the_users(topology: str = "2x4", model: str = "STANDARD") -> World:
+    world = World()
+    _insert_template(world, model)
 
     def join(machine: MachineView) -> None:
         place = f"gce://project-1/{ZONE}/{machine.name}"
@@ -506,9 +513,20 @@ def _world_with_a_template_of_the_users(topology: str = "2x4") -> World:
     uri = "projects/project-1/global/instanceTemplates/mine"
     spec = replace(group.spec, instance_config=None, bootstrap_kubernetes=None, instance_template_uri=uri)
     world.kube.create_group(replace(group, spec=spec))
-    world.wait_until(lambda: world.is_ready("train"))
+    if model == "STANDARD":
+        world.wait_until(lambda: world.is_ready("train"))
     world.wait(60.0)
     return world
+
+
+def test_a_template_of_the_users_that_is_mended_is_noticed_within_minutes() -> None:
+    world = _world_with_a_template_of_the_users(model="SPOT")
+    assert not world.machines("train")
+    scope, request_id = Scope(project="project-1"), str(uuid.uuid5(_REQUESTS, "delete"))
+    world.cloud.client.delete(Template, scope, "mine", request_id=request_id)
+    world.wait(10.0)
+    _insert_template(world)
+    world.wait_until(lambda: world.is_ready("train"), within_seconds=900.0)
 
 
 def test_a_restart_changes_nothing_about_a_group_with_a_template_of_its_users() -> None:

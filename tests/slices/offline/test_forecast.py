@@ -152,6 +152,9 @@ MISTAKES = [
         raw_job(spec={"completionMode": "NonIndexed"}), "NonIndexed", "completionMode is not Indexed", id="no index"
     ),
     pytest.param(
+        raw_job("my-sweep", pod=pod_spec(topology="2x2x3")), "2x2x3", "topology 2x2x3 is not valid", id="a Job's"
+    ),
+    pytest.param(
         raw_job(metadata={"annotations": {}}), "google.com/tpu", "only with the annotation", id="not annotated"
     ),
     pytest.param(

@@ -1,0 +1,31 @@
+"""Which names stand for what, and durations in words."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from provisioner.model.workloads import WorkloadKind
+from provisioner.slices.view.explain import explain, for_how_long
+from tests.support.board import view_of
+from tests.support.clock import NOW
+from tests.support.models import make_jobset
+from tests.support.world import running
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(-5, "0 s"), (59, "59 s"), (60, "1 min"), (3600, "1 h 0 min"), (11_100, "3 h 5 min"), (187_200, "2 d 4 h")],
+)
+def test_a_duration_as_people_say_it(seconds: int, words: str) -> None:
+    assert for_how_long(NOW, NOW + timedelta(seconds=seconds)) == words
+
+
+def test_the_facts_of_a_pool_do_not_repeat_its_headline() -> None:
+    view = view_of(running(make_jobset("train")))
+    (pool,) = view.pools
+    (found,) = explain(view, view.at, (), (), pool.name)
+    assert {"capacity", "hosts", "machines"} <= dict(found.facts).keys()
+    assert "node pool" not in dict(found.facts)
+    assert WorkloadKind.JOBSET.value in dict(found.facts)["workload"]
