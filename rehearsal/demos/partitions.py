@@ -73,7 +73,10 @@ class PartitionRehearsal(RehearsedCluster):
             },
             arguments=[f"--bind-address={HOST}:{self._webhook_port}"],
         )
-        self.api.post(collection_path("services", namespace=constants.DEFAULT_NAMESPACE), _service(self._webhook_port))
+        namespace = constants.DEFAULT_NAMESPACE
+        self.api.post(collection_path("services", namespace=namespace), _service(self._webhook_port))
+        certificates = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": f"{_WEBHOOK}-certificates"}}
+        self.api.post(collection_path("secrets", namespace=namespace), certificates)
         path = collection_path("mutatingwebhookconfigurations", root=_REGISTRATIONS)
         self.api.post(path, _registration(self._webhook_port))
         made.start()

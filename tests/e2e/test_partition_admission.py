@@ -64,14 +64,15 @@ def port(rehearsal: Rehearsal) -> Iterator[int]:
         "metadata": {"name": _NAME, "namespace": _SYSTEM},
         "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]},
     }
+    certificates = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": f"{_NAME}-certificates"}}
     api = rehearsal.api
     api.post(collection_path("services", namespace=_SYSTEM), service)
+    api.post(collection_path("secrets", namespace=_SYSTEM), certificates)
     api.post(collection_path("mutatingwebhookconfigurations", root=_REGISTRATIONS), configuration)
     yield port
     api.delete(object_path("mutatingwebhookconfigurations", _NAME, root=_REGISTRATIONS))
     api.delete(object_path("services", _NAME, namespace=_SYSTEM))
-    with contextlib.suppress(kube.NotFound):
-        api.delete(object_path("secrets", f"{_NAME}-certificates", namespace=_SYSTEM))
+    api.delete(object_path("secrets", f"{_NAME}-certificates", namespace=_SYSTEM))
     rehearsal.kubectl("delete", "namespace", _NAMESPACE, "--wait")
 
 
