@@ -350,6 +350,16 @@ def test_a_pod_that_nothing_here_numbers_is_left_alone_unless_it_asks(*, owned: 
         assert (problems(selector), problems(selector, **{OLD_KEY: "enabled"})) == (0, 1)
 
 
+def test_an_init_container_is_alone_in_its_pod_and_has_one_name_of_each():
+    owner = stateful_set()
+    pod = pod_of(owner, "train-0", containers=[container("2"), container("2", name="other")])
+    pod["spec"]["initContainers"] = [container()]
+    [first, one, other], _ = injected(pod, owner)
+    assert first["TPU_WORKER_HOSTNAMES"] == names(0, 4)
+    assert one["TPU_WORKER_HOSTNAMES"] == other["TPU_WORKER_HOSTNAMES"]
+    assert one["TPU_WORKER_HOSTNAMES"].count("train-0.") == 2
+
+
 def test_localhost_is_all_that_a_pod_of_one_host_needs():
     """GKE's webhook gives it to pods of no Job; nothing tells that others are in its slice."""
     local = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}

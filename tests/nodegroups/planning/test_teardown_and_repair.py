@@ -241,6 +241,10 @@ def test_a_group_is_ready_when_all_nodes_have_their_labels_and_the_taint() -> No
     world.kube.change_node(nodes[0].name, taints=())
     world.wait_until(lambda: not world.is_ready("train"), within_seconds=10.0, step_seconds=0.01)
     world.wait_until(lambda: world.is_ready("train"), within_seconds=60.0)
+    world.kube.change_node(nodes[1].name, labels={**nodes[1].labels, names.WORKER_INDEX: "2"})
+    world.wait_until(
+        lambda: world.kube.objects["Node", "", nodes[1].name].labels == nodes[1].labels, within_seconds=60.0
+    )
 
 
 def _with_script(script: str) -> TpuNodeGroup:

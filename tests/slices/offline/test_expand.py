@@ -14,7 +14,7 @@ from provisioner import constants
 from provisioner.model.workloads import Pod, WorkloadKind, group_key
 from provisioner.slices.offline.expand import leaders_of, templates_of
 from provisioner.workloads.pods import parse_pod
-from tests.support.objects import pod_spec, raw_job, raw_jobset
+from tests.support.objects import pod_spec, raw_job, raw_jobset, raw_lws
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RECORDED = Path(__file__).parents[2] / "data" / "leaderworkerset" / "objects.json"
@@ -129,3 +129,10 @@ def test_pods_tolerate_the_taint_of_tpu_nodes() -> None:
     """Kubernetes' admission adds the toleration."""
     (pod,) = leaders(WorkloadKind.JOBSET, raw_jobset(pod=pod_spec(tolerations=[{"key": "own", "operator": "Exists"}])))
     assert [each.key for each in pod.requirements.tolerations] == ["own", constants.TPU_RESOURCE]
+
+
+def test_a_group_without_a_size_has_a_leader() -> None:
+    """The API server sets 1."""
+    raw = raw_lws()
+    del raw["spec"]["leaderWorkerTemplate"]["size"]
+    assert len(leaders(WorkloadKind.LEADER_WORKER_SET, raw)) == 2

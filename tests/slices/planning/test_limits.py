@@ -127,6 +127,7 @@ def test_a_limit_stops_what_goes_beyond_it(changes: dict[str, Any], want: list[s
     assert len(plan.notices) == 4 - len(want)
     for notice in plan.notices:
         assert notice.reason == constants.LIMIT_REACHED
+        assert notice.warning
         assert notice.key.startswith(f"{limit} ")
         assert limit in notice.message
         assert [each.kind for each in notice.objects] == ["Pod", "JobSet"]
