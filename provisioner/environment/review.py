@@ -284,7 +284,7 @@ def _layout(pod: TpuPod) -> Layout | None:
 
 
 def _wish(pod: TpuPod, owner: Mapping[str, Any]) -> str:
-    return pod.wish or (wish_of(fields.mapping(owner.get("metadata"))) if _stateful(pod) and owner else "")
+    return pod.wish or (wish_of(fields.mapping(owner.get("metadata"))) if _stateful(pod) else "")
 
 
 def _stateful(pod: TpuPod) -> bool:

@@ -232,7 +232,8 @@ class _Round:
             if state is not None
             else reasons.of_slice_without_pool(slice_, self.policy.why_not(slice_.workload, slice_.requirements))
         )
-        since, since_start = (state.since, state.since_start) if state is not None else (None, False)
+        since = state.since if state is not None else None
+        since_start = state is not None and state.since_start
         if since is not None and leader is not None:
             if leader.node_name and since < leader.created_at:
                 # The pool has been in use for longer, by an earlier leader pod.

@@ -240,6 +240,16 @@ def test_one_refusal_long_ago_takes_no_reservation_from_others() -> None:
     assert story.entries().keys() == {"run"}
 
 
+def test_a_pod_that_has_a_place_does_not_get_a_second_one_recorded() -> None:
+    """Its gate was opened by hand, so that it may be on either server."""
+    pod = make_pod("train", gated=False)
+    story = held(pod, servers=dict(BOTH))
+    story.put(make_partition(pod, id=id_of(pod, OTHER)), server=OTHER)
+    story.settle()
+    assert story.ledger is not None
+    assert [each.server for each in story.ledger.entries] == [SERVER.address]
+
+
 def test_a_lost_partition_stays_on_a_server_that_was_renamed() -> None:
     """The old name tells nobody which server it is, and the pod's node reaches no other."""
     renamed = Server(host="vipu-new", port=8090)

@@ -73,6 +73,7 @@ def test_the_next_try_is_told() -> None:
     [
         pytest.param({"suspended": True}, "is suspended", id="suspended"),
         pytest.param({"annotations": {constants.DISABLE: "true"}}, f"{constants.DISABLE} is set", id="opted out"),
+        pytest.param({"problem": "it has too many"}, "No node pools are created: it has too many", id="too large"),
     ],
 )
 def test_a_slice_that_gets_no_pool_says_why(change: dict[str, object], words: str) -> None:
