@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from provisioner.model.wording import first_of
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.view.explain import explain, for_how_long
 from tests.support.board import view_of
@@ -20,6 +21,11 @@ from tests.support.world import running
 )
 def test_a_duration_as_people_say_it(seconds: int, words: str) -> None:
     assert for_how_long(NOW, NOW + timedelta(seconds=seconds)) == words
+
+
+@pytest.mark.parametrize(("names", "words"), [("a", "a"), ("abc", "a, b, c"), ("abcd", "a, b, c and 1 more")])
+def test_three_of_many_are_named(names: str, words: str) -> None:
+    assert first_of(list(names)) == words
 
 
 def test_the_facts_of_a_pool_do_not_repeat_its_headline() -> None:
