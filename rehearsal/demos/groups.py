@@ -7,7 +7,6 @@ for a table, is what any user could see: the API server's objects and the contro
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,9 +53,8 @@ class GroupRehearsal(RehearsedCluster):
         directory: Path | None = None,
         settings: ComputeSettings | None = None,
         progress: Callable[[str], None] = localcluster.log_progress,
-        popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
     ) -> None:
-        super().__init__(directory=directory, progress=progress, popen=popen)
+        super().__init__(directory=directory, progress=progress)
         self.compute = ComputeSimulator(settings or ComputeSettings(machines_join=True))
 
     def start_rest(self) -> None:

@@ -44,9 +44,8 @@ class PartitionRehearsal(RehearsedCluster):
         directory: Path | None = None,
         settings: VipuSettings | None = None,
         progress: Callable[[str], None] = localcluster.log_progress,
-        popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
     ) -> None:
-        super().__init__(directory=directory, progress=progress, popen=popen)
+        super().__init__(directory=directory, progress=progress)
         self.vipu = VipuSimulator(settings or VipuSettings())
         self._webhook_port, self._api_port = free_ports(2)
 

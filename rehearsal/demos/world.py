@@ -78,7 +78,6 @@ class ControllerProcess(Process):
         log: Path,
         environment: Mapping[str, str],
         arguments: Iterable[str] = (),
-        popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
     ) -> None:
         metrics_port, self.probe_port = free_ports(2)
         self.metrics_url = f"http://{HOST}:{metrics_port}/metrics"
@@ -99,7 +98,6 @@ class ControllerProcess(Process):
             ],
             log=log,
             environment={**inherited, **environment},
-            popen=popen,
         )
 
     def launch(self) -> None:
@@ -154,7 +152,6 @@ class ProvisionerProcess(ControllerProcess):
         log: Path,
         environment: Mapping[str, str] | None = None,
         arguments: Iterable[str] = (),
-        popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
     ) -> None:
         super().__init__(
             "run",
@@ -169,7 +166,6 @@ class ProvisionerProcess(ControllerProcess):
                 **(environment or {}),
             },
             arguments=arguments,
-            popen=popen,
         )
 
     def start(self, *, timeout_seconds: float = 60.0) -> None:
@@ -191,9 +187,7 @@ class RehearsedCluster(ABC):
         *,
         directory: Path | None,
         progress: Callable[[str], None],
-        popen: Callable[..., subprocess.Popen[bytes]],
     ) -> None:
-        self._popen = popen
         self._directory = directory
         self._progress = progress
         self._controllers: list[ControllerProcess] = []
@@ -249,7 +243,6 @@ class RehearsedCluster(ABC):
             log=self.cluster.directory / f"{command}-{len(self._controllers)}.log",
             environment=environment,
             arguments=arguments,
-            popen=self._popen,
         )
         self._controllers.append(made)
         return made
@@ -290,9 +283,8 @@ class Rehearsal(RehearsedCluster):
         settings: SimulatorSettings | None = None,
         gke_port: int = 0,
         progress: Callable[[str], None] = localcluster.log_progress,
-        popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
     ) -> None:
-        super().__init__(directory=directory, progress=progress, popen=popen)
+        super().__init__(directory=directory, progress=progress)
         self._settings = settings or SimulatorSettings(project=PROJECT, location=LOCATION, cluster=CLUSTER)
         self._gke_port = gke_port
 
@@ -321,7 +313,6 @@ class Rehearsal(RehearsedCluster):
             log=self.cluster.directory / f"{name}-{len(self._controllers)}.log",
             environment=environment,
             arguments=arguments,
-            popen=self._popen,
         )
         self._controllers.append(made)
         return made

@@ -89,13 +89,11 @@ class Process:
         *,
         log: Path,
         environment: Mapping[str, str] | None = None,
-        popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
     ) -> None:
         self.name = name
         self.command = tuple(command)
         self.log = log
         self._environment = dict(os.environ if environment is None else environment)
-        self._new = popen
         self._popen: subprocess.Popen[bytes] | None = None
 
     @property
@@ -120,7 +118,7 @@ class Process:
         with self.log.open("ab") as log:
             try:
                 self._popen = _spawner.spawn(
-                    lambda: self._new(
+                    lambda: subprocess.Popen(
                         bound_to_parent(self.command),
                         stdin=subprocess.DEVNULL,
                         stdout=log,
