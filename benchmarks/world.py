@@ -124,6 +124,14 @@ class World:
             if each["operationType"] == "CREATE_NODE_POOL" and each.get("endTime")
         ]
 
+    def memory_mib(self) -> float:
+        """Return the provisioner's resident memory, as its metric says."""
+        with urllib.request.urlopen(self.provisioner.metrics_url, timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return (
+            next(float(line.split()[1]) for line in lines if line.startswith("process_resident_memory_bytes")) / 2**20
+        )
+
     def total_calls(self) -> int:
         """Count the calls to GKE since the last reset."""
         return len(self.rehearsal.gke.calls)

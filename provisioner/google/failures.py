@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import requests
 import urllib3.exceptions
-from google.api_core import exceptions as api_exceptions
 from google.auth import exceptions as auth_exceptions
 
 from provisioner.google.errors import LOST, Answer, Call
@@ -17,7 +16,6 @@ from provisioner.model.capacity import Failure, FailureKind
 
 #: What Google's libraries can raise, apart from mistakes in our own code. OSError: a CA bundle that is not there.
 SDK_ERRORS: tuple[type[Exception], ...] = (
-    api_exceptions.GoogleAPIError,
     auth_exceptions.GoogleAuthError,
     requests.RequestException,
     urllib3.exceptions.HTTPError,
@@ -82,17 +80,13 @@ def read(error: Exception, api: Api, call: Call) -> Reading:
     """Return what an exception of Google's libraries means for this call."""
     retry_after: float | None = None
     code = 0
-    if isinstance(error, api_exceptions.RetryError) and isinstance(error.cause, Exception):
-        return read(error.cause, api, call)
     words = str(error) or type(error).__name__
-    if isinstance(error, api_exceptions.GoogleAPICallError):
-        answer = _read_answer(error)
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        answer = _read_answer(error.response)
         kind = api.kind_of_answer(answer)
         words, retry_after, code = answer.message, answer.retry_after_seconds, answer.code
         if kind is FailureKind.PERMISSION and answer.from_google:
             words = f"{words} {_LOGIN_HELP if answer.code == 401 else api.help_of(words)}"
-    elif isinstance(error, api_exceptions.DuplicateCredentialArgs):
-        kind = FailureKind.PERMISSION
     elif isinstance(error, auth_exceptions.GoogleAuthError):
         # A token is fetched before the call is sent, and again only after a 401: no effect either way.
         kind = _kind_of_auth_error(error)
@@ -114,31 +108,25 @@ def read(error: Exception, api: Api, call: Call) -> Reading:
     return Reading(failure=failure, retry_after_seconds=retry_after, code=code)
 
 
-def _read_answer(error: api_exceptions.GoogleAPICallError) -> Answer:
-    response = getattr(error, "response", None)
-    body: object = None
-    retry_after: float | None = None
-    if isinstance(response, requests.Response):
-        retry_after = _seconds(response.headers.get("Retry-After", ""))
-        try:
-            body = response.json()
-        except ValueError:
-            body = None
+def _read_answer(response: requests.Response) -> Answer:
+    code = response.status_code
+    retry_after = _seconds(response.headers.get("Retry-After", ""))
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
     # Google answers some errors of list-like calls with a list of one.
     if isinstance(body, list) and body:
         body = body[0]
     detail = body.get("error") if isinstance(body, dict) else None
     if not isinstance(detail, dict):
-        code = error.code
-        words = str(error.message or "") or (response.text if isinstance(response, requests.Response) else "")
         return Answer(
-            code=int(code) if code is not None else 0,
-            message=words.strip() or f"HTTP {code} without a message",
+            code=code,
+            message=response.text.strip() or f"HTTP {code} without a message",
             status="",
             reasons=frozenset(),
             retry_after_seconds=retry_after,
-            # Without a response the error was made by the library itself from a status it trusts.
-            from_google=response is None,
+            from_google=False,
         )
     reasons = set()
     for key in ("errors", "details"):
@@ -147,8 +135,8 @@ def _read_answer(error: api_exceptions.GoogleAPICallError) -> Answer:
                 reasons.add(str(entry.get("reason", "")))
                 retry_after = retry_after or _seconds(str(entry.get("retryDelay", "")).removesuffix("s"))
     return Answer(
-        code=int(error.code or 0),
-        message=str(detail.get("message") or f"HTTP {error.code} without a message"),
+        code=code,
+        message=str(detail.get("message") or f"HTTP {code} without a message"),
         status=str(detail.get("status") or ""),
         reasons=frozenset(reasons),
         retry_after_seconds=retry_after,

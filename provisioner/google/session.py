@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 import google.auth
 import requests
-from google.api_core import exceptions as api_exceptions
 from google.auth import credentials as auth_credentials
 from google.auth.transport import requests as auth_requests
 from requests.adapters import HTTPAdapter
@@ -48,7 +47,7 @@ class ApiSession(auth_requests.AuthorizedSession):
         max_allowed_time: float | None = None,
         **kwargs: object,
     ) -> requests.Response:
-        """Send a request and wait `timeout` seconds for each part of its answer; raise GoogleAPICallError for errors.
+        """Send a request and wait `timeout` seconds for each part of its answer; raise HTTPError for errors.
 
         A redirect is an error: it would send the call somewhere else, and a create once more.
         """
@@ -58,10 +57,7 @@ class ApiSession(auth_requests.AuthorizedSession):
         options = {**kwargs, "timeout": timeout, "max_allowed_time": max_allowed_time, "allow_redirects": False}
         response: requests.Response = super().request(method, url, **options)  # type: ignore[no-untyped-call]
         if response.status_code >= 300:
-            # Not left to the library: its conversion fails on bodies that are not of Google's form.
-            raise api_exceptions.from_http_status(  # type: ignore[no-untyped-call]
-                response.status_code, "", response=response
-            )
+            raise requests.HTTPError(response=response)
         return response
 
 

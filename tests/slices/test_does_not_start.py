@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
-from google.api_core import exceptions as api_exceptions
+import requests
 
 from provisioner.cli import status
 from provisioner.cli.asking import attention
@@ -92,7 +92,10 @@ def back_off() -> World:
 def missing_permission() -> World:
     """Answer as GKE answers an identity without the role."""
     words = 'Required "container.clusters.update" permission(s) for "projects/p".'
-    error = api_exceptions.Forbidden(words, errors=[{"reason": "forbidden", "domain": "global", "message": words}])
+    response = requests.Response()
+    response.status_code = 403
+    response._content = json.dumps({"error": {"code": 403, "status": "PERMISSION_DENIED", "message": words}}).encode()
+    error = requests.HTTPError(response=response)
     failure = to_gke_error(error, "create of node pool 'train'", call=Call.CREATE).failure
     assert failure.kind is FailureKind.PERMISSION
     return refused(failure.kind, failure.message)

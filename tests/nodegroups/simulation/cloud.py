@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import requests
-from google.api_core import exceptions as api_exceptions
 
 from provisioner.model.capacity import FailureKind
 from provisioner.nodegroups import act
@@ -201,5 +200,5 @@ class Wire:
         response.url = url
         if response.status_code >= 300:
             response.headers["Content-Type"] = "application/json"
-            raise api_exceptions.from_http_status(response.status_code, "", response=response)
+            raise requests.HTTPError(response=response)
         return response
