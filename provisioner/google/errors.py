@@ -110,6 +110,8 @@ TEXTS: Sequence[TextRule] = (
         r"|must be a match of regex|INVALID_ARGUMENT",
         FailureKind.INVALID,
     ),
+    # Fewer machines could be had than all: a summary, beside which Google often says why (SkyPilot).
+    text_rule("VM_MIN_COUNT_NOT_REACHED", FailureKind.STOCKOUT),
 )
 
 #: Preconditions that pass by themselves, in words not seen before.

@@ -67,8 +67,6 @@ _WORK_KINDS: Mapping[FailureKind, tuple[str, ...]] = {
         "GCE_STOCKOUT",
         "STOCKOUT",
         "INSUFFICIENT_CAPACITY",
-        # Fewer machines could be had than all: what a bulk creation comes to in a stockout.
-        "VM_MIN_COUNT_NOT_REACHED",
         "RESERVATION_CAPACITY_EXCEEDED",
         "RESERVATION_NOT_READY",
     ),

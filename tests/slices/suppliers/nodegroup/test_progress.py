@@ -26,6 +26,10 @@ STOCKOUT = (
     "ManagedInstanceGroup slice-mig-1: waiting for capacity since 2026-11-23T05:00:00Z, Google says: "
     "ZONE_RESOURCE_POOL_EXHAUSTED: The zone does not have enough resources available to fulfill the request."
 )
+SUMMARY = (
+    "waiting for capacity since 2026-11-23T05:00:00Z, Google says: "
+    "VM_MIN_COUNT_NOT_REACHED: Requested minimum count of 4 VMs could not be created."
+)
 
 
 def condition(kind: str, reason: str, message: str = "", *, seconds_ago: float = 0.0) -> dict[str, Any]:
@@ -129,6 +133,12 @@ LOST = [condition("ManagedInstanceGroupReady", "Ready"), condition("Ready", "Nod
             id="whatever Google says of it",
         ),
         pytest.param(
+            making("InstancesCreationFailed", SUMMARY, seconds_ago=1e6),
+            {"spec": FLEX_START},
+            PoolStatus.RUNNING,
+            id="also in a summary alone",
+        ),
+        pytest.param(
             [
                 condition("InstanceTemplateReady", "Provisioning", seconds_ago=599),
                 condition("Ready", "AwaitingNodeJoin"),
@@ -155,6 +165,15 @@ def test_how_far_it_is(conditions: list[dict[str, Any]], parts: dict[str, Any], 
         pytest.param([], {"age_seconds": 601}, FailureKind.UNAVAILABLE, id="no controller runs"),
         pytest.param(
             making("InstancesCreationFailed", STOCKOUT, seconds_ago=601), {}, FailureKind.STOCKOUT, id="a stockout"
+        ),
+        pytest.param(
+            making("InstancesCreationFailed", SUMMARY, seconds_ago=601), {}, FailureKind.STOCKOUT, id="in a summary"
+        ),
+        pytest.param(
+            making("InstancesCreationFailed", f"{SUMMARY}; QUOTA_EXCEEDED: Quota 'TPUS' exceeded. Limit: 16.0"),
+            {},
+            FailureKind.QUOTA,
+            id="what stands beside the summary counts",
         ),
         pytest.param(
             making("AwaitingNodeJoin", "Compute Engine is making 4 machines", seconds_ago=601),
