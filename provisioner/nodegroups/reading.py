@@ -54,6 +54,8 @@ def parse_node(raw: object) -> Node:
         for role in ("capacity", "allocatable")
     )
     labels = fields.mapping(metadata.get("labels"))
+    conditions = fields.mappings(status.get("conditions"))
+    ready = {fields.name(each.get("status")) for each in conditions if each.get("type") == "Ready"}
     return Node(
         name=name,
         uid=uid,
@@ -64,10 +66,8 @@ def parse_node(raw: object) -> Node:
             taint_of(taint) for taint in itertools.islice(fields.mappings(spec.get("taints")), bounds.NODE_TAINTS)
         ),
         unschedulable=spec.get("unschedulable") is True,
-        ready=any(
-            condition.get("type") == "Ready" and condition.get("status") == "True"
-            for condition in fields.mappings(status.get("conditions"))
-        ),
+        ready="True" in ready,
+        silent="Unknown" in ready,
         capacity_chips=capacity,
         allocatable_chips=allocatable,
     )

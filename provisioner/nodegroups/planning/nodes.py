@@ -47,6 +47,11 @@ class Member:
         return self.node is not None and self.node.ready
 
     @property
+    def silent(self) -> bool:
+        """Whether its node does not report although it runs."""
+        return self.node is not None and self.node.silent and not self.stopped
+
+    @property
     def runs(self) -> bool:
         """Whether something may be running on it."""
         return self.reports or (self.machine.has_machine and self.machine.status not in STOPPED)

@@ -22,6 +22,7 @@ from provisioner.nodegroups.api.types import (
 )
 from provisioner.nodegroups.bootstrap.approval import Request
 from provisioner.nodegroups.bootstrap.tokens import Token
+from provisioner.nodegroups.compute.records import STARTING_OR_RUNNING
 from provisioner.nodegroups.planning.actions import Call, DeleteChild, Event, SetFinalizers, Write
 from provisioner.nodegroups.planning.memory import Memory, ResourceMemory
 
@@ -41,6 +42,8 @@ class Node:
     unschedulable: bool = False
     #: Its condition Ready is True.
     ready: bool = False
+    #: Its condition Ready is Unknown: the kubelet does not report.
+    silent: bool = False
     #: google.com/tpu in status.capacity and in status.allocatable.
     capacity_chips: int = 0
     allocatable_chips: int = 0
@@ -158,6 +161,9 @@ class PlanningSettings:
     most_calls: int = 64
 
 
+#: So many nodes may fail by themselves, whatever share of all nodes they are.
+_FEW_NODES = 3
+
 #: Namespace and name of a group.
 GroupKey = tuple[str, str]
 
@@ -247,6 +253,8 @@ class Round:
     machines_before: Mapping[str, int] = field(default_factory=dict)
     #: By the UID of the object: calls that are not answered.
     calls: Mapping[str, Sequence[Call]] = field(default_factory=dict)
+    #: Most nodes of all groups do not report, and their machines run: more likely the network is broken.
+    most_are_silent: bool = False
 
     def parent_of(self, child: Child) -> TpuNodeGroup | None:
         """Return the group of its namespace that a child belongs to by its name, whatever owner somebody wrote."""
@@ -325,7 +333,19 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
         pods=pods,
         tokens=tokens,
         calls=calls,
+        most_are_silent=_most_are_silent([node for nodes in labelled.values() for node in nodes], memory),
     )
+
+
+def _most_are_silent(nodes: Sequence[Node], memory: Memory) -> bool:
+    stopped = {
+        machine.provider_id
+        for resource in memory.resources.values()
+        for machine in (resource.listing.machines if resource.listing is not None else ())
+        if machine.status not in STARTING_OR_RUNNING
+    }
+    silent = [node.silent for node in nodes if node.provider_id not in stopped]
+    return sum(silent) > max(_FEW_NODES, len(silent) / 2)
 
 
 def want(known: ResourceMemory, what: str, call: Call, due_at: datetime, round_: Round) -> Step:

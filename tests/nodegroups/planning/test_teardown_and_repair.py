@@ -221,6 +221,40 @@ def test_a_short_outage_beside_a_chip_that_is_gone_ends_no_work(*, same: bool, r
     assert SETTINGS.repair_after_seconds - 1 < took < SETTINGS.repair_after_seconds + 10
 
 
+def test_work_goes_on_while_most_nodes_do_not_report() -> None:
+    """The network to the API server is broken for an hour; a node that is silent after that has its time from then."""
+    world = World()
+    pods = []
+    for name in ("one", "two"):
+        world.kube.create_group(make_group(name, topology="2x4"))
+    world.wait_until(lambda: world.is_ready("one") and world.is_ready("two"), within_seconds=1800.0)
+    machines = [machine.name for name in ("one", "two") for machine in world.machines(name)]
+    for name in ("one", "two"):
+        pods += world.run_pods(name)
+    for machine in machines:
+        world.kube.change_node(machine, ready=False, silent=True)
+    world.wait(1800.0)
+    world.restart()
+    world.wait(1800.0)
+    assert (world.reason("one"), world.reason("two")) == (Reason.NODE_LOST, Reason.NODE_LOST)
+    assert "check the network between the machines and the API server" in world.message("two")
+    assert sorted(pod.name for pod in world.kube.all("Pod")) == sorted(pods)
+    for machine in machines[:-1]:
+        world.kube.change_node(machine, ready=True, silent=False)
+    took = world.wait_until(lambda: world.reason("two") == Reason.RECREATING, within_seconds=600.0)
+    assert SETTINGS.repair_after_seconds - 60 < took < SETTINGS.repair_after_seconds + 10
+    assert world.is_ready("one")
+
+
+def test_slices_whose_machines_have_stopped_are_made_anew_however_many() -> None:
+    """Their nodes do not report either, which says nothing about the network."""
+    world = ready_world(topology="4x4")
+    for machine in world.machines("train"):
+        world.cloud.lose(machine, Loss.PREEMPTED)
+        world.kube.change_node(machine.name, ready=False, silent=True)
+    world.wait_until(lambda: world.reason("train") == Reason.RECREATING, within_seconds=600.0)
+
+
 def test_a_group_is_ready_when_all_nodes_have_their_labels_and_the_taint() -> None:
     """Also the worker index, and again when somebody takes it away; what refuses the write is told."""
     world = World()
