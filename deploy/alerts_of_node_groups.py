@@ -121,11 +121,12 @@ RULES = (
             Reason.DELETING_POLICY,
             Reason.DELETING_TEMPLATE,
             Reason.DRAINING_NODES,
+            Reason.RECREATING,
         ),
         minutes=120,
         severity=WARNING,
         labels=("reason",),
-        summary="A TPUNodeGroup has been going for two hours: <reason>.",
+        summary="The machines of a TPUNodeGroup have been going for two hours: <reason>.",
         description="Its machines may cost money. The message of its condition Ready has the pod or the message of "
         "Google that is in the way.",
     ),

@@ -227,6 +227,13 @@ _CASES = (
         minutes=150,
     ),
     _Case(
+        "a slice that is made anew and whose machines stay",
+        {'nodegroups_groups{pod="n",reason="Recreating"}': "1x150"},
+        {"TPUNodeGroupsDeleteHeldUp": (120, _END)},
+        {"reason": "Recreating"},
+        minutes=150,
+    ),
+    _Case(
         "a group that could not be decided on three times within a minute",
         {'nodegroups_decisions_crashed_total{pod="n"}': "0x9 3x80"},
         # Seen from minute 10 to 18, and that for a minute.
