@@ -48,7 +48,7 @@ JOBSET = 262_144
 # --- a TPUNodeGroup and its children ---
 #: Machines: the largest slice has 2,304 hosts.
 GROUP_NODES = 2304
-#: Entries of metadata, and characters of one: Compute Engine takes 262,144 of one, and 512 KB of all.
+#: Entries of metadata, and characters of one, and of all of a group: Compute Engine takes 262,144 of one.
 METADATA_ENTRIES = 256
 METADATA_VALUE = 262_144
 #: Network tags: Compute Engine takes 64. Scopes of a service account: Google has a few hundred, and one is for all.

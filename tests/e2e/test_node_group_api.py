@@ -163,10 +163,18 @@ def _config_rules(kind: Kind) -> Rules:
     }
 
 
+def _with_metadata(*lengths: int) -> Json:
+    metadata = {f"key-{number}": "x" * length for number, length in enumerate(lengths)}
+    return without(GROUP, instanceConfig={**CONFIG, "metadata": metadata})
+
+
 RULES: Mapping[Kind, Rules] = {
     Kind.INSTANCE_TEMPLATE: _config_rules(Kind.INSTANCE_TEMPLATE),
     Kind.TPU_NODE_GROUP: {
         **_config_rules(Kind.TPU_NODE_GROUP),
+        "all values of metadata together have at most 262,144 characters": [
+            (_with_metadata(200_000, 62_145), _with_metadata(200_000, 62_144)),
+        ],
         "targetSizePolicyMode must be INDIVIDUAL when nodeCount is 1 or less": [
             (without(GROUP, nodeCount=1), without(GROUP, nodeCount=1, targetSizePolicyMode="INDIVIDUAL")),
             (without(GROUP, nodeCount=1), without(GROUP, "targetSizePolicyMode", nodeCount=1)),

@@ -272,6 +272,12 @@ class BootstrapConfig:
             message="InstanceTemplateURI must belong to the same project as specified in spec.project",
             field="instanceTemplateURI",
         ),
+        Rule(
+            cel="!has(self.instanceConfig) || !has(self.instanceConfig.metadata) || self.instanceConfig.metadata.map("
+            f"key, size(self.instanceConfig.metadata[key])).sum() <= {bounds.METADATA_VALUE}",
+            message=f"all values of metadata together have at most {bounds.METADATA_VALUE:,} characters",
+            field="instanceConfig",
+        ),
     ),
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
