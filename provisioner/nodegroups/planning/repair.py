@@ -21,15 +21,15 @@ from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.nodegroups.compute.records import NO_ACTION, Manager
 from provisioner.nodegroups.planning import joining
 from provisioner.nodegroups.planning.memory import Lost
-from provisioner.nodegroups.planning.nodes import Fleet, Member
-from provisioner.nodegroups.planning.round import Round
+from provisioner.nodegroups.planning.nodes import Fleet, Member, provider_id
+from provisioner.nodegroups.planning.round import Round, zone_of
 
 #: What the limit on slices that are made anew counts.
 DAY_SECONDS = 86_400.0
 _WORK_GOES_ON = ". The slice is made anew when the pods with chips on it have ended"
-_MOST_ARE_SILENT = (
-    ". The slice is not made anew while most nodes of all groups do not report: check the network between the machines "
-    "and the API server"
+_SILENT_ZONE = (
+    ". The slice is not made anew while most nodes of all groups of its zone do not report: check the network between "
+    "the machines and the API server"
 )
 
 
@@ -69,10 +69,11 @@ def find_loss(
     loss = Loss(words=words, machines=len(lost) + missing, lost=_remembered(group, only_chips, round_))
     if not (shape.one_slice or shape.node_count == 1):
         return loss
-    if round_.most_are_silent and not missing and all(member.silent for member, _ in lost):
+    in_doubt = zone_of(provider_id(group, "")) in round_.silent_zones
+    if in_doubt and not missing and all(member.silent for member, _ in lost):
         # Pods may run on the machines all the same. Once the others report, it has its whole time to do so, too.
         seen_now = {name: Lost(since=round_.now, stopped_since=round_.now) for name in loss.lost}
-        return replace(loss, lost=seen_now, note=_MOST_ARE_SILENT)
+        return replace(loss, lost=seen_now, note=_SILENT_ZONE)
     works = _works(fleet, round_)
     since = [each.stopped_since if works else each.since for each in loss.lost.values()]
     first = min((moment for moment in since if moment is not None), default=None)

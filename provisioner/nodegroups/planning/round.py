@@ -55,6 +55,11 @@ class Node:
         return self.name == machine or self.name.startswith(f"{machine}.")
 
 
+def zone_of(provider_id: str) -> str:
+    """Return the project and the zone of a machine, as gce://PROJECT/ZONE."""
+    return provider_id.rpartition("/")[0]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
     """A pod that is bound to one of these nodes."""
@@ -253,8 +258,8 @@ class Round:
     machines_before: Mapping[str, int] = field(default_factory=dict)
     #: By the UID of the object: calls that are not answered.
     calls: Mapping[str, Sequence[Call]] = field(default_factory=dict)
-    #: Most nodes of all groups do not report, and their machines run: more likely the network is broken.
-    most_are_silent: bool = False
+    #: Where most nodes of all groups do not report, and their machines run: more likely the network is broken.
+    silent_zones: frozenset[str] = frozenset()
 
     def parent_of(self, child: Child) -> TpuNodeGroup | None:
         """Return the group of its namespace that a child belongs to by its name, whatever owner somebody wrote."""
@@ -333,19 +338,24 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
         pods=pods,
         tokens=tokens,
         calls=calls,
-        most_are_silent=_most_are_silent([node for nodes in labelled.values() for node in nodes], memory),
+        silent_zones=_silent_zones(snapshot.groups, labelled, memory),
     )
 
 
-def _most_are_silent(nodes: Sequence[Node], memory: Memory) -> bool:
+def _silent_zones(
+    groups: Iterable[TpuNodeGroup], labelled: Mapping[GroupKey, Sequence[Node]], memory: Memory
+) -> frozenset[str]:
     stopped = {
         machine.provider_id
         for resource in memory.resources.values()
         for machine in (resource.listing.machines if resource.listing is not None else ())
         if machine.status not in STARTING_OR_RUNNING
     }
-    silent = [node.silent for node in nodes if node.provider_id not in stopped]
-    return sum(silent) > max(_FEW_NODES, len(silent) / 2)
+    zones: defaultdict[str, list[bool]] = defaultdict(list)
+    for node in (node for group in groups for node in labelled.get((group.meta.namespace, group.meta.name), ())):
+        if node.provider_id not in stopped:
+            zones[zone_of(node.provider_id)].append(node.silent)
+    return frozenset(zone for zone, silent in zones.items() if sum(silent) > max(_FEW_NODES, len(silent) / 2))
 
 
 def want(known: ResourceMemory, what: str, call: Call, due_at: datetime, round_: Round) -> Step:
