@@ -11,7 +11,7 @@ from provisioner.model.capacity import FailureKind, Taint
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, TpuNodeGroup
-from provisioner.nodegroups.compute.records import NO_ACTION, ManagedInstance
+from provisioner.nodegroups.compute.records import NO_ACTION, STARTING_OR_RUNNING, ManagedInstance
 from provisioner.nodegroups.planning.actions import DeleteNode, PatchNode
 from provisioner.nodegroups.planning.ownership import is_ours
 from provisioner.nodegroups.planning.round import Node, Round, Step, merged, to_write
@@ -49,7 +49,7 @@ class Member:
     @property
     def silent(self) -> bool:
         """Whether its node does not report although it runs."""
-        return self.node is not None and self.node.silent and not self.stopped
+        return self.node is not None and self.node.silent and self.machine.status in STARTING_OR_RUNNING
 
     @property
     def runs(self) -> bool:
