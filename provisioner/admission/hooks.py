@@ -2,13 +2,14 @@
 
 What is quick is answered in the event loop, because a thread costs as much as a whole answer. The rest has lanes of
 threads, so that nothing waits for what is slower than itself: small bodies; large ones, one at a time; and answers that
-wait for another server (`Later`). Where a lane is full, requests are answered 503 at once, so that a caller learns it
-in time.
+wait for another server (`Later`). Namespaces take turns in a lane. Where it is full, requests are answered 503 at once,
+so that a caller learns it in time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -47,6 +48,8 @@ _WAITING, _LARGE_WAITING_BYTES = 256, 24 * 1024 * 1024
 #: Those that wait keep what was read of their bodies. Each weighs as much as so many could at most.
 _LATER_BYTES = 4 * 1024 * 1024
 _LATER_LEAST_BYTES = _LATER_BYTES // _WAITING
+#: API servers write it before the object.
+_NAMESPACE, _HEAD_BYTES = re.compile(rb'"namespace": ?"([a-z0-9-]{1,63})"'), 4096
 
 _T = TypeVar("_T")
 #: The rest of an answer, which waits for another server.
@@ -154,18 +157,18 @@ class Lanes:
         async def answer(call: Call) -> Content:
             body, since = call.body, time.perf_counter()
             if len(body) > _LARGE_BYTES:
-                async with self._large.place(len(body)):
+                async with self._large.place(len(body), _flow(body)):
                     # Its rest is answered here, too: nobody keeps many of them while they wait.
                     content = await self._in_thread(lambda: begin(body, since))
                     return await self._in_thread(content) if callable(content) else content
             if quick and _is_quick(body):
                 content = begin(body, since)
             else:
-                async with self._small.place():
+                async with self._small.place(1, _flow(body)):
                     content = await self._in_thread(lambda: begin(body, since))
             if not callable(content):
                 return content
-            async with self._later.place(max(len(body), _LATER_LEAST_BYTES)):
+            async with self._later.place(max(len(body), _LATER_LEAST_BYTES), _flow(body)):
                 return await self._in_thread(content)
 
         return answer
@@ -176,3 +179,9 @@ class Lanes:
 
 def _is_quick(body: bytes) -> bool:
     return len(body) <= _QUICK_BYTES and body.count(b"{") + body.count(b"[") <= _QUICK_PARTS
+
+
+def _flow(body: bytes) -> str:
+    """Return the namespace of a review, before it is decoded."""
+    found = _NAMESPACE.search(body, 0, _HEAD_BYTES)
+    return found[1].decode() if found is not None else ""

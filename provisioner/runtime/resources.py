@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ class Busy(Exception):  # noqa: N818 - it names what the server is
 
 
 class Lane:
-    """Some places, and a bounded queue for them; used from one event loop."""
+    """Some places, and a bounded queue for them, in which flows take turns; used from one event loop."""
 
     def __init__(
         self,
@@ -73,21 +74,28 @@ class Lane:
 
         A place is free again once as much time has passed as it was taken, and no more than `longest_rest_seconds`.
         """
-        self._places = asyncio.Semaphore(places)
+        self._free = places
         self._room = room
-        self._taken = 0
+        self._taken: Counter[str] = Counter()
+        #: By flow, those that wait for a place. The flow whose turn it is comes first.
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self._longest_rest_seconds = longest_rest_seconds
         self._monotonic = monotonic
 
     @asynccontextmanager
-    async def place(self, weight: int = 1) -> AsyncIterator[None]:
-        """Wait for a place, and give it back in the end; raise Busy where there is none in time."""
-        if self._taken and self._taken + weight > self._room:
+    async def place(self, weight: int = 1, flow: str = "") -> AsyncIterator[None]:
+        """Wait for a place, and give it back in the end; raise Busy where there is none in time.
+
+        A flow that has a name weighs at most as much as it leaves to others.
+        """
+        taken = self._taken.total()
+        own = self._taken[flow] if flow else 0
+        if taken and taken + own + weight > self._room:
             raise Busy
         asked = self._monotonic()
-        self._taken += weight
+        self._taken[flow] += weight
         try:
-            await self._places.acquire()
+            await self._turn(flow)
             began = self._monotonic()
             try:
                 if began - asked > _PATIENCE_SECONDS:
@@ -95,9 +103,37 @@ class Lane:
                 yield
             finally:
                 rest = min(self._monotonic() - began, self._longest_rest_seconds)
-                asyncio.get_running_loop().call_later(rest, self._places.release)
+                asyncio.get_running_loop().call_later(rest, self._give_back)
         finally:
-            self._taken -= weight
+            self._taken[flow] -= weight
+            # Flows that have ended are forgotten.
+            self._taken += Counter()
+
+    async def _turn(self, flow: str) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(flow, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self._give_back()
+            raise
+
+    def _give_back(self) -> None:
+        """Give a place to the next one of the flow whose turn it is."""
+        while self._waiting:
+            flow = next(iter(self._waiting))
+            turns = self._waiting.pop(flow)
+            turn = turns.popleft()
+            if turns:
+                self._waiting[flow] = turns
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
 
 
 class ResourceApp:

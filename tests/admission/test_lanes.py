@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,6 +14,7 @@ import pytest
 from provisioner.admission.hooks import Begin, Lanes, Later
 from provisioner.runtime.pages import Content, text
 from provisioner.runtime.resources import Busy, Call
+from tests.support.waiting import wait_for
 
 DONE = text("done")
 #: The machine may be busy.
@@ -173,3 +175,41 @@ def test_large_bodies_are_answered_one_at_a_time():
 
     asyncio.run(play())
     assert most == [1] * 3
+
+
+@pytest.mark.parametrize(
+    ("size", "later", "places"),
+    [
+        pytest.param(0, False, 4, id="what takes its time"),
+        pytest.param(200_000, False, 1, id="what is large"),
+        pytest.param(0, True, 8, id="what waits for others"),
+    ],
+)
+def test_namespaces_take_turns(*, size: int, later: bool, places: int):
+    """A tenant with many pods, or large owners of them, does not keep the pods of others waiting."""
+    ends, begun = threading.Semaphore(0), []
+
+    def slow(body: bytes, _since: float) -> Content:
+        begun.append(json.loads(body)["request"]["namespace"])
+        ends.acquire(timeout=20)
+        return DONE
+
+    def begin(body: bytes, since: float) -> Content | Later:
+        return (lambda: slow(body, since)) if later else slow(body, since)
+
+    def review(namespace: str) -> bytes:
+        return json.dumps({"request": {"namespace": namespace, "object": "x" * size}}).encode()
+
+    async def play() -> None:
+        async with serving() as respond:
+            tasks = [asyncio.ensure_future(respond(begin, review("a"), quick=later)) for _ in range(40)]
+            await settle()
+            tasks.append(asyncio.ensure_future(respond(begin, review("b"), quick=later)))
+            await settle()
+            ends.release(2)
+            await asyncio.to_thread(wait_for, lambda: len(begun) == places + 2)
+            assert "b" in begun
+            ends.release(40)
+            assert {*await asyncio.gather(*tasks)} == {200}
+
+    asyncio.run(play())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -122,6 +123,12 @@ async def held(lane: Lane, go_on: asyncio.Event, weight: int = 1) -> asyncio.Tas
     return task
 
 
+async def _in_flow(lane: Lane, go_on: asyncio.Event, flow: str) -> None:
+    with contextlib.suppress(Busy):
+        async with lane.place(1, flow):
+            await go_on.wait()
+
+
 async def _taken(lane: Lane, weight: int = 1) -> None:
     async with lane.place(weight):
         pass
@@ -165,6 +172,45 @@ def test_who_leaves_while_waiting_gives_the_place_back():
         tasks = [await held(lane, go_on) for _ in range(2)]
         go_on.set()
         await asyncio.gather(*tasks)
+
+    asyncio.run(play())
+
+
+def test_flows_take_turns():
+    """Whoever asks often does not keep the others waiting."""
+
+    async def play() -> None:
+        lane, go_on, order = Lane(places=1, room=100), asyncio.Event(), []
+
+        async def hold(flow: str) -> None:
+            async with lane.place(1, flow):
+                order.append(flow)
+                await go_on.wait()
+
+        tasks = [asyncio.ensure_future(hold(flow)) for flow in "aaaabbc"]
+        await settle()
+        # Whoever has gone loses its turn.
+        tasks[1].cancel()
+        go_on.set()
+        await asyncio.wait(tasks)
+        assert order == list("abcaba")
+
+    asyncio.run(play())
+
+
+def test_a_flow_leaves_as_much_room_as_it_has():
+    async def play() -> None:
+        lane, go_on, left = Lane(places=1, room=16), asyncio.Event(), []
+        tasks = []
+        for flow in "aabbcc":
+            tasks += [asyncio.ensure_future(_in_flow(lane, go_on, flow)) for _ in range(20)]
+            await settle()
+            left.append(16 - lane._taken.total())
+        assert left == [8, 8, 4, 4, 2, 2]
+        for each in tasks:
+            each.cancel()
+        await asyncio.wait(tasks)
+        assert not lane._taken
 
     asyncio.run(play())
 
