@@ -1,14 +1,15 @@
 """A webhook: a review in, a review out, whatever happens in between, and where the work for it is done.
 
 What is quick is answered in the event loop, because a thread costs as much as a whole answer. The rest has lanes of
-threads, so that nothing waits for what is slower than itself: small bodies; large ones, one at a time; and answers that
-wait for another server (`Later`). Namespaces take turns in a lane. Where it is full, requests are answered 503 at once,
-so that a caller learns it in time.
+threads, so that nothing waits for what is slower than itself: small bodies; answers that wait for another server
+(`Later`); and one at a time, what is large or has to read something large. Namespaces take turns in a lane. Where it is
+full, requests are answered 503 at once, so that a caller learns it in time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
 from collections.abc import Awaitable, Callable
@@ -20,6 +21,8 @@ from typing import TypeVar, cast
 import structlog
 
 from provisioner.admission.review import (
+    READ_ALONE_BYTES,
+    READ_BYTES,
     Answer,
     Deferred,
     NotAReview,
@@ -29,20 +32,22 @@ from provisioner.admission.review import (
     encode_rejection,
     parse_review,
 )
+from provisioner.kube.errors import TooLarge
 from provisioner.runtime.pages import Content
 from provisioner.runtime.repeats import Repeats, place_of
 from provisioner.runtime.resources import Call, Lane
 
 _log = structlog.get_logger(__name__)
 _JSON = "application/json"
-#: Larger bodies take their time and memory: a decoded one needs up to thirty times its size.
-_LARGE_BYTES = 128 * 1024
-#: So many bytes, objects and lists are decoded and read in a millisecond or two, whatever they say.
-_QUICK_BYTES = 64 * 1024
-_QUICK_PARTS = 1000
+#: So many bytes, objects and lists are decoded and read in a millisecond or two, whatever they say. Larger bodies take
+#: their time and memory: a decoded one needs up to thirty times its size.
+_SMALL_BYTES = 64 * 1024
+_SMALL_PARTS = 1000
+#: A decoded small one needs up to so many times its size.
+_DECODED = 12
 #: More threads would not be faster: Python computes in one at a time.
 _SMALL_AT_ONCE, _LARGE_AT_ONCE = 4, 1
-#: Each may hold a large object that it has read: more would need more memory than the server has.
+#: Each holds an object that it has read: more would need more memory than the server has.
 _LATER_AT_ONCE = 8
 _WAITING, _LARGE_WAITING_BYTES = 256, 24 * 1024 * 1024
 #: Those that wait keep what was read of their bodies. Each weighs as much as so many could at most.
@@ -52,8 +57,8 @@ _LATER_LEAST_BYTES = _LATER_BYTES // _WAITING
 _NAMESPACE, _HEAD_BYTES = re.compile(rb'"namespace": ?"([a-z0-9-]{1,63})"'), 4096
 
 _T = TypeVar("_T")
-#: The rest of an answer, which waits for another server.
-Later = Callable[[], Content]
+#: The rest of an answer, which waits for another server; called as `Deferred` is.
+Later = Callable[[int], Content]
 #: Takes the body, and since when it is there (of `time.perf_counter`).
 Begin = Callable[[bytes, float], Content | Later]
 #: Counts what became of a review: the webhook, one of admitted, patched, warned, denied, malformed and failed, and the
@@ -101,11 +106,13 @@ def begin_of(
                 found = judge()
                 if callable(found):
                     # It is put off once.
-                    return cast(Later, partial(go_on, found))
+                    return cast(Later, lambda most_bytes: go_on(partial(found, most_bytes)))
                 outcome, given = _judged(found, head)
                 encoded = encode_answer(head, given)
                 if given.notice is not None and not head.dry_run:
                     tell(given.notice)
+            except TooLarge:
+                raise
             except Exception as error:  # noqa: BLE001 - the edge of the process: the API server gets an answer
                 outcome, encoded = "failed", encode_answer(head, _failed(hook, head, error, repeats))
             reviewed(hook.name, outcome, clock() - since)
@@ -155,21 +162,25 @@ class Lanes:
         """
 
         async def answer(call: Call) -> Content:
-            body, since = call.body, time.perf_counter()
-            if len(body) > _LARGE_BYTES:
-                async with self._large.place(len(body), _flow(body)):
+            body, since, flow = call.body, time.perf_counter(), _flow(call.body)
+            if not _is_small(body):
+                async with self._large.place(len(body), flow):
                     # Its rest is answered here, too: nobody keeps many of them while they wait.
                     content = await self._in_thread(lambda: begin(body, since))
-                    return await self._in_thread(content) if callable(content) else content
-            if quick and _is_quick(body):
+                    return await self._in_thread(partial(content, READ_ALONE_BYTES)) if callable(content) else content
+            if quick:
                 content = begin(body, since)
             else:
-                async with self._small.place(1, _flow(body)):
+                async with self._small.place(1, flow):
                     content = await self._in_thread(lambda: begin(body, since))
             if not callable(content):
                 return content
-            async with self._later.place(max(len(body), _LATER_LEAST_BYTES), _flow(body)):
-                return await self._in_thread(content)
+            with contextlib.suppress(TooLarge):
+                async with self._later.place(max(len(body), _LATER_LEAST_BYTES), flow):
+                    return await self._in_thread(partial(content, READ_BYTES))
+            # Those that read what is small need not wait for it.
+            async with self._large.place(_DECODED * len(body), flow):
+                return await self._in_thread(partial(content, READ_ALONE_BYTES))
 
         return answer
 
@@ -177,8 +188,8 @@ class Lanes:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
-def _is_quick(body: bytes) -> bool:
-    return len(body) <= _QUICK_BYTES and body.count(b"{") + body.count(b"[") <= _QUICK_PARTS
+def _is_small(body: bytes) -> bool:
+    return len(body) <= _SMALL_BYTES and body.count(b"{") + body.count(b"[") <= _SMALL_PARTS
 
 
 def _flow(body: bytes) -> str:

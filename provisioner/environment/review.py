@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from provisioner import tpu
-from provisioner.admission.review import Answer, Deferred, Notice, Operation, Request
+from provisioner.admission.review import READ_BYTES, Answer, Deferred, Notice, Operation, Request
 from provisioner.environment.numbering import (
     Numbering,
     NumberingError,
@@ -46,18 +46,21 @@ from provisioner.workloads.owners import STATEFUL_SET, Owner
 #: So many are written in a fraction of a millisecond.
 _MANY_HOST_NAMES = 1000
 
-#: Reads an owner as it is at this moment; None where there is none. Raises OwnerError.
-ReadOwner = Callable[[OwnerKey], Mapping[str, Any] | None]
+#: Reads an owner of at most so many bytes as it is at this moment; None where there is none. Raises OwnerError, and
+#: TooLarge as `Deferred` does.
+ReadOwner = Callable[[OwnerKey, int], Mapping[str, Any] | None]
 
 
 class OwnerError(Exception):
     """An owner could not be read; the text says why."""
 
 
-def review_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings) -> Answer:
+def review_pod(
+    request: Request, read_owner: Callable[[OwnerKey], Mapping[str, Any] | None], settings: WebhookSettings
+) -> Answer:
     """Answer the review of a pod; objects of other kinds, and pods without chips, are admitted as they are."""
-    found = judge_pod(request, read_owner, settings)
-    return found() if callable(found) else found
+    found = judge_pod(request, lambda key, _most_bytes: read_owner(key), settings)
+    return found(READ_BYTES) if callable(found) else found
 
 
 def judge_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings) -> Answer | Deferred:
@@ -85,13 +88,15 @@ def judge_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings
     quick = layout is not None and layout.pods * len(pod.containers) ** 2 <= _MANY_HOST_NAMES
     if key is not None:
         return partial(_judged_by_owner, pod, key, read_owner, settings)
-    return _judged(pod, {}, settings) if quick else partial(_judged, pod, {}, settings)
+    return _judged(pod, {}, settings) if quick else lambda _most_bytes: _judged(pod, {}, settings)
 
 
-def _judged_by_owner(pod: TpuPod, key: OwnerKey, read_owner: ReadOwner, settings: WebhookSettings) -> Answer:
+def _judged_by_owner(
+    pod: TpuPod, key: OwnerKey, read_owner: ReadOwner, settings: WebhookSettings, most_bytes: int
+) -> Answer:
     why = "it does not exist"
     try:
-        owner = read_owner(key)
+        owner = read_owner(key, most_bytes)
     except OwnerError as error:
         owner, why = None, str(error)
     if owner is not None:

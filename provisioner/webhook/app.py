@@ -18,7 +18,7 @@ from provisioner import constants
 from provisioner.admission.files import CertificateFiles, CertificateLoop, Certificates, Files, server_context
 from provisioner.admission.hooks import Hook, Lanes, begin_of
 from provisioner.admission.keeper import Keeper
-from provisioner.admission.review import Answer, Deferred, Notice, Request
+from provisioner.admission.review import READ_ALONE_BYTES, Answer, Deferred, Notice, Request
 from provisioner.environment.first_pod import problems_of_first_pod
 from provisioner.environment.numbering import OwnerKey, jobset_key, stateful_set_key
 from provisioner.environment.review import OwnerError, judge_pod, object_of
@@ -54,8 +54,6 @@ _LIMITS = Limits(
 )
 #: Of a read; webhooks have ten seconds by default, and reviews wait for up to four for their turn.
 _READ_TIMEOUTS = Timeouts(connect_seconds=1.0, read_seconds=2.0)
-#: Decoded, an owner takes some twenty times as much; eight may be read at once.
-_LARGE_OWNER_BYTES = 256 * 1024
 _STOPPED = "the thread that keeps the certificates has ended"
 
 
@@ -188,18 +186,16 @@ async def _greet(_call: Call) -> Content:
     return text(f"{NAME}\n")
 
 
-def _read_owner(api: Api, large: threading.Lock, key: OwnerKey) -> Mapping[str, Any] | None:
-    """Read an object as it is at this moment; None where there is none. Whoever reads a large one waits for `large`."""
+def _read_owner(api: Api, key: OwnerKey, most_bytes: int) -> Mapping[str, Any] | None:
+    """Read an object as it is at this moment; None where there is none."""
     try:
         path = object_path(key.resource, key.name, namespace=key.namespace, root=key.root)
-        try:
-            return api.get(path, timeouts=_READ_TIMEOUTS, most_bytes=_LARGE_OWNER_BYTES)
-        except errors.TooLarge:
-            with large:
-                return api.get(path, timeouts=_READ_TIMEOUTS)
+        return api.get(path, timeouts=_READ_TIMEOUTS, most_bytes=most_bytes)
     except errors.NotFound:
         return None
     except (errors.ClusterError, ValueError) as error:
+        if isinstance(error, errors.TooLarge) and most_bytes < READ_ALONE_BYTES:
+            raise
         raise OwnerError(str(error)) from error
 
 
@@ -227,14 +223,14 @@ def make_hooks(
     variables: Mapping[str, str],
 ) -> list[Hook]:
     """Return the webhooks of all products. Raises SettingsError where the provisioner's settings are invalid."""
-    read_owner = partial(_read_owner, api, threading.Lock())
+    read_owner = partial(_read_owner, api)
 
     def after_reading(
         key: OwnerKey, judged: Callable[[Mapping[str, Any] | None], Answer], maker: ObjectRef | None = None
     ) -> Deferred:
-        def finish() -> Answer:
+        def finish(most_bytes: int) -> Answer:
             try:
-                found = read_owner(key)
+                found = read_owner(key, most_bytes)
             except OwnerError as error:
                 return _admitted_unread(key, error, maker)
             return judged(found)

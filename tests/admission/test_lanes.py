@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from provisioner.admission.hooks import Begin, Lanes, Later
+from provisioner.kube.errors import TooLarge
 from provisioner.runtime.pages import Content, text
 from provisioner.runtime.resources import Busy, Call
 from tests.support.waiting import wait_for
@@ -76,7 +77,7 @@ def test_what_the_event_loop_does_itself(*, quick: bool, body: bytes, in_loop: b
 
     def begin(got: bytes, _since: float) -> Content | Later:
         assert got == body
-        return (note(), note)[1] if later else note()
+        return (note(), lambda _bytes: note())[1] if later else note()
 
     async def play() -> None:
         async with serving() as respond:
@@ -117,7 +118,7 @@ def test_nobody_waits_for_what_is_slower():
         return DONE
 
     def later(body: bytes, since: float) -> Later:
-        return lambda: slow(body, since)
+        return lambda _bytes: slow(body, since)
 
     async def play() -> None:
         async with serving() as respond:
@@ -139,7 +140,7 @@ def test_what_waits_for_others_waits_within_its_bytes():
     go_on = threading.Event()
 
     def later(_body: bytes, _since: float) -> Later:
-        return lambda: (go_on.wait(20), DONE)[1]
+        return lambda _bytes: (go_on.wait(20), DONE)[1]
 
     async def play() -> None:
         async with serving() as respond:
@@ -163,7 +164,7 @@ def test_large_bodies_are_answered_one_at_a_time():
         running.pop()
         return DONE
 
-    begins: list[Begin] = [lambda _body, _since: slow(), *[lambda _body, _since: slow] * 2]
+    begins: list[Begin] = [lambda _body, _since: slow(), *[lambda _body, _since: lambda _bytes: slow()] * 2]
 
     async def play() -> None:
         async with serving() as respond:
@@ -175,6 +176,30 @@ def test_large_bodies_are_answered_one_at_a_time():
 
     asyncio.run(play())
     assert most == [1] * 3
+
+
+def test_what_reads_something_large_does_so_one_at_a_time_and_keeps_nobody_waiting_who_reads_something_small():
+    """What was read of it takes dozens of times its size until it is answered."""
+    go_on, large_ones = threading.Event(), []
+
+    def of_large(most_bytes: int) -> Content:
+        if most_bytes < 1_500_000:
+            raise TooLarge("an owner")
+        large_ones.append(1)
+        go_on.wait(20)
+        large_ones.append(-1)
+        return DONE
+
+    async def play() -> None:
+        async with serving() as respond:
+            many = [asyncio.ensure_future(respond(lambda _body, _since: of_large, quick=True)) for _ in range(20)]
+            small = [respond(lambda _body, _since: lambda _bytes: DONE, quick=True) for _ in range(20)]
+            assert {*await asyncio.gather(*small)} == {200}
+            go_on.set()
+            assert {*await asyncio.gather(*many)} == {200}
+
+    asyncio.run(play())
+    assert large_ones == [1, -1] * 20
 
 
 @pytest.mark.parametrize(
@@ -195,7 +220,7 @@ def test_namespaces_take_turns(*, size: int, later: bool, places: int):
         return DONE
 
     def begin(body: bytes, since: float) -> Content | Later:
-        return (lambda: slow(body, since)) if later else slow(body, since)
+        return (lambda _bytes: slow(body, since)) if later else slow(body, since)
 
     def review(namespace: str) -> bytes:
         return json.dumps({"request": {"namespace": namespace, "object": "x" * size}}).encode()

@@ -84,11 +84,11 @@ def test_what_a_terminal_would_obey_is_not_shown(answer: Answer):
 
 
 def test_a_review_that_waits_for_somebody_else_is_answered_later():
-    status, answer, outcomes = post(review(), lambda: Answer(warnings=("at last",)))
+    status, answer, outcomes = post(review(), lambda _bytes: Answer(warnings=("at last",)))
     assert (status, outcomes) == (200, ["warned"])
     assert answer["response"]["warnings"] == ["at last"]
 
-    def boom() -> Answer:
+    def boom(_bytes: int) -> Answer:
         raise ValueError("boom")
 
     begin = begin_of(Hook(name="pods", path="/mutate", answer=lambda _: boom), Counted().reviewed)

@@ -53,7 +53,7 @@ def test_a_pod_that_tells_all_itself_may_take_its_time(containers: int, topology
     raw = pod(containers, selector=selector if topology else None, size=1024)
     for each in raw["spec"]["containers"]:
         each["resources"]["limits"]["google.com/tpu"] = 4 // containers
-    assert callable(judge_pod(request(raw), lambda _: None, ALL)) == is_long
+    assert callable(judge_pod(request(raw), lambda *_: None, ALL)) == is_long
     assert review_pod(request(raw), lambda _: pytest.fail("nothing has to be read"), ALL).patch
 
 

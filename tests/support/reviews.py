@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from provisioner.admission.hooks import Begin, Hook, begin_of
+from provisioner.admission.review import READ_BYTES
 from provisioner.runtime.pages import Content
 
 #: Both have the same fields.
@@ -18,7 +19,7 @@ VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 def answer_of(begin: Begin, body: bytes) -> Content:
     """Return the whole answer to a body."""
     content = begin(body, time.perf_counter())
-    return content() if callable(content) else content
+    return content(READ_BYTES) if callable(content) else content
 
 
 def answer_to(hooks: Iterable[Hook], path: str, review: dict[str, Any]) -> dict[str, Any]:

@@ -188,36 +188,15 @@ def test_who_needs_no_owner_does_not_wait_while_the_api_server_hangs():
         assert {each.result(20)[0] for each in hanging} == {200}
 
 
-class Noting(FakeKube):
-    """Notes how many of its answers of more than 256 KiB were in use at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.large, self.most = 0, 0
-        self.both = threading.Barrier(2)
-
-    def get(self, path: str, query: Mapping[str, str] | None = None, **options: Any) -> dict[str, Any]:
-        found = super().get(path, query, **options)
-        if "/statefulsets/" in path:
-            self.large += 1
-            self.most = max(self.most, self.large)
-            with contextlib.suppress(threading.BrokenBarrierError):
-                self.both.wait(0.1)
-            self.large -= 1
-        return found
-
-
-def test_large_owners_are_read_one_at_a_time():
-    """Decoded, eight of three megabytes would take more memory than the server has."""
-    kube = Noting()
-    installed(kube)
-    template = {"metadata": {"annotations": {"x": "y" * 300_000}}}
+@pytest.mark.parametrize(
+    ("size", "patched"), [pytest.param(1_500_000, True, id="large"), pytest.param(3_000_000, False, id="too large")]
+)
+def test_an_owner_is_read_that_is(kube: FakeKube, webhook: WebhookServer, size: int, *, patched: bool):
+    template = {"metadata": {"annotations": {"x": "y" * size}}}
     spec = {"replicas": 4, "serviceName": "workers", "template": template}
     kube.put_object(STATEFUL_SET, {"metadata": {"name": "train", "uid": "u"}, "spec": spec})
-    with running(kube) as webhook, ThreadPoolExecutor(3) as threads:
-        asked = [threads.submit(post, webhook, bundle(kube), review(**ASKING)) for _ in range(3)]
-        assert all(b"JSONPatch" in each.result(20)[1] for each in asked)
-    assert kube.most == 1
+    answer = json.loads(post(webhook, bundle(kube), review(**ASKING))[1])["response"]
+    assert ("patch" in answer, "could not be read" in str(answer)) == (patched, not patched)
 
 
 def test_the_server_ends_while_the_api_server_hangs(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
