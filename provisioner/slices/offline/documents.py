@@ -114,19 +114,26 @@ def _lines_within(lines: Callable[[Path], int], place: int, path: Path) -> int:
 
 def mappings_in(value: object) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield all objects in a value with their paths, in the order of the text; what aliases name only once."""
-    todo: list[tuple[Path, Any]] = [((), value)] if isinstance(value, (dict, list)) else []
     seen: set[int] = set()
+    # One a level, for there may be hundreds of thousands of values.
+    todo: list[Iterator[tuple[Path, Any]]] = [iter([((), value)])]
     while todo:
-        path, found = todo.pop()
-        if id(found) in seen:
-            continue
-        seen.add(id(found))
-        if isinstance(found, dict):
-            yield path, found
-        items = found.items() if isinstance(found, dict) else enumerate(found)
-        # Most values are texts, which have nothing in them.
-        inner = [((*path, step), child) for step, child in items if isinstance(child, (dict, list))]
-        todo += reversed(inner)
+        for path, found in todo[-1]:
+            if not isinstance(found, (dict, list)) or id(found) in seen:
+                continue
+            seen.add(id(found))
+            if isinstance(found, dict):
+                yield path, found
+            todo.append(_inside(path, found))
+            break
+        else:
+            todo.pop()
+
+
+def _inside(path: Path, found: dict[str, Any] | list[Any]) -> Iterator[tuple[Path, Any]]:
+    items = found.items() if isinstance(found, dict) else enumerate(found)
+    # Most values are texts, which have nothing in them.
+    return (((*path, step), child) for step, child in items if isinstance(child, (dict, list)))
 
 
 def value_at(value: object, path: Path) -> Any:
