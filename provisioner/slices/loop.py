@@ -23,8 +23,7 @@ from provisioner.slices.observe import PoolList, Watches, absent, not_synced, ta
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.notices import notice
-from provisioner.slices.planning.plan import Notice, Plan
+from provisioner.slices.planning.plan import Notice, Plan, notice
 from provisioner.slices.planning.round import Derived, policy_of
 from provisioner.slices.report import Reporter
 from provisioner.slices.supplier import IdentityCheck

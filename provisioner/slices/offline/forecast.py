@@ -21,11 +21,10 @@ from provisioner.slices.demand.slices import all_slices
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity
 from provisioner.slices.offline.expand import Template, is_made_up
 from provisioner.slices.offline.reading import MOMENT, Reading, Subject, path_of, read_document, title_of
-from provisioner.slices.planning import notices
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.launch.specification import Candidates, pool_name
 from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.plan import Notice, Plan
+from provisioner.slices.planning.plan import Notice, Plan, too_large
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 
 #: The end of a pool's name, which follows from the UID.
@@ -239,7 +238,7 @@ class _Verdicts:
                 if message:
                     self._say(workload, message, severity)
                 if severity.refused:
-                    self._say(workload, notices.too_large(workload).message)
+                    self._say(workload, too_large(workload).message)
 
     def _say_all(self, slice_: Slice, first: Notice) -> None:
         """Say what is wrong with the slices of a template; the decision tells the first thing, of each slice."""

@@ -15,20 +15,19 @@ from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.snapshot import Snapshot
 from provisioner.settings import Settings
 from provisioner.slices.demand import SliceId, left_to_slices, rejected
-from provisioner.slices.planning import notices
+from provisioner.slices.planning import failing
+from provisioner.slices.planning.failing import alerts_of_pools, find_hanging, learn_from_pools, unready
 from provisioner.slices.planning.launch import gangs, limits, reserving
 from provisioner.slices.planning.launch.launches import Launches, launch
 from provisioner.slices.planning.launch.operations import OTHER_OPERATIONS, Slots, find_slots, note_started
 from provisioner.slices.planning.launch.reserving import to_evict
-from provisioner.slices.planning.match.assignment import Matching, match
+from provisioner.slices.planning.match import Matching, match
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory, Phase, PhaseEntry
-from provisioner.slices.planning.plan import Delete, LookUp, Plan, PoolState, Transition
-from provisioner.slices.planning.retire import failing
-from provisioner.slices.planning.retire.failing import alerts_of_pools, find_hanging, learn_from_pools, unready
-from provisioner.slices.planning.retire.unneeded import Due, Unneeded, find_unneeded
+from provisioner.slices.planning.plan import Delete, LookUp, Plan, PoolState, Transition, slices_not_served, too_large
 from provisioner.slices.planning.round import Derived, Round, Supply, begin_round
 from provisioner.slices.planning.turns import had_turn, still_of_use, unit_of
+from provisioner.slices.planning.unneeded import Due, Unneeded, find_unneeded
 from provisioner.slices.supplier import PoolRules
 
 #: A pool that is first seen in one of these has entered it in that very round.
@@ -94,8 +93,8 @@ def decide(
             *launches.notices,
             *progress.notices,
             *(each.notice for each in stuck),
-            *map(notices.too_large, rejected(round_.workloads, round_.policy)),
-            *map(notices.left_to_slices, left_to_slices(round_.workloads, round_.policy)),
+            *map(too_large, rejected(round_.workloads, round_.policy)),
+            *map(slices_not_served, left_to_slices(round_.workloads, round_.policy)),
         ),
         alerts=(*alerts_of_pools(round_, hanging, unneeded.since.keys()), *unneeded.alerts),
         transitions=transitions,

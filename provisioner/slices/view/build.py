@@ -25,7 +25,6 @@ from provisioner.slices.planning.memory.answers import operations_under_way
 from provisioner.slices.planning.memory.state import Backoff, Memory, Phase
 from provisioner.slices.planning.plan import Notice, Plan, PoolState
 from provisioner.slices.planning.round import Derived, Supply
-from provisioner.slices.usage import cost_per_hour
 from provisioner.slices.view import reasons
 from provisioner.slices.view.types import (
     HOST_ABSENT,
@@ -267,7 +266,9 @@ class _Round:
         """Show one pool that exists, or whose create has been sent."""
         supply = self.known.supply[state.name]
         pool, machine = supply.pool, tpu.machine_type(supply.pool.machine_type)
-        choice = choice_of(pool)
+        choice, cost = choice_of(pool), None
+        if machine is not None:
+            cost = self.prices.per_hour(machine[0].label, pool.capacity, machine[1].chips * len(supply.nodes))
         users = [self.slices[each] for each in _users(state) if each in self.slices]
         owner = users[0] if users else None
         hosts = "".join(sorted(_host(node, supply, self.occupied) for node in supply.nodes)[::-1])
@@ -292,7 +293,7 @@ class _Round:
             chips=state.chips,
             hosts=hosts.ljust(pool.hosts, HOST_ABSENT),
             unready_nodes=tuple(unready[:_UNREADY_NODES]),
-            cost_per_hour=cost_per_hour(self.prices, pool.machine_type, pool.capacity, len(supply.nodes)),
+            cost_per_hour=cost,
             delete_at=state.next_at if goes else None,
             delete_reason=reasons.WHY_DELETED[state.delete_reason] if goes and state.delete_reason is not None else "",
         )

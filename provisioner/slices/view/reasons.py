@@ -9,9 +9,9 @@ from provisioner import constants
 from provisioner.model.capacity import CapacityKind, PoolName, PoolStatus
 from provisioner.model.workloads import Workload, WorkloadKind, WorkloadName, WorkloadUid
 from provisioner.slices.demand import Slice
+from provisioner.slices.planning.failing import unready
 from provisioner.slices.planning.memory.state import CallState, Memory, Phase
 from provisioner.slices.planning.plan import DeleteReason, PoolState
-from provisioner.slices.planning.retire.failing import unready
 from provisioner.slices.planning.round import Supply
 from provisioner.slices.view.types import RUNS, NoticeView
 

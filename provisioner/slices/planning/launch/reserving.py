@@ -22,7 +22,7 @@ from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch.blocked import problem_of
 from provisioner.slices.planning.launch.gangs import Turns
 from provisioner.slices.planning.launch.limits import CREATES_PER_HOUR, HOUR, Budget, breadth
-from provisioner.slices.planning.match.assignment import KEPT_AT_MOST, Matching
+from provisioner.slices.planning.match import KEPT_AT_MOST, Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.plan import Create
 from provisioner.slices.planning.round import Round, Supply

@@ -16,12 +16,11 @@ from provisioner.model.fit import trusted
 from provisioner.model.wording import clock
 from provisioner.model.workloads import Pod, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.match.assignment import Matching
+from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.answers import unexplained
 from provisioner.slices.planning.memory.state import Backoff, CallState, Memory
-from provisioner.slices.planning.notices import notice
-from provisioner.slices.planning.plan import Alert, Notice
+from provisioner.slices.planning.plan import Alert, Notice, notice
 from provisioner.slices.planning.round import Round, Supply
 
 #: How long a pool may have each status. A create that finds no capacity ends within 35 min, on Compute Engine when a

@@ -17,7 +17,7 @@ from provisioner import constants
 from provisioner.model.capacity import Node, PoolName, PoolStatus
 from provisioner.model.workloads import GroupKey, ObjectRef, Workload, WorkloadUid, workload_ref
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.match.assignment import Matching
+from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import CallState, Memory
 from provisioner.slices.planning.plan import Alert, Delete, DeleteReason
 from provisioner.slices.planning.round import Round, Supply
