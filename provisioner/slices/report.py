@@ -109,7 +109,7 @@ class Reporter:
             case DeleteAnswer():
                 self._tell_delete(answer)
             case _:
-                _log.info("call.looked_up", node_pool=answer.look_up.name, kind=answer.look_up.kind.value)
+                _log.info("call.looked_up", node_pool=answer.look_up.name, operation=answer.look_up.operation or None)
 
     def _tell_create(self, answer: CreateAnswer) -> None:
         create = self._creates.pop(answer.name, None)

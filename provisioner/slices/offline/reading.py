@@ -264,7 +264,7 @@ def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[st
         message = f"is left out: at most {MOST_SLICES:,} slices are planned at once; plan fewer files at once"
         reading.remark(subject.document, template.replicas_path, named, message)
         return
-    found = list(leaders_of(kind, raw, template, MOMENT, numbers))
+    found = list(leaders_of(workload, raw, template, MOMENT, numbers))
     if template.replicas == 0 or template.pods == 0:
         path = template.pods_path if template.replicas else template.replicas_path
         message = f"{dotted(path)} is 0, so that there are no pods and no node pools"

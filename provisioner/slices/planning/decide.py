@@ -32,6 +32,8 @@ from provisioner.slices.supplier import PoolRules
 
 #: A pool that is first seen in one of these has entered it in that very round.
 _BEGUN_HERE = frozenset({Phase.WANTED, Phase.BLOCKED, Phase.CREATING})
+#: The pools are listed so often while something waits for operations to end, and while some are under way.
+_BACKLOG_SECONDS, _BUSY_SECONDS = 1.0, 2.0
 
 
 def decide(
@@ -48,7 +50,7 @@ def decide(
     Where the snapshot is not to be trusted, nothing is decided and nothing is forgotten.
     """
     if snapshot.not_synced:
-        return Plan(memory=memory, poll_seconds=rules.polling.idle_seconds, derived=last)
+        return Plan(memory=memory, poll_seconds=rules.idle_seconds, derived=last)
     memory, look_ups = _close_calls(snapshot, memory, now)
     round_ = begin_round(snapshot, memory, settings, rules, now, last)
     turns = gangs.take_turns(round_)
@@ -222,16 +224,15 @@ def _note(supply: Supply, memory: Memory) -> str:
 
 
 def _poll_seconds(round_: Round, launches: Launches, deletes: Sequence[Delete], unneeded: Unneeded) -> float:
-    polling = round_.rules.polling
     if launches.waits_for_operations or len(unneeded.deletes) > len(deletes):
-        return polling.backlog_seconds
+        return _BACKLOG_SECONDS
     pools, memory = round_.snapshot.pools, round_.memory
     changing = (PoolStatus.PROVISIONING, PoolStatus.STOPPING, PoolStatus.RECONCILING)
     ours = (pool for pool in pools if pool.labels.get(constants.NODEPOOL_MANAGER) == constants.MANAGER)
     if launches.creates or deletes or memory.creates or any(pool.status in changing for pool in ours):
-        return polling.busy_seconds
+        return _BUSY_SECONDS
     accepted = any(call.state is not CallState.POSTPONED for call in memory.deletes.values())
-    return polling.busy_seconds if accepted else polling.idle_seconds
+    return _BUSY_SECONDS if accepted else round_.rules.idle_seconds
 
 
 def _moments_of_slots(slots: Slots, launches: Launches, deletes_that_wait: int) -> tuple[datetime, ...]:

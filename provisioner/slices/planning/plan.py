@@ -78,19 +78,12 @@ class Delete:
     settle: bool = False
 
 
-class LookUpKind(Enum):
-    """What a look-up asks GKE."""
-
-    POOL = "pool"
-    OPERATION = "operation"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUp:
     """Ask GKE what became of a create that the list does not show."""
 
     name: PoolName
-    kind: LookUpKind
+    #: What is asked for; empty: the pool itself.
     operation: OperationName = OperationName("")
 
 
