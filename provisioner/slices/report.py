@@ -109,7 +109,8 @@ class Reporter:
             case DeleteAnswer():
                 self._tell_delete(answer)
             case _:
-                _log.info("call.looked_up", node_pool=answer.look_up.name, operation=answer.look_up.operation or None)
+                kind = "operation" if answer.look_up.operation else "pool"
+                _log.info("call.looked_up", node_pool=answer.look_up.name, kind=kind)
 
     def _tell_create(self, answer: CreateAnswer) -> None:
         create = self._creates.pop(answer.name, None)
