@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from provisioner import constants
@@ -23,7 +23,7 @@ from provisioner.slices.observe import PoolList, Watches, absent, not_synced, ta
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.plan import Notice, Plan, notice
+from provisioner.slices.planning.plan import Plan, notice
 from provisioner.slices.planning.round import Derived, policy_of
 from provisioner.slices.report import Reporter
 from provisioner.slices.supplier import IdentityCheck
@@ -129,7 +129,14 @@ class Loop(RoundLoop[answers.Answer]):
         if now - self._stalled_since < _STALLED_SECONDS or not due or not_synced(self.watches):
             return
         self._told_stalled = now
-        notices = _notices_while_stalled(snapshot, self.settings, self._problems)
+        message = f"No node pools are created or deleted at the moment: {'; '.join(self._problems)}"
+        policy = policy_of(snapshot, self.settings)
+        # A person looks at the pod first.
+        notices = tuple(
+            notice(each, constants.NOT_READY, message, key="not ready")
+            for each in find_slices(Workloads.of(snapshot.workloads), snapshot.pods, policy).values()
+            if each.pending
+        )
         self.report(lambda: self.reporter.tell_notices(notices))
 
     def _follow_clock(self) -> None:
@@ -203,14 +210,3 @@ class Loop(RoundLoop[answers.Answer]):
             self._hints_saved_monotonic = self.monotonic()
             if self.store.save(text):
                 self._hints = text
-
-
-def _notices_while_stalled(snapshot: Snapshot, settings: Settings, problems: Sequence[str]) -> tuple[Notice, ...]:
-    """Say on each slice that waits what keeps the provisioner from deciding: a person looks at the pod first."""
-    workloads, policy = Workloads.of(snapshot.workloads), policy_of(snapshot, settings)
-    message = f"No node pools are created or deleted at the moment: {'; '.join(problems)}"
-    return tuple(
-        notice(each, constants.NOT_READY, message, key="not ready")
-        for each in find_slices(workloads, snapshot.pods, policy).values()
-        if each.pending
-    )

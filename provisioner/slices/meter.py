@@ -128,7 +128,7 @@ class Meter:
 
     def look(self, plan: Plan, snapshot: Snapshot, now: datetime) -> None:
         """Measure one round."""
-        supply = plan.derived.supply if plan.derived is not None else {}
+        supply = plan.derived.supply
         self._measure_usage(plan.pools, supply)
         self._measure_startups(plan, supply, now)
         self._measure_waiting(plan, now)

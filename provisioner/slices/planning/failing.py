@@ -154,13 +154,6 @@ def to_replace(stuck: Iterable[Stuck], round_: Round, matching: Matching) -> dic
     return {**lost, **dict(ready[: max(0, most - going)])}
 
 
-def statuses_since(round_: Round) -> dict[tuple[PoolName, PoolStatus], datetime]:
-    """Return since when pools have had a status that should pass."""
-    since, now = round_.memory.status_since, round_.now
-    statuses = ((name, _status_of(each)) for name, each in round_.supply.items())
-    return {key: min(now, since.get(key, now)) for key in statuses if key[1] in _LONGEST}
-
-
 def _status_of(each: Supply) -> PoolStatus:
     """Return the status that a pool should have by what the supplier has accepted."""
     if each.leaving:
@@ -276,11 +269,12 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
         lost = Failure(kind=FailureKind.UNAVAILABLE, message=unready(supply[name])) if supply[name].lost else None
         failure = pool.failure or lost or no_reason
         if owner is not None:
-            tallies = backoff.create_counted(tallies, owner, supply[name].workload_name.namespace, now)
+            tallies = backoff.create_counted(tallies, owner, supply[name].ownership.workload.namespace, now)
         digest = pool.labels.get(constants.NODEPOOL_HASH, "")
         # What a pool's creator chose itself is known as long as its create is remembered.
         capacity = capacity_key(create.request if create is not None else pool)
         backoffs = backoff.pool_failed(backoffs, failure, capacity, digest, now, owner)
+    statuses = ((name, _status_of(each)) for name, each in supply.items())
     in_making = {}
     for name, create in memory.in_making.items():
         if name not in supply:
@@ -301,7 +295,7 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
         given_up=give_up(round_, matching),
         unready_since={name: each.unready_since for name, each in supply.items() if each.unready_since is not None},
         late_since={name: each.late_since for name, each in supply.items() if each.late_since is not None},
-        status_since=statuses_since(round_),
+        status_since={key: min(now, memory.status_since.get(key, now)) for key in statuses if key[1] in _LONGEST},
     )
 
 

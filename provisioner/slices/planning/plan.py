@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 
@@ -211,7 +211,7 @@ class Plan:
     #: How much of each limit that is set is used.
     limits: tuple[LimitUse, ...] = ()
     #: For the next decision.
-    derived: Derived | None = None
+    derived: Derived = field(default_factory=Derived)
     #: How old the list of pools may become before it is fetched again, in seconds.
     poll_seconds: float = 60.0
     #: When to decide again at the latest without any event; None: whenever the list is polled.

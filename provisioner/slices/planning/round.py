@@ -14,7 +14,7 @@ from provisioner.model.capacity import CapacityKind, Node, NodePool, PoolName, P
 from provisioner.model.fit import NodeView, misfit, room_misfit, view_of_node
 from provisioner.model.fits import Fits
 from provisioner.model.snapshot import Snapshot
-from provisioner.model.workloads import WorkloadName, Workloads, WorkloadUid
+from provisioner.model.workloads import Workloads, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, group_key
 from provisioner.slices.demand.allowlists import ServingPolicy
@@ -223,16 +223,6 @@ class Supply:
         """Which attempt of its slice it was made for; 0 where it does not say."""
         text = self.pool.labels.get(constants.POOL_ATTEMPT, "")
         return int(text) if text.isascii() and text.isdigit() else 0
-
-    @property
-    def workload_name(self) -> WorkloadName:
-        """The workload it was made for."""
-        return self.ownership.workload
-
-    @property
-    def workload_uid(self) -> WorkloadUid:
-        """The UID of that workload; empty on pools of the Go provisioner."""
-        return self.ownership.workload_uid
 
 
 def find_supply(

@@ -24,7 +24,7 @@ from provisioner.slices.demand.slices import all_slices
 from provisioner.slices.planning.memory.answers import operations_under_way
 from provisioner.slices.planning.memory.state import Backoff, Memory, Phase
 from provisioner.slices.planning.plan import Notice, Plan, PoolState
-from provisioner.slices.planning.round import Derived, Supply
+from provisioner.slices.planning.round import Supply
 from provisioner.slices.view import reasons
 from provisioner.slices.view.types import (
     HOST_ABSENT,
@@ -73,7 +73,9 @@ _FAILED_REQUEST = "a request whose node pool failed"
 _ALIKE = "all slices that ask for the same"
 
 
-def capacity_view(snapshot: Snapshot, plan: Plan, derived: Derived, settings: Settings, now: datetime) -> CapacityView:
+def _capacity_view(
+    snapshot: Snapshot, plan: Plan, slices: Mapping[SliceId, Slice], settings: Settings, now: datetime
+) -> CapacityView:
     """Sum up what there is and what is in the way of more."""
     chips = {state.value: 0 for state in State if state is not State.NONE}
     for pool in plan.pools:
@@ -81,15 +83,15 @@ def capacity_view(snapshot: Snapshot, plan: Plan, derived: Derived, settings: Se
     return CapacityView(
         chips=chips,
         limits=plan.limits,
-        backoffs=tuple(sorted(_backoffs(plan.memory, derived, now), key=lambda each: (each.until, each.capacity))),
+        backoffs=tuple(sorted(_backoffs(plan.memory, slices, now), key=lambda each: (each.until, each.capacity))),
         operations=len(operations_under_way(snapshot.pools, plan.memory)),
         operations_limit=plan.memory.operations.limit,
         creation_paused=settings.pause_creation or snapshot.paused_since is not None,
     )
 
 
-def _backoffs(memory: Memory, derived: Derived, now: datetime) -> Iterable[BackoffView]:
-    groups = {slice_id: id_of_slice(each) for slice_id, each in all_slices(derived.found).items()}
+def _backoffs(memory: Memory, slices: Mapping[SliceId, Slice], now: datetime) -> Iterable[BackoffView]:
+    groups = {slice_id: id_of_slice(each) for slice_id, each in slices.items()}
     for key, wait in memory.backoffs.items():
         parts = key.split("/", 3)
         if wait.until > now and wait.slice_id is not None:
@@ -121,7 +123,7 @@ def _backoff(capacity: str, parts: Iterable[str], wait: Backoff) -> BackoffView:
 
 def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> View:
     """Put together what people see of one round."""
-    derived = plan.derived or Derived()
+    derived = plan.derived
     slices = all_slices(derived.found)
     notices = _by_object(plan.notices)
     round_ = _Round(
@@ -156,7 +158,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     return View(
         at=now,
         alerts=tuple(AlertView(kind=each.kind, message=_shortened(each.message)) for each in plan.alerts),
-        capacity=capacity_view(snapshot, plan, derived, settings, now),
+        capacity=_capacity_view(snapshot, plan, slices, settings, now),
         workloads=tuple(sorted(workloads, key=lambda each: (each.namespace, each.name, each.kind))),
         slices=tuple(sorted(slice_views, key=lambda each: each.id)),
         pools=tuple(sorted(pools, key=lambda each: each.name)),
@@ -229,7 +231,7 @@ class _Round:
         reason = (
             reasons.of_slice(slice_, state, notices, self.known)
             if state is not None
-            else reasons.of_slice_without_pool(slice_, self.policy.why_not(slice_.workload, slice_.requirements))
+            else reasons.of_slice_without_pool(slice_, self.policy)
         )
         since = state.since if state is not None else None
         since_start = state is not None and state.since_start

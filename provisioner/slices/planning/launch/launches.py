@@ -320,7 +320,10 @@ class Launches:
     def _create(self, slice_: Slice, offer: Specification, request: NodePoolRequest, choices: Choices) -> None:
         """Decide on a create, and tell what its owner has to know of it."""
         capacity = offer.blueprint.capacity
-        self.creates.append(_create_of(slice_, request))
+        if slice_.leader is None:
+            raise ValueError(f"slice {slice_.id} has no leader pod and cannot be pending")
+        pod, workload = pod_ref(slice_.leader), workload_ref(slice_.workload)
+        self.creates.append(Create(slice_id=slice_.id, request=request, pod=pod, workload=workload))
         self._state(slice_, request.name, Phase.WANTED, "")
         skipped = f"Some choices of capacity are skipped: {'; '.join(choices.left_out)}" if choices.left_out else ""
         left_out = (labels_left_out(slice_, self.round_.settings, self.round_.rules), skipped)
@@ -382,13 +385,6 @@ def _for_the_others(slice_: Slice, name: PoolName, found: _Unsatisfiable) -> Blo
     """Say that a slice could be had, and another one of its workload could not."""
     message = f"Node pool {name} is not created, because the slices of {slice_.workload} start together: {found.why}"
     return Blocked(message=message, key="together", until=found.until)
-
-
-def _create_of(slice_: Slice, request: NodePoolRequest) -> Create:
-    if slice_.leader is None:
-        raise ValueError(f"slice {slice_.id} has no leader pod and cannot be pending")
-    workload = workload_ref(slice_.workload)
-    return Create(slice_id=slice_.id, request=request, pod=pod_ref(slice_.leader), workload=workload)
 
 
 def _underused(slice_: Slice) -> tuple[Notice, ...]:

@@ -352,8 +352,8 @@ def _charge_of(each: Supply, users: Mapping[tuple[str, WorkloadName, WorkloadUid
     known = tpu.machine_type(each.pool.machine_type)
     accelerator, total = (known[0].label if known is not None else ""), each.chips
     if not users:
-        creator = each.workload_name
-        return Charge({creator.namespace: total}, accelerator, creator, each.workload_uid)
+        creator, creator_uid, *_ = each.ownership
+        return Charge({creator.namespace: total}, accelerator, creator, creator_uid)
     (_, workload, uid), _ = max(users.items(), key=lambda item: (item[1], item[0][0], item[0][1].name))
     per_node = total // max(1, each.pool.hosts)
     chips: Counter[str] = Counter()
