@@ -16,7 +16,7 @@ from provisioner.settings import Settings
 from provisioner.slices import hints
 from provisioner.slices.act import Actor
 from provisioner.slices.board import Board
-from provisioner.slices.demand import find_slices
+from provisioner.slices.demand.slices import all_slices, find_by_workload
 from provisioner.slices.meter import Meter
 from provisioner.slices.metrics import Metrics
 from provisioner.slices.observe import PoolList, Watches, absent, not_synced, take_snapshot
@@ -131,10 +131,11 @@ class Loop(RoundLoop[answers.Answer]):
         self._told_stalled = now
         message = f"No node pools are created or deleted at the moment: {'; '.join(self._problems)}"
         policy = policy_of(snapshot, self.settings)
+        found = find_by_workload(Workloads.of(snapshot.workloads), snapshot.pods, policy)
         # A person looks at the pod first.
         notices = tuple(
             notice(each, constants.NOT_READY, message, key="not ready")
-            for each in find_slices(Workloads.of(snapshot.workloads), snapshot.pods, policy).values()
+            for each in all_slices(found).values()
             if each.pending
         )
         self.report(lambda: self.reporter.tell_notices(notices))

@@ -22,7 +22,7 @@ from provisioner.settings import Prices, Settings
 from provisioner.slices.demand import SliceId
 from provisioner.slices.metrics import NOT_READY, OTHERS, Account, Metrics, Stage, Use
 from provisioner.slices.planning.memory.answers import operations_under_way
-from provisioner.slices.planning.memory.state import Memory, Phase
+from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import Plan, PoolState
 from provisioner.slices.planning.round import Supply
 
@@ -163,7 +163,10 @@ class Meter:
         self.metrics.backoff_blocking.replace(blocking)
         self.metrics.backoff_oldest.replace(oldest)
         self.metrics.notices.replace(Counter(each.reason for each in plan.notices))
-        self.metrics.overdue.set(_overdue_seconds(memory, plan.pools, self.settings, now))
+        # Of workloads that nobody watches none is overdue.
+        unwatched = {state.name for state in plan.pools if state.unwatched}
+        since = min((at for name, at in memory.unneeded_since.items() if name not in unwatched), default=now)
+        self.metrics.overdue.set(max(0.0, (now - since).total_seconds() - self.settings.deletion_delay_seconds))
 
     def _measure_usage(self, states: tuple[PoolState, ...], supply: Mapping[PoolName, Supply]) -> None:
         """Count the time since the last round for what chips were doing then."""
@@ -191,11 +194,3 @@ class Meter:
             self._accounts.add(account)
             self.metrics.count_usage(account, chip_seconds=0, cost=0 if self.settings.prices else None)
         return account
-
-
-def _overdue_seconds(memory: Memory, pools: tuple[PoolState, ...], settings: Settings, now: datetime) -> float:
-    """Return for how long the most overdue pool should have been gone; of workloads that nobody watches none is."""
-    unwatched = {state.name for state in pools if state.unwatched}
-    since = (moment for name, moment in memory.unneeded_since.items() if name not in unwatched)
-    longest = max(((now - moment).total_seconds() for moment in since), default=0.0)
-    return max(0.0, longest - settings.deletion_delay_seconds)

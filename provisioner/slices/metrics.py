@@ -185,10 +185,7 @@ class Metrics(LoopMetrics):
         self.proven = registry.gauge(
             "cluster_proven", "1 when kubeconfig and GKE settings are proven to be of one cluster."
         )
-        self._begin_at_zero()
-
-    def _begin_at_zero(self) -> None:
-        """Export at 0 what is rare: Prometheus' `increase` and `rate` miss what a series begins with."""
+        # What is rare begins at 0: Prometheus' `increase` and `rate` miss what a series begins with.
         for result in ("ok", *(kind.value for kind in FailureKind)):
             self.creates.labels(result)
         for reason in DeleteReason:

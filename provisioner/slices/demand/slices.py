@@ -281,18 +281,6 @@ class Found(NamedTuple):
     slices: Mapping[SliceId, Slice]
 
 
-def find_slices(
-    workloads: Workloads,
-    pods: Iterable[Pod],
-    policy: ServingPolicy,
-    referred: Mapping[SliceId, str] | None = None,
-    *,
-    keep_suspended: bool = False,
-) -> dict[SliceId, Slice]:
-    """List the slices of all living workloads: see `find_by_workload`."""
-    return all_slices(find_by_workload(workloads, pods, policy, referred, keep_suspended=keep_suspended))
-
-
 def all_slices(found: Mapping[WorkloadUid, Found]) -> dict[SliceId, Slice]:
     """Put the slices of all workloads together."""
     slices: dict[SliceId, Slice] = {}
@@ -402,7 +390,9 @@ def _slice(workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: i
     leader = _leader(pods, lowest=group.lowest_leads)
     if leader is not None and _is_outdated(leader, workload, group.template):
         leader = None
-    requirements = leader.requirements if leader is not None else _as_admitted(group.template)
+    # What a pod of the template asks for when GKE has added its toleration.
+    admitted = replace(group.template, tolerations=(*group.template.tolerations, _CHIP_TOLERATION))
+    requirements = leader.requirements if leader is not None else admitted
     shape, problem = (None, requirements.problem) if requirements.problem else _shape(requirements)
     return Slice(
         id=SliceId(workload.uid, listed.key),
@@ -458,11 +448,6 @@ def _slice_asked_for(requirements: Requirements) -> tuple[str, str, int]:
         selector.get(constants.TPU_TOPOLOGY, ""),
         requirements.chips,
     )
-
-
-def _as_admitted(template: Requirements) -> Requirements:
-    """Return what a pod of a template asks for when GKE has added its toleration."""
-    return replace(template, tolerations=(*template.tolerations, _CHIP_TOLERATION))
 
 
 def _shape(requirements: Requirements) -> tuple[tpu.Shape | None, str]:

@@ -109,7 +109,9 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
             f"{len(waiting)} pod(s) of {slice_.title} are unschedulable although node pool {name} is "
             f"ready for them; the scheduler's message for {first.name}: {first.unschedulable_message}"
         )
-        lacking = _lacking(slice_, pool)
+        # What was expected of the nodes without knowing it, where the pod selects none of them as they are.
+        asked = slice_.requirements
+        lacking = () if pool.as_is.selected(asked) else trusted(asked, pool.view)
         if lacking:
             message += f"; its nodes do not have {', '.join(map(bounds.cut, lacking))}: remove that selector"
         # Where the nodes lack a label that nobody sets, another pool would be made again and again. Pods that have a
@@ -126,13 +128,6 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
         return None
     said = notice(slice_, constants.STUCK, message, key=key)
     return Stuck(slice_id=slice_.id, pool=name, notice=said, replaceable=replaceable)
-
-
-def _lacking(slice_: Slice, pool: Supply) -> tuple[str, ...]:
-    """List what was expected of the nodes without knowing it, where the pod selects none of them as they are."""
-    if pool.as_is.selected(slice_.requirements):
-        return ()
-    return trusted(slice_.requirements, pool.view)
 
 
 def to_replace(stuck: Iterable[Stuck], round_: Round, matching: Matching) -> dict[PoolName, SliceId]:

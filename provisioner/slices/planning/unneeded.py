@@ -108,7 +108,9 @@ def find_unneeded(
         at_once = failed or stuck is not None or back or each.name in evicted
         due = _due(each, since[each.name], round_, at_once=at_once)
         delete = _delete(each, stuck, round_, matching)
-        if not failed and _selected(each.view.labels) in awaited and any(map(_takes_pods, each.nodes)):
+        # Our taint is never put on a node again.
+        held = all(any(taint.key in constants.HELD_KEYS for taint in node.taints) for node in each.nodes)
+        if not failed and _selected(each.view.labels) in awaited and not held:
             delete = replace(delete, settle=True)
         if back and delete.reason is DeleteReason.NOT_NEEDED:
             delete = replace(delete, reason=DeleteReason.GIVEN_BACK)
@@ -142,11 +144,6 @@ def _selected_by_pending_leaders(round_: Round) -> Collection[_Selected]:
         for leader in leaders
         if leader is not None and not leader.node_name and not leader.finished
     }
-
-
-def _takes_pods(node: Node) -> bool:
-    """Whether the scheduler may have chosen a node; our taint is never put on one again."""
-    return not any(taint.key in constants.HELD_KEYS for taint in node.taints)
 
 
 def _selected(labels: Mapping[str, str]) -> _Selected:

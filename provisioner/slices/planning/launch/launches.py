@@ -228,7 +228,9 @@ class Launches:
         if offers and limited:
             self._wait_for_limit(slice_)
         if blocked is None and offers and gang is not None and slice_.id not in gang.first:
-            blocked = _for_the_others(slice_, name, gang)
+            why = f"because the slices of {slice_.workload} start together: {gang.why}"
+            message = f"Node pool {name} is not created, {why}"
+            blocked = Blocked(message=message, key="together", until=gang.until)
         if blocked is None:
             blocked = self._too_many_failures(slice_, name)
         if blocked is None and not offers:
@@ -379,12 +381,6 @@ class Launches:
 
 def _too_much(name: PoolName, refusal: Blocked) -> Blocked:
     return replace(refusal, message=f"Node pool {name} is not created: {refusal.message}")
-
-
-def _for_the_others(slice_: Slice, name: PoolName, found: _Unsatisfiable) -> Blocked:
-    """Say that a slice could be had, and another one of its workload could not."""
-    message = f"Node pool {name} is not created, because the slices of {slice_.workload} start together: {found.why}"
-    return Blocked(message=message, key="together", until=found.until)
 
 
 def _underused(slice_: Slice) -> tuple[Notice, ...]:
