@@ -1,10 +1,9 @@
 """From workloads and their pods to slices.
 
 A slice is what one group of a living workload needs: a child Job of a JobSet, a leader with its workers of a
-LeaderWorkerSet, a plain Job itself. Only a group that the workload's spec lists is one, whatever names it. Groups
-without chips are no slices. A slice exists from its workload's creation on,
-but wants a pool only once its leader pod cannot be scheduled. Only those are listed that have pods or that something
-refers to (a pool, the memory), so that the work depends on what is there and not on what a spec asks for.
+LeaderWorkerSet, a plain Job itself; only one that asks for chips and that the workload's spec lists. It wants a pool
+once its leader pod cannot be scheduled. Only those are listed that have pods or that something refers to (a pool, the
+memory), so that the work depends on what is there and not on what a spec asks for.
 
 What annotations ask for beside the shape of a slice, read once: those of the pod, else those of its workload.
 """

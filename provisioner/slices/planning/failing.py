@@ -198,9 +198,8 @@ def alerts_of_pools(
 def give_up(round_: Round, matching: Matching) -> frozenset[PoolName]:
     """Name the pools that have been unready for too long, as many as may be replaced at once.
 
-    Never one on which something can run, nor one of which nobody knows whom it serves: it would stay, and count among
-    those that are being replaced. GKE repairs nodes by itself, and what is wrong with many pools at once is hardly the
-    pools: with a zone or a device plugin out of order, replacing everything would make it worse.
+    Never one on which something can run, nor one of which nobody knows whom it serves. What is wrong with many at once
+    is a zone or a device plugin: replacing all pools would make it worse.
     """
     supply, settings = round_.supply, round_.settings
     calls = round_.memory.deletes

@@ -73,6 +73,12 @@ def _spot_taints(kind: CapacityKind) -> tuple[Taint, ...]:
     return (SPOT_TAINT,) if kind is CapacityKind.SPOT else ()
 
 
+def topology_of_machine(machine_type: str) -> str:
+    """Return the topology that one machine has by itself; empty where it has none."""
+    known = tpu.machine_type(machine_type)
+    return known[1].single_host_topology if known else ""
+
+
 def reservation_labels(pool: NodePool) -> dict[str, str]:
     """Return the labels that tell the reservation of a pool; none where it has none."""
     if not pool.reservation:

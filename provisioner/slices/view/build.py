@@ -22,7 +22,7 @@ from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.slices import all_slices
 from provisioner.slices.planning.memory.answers import operations_under_way
-from provisioner.slices.planning.memory.state import Backoff, Memory, Phase
+from provisioner.slices.planning.memory.state import Memory, Phase
 from provisioner.slices.planning.plan import Notice, Plan, PoolState
 from provisioner.slices.planning.round import Supply
 from provisioner.slices.view import reasons
@@ -91,34 +91,29 @@ def _capacity_view(
 
 
 def _backoffs(memory: Memory, slices: Mapping[SliceId, Slice], now: datetime) -> Iterable[BackoffView]:
-    groups = {slice_id: id_of_slice(each) for slice_id, each in slices.items()}
-    for key, wait in memory.backoffs.items():
+    names = {slice_id: id_of_slice(each) for slice_id, each in slices.items()}
+    every = [(wait.slice_id, key, wait) for key, wait in memory.backoffs.items()]
+    every += [(slice_id, "", wait) for slice_id, wait in memory.slice_backoffs.items()]
+    for slice_id, key, wait in every:
+        if wait.until <= now:
+            continue
         parts = key.split("/", 3)
-        if wait.until > now and wait.slice_id is not None:
-            yield _backoff(groups.get(wait.slice_id, str(wait.slice_id)), ("", "", _ALIKE), wait)
-        elif wait.until > now:
-            # Else it is the digest of a request whose pool failed.
-            is_capacity = len(parts) == 4
-            yield _backoff(key, parts, wait) if is_capacity else _backoff(_FAILED_REQUEST, ("", "", _ALIKE), wait)
-    for slice_id, wait in memory.slice_backoffs.items():
-        if wait.until > now:
-            yield _backoff(groups.get(slice_id, str(slice_id)), (), wait)
-
-
-def _backoff(capacity: str, parts: Iterable[str], wait: Backoff) -> BackoffView:
-    zone, machine_type, shape, terms = (*parts, "", "", "", "")[:4]
-    return BackoffView(
-        capacity=capacity,
-        zone=zone,
-        machine_type=machine_type,
-        shape=shape,
-        terms=terms,
-        kind=wait.failure.kind.value,
-        message=_shortened(wait.failure.message),
-        failures=wait.failures,
-        since=wait.since,
-        until=wait.until,
-    )
+        # Else it is a slice's own, or the digest of a request that was rejected, or whose pool failed.
+        is_capacity = len(parts) == 4
+        zone, machine_type, shape, terms = parts if is_capacity else ("", "", _ALIKE if key else "", "")
+        about = key if is_capacity else _FAILED_REQUEST
+        yield BackoffView(
+            capacity=about if slice_id is None else names.get(slice_id, str(slice_id)),
+            zone=zone,
+            machine_type=machine_type,
+            shape=shape,
+            terms=terms,
+            kind=wait.failure.kind.value,
+            message=_shortened(wait.failure.message),
+            failures=wait.failures,
+            since=wait.since,
+            until=wait.until,
+        )
 
 
 def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> View:

@@ -209,7 +209,11 @@ def _of_phase(state: PoolState, supply: Supply, known: Known) -> str:
         case Phase.READY:
             return "All hosts are ready; its pods have not been bound yet."
         case Phase.IN_USE:
-            return _of_pool_in_use(state, what)
+            if state.holders == {None}:
+                return "Pods are bound to it whose workload is gone or not watched."
+            if state.draining:
+                return "Its workload has ended or is suspended; pods are still there."
+            return f"Pods are bound to it; {what}." if state.ready_nodes < state.nodes else RUNS
         case Phase.DELETING:
             return f"{_how_it_goes(state, supply, known)}{_still_bound(state)}"
         case Phase.FAILED:
@@ -218,14 +222,6 @@ def _of_phase(state: PoolState, supply: Supply, known: Known) -> str:
             return f"It failed: {failure.message if failure is not None else lost}{_still_bound(state)}"
         case _:
             return state.note
-
-
-def _of_pool_in_use(state: PoolState, what: str) -> str:
-    if state.holders == {None}:
-        return "Pods are bound to it whose workload is gone or not watched."
-    if state.draining:
-        return "Its workload has ended or is suspended; pods are still there."
-    return f"Pods are bound to it; {what}." if state.ready_nodes < state.nodes else RUNS
 
 
 def _hosts_ready(state: PoolState) -> str:

@@ -198,6 +198,7 @@ def blueprint(
     """Specify a node pool of a choice of capacity; raise UnmeetableError where there is none."""
     shape = check_shape(slice_)
     late = choice.kind is CapacityKind.FLEX_START
+    held = capacity.wants_all_or_nothing(slice_, settings) and slice_.siblings > 1
     facts = NodePoolRequest(
         name=PoolName(""),
         zone=choice.zone,
@@ -208,7 +209,7 @@ def blueprint(
         reservation=choice.reservation,
         max_run_seconds=capacity.max_run_seconds_of(slice_, settings) if late else 0,
         labels=dict(copied),
-        taints=_taints(slice_, settings, choice.kind),
+        taints=(HELD_LATE_TAINT if late else HELD_TAINT,) if held else (),
     )
     request = replace(rules.complete(facts, slice_, shape, settings), own_inputs=_own_inputs(slice_))
     return Blueprint(request=request, capacity=capacity_key(request), digest_text=_digest_text(request))
@@ -293,12 +294,6 @@ def _own_inputs(slice_: Slice) -> str:
     own = [annotations.get(key, "") for key in (constants.ADDITIONAL_NODE_NETWORKS, constants.NODE_SERVICE_ACCOUNT)]
     own.append(selector.get(constants.PLACEMENT_POLICY, ""))
     return hashlib.sha256(repr(own).encode()).hexdigest()[:_DIGEST_DIGITS] if any(own) else ""
-
-
-def _taints(slice_: Slice, settings: Settings, kind: CapacityKind) -> tuple[Taint, ...]:
-    if capacity.wants_all_or_nothing(slice_, settings) and slice_.siblings > 1:
-        return (HELD_LATE_TAINT if kind is CapacityKind.FLEX_START else HELD_TAINT,)
-    return ()
 
 
 def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[str, str]:

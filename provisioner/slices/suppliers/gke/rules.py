@@ -48,11 +48,15 @@ def _labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.MachineTy
 
 def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings) -> NodePoolRequest:
     """Add labels, placement, networks and what only GKE's nodes have."""
-    policy_name = _workload_policy(shape, slice_.requirements.node_selector)
+    policy_name, placed = "", str(shape.topology) if shape.multi_host or settings.single_host_placement else ""
+    default_policy = f"{_WORKLOAD_POLICY_PREFIX}{shape.topology}"
+    if shape.accelerator.workload_policy and shape.multi_host:
+        policy_name, placed = slice_.requirements.node_selector.get(constants.PLACEMENT_POLICY) or default_policy, ""
+    asked_for = dict(_labels_asked_for(request, slice_, own_policy=policy_name not in ("", default_policy)))
     return replace(
         nodes.complete(request, slice_, shape, settings),
-        labels={**request.labels, **dict(_labels_asked_for(request, slice_, shape, policy_name))},
-        placement_topology=_placed_topology(shape, settings),
+        labels={**request.labels, **asked_for},
+        placement_topology=placed,
         policy_name=policy_name,
         auto_upgrade=bool(settings.auto_upgrade),
         additional_networks=_networks(slice_, settings),
@@ -64,16 +68,14 @@ def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, setting
     )
 
 
-def _labels_asked_for(
-    request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, policy_name: str
-) -> Iterator[tuple[str, str]]:
+def _labels_asked_for(request: NodePoolRequest, slice_: Slice, *, own_policy: bool) -> Iterator[tuple[str, str]]:
     """Yield the labels that nodes have only where the pool is asked for them."""
     selector = slice_.requirements.node_selector
     if request.reservation:
         yield constants.RESERVATION_AFFINITY, "specific"
     if request.capacity is CapacityKind.FLEX_START and constants.MAX_RUN_SECONDS in selector:
         yield constants.MAX_RUN_SECONDS, selector[constants.MAX_RUN_SECONDS]
-    if policy_name not in ("", _default_policy(shape)):
+    if own_policy:
         yield constants.POOL_TOPOLOGY, request.topology
 
 
@@ -85,24 +87,7 @@ def slice_topology(*, placement_topology: str, labels: Mapping[str, str], policy
         return labels[constants.POOL_TOPOLOGY]
     if policy_name.startswith(_WORKLOAD_POLICY_PREFIX):
         return policy_name.removeprefix(_WORKLOAD_POLICY_PREFIX)
-    known = tpu.machine_type(machine_type)
-    return known[1].single_host_topology if known else ""
-
-
-def _placed_topology(shape: tpu.Shape, settings: Settings) -> str:
-    if shape.accelerator.workload_policy and shape.multi_host:
-        return ""
-    return str(shape.topology) if shape.multi_host or settings.single_host_placement else ""
-
-
-def _workload_policy(shape: tpu.Shape, selector: Mapping[str, str]) -> str:
-    if not (shape.accelerator.workload_policy and shape.multi_host):
-        return ""
-    return selector.get(constants.PLACEMENT_POLICY) or _default_policy(shape)
-
-
-def _default_policy(shape: tpu.Shape) -> str:
-    return f"{_WORKLOAD_POLICY_PREFIX}{shape.topology}"
+    return nodes.topology_of_machine(machine_type)
 
 
 def _networks(slice_: Slice, settings: Settings) -> tuple[Network, ...]:

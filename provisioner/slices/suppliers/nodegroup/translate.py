@@ -43,6 +43,7 @@ from provisioner.nodegroups.api.statuses import Condition, ConditionStatus, Cond
 from provisioner.nodegroups.api.types import API_VERSION, Kind, TpuNodeGroup
 from provisioner.settings import Settings
 from provisioner.slices.supplier import SupplierError
+from provisioner.slices.suppliers import nodes
 from provisioner.slices.suppliers.nodegroup.rules import DERIVED, derived_labels
 
 _MODELS = {
@@ -279,16 +280,11 @@ def pool_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: float)
         machine_type=config.machine_type,
         hosts=spec.node_count or group.status.node_count or 1,
         zones=(Zone(spec.node_location),),
-        topology=spec.topology or _topology_of_machine(config.machine_type),
+        topology=spec.topology or nodes.topology_of_machine(config.machine_type),
         capacity=_KINDS[config.effective_provisioning_model],
         reservation=config.reservation,
         disk_type=config.disk_type,
     )
-
-
-def _topology_of_machine(machine_type: str) -> str:
-    known = tpu.machine_type(machine_type)
-    return known[1].single_host_topology if known else ""
 
 
 def _image(machine_type: str, settings: Settings) -> str:
