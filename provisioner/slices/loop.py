@@ -118,10 +118,7 @@ class Loop(RoundLoop[answers.Answer]):
         return self._pause(plan)
 
     def _tell_stalled(self, snapshot: Snapshot) -> None:
-        """Tell the owners of waiting slices, where it lasts that nothing can be decided.
-
-        What waits is known as long as the caches are.
-        """
+        """Tell the owners of waiting slices, where it lasts that nothing can be decided."""
         now = self.monotonic()
         if self._stalled_since is None:
             self._stalled_since = now

@@ -31,8 +31,6 @@ _STAGES = {
     Phase.READY: frozenset({Stage.CREATED, Stage.READY}),
     Phase.IN_USE: frozenset({Stage.CREATED, Stage.READY}),
 }
-
-
 _USE: Mapping[Phase, Use] = {
     Phase.IN_USE: Use.RUNNING,
     Phase.IDLE: Use.IDLE,

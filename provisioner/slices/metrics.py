@@ -27,8 +27,6 @@ NOT_READY = "not_ready"
 _USAGE_LABELS = ("workload_namespace", "accelerator", "capacity", "use")
 #: From a simulator's tenth of a second to the two hours that scarce capacity takes.
 _PHASE_BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 180, 300, 450, 600, 900, 1800, 2700, 3600, 5400, 7200)
-
-
 #: The namespace of all that come later. No namespace has this name, since none may contain "_".
 OTHERS = "_other"
 

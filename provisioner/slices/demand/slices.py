@@ -40,8 +40,6 @@ from provisioner.slices.demand.allowlists import ServingPolicy
 _CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
 #: The API server's clock says when a pod was created, and that of a workload's controller when it was suspended.
 _CLOCKS_DIFFER_BY = timedelta(seconds=5)
-
-
 _T = TypeVar("_T")
 _KEYS = (
     constants.SAME_ZONE,
@@ -50,8 +48,6 @@ _KEYS = (
     constants.ZONES,
     constants.MAX_RUN_DURATION,
 )
-
-
 #: Of an index: counts are int32 in the API.
 _MOST_DIGITS = 10
 
@@ -94,9 +90,8 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
         if each.name == _name_of(workload.name, group.name, index, numbered=group.numbered):
             yield ListedGroup(place, index, key, each.name)
     if unnamed:
-        listed = tuple(
-            _Listed(group.name, group.numbered, group.replicas, group.template.chips > 0) for group in workload.groups
-        )
+        with_chips_first = sorted(workload.groups, key=lambda group: group.template.chips == 0)
+        listed = tuple((group.name, group.replicas, group.numbered) for group in with_chips_first)
         by_key = _groups_by_key(workload.namespace, workload.name, listed)
         for key in unnamed:
             if key in by_key:
@@ -113,29 +108,20 @@ def _parts(workload_name: str, group_name: str) -> tuple[str, int]:
     return name, int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS else -1
 
 
-class _Listed(NamedTuple):
-    """What the names of groups depend on, of one entry of a workload's spec."""
-
-    name: str
-    numbered: bool
-    replicas: int
-    with_chips: bool
-
-
 @lru_cache(maxsize=128)
 def _groups_by_key(
-    namespace: str, workload_name: str, listed: tuple[_Listed, ...]
+    namespace: str, workload_name: str, listed: tuple[tuple[str, int, bool], ...]
 ) -> Mapping[GroupKey, tuple[str, int, str]]:
     """Return the name of the entry in the spec, the index and the name of each group, by its key.
 
-    Those with chips come first, and no more than a workload may have with chips. Needed only for what names no group:
-    what the memory holds of slices without pods, and pools with long names.
+    `listed` are the name, the replicas and whether groups are numbered of each entry. No more groups are named than a
+    workload may have with chips. Needed only for what names no group: what the memory holds of slices without pods, and
+    pools with long names.
     """
-    by_chips = sorted(listed, key=lambda each: not each.with_chips)
     groups = (
-        (each.name, index, _name_of(workload_name, each.name, index, numbered=each.numbered))
-        for each in by_chips
-        for index in range(each.replicas)
+        (name, index, _name_of(workload_name, name, index, numbered=numbered))
+        for name, replicas, numbered in listed
+        for index in range(replicas)
     )
     return {group_key(namespace, each[2]): each for each in itertools.islice(groups, bounds.CHILD_JOBS)}
 

@@ -23,10 +23,7 @@ CHANNEL = "REGULAR"
 
 
 def settings_by_object(variables: Mapping[str, str]) -> Callable[[Document], Settings]:
-    """Read all settings; return those for an object: in its own region where no setting says the cluster's.
-
-    Raises SettingsError where one is invalid.
-    """
+    """Return the settings for an object: in its own region where no setting says the cluster's; raise SettingsError."""
     own = read_settings(variables, inferred=assumed(variables)).on_channel(CHANNEL)
     if not {_LOCATION, _ZONE} & assumed(variables).keys():
         return lambda _: own

@@ -33,8 +33,6 @@ _PREFIX = "tpu-provisioner.cloud.google.com/"
 _OF_PARTITIONS = f"{_PREFIX}partition"
 _LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING, constants.INJECT, constants.MULTISLICE)
 _ANNOTATIONS = (*_LABELS, *constants.READ_ANNOTATIONS, constants.SERVE)
-
-
 #: Fields, and words that stand for them beside their keys.
 _WORDS: dict[str, tuple[str, ...]] = {
     constants.TPU_RESOURCE: (constants.TPU_RESOURCE, "chips", "chip"),

@@ -315,20 +315,17 @@ def state_of(
 
 def drained(phase: PhaseEntry, supply: Supply, round_: Round, matching: Matching) -> PhaseEntry:
     """Take note of whether pods of ended or suspended workloads alone are on a pool."""
-    draining = phase.phase is Phase.IN_USE and not supply.unwatched and _have_ended(supply.name, round_, matching)
+    draining = False
+    if phase.phase is Phase.IN_USE and not supply.unwatched:
+        users = [each for each in matching.holders.get(supply.name, ()) if each is not None]
+        if not users:
+            owner = owner_of(supply.name, matching, round_.made_for)
+            users = [owner] if owner is not None else []
+        slices = (round_.slices.get(each) for each in users)
+        draining = bool(users) and all(each is None or each.workload.suspended for each in slices)
     if draining is (phase.draining_since is not None):
         return phase
     return replace(phase, draining_since=round_.now if draining else None)
-
-
-def _have_ended(name: PoolName, round_: Round, matching: Matching) -> bool:
-    """Whether all that pods are known to be on a pool for has ended, or is suspended."""
-    users = [each for each in matching.holders.get(name, ()) if each is not None]
-    if not users:
-        owner = owner_of(name, matching, round_.made_for)
-        users = [owner] if owner is not None else []
-    slices = (round_.slices.get(each) for each in users)
-    return bool(users) and all(each is None or each.workload.suspended for each in slices)
 
 
 def changes(
@@ -336,10 +333,7 @@ def changes(
     new: Mapping[PoolName, Phase],
     now: datetime,
 ) -> tuple[dict[PoolName, PhaseEntry], tuple[Transition, ...]]:
-    """Compare with the last round: the phases to remember, and each step from one phase to the next.
-
-    A pool seen for the first time is a step from nothing; what happened before is not made up.
-    """
+    """Compare with the last round: the phases to remember, and each step from one phase to the next."""
     entries: dict[PoolName, PhaseEntry] = {}
     steps: list[Transition] = []
     for name, phase in new.items():

@@ -131,10 +131,7 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
 
 
 def to_replace(stuck: Iterable[Stuck], round_: Round, matching: Matching) -> dict[PoolName, SliceId]:
-    """Choose the pools to replace under the pods of stuck slices, never many at once.
-
-    Those that are given up; those that are ready only where the settings say so.
-    """
+    """Choose the pools to replace under stuck slices, never many at once: ready ones only where the settings say so."""
     settings, supply, given_up = round_.settings, round_.supply, round_.memory.given_up
     lost = {
         name: holder for name in sorted(given_up) for holder in matching.holders.get(name, ()) if holder is not None

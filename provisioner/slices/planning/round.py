@@ -233,10 +233,7 @@ def find_supply(
     now: datetime,
     last: Mapping[PoolName, Supply] = MappingProxyType({}),
 ) -> dict[PoolName, Supply]:
-    """List our pools: those that GKE lists, and creates that the list does not show yet.
-
-    What was found last time is taken over where nothing has changed, which is so of most pools, in each round.
-    """
+    """List our pools: those that GKE lists, and creates that the list does not show yet."""
     nodes_of: dict[PoolName, list[Node]] = defaultdict(list)
     for node in snapshot.nodes:
         nodes_of[node.pool_name].append(node)

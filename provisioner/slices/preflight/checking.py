@@ -125,10 +125,7 @@ def _of_project(inspector: Inspector, settings: Settings) -> Iterator[_Check]:
 
 
 def log_findings(subject: Subject) -> None:
-    """Make all checks, and log each finding that somebody should know of; nothing is ever raised.
-
-    Once: what the proof of the cluster logs is left to that.
-    """
+    """Make all checks, and log each finding that somebody should know of; nothing is ever raised."""
     counts: Counter[Status] = Counter()
     for finding in run_checks(subject):
         counts[finding.status] += 1

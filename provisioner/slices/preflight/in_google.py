@@ -29,8 +29,6 @@ _HEALTHY = frozenset({"RUNNING", "RECONCILING"})
 #: So many reservations are looked at: each is a call for each of its zones.
 _MOST_RESERVATIONS = 20
 _ROLES = "docs/install.md, Rights in Google Cloud, has the commands."
-
-
 #: On the project of the cluster.
 PROJECT_PERMISSIONS = ("container.clusters.get", "container.clusters.update", "container.operations.get")
 #: On the nodes' service account.

@@ -20,8 +20,6 @@ from provisioner.workloads import Kind, kinds_served
 _OLDEST = (1, 30)
 #: The Go provisioner renews its Lease every two seconds, and it lasts for fifteen.
 _LEASE_SECONDS = 60.0
-
-
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _COORDINATION = "coordination.k8s.io"
 _NODE_GROUPS, _PLURAL = "tpu.google.com", "tpunodegroups"

@@ -66,8 +66,6 @@ _UNREADY_NODES = 10
 _MOST_CHARACTERS = 2048
 #: Of a pool that was made for a slice and that nobody is on, these phases tell the slice's state.
 _TOLD_OF_THE_LAST = (Phase.FAILED, Phase.DELETING)
-
-
 #: What is backed off that is no capacity.
 _FAILED_REQUEST = "a request whose node pool failed"
 _ALIKE = "all slices that ask for the same"

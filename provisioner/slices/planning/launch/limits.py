@@ -382,12 +382,10 @@ def breadth(scope: str) -> tuple[int, str]:
 
 
 def remembered(created_at: Iterable[datetime], started: int, settings: Settings, now: datetime) -> tuple[datetime, ...]:
-    """Return the creates to remember for MAX_CREATES_PER_HOUR: none without that limit.
-
-    A moment far ahead was written by a clock that ran wrong.
-    """
+    """Return the creates to remember for MAX_CREATES_PER_HOUR: none without that limit."""
     if settings.max_creates_per_hour is None:
         return ()
+    # A moment far ahead was written by a clock that ran wrong.
     return (*(at for at in created_at if now - HOUR < at <= now + HOUR), *(now,) * started)
 
 

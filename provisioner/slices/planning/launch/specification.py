@@ -44,12 +44,8 @@ LABEL_CHARACTERS = 1024
 _DIGEST_DIGITS = 16
 #: Their keys, the digest, and an attempt of one digit.
 _STAMP_CHARACTERS = sum(map(len, _STAMPS)) + _DIGEST_DIGITS + 1
-
-
 _MAX_LABEL_VALUE = 63
 _KINDS = {each.value: each for each in WorkloadKind}
-
-
 _MAX_LENGTH = 40
 _HASH_DIGITS = 10
 _PREFIX_LENGTH = _MAX_LENGTH - _HASH_DIGITS - 1

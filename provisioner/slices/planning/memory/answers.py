@@ -249,10 +249,7 @@ def operations_under_way(pools: Iterable[NodePool], memory: Memory) -> set[PoolN
 def give_up_lost_calls(
     memory: Memory, live_calls: Collection[PoolName], pools: Mapping[PoolName, NodePool], now: datetime
 ) -> Memory:
-    """Take calls that should be under way, and that nobody makes, for calls whose outcome nobody knows.
-
-    Something went wrong between the decision and the call, or the answer was lost on its way to the memory.
-    """
+    """Take calls that should be under way, and that nobody makes, for calls whose outcome nobody knows."""
     limit = now - timedelta(seconds=LOST_SECONDS)
 
     def lost(name: PoolName, call: CreateCall | DeleteCall) -> bool:
@@ -305,10 +302,7 @@ def postpone(
 def confirm(
     memory: Memory, pools: Mapping[PoolName, NodePool], listed_at: datetime, now: datetime
 ) -> tuple[Memory, tuple[LookUp, ...]]:
-    """Compare open calls with the list of pools.
-
-    What the list confirms is closed; what it should show by now and does not is looked up.
-    """
+    """Close the calls that the list of pools confirms; return look-ups for what it should show by now and does not."""
     creates, deletes, in_making = dict(memory.creates), dict(memory.deletes), dict(memory.in_making)
     look_ups: list[LookUp] = []
     for name, create in memory.in_making.items():

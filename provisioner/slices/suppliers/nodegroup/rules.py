@@ -21,8 +21,6 @@ from provisioner.slices.suppliers import nodes
 
 #: Kubelets may not register with labels of these domains, but for a few that nobody copies.
 _DOMAINS_OF_KUBERNETES = ("kubernetes.io", "k8s.io")
-
-
 _OF_CAPACITY: Mapping[CapacityKind, Mapping[str, str]] = {
     **nodes.CAPACITY_LABELS,
     CapacityKind.RESERVATION: {constants.PROVISIONING: "standard", constants.RESERVATION_AFFINITY: "specific"},

@@ -59,15 +59,11 @@ _LONGEST_RUN_SECONDS = 7 * 24 * 3600
 _DEFAULT_ACCOUNT = "default"
 #: Image of accelerators that have none of their own.
 _OTHERS = "*"
-
-
 #: What somebody has to change, or what another place may have.
 _FAILS_AT_ONCE = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
 
 #: What nobody says a word of, and what is not about capacity, is waited for at least so long.
 _PATIENCE_SECONDS = 600.0
-
-
 _TABLE = Table(
     texts=(
         # 403 of Compute Engine, whose code conditions do not have.
