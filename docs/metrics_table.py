@@ -11,10 +11,9 @@ from provisioner.nodegroups.metrics import Metrics as NodeGroupMetrics
 from provisioner.partitions.metrics import PHASES as PARTITION_PHASES
 from provisioner.partitions.metrics import Metrics as PartitionMetrics
 from provisioner.runtime.metrics import Described
-from provisioner.slices.metrics import CHIP_STATES, NOT_READY, PREFIX, Metrics, Stage
+from provisioner.slices.metrics import CHIP_STATES, NOT_READY, OTHERS, PREFIX, Metrics, Stage, Use
 from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import DeleteReason
-from provisioner.slices.usage import OTHERS, Use
 
 _HEAD = """# Metrics
 

@@ -434,11 +434,11 @@ def test_other_texts_are_no_truth_values(text: str) -> None:
 def test_the_closest_price_counts(accelerator: str, capacity: CapacityKind, want: int) -> None:
     """An entry for exactly this comes before one for the accelerator, and that before one for the capacity type."""
     prices = parse_prices("tpu-v6e-slice/spot=1.35, tpu-v6e-slice=2, */reservation=4, *=0.000005")
-    assert prices.of(accelerator, capacity) == want
+    assert prices.per_hour(accelerator, capacity, 1_000_000) == want
 
 
 def test_what_has_no_price_has_none() -> None:
     """None is not zero."""
-    assert parse_prices("tpu7x/spot=0").of("tpu7x", CapacityKind.ON_DEMAND) is None
-    assert parse_prices("tpu7x/spot=0").of("tpu7x", CapacityKind.SPOT) == 0
+    assert parse_prices("tpu7x/spot=0").per_hour("tpu7x", CapacityKind.ON_DEMAND, 1) is None
+    assert parse_prices("tpu7x/spot=0").per_hour("tpu7x", CapacityKind.SPOT, 1) == 0
     assert not Prices()

@@ -57,22 +57,22 @@ def command(kubeconfig: str | None, form: str) -> int:
 
 def all_findings(tried: Attempt, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Judge the start, then check whatever there is of it."""
-    yield _judge_settings(tried, environment)
+    yield _judge_settings(tried, environment).of(_SETTINGS)
     if tried.api is None:
-        yield preflight.failed(_KUBECONFIG, tried.kubeconfig_problem)
+        yield preflight.failed(tried.kubeconfig_problem).of(_KUBECONFIG)
     else:
-        yield preflight.ok(_KUBECONFIG, f"context {tried.api.context_name}")
+        yield preflight.ok(f"context {tried.api.context_name}").of(_KUBECONFIG)
     if tried.credentials_problem:
-        yield preflight.failed(_CREDENTIALS, tried.credentials_problem)
+        yield preflight.failed(tried.credentials_problem).of(_CREDENTIALS)
     if tried.settings is not None:
         yield from run_checks(subject_of(tried, tried.settings))
 
 
 def _judge_settings(tried: Attempt, environment: Mapping[str, str]) -> Finding:
     if tried.settings is None:
-        return preflight.failed(_SETTINGS, " ".join(tried.settings_problems), "See docs/settings.md for all settings.")
+        return preflight.failed(" ".join(tried.settings_problems), "See docs/settings.md for all settings.")
     effective = tried.settings
     place = f"{effective.cluster_name}, zone {effective.zone}"
     if warnings := (*settings.warnings_about_environment(environment), *settings.warnings_about(effective)):
-        return preflight.warning(_SETTINGS, f"{place}.", " ".join(warnings))
-    return preflight.ok(_SETTINGS, place)
+        return preflight.warning(f"{place}.", " ".join(warnings))
+    return preflight.ok(place)

@@ -7,8 +7,7 @@ MalformedObject comes out.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -16,9 +15,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from provisioner import constants
 from provisioner.kube import fields, podspec
 from provisioner.kube.listwatch import ListWatch
-from provisioner.kube.protocol import Api, JsonObject
 from provisioner.kube.quantities import parse_timestamp
-from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
 from provisioner.kube.store import Key
 from provisioner.model import bounds
 from provisioner.model.capacity import Node, PoolName, Taint
@@ -102,25 +99,6 @@ def doubt_of(name: str, watch: Watch[Any]) -> str:
     if not watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS):
         return watch.problem or f"nothing was received about the {name} for {MAX_SILENCE_SECONDS:.0f} s"
     return ""
-
-
-def watch_namespaced(
-    api: Api,
-    collections: Iterable[Collection],
-    parse: Callable[[JsonObject], T | None],
-    *,
-    on_change: Callable[[], None],
-    namespaces: Sequence[str] = (),
-    options: WatchOptions = WATCH_DEFAULTS,
-) -> Watch[T]:
-    """Watch collections as one, in some namespaces, each with a watch of its own; none means all, with one watch."""
-    return CombinedWatch(
-        [
-            ListWatch(api, replace(collection, namespace=namespace), parse=parse, on_change=on_change, options=options)
-            for collection in collections
-            for namespace in list(dict.fromkeys(namespaces)) or [""]
-        ]
-    )
 
 
 def created_at(raw: object) -> datetime | None:

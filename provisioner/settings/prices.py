@@ -37,11 +37,11 @@ class Prices:
     def __bool__(self) -> bool:
         return bool(self.entries)
 
-    def of(self, accelerator: str, capacity: CapacityKind) -> int | None:
-        """Return the price of a chip for an hour, in millionths; None where no entry names it."""
+    def per_hour(self, accelerator: str, capacity: CapacityKind, chips: int) -> float | None:
+        """Return what chips cost an hour, in the currency; None where no entry names them."""
         by_name = {(name, kind): price for name, kind, price in self.entries}
         closest = ((accelerator, capacity.value), (accelerator, ""), (OTHERS, capacity.value), (OTHERS, ""))
-        return next((by_name[key] for key in closest if key in by_name), None)
+        return next((by_name[key] * chips / MILLIONTHS for key in closest if key in by_name), None)
 
 
 def check_accelerator(name: str) -> None:

@@ -23,7 +23,7 @@ from provisioner.model.wording import first_of
 from provisioner.runtime.actor import NO_LEASE, CallingActor
 from provisioner.slices.gate import Gate, NeededError, SettlingError
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
-from provisioner.slices.planning.plan import Alert, Create, Delete, LookUp, LookUpKind, Plan
+from provisioner.slices.planning.plan import Alert, Create, Delete, LookUp, Plan
 from provisioner.slices.supplier import Supplier, SupplierError
 
 _log = structlog.get_logger(__name__)
@@ -210,7 +210,7 @@ class Actor(CallingActor[Answer]):
 
     def _look_up(self, look_up: LookUp) -> Answer:
         try:
-            if look_up.kind is LookUpKind.OPERATION:
+            if look_up.operation:
                 operation = self.supplier.get_operation(look_up.operation)
                 return LookUpAnswer(look_up=look_up, at=self.clock(), operation=operation)
             self.supplier.get_pool(look_up.name)

@@ -178,10 +178,7 @@ def make_gate(
 
 
 def run(settings: Settings, addresses: Addresses, api: kube.KubeApi, client: Gke | None) -> int:
-    """Run the controller until SIGTERM or SIGINT; return the exit code.
-
-    Raises ServerError where an address cannot be served.
-    """
+    """Run the controller until SIGTERM or SIGINT; return the exit code. ServerError: an address cannot be served."""
     on_gce = {"node_groups": settings.node_groups_in} if settings.on_gce else {}
     return build(settings, addresses, api, client).run(
         api,

@@ -38,11 +38,14 @@ def to_text(memory: Memory) -> dict[str, str]:
     What has no room is left out. Where slices last ran goes first: of all but those between two restarts, pods tell it.
     """
     latest = sorted(memory.created_at, reverse=True)
+    # Those that last longest: users name the reservations that they are kept by.
+    shared = (item for item in memory.backoffs.items() if item[1].slice_id is None)
+    backoffs = sorted(shared, key=lambda item: (item[1].until, item[0]), reverse=True)[: bounds.HINTED_BACKOFFS]
     entries: dict[str, Mapping[str, Any]] = {
         "creates": {str(place): moment.isoformat() for place, moment in enumerate(latest)},
         "attempts": {str(slice_id): attempt for slice_id, attempt in sorted(_open_attempts(memory).items())},
         "idle-since": {name: since.isoformat() for name, since in sorted(memory.unneeded_since.items())},
-        "back-off": {key: _backoff_out(each) for key, each in _latest(memory.backoffs)},
+        "back-off": {key: _backoff_out(each) for key, each in backoffs},
         "last-users": {name: str(slice_id) for name, slice_id in sorted(memory.last_users.items())},
     }
     text: dict[str, str] = {}
@@ -62,13 +65,6 @@ def from_text(data: Mapping[str, str]) -> Memory:
         created_at=tuple(sorted(at for _, at in _read(data.get("creates"), str, _moment))),
         attempts=dict(_read(data.get("attempts"), _slice_id, _attempt)),
     )
-
-
-def _latest(backoffs: Mapping[str, Backoff]) -> list[tuple[str, Backoff]]:
-    """Keep those that last longest: a ConfigMap holds 1 MiB, and users name the reservations that they are kept by."""
-    shared = (item for item in backoffs.items() if item[1].slice_id is None)
-    last = sorted(shared, key=lambda item: (item[1].until, item[0]), reverse=True)
-    return last[: bounds.HINTED_BACKOFFS]
 
 
 def _open_attempts(memory: Memory) -> dict[SliceId, int]:

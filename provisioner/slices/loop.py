@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from provisioner import constants
@@ -16,15 +16,14 @@ from provisioner.settings import Settings
 from provisioner.slices import hints
 from provisioner.slices.act import Actor
 from provisioner.slices.board import Board
-from provisioner.slices.demand import find_slices
+from provisioner.slices.demand.slices import all_slices, find_by_workload
 from provisioner.slices.meter import Meter
 from provisioner.slices.metrics import Metrics
 from provisioner.slices.observe import PoolList, Watches, absent, not_synced, take_snapshot
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.notices import notice
-from provisioner.slices.planning.plan import Notice, Plan
+from provisioner.slices.planning.plan import Plan, notice
 from provisioner.slices.planning.round import Derived, policy_of
 from provisioner.slices.report import Reporter
 from provisioner.slices.supplier import IdentityCheck
@@ -119,10 +118,7 @@ class Loop(RoundLoop[answers.Answer]):
         return self._pause(plan)
 
     def _tell_stalled(self, snapshot: Snapshot) -> None:
-        """Tell the owners of waiting slices, where it lasts that nothing can be decided.
-
-        What waits is known as long as the caches are.
-        """
+        """Tell the owners of waiting slices, where it lasts that nothing can be decided."""
         now = self.monotonic()
         if self._stalled_since is None:
             self._stalled_since = now
@@ -130,7 +126,15 @@ class Loop(RoundLoop[answers.Answer]):
         if now - self._stalled_since < _STALLED_SECONDS or not due or not_synced(self.watches):
             return
         self._told_stalled = now
-        notices = _notices_while_stalled(snapshot, self.settings, self._problems)
+        message = f"No node pools are created or deleted at the moment: {'; '.join(self._problems)}"
+        policy = policy_of(snapshot, self.settings)
+        found = find_by_workload(Workloads.of(snapshot.workloads), snapshot.pods, policy)
+        # A person looks at the pod first.
+        notices = tuple(
+            notice(each, constants.NOT_READY, message, key="not ready")
+            for each in all_slices(found).values()
+            if each.pending
+        )
         self.report(lambda: self.reporter.tell_notices(notices))
 
     def _follow_clock(self) -> None:
@@ -204,14 +208,3 @@ class Loop(RoundLoop[answers.Answer]):
             self._hints_saved_monotonic = self.monotonic()
             if self.store.save(text):
                 self._hints = text
-
-
-def _notices_while_stalled(snapshot: Snapshot, settings: Settings, problems: Sequence[str]) -> tuple[Notice, ...]:
-    """Say on each slice that waits what keeps the provisioner from deciding: a person looks at the pod first."""
-    workloads, policy = Workloads.of(snapshot.workloads), policy_of(snapshot, settings)
-    message = f"No node pools are created or deleted at the moment: {'; '.join(problems)}"
-    return tuple(
-        notice(each, constants.NOT_READY, message, key="not ready")
-        for each in find_slices(workloads, snapshot.pods, policy).values()
-        if each.pending
-    )

@@ -1,40 +1,46 @@
 """What is measured of each round beyond its plan: start-up times, limits and their use, chip-seconds and their cost.
 
-A start-up begins when the scheduler called the leader pod unschedulable. That moment is the pod's own condition, so a
-restart of the provisioner does not begin anew. What a slice had already reached when this process first saw it waiting
-is not measured: nobody knows when that was.
+A chip counts while its node exists, so that a pool which GKE tries in vain to make counts for nothing. A start-up
+begins when the scheduler called the leader pod unschedulable: the pod's own condition says it, over restarts of the
+provisioner too. What a slice had reached when this process first saw it waiting is not measured.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
-from provisioner import constants
+from provisioner import constants, tpu
+from provisioner.model import bounds
 from provisioner.model.capacity import PoolName
 from provisioner.model.snapshot import Snapshot
-from provisioner.settings import Settings
-from provisioner.slices import usage
+from provisioner.settings import Prices, Settings
 from provisioner.slices.demand import SliceId
-from provisioner.slices.metrics import NOT_READY, Metrics, Stage
+from provisioner.slices.metrics import NOT_READY, OTHERS, Account, Metrics, Stage, Use
 from provisioner.slices.planning.memory.answers import operations_under_way
-from provisioner.slices.planning.memory.state import Memory, Phase
+from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import Plan, PoolState
 from provisioner.slices.planning.round import Supply
-from provisioner.slices.usage import Account, PoolUse
 
 _STAGES = {
     Phase.PROVISIONING: frozenset({Stage.CREATED}),
     Phase.READY: frozenset({Stage.CREATED, Stage.READY}),
     Phase.IN_USE: frozenset({Stage.CREATED, Stage.READY}),
 }
+_USE: Mapping[Phase, Use] = {
+    Phase.IN_USE: Use.RUNNING,
+    Phase.IDLE: Use.IDLE,
+    Phase.FAILED: Use.IDLE,
+    Phase.DELETING: Use.DRAINING,
+    Phase.GONE: Use.DRAINING,
+}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Startup:
+class Startup(NamedTuple):
     """A slice that waits, or did a moment ago."""
 
     leader_uid: str
@@ -43,42 +49,65 @@ class Startup:
     reached: frozenset[Stage]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Startups:
-    """What is known after one round."""
+class PoolUse(NamedTuple):
+    """The chips of one pool that exist."""
 
-    waiting: Mapping[SliceId, Startup] = field(default_factory=dict)
-    #: What slices reached since the last round, and how many seconds after their leader pod was unschedulable.
-    measured: tuple[tuple[Stage, float], ...] = ()
-    #: How long the leader pod that is unschedulable for longest has been so; 0: there is none.
-    longest_wait_seconds: float = 0.0
+    account: Account
+    chips: int
+    #: What they cost an hour; None: no price says.
+    cost_per_hour: float | None = None
 
 
-def follow(before: Startups, pools: Iterable[PoolState], now: datetime) -> Startups:
-    """Compare what there is with the last round."""
+def follow(
+    before: Mapping[SliceId, Startup], pools: Iterable[PoolState], now: datetime
+) -> tuple[dict[SliceId, Startup], list[tuple[Stage, float]]]:
+    """Return the slices that wait, and what slices reached since the last round.
+
+    The latter each with the seconds since their leader pod was unschedulable.
+    """
     waiting: dict[SliceId, Startup] = {}
     measured: list[tuple[Stage, float]] = []
     started: set[SliceId] = set()
-    longest = 0.0
     for state in pools:
         leader, slice_id = state.leader, state.slice_id
         if leader is None or slice_id is None or slice_id in started:
             continue
         reached = _STAGES.get(state.phase, frozenset()) | ({Stage.RUNNING} if leader.node_name else frozenset())
-        last = waiting.get(slice_id) or before.waiting.get(slice_id)
+        last = waiting.get(slice_id) or before.get(slice_id)
         if last is None or last.leader_uid != leader.uid:
             if leader.unschedulable_since is None or leader.node_name:
                 continue
-            last = Startup(leader_uid=leader.uid, since=leader.unschedulable_since, reached=reached)
+            last = Startup(leader.uid, leader.unschedulable_since, reached)
         seconds = max(0.0, (now - last.since).total_seconds())
         measured += [(stage, seconds) for stage in Stage if stage in reached - last.reached]
         if Stage.RUNNING in reached:
             waiting.pop(slice_id, None)
             started.add(slice_id)
             continue
-        longest = max(longest, seconds)
-        waiting[slice_id] = replace(last, reached=last.reached | reached)
-    return Startups(waiting=waiting, measured=tuple(measured), longest_wait_seconds=longest)
+        waiting[slice_id] = last._replace(reached=last.reached | reached)
+    return waiting, measured
+
+
+def use_of(supply: Supply, state: PoolState, prices: Prices) -> PoolUse | None:
+    """Return what the chips of a pool are doing; None where it has none (yet), or nobody knows how many."""
+    known = tpu.machine_type(supply.pool.machine_type)
+    if known is None or not supply.nodes:
+        return None
+    accelerator, capacity, chips = known[0].label, supply.pool.capacity, known[1].chips * len(supply.nodes)
+    use = _USE.get(state.phase, Use.STARTING)
+    account = Account(state.named.namespace or OTHERS, accelerator, capacity.value, use.value)
+    return PoolUse(account, chips, prices.per_hour(accelerator, capacity, chips))
+
+
+def account_of(known: Collection[Account], wanted: Account) -> Account:
+    """Return the account itself, or the one of all other namespaces where the known ones are too many already."""
+    if wanted in known or wanted.namespace == OTHERS:
+        return wanted
+    namespaces = {account.namespace for account in known} - {OTHERS}
+    full = len(known) >= bounds.METERED_ACCOUNTS or (
+        wanted.namespace not in namespaces and len(namespaces) >= bounds.METERED_NAMESPACES
+    )
+    return wanted._replace(namespace=OTHERS) if full else wanted
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,7 +117,7 @@ class Meter:
     settings: Settings
     metrics: Metrics
     monotonic: Callable[[], float] = time.monotonic
-    _startups: Startups = field(default_factory=Startups)
+    _waiting: Mapping[SliceId, Startup] = field(default_factory=dict)
     #: What chips were doing in the last round.
     _uses: tuple[PoolUse, ...] = ()
     #: Those that have a counter, and until when they are counted.
@@ -97,7 +126,7 @@ class Meter:
 
     def look(self, plan: Plan, snapshot: Snapshot, now: datetime) -> None:
         """Measure one round."""
-        supply = plan.derived.supply if plan.derived is not None else {}
+        supply = plan.derived.supply
         self._measure_usage(plan.pools, supply)
         self._measure_startups(plan, supply, now)
         self._measure_waiting(plan, now)
@@ -110,10 +139,11 @@ class Meter:
         self.metrics.operations_limit.set(plan.memory.operations.limit or 0)
 
     def _measure_startups(self, plan: Plan, supply: Mapping[PoolName, Supply], now: datetime) -> None:
-        self._startups = follow(self._startups, plan.pools, now)
-        for stage, seconds in self._startups.measured:
+        self._waiting, measured = follow(self._waiting, plan.pools, now)
+        for stage, seconds in measured:
             self.metrics.startup_seconds.labels(stage.value).observe(seconds)
-        self.metrics.longest_wait.set(self._startups.longest_wait_seconds)
+        since = min((each.since for each in self._waiting.values()), default=now)
+        self.metrics.longest_wait.set(max(0.0, (now - since).total_seconds()))
         for transition in plan.transitions:
             if transition.new is Phase.FAILED:
                 failed = supply.get(transition.pool)
@@ -131,38 +161,34 @@ class Meter:
         self.metrics.backoff_blocking.replace(blocking)
         self.metrics.backoff_oldest.replace(oldest)
         self.metrics.notices.replace(Counter(each.reason for each in plan.notices))
-        self.metrics.overdue.set(_overdue_seconds(memory, plan.pools, self.settings, now))
+        # Of workloads that nobody watches none is overdue.
+        unwatched = {state.name for state in plan.pools if state.unwatched}
+        since = min((at for name, at in memory.unneeded_since.items() if name not in unwatched), default=now)
+        self.metrics.overdue.set(max(0.0, (now - since).total_seconds() - self.settings.deletion_delay_seconds))
 
     def _measure_usage(self, states: tuple[PoolState, ...], supply: Mapping[PoolName, Supply]) -> None:
         """Count the time since the last round for what chips were doing then."""
         prices, now = self.settings.prices, self.monotonic()
         for before in self._uses:
             seconds = before.chips * (now - self._counted_monotonic)
-            cost = before.cost_per_hour * (now - self._counted_monotonic) / 3600
+            cost = (before.cost_per_hour or 0.0) * (now - self._counted_monotonic) / 3600
             self.metrics.count_usage(before.account, chip_seconds=seconds, cost=cost if prices else None)
         self._counted_monotonic = now
-        uses = [usage.use_of(supply[each.name], each, prices) for each in states if each.name in supply]
+        uses = [use_of(supply[each.name], each, prices) for each in states if each.name in supply]
         found = [each for each in uses if each is not None]
         opened = {account: self._opened(account) for account in dict.fromkeys(each.account for each in found)}
         self._uses = tuple(each._replace(account=opened[each.account]) for each in found)
         costs: defaultdict[Account, float] = defaultdict(float)
         for use in self._uses if prices else ():
-            costs[use.account] += use.cost_per_hour
+            costs[use.account] += use.cost_per_hour or 0.0
         self.metrics.cost_per_hour.replace(costs)
-        self.metrics.unpriced.set(usage.unpriced_chips(self._uses) if prices else 0)
+        unpriced = sum(each.chips for each in self._uses if each.cost_per_hour is None)
+        self.metrics.unpriced.set(unpriced if prices else 0)
 
     def _opened(self, wanted: Account) -> Account:
         """Begin a counter at zero where there is none: one that begins with a number hides it from `increase`."""
-        account = usage.account_of(self._accounts, wanted)
+        account = account_of(self._accounts, wanted)
         if account not in self._accounts:
             self._accounts.add(account)
             self.metrics.count_usage(account, chip_seconds=0, cost=0 if self.settings.prices else None)
         return account
-
-
-def _overdue_seconds(memory: Memory, pools: tuple[PoolState, ...], settings: Settings, now: datetime) -> float:
-    """Return for how long the most overdue pool should have been gone; of workloads that nobody watches none is."""
-    unwatched = {state.name for state in pools if state.unwatched}
-    since = (moment for name, moment in memory.unneeded_since.items() if name not in unwatched)
-    longest = max(((now - moment).total_seconds() for moment in since), default=0.0)
-    return max(0.0, longest - settings.deletion_delay_seconds)

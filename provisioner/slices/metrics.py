@@ -1,17 +1,17 @@
 """Every metric of the provisioner.
 
 Labels are bounded: kinds, phases, methods, reasons, never names of workloads or pools; of namespaces the first hundred
-(see `provisioner.slices.usage`) and those that limits name. docs/metrics.md is made from the texts here.
+(see `meter.account_of`) and those that limits name. docs/metrics.md is made from the texts here.
 """
 
 from __future__ import annotations
 
 from enum import Enum
+from typing import NamedTuple
 
 from provisioner.model.capacity import FailureKind
 from provisioner.runtime.metrics import LoopMetrics, Registry
 from provisioner.slices.planning.plan import DeleteReason
-from provisioner.slices.usage import Account
 
 PREFIX = "tpu_provisioner_"
 #: States of chips, from asked for to going away.
@@ -27,6 +27,33 @@ NOT_READY = "not_ready"
 _USAGE_LABELS = ("workload_namespace", "accelerator", "capacity", "use")
 #: From a simulator's tenth of a second to the two hours that scarce capacity takes.
 _PHASE_BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 180, 300, 450, 600, 900, 1800, 2700, 3600, 5400, 7200)
+#: The namespace of all that come later. No namespace has this name, since none may contain "_".
+OTHERS = "_other"
+
+
+class Use(Enum):
+    """What a chip is doing."""
+
+    #: A slice counts on its pool, and no pod of the slice is bound there (yet, or between two restarts).
+    STARTING = "starting"
+    #: Unfinished pods are bound to its pool.
+    RUNNING = "running"
+    #: Nothing needs its pool, or the pool has failed.
+    IDLE = "idle"
+    #: Its pool is being deleted.
+    DRAINING = "draining"
+
+
+# The values of enumerations, not these themselves: it is a key that is looked up for each pool and round.
+class Account(NamedTuple):
+    """What chips are counted by, as the labels of a metric have it."""
+
+    namespace: str
+    accelerator: str
+    #: Of `CapacityKind`.
+    capacity: str
+    #: Of `Use`.
+    use: str
 
 
 class Stage(Enum):
@@ -156,10 +183,7 @@ class Metrics(LoopMetrics):
         self.proven = registry.gauge(
             "cluster_proven", "1 when kubeconfig and GKE settings are proven to be of one cluster."
         )
-        self._begin_at_zero()
-
-    def _begin_at_zero(self) -> None:
-        """Export at 0 what is rare: Prometheus' `increase` and `rate` miss what a series begins with."""
+        # What is rare begins at 0: Prometheus' `increase` and `rate` miss what a series begins with.
         for result in ("ok", *(kind.value for kind in FailureKind)):
             self.creates.labels(result)
         for reason in DeleteReason:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -19,7 +19,6 @@ from provisioner.kube.watches import (
     doubt_of,
     parse_labels,
     parse_node,
-    watch_namespaced,
 )
 from provisioner.model.capacity import Node, NodePool, PoolName
 from provisioner.model.snapshot import Snapshot
@@ -39,49 +38,6 @@ _OPTIONAL = frozenset(kind.resource for kind in KINDS.values() if kind.optional)
 #: After a failed list the next is tried after this long, doubled by each further failure up to the cap.
 _RELIST_SECONDS = 1.0
 _RELIST_CAP_SECONDS = 30.0
-
-
-def watch_workloads(
-    api: kube.Api,
-    kind: Kind,
-    *,
-    on_change: Callable[[], None],
-    namespaces: Sequence[str] = (),
-    options: kube.WatchOptions = kube.WATCH_DEFAULTS,
-) -> kube.Watch[Workload]:
-    """Watch the objects of one kind, finished ones too; no namespaces means all."""
-    collection = kube.Collection(
-        name=kind.plural,
-        resource=kind.resource,
-        root=kind.root,
-        query={"labelSelector": kind.selector} if kind.selector else {},
-        install_hint=kind.install_hint,
-        optional=kind.optional,
-    )
-    return watch_namespaced(
-        api,
-        [collection],
-        kind.parse,
-        on_change=on_change,
-        namespaces=namespaces,
-        options=options,
-    )
-
-
-def watch_pods(
-    api: kube.Api,
-    kinds: Iterable[Kind],
-    *,
-    on_change: Callable[[], None],
-    namespaces: Sequence[str] = (),
-    options: kube.WatchOptions = kube.WATCH_DEFAULTS,
-) -> kube.Watch[Pod]:
-    """Watch the unfinished pods of some kinds of workloads that ask for chips; no namespaces means all."""
-    collections = [
-        kube.Collection(name="pods", resource="pods", query={"labelSelector": selector, "fieldSelector": UNFINISHED})
-        for selector in dict.fromkeys(kind.pod_selector for kind in kinds)
-    ]
-    return watch_namespaced(api, collections, parse_pod, on_change=on_change, namespaces=namespaces, options=options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +78,31 @@ def make_watches(
 ) -> Watches:
     """Make the list-watches that the settings ask for, or those of some kinds; they are not started yet."""
 
-    def watch(collection: kube.Collection, parse: Callable[[object], _T | None]) -> kube.Watch[_T]:
+    def watch(collection: kube.Collection, parse: Callable[[object], _T | None]) -> kube.ListWatch[_T]:
         return kube.ListWatch(api, collection, parse=parse, on_change=on_change, options=options)
 
+    def watch_in_all(collections: Sequence[kube.Collection], parse: Callable[[object], _T | None]) -> kube.Watch[_T]:
+        """Watch in the served namespaces; none means all."""
+        each_in = ((each, namespace) for each in collections for namespace in dict.fromkeys(namespaces) or ("",))
+        return kube.CombinedWatch([watch(replace(each, namespace=namespace), parse) for each, namespace in each_in])
+
     namespaces, kinds = settings.namespaces, kinds_served(settings) if kinds is None else kinds
+    workloads = {
+        kind: kube.Collection(
+            name=each.plural,
+            resource=each.resource,
+            root=each.root,
+            query={"labelSelector": each.selector} if each.selector else {},
+            install_hint=each.install_hint,
+            optional=each.optional,
+        )
+        for kind, each in kinds.items()
+    }
+    # Only unfinished ones that ask for chips.
+    pods = [
+        kube.Collection(name="pods", resource="pods", query={"labelSelector": selector, "fieldSelector": UNFINISHED})
+        for selector in dict.fromkeys(each.pod_selector for each in kinds.values())
+    ]
     pause = kube.Collection(
         name="configmaps", resource="configmaps", namespace=settings.own_namespace, query=PAUSE_QUERY
     )
@@ -133,11 +110,8 @@ def make_watches(
     ours = f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}{settings.node_selector}"
     nodes = kube.Collection(name="nodes", resource="nodes", query={"labelSelector": ours})
     return Watches(
-        workloads={
-            kind: watch_workloads(api, each, on_change=on_change, namespaces=namespaces, options=options)
-            for kind, each in kinds.items()
-        },
-        pods=watch_pods(api, kinds.values(), on_change=on_change, namespaces=namespaces, options=options),
+        workloads={kind: watch_in_all([each], kinds[kind].parse) for kind, each in workloads.items()},
+        pods=watch_in_all(pods, parse_pod),
         nodes=watch(nodes, parse_node),
         namespaces=(
             watch(kube.Collection(name="namespaces", resource="namespaces"), parse_labels)

@@ -44,8 +44,6 @@ _LOG_AGAIN_SECONDS = 10.0
 #: Notices that are over and remembered, so that those which come and go are not told each time.
 _PAST_VERDICTS = 4096
 _TIMED = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE)
-
-
 #: UID of the first object, reason, and key or message.
 _Identity = tuple[str, str, str]
 
@@ -82,9 +80,9 @@ class Reporter:
     #: Kinds, with the pool where they are about one.
     _alerts: frozenset[tuple[str, PoolName]] = frozenset()
     _events_dropped: int = 0
-    #: Notices that stand, and those that are over, the latest last.
-    _told: dict[_Identity, _Told] = field(default_factory=dict)
-    _past: OrderedDict[_Identity, _Told] = field(default_factory=OrderedDict)
+    #: Notices that stand, and all that are remembered.
+    _standing: set[_Identity] = field(default_factory=set)
+    _told: OrderedDict[_Identity, _Told] = field(default_factory=OrderedDict)
 
     def tell(self, plan: Plan) -> None:
         """Tell what one decision came to."""
@@ -109,7 +107,8 @@ class Reporter:
             case DeleteAnswer():
                 self._tell_delete(answer)
             case _:
-                _log.info("call.looked_up", node_pool=answer.look_up.name, kind=answer.look_up.kind.value)
+                kind = "operation" if answer.look_up.operation else "pool"
+                _log.info("call.looked_up", node_pool=answer.look_up.name, kind=kind)
 
     def _tell_create(self, answer: CreateAnswer) -> None:
         create = self._creates.pop(answer.name, None)
@@ -225,26 +224,24 @@ class Reporter:
 
     def tell_notices(self, notices: tuple[Notice, ...]) -> None:
         """Take these for all that there are; emit what is new and what is due again, of the rest nothing."""
-        now = self.monotonic()
-        before, self._told = self._told, {}
+        now, standing = self.monotonic(), set[_Identity]()
         for notice in notices:
             identity = (notice.objects[0].uid, notice.reason, notice.key or notice.message)
-            if identity in self._told:
+            if identity in standing:
                 # Two slices of one workload in the same words.
                 continue
-            told = before.pop(identity, None)
-            if told is None:
-                told = self._past.pop(identity, None) or _Told()
-                if now - told.logged_at >= _LOG_AGAIN_SECONDS:
-                    self._note(notice)
-                    told.logged_at = now
+            standing.add(identity)
+            # What stands is last, so that what has been over for longest is forgotten first.
+            told = self._told[identity] = self._told.pop(identity, _Told())
+            if identity not in self._standing and now - told.logged_at >= _LOG_AGAIN_SECONDS:
+                self._note(notice)
+                told.logged_at = now
             if now - told.emitted_at >= _REPEAT_SECONDS:
                 self._emit(notice)
                 told.emitted_at = now
-            self._told[identity] = told
-        self._past |= before
-        while len(self._past) > _PAST_VERDICTS:
-            self._past.popitem(last=False)
+        self._standing = standing
+        while len(self._told) > len(standing) + _PAST_VERDICTS:
+            self._told.popitem(last=False)
 
     def _emit(self, notice: Notice) -> None:
         for ref in notice.objects:

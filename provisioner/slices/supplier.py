@@ -21,13 +21,13 @@ suite of tests, which runs against every supplier (tests/slices/suppliers/confor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from provisioner import tpu
 from provisioner.model.capacity import Failure, NodePool, NodePoolRequest, Operation, OperationName, PoolName
-from provisioner.model.choices import CapacityChoice
 from provisioner.model.fit import NodeView
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice
@@ -55,44 +55,22 @@ class ImpossibleError(UnmeetableError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Polling:
-    """How often the pools are listed."""
-
-    #: While something waits for operations to end.
-    backlog_seconds: float
-    #: While operations are under way.
-    busy_seconds: float
-    idle_seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelRules:
-    """What a supplier says of the labels of its pools' nodes."""
-
-    #: How many characters the labels of one pool may have, keys and values together.
-    most_characters: int
-    #: Labels of Google or Kubernetes that pods select, and that nodes have only where the pool is asked for them.
-    passed_on: frozenset[str]
-    #: Labels of Google or Kubernetes that a pod may have copied, beside those: they ask something of the supplier, and
-    #: say nothing that others rely on.
-    copyable: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRules:
     """The rules that the node pools of a supplier follow. Pure: equal inputs, equal answers."""
 
     #: As messages name the supplier.
     supplier_name: str
-    #: How often the pools are listed: each list is a call to the supplier.
-    polling: Polling
-    #: What may be asked of the labels of their nodes.
-    labels: LabelRules
-    #: Returns the labels that nodes of a choice of capacity have only where the pool is asked for them.
-    labels_of_choice: Callable[[Slice, CapacityChoice], Mapping[str, str]]
-    #: Adds to the facts of a slice what this supplier's pools need beside them. Raises UnmeetableError where no pool
-    #: can be had so. Depends on the slice's shape and on what its pods ask for.
-    complete: Callable[[NodePoolRequest, Slice, Settings], NodePoolRequest]
+    #: How often the pools are listed while no operation is under way: each list is a call to the supplier.
+    idle_seconds: float
+    #: Labels of Google or Kubernetes that pods select, and that nodes have only where the pool is asked for them.
+    passed_on: frozenset[str]
+    #: Labels of Google or Kubernetes that a pod may have copied, beside those: they ask something of the supplier, and
+    #: say nothing that others rely on.
+    copyable: frozenset[str]
+    #: Adds to the facts of a slice what this supplier's pools need beside them, the labels that nodes have only where
+    #: the pool is asked for them among it. Raises UnmeetableError where no pool can be had so. Depends on the slice's
+    #: shape and on what its pods ask for.
+    complete: Callable[[NodePoolRequest, Slice, tpu.Shape, Settings], NodePoolRequest]
     #: Predicts how the scheduler will see a node of a pool.
     expected_node: Callable[[NodePool], NodeView]
 

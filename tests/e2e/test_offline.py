@@ -14,6 +14,7 @@ from provisioner import constants
 from provisioner.kube.protocol import collection_path
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.offline.expand import leaders_of, templates_of
+from provisioner.workloads import JOBSET
 from provisioner.workloads.pods import parse_pod
 from tests.e2e.kit import Ground
 
@@ -51,7 +52,9 @@ def test_leader_pods_are_as_the_controllers_make_them(alone: Ground) -> None:
     uid = next(iter(real.values()))["metadata"]["labels"][constants.JOBSET_UID]
     raw["metadata"]["uid"] = uid
     templates = templates_of(WorkloadKind.JOBSET, raw)
-    made = [pod for each in templates for pod in leaders_of(WorkloadKind.JOBSET, raw, each, datetime.now(UTC))]
+    workload = JOBSET.parse(raw)
+    assert workload is not None
+    made = [pod for each in templates for pod in leaders_of(workload, raw, each, datetime.now(UTC))]
     assert {each.group_name for each in made} == set(real)
     for ours in made:
         theirs = parse_pod(real[ours.group_name])

@@ -14,14 +14,14 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from provisioner.kube import errors, watches
+from provisioner.kube import errors
 from provisioner.kube.api import connect
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.listwatch import ListWatch
 from provisioner.kube.protocol import PAGE_SIZE, Page
 from provisioner.kube.reflector import Collection, WatchOptions
-from provisioner.model.workloads import Pod
-from provisioner.slices.observe import make_watches, watch_pods, watch_workloads
+from provisioner.model.workloads import WorkloadKind
+from provisioner.slices.observe import make_watches
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, Kind
 from tests.support.clock import FakeClock
 from tests.support.kube import FakeKube
@@ -517,7 +517,7 @@ def test_a_kind_that_disappears_is_not_an_empty_list() -> None:
     """Records stay, synced says no, and all is well again when it is back."""
     kube, changes = FakeKube(), []
     kube.put_object(f"{ROOT}/namespaces/default/jobsets/train", raw_jobset())
-    parts = watch_workloads(kube, JOBSET, on_change=lambda: changes.append(1))
+    parts = make_watches(kube, settings(), lambda: changes.append(1)).workloads[WorkloadKind.JOBSET]
     (watch,) = parts.parts  # type: ignore[attr-defined]
     watch.step()
     assert (parts.synced, len(parts.records()), len(changes)) == (True, 1, 1)
@@ -541,7 +541,7 @@ def test_a_kind_that_need_not_be_there_is_no_warning(kind: Kind, level: str) -> 
     """It is told once; whoever does not use the kind has nothing to do."""
     kube = FakeKube()
     kube.uninstall(f"{kind.root}/{kind.resource}")
-    parts = watch_workloads(kube, kind, on_change=lambda: None)
+    parts = make_watches(kube, settings(), lambda: None, kinds={kind.kind: kind}).workloads[kind.kind]
     (watch,) = parts.parts  # type: ignore[attr-defined]
     with capture_logs() as logs:
         for _ in range(3):
@@ -609,7 +609,7 @@ def test_pods_of_chosen_namespaces_come_through_one_face() -> None:
         kube.put_object(f"/api/v1/namespaces/{namespace}/pods/p", raw_pod("p", namespace=namespace))
     kube.put_object("/api/v1/namespaces/one/pods/web", raw_pod("web", metadata={"labels": {}}))
     woken = threading.Event()
-    pods: watches.Watch[Pod] = watch_pods(kube, [JOBSET], on_change=woken.set, namespaces=["one", "two", "one"])
+    pods = make_watches(kube, settings(namespaces=("one", "two", "one")), woken.set).pods
     pods.start()
     try:
         wait_for(lambda: pods.synced)

@@ -33,14 +33,13 @@ from provisioner.runtime.clock import FollowedClock
 from provisioner.slices import act
 from provisioner.slices.demand import SliceId
 from provisioner.slices.gate import Gate
-from provisioner.slices.planning import decide
+from provisioner.slices.planning import decide, unneeded
+from provisioner.slices.planning import match as matching
 from provisioner.slices.planning import round as rounds
 from provisioner.slices.planning.launch import capacity, gangs, launches, limits, operations, reserving, specification
 from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.launch.specification import Ownership, Specification, pool_name
-from provisioner.slices.planning.match import assignment
 from provisioner.slices.planning.memory import answers, backoff
-from provisioner.slices.planning.retire import unneeded
 from provisioner.slices.planning.round import Supply
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke import identity_check, translate
@@ -301,12 +300,12 @@ BUGS: tuple[Bug, ...] = (
         name="terminating-pods-do-not-count",
         at=(Gate, "_blocking_pods"),
         mutate=lambda original: lambda self, *rest: original(replace(self, clock=lambda: _END_OF_TIME), *rest),
-        also=((assignment, "_use"), _without_terminating_pods),
+        also=((matching, "_use"), _without_terminating_pods),
         search_from=1,
     ),
     Bug(name="cordon-is-never-undone", at=(kube, "uncordon"), mutate=always(None), search_from=54),
     # The Go original: a slice has the pool that was made for it, wherever its pods are.
-    Bug(name="pools-belong-by-label", at=(assignment, "_use"), mutate=_of_labels_only, search_from=31),
+    Bug(name="pools-belong-by-label", at=(matching, "_use"), mutate=_of_labels_only, search_from=31),
     Bug(
         name="pods-belong-by-label",
         at=(Workloads, "uid_of"),

@@ -18,7 +18,7 @@ from provisioner.slices.act import CALL_TIMEOUT_SECONDS
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.plan import Create, LookUp, LookUpKind, Plan
+from provisioner.slices.planning.plan import Create, LookUp, Plan
 from tests.support.controller import World, a_delete, jobset_of, jobset_path, node_of
 from tests.support.objects import raw_foreign_pod
 
@@ -171,7 +171,7 @@ def test_a_lease_that_ends_at_the_gate_stops_the_delete(world: World) -> None:
     assert world.gke.names_of("delete_node_pool") == []
 
 
-LOOK_UP = LookUp(name=POOL, kind=LookUpKind.POOL)
+LOOK_UP = LookUp(name=POOL)
 
 
 def test_a_pool_is_looked_up(world: World) -> None:
@@ -189,7 +189,7 @@ def test_a_pool_is_looked_up(world: World) -> None:
 def test_an_operation_is_looked_up(world: World) -> None:
     world.gke.create_node_pool(CREATE.request)
     world.gke.fail_pool(POOL, FailureKind.STOCKOUT)
-    look_up = LookUp(name=POOL, kind=LookUpKind.OPERATION, operation=OperationName("operation-1"))
+    look_up = LookUp(name=POOL, operation=OperationName("operation-1"))
     (answer,) = carry_out(world, look_ups=(look_up,))
     assert isinstance(answer, LookUpAnswer)
     assert answer.operation is not None
@@ -198,7 +198,7 @@ def test_an_operation_is_looked_up(world: World) -> None:
 
 
 def test_an_operation_that_gke_has_forgotten(world: World) -> None:
-    look_up = LookUp(name=POOL, kind=LookUpKind.OPERATION, operation=OperationName("operation-9"))
+    look_up = LookUp(name=POOL, operation=OperationName("operation-9"))
     (answer,) = carry_out(world, look_ups=(look_up,))
     assert isinstance(answer, LookUpAnswer)
     assert (answer.operation, answer.failure) == (None, None)

@@ -15,7 +15,7 @@ from provisioner.kube import errors
 from provisioner.model.capacity import PoolName
 from provisioner.slices import app
 from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.plan import LookUp, LookUpKind, Plan
+from provisioner.slices.planning.plan import LookUp, Plan
 from provisioner.slices.suppliers.gke.protocol import Cluster
 from tests.support.clock import FakeClock
 from tests.support.controller import CERTIFICATE
@@ -188,9 +188,7 @@ def test_a_call_that_hangs_keeps_the_lease_and_not_the_process(
     elector = process.controller.elector
     assert elector is not None
     elector.step()
-    process.controller.actor.carry_out(
-        Plan(memory=Memory(), look_ups=(LookUp(name=PoolName("a"), kind=LookUpKind.POOL),))
-    )
+    process.controller.actor.carry_out(Plan(memory=Memory(), look_ups=(LookUp(name=PoolName("a")),)))
     assert entered.wait(5)
     process.controller.stop()
     process.controller.shut_down()

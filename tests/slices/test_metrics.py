@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from provisioner.model.capacity import FailureKind
-from provisioner.slices.metrics import CHIP_STATES, PREFIX, Metrics
+from provisioner.slices.metrics import CHIP_STATES, PREFIX, Account, Metrics
 from provisioner.slices.planning.plan import DeleteReason
-from provisioner.slices.usage import Account
 
 P = "tpu_provisioner_"
 _ACCOUNT = Account("default", "tpu7x", "spot", "running")

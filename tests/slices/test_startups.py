@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from provisioner.slices.meter import Startups, follow
+from collections.abc import Mapping
+
+from provisioner.slices.demand import SliceId
+from provisioner.slices.meter import Startup, follow
 from provisioner.slices.metrics import Stage
 from tests.support.clock import after
 from tests.support.models import make_jobset, make_pod
@@ -12,14 +15,14 @@ from tests.support.world import World
 class Watched(World):
     """A world whose starts are measured."""
 
-    startups = Startups()
+    waiting: Mapping[SliceId, Startup] = {}
 
     def measure(self, *, seconds: float = 60.0) -> list[tuple[str, float]]:
         """Decide, return what was measured, and let time pass."""
         now = self.now
         plan = self.step(seconds=seconds)
-        self.startups = follow(self.startups, plan.pools, now)
-        return [(stage.value, took) for stage, took in self.startups.measured]
+        self.waiting, measured = follow(self.waiting, plan.pools, now)
+        return [(stage.value, took) for stage, took in measured]
 
 
 def test_each_stage_is_measured_once_from_when_the_leader_was_unschedulable() -> None:
@@ -27,7 +30,7 @@ def test_each_stage_is_measured_once_from_when_the_leader_was_unschedulable() ->
     world = Watched(make_jobset())
     world.now = after(100)
     assert world.measure() == []
-    assert world.startups.longest_wait_seconds == 100
+    assert [each.since for each in world.waiting.values()] == [after(0)]
     assert world.measure() == [("created", 160.0)]
     assert world.measure() == []
     world.finish_creates()
@@ -35,7 +38,7 @@ def test_each_stage_is_measured_once_from_when_the_leader_was_unschedulable() ->
     world.schedule()
     assert world.measure() == [("running", 340.0)]
     assert world.measure() == []
-    assert world.startups == Startups()
+    assert world.waiting == {}
 
 
 def test_what_comes_together_is_measured_together() -> None:
@@ -51,7 +54,7 @@ def test_a_restart_of_the_provisioner_makes_nothing_up() -> None:
     world = Watched(make_jobset())
     world.measure()
     world.measure()
-    world.startups = Startups()
+    world.waiting = {}
     assert world.measure() == []
     world.finish_creates()
     assert world.measure() == [("ready", 180.0)]
@@ -61,7 +64,7 @@ def test_a_slice_that_ran_already_is_not_measured() -> None:
     world = Watched(make_jobset())
     world.live(4)
     assert world.measure() == []
-    assert world.startups.waiting == {}
+    assert world.waiting == {}
 
 
 def test_a_restarted_job_is_measured_anew_and_its_old_pool_is_not() -> None:
@@ -98,8 +101,7 @@ def test_slices_are_apart() -> None:
     world.add(second)
     world.put(make_pod(second, unschedulable_since=after(500)))
     world.measure(seconds=0)
-    assert world.startups.longest_wait_seconds == 500
-    assert len(world.startups.waiting) == 2
+    assert [each.since for each in world.waiting.values()] == [after(0), after(500)]
 
 
 def test_a_clock_behind_the_api_server_measures_nothing_below_zero() -> None:

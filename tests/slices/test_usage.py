@@ -10,9 +10,9 @@ import pytest
 
 from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, PoolStatus
-from provisioner.settings import Prices, parse_prices
-from provisioner.slices import usage
-from provisioner.slices.usage import OTHERS, Account, PoolUse, Use
+from provisioner.settings import parse_prices
+from provisioner.slices.meter import PoolUse, account_of, use_of
+from provisioner.slices.metrics import OTHERS, Account, Use
 from tests.support.models import make_jobset
 from tests.support.world import World
 
@@ -64,30 +64,15 @@ def test_what_chips_are_doing(prepare: Callable[[World], None], want: Use | None
     plan = world.step()
     assert plan.derived is not None
     (state,) = plan.pools
-    made = usage.use_of(plan.derived.supply[state.name], state, parse_prices("*=2.5"))
+    made = use_of(plan.derived.supply[state.name], state, parse_prices("*=2.5"))
     if want is None:
         assert made is None
         return
     assert made is not None
     assert made.account == Account("default", _V4, "on-demand", want.value)
     assert (made.chips, made.cost_per_hour) == (8, 20.0)
-
-
-@pytest.mark.parametrize(
-    ("machine_type", "nodes", "want"),
-    [("ct4p-hightpu-4t", 2, 20.0), ("ct6e-standard-1t", 3, None), ("n2-standard-4", 1, None)],
-)
-def test_the_cost_of_a_pool(machine_type: str, nodes: int, want: float | None) -> None:
-    """Without a price, or a TPU, there is none."""
-    prices = parse_prices(f"{_V4}/spot=2.5, tpu-v6e-slice/reservation=1")
-    assert usage.cost_per_hour(prices, machine_type, CapacityKind.SPOT, nodes) == want
-
-
-def test_chips_without_a_price_are_counted() -> None:
-    """A typing error in a setting is seen; a price of 0 is a price."""
-    account = Account("default", _V4, "spot", "running")
-    assert usage.unpriced_chips([PoolUse(account, 8), PoolUse(account, 4, 1), PoolUse(account, 4, 0)]) == 8
-    assert usage.cost_per_hour(Prices(), "ct4p-hightpu-4t", CapacityKind.SPOT, 1) is None
+    unpriced = use_of(plan.derived.supply[state.name], state, parse_prices("tpu7x=1"))
+    assert unpriced == PoolUse(made.account, 8, None)
 
 
 def test_namespaces_that_come_too_late_are_counted_together() -> None:
@@ -95,7 +80,7 @@ def test_namespaces_that_come_too_late_are_counted_together() -> None:
     known: set[Account] = set()
     many = [Account(f"team-{index:04}", _V4, "spot", use.value) for index in range(300) for use in Use]
     for each in (Account("first", _V4, "spot", "idle"), *many, *many):
-        known.add(usage.account_of(known, each))
+        known.add(account_of(known, each))
     namespaces = {each.namespace for each in known}
     assert len(namespaces) == bounds.METERED_NAMESPACES + 1
     assert {"first", OTHERS} <= namespaces
@@ -109,5 +94,5 @@ def test_accounts_are_bounded() -> None:
     for index in range(99):
         for accelerator in accelerators:
             for kind, use in kinds:
-                known.add(usage.account_of(known, Account(f"team-{index}", accelerator, kind, use)))
+                known.add(account_of(known, Account(f"team-{index}", accelerator, kind, use)))
     assert len(known) <= bounds.METERED_ACCOUNTS + len(accelerators) * len(kinds)

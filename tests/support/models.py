@@ -31,8 +31,9 @@ from provisioner.model.workloads import (
     WorkloadUid,
 )
 from provisioner.settings import Settings
-from provisioner.slices.demand import Slice, find_slices, group_key
+from provisioner.slices.demand import Slice, SliceId, group_key
 from provisioner.slices.demand.allowlists import ServingPolicy
+from provisioner.slices.demand.slices import all_slices, find_by_workload
 from provisioner.slices.planning.launch.capacity import choices_of
 from provisioner.slices.planning.launch.specification import Candidates, pool_name
 from provisioner.slices.suppliers.gke.rules import GKE_RULES, slice_topology
@@ -288,3 +289,8 @@ def go_pool(workload: Workload, *, job: int = 0, status: PoolStatus = PoolStatus
 def strange_taint(effect: str = "NoExecute") -> Taint:
     """Return a taint that no pod tolerates."""
     return Taint(key="example.com/strange", value="yes", effect=effect)
+
+
+def find_slices(*found_by: Any, keep_suspended: bool = False) -> dict[SliceId, Slice]:
+    """Return the slices of all living workloads."""
+    return all_slices(find_by_workload(*found_by, keep_suspended=keep_suspended))

@@ -169,7 +169,7 @@ def _false_causes(pool: PoolView, plan: Plan, snapshot: Snapshot) -> Iterator[st
     if pool.state is not State.IDLE or derived is None:
         return
     supply = derived.supply[pool.name]  # type: ignore[index]
-    uid = supply.workload_uid or Workloads.of(snapshot.workloads).uid_of_name.get(supply.workload_name)
+    uid = supply.ownership.workload_uid or Workloads.of(snapshot.workloads).uid_of_name.get(supply.ownership.workload)
     workload = snapshot.workloads.get(uid) if uid else None
     causes = {
         "its workload is gone": workload is None and not supply.unwatched,

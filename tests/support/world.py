@@ -27,7 +27,7 @@ from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import CallState, Memory
-from provisioner.slices.planning.plan import Create, Delete, LookUp, LookUpKind, Notice, Plan
+from provisioner.slices.planning.plan import Create, Delete, LookUp, Notice, Plan
 from provisioner.slices.planning.round import Derived
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW
@@ -286,7 +286,7 @@ class World:
     def _look_up(self, look_up: LookUp) -> LookUpAnswer:
         """Answer with the truth; operations end when their pool is no longer in the making."""
         pool = self.pools.get(look_up.name)
-        if look_up.kind is LookUpKind.POOL:
+        if not look_up.operation:
             return LookUpAnswer(look_up=look_up, at=self.now, exists=pool is not None)
         done = pool is None or pool.status not in (PoolStatus.PROVISIONING, PoolStatus.STOPPING)
         operation = Operation(name=look_up.operation, done=done, failure=pool.failure if pool is not None else None)

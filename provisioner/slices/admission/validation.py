@@ -7,10 +7,10 @@ not.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import chain, islice, repeat
 from typing import Any, NamedTuple
 
 from provisioner import constants, tpu
@@ -19,10 +19,11 @@ from provisioner.kube import fields, podspec
 from provisioner.model.workloads import WorkloadKind
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice
+from provisioner.slices.demand.allowlists import NO_TOPOLOGY
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, value_at
 from provisioner.slices.offline.expand import Template, templates_of
-from provisioner.slices.offline.forecast import NO_TOPOLOGY, Forecast, forecast_of, template_of
-from provisioner.slices.offline.reading import Reading, path_of, read_document, title, unread_keys
+from provisioner.slices.offline.forecast import NOT_SERVED, Forecast, forecast_of, template_of
+from provisioner.slices.offline.reading import MOST_KEYS, Reading, path_of, read_document, title, unread_keys
 from provisioner.slices.planning.launch import limits
 from provisioner.slices.supplier import PoolRules
 from provisioner.workloads.jobset import ended_before
@@ -92,7 +93,7 @@ def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[F
         if words:
             severity = Severity.ERROR if impossible else Severity.WARNING
             yield Finding(document, path, words, severity, subject, impossible=impossible)
-    for path, words in unread_keys(document.value) if kind in (STATEFUL_SET, POD) else ():
+    for path, words in islice(unread_keys(document.value), MOST_KEYS) if kind in (STATEFUL_SET, POD) else ():
         yield Finding(document, path, words, Severity.WARNING, subject)
 
 
@@ -208,7 +209,7 @@ def _exceeds_limits(reading: Reading, found: Forecast) -> bool:
         template = template_of(subject, slice_.group_name)
         if slice_.leader is not None and template is not None:
             first.setdefault(template.place, (slice_, template.replicas))
-    every = itertools.chain.from_iterable(itertools.repeat(*each) for each in first.values())
+    every = chain.from_iterable(repeat(*each) for each in first.values())
     return bool(limits.problem_of(every, reading.settings))
 
 
@@ -297,7 +298,7 @@ def _of_slices(kind: str, document: Document, namespace: str, settings: Settings
 def _is_said(finding: Finding) -> bool:
     """Whether its owner can mend it; fields of a wrong type the API server has rejected already."""
     if finding.severity is Severity.NOT_SERVED:
-        return finding.message == NO_TOPOLOGY
+        return finding.message == f"{NOT_SERVED}{NO_TOPOLOGY.why}"
     return bool(finding.subject) and finding.severity is not Severity.NOTE
 
 

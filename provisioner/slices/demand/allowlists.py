@@ -8,12 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from provisioner import constants
 from provisioner.model.capacity import Network
 from provisioner.model.choices import reservation_parts
 from provisioner.model.workloads import Requirements, Workload
 from provisioner.settings import Settings
+
+
+class NotServed(NamedTuple):
+    """Why the pods of a workload buy no pools."""
+
+    why: str
+    #: They ask for that, or another controller serves them: nothing is to be changed.
+    meant: bool = False
+
+
+NO_TOPOLOGY = NotServed(f"its pods have no nodeSelector {constants.TPU_TOPOLOGY}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +41,12 @@ class ServingPolicy:
 
     def serves(self, workload: Workload, requirements: Requirements) -> bool:
         """Whether a pod with these requirements may buy a pool."""
-        return not self.why_not(workload, requirements)
+        return self.why_not(workload, requirements) is None
 
-    def why_not(self, workload: Workload, requirements: Requirements) -> str:
-        """Say why a pod with these requirements may not buy a pool; empty where it may."""
+    def why_not(self, workload: Workload, requirements: Requirements) -> NotServed | None:
+        """Say why a pod with these requirements may not buy a pool; None where it may."""
         if asks_for_slices(workload):
-            return f"{constants.SLICE_AUTOPROVISIONING} requests Slice resources"
+            return NotServed(f"{constants.SLICE_AUTOPROVISIONING} requests Slice resources", meant=True)
         return self._not_for_us(workload, requirements)
 
     def leaves_to_slices(self, workload: Workload) -> bool:
@@ -43,24 +55,25 @@ class ServingPolicy:
             job.template.chips and not self._not_for_us(workload, job.template, dynamic=True) for job in workload.groups
         )
 
-    def _not_for_us(self, workload: Workload, requirements: Requirements, *, dynamic: bool = False) -> str:
-        # Pods for dynamic slicing have their topology in an annotation.
-        if not dynamic and constants.TPU_TOPOLOGY not in requirements.node_selector:
-            return f"its pods have no nodeSelector {constants.TPU_TOPOLOGY}"
-        if not dynamic and constants.SLICE_TOPOLOGY in requirements.annotations:
-            return f"its pods have the annotation {constants.SLICE_TOPOLOGY}"
+    def _not_for_us(self, workload: Workload, requirements: Requirements, *, dynamic: bool = False) -> NotServed | None:
         for marks in (requirements.labels, requirements.annotations, workload.labels, workload.annotations):
             if marks and marks.get(constants.DISABLE) == "true":
-                return f"{constants.DISABLE} is set"
+                return NotServed(f"{constants.DISABLE} is set", meant=True)
+        # Pods for dynamic slicing have their topology in an annotation.
+        if not dynamic and constants.SLICE_TOPOLOGY in requirements.annotations:
+            return NotServed(f"its pods have the annotation {constants.SLICE_TOPOLOGY}", meant=True)
+        if not dynamic and constants.TPU_TOPOLOGY not in requirements.node_selector:
+            return NO_TOPOLOGY
         if self.namespaces and workload.namespace not in self.namespaces:
-            return f"namespace {workload.namespace} is not among SERVED_NAMESPACES"
+            return NotServed(f"namespace {workload.namespace} is not among SERVED_NAMESPACES")
         if self.opt_in_label is None:
-            return ""
+            return None
         key, value = self.opt_in_label
-        namespace_labels = self.namespace_labels.get(workload.namespace, {})
-        if requirements.labels.get(key) == value or namespace_labels.get(key) == value:
-            return ""
-        return f"neither its pods nor its namespace have the label {key}={value}"
+        of_namespace = self.namespace_labels.get(workload.namespace)
+        if requirements.labels.get(key) == value or (of_namespace or {}).get(key) == value:
+            return None
+        known = "" if of_namespace is not None else ", as far as the namespace is known,"
+        return NotServed(f"neither its pods nor its namespace have{known} the label {key}={value}")
 
 
 def asks_for_slices(workload: Workload) -> bool:

@@ -1,10 +1,9 @@
 """From workloads and their pods to slices.
 
 A slice is what one group of a living workload needs: a child Job of a JobSet, a leader with its workers of a
-LeaderWorkerSet, a plain Job itself. Only a group that the workload's spec lists is one, whatever names it. Groups
-without chips are no slices. A slice exists from its workload's creation on,
-but wants a pool only once its leader pod cannot be scheduled. Only those are listed that have pods or that something
-refers to (a pool, the memory), so that the work depends on what is there and not on what a spec asks for.
+LeaderWorkerSet, a plain Job itself; only one that asks for chips and that the workload's spec lists. It wants a pool
+once its leader pod cannot be scheduled. Only those are listed that have pods or that something refers to (a pool, the
+memory), so that the work depends on what is there and not on what a spec asks for.
 
 What annotations ask for beside the shape of a slice, read once: those of the pod, else those of its workload.
 """
@@ -41,8 +40,6 @@ from provisioner.slices.demand.allowlists import ServingPolicy
 _CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
 #: The API server's clock says when a pod was created, and that of a workload's controller when it was suspended.
 _CLOCKS_DIFFER_BY = timedelta(seconds=5)
-
-
 _T = TypeVar("_T")
 _KEYS = (
     constants.SAME_ZONE,
@@ -51,8 +48,6 @@ _KEYS = (
     constants.ZONES,
     constants.MAX_RUN_DURATION,
 )
-
-
 #: Of an index: counts are int32 in the API.
 _MOST_DIGITS = 10
 
@@ -95,9 +90,8 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
         if each.name == _name_of(workload.name, group.name, index, numbered=group.numbered):
             yield ListedGroup(place, index, key, each.name)
     if unnamed:
-        listed = tuple(
-            _Listed(group.name, group.numbered, group.replicas, group.template.chips > 0) for group in workload.groups
-        )
+        with_chips_first = sorted(workload.groups, key=lambda group: group.template.chips == 0)
+        listed = tuple((group.name, group.replicas, group.numbered) for group in with_chips_first)
         by_key = _groups_by_key(workload.namespace, workload.name, listed)
         for key in unnamed:
             if key in by_key:
@@ -114,29 +108,20 @@ def _parts(workload_name: str, group_name: str) -> tuple[str, int]:
     return name, int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS else -1
 
 
-class _Listed(NamedTuple):
-    """What the names of groups depend on, of one entry of a workload's spec."""
-
-    name: str
-    numbered: bool
-    replicas: int
-    with_chips: bool
-
-
 @lru_cache(maxsize=128)
 def _groups_by_key(
-    namespace: str, workload_name: str, listed: tuple[_Listed, ...]
+    namespace: str, workload_name: str, listed: tuple[tuple[str, int, bool], ...]
 ) -> Mapping[GroupKey, tuple[str, int, str]]:
     """Return the name of the entry in the spec, the index and the name of each group, by its key.
 
-    Those with chips come first, and no more than a workload may have with chips. Needed only for what names no group:
-    what the memory holds of slices without pods, and pools with long names.
+    `listed` are the name, the replicas and whether groups are numbered of each entry. No more groups are named than a
+    workload may have with chips. Needed only for what names no group: what the memory holds of slices without pods, and
+    pools with long names.
     """
-    by_chips = sorted(listed, key=lambda each: not each.with_chips)
     groups = (
-        (each.name, index, _name_of(workload_name, each.name, index, numbered=each.numbered))
-        for each in by_chips
-        for index in range(each.replicas)
+        (name, index, _name_of(workload_name, name, index, numbered=numbered))
+        for name, replicas, numbered in listed
+        for index in range(replicas)
     )
     return {group_key(namespace, each[2]): each for each in itertools.islice(groups, bounds.CHILD_JOBS)}
 
@@ -281,18 +266,6 @@ class Found(NamedTuple):
     slices: Mapping[SliceId, Slice]
 
 
-def find_slices(
-    workloads: Workloads,
-    pods: Iterable[Pod],
-    policy: ServingPolicy,
-    referred: Mapping[SliceId, str] | None = None,
-    *,
-    keep_suspended: bool = False,
-) -> dict[SliceId, Slice]:
-    """List the slices of all living workloads: see `find_by_workload`."""
-    return all_slices(find_by_workload(workloads, pods, policy, referred, keep_suspended=keep_suspended))
-
-
 def all_slices(found: Mapping[WorkloadUid, Found]) -> dict[SliceId, Slice]:
     """Put the slices of all workloads together."""
     slices: dict[SliceId, Slice] = {}
@@ -402,7 +375,9 @@ def _slice(workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: i
     leader = _leader(pods, lowest=group.lowest_leads)
     if leader is not None and _is_outdated(leader, workload, group.template):
         leader = None
-    requirements = leader.requirements if leader is not None else _as_admitted(group.template)
+    # What a pod of the template asks for when GKE has added its toleration.
+    admitted = replace(group.template, tolerations=(*group.template.tolerations, _CHIP_TOLERATION))
+    requirements = leader.requirements if leader is not None else admitted
     shape, problem = (None, requirements.problem) if requirements.problem else _shape(requirements)
     return Slice(
         id=SliceId(workload.uid, listed.key),
@@ -458,11 +433,6 @@ def _slice_asked_for(requirements: Requirements) -> tuple[str, str, int]:
         selector.get(constants.TPU_TOPOLOGY, ""),
         requirements.chips,
     )
-
-
-def _as_admitted(template: Requirements) -> Requirements:
-    """Return what a pod of a template asks for when GKE has added its toleration."""
-    return replace(template, tolerations=(*template.tolerations, _CHIP_TOLERATION))
 
 
 def _shape(requirements: Requirements) -> tuple[tpu.Shape | None, str]:

@@ -22,39 +22,30 @@ _MOST_OF_A_FIELD = 4096
 CHANNEL = "REGULAR"
 
 
-def assumed(variables: Mapping[str, str], documents: Iterable[Document] = ()) -> dict[str, str]:
-    """Return placeholders by variable; the region is that of the objects where no setting says it."""
-    return dict(_assumed(variables, documents))
-
-
 def settings_by_object(variables: Mapping[str, str]) -> Callable[[Document], Settings]:
-    """Read all settings; return those for an object: in its own region where no setting says the cluster's.
-
-    Raises SettingsError where one is invalid.
-    """
+    """Return the settings for an object: in its own region where no setting says the cluster's; raise SettingsError."""
     own = read_settings(variables, inferred=assumed(variables)).on_channel(CHANNEL)
     if not {_LOCATION, _ZONE} & assumed(variables).keys():
         return lambda _: own
     return lambda document: read_settings(variables, inferred=assumed(variables, (document,))).on_channel(CHANNEL)
 
 
-def _assumed(variables: Mapping[str, str], documents: Iterable[Document]) -> Iterator[tuple[str, str]]:
+def assumed(variables: Mapping[str, str], documents: Iterable[Document] = ()) -> dict[str, str]:
+    """Return placeholders by variable; the region is that of the objects where no setting says it."""
     given = {name: variables.get(name, "").strip() for name in (_PROJECT, _CLUSTER, _LOCATION, *_ZONE_SETTINGS)}
-    if not given[_PROJECT]:
-        yield _PROJECT, "your-project"
-    if not given[_CLUSTER]:
-        yield _CLUSTER, "your-cluster"
-    if given[_LOCATION] and given[_ZONE]:
-        return
     named = [zone for name in _ZONE_SETTINGS for zone in _NAMED_ZONE.findall(given[name])]
-    named += _zones_of(documents)
+    if not (given[_LOCATION] and given[_ZONE]):
+        named += _zones_of(documents)
     location = given[_LOCATION] or (region_of(named[0]) if named else _SOMEWHERE)
-    if not given[_LOCATION]:
-        yield _LOCATION, location
-    if not given[_ZONE]:
-        there = [zone for zone in named if region_of(zone) == region_of(location)]
-        own = location if location != region_of(location) else ""
-        yield _ZONE, own or (there[0] if there else f"{location}-a")
+    there = [zone for zone in named if region_of(zone) == region_of(location)]
+    own = location if location != region_of(location) else ""
+    placeholders = {
+        _PROJECT: "your-project",
+        _CLUSTER: "your-cluster",
+        _LOCATION: location,
+        _ZONE: own or (there[0] if there else f"{location}-a"),
+    }
+    return {name: text for name, text in placeholders.items() if not given[name]}
 
 
 def _zones_of(documents: Iterable[Document]) -> Iterator[str]:

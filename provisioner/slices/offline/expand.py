@@ -2,19 +2,20 @@
 
 Only the first pod of each group is made, which leads it where pods have an index: the decision goes by these. JobSet
 0.11, LeaderWorkerSet 0.9 and Kubernetes' own controllers are followed in what is read of pods: names, labels,
-annotations, selectors and tolerations.
+selectors and tolerations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from provisioner import constants
 from provisioner.kube import fields, podspec
 from provisioner.model import bounds
-from provisioner.model.workloads import Pod, WorkloadKind, group_key
+from provisioner.model.workloads import Pod, Toleration, Workload, WorkloadKind, group_key
 from provisioner.slices.offline.documents import Path, value_at
 from provisioner.workloads.jobset import replicated_jobs_of
 
@@ -24,11 +25,12 @@ _JOBSET = "alpha.jobset.sigs.k8s.io/"
 _EXCLUSIVE = f"{_JOBSET}exclusive-topology"
 _PLACEMENT = (_EXCLUSIVE, f"{_JOBSET}node-selector")
 _INDEXED = "Indexed"
-_RESOURCES = (constants.TPU_RESOURCE, "cpu", "memory")
 #: What the scheduler says where there is no node at all.
 _NO_NODES = "0/0 nodes are available: no nodes available to schedule pods."
 #: Kubernetes' admission adds it to pods that ask for chips.
-_CHIP_TOLERATION = {"key": constants.TPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}
+_CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists", effect="NoSchedule")
+#: That of pods which JobSet places on nodes that somebody labelled beforehand, by a selector with their job.
+_PLACED_TOLERATION = Toleration(key=f"{_JOBSET}no-schedule", operator="Exists", effect="NoSchedule")
 #: The digits of made-up UIDs: as many as real ones have, which count for the length of labels.
 _MADE_UP = "00000000-0000-4000-8000-{:012x}"
 
@@ -124,8 +126,7 @@ class _Group(NamedTuple):
     name: str
     #: Of the first pod.
     pod: str
-    labels: Json
-    annotations: Json
+    labels: dict[str, str]
     workload_uid: str = ""
     #: Of the pods, where each group says it itself.
     size: int = 0
@@ -134,105 +135,79 @@ class _Group(NamedTuple):
 
 
 def leaders_of(
-    kind: WorkloadKind, raw: Json, template: Template, now: datetime, numbers: Iterable[int] | None = None
+    workload: Workload, raw: Json, template: Template, now: datetime, numbers: Iterable[int] | None = None
 ) -> Iterator[Pod]:
     """Yield the first pod of each group of a template that requests chips, or of those with some numbers."""
-    if template.pods == 0:
+    spec = fields.mapping(value_at(raw, (*template.path, "spec")))
+    if template.pods == 0 or not podspec.requested_chips("pod template", spec):
         return
-    metadata = fields.mapping(raw.get("metadata"))
-    name, namespace = fields.name(metadata.get("name")), fields.name(metadata.get("namespace"))
-    read = _what_is_read(fields.mapping(value_at(raw, template.path)))
-    index = {constants.COMPLETION_INDEX: "0"} if template.indexed and kind is not WorkloadKind.LEADER_WORKER_SET else {}
-    for group in _groups(kind, raw, template, range(template.replicas) if numbers is None else numbers):
-        spec, marks = read["spec"], read["metadata"]
+    asked = workload.groups[template.place].template
+    asked = replace(asked, tolerations=(*asked.tolerations, _CHIP_TOLERATION))
+    by_index = template.indexed and workload.kind is not WorkloadKind.LEADER_WORKER_SET
+    index = {constants.COMPLETION_INDEX: "0"} if by_index else {}
+    for group in _groups(workload, raw, template, range(template.replicas) if numbers is None else numbers):
+        requirements = replace(asked, labels={**asked.labels, **index, **group.labels})
         if group.pinned:
-            selector = {**fields.mapping(spec.get("nodeSelector")), f"{_JOBSET}namespaced-job": group.pinned}
-            toleration = {"key": f"{_JOBSET}no-schedule", "operator": "Exists", "effect": "NoSchedule"}
-            tolerations = [*fields.sequence(spec.get("tolerations")), toleration]
-            spec = {**spec, "nodeSelector": selector, "tolerations": tolerations}
-        spec = {**spec, "tolerations": [*fields.sequence(spec.get("tolerations")), _CHIP_TOLERATION]}
-        marked = {
-            "labels": {**fields.mapping(marks.get("labels")), **index, **group.labels},
-            "annotations": {**marks["annotations"], **index, **group.annotations},
-        }
-        requirements = podspec.requirements(f"pod {namespace}/{group.pod}", spec, marked)
-        if requirements.chips:
-            yield Pod(
-                kind=kind,
-                namespace=namespace,
-                name=group.pod,
-                uid=f"uid-of-{metadata.get('uid')}-{group.pod}",
-                workload_name=name,
-                workload_uid=group.workload_uid,
-                group_name=group.name,
-                group_key=group_key(namespace, group.name),
-                completion_index=0 if template.indexed else None,
-                group_size=group.size,
-                requirements=requirements,
-                created_at=now,
-                unschedulable_since=now,
-                unschedulable_message=_NO_NODES,
+            requirements = replace(
+                requirements,
+                node_selector={**asked.node_selector, f"{_JOBSET}namespaced-job": group.pinned},
+                tolerations=(*asked.tolerations, _PLACED_TOLERATION),
             )
+        yield Pod(
+            kind=workload.kind,
+            namespace=workload.namespace,
+            name=group.pod,
+            uid=f"uid-of-{workload.uid}-{group.pod}",
+            workload_name=workload.name,
+            workload_uid=group.workload_uid,
+            group_name=group.name,
+            group_key=group_key(workload.namespace, group.name),
+            completion_index=0 if template.indexed else None,
+            group_size=group.size,
+            requirements=requirements,
+            created_at=now,
+            unschedulable_since=now,
+            unschedulable_message=_NO_NODES,
+        )
 
 
-def _groups(kind: WorkloadKind, raw: Json, template: Template, numbers: Iterable[int]) -> Iterator[_Group]:
-    metadata = fields.mapping(raw.get("metadata"))
-    own, name, uid = fields.mapping(metadata.get("annotations")), fields.name(metadata.get("name")), metadata.get("uid")
-    if kind is WorkloadKind.JOB:
-        yield _Group(name, f"{name}-0-xxxxx", _labels_of_job(name, str(uid)), {}, str(uid))
+def _groups(workload: Workload, raw: Json, template: Template, numbers: Iterable[int]) -> Iterator[_Group]:
+    name = workload.name
+    if workload.kind is WorkloadKind.JOB:
+        yield _Group(name, f"{name}-0-xxxxx", _labels_of_job(name, workload.uid), workload.uid)
         return
-    if kind is WorkloadKind.LEADER_WORKER_SET:
-        namespace = fields.name(metadata.get("namespace"))
-        size = fields.count(value_at(raw, ("spec", "leaderWorkerTemplate", "size")), default=1)
-        placed = {key: own[key] for key in (constants.LWS_EXCLUSIVE_TOPOLOGY,) if key in own}
+    if workload.kind is WorkloadKind.LEADER_WORKER_SET:
         for number in numbers:
             leader = f"{name}-{number}"
             labels = {
                 constants.LWS_NAME: name,
                 constants.LWS_WORKER_INDEX: "0",
                 constants.LWS_GROUP_INDEX: str(number),
-                constants.LWS_GROUP_KEY: group_key(namespace, leader),
+                constants.LWS_GROUP_KEY: group_key(workload.namespace, leader),
                 constants.POD_INDEX: str(number),
                 constants.STATEFUL_SET_POD_NAME: leader,
             }
-            yield _Group(leader, leader, labels, {constants.LWS_SIZE: str(size), **placed}, size=size)
+            yield _Group(leader, leader, labels, size=template.pods)
         return
     job = replicated_jobs_of(raw)[template.place]
-    of_job = fields.mapping(value_at(raw, (*template.path[:3], "template", "metadata", "annotations")))
-    exclusive = {key: each[key] for each in (own, of_job) if _EXCLUSIVE in each for key in _PLACEMENT if key in each}
+    metadata_of_job = (*template.path[:3], "template", "metadata")
+    annotated = [fields.mapping(value_at(raw, (*path, "annotations"))) for path in (("metadata",), metadata_of_job)]
+    placed = {key for each in annotated if _EXCLUSIVE in each for key in _PLACEMENT if key in each}
     for number in numbers:
-        child, marks = job.child(number), job.marks(number)
+        child = job.child(number)
         yield _Group(
             child,
             f"{child}-0-xxxxx",
-            {**marks, **_labels_of_job(child, f"uid-of-{child}")},
-            {**marks, **exclusive},
+            {**job.marks(number), **_labels_of_job(child, f"uid-of-{child}")},
             job.jobset_uid,
-            pinned=f"{job.namespace}_{child}" if exclusive.keys() == set(_PLACEMENT) else "",
+            pinned=f"{job.namespace}_{child}" if placed == set(_PLACEMENT) else "",
         )
 
 
-def _labels_of_job(name: str, uid: str) -> Json:
+def _labels_of_job(name: str, uid: str) -> dict[str, str]:
     return {
         "batch.kubernetes.io/controller-uid": uid,
         constants.JOB_NAME: name,
         "controller-uid": uid,
         "job-name": name,
-    }
-
-
-def _what_is_read(template: Json) -> Json:
-    """Return a pod template with no more than what is read of pods, its containers put together: there may be many."""
-    metadata, spec = fields.mapping(template.get("metadata")), fields.mapping(template.get("spec"))
-    asked = {each: f"{podspec.pod_requests('pod template', spec, each):f}" for each in _RESOURCES}
-    annotations = fields.mapping(metadata.get("annotations"))
-    return {
-        "metadata": {
-            "labels": metadata.get("labels"),
-            "annotations": {key: annotations[key] for key in constants.READ_ANNOTATIONS if key in annotations},
-        },
-        "spec": {
-            **{key: spec[key] for key in ("nodeSelector", "tolerations", "affinity") if key in spec},
-            "containers": [{"resources": {"requests": asked}}],
-        },
     }

@@ -20,21 +20,17 @@ from provisioner.slices.demand import Slice, SliceId, allowlists
 from provisioner.slices.demand.slices import all_slices
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity
 from provisioner.slices.offline.expand import Template, is_made_up
-from provisioner.slices.offline.reading import MOMENT, Reading, Subject, path_of, read_document, title_of
-from provisioner.slices.planning import notices
+from provisioner.slices.offline.reading import MOMENT, Reading, Subject, path_of, read_document, title
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.launch.specification import Candidates, pool_name
 from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.plan import Notice, Plan
+from provisioner.slices.planning.plan import Notice, Plan, too_large
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 
 #: The end of a pool's name, which follows from the UID.
 _HASH_DIGITS = 10
-#: Of a workload that nothing else says is not to be served.
-NO_TOPOLOGY = (
-    f"its pods have no nodeSelector {constants.TPU_TOPOLOGY}, so that they are not served, although they "
-    "request chips; add it"
-)
+#: How is said that pods which request chips are left alone.
+NOT_SERVED = "is not served: "
 #: How the Event of what is wrong with a slice begins.
 _NO_POOL = "No TPU node pool is created: "
 
@@ -130,7 +126,7 @@ def _decide(
     # As many threads as it takes: which creates come first is no question here.
     settings = replace(reading.settings, concurrency=1 + len(snapshot.pods))
     plan = decide(snapshot, Memory(), settings, rules, MOMENT)
-    return plan, all_slices(plan.derived.found) if plan.derived is not None else {}
+    return plan, all_slices(plan.derived.found)
 
 
 def shown_name(name: str) -> str:
@@ -224,7 +220,7 @@ class _Verdicts:
                 self._say(slice_, notice.message, reason=notice.reason)
         for slice_ in self.slices.values():
             if slice_.leader is not None and slice_.id not in created | told and slice_.workload.uid not in rejected:
-                self._say(slice_, *_why_not(slice_.workload, slice_.requirements, self.reading))
+                self._say_not_served(slice_, slice_.requirements)
         with_slices = {slice_id.workload_uid for slice_id in self.slices}
         for uid, subject in self.subjects.items():
             workload = subject.workload
@@ -235,11 +231,16 @@ class _Verdicts:
             elif workload.problem and uid not in rejected:
                 # No Event says so, for it is not served for other reasons as well.
                 asked = next((group.template for group in workload.groups if group.template.chips > 0), None)
-                message, severity = _why_not(workload, asked, self.reading) if asked else ("", Severity.NOTE)
-                if message:
-                    self._say(workload, message, severity)
-                if severity.refused:
-                    self._say(workload, notices.too_large(workload).message)
+                if asked is not None and self._say_not_served(workload, asked):
+                    self._say(workload, too_large(workload).message)
+
+    def _say_not_served(self, about: Slice | Workload, requirements: Requirements) -> bool:
+        """Say why pods are left alone; return whether that may be a mistake."""
+        workload = about.workload if isinstance(about, Slice) else about
+        found = self.plan.derived.policy.why_not(workload, requirements)
+        if found is not None:
+            self._say(about, f"{NOT_SERVED}{found.why}", Severity.NOTE if found.meant else Severity.NOT_SERVED)
+        return found is not None and not found.meant
 
     def _say_all(self, slice_: Slice, first: Notice) -> None:
         """Say what is wrong with the slices of a template; the decision tells the first thing, of each slice."""
@@ -274,7 +275,7 @@ class _Verdicts:
             Finding(
                 document=subject.document,
                 path=self._paths[key],
-                subject=title_of(workload),
+                subject=title(workload.kind.value, {"namespace": workload.namespace, "name": workload.name}),
                 reason=reason,
                 message=message,
                 severity=severity,
@@ -307,28 +308,6 @@ def _problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[st
     except UnmeetableError as error:
         return {**found, str(error): isinstance(error, ImpossibleError)}
     return {**found, "; ".join(of_choices): all(of_choices.values())}
-
-
-def _why_not(workload: Workload, requirements: Requirements, reading: Reading) -> tuple[str, Severity]:
-    """Say why pods are not served, and what that means."""
-    settings = reading.settings
-    for marks in (requirements.labels, requirements.annotations, workload.labels, workload.annotations):
-        if marks.get(constants.DISABLE) == "true":
-            return f"gets no node pools, as {constants.DISABLE}=true asks for", Severity.NOTE
-    if constants.SLICE_TOPOLOGY in requirements.annotations:
-        return f"{constants.SLICE_TOPOLOGY} asks for dynamic slicing, which another controller serves", Severity.NOTE
-    if constants.TPU_TOPOLOGY not in requirements.node_selector:
-        return NO_TOPOLOGY, Severity.NOT_SERVED
-    if settings.namespaces and workload.namespace not in settings.namespaces:
-        return f"namespace {workload.namespace} is not among SERVED_NAMESPACES", Severity.NOT_SERVED
-    label = "=".join(settings.opt_in_label or ())
-    message = f"OPT_IN_LABEL is {label}, and neither its pods nor its namespace have that label"
-    if workload.namespace not in reading.namespace_labels:
-        message = (
-            f"OPT_IN_LABEL is {label}, and its pods do not have that label; if its namespace has it, plan the "
-            "Namespace too"
-        )
-    return message, Severity.NOT_SERVED
 
 
 def _merged(remarks: Iterable[Finding]) -> list[Finding]:

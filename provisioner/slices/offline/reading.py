@@ -22,7 +22,7 @@ MOMENT = datetime(2000, 1, 1, tzinfo=UTC)
 #: Of all files together: more than one cluster has.
 MOST_SLICES = 5_000
 #: Of one object.
-_MOST_KEYS = 100
+MOST_KEYS = 100
 #: How like a key an unknown one is that was meant to be it.
 _LIKE = 0.85
 _NAMESPACE = "Namespace"
@@ -33,8 +33,6 @@ _PREFIX = "tpu-provisioner.cloud.google.com/"
 _OF_PARTITIONS = f"{_PREFIX}partition"
 _LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING, constants.INJECT, constants.MULTISLICE)
 _ANNOTATIONS = (*_LABELS, *constants.READ_ANNOTATIONS, constants.SERVE)
-
-
 #: Fields, and words that stand for them beside their keys.
 _WORDS: dict[str, tuple[str, ...]] = {
     constants.TPU_RESOURCE: (constants.TPU_RESOURCE, "chips", "chip"),
@@ -182,7 +180,7 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
         reading.reject(document, f"{named} is there twice, first in {first.source}:{first.line}; only that is planned")
         return
     accepted = True
-    for path, message in islice(_unquoted(document.value), _MOST_KEYS):
+    for path, message in islice(_unquoted(document.value), MOST_KEYS):
         reading.reject(document, message, path)
         accepted = False
     _read_workload(reading, document, workload, created, accepted=accepted)
@@ -264,7 +262,7 @@ def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[st
         message = f"is left out: at most {MOST_SLICES:,} slices are planned at once; plan fewer files at once"
         reading.remark(subject.document, template.replicas_path, named, message)
         return
-    found = list(leaders_of(kind, raw, template, MOMENT, numbers))
+    found = list(leaders_of(workload, raw, template, MOMENT, numbers))
     if template.replicas == 0 or template.pods == 0:
         path = template.pods_path if template.replicas else template.replicas_path
         message = f"{dotted(path)} is 0, so that there are no pods and no node pools"
@@ -310,17 +308,13 @@ def _tell_of_maker(reading: Reading, document: Document, kind: str, maker: Owner
 
 def _tell_of_keys(reading: Reading, document: Document, named: str) -> None:
     opts_in = (reading.settings.opt_in_label or ())[:1]
-    for path, message in unread_keys(document.value):
+    for path, message in islice(unread_keys(document.value), MOST_KEYS):
         if path[-1:] != opts_in:
             reading.remark(document, path, named, message, Severity.WARNING)
 
 
 def unread_keys(raw: object) -> Iterator[tuple[Path, str]]:
-    """Yield labels and annotations that look like ours, and that nobody reads; at most a hundred."""
-    return islice(_unread_keys(raw), _MOST_KEYS)
-
-
-def _unread_keys(raw: object) -> Iterator[tuple[Path, str]]:
+    """Yield labels and annotations that look like ours, and that nobody reads."""
     for path, found in mappings_in(raw):
         for marks, read in (("labels", _LABELS), ("annotations", _ANNOTATIONS)):
             for key in map(str, fields.mapping(found.get(marks))) if path[-1:] == ("metadata",) else ():
@@ -360,8 +354,3 @@ def title(kind: str, metadata: Mapping[str, Any]) -> str:
     """Return kind, namespace and name, for people."""
     namespace, name = bounds.cut(str(metadata.get("namespace", ""))), bounds.cut(str(metadata.get("name", "")))
     return f"{kind} {namespace}/{name}"
-
-
-def title_of(workload: Workload) -> str:
-    """Return the same of a workload."""
-    return title(workload.kind.value, {"namespace": workload.namespace, "name": workload.name})

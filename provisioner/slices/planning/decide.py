@@ -15,24 +15,25 @@ from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.snapshot import Snapshot
 from provisioner.settings import Settings
 from provisioner.slices.demand import SliceId, left_to_slices, rejected
-from provisioner.slices.planning import notices
+from provisioner.slices.planning import failing
+from provisioner.slices.planning.failing import alerts_of_pools, find_hanging, learn_from_pools, unready
 from provisioner.slices.planning.launch import gangs, limits, reserving
 from provisioner.slices.planning.launch.launches import Launches, launch
-from provisioner.slices.planning.launch.operations import OTHER_OPERATIONS, Slots, find_slots, note_started
+from provisioner.slices.planning.launch.operations import OTHER_OPERATIONS, find_slots, note_started
 from provisioner.slices.planning.launch.reserving import to_evict
-from provisioner.slices.planning.match.assignment import Matching, match
+from provisioner.slices.planning.match import Matching, match
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory, Phase, PhaseEntry
-from provisioner.slices.planning.plan import Delete, LookUp, Plan, PoolState, Transition
-from provisioner.slices.planning.retire import failing
-from provisioner.slices.planning.retire.failing import alerts_of_pools, find_hanging, learn_from_pools, unready
-from provisioner.slices.planning.retire.unneeded import Due, Unneeded, find_unneeded
+from provisioner.slices.planning.plan import Delete, Plan, PoolState, Transition, slices_not_served, too_large
 from provisioner.slices.planning.round import Derived, Round, Supply, begin_round
 from provisioner.slices.planning.turns import had_turn, still_of_use, unit_of
+from provisioner.slices.planning.unneeded import Due, Unneeded, find_unneeded
 from provisioner.slices.supplier import PoolRules
 
 #: A pool that is first seen in one of these has entered it in that very round.
 _BEGUN_HERE = frozenset({Phase.WANTED, Phase.BLOCKED, Phase.CREATING})
+#: The pools are listed so often while something waits for operations to end, and while some are under way.
+_BACKLOG_SECONDS, _BUSY_SECONDS = 1.0, 2.0
 
 
 def decide(
@@ -49,8 +50,10 @@ def decide(
     Where the snapshot is not to be trusted, nothing is decided and nothing is forgotten.
     """
     if snapshot.not_synced:
-        return Plan(memory=memory, poll_seconds=rules.polling.idle_seconds, derived=last)
-    memory, look_ups = _close_calls(snapshot, memory, now)
+        return Plan(memory=memory, poll_seconds=rules.idle_seconds, derived=last or Derived())
+    pools = {pool.name: pool for pool in snapshot.pools}
+    memory = answers.give_up_lost_calls(memory, snapshot.live_calls, pools, now)
+    memory, look_ups = answers.confirm(memory, pools, snapshot.pools_listed_at, now)
     round_ = begin_round(snapshot, memory, settings, rules, now, last)
     turns = gangs.take_turns(round_)
     budget = limits.Budget.of(round_)
@@ -75,6 +78,7 @@ def decide(
     at_once = slots.for_deletes(len(launches.creates))
     late = {each.name: due[each.name]._replace(waits_for=OTHER_OPERATIONS) for each in deletes[at_once:]}
     deletes, due = deletes[:at_once], {**due, **late}
+    waits = launches.waits_for_operations or len(unneeded.deletes) > len(deletes)
     closing = reserving.closing(round_, matching, budget)
     states, entries, transitions = _phases(round_, matching, launches, due)
     pool_of_node = {node.name: node.pool_name for node in snapshot.nodes}
@@ -94,34 +98,27 @@ def decide(
             *launches.notices,
             *progress.notices,
             *(each.notice for each in stuck),
-            *map(notices.too_large, rejected(round_.workloads, round_.policy)),
-            *map(notices.left_to_slices, left_to_slices(round_.workloads, round_.policy)),
+            *map(too_large, rejected(round_.workloads, round_.policy)),
+            *map(slices_not_served, left_to_slices(round_.workloads, round_.policy)),
         ),
         alerts=(*alerts_of_pools(round_, hanging, unneeded.since.keys()), *unneeded.alerts),
         transitions=transitions,
         pools=states,
         limits=limits_used,
         derived=round_.derived,
-        poll_seconds=_poll_seconds(round_, launches, deletes, unneeded),
+        poll_seconds=_poll_seconds(round_, launches, deletes, waits=waits),
         wake_at=min(
             (
                 *launches.wake_at,
                 *unneeded.due_at,
                 *turns.wake_at,
                 *progress.wake_at,
-                *_moments_of_slots(slots, launches, len(unneeded.deletes) - len(deletes)),
+                *([slots.more_at] if slots.more_at is not None and waits else []),
                 *_unready_moments(round_),
             ),
             default=None,
         ),
     )
-
-
-def _close_calls(snapshot: Snapshot, memory: Memory, now: datetime) -> tuple[Memory, tuple[LookUp, ...]]:
-    """Close the calls that the list of pools confirms, and find those that have to be looked up."""
-    pools = {pool.name: pool for pool in snapshot.pools}
-    memory = answers.give_up_lost_calls(memory, snapshot.live_calls, pools, now)
-    return answers.confirm(memory, pools, snapshot.pools_listed_at, now)
 
 
 def _turns(round_: Round, progress: gangs.Progress, launches: Launches) -> dict[str, Any]:
@@ -222,22 +219,17 @@ def _note(supply: Supply, memory: Memory) -> str:
     return unready(supply) if supply.lost else ""
 
 
-def _poll_seconds(round_: Round, launches: Launches, deletes: Sequence[Delete], unneeded: Unneeded) -> float:
-    polling = round_.rules.polling
-    if launches.waits_for_operations or len(unneeded.deletes) > len(deletes):
-        return polling.backlog_seconds
+def _poll_seconds(round_: Round, launches: Launches, deletes: Sequence[Delete], *, waits: bool) -> float:
+    """Return how old the list of pools may become; `waits`: what waits for operations to end."""
+    if waits:
+        return _BACKLOG_SECONDS
     pools, memory = round_.snapshot.pools, round_.memory
     changing = (PoolStatus.PROVISIONING, PoolStatus.STOPPING, PoolStatus.RECONCILING)
     ours = (pool for pool in pools if pool.labels.get(constants.NODEPOOL_MANAGER) == constants.MANAGER)
     if launches.creates or deletes or memory.creates or any(pool.status in changing for pool in ours):
-        return polling.busy_seconds
+        return _BUSY_SECONDS
     accepted = any(call.state is not CallState.POSTPONED for call in memory.deletes.values())
-    return polling.busy_seconds if accepted else polling.idle_seconds
-
-
-def _moments_of_slots(slots: Slots, launches: Launches, deletes_that_wait: int) -> tuple[datetime, ...]:
-    waits = launches.waits_for_operations or deletes_that_wait
-    return (slots.more_at,) if waits and slots.more_at is not None else ()
+    return _BUSY_SECONDS if accepted else round_.rules.idle_seconds
 
 
 def _unready_moments(round_: Round) -> Iterable[datetime]:
@@ -302,7 +294,7 @@ def state_of(
         slice_id=owner,
         leader=slice_.leader if slice_ is not None else None,
         workload=slice_.workload if slice_ is not None else None,
-        named=slice_.workload.full_name if slice_ is not None else supply.workload_name,
+        named=slice_.workload.full_name if slice_ is not None else supply.ownership.workload,
         group_name=slice_.group_name if slice_ is not None else supply.ownership.group_name,
         machine_type=supply.pool.machine_type,
         topology=supply.pool.topology,
@@ -323,20 +315,17 @@ def state_of(
 
 def drained(phase: PhaseEntry, supply: Supply, round_: Round, matching: Matching) -> PhaseEntry:
     """Take note of whether pods of ended or suspended workloads alone are on a pool."""
-    draining = phase.phase is Phase.IN_USE and not supply.unwatched and _have_ended(supply.name, round_, matching)
+    draining = False
+    if phase.phase is Phase.IN_USE and not supply.unwatched:
+        users = [each for each in matching.holders.get(supply.name, ()) if each is not None]
+        if not users:
+            owner = owner_of(supply.name, matching, round_.made_for)
+            users = [owner] if owner is not None else []
+        slices = (round_.slices.get(each) for each in users)
+        draining = bool(users) and all(each is None or each.workload.suspended for each in slices)
     if draining is (phase.draining_since is not None):
         return phase
     return replace(phase, draining_since=round_.now if draining else None)
-
-
-def _have_ended(name: PoolName, round_: Round, matching: Matching) -> bool:
-    """Whether all that pods are known to be on a pool for has ended, or is suspended."""
-    users = [each for each in matching.holders.get(name, ()) if each is not None]
-    if not users:
-        owner = owner_of(name, matching, round_.made_for)
-        users = [owner] if owner is not None else []
-    slices = (round_.slices.get(each) for each in users)
-    return bool(users) and all(each is None or each.workload.suspended for each in slices)
 
 
 def changes(
@@ -344,10 +333,7 @@ def changes(
     new: Mapping[PoolName, Phase],
     now: datetime,
 ) -> tuple[dict[PoolName, PhaseEntry], tuple[Transition, ...]]:
-    """Compare with the last round: the phases to remember, and each step from one phase to the next.
-
-    A pool seen for the first time is a step from nothing; what happened before is not made up.
-    """
+    """Compare with the last round: the phases to remember, and each step from one phase to the next."""
     entries: dict[PoolName, PhaseEntry] = {}
     steps: list[Transition] = []
     for name, phase in new.items():

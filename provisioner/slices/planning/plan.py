@@ -1,16 +1,27 @@
-"""What one decision comes to."""
+"""What one decision comes to: what is done, what is said, what is remembered."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 
 from provisioner import constants
+from provisioner.model import bounds
 from provisioner.model.capacity import NodePoolRequest, OperationName, PoolName
-from provisioner.model.workloads import GroupKey, ObjectRef, Pod, Workload, WorkloadKind, WorkloadName, WorkloadUid
-from provisioner.slices.demand import SliceId
+from provisioner.model.workloads import (
+    GroupKey,
+    ObjectRef,
+    Pod,
+    Workload,
+    WorkloadKind,
+    WorkloadName,
+    WorkloadUid,
+    pod_ref,
+    workload_ref,
+)
+from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.memory.state import Memory, Phase
 from provisioner.slices.planning.round import Derived
 
@@ -67,19 +78,12 @@ class Delete:
     settle: bool = False
 
 
-class LookUpKind(Enum):
-    """What a look-up asks GKE."""
-
-    POOL = "pool"
-    OPERATION = "operation"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUp:
     """Ask GKE what became of a create that the list does not show."""
 
     name: PoolName
-    kind: LookUpKind
+    #: What is asked for; empty: the pool itself.
     operation: OperationName = OperationName("")
 
 
@@ -207,7 +211,7 @@ class Plan:
     #: How much of each limit that is set is used.
     limits: tuple[LimitUse, ...] = ()
     #: For the next decision.
-    derived: Derived | None = None
+    derived: Derived = field(default_factory=Derived)
     #: How old the list of pools may become before it is fetched again, in seconds.
     poll_seconds: float = 60.0
     #: When to decide again at the latest without any event; None: whenever the list is polled.
@@ -217,3 +221,29 @@ class Plan:
     def states(self) -> Mapping[PoolName, PoolState]:
         """The read model by pool."""
         return {state.name: state for state in self.pools}
+
+
+def notice(slice_: Slice, reason: str, message: str, *, key: str = "", warning: bool = True) -> Notice:
+    """Say something about a slice, on its leader pod and its workload."""
+    leader = (pod_ref(slice_.leader),) if slice_.leader is not None else ()
+    objects = (*leader, workload_ref(slice_.workload))
+    return Notice(objects=objects, reason=reason, message=message, key=key, warning=warning)
+
+
+def too_large(workload: Workload) -> Notice:
+    """Say that a workload asks for more than is read of one."""
+    message = f"No TPU node pools are created for this {workload.kind.value}: {workload.problem}"
+    return Notice(objects=(workload_ref(workload),), reason=constants.INVALID_REQUEST, message=message)
+
+
+def slices_not_served(workload: Workload) -> Notice:
+    """Say that a JobSet asks for Slice resources, which nobody makes here."""
+    marks = (*workload.labels.items(), *workload.annotations.items())
+    value = next(value for key, value in marks if key == constants.SLICE_AUTOPROVISIONING)
+    message = (
+        f"No TPU node pools are created for this {workload.kind.value}: "
+        f"{constants.SLICE_AUTOPROVISIONING}={bounds.cut(value)} requests Slice resources, which this provisioner does "
+        f"not create yet; remove it to get node pools, or let the Go provisioner (1.0 or later, with "
+        f"ENABLE_SLICE_CONTROLLER) serve this {workload.kind.value}"
+    )
+    return Notice(objects=(workload_ref(workload),), reason=constants.SLICES_NOT_SERVED, message=message)

@@ -14,7 +14,7 @@ from provisioner.model.capacity import CapacityKind, Node, NodePool, PoolName, P
 from provisioner.model.fit import NodeView, misfit, room_misfit, view_of_node
 from provisioner.model.fits import Fits
 from provisioner.model.snapshot import Snapshot
-from provisioner.model.workloads import WorkloadName, Workloads, WorkloadUid
+from provisioner.model.workloads import Workloads, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, group_key
 from provisioner.slices.demand.allowlists import ServingPolicy
@@ -224,16 +224,6 @@ class Supply:
         text = self.pool.labels.get(constants.POOL_ATTEMPT, "")
         return int(text) if text.isascii() and text.isdigit() else 0
 
-    @property
-    def workload_name(self) -> WorkloadName:
-        """The workload it was made for."""
-        return self.ownership.workload
-
-    @property
-    def workload_uid(self) -> WorkloadUid:
-        """The UID of that workload; empty on pools of the Go provisioner."""
-        return self.ownership.workload_uid
-
 
 def find_supply(
     snapshot: Snapshot,
@@ -243,10 +233,7 @@ def find_supply(
     now: datetime,
     last: Mapping[PoolName, Supply] = MappingProxyType({}),
 ) -> dict[PoolName, Supply]:
-    """List our pools: those that GKE lists, and creates that the list does not show yet.
-
-    What was found last time is taken over where nothing has changed, which is so of most pools, in each round.
-    """
+    """List our pools: those that GKE lists, and creates that the list does not show yet."""
     nodes_of: dict[PoolName, list[Node]] = defaultdict(list)
     for node in snapshot.nodes:
         nodes_of[node.pool_name].append(node)

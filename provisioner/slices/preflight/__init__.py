@@ -6,7 +6,7 @@ tells, and whatever goes wrong with a check is a finding, never an exception.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 
@@ -23,36 +23,40 @@ class Finding:
     """The result of one check."""
 
     #: Of the check, such as "release channel".
-    name: str
+    name: str = ""
     status: Status
     #: What was found, one line.
     message: str
     #: What to do; empty where nothing has to be done.
     advice: str = ""
 
+    def of(self, name: str) -> Finding:
+        """Return it as the finding of the check of a name."""
+        return replace(self, name=name)
+
     def __str__(self) -> str:
         words = f"{self.message.rstrip('.')}. {self.advice}" if self.advice else self.message
         return f"{self.status.value:<7}  {self.name}: {words}"
 
 
-def ok(name: str, message: str) -> Finding:
+def ok(message: str) -> Finding:
     """Return a finding of which nothing has to be done."""
-    return Finding(name=name, status=Status.OK, message=_one_line(message))
+    return Finding(status=Status.OK, message=_one_line(message))
 
 
-def warning(name: str, message: str, advice: str) -> Finding:
+def warning(message: str, advice: str) -> Finding:
     """Return a finding that somebody should know of."""
-    return Finding(name=name, status=Status.WARNING, message=_one_line(message), advice=_one_line(advice))
+    return Finding(status=Status.WARNING, message=_one_line(message), advice=_one_line(advice))
 
 
-def failed(name: str, message: str, advice: str = "") -> Finding:
+def failed(message: str, advice: str = "") -> Finding:
     """Return a finding that keeps the provisioner from doing its work."""
-    return Finding(name=name, status=Status.FAILED, message=_one_line(message), advice=_one_line(advice))
+    return Finding(status=Status.FAILED, message=_one_line(message), advice=_one_line(advice))
 
 
-def unknown(name: str, why: str, advice: str = "") -> Finding:
+def unknown(why: str, advice: str = "") -> Finding:
     """Return the finding of a check that could not be made."""
-    return warning(name, f"not known: {why}", advice)
+    return warning(f"not known: {why}", advice)
 
 
 def _one_line(text: str) -> str:

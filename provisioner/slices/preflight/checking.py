@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 #: No check begins later than this; each call has its own time-out.
 TIME_LIMIT_SECONDS = 60.0
 #: What the proof of the cluster logs by itself, again and again where that is useful.
-_LOGGED_BY_PROOF = frozenset({in_google.IDENTITY, in_google.AUTOPILOT, in_google.CHANNEL, in_google.AUTO_PROVISIONING})
+_LOGGED_BY_PROOF = frozenset({"cluster identity", "Autopilot", "release channel", "node auto-provisioning"})
 #: Its name, and what makes it.
 _Check = tuple[str, Callable[[], Finding]]
 
@@ -56,25 +56,25 @@ def run_checks(
 
     def one(name: str, check: Callable[[], Finding]) -> Finding:
         if monotonic() >= deadline:
-            return unknown(name, f"the checks before it took longer than {time_limit_seconds:.0f} s")
+            return unknown(f"the checks before it took longer than {time_limit_seconds:.0f} s").of(name)
         try:
-            return check()
+            return check().of(name)
         except (GkeError, kube.ClusterError) as error:
-            return failed(name, str(error))
+            return failed(str(error)).of(name)
         except Exception as error:  # noqa: BLE001 - the boundary of each check
             # A mistake in a check must cost nothing but its finding.
             _log.exception("check.crashed", check=name)
-            return unknown(name, f"the check itself failed: {error!r}")
+            return unknown(f"the check itself failed: {error!r}").of(name)
 
     def each_of(checks: Iterable[_Check], *, impossible: str = "") -> Iterator[Finding]:
         """Make checks; `impossible` says why none of them can be made."""
         for name, check in checks:
-            yield unknown(name, impossible) if impossible else one(name, check)
+            yield unknown(impossible).of(name) if impossible else one(name, check)
 
     api, gke = subject.api, subject.gke
     serves = False
     if api is not None:
-        server = one(in_kubernetes.API_SERVER, lambda: in_kubernetes.check_api_server(api, subject.server))
+        server = one("API server", lambda: in_kubernetes.check_api_server(api, subject.server))
         yield server
         serves = server.status is not Status.FAILED
         yield from each_of(_of_kubernetes(api, subject), impossible="" if serves else "the API server cannot be used")
@@ -85,10 +85,10 @@ def run_checks(
             read.append(gke.get_cluster())
             return in_google.check_status(read[0])
 
-        yield one(in_google.CLUSTER, describe)
+        yield one("cluster", describe)
         of_cluster = _of_cluster(lambda: read[0], api if serves else None, subject)
         yield from each_of(of_cluster, impossible="" if read else "GKE does not describe the cluster")
-        yield one(in_google.NODE_POOLS, lambda: in_google.check_node_pools(gke))
+        yield one("node pools", lambda: in_google.check_node_pools(gke))
     if subject.inspector is not None:
         yield from each_of(_of_project(subject.inspector, subject.settings))
 
@@ -97,38 +97,35 @@ def _of_kubernetes(api: kube.Api, subject: Subject) -> Iterator[_Check]:
     settings, namespace = subject.settings, subject.settings.own_namespace
     for kind in kinds_served(settings).values():
         yield str(kind.kind), functools.partial(in_kubernetes.check_kind, api, kind)
-    yield in_kubernetes.RIGHTS, lambda: in_kubernetes.check_rights(api, settings)
-    yield in_kubernetes.PAUSE, lambda: in_kubernetes.check_pause(api, namespace)
-    yield in_kubernetes.GO_PROVISIONER, lambda: in_kubernetes.check_go_provisioner(api, namespace, subject.now())
+    yield "rights in Kubernetes", lambda: in_kubernetes.check_rights(api, settings)
+    yield "pause", lambda: in_kubernetes.check_pause(api, namespace)
+    yield "Go provisioner", lambda: in_kubernetes.check_go_provisioner(api, namespace, subject.now())
     if settings.on_gce:
-        yield in_kubernetes.NODE_GROUPS, lambda: in_kubernetes.check_node_groups(api, settings.node_groups_in)
+        yield "TPUNodeGroups", lambda: in_kubernetes.check_node_groups(api, settings.node_groups_in)
 
 
 def _of_cluster(read: Callable[[], Cluster], api: kube.Api | None, subject: Subject) -> Iterator[_Check]:
     """Yield the checks that judge the cluster as it was read."""
     settings, ca_pem = subject.settings, subject.trusted_ca_pem
     assume, auto_upgrade = settings.assume_same_cluster, settings.auto_upgrade
-    yield in_google.IDENTITY, lambda: in_google.check_identity(read(), api, ca_pem, assume=assume)
-    yield in_google.CHANNEL, lambda: in_google.check_channel(read(), auto_upgrade=auto_upgrade)
-    yield in_google.AUTOPILOT, lambda: in_google.check_autopilot(read())
-    yield in_google.AUTO_PROVISIONING, lambda: in_google.check_auto_provisioning(read())
-    yield in_google.WORKLOAD_IDENTITY, lambda: in_google.check_workload_identity(read())
+    yield "cluster identity", lambda: in_google.check_identity(read(), api, ca_pem, assume=assume)
+    yield "release channel", lambda: in_google.check_channel(read(), auto_upgrade=auto_upgrade)
+    yield "Autopilot", lambda: in_google.check_autopilot(read())
+    yield "node auto-provisioning", lambda: in_google.check_auto_provisioning(read())
+    yield "Workload Identity", lambda: in_google.check_workload_identity(read())
 
 
 def _of_project(inspector: Inspector, settings: Settings) -> Iterator[_Check]:
     project = settings.project_id
-    yield in_google.PERMISSIONS, lambda: in_google.check_permissions(inspector, project)
-    yield in_google.NODE_ACCOUNT, lambda: in_google.check_node_account(inspector, settings)
-    yield in_google.POLICIES, lambda: in_google.check_policies(inspector, project)
+    yield "permissions on the project", lambda: in_google.check_permissions(inspector, project)
+    yield "nodes' service account", lambda: in_google.check_node_account(inspector, settings)
+    yield "workload policies", lambda: in_google.check_policies(inspector, project)
     for named in in_google.named_reservations(settings):
         yield f"reservation {named.name}", functools.partial(in_google.check_reservation, inspector, named)
 
 
 def log_findings(subject: Subject) -> None:
-    """Make all checks, and log each finding that somebody should know of; nothing is ever raised.
-
-    Once: what the proof of the cluster logs is left to that.
-    """
+    """Make all checks, and log each finding that somebody should know of; nothing is ever raised."""
     counts: Counter[Status] = Counter()
     for finding in run_checks(subject):
         counts[finding.status] += 1

@@ -25,17 +25,10 @@ from provisioner.slices.suppliers.gke.identity_check import (
 from provisioner.slices.suppliers.gke.protocol import Cluster, Inspector, Reservation
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 
-CLUSTER, IDENTITY, CHANNEL, AUTOPILOT = "cluster", "cluster identity", "release channel", "Autopilot"
-AUTO_PROVISIONING, WORKLOAD_IDENTITY = "node auto-provisioning", "Workload Identity"
-NODE_POOLS, PERMISSIONS, NODE_ACCOUNT = "node pools", "permissions on the project", "nodes' service account"
-POLICIES = "workload policies"
-
 _HEALTHY = frozenset({"RUNNING", "RECONCILING"})
 #: So many reservations are looked at: each is a call for each of its zones.
 _MOST_RESERVATIONS = 20
 _ROLES = "docs/install.md, Rights in Google Cloud, has the commands."
-
-
 #: On the project of the cluster.
 PROJECT_PERMISSIONS = ("container.clusters.get", "container.clusters.update", "container.operations.get")
 #: On the nodes' service account.
@@ -52,9 +45,8 @@ READ_RESERVATION = "compute.reservations.get"
 def check_status(found: Cluster) -> Finding:
     """Judge GKE's word for the cluster."""
     if found.status in _HEALTHY:
-        return ok(CLUSTER, f"GKE reports that {found.name!r} is {found.status}")
+        return ok(f"GKE reports that {found.name!r} is {found.status}")
     return warning(
-        CLUSTER,
         f"GKE reports that {found.name!r} is {found.status or 'in an unknown status'}",
         f"Find out what is wrong with it: gcloud container clusters describe {found.name}",
     )
@@ -63,31 +55,31 @@ def check_status(found: Cluster) -> Finding:
 def check_identity(found: Cluster, api: kube.Api | None, trusted_ca_pem: bytes | None, *, assume: bool) -> Finding:
     """Try the proof that `run` makes before it acts."""
     if api is None:
-        return unknown(IDENTITY, "there is no API server to compare it with")
+        return unknown("there is no API server to compare it with")
     proof = prove(found, api, trusted_ca_pem=trusted_ca_pem, assume=assume)
-    return ok(IDENTITY, proof.why) if proof.proven else failed(IDENTITY, proof.why)
+    return ok(proof.why) if proof.proven else failed(proof.why)
 
 
 def check_channel(found: Cluster, *, auto_upgrade: bool | None) -> Finding:
     """Judge what the release channel means for jobs; `auto_upgrade` as NODEPOOL_AUTO_UPGRADE says, None for auto."""
     channel = found.release_channel or "none"
     if problem := channel_problem(found.release_channel, auto_upgrade=auto_upgrade):
-        return warning(CHANNEL, channel, f"{problem[0].upper()}{problem[1:]}.")
+        return warning(channel, f"{problem[0].upper()}{problem[1:]}.")
     if found.release_channel:
-        return ok(CHANNEL, f"{channel}: {CHANNEL_CONSEQUENCE}")
-    return ok(CHANNEL, f"{channel}: node pools are created with auto-upgrade off")
+        return ok(f"{channel}: {CHANNEL_CONSEQUENCE}")
+    return ok(f"{channel}: node pools are created with auto-upgrade off")
 
 
 def check_autopilot(found: Cluster) -> Finding:
     """Refuse an Autopilot cluster."""
-    return failed(AUTOPILOT, autopilot_refusal(found.name)) if found.autopilot else ok(AUTOPILOT, "a Standard cluster")
+    return failed(autopilot_refusal(found.name)) if found.autopilot else ok("a Standard cluster")
 
 
 def check_auto_provisioning(found: Cluster) -> Finding:
     """Judge whether node auto-provisioning buys TPUs too."""
     if found.auto_provisioned_tpus:
-        return warning(AUTO_PROVISIONING, "it creates node pools with TPUs too.", auto_provisioning_advice(found))
-    return ok(AUTO_PROVISIONING, "creates no node pools with TPUs")
+        return warning("it creates node pools with TPUs too.", auto_provisioning_advice(found))
+    return ok("creates no node pools with TPUs")
 
 
 def check_workload_identity(found: Cluster) -> Finding:
@@ -95,16 +87,14 @@ def check_workload_identity(found: Cluster) -> Finding:
     if found.workload_pool and found.pools_without_identity:
         pools = found.pools_without_identity
         return warning(
-            WORKLOAD_IDENTITY,
             f"on: {found.workload_pool}, but pods on {', '.join(pools[:5])} (of {len(pools)} such node pools) have the "
             "permissions of their node, if any.",
             f"Enable it for the one that the controller runs on: gcloud container node-pools update {pools[0]} "
             f"--cluster={found.name} --workload-metadata=GKE_METADATA",
         )
     if found.workload_pool:
-        return ok(WORKLOAD_IDENTITY, f"on: {found.workload_pool}")
+        return ok(f"on: {found.workload_pool}")
     return warning(
-        WORKLOAD_IDENTITY,
         "off: a controller that is installed in the cluster has the permissions of its node, if any.",
         f"Enable it: gcloud container clusters update {found.name} --workload-pool=PROJECT_ID.svc.id.goog",
     )
@@ -119,12 +109,11 @@ def check_node_pools(gke: GkeSupplier) -> Finding:
     strange = sorted(pool.name for pool in pools if pool.status is PoolStatus.UNKNOWN)
     if strange:
         return warning(
-            NODE_POOLS,
             f"{len(strange)} of {len(pools)} cannot be read: {', '.join(strange[:5])}",
             "They are not changed; a newer release of the provisioner may be able to read them.",
         )
     ours = sum(is_ours(pool) for pool in pools)
-    return ok(NODE_POOLS, f"{len(pools)} are listed, {ours} of them belong to the provisioner")
+    return ok(f"{len(pools)} are listed, {ours} of them belong to the provisioner")
 
 
 def check_permissions(inspector: Inspector, project: str) -> Finding:
@@ -132,11 +121,11 @@ def check_permissions(inspector: Inspector, project: str) -> Finding:
     try:
         granted = inspector.test_project_permissions(PROJECT_PERMISSIONS)
     except GkeError as error:
-        return unknown(PERMISSIONS, str(error), _ask_by_gcloud(error, project, "cloudresourcemanager.googleapis.com"))
+        return unknown(str(error), _ask_by_gcloud(error, project, "cloudresourcemanager.googleapis.com"))
     missing = [permission for permission in PROJECT_PERMISSIONS if permission not in granted]
     if missing:
-        return failed(PERMISSIONS, f"{', '.join(missing)} missing on project {project}", f"Grant them: {_ROLES}")
-    return ok(PERMISSIONS, f"{', '.join(PROJECT_PERMISSIONS)} on project {project}")
+        return failed(f"{', '.join(missing)} missing on project {project}", f"Grant them: {_ROLES}")
+    return ok(f"{', '.join(PROJECT_PERMISSIONS)} on project {project}")
 
 
 def check_node_account(inspector: Inspector, settings: Settings) -> Finding:
@@ -149,13 +138,11 @@ def check_node_account(inspector: Inspector, settings: Settings) -> Finding:
         granted = inspector.test_account_permissions(account, (ACT_AS,))
     except GkeError as error:
         if error.failure.kind is FailureKind.NOT_FOUND:
-            return failed(
-                NODE_ACCOUNT, f"{account} does not exist: {error}", "Create it, or change GCP_NODE_SERVICE_ACCOUNT."
-            )
-        return unknown(NODE_ACCOUNT, str(error), _ask_by_gcloud(error, project, "iam.googleapis.com"))
+            return failed(f"{account} does not exist: {error}", "Create it, or change GCP_NODE_SERVICE_ACCOUNT.")
+        return unknown(str(error), _ask_by_gcloud(error, project, "iam.googleapis.com"))
     if ACT_AS in granted:
-        return ok(NODE_ACCOUNT, f"{ACT_AS} on {account}")
-    return failed(NODE_ACCOUNT, f"{ACT_AS} missing on {account}, so GKE rejects every node pool", grant)
+        return ok(f"{ACT_AS} on {account}")
+    return failed(f"{ACT_AS} missing on {account}, so GKE rejects every node pool", grant)
 
 
 def _check_default_account(inspector: Inspector, project: str) -> Finding:
@@ -164,13 +151,10 @@ def _check_default_account(inspector: Inspector, project: str) -> Finding:
     try:
         granted = inspector.test_project_permissions((ACT_AS,))
     except GkeError as error:
-        return unknown(
-            NODE_ACCOUNT, f"{default}: {error}", _ask_by_gcloud(error, project, "cloudresourcemanager.googleapis.com")
-        )
+        return unknown(f"{default}: {error}", _ask_by_gcloud(error, project, "cloudresourcemanager.googleapis.com"))
     if ACT_AS in granted:
-        return ok(NODE_ACCOUNT, f"{default}; {ACT_AS} on project {project}")
+        return ok(f"{default}; {ACT_AS} on project {project}")
     return unknown(
-        NODE_ACCOUNT,
         f"{default}, and whether {ACT_AS} is granted on it cannot be determined.",
         "Set GCP_NODE_SERVICE_ACCOUNT to an account with few permissions, and grant the permission on that account.",
     )
@@ -182,14 +166,13 @@ def check_policies(inspector: Inspector, project: str) -> Finding:
     try:
         granted = inspector.test_project_permissions(POLICY_PERMISSIONS)
     except GkeError as error:
-        return unknown(POLICIES, str(error), _ask_by_gcloud(error, project, "cloudresourcemanager.googleapis.com"))
+        return unknown(str(error), _ask_by_gcloud(error, project, "cloudresourcemanager.googleapis.com"))
     missing = [permission for permission in POLICY_PERMISSIONS if permission not in granted]
     if missing:
         return ok(
-            POLICIES,
             f"{', '.join(missing)} not granted on project {project}; {only} (docs/install.md, Rights in Google Cloud)",
         )
-    return ok(POLICIES, f"{', '.join(POLICY_PERMISSIONS)} on project {project}; {only}")
+    return ok(f"{', '.join(POLICY_PERMISSIONS)} on project {project}; {only}")
 
 
 def _ask_by_gcloud(error: GkeError, project: str, service: str) -> str:
@@ -229,7 +212,7 @@ def named_reservations(settings: Settings) -> tuple[NamedReservation, ...]:
 
 def check_reservation(inspector: Inspector, named: NamedReservation) -> Finding:
     """Look for a reservation in each of its zones."""
-    subject, project = f"reservation {named.name}", named.project
+    project = named.project
     found: dict[str, Reservation] = {}
     for zone in named.zones:
         try:
@@ -239,17 +222,16 @@ def check_reservation(inspector: Inspector, named: NamedReservation) -> Finding:
             if kind is FailureKind.NOT_FOUND:
                 continue
             advice = f"Grant {READ_RESERVATION} on project {project}." if kind is FailureKind.PERMISSION else ""
-            return unknown(subject, str(error), advice)
+            return unknown(str(error), advice)
     if not found:
         return failed(
-            subject,
             f"project {project} has no reservation of this name in {', '.join(named.zones)}",
             "Correct its name, project or zone in CAPACITY or ALLOWED_RESERVATIONS.",
         )
     where = ", ".join(f"{each.status or 'of an unknown status'} in {zone}{_free(each)}" for zone, each in found.items())
     if all(each.status != "READY" for each in found.values()):
-        return warning(subject, f"{where}, not READY", "Until it is READY, node pools on it fail.")
-    return ok(subject, where)
+        return warning(f"{where}, not READY", "Until it is READY, node pools on it fail.")
+    return ok(where)
 
 
 def _free(found: Reservation) -> str:

@@ -17,14 +17,9 @@ from provisioner.slices.preflight import Finding, failed, ok, unknown, warning
 from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from provisioner.workloads import Kind, kinds_served
 
-API_SERVER, RIGHTS, GO_PROVISIONER = "API server", "rights in Kubernetes", "Go provisioner"
-PAUSE, NODE_GROUPS = "pause", "TPUNodeGroups"
-
 _OLDEST = (1, 30)
 #: The Go provisioner renews its Lease every two seconds, and it lasts for fifteen.
 _LEASE_SECONDS = 60.0
-
-
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _COORDINATION = "coordination.k8s.io"
 _NODE_GROUPS, _PLURAL = "tpu.google.com", "tpunodegroups"
@@ -91,28 +86,25 @@ def check_api_server(api: kube.Api, server: str) -> Finding:
         answer = api.get("/version")
     except kube.Unauthorized as error:
         return failed(
-            API_SERVER,
             f"{server} does not accept the credentials: {error}",
             "Get a new kubeconfig; on GKE: gcloud container clusters get-credentials CLUSTER --location LOCATION",
         )
     except kube.Forbidden as error:
-        return unknown(API_SERVER, f"{server} answers, but does not report its version: {error}")
+        return unknown(f"{server} answers, but does not report its version: {error}")
     version = str(answer.get("gitVersion", ""))
     numbers = re.match(r"v(\d+)\.(\d+)", version)
     if numbers is None:
         return failed(
-            API_SERVER,
             f"{server} answers, but not as a Kubernetes API server",
             "Check the server's address in the kubeconfig.",
         )
     if (int(numbers[1]), int(numbers[2])) < _OLDEST:
         oldest = ".".join(str(number) for number in _OLDEST)
         return warning(
-            API_SERVER,
             f"{server} runs Kubernetes {version}",
             f"Upgrade it: versions before {oldest} were never tested.",
         )
-    return ok(API_SERVER, f"{server} runs Kubernetes {version}")
+    return ok(f"{server} runs Kubernetes {version}")
 
 
 def check_kind(api: kube.Api, kind: Kind) -> Finding:
@@ -123,8 +115,8 @@ def check_kind(api: kube.Api, kind: Kind) -> Finding:
         group = api.get(group_root)
     except kube.NotFound:
         if kind.optional:
-            return ok(name, f"its CRD is not installed; {kind.plural} are served once it is")
-        return failed(name, "its CRD is not installed", f"Install {name}: {kind.installation}")
+            return ok(f"its CRD is not installed; {kind.plural} are served once it is")
+        return failed("its CRD is not installed", f"Install {name}: {kind.installation}")
     api_name = "its CRD" if kind.installation else "its API"
     listed = group.get("versions")
     versions = [str(each.get("version")) for each in listed or () if isinstance(each, dict)]
@@ -132,9 +124,9 @@ def check_kind(api: kube.Api, kind: Kind) -> Finding:
         found = f"{api_name} is served in {', '.join(versions) or 'no version'}, and the provisioner reads {version}"
         install = f"Install a release of {name if kind.installation else 'Kubernetes'} that serves it."
         if kind.optional:
-            return warning(name, f"{found}; {kind.plural} are not served", install)
-        return failed(name, found, install)
-    return ok(name, f"{api_name} is served in {version}")
+            return warning(f"{found}; {kind.plural} are not served", install)
+        return failed(found, install)
+    return ok(f"{api_name} is served in {version}")
 
 
 def is_granted(api: Api, right: Right) -> bool:
@@ -164,21 +156,20 @@ def check_rights(api: kube.Api, settings: Settings) -> Finding:
         if all(right.optional for right in missing):
             resources = {right.resource for right in missing}
             plurals = (kind.plural for kind in kinds_served(settings).values() if kind.resource in resources)
-            return warning(RIGHTS, f"{found}. {' and '.join(plurals)} are not served without them", grant)
-        return failed(RIGHTS, found, grant)
-    return ok(RIGHTS, f"all {len(used)} permissions that are used are granted")
+            return warning(f"{found}. {' and '.join(plurals)} are not served without them", grant)
+        return failed(found, grant)
+    return ok(f"all {len(used)} permissions that are used are granted")
 
 
 def check_pause(api: kube.Api, namespace: str) -> Finding:
     """Look whether somebody has paused the creation of node pools. Raises ClusterError."""
     for found in api.list_page(collection_path("configmaps", namespace=namespace), PAUSE_QUERY).items:
         return warning(
-            PAUSE,
             f"no node pools are created since {created_at(found):%Y-%m-%d %H:%M} UTC: ConfigMap "
             f"{namespace}/{constants.PAUSE_CONFIGMAP_NAME} exists.",
             f"To resume: kubectl --namespace={namespace} delete configmap {constants.PAUSE_CONFIGMAP_NAME}",
         )
-    return ok(PAUSE, "the creation of node pools is not paused")
+    return ok("the creation of node pools is not paused")
 
 
 def check_go_provisioner(api: kube.Api, namespace: str, now: datetime) -> Finding:
@@ -187,18 +178,17 @@ def check_go_provisioner(api: kube.Api, namespace: str, now: datetime) -> Findin
     try:
         lease = api.get(object_path("leases", constants.ORIGINAL_LEASE_NAME, namespace=namespace, root=LEASES_ROOT))
     except kube.NotFound:
-        return ok(GO_PROVISIONER, f"there is no Lease {name}")
+        return ok(f"there is no Lease {name}")
     except kube.Forbidden as error:
-        return unknown(GO_PROVISIONER, str(error), f"Grant permission to get Lease {name}.")
+        return unknown(str(error), f"Grant permission to get Lease {name}.")
     spec = lease.get("spec")
     holder = spec.get("holderIdentity") if isinstance(spec, dict) else None
     renewed = parse_timestamp(spec.get("renewTime")) if isinstance(spec, dict) else None
     if not holder:
-        return ok(GO_PROVISIONER, f"no process holds Lease {name}")
+        return ok(f"no process holds Lease {name}")
     if renewed is None or (now - renewed).total_seconds() > _LEASE_SECONDS:
-        return ok(GO_PROVISIONER, f"Lease {name} was held by {str(holder)[:100]}, which does not renew it any more")
+        return ok(f"Lease {name} was held by {str(holder)[:100]}, which does not renew it any more")
     return warning(
-        GO_PROVISIONER,
         f"it still runs: {str(holder)[:100]} holds Lease {name}. With --leader-elect the provisioner waits until it "
         "ends; without --leader-elect both would act.",
         f"Scale it down first: kubectl --namespace={namespace} scale deployment "
@@ -212,8 +202,7 @@ def check_node_groups(api: kube.Api, namespace: str) -> Finding:
         found = list_all(api, groups_path(namespace), {}, lambda raw: raw, metadata_only=True)
     except kube.NotFound:
         return failed(
-            NODE_GROUPS,
             "their CRD is not installed",
             "Install the controller of node groups, first: kubectl apply --server-side -k deploy/nodegroups/crds",
         )
-    return ok(NODE_GROUPS, f"{len(found)} in namespace {namespace}, where the provisioner makes its own")
+    return ok(f"{len(found)} in namespace {namespace}, where the provisioner makes its own")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from provisioner import constants, tpu
 from provisioner.model import bounds
-from provisioner.model.capacity import CapacityKind, NodePool, Taint
+from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest, Taint
 from provisioner.model.choices import reservation_parts
 from provisioner.model.fit import NodeView
 from provisioner.settings import Settings, forms
@@ -34,12 +35,22 @@ RESERVATION_LABELS = (
 _GIB = 1024**3
 
 
+def complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings) -> NodePoolRequest:
+    """Add what machines have at every supplier: the taint of spot capacity, disk, identity and tags."""
+    return replace(
+        request,
+        taints=(*_spot_taints(request.capacity), *request.taints),
+        disk_type=_disk_type(shape, settings),
+        service_account=_service_account(slice_, settings),
+        oauth_scopes=settings.node_oauth_scopes,
+        tags=settings.node_tags,
+    )
+
+
 def expected_node(
-    pool: NodePool,
-    labels: Callable[[tpu.Accelerator, tpu.MachineType], Mapping[str, str]],
-    added: tuple[Taint, ...] = (),
+    pool: NodePool, labels: Callable[[NodePool, tpu.Accelerator, tpu.MachineType], Mapping[str, str]]
 ) -> NodeView:
-    """Predict how the scheduler will see a node of a pool that has some labels, and some taints beside the pool's.
+    """Predict how the scheduler will see a node of a pool that has some labels.
 
     CPU and memory are the machine's own: what the system keeps of them is known only once nodes are there.
     """
@@ -49,13 +60,23 @@ def expected_node(
     accelerator, machine = known
     taints = tuple(taint for taint in pool.taints if taint.key not in constants.HELD_KEYS)
     return NodeView(
-        labels=labels(accelerator, machine),
-        taints=tuple(dict.fromkeys((*taints, CHIP_TAINT, *added))),
+        labels=labels(pool, accelerator, machine),
+        taints=tuple(dict.fromkeys((*taints, CHIP_TAINT, *_spot_taints(pool.capacity)))),
         predicted=True,
         chips=machine.chips,
         cpu_millicores=machine.vcpus * 1000,
         memory_bytes=machine.memory_gib * _GIB,
     )
+
+
+def _spot_taints(kind: CapacityKind) -> tuple[Taint, ...]:
+    return (SPOT_TAINT,) if kind is CapacityKind.SPOT else ()
+
+
+def topology_of_machine(machine_type: str) -> str:
+    """Return the topology that one machine has by itself; empty where it has none."""
+    known = tpu.machine_type(machine_type)
+    return known[1].single_host_topology if known else ""
 
 
 def reservation_labels(pool: NodePool) -> dict[str, str]:
@@ -66,7 +87,7 @@ def reservation_labels(pool: NodePool) -> dict[str, str]:
     return {label: name for label, name in parts if name}
 
 
-def disk_type(shape: tpu.Shape, settings: Settings) -> str:
+def _disk_type(shape: tpu.Shape, settings: Settings) -> str:
     """Return the type of the boot disk, empty for Google's default; raise UnmeetableError where a machine has none."""
     allowed = shape.machine_type.disk_types
     if settings.node_disk_type:
@@ -80,7 +101,7 @@ def disk_type(shape: tpu.Shape, settings: Settings) -> str:
     return "" if "pd-standard" in allowed else allowed[0]
 
 
-def service_account(slice_: Slice, settings: Settings) -> str:
+def _service_account(slice_: Slice, settings: Settings) -> str:
     """Return the service account, empty for Compute Engine's default; raise UnmeetableError for one that may not be."""
     account = slice_.requirements.annotations.get(constants.NODE_SERVICE_ACCOUNT, "")
     if not account:

@@ -22,10 +22,9 @@ from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.slices import all_slices
 from provisioner.slices.planning.memory.answers import operations_under_way
-from provisioner.slices.planning.memory.state import Backoff, Memory, Phase
+from provisioner.slices.planning.memory.state import Memory, Phase
 from provisioner.slices.planning.plan import Notice, Plan, PoolState
-from provisioner.slices.planning.round import Derived, Supply
-from provisioner.slices.usage import cost_per_hour
+from provisioner.slices.planning.round import Supply
 from provisioner.slices.view import reasons
 from provisioner.slices.view.types import (
     HOST_ABSENT,
@@ -67,14 +66,14 @@ _UNREADY_NODES = 10
 _MOST_CHARACTERS = 2048
 #: Of a pool that was made for a slice and that nobody is on, these phases tell the slice's state.
 _TOLD_OF_THE_LAST = (Phase.FAILED, Phase.DELETING)
-
-
 #: What is backed off that is no capacity.
 _FAILED_REQUEST = "a request whose node pool failed"
 _ALIKE = "all slices that ask for the same"
 
 
-def capacity_view(snapshot: Snapshot, plan: Plan, derived: Derived, settings: Settings, now: datetime) -> CapacityView:
+def _capacity_view(
+    snapshot: Snapshot, plan: Plan, slices: Mapping[SliceId, Slice], settings: Settings, now: datetime
+) -> CapacityView:
     """Sum up what there is and what is in the way of more."""
     chips = {state.value: 0 for state in State if state is not State.NONE}
     for pool in plan.pools:
@@ -82,47 +81,42 @@ def capacity_view(snapshot: Snapshot, plan: Plan, derived: Derived, settings: Se
     return CapacityView(
         chips=chips,
         limits=plan.limits,
-        backoffs=tuple(sorted(_backoffs(plan.memory, derived, now), key=lambda each: (each.until, each.capacity))),
+        backoffs=tuple(sorted(_backoffs(plan.memory, slices, now), key=lambda each: (each.until, each.capacity))),
         operations=len(operations_under_way(snapshot.pools, plan.memory)),
         operations_limit=plan.memory.operations.limit,
         creation_paused=settings.pause_creation or snapshot.paused_since is not None,
     )
 
 
-def _backoffs(memory: Memory, derived: Derived, now: datetime) -> Iterable[BackoffView]:
-    groups = {slice_id: id_of_slice(each) for slice_id, each in all_slices(derived.found).items()}
-    for key, wait in memory.backoffs.items():
+def _backoffs(memory: Memory, slices: Mapping[SliceId, Slice], now: datetime) -> Iterable[BackoffView]:
+    names = {slice_id: id_of_slice(each) for slice_id, each in slices.items()}
+    every = [(wait.slice_id, key, wait) for key, wait in memory.backoffs.items()]
+    every += [(slice_id, "", wait) for slice_id, wait in memory.slice_backoffs.items()]
+    for slice_id, key, wait in every:
+        if wait.until <= now:
+            continue
         parts = key.split("/", 3)
-        if wait.until > now and wait.slice_id is not None:
-            yield _backoff(groups.get(wait.slice_id, str(wait.slice_id)), ("", "", _ALIKE), wait)
-        elif wait.until > now:
-            # Else it is the digest of a request whose pool failed.
-            is_capacity = len(parts) == 4
-            yield _backoff(key, parts, wait) if is_capacity else _backoff(_FAILED_REQUEST, ("", "", _ALIKE), wait)
-    for slice_id, wait in memory.slice_backoffs.items():
-        if wait.until > now:
-            yield _backoff(groups.get(slice_id, str(slice_id)), (), wait)
-
-
-def _backoff(capacity: str, parts: Iterable[str], wait: Backoff) -> BackoffView:
-    zone, machine_type, shape, terms = (*parts, "", "", "", "")[:4]
-    return BackoffView(
-        capacity=capacity,
-        zone=zone,
-        machine_type=machine_type,
-        shape=shape,
-        terms=terms,
-        kind=wait.failure.kind.value,
-        message=_shortened(wait.failure.message),
-        failures=wait.failures,
-        since=wait.since,
-        until=wait.until,
-    )
+        # Else it is a slice's own, or the digest of a request that was rejected, or whose pool failed.
+        is_capacity = len(parts) == 4
+        zone, machine_type, shape, terms = parts if is_capacity else ("", "", _ALIKE if key else "", "")
+        about = key if is_capacity else _FAILED_REQUEST
+        yield BackoffView(
+            capacity=about if slice_id is None else names.get(slice_id, str(slice_id)),
+            zone=zone,
+            machine_type=machine_type,
+            shape=shape,
+            terms=terms,
+            kind=wait.failure.kind.value,
+            message=_shortened(wait.failure.message),
+            failures=wait.failures,
+            since=wait.since,
+            until=wait.until,
+        )
 
 
 def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> View:
     """Put together what people see of one round."""
-    derived = plan.derived or Derived()
+    derived = plan.derived
     slices = all_slices(derived.found)
     notices = _by_object(plan.notices)
     round_ = _Round(
@@ -157,7 +151,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     return View(
         at=now,
         alerts=tuple(AlertView(kind=each.kind, message=_shortened(each.message)) for each in plan.alerts),
-        capacity=capacity_view(snapshot, plan, derived, settings, now),
+        capacity=_capacity_view(snapshot, plan, slices, settings, now),
         workloads=tuple(sorted(workloads, key=lambda each: (each.namespace, each.name, each.kind))),
         slices=tuple(sorted(slice_views, key=lambda each: each.id)),
         pools=tuple(sorted(pools, key=lambda each: each.name)),
@@ -230,7 +224,7 @@ class _Round:
         reason = (
             reasons.of_slice(slice_, state, notices, self.known)
             if state is not None
-            else reasons.of_slice_without_pool(slice_, self.policy.why_not(slice_.workload, slice_.requirements))
+            else reasons.of_slice_without_pool(slice_, self.policy)
         )
         since = state.since if state is not None else None
         since_start = state is not None and state.since_start
@@ -267,7 +261,9 @@ class _Round:
         """Show one pool that exists, or whose create has been sent."""
         supply = self.known.supply[state.name]
         pool, machine = supply.pool, tpu.machine_type(supply.pool.machine_type)
-        choice = choice_of(pool)
+        choice, cost = choice_of(pool), None
+        if machine is not None:
+            cost = self.prices.per_hour(machine[0].label, pool.capacity, machine[1].chips * len(supply.nodes))
         users = [self.slices[each] for each in _users(state) if each in self.slices]
         owner = users[0] if users else None
         hosts = "".join(sorted(_host(node, supply, self.occupied) for node in supply.nodes)[::-1])
@@ -292,7 +288,7 @@ class _Round:
             chips=state.chips,
             hosts=hosts.ljust(pool.hosts, HOST_ABSENT),
             unready_nodes=tuple(unready[:_UNREADY_NODES]),
-            cost_per_hour=cost_per_hour(self.prices, pool.machine_type, pool.capacity, len(supply.nodes)),
+            cost_per_hour=cost,
             delete_at=state.next_at if goes else None,
             delete_reason=reasons.WHY_DELETED[state.delete_reason] if goes and state.delete_reason is not None else "",
         )

@@ -9,9 +9,10 @@ from provisioner import constants
 from provisioner.model.capacity import CapacityKind, PoolName, PoolStatus
 from provisioner.model.workloads import Workload, WorkloadKind, WorkloadName, WorkloadUid
 from provisioner.slices.demand import Slice
+from provisioner.slices.demand.allowlists import ServingPolicy
+from provisioner.slices.planning.failing import unready
 from provisioner.slices.planning.memory.state import CallState, Memory, Phase
 from provisioner.slices.planning.plan import DeleteReason, PoolState
-from provisioner.slices.planning.retire.failing import unready
 from provisioner.slices.planning.round import Supply
 from provisioner.slices.view.types import RUNS, NoticeView
 
@@ -98,7 +99,7 @@ def _of_unbound_pods(slice_: Slice, state: PoolState) -> str:
     return f"{words} The scheduler's message for {told[0]}: {told[1]}" if told is not None else words
 
 
-def of_slice_without_pool(slice_: Slice, why_not_served: str) -> str:
+def of_slice_without_pool(slice_: Slice, policy: ServingPolicy) -> str:
     """Say why a slice neither has nor wants a pool."""
     workload, leader = slice_.workload, slice_.leader
     if workload.problem:
@@ -108,8 +109,8 @@ def of_slice_without_pool(slice_: Slice, why_not_served: str) -> str:
     if leader is not None and leader.node_name:
         where = "which is in no node pool of the provisioner"
         return f"Its leader pod runs on node {leader.node_name}, {where}."
-    if why_not_served:
-        return f"The provisioner does not serve it: {why_not_served}."
+    if (not_served := policy.why_not(workload, slice_.requirements)) is not None:
+        return f"The provisioner does not serve it: {not_served.why}."
     if leader is None:
         return (
             "Its leader pod does not exist or is being deleted."
@@ -175,9 +176,10 @@ def _why_unneeded(state: PoolState, supply: Supply, known: Known) -> str:
         return "nothing needs it"
     why = WHY_DELETED[state.delete_reason]
     if state.delete_reason is DeleteReason.WORKLOAD_GONE:
-        uid = known.uids.get(supply.workload_name)
-        if uid is not None and supply.workload_uid not in ("", uid):
-            return f"{why}, and another {supply.workload_name.kind.value} has its name"
+        named, uid_then, *_ = supply.ownership
+        uid = known.uids.get(named)
+        if uid is not None and uid_then not in ("", uid):
+            return f"{why}, and another {named.kind.value} has its name"
         return "its workload is being deleted" if uid is not None else why
     if state.delete_reason is DeleteReason.NOT_NEEDED and any(node.name in known.lingering for node in supply.nodes):
         return f"{why}; pods that should have ended are still on it"
@@ -207,7 +209,11 @@ def _of_phase(state: PoolState, supply: Supply, known: Known) -> str:
         case Phase.READY:
             return "All hosts are ready; its pods have not been bound yet."
         case Phase.IN_USE:
-            return _of_pool_in_use(state, what)
+            if state.holders == {None}:
+                return "Pods are bound to it whose workload is gone or not watched."
+            if state.draining:
+                return "Its workload has ended or is suspended; pods are still there."
+            return f"Pods are bound to it; {what}." if state.ready_nodes < state.nodes else RUNS
         case Phase.DELETING:
             return f"{_how_it_goes(state, supply, known)}{_still_bound(state)}"
         case Phase.FAILED:
@@ -216,14 +222,6 @@ def _of_phase(state: PoolState, supply: Supply, known: Known) -> str:
             return f"It failed: {failure.message if failure is not None else lost}{_still_bound(state)}"
         case _:
             return state.note
-
-
-def _of_pool_in_use(state: PoolState, what: str) -> str:
-    if state.holders == {None}:
-        return "Pods are bound to it whose workload is gone or not watched."
-    if state.draining:
-        return "Its workload has ended or is suspended; pods are still there."
-    return f"Pods are bound to it; {what}." if state.ready_nodes < state.nodes else RUNS
 
 
 def _hosts_ready(state: PoolState) -> str:

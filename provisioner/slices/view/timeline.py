@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from provisioner.model.capacity import PoolName
@@ -41,14 +41,6 @@ class Track:
     segments: tuple[Segment, ...]
 
 
-@dataclass(slots=True)
-class _Past:
-    """The pools of one namespace that are gone, the earliest first, and how many segments they have."""
-
-    pools: dict[PoolName, None] = field(default_factory=dict)
-    segments: int = 0
-
-
 class Timeline:
     """Follows the pools from round to round. One thread follows; others may read `tracks`.
 
@@ -62,9 +54,6 @@ class Timeline:
         self._marks: dict[PoolName, Hashable] = {}
         #: When the pools that are gone went, the earliest first.
         self._ended: dict[PoolName, datetime] = {}
-        self._past: defaultdict[str, _Past] = defaultdict(_Past)
-        #: Of all tracks.
-        self._segments = 0
 
     def follow(self, pools: Iterable[PoolState], now: datetime) -> None:
         """Take note of what has changed since the last round."""
@@ -77,9 +66,7 @@ class Timeline:
             self._end(name, now)
         while self._ended and self._ended[first := next(iter(self._ended))] <= now - _KEPT:
             self._forget(first)
-        while self._ended and (len(self._ended) > _MOST_ENDED or self._segments > _MOST_SEGMENTS_IN_ALL):
-            largest = max(self._past.values(), key=lambda each: each.segments)
-            self._forget(next(iter(largest.pools)))
+        self._shorten()
 
     def tracks(self) -> list[Track]:
         """Return all tracks."""
@@ -90,42 +77,40 @@ class Timeline:
         self._tracks, self._ended = shifted(self._tracks, by), shifted(self._ended, by)
 
     def _begin(self, pool: PoolState, now: datetime) -> None:
-        self._count_as_there(pool.name)
+        self._ended.pop(pool.name, None)
         before = self._tracks.get(pool.name)
         segment = Segment(state=state_of(pool), slice=slice_of_pool(pool), workload=workload_of_pool(pool), since=now)
         if before is None:
             # How long it was so before this process saw it is known where the plan tells.
             self._tracks[pool.name] = Track(pool=pool.name, segments=(replace(segment, since=min(now, pool.since)),))
-            self._segments += 1
             return
         last = before.segments[-1]
         if last == replace(segment, since=last.since):
             return
         segments = (*_ended(before, now).segments, segment)[-_MOST_SEGMENTS:]
-        self._segments += len(segments) - len(before.segments)
         self._tracks[pool.name] = Track(pool=pool.name, segments=segments)
 
     def _end(self, name: PoolName, now: datetime) -> None:
-        track = self._tracks[name] = _ended(self._tracks[name], now)
+        self._tracks[name] = _ended(self._tracks[name], now)
         self._ended[name] = now
-        past = self._past[_namespace_of(track)]
-        past.pools[name] = None
-        past.segments += len(track.segments)
 
-    def _count_as_there(self, name: PoolName) -> None:
-        """Take note that a pool does not count as gone, if it did."""
-        if self._ended.pop(name, None) is None:
+    def _shorten(self) -> None:
+        total = sum(len(each.segments) for each in self._tracks.values())
+        if len(self._ended) <= _MOST_ENDED and total <= _MOST_SEGMENTS_IN_ALL:
             return
-        track = self._tracks[name]
-        past = self._past[_namespace_of(track)]
-        past.segments -= len(track.segments)
-        del past.pools[name]
-        if not past.pools:
-            del self._past[_namespace_of(track)]
+        of_namespaces: Counter[str] = Counter()
+        for name in self._ended:
+            of_namespaces[_namespace_of(self._tracks[name])] += len(self._tracks[name].segments)
+        while self._ended and (len(self._ended) > _MOST_ENDED or total > _MOST_SEGMENTS_IN_ALL):
+            ((largest, _),) = of_namespaces.most_common(1)
+            first = next(name for name in self._ended if _namespace_of(self._tracks[name]) == largest)
+            segments = len(self._forget(first).segments)
+            of_namespaces[largest] -= segments
+            total -= segments
 
-    def _forget(self, name: PoolName) -> None:
-        self._count_as_there(name)
-        self._segments -= len(self._tracks.pop(name).segments)
+    def _forget(self, name: PoolName) -> Track:
+        del self._ended[name]
+        return self._tracks.pop(name)
 
 
 def _namespace_of(track: Track) -> str:

@@ -44,8 +44,6 @@ HOST_JOINING: Final = "j"
 HOST_CHIPS_MISSING: Final = "c"
 HOST_READY: Final = "r"
 HOST_RUNNING: Final = "R"
-
-
 #: The reason of what runs and needs nobody to look.
 RUNS: Final = "Pods run on it."
 

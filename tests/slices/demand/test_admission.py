@@ -8,10 +8,11 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.workloads import Workloads
-from provisioner.slices.demand import Slice, find_slices, group_key
+from provisioner.slices.demand import Slice, group_key
 from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.workloads.jobset import parse_jobset
 from provisioner.workloads.pods import parse_pod
+from tests.support.models import find_slices
 from tests.support.objects import raw_jobset, raw_pod
 
 GATE = {"name": "kueue.x-k8s.io/topology"}

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from provisioner import constants
 from provisioner.model.workloads import GroupKey, Pod, PodGroup, Workload, Workloads
-from provisioner.slices.demand import Slice, SliceId, find_slices, group_key, rejected
+from provisioner.slices.demand import Slice, SliceId, group_key, rejected
 from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.slices import slice_id_of
 from tests.support.clock import after
 from tests.support.counting import counted
-from tests.support.models import CHIP_TOLERATION, make_jobset, make_lws, make_pod, make_requirements
+from tests.support.models import CHIP_TOLERATION, find_slices, make_jobset, make_lws, make_pod, make_requirements
 
 
 def slices_of(

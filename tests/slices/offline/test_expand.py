@@ -13,6 +13,7 @@ import pytest
 from provisioner import constants
 from provisioner.model.workloads import Pod, WorkloadKind, group_key
 from provisioner.slices.offline.expand import leaders_of, templates_of
+from provisioner.workloads import KINDS
 from provisioner.workloads.pods import parse_pod
 from tests.support.objects import pod_spec, raw_job, raw_jobset, raw_lws
 
@@ -23,7 +24,9 @@ HASHES = ("controller-revision-hash", "leaderworkerset.sigs.k8s.io/template-revi
 
 
 def leaders(kind: WorkloadKind, raw: dict[str, Any], *, place: int = 0) -> list[Pod]:
-    return list(leaders_of(kind, raw, templates_of(kind, raw)[place], NOW))
+    workload = KINDS[kind].parse(raw)
+    assert workload is not None
+    return list(leaders_of(workload, raw, templates_of(kind, raw)[place], NOW))
 
 
 def test_leaders_of_a_set_are_those_that_the_real_controller_made() -> None:

@@ -244,9 +244,7 @@ def test_a_namespace_in_the_files_may_have_the_opt_in_label() -> None:
     ("raw", "words", "pools"),
     [
         pytest.param(raw_jobset(spec={"suspend": True}), "when it is resumed", 1, id="suspended"),
-        pytest.param(
-            raw_jobset(metadata={"labels": {constants.DISABLE: "true"}}), "gets no node pools", 0, id="disabled"
-        ),
+        pytest.param(raw_jobset(metadata={"labels": {constants.DISABLE: "true"}}), "is not served", 0, id="disabled"),
         pytest.param(
             raw_jobset(spec={"managedBy": "kueue.x-k8s.io/multikueue"}), "another controller", 0, id="elsewhere"
         ),

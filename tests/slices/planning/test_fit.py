@@ -16,7 +16,7 @@ from provisioner.model.fit import NodeView, label_misfit, misfit
 from provisioner.model.fits import Fits
 from provisioner.model.workloads import Expression, Requirements, Toleration
 from provisioner.slices.planning.launch.limits import Budget
-from provisioner.slices.planning.match.assignment import match
+from provisioner.slices.planning.match import match
 from provisioner.slices.planning.round import begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.models import make_jobset, make_requirements

@@ -11,7 +11,7 @@ from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Workload, WorkloadKind
 from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.launch.reserving import closing
-from provisioner.slices.planning.match.assignment import match
+from provisioner.slices.planning.match import match
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
 from provisioner.slices.planning.plan import Delete
 from provisioner.slices.planning.round import begin_round

@@ -8,11 +8,11 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.workloads import Workload, Workloads
-from provisioner.slices.demand import SliceId, find_slices
+from provisioner.slices.demand import SliceId
 from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.planning.plan import DeleteReason
 from tests.support.clock import after
-from tests.support.models import make_job, make_jobset, make_lws, make_pod
+from tests.support.models import find_slices, make_job, make_jobset, make_lws, make_pod
 from tests.support.world import World, running
 
 

@@ -14,7 +14,7 @@ from provisioner.model.choices import capacity_key
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import CallState, Memory
-from provisioner.slices.planning.plan import LookUp, LookUpKind, Plan
+from provisioner.slices.planning.plan import LookUp, Plan
 from tests.support.clock import NOW, after
 from tests.support.models import foreign_pool, make_jobset, make_pool
 from tests.support.world import World, failure
@@ -125,7 +125,7 @@ def test_nothing_is_sent_while_the_outcome_of_a_create_is_unknown(kind: FailureK
     name = asked(world)
     create_answer(world, name, kind)
     look_up, plan = until_look_up(world)
-    assert look_up == LookUp(name=name, kind=LookUpKind.POOL)
+    assert look_up == LookUp(name=name)
     assert plan.creates == ()
     asked_again = 0
     for _ in range(40):
@@ -385,8 +385,7 @@ def test_answers_to_calls_that_nobody_remembers_change_nothing() -> None:
     name = PoolName("unheard-of")
     world.answer(CreateAnswer(name=name, at=world.now))
     world.answer(DeleteAnswer(name=name, at=world.now, result=DeleteResult.GONE))
-    for kind in LookUpKind:
-        look_up = LookUp(name=name, kind=kind, operation=OPERATION)
+    for look_up in (LookUp(name=name), LookUp(name=name, operation=OPERATION)):
         look_up_answer(world, look_up, operation=Operation(name=OPERATION, done=True))
     assert world.memory == before
 

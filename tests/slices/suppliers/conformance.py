@@ -29,7 +29,12 @@ from provisioner.model.choices import CapacityChoice
 from provisioner.model.fit import misfit
 from provisioner.model.workloads import GroupKey, Toleration, WorkloadUid
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.launch.specification import Candidates, labels_left_out, pool_name
+from provisioner.slices.planning.launch.specification import (
+    LABEL_CHARACTERS,
+    Candidates,
+    labels_left_out,
+    pool_name,
+)
 from provisioner.slices.supplier import Supplier, SupplierError, UnmeetableError
 from tests.support.models import make_jobset, make_requirements, make_slice
 from tests.support.settings import settings
@@ -154,7 +159,7 @@ class SupplierContract:
     def test_labels_up_to_the_limit_are_taken_and_more_are_not_asked_for(self, ground: Ground) -> None:
         """The owner of a pod that has too many is told whose limit it is."""
         rules, zone = ground.supplier.rules, ground.request(FIRST).zone
-        keys = tuple(f"k{number:03}" for number in range(rules.labels.most_characters // 60 + 1))
+        keys = tuple(f"k{number:03}" for number in range(LABEL_CHARACTERS // 60 + 1))
 
         def specified(characters: int) -> NodePoolRequest:
             values = ["v" * min(max(characters - 50 * number, 0), 50) for number in range(len(keys))]
@@ -167,19 +172,19 @@ class SupplierContract:
         def count(request: NodePoolRequest) -> int:
             return sum(len(key) + len(value) for key, value in request.labels.items())
 
-        room = rules.labels.most_characters - count(specified(0))
+        room = LABEL_CHARACTERS - count(specified(0))
         request = specified(room)
-        assert count(request) == rules.labels.most_characters
+        assert count(request) == LABEL_CHARACTERS
         ground.supplier.create_pool(request, _free)
         assert request.labels.items() <= listed(ground)[request.name].labels.items()
-        with pytest.raises(UnmeetableError, match=f"{rules.supplier_name} allows {rules.labels.most_characters}"):
+        with pytest.raises(UnmeetableError, match=f"{rules.supplier_name} allows {LABEL_CHARACTERS}"):
             specified(room + 1)
 
     def test_what_pods_may_ask_of_the_labels_of_nodes_is_on_them(self, ground: Ground) -> None:
         """Selected or copied, and pods that select it fit the nodes."""
         rules, zone = ground.supplier.rules, ground.request(FIRST).zone
-        selected = dict.fromkeys(rules.labels.passed_on, "asked")
-        copied = dict.fromkeys(rules.labels.copyable | rules.labels.passed_on, "asked")
+        selected = dict.fromkeys(rules.passed_on, "asked")
+        copied = dict.fromkeys(rules.copyable | rules.passed_on, "asked")
         selecting = make_requirements(accelerator=ACCELERATOR, selector=selected)
         copying = make_requirements(
             accelerator=ACCELERATOR, labels=copied, annotations={constants.COPY_LABELS: ",".join(copied)}
@@ -198,14 +203,15 @@ class SupplierContract:
         rules = ground.supplier.rules
         reservation = "r" if kind is CapacityKind.RESERVATION else ""
         choice = CapacityChoice(kind=kind, zone=ground.request(FIRST).zone, reservation=reservation)
-        slice_ = make_slice(make_jobset("train", template=make_requirements(accelerator=ACCELERATOR)))
-        added = rules.labels_of_choice(slice_, choice)
-        assert not constants.OWNER_LABELS & added.keys()
-        pod = make_requirements(
-            accelerator=ACCELERATOR, selector=dict(added), tolerations=(Toleration(operator="Exists"),)
-        )
+        anywhere = (Toleration(operator="Exists"),)
+        pod = make_requirements(accelerator=ACCELERATOR, tolerations=anywhere)
         slice_ = make_slice(make_jobset("train", template=pod), requirements=pod)
-        request = Candidates(settings(auto_upgrade=True), rules).specification(slice_, choice).blueprint.request
+        candidates = Candidates(settings(auto_upgrade=True), rules)
+        added = candidates.specification(slice_, choice).blueprint.request.labels
+        assert not constants.OWNER_LABELS & added.keys()
+        pod = make_requirements(accelerator=ACCELERATOR, selector=dict(added), tolerations=anywhere)
+        slice_ = make_slice(make_jobset("train", template=pod), requirements=pod)
+        request = candidates.specification(slice_, choice).blueprint.request
         assert added.items() <= request.labels.items()
         assert added.items() <= rules.expected_node(expected_pool(request)).labels.items()
 
@@ -214,10 +220,6 @@ class SupplierContract:
         ids = [SliceId(WorkloadUid(uid), GroupKey(key)) for uid in "ab" for key in "cd"]
         names = [pool_name("t" * 253, each, attempt) for each in ids for attempt in range(12)]
         assert len({*names}) == len(names)
-
-    def test_a_backlog_is_looked_at_most_often(self, ground: Ground) -> None:
-        polling = ground.supplier.rules.polling
-        assert 0 < polling.backlog_seconds <= polling.busy_seconds <= polling.idle_seconds
 
     def test_operations_end(self, ground: Ground) -> None:
         """Each is known from its beginning until some time after its end."""

@@ -5,7 +5,7 @@ What the pod pins by selector is kept. Where it pins nothing, the annotations of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from provisioner import constants, tpu
@@ -56,9 +56,12 @@ def choices_of(slice_: Slice, settings: Settings) -> Choices:
             possible.append(choice)
     zoned = tuple(dict.fromkeys(_in_zones(possible, slice_, settings)))
     if not zoned:
+        selector = slice_.requirements.node_selector
+        selected = next((f"{key}={selector[key]}" for key in constants.ZONE_LABELS if selector.get(key)), "no zone")
+        elsewhere = f"the pod selects {selected}, and none of {', '.join(map(str, listed))} is there"
         # A reservation may be one that a setting does not allow here.
         impossible = own and not any(each.reservation for each in listed)
-        raise (ImpossibleError if impossible else UnmeetableError)("; ".join(left_out) or _elsewhere(listed, slice_))
+        raise (ImpossibleError if impossible else UnmeetableError)("; ".join(left_out) or elsewhere)
     return Choices(open=zoned, left_out=tuple(left_out))
 
 
@@ -117,12 +120,6 @@ def _in_zones(listed: Sequence[CapacityChoice], slice_: Slice, settings: Setting
             yield from (replace(choice, zone=zone) for zone in zones)
         elif selected in (None, choice.zone):
             yield choice
-
-
-def _elsewhere(listed: Iterable[CapacityChoice], slice_: Slice) -> str:
-    selector = slice_.requirements.node_selector
-    selected = next((f"{key}={selector[key]}" for key in constants.ZONE_LABELS if selector.get(key)), "no zone")
-    return f"the pod selects {selected}, and none of {', '.join(map(str, listed))} is there"
 
 
 def capacity_of(slice_: Slice, settings: Settings) -> tuple[CapacityChoice, ...]:

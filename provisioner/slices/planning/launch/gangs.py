@@ -22,11 +22,10 @@ from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch.blocked import problem_of_all
 from provisioner.slices.planning.launch.capacity import wants_all_or_nothing
-from provisioner.slices.planning.match.assignment import Matching
+from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.backoff import probing
 from provisioner.slices.planning.memory.state import Gang, Memory
-from provisioner.slices.planning.notices import notice
-from provisioner.slices.planning.plan import Notice
+from provisioner.slices.planning.plan import Notice, notice
 from provisioner.slices.planning.round import Round, Supply
 from provisioner.slices.planning.turns import (
     SLOWEST,

@@ -9,8 +9,10 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from provisioner import constants
-from provisioner.model.capacity import NodePoolRequest, PoolName, PoolStatus, Zone
+from provisioner.model import bounds
+from provisioner.model.capacity import NodePoolRequest, PoolName, PoolStatus, Zone, expected_pool
 from provisioner.model.choices import capacity_key
+from provisioner.model.fit import may_be_there, trusted
 from provisioner.model.wording import clock
 from provisioner.model.workloads import WorkloadUid, pod_ref, workload_ref
 from provisioner.slices.demand import Slice, SliceId
@@ -21,14 +23,13 @@ from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.launch.operations import OTHER_OPERATIONS
 from provisioner.slices.planning.launch.reserving import pass_on, resource_of
 from provisioner.slices.planning.launch.specification import Specification, is_held, labels_left_out, pool_name
-from provisioner.slices.planning.match.assignment import Matching
+from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Phase, Tally
-from provisioner.slices.planning.notices import not_separate, notice, underused, unknown_selectors, unlisted
-from provisioner.slices.planning.plan import Blocked, Create, Notice, PoolState
+from provisioner.slices.planning.plan import Blocked, Create, Notice, PoolState, notice
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.turns import CREATES, TURN, Turn, Unit, had_turn, in_order, unit_of, waits_since
-from provisioner.slices.supplier import UnmeetableError
+from provisioner.slices.supplier import PoolRules, UnmeetableError
 
 #: A slice that waits for its turn for longer is told: in the ordinary course it comes sooner.
 _PATIENCE = timedelta(minutes=2)
@@ -227,7 +228,9 @@ class Launches:
         if offers and limited:
             self._wait_for_limit(slice_)
         if blocked is None and offers and gang is not None and slice_.id not in gang.first:
-            blocked = _for_the_others(slice_, name, gang)
+            why = f"because the slices of {slice_.workload} start together: {gang.why}"
+            message = f"Node pool {name} is not created, {why}"
+            blocked = Blocked(message=message, key="together", until=gang.until)
         if blocked is None:
             blocked = self._too_many_failures(slice_, name)
         if blocked is None and not offers:
@@ -319,14 +322,17 @@ class Launches:
     def _create(self, slice_: Slice, offer: Specification, request: NodePoolRequest, choices: Choices) -> None:
         """Decide on a create, and tell what its owner has to know of it."""
         capacity = offer.blueprint.capacity
-        self.creates.append(_create_of(slice_, request))
+        if slice_.leader is None:
+            raise ValueError(f"slice {slice_.id} has no leader pod and cannot be pending")
+        pod, workload = pod_ref(slice_.leader), workload_ref(slice_.workload)
+        self.creates.append(Create(slice_id=slice_.id, request=request, pod=pod, workload=workload))
         self._state(slice_, request.name, Phase.WANTED, "")
         skipped = f"Some choices of capacity are skipped: {'; '.join(choices.left_out)}" if choices.left_out else ""
         left_out = (labels_left_out(slice_, self.round_.settings, self.round_.rules), skipped)
-        self.notices += (*underused(slice_), *unlisted(slice_))
+        self.notices += (*_underused(slice_), *_unlisted(slice_))
         self.notices += [notice(slice_, constants.INVALID_REQUEST, each) for each in left_out if each]
-        self.notices += unknown_selectors(slice_, request, self.round_.rules)
-        self.notices += not_separate(slice_) if is_held(request) else ()
+        self.notices += _unknown_selectors(slice_, request, self.round_.rules)
+        self.notices += _not_separate(slice_) if is_held(request) else ()
         self.names.add(request.name)
         self.zones.setdefault(slice_.workload.uid, request.zone)
         self.budget.take(slice_)
@@ -377,14 +383,52 @@ def _too_much(name: PoolName, refusal: Blocked) -> Blocked:
     return replace(refusal, message=f"Node pool {name} is not created: {refusal.message}")
 
 
-def _for_the_others(slice_: Slice, name: PoolName, found: _Unsatisfiable) -> Blocked:
-    """Say that a slice could be had, and another one of its workload could not."""
-    message = f"Node pool {name} is not created, because the slices of {slice_.workload} start together: {found.why}"
-    return Blocked(message=message, key="together", until=found.until)
+def _underused(slice_: Slice) -> tuple[Notice, ...]:
+    """Say that a slice has more hosts than its job has pods."""
+    if slice_.shape is None or not slice_.shape.multi_host or slice_.parallelism >= slice_.nodes:
+        return ()
+    message = (
+        f"{slice_.title} has {slice_.pods_field} {slice_.parallelism}, its slice of topology {slice_.shape.topology} "
+        f"has {slice_.nodes} hosts: {slice_.nodes - slice_.parallelism} of them are paid for but not used"
+    )
+    return (notice(slice_, constants.UNDERUSED, message),)
 
 
-def _create_of(slice_: Slice, request: NodePoolRequest) -> Create:
-    if slice_.leader is None:
-        raise ValueError(f"slice {slice_.id} has no leader pod and cannot be pending")
-    workload = workload_ref(slice_.workload)
-    return Create(slice_id=slice_.id, request=request, pod=pod_ref(slice_.leader), workload=workload)
+def _unlisted(slice_: Slice) -> tuple[Notice, ...]:
+    """Say that Google's lists do not have the topology, although it follows their rule."""
+    if slice_.shape is None or not slice_.shape.warning:
+        return ()
+    return (notice(slice_, constants.UNLISTED_TOPOLOGY, slice_.shape.warning),)
+
+
+def _unknown_selectors(slice_: Slice, request: NodePoolRequest, rules: PoolRules) -> tuple[Notice, ...]:
+    """Say which of the pod's selectors nobody knows of the nodes that are about to be made."""
+    asked = slice_.requirements
+    if not asked.affinity_terms and not any(map(may_be_there, asked.node_selector)):
+        return ()
+    found = trusted(asked, rules.expected_node(expected_pool(request)))
+    if not found:
+        return ()
+    message = (
+        f"Node pool {request.name} is created, but it is not known whether its nodes will have the labels that the pod "
+        "selects: "
+        f"{', '.join(map(bounds.cut, found))}. If {rules.supplier_name} does not set such a label, the pods stay "
+        f"unschedulable; check the labels of a TPU node of this cluster, or remove the selector"
+    )
+    return (notice(slice_, constants.UNKNOWN_SELECTOR, message, key=request.name),)
+
+
+def _not_separate(slice_: Slice) -> tuple[Notice, ...]:
+    """Say that the workload's pods may be put on nodes that were held for another one that starts together.
+
+    Whichever leader pod fits is put there once our taint is off, and what pods are on is never given back: both would
+    run in part. A selector of its own leaves it its own nodes alone.
+    """
+    name = slice_.workload.name
+    if name in slice_.requirements.node_selector.values():
+        return ()
+    message = (
+        f"the slices of {slice_.workload} start together, but its pods also fit the nodes of other workloads: each may "
+        f"then run in part and wait for the other; add the nodeSelector {constants.LEGACY_POOL_ID}: {name} to its pods"
+    )
+    return (notice(slice_, constants.NOT_SEPARATE, message),)

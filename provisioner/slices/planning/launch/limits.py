@@ -352,8 +352,8 @@ def _charge_of(each: Supply, users: Mapping[tuple[str, WorkloadName, WorkloadUid
     known = tpu.machine_type(each.pool.machine_type)
     accelerator, total = (known[0].label if known is not None else ""), each.chips
     if not users:
-        creator = each.workload_name
-        return Charge({creator.namespace: total}, accelerator, creator, each.workload_uid)
+        creator, creator_uid, *_ = each.ownership
+        return Charge({creator.namespace: total}, accelerator, creator, creator_uid)
     (_, workload, uid), _ = max(users.items(), key=lambda item: (item[1], item[0][0], item[0][1].name))
     per_node = total // max(1, each.pool.hosts)
     chips: Counter[str] = Counter()
@@ -382,12 +382,10 @@ def breadth(scope: str) -> tuple[int, str]:
 
 
 def remembered(created_at: Iterable[datetime], started: int, settings: Settings, now: datetime) -> tuple[datetime, ...]:
-    """Return the creates to remember for MAX_CREATES_PER_HOUR: none without that limit.
-
-    A moment far ahead was written by a clock that ran wrong.
-    """
+    """Return the creates to remember for MAX_CREATES_PER_HOUR: none without that limit."""
     if settings.max_creates_per_hour is None:
         return ()
+    # A moment far ahead was written by a clock that ran wrong.
     return (*(at for at in created_at if now - HOUR < at <= now + HOUR), *(now,) * started)
 
 

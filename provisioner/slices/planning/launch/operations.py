@@ -53,10 +53,7 @@ class Slots:
 
 
 def find_slots(round_: Round) -> tuple[Memory, Slots]:
-    """Learn from what GKE answered, and say how much may be started now.
-
-    To be asked once a round. Only operations of ours count: the others' show in what GKE rejects.
-    """
+    """Learn from what GKE answered, once a round, and say how much may be started now."""
     memory, now = round_.memory, round_.now
     busy = {name for name, each in round_.supply.items() if each.listed and each.pool.status in _BUSY}
     creates = [name for name, call in memory.creates.items() if call.state is CallState.UNDER_WAY]

@@ -22,7 +22,7 @@ from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch.blocked import problem_of
 from provisioner.slices.planning.launch.gangs import Turns
 from provisioner.slices.planning.launch.limits import CREATES_PER_HOUR, HOUR, Budget, breadth
-from provisioner.slices.planning.match.assignment import KEPT_AT_MOST, Matching
+from provisioner.slices.planning.match import KEPT_AT_MOST, Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.plan import Create
 from provisioner.slices.planning.round import Round, Supply
@@ -141,15 +141,12 @@ def closing(round_: Round, matching: Matching, budget: Budget) -> frozenset[Pool
 
 def _going(scope: str, round_: Round, matching: Matching, budget: Budget) -> int:
     """Return how many chips within a limit are about to become free: no pods are on them, and nobody counts on them."""
+    used = {*matching.claimed, *matching.holders}
     return sum(
         each.chips
         for each in round_.supply.values()
-        if budget.counts_in(scope, each) and (each.going or _is_idle(each, matching))
+        if budget.counts_in(scope, each) and (each.going or not (each.unwatched or each.name in used))
     )
-
-
-def _is_idle(each: Supply, matching: Matching) -> bool:
-    return not matching.holders.get(each.name) and each.name not in matching.claimed and not each.unwatched
 
 
 def _settled(holders: frozenset[SliceId | None], slices: Mapping[SliceId, Slice], unit: Unit) -> bool:
@@ -166,15 +163,11 @@ def _settled(holders: frozenset[SliceId | None], slices: Mapping[SliceId, Slice]
 
 def to_evict(round_: Round, matching: Matching, turns: Turns, budget: Budget) -> frozenset[PoolName]:
     """Choose idle pools, and those to which no pod of their slice has been bound for long, that others wait for."""
-    unbound = _unbound(round_, matching)
-    return _for_limits(round_, matching, turns, budget, unbound) | _for_stock(round_, matching, budget, unbound)
-
-
-def _unbound(round_: Round, matching: Matching) -> list[Supply]:
-    """List the ready pools to which no pod of the slices that count on them has been bound for long, longest first."""
+    # Longest first.
     long_ago = round_.now - KEPT_AT_MOST
-    found = sorted((since, name) for name, since in matching.unbound_since.items() if since <= long_ago)
-    return [round_.supply[name] for _, name in found]
+    since = sorted((since, name) for name, since in matching.unbound_since.items() if since <= long_ago)
+    unbound = [round_.supply[name] for _, name in since]
+    return _for_limits(round_, matching, turns, budget, unbound) | _for_stock(round_, matching, budget, unbound)
 
 
 def _for_stock(round_: Round, matching: Matching, budget: Budget, unbound: list[Supply]) -> frozenset[PoolName]:

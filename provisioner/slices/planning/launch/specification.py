@@ -38,15 +38,14 @@ _FIELDS = tuple(each.name for each in fields(NodePoolRequest))
 _OWN_KEYS = frozenset({*constants.OWNER_LABELS, constants.NODE_POOL})
 #: Labels that say how often a slice was tried, and what was asked for: not part of what is asked for.
 _STAMPS = frozenset({constants.POOL_ATTEMPT, constants.NODEPOOL_HASH})
+#: Of the labels of one pool, keys and values together. config.labels of the GKE API: "supports up to 1,024 total
+#: characters in a single request"; node groups allow no more, so that a workload which is served there is served here.
+LABEL_CHARACTERS = 1024
 _DIGEST_DIGITS = 16
 #: Their keys, the digest, and an attempt of one digit.
 _STAMP_CHARACTERS = sum(map(len, _STAMPS)) + _DIGEST_DIGITS + 1
-
-
 _MAX_LABEL_VALUE = 63
 _KINDS = {each.value: each for each in WorkloadKind}
-
-
 _MAX_LENGTH = 40
 _HASH_DIGITS = 10
 _PREFIX_LENGTH = _MAX_LENGTH - _HASH_DIGITS - 1
@@ -195,6 +194,7 @@ def blueprint(
     """Specify a node pool of a choice of capacity; raise UnmeetableError where there is none."""
     shape = check_shape(slice_)
     late = choice.kind is CapacityKind.FLEX_START
+    held = capacity.wants_all_or_nothing(slice_, settings) and slice_.siblings > 1
     facts = NodePoolRequest(
         name=PoolName(""),
         zone=choice.zone,
@@ -205,17 +205,16 @@ def blueprint(
         reservation=choice.reservation,
         max_run_seconds=capacity.max_run_seconds_of(slice_, settings) if late else 0,
         labels=dict(copied),
-        taints=_taints(slice_, settings, choice.kind),
+        taints=(HELD_LATE_TAINT if late else HELD_TAINT,) if held else (),
     )
-    request = replace(rules.complete(facts, slice_, settings), own_inputs=_own_inputs(slice_))
+    request = replace(rules.complete(facts, slice_, shape, settings), own_inputs=_own_inputs(slice_))
     return Blueprint(request=request, capacity=capacity_key(request), digest_text=_digest_text(request))
 
 
 def specify(slice_: Slice, plan: Blueprint, rules: PoolRules) -> Specification:
     """Say whose the pool of a blueprint is to be; raise UnmeetableError where its labels are too many."""
     labels = {**plan.request.labels, **owner_labels(slice_)}
-    total = _STAMP_CHARACTERS + sum(map(len, labels)) + sum(map(len, labels.values()))
-    most = rules.labels.most_characters
+    total, most = _STAMP_CHARACTERS + sum(map(len, labels)) + sum(map(len, labels.values())), LABEL_CHARACTERS
     if total > most:
         raise UnmeetableError(
             f"the pool's labels would have {total} characters, {rules.supplier_name} allows {most}; copy fewer labels "
@@ -293,15 +292,9 @@ def _own_inputs(slice_: Slice) -> str:
     return hashlib.sha256(repr(own).encode()).hexdigest()[:_DIGEST_DIGITS] if any(own) else ""
 
 
-def _taints(slice_: Slice, settings: Settings, kind: CapacityKind) -> tuple[Taint, ...]:
-    if capacity.wants_all_or_nothing(slice_, settings) and slice_.siblings > 1:
-        return (HELD_LATE_TAINT if kind is CapacityKind.FLEX_START else HELD_TAINT,)
-    return ()
-
-
-def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules, choice: CapacityChoice) -> dict[str, str]:
-    """Return the labels that a pool of a choice gets from the pod; raise UnmeetableError for those it may not set."""
-    requirements, passed_on = slice_.requirements, rules.labels.passed_on
+def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[str, str]:
+    """Return the labels that a pool gets from the pod; raise UnmeetableError for those it may not set."""
+    requirements, passed_on = slice_.requirements, rules.passed_on
     selected = {
         key: value for key, value in requirements.node_selector.items() if key in passed_on or not is_system(key)
     }
@@ -318,7 +311,6 @@ def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules, choice: C
             raise UnmeetableError(problem)
     keys = (*settings.pod_to_node_labels, *sorted(asked))
     copied = selected | {key: pod_labels[key] for key in keys if key in pod_labels}
-    copied.update(rules.labels_of_choice(slice_, choice))
     forbidden = sorted(copied.keys() & constants.OWNER_LABELS) if copied else ()
     if forbidden:
         raise ImpossibleError(
@@ -364,7 +356,7 @@ def _withheld_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> set
     if not asked:
         return asked
     named = {*settings.pod_to_node_labels, *(settings.allowed_label_keys or ())}
-    asked = asked - named - rules.labels.passed_on - rules.labels.copyable - constants.OWNER_LABELS
+    asked = asked - named - rules.passed_on - rules.copyable - constants.OWNER_LABELS
     return {key for key in asked if is_system(key)}
 
 
@@ -408,7 +400,7 @@ class Candidates:
         return _once(self._specifications, (slice_.id, id(choice)), lambda: self._specified(slice_, choice))
 
     def _specified(self, slice_: Slice, choice: CapacityChoice) -> Specification:
-        rules, copied = self._rules, copied_labels(slice_, self._settings, self._rules, choice)
+        rules, copied = self._rules, copied_labels(slice_, self._settings, self._rules)
         key = blueprint_key(slice_, choice, copied)
 
         def draw() -> Blueprint:

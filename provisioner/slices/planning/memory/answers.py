@@ -12,7 +12,7 @@ from provisioner.model.choices import capacity_key
 from provisioner.model.writes import LOST_SECONDS
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory
-from provisioner.slices.planning.plan import LookUp, LookUpKind
+from provisioner.slices.planning.plan import LookUp
 
 #: Whether a workload still lives that the caches do not show is asked this often.
 _NEEDED_SECONDS = 60.0
@@ -197,7 +197,7 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
     if create is not None and create.state is CallState.UNDER_WAY:
         # Sent again since: its own answer counts.
         return memory
-    if look_up.kind is LookUpKind.POOL:
+    if not look_up.operation:
         return memory if answer.exists or create is None else _never_made(memory, create, answer.at)
     operation = None if unknown else answer.operation
     if create is not None and create.operation == look_up.operation:
@@ -249,10 +249,7 @@ def operations_under_way(pools: Iterable[NodePool], memory: Memory) -> set[PoolN
 def give_up_lost_calls(
     memory: Memory, live_calls: Collection[PoolName], pools: Mapping[PoolName, NodePool], now: datetime
 ) -> Memory:
-    """Take calls that should be under way, and that nobody makes, for calls whose outcome nobody knows.
-
-    Something went wrong between the decision and the call, or the answer was lost on its way to the memory.
-    """
+    """Take calls that should be under way, and that nobody makes, for calls whose outcome nobody knows."""
     limit = now - timedelta(seconds=LOST_SECONDS)
 
     def lost(name: PoolName, call: CreateCall | DeleteCall) -> bool:
@@ -305,10 +302,7 @@ def postpone(
 def confirm(
     memory: Memory, pools: Mapping[PoolName, NodePool], listed_at: datetime, now: datetime
 ) -> tuple[Memory, tuple[LookUp, ...]]:
-    """Compare open calls with the list of pools.
-
-    What the list confirms is closed; what it should show by now and does not is looked up.
-    """
+    """Close the calls that the list of pools confirms; return look-ups for what it should show by now and does not."""
     creates, deletes, in_making = dict(memory.creates), dict(memory.deletes), dict(memory.in_making)
     look_ups: list[LookUp] = []
     for name, create in memory.in_making.items():
@@ -319,7 +313,7 @@ def confirm(
                 # GKE took it back: not tried again before it is known why.
                 creates[name] = replace(create, state=CallState.UNKNOWN, since=now, looked_up_at=None)
         elif unexplained(pool) and create.operation and create.looked_up_at is None:
-            look_ups.append(_look_up(name, create.operation))
+            look_ups.append(LookUp(name=name, operation=create.operation))
             in_making[name] = replace(create, looked_up_at=now)
     for name, create in memory.creates.items():
         if name in pools:
@@ -328,7 +322,7 @@ def confirm(
         elif create.state is CallState.UNDER_WAY or listed_at <= create.since:
             continue
         elif _look_up_due(create.looked_up_at, create.since, now, late=create.state is CallState.ACCEPTED):
-            look_ups.append(_look_up(name, create.operation))
+            look_ups.append(LookUp(name=name, operation=create.operation))
             creates[name] = replace(create, looked_up_at=now)
     for name, delete in memory.deletes.items():
         if delete.state is CallState.UNDER_WAY or listed_at <= delete.since:
@@ -341,7 +335,7 @@ def confirm(
             and _look_up_due(delete.looked_up_at, delete.since, now, late=True)
         ):
             if delete.operation:
-                look_ups.append(_look_up(name, delete.operation))
+                look_ups.append(LookUp(name=name, operation=delete.operation))
                 deletes[name] = replace(delete, looked_up_at=now)
             else:
                 # GKE said that the pool is gone, and it is not: try again.
@@ -360,8 +354,3 @@ def _look_up_due(last: datetime | None, since: datetime, now: datetime, *, late:
     if last is not None:
         return (now - last).total_seconds() >= _LOOK_UP_SECONDS
     return not late or (now - since).total_seconds() >= _LATE_SECONDS
-
-
-def _look_up(name: PoolName, operation: OperationName) -> LookUp:
-    kind = LookUpKind.OPERATION if operation else LookUpKind.POOL
-    return LookUp(name=name, kind=kind, operation=operation)

@@ -168,10 +168,7 @@ def blocking(backoffs: Mapping[str, Backoff], capacity: str, own: Backoff | None
 
 
 def probing(backoffs: Mapping[str, Backoff], capacity: str) -> Backoff | None:
-    """Return the failure after which only one pool of this capacity may be in the making, until one comes up.
-
-    A create that runs into a stockout takes one of the cluster's few operations for half an hour.
-    """
+    """Return the failure after which only one pool of this capacity may be in the making, until one comes up."""
     last = backoffs.get(capacity)
     return last if last is not None and last.failure.kind in _PROBED else None
 

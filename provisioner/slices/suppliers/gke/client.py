@@ -188,7 +188,10 @@ class GkeClient:
             "POST",
             self._policies_url,
             _name_of_operation,
-            json=translate.workload_policy_json(policy),
+            json={
+                "name": policy.name,
+                "workloadPolicy": {"type": policy.type, "acceleratorTopology": policy.topology},
+            },
             grant_help=_POLICY_GRANT_HELP,
             values=(policy.name,),
         )

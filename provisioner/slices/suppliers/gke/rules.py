@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from provisioner import constants, tpu
 from provisioner.model.capacity import CapacityKind, Network, NodePool, NodePoolRequest
-from provisioner.model.choices import CapacityChoice
-from provisioner.model.fit import NodeView
 from provisioner.settings import Settings, parse_networks, region_of
 from provisioner.slices.demand import Slice, allowlists
-from provisioner.slices.supplier import ImpossibleError, LabelRules, Polling, PoolRules, UnmeetableError
+from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 from provisioner.slices.suppliers import nodes
-from provisioner.tpu import MachineType
 
 _WORKLOAD_POLICY_PREFIX = "tpu-provisioner-"
-_LABELS = LabelRules(
-    # config.labels of the GKE API: "supports up to 1,024 total characters in a single request".
-    most_characters=1024,
-    passed_on=frozenset({constants.ICI_RESILIENCY, constants.LOCATION_HINT}),
-    copyable=frozenset({constants.AUTO_RESTART}),
-)
 
 
-def _labels(pool: NodePool, accelerator: str, machine: MachineType) -> dict[str, str]:
+def _labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.MachineType) -> dict[str, str]:
     """Return the labels that the nodes of a pool will carry as far as they are known."""
     labels = {
         **pool.labels,
         constants.NODE_POOL: pool.name,
-        constants.TPU_ACCELERATOR: accelerator,
+        constants.TPU_ACCELERATOR: accelerator.label,
         constants.TPU_TOPOLOGY: pool.topology,
         constants.ACCELERATOR_COUNT: str(machine.chips),
         constants.INSTANCE_TYPE: machine.name,
@@ -55,35 +46,19 @@ def _labels(pool: NodePool, accelerator: str, machine: MachineType) -> dict[str,
     return labels
 
 
-def _labels_of_choice(slice_: Slice, choice: CapacityChoice) -> Mapping[str, str]:
-    labels: dict[str, str] = {}
-    if choice.reservation:
-        labels[constants.RESERVATION_AFFINITY] = "specific"
-    selector = slice_.requirements.node_selector
-    if choice.kind is CapacityKind.FLEX_START and constants.MAX_RUN_SECONDS in selector:
-        labels[constants.MAX_RUN_SECONDS] = selector[constants.MAX_RUN_SECONDS]
-    return labels
-
-
-def _complete(request: NodePoolRequest, slice_: Slice, settings: Settings) -> NodePoolRequest:
-    """Add placement, disks, identity and networks of the nodes."""
-    shape, selector = slice_.shape, slice_.requirements.node_selector
-    if shape is None:
-        raise UnmeetableError(slice_.shape_problem)
-    policy_name = _workload_policy(shape, selector)
-    own_policy = policy_name not in ("", _default_policy(shape))
-    spot = (nodes.SPOT_TAINT,) if request.capacity is CapacityKind.SPOT else ()
+def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings) -> NodePoolRequest:
+    """Add labels, placement, networks and what only GKE's nodes have."""
+    policy_name, placed = "", str(shape.topology) if shape.multi_host or settings.single_host_placement else ""
+    default_policy = f"{_WORKLOAD_POLICY_PREFIX}{shape.topology}"
+    if shape.accelerator.workload_policy and shape.multi_host:
+        policy_name, placed = slice_.requirements.node_selector.get(constants.PLACEMENT_POLICY) or default_policy, ""
+    asked_for = dict(_labels_asked_for(request, slice_, own_policy=policy_name not in ("", default_policy)))
     return replace(
-        request,
-        labels={**request.labels, constants.POOL_TOPOLOGY: request.topology} if own_policy else request.labels,
-        taints=(*spot, *request.taints),
-        placement_topology=_placed_topology(shape, settings),
+        nodes.complete(request, slice_, shape, settings),
+        labels={**request.labels, **asked_for},
+        placement_topology=placed,
         policy_name=policy_name,
-        disk_type=nodes.disk_type(shape, settings),
-        service_account=nodes.service_account(slice_, settings),
-        oauth_scopes=settings.node_oauth_scopes,
         auto_upgrade=bool(settings.auto_upgrade),
-        tags=settings.node_tags,
         additional_networks=_networks(slice_, settings),
         max_pods_per_node=settings.max_pods_per_node,
         secure_boot=settings.node_secure_boot,
@@ -93,9 +68,15 @@ def _complete(request: NodePoolRequest, slice_: Slice, settings: Settings) -> No
     )
 
 
-def _expected_node(pool: NodePool) -> NodeView:
-    spot = (nodes.SPOT_TAINT,) if pool.capacity is CapacityKind.SPOT else ()
-    return nodes.expected_node(pool, lambda accelerator, machine: _labels(pool, accelerator.label, machine), spot)
+def _labels_asked_for(request: NodePoolRequest, slice_: Slice, *, own_policy: bool) -> Iterator[tuple[str, str]]:
+    """Yield the labels that nodes have only where the pool is asked for them."""
+    selector = slice_.requirements.node_selector
+    if request.reservation:
+        yield constants.RESERVATION_AFFINITY, "specific"
+    if request.capacity is CapacityKind.FLEX_START and constants.MAX_RUN_SECONDS in selector:
+        yield constants.MAX_RUN_SECONDS, selector[constants.MAX_RUN_SECONDS]
+    if own_policy:
+        yield constants.POOL_TOPOLOGY, request.topology
 
 
 def slice_topology(*, placement_topology: str, labels: Mapping[str, str], policy_name: str, machine_type: str) -> str:
@@ -106,24 +87,7 @@ def slice_topology(*, placement_topology: str, labels: Mapping[str, str], policy
         return labels[constants.POOL_TOPOLOGY]
     if policy_name.startswith(_WORKLOAD_POLICY_PREFIX):
         return policy_name.removeprefix(_WORKLOAD_POLICY_PREFIX)
-    known = tpu.machine_type(machine_type)
-    return known[1].single_host_topology if known else ""
-
-
-def _placed_topology(shape: tpu.Shape, settings: Settings) -> str:
-    if shape.accelerator.workload_policy and shape.multi_host:
-        return ""
-    return str(shape.topology) if shape.multi_host or settings.single_host_placement else ""
-
-
-def _workload_policy(shape: tpu.Shape, selector: Mapping[str, str]) -> str:
-    if not (shape.accelerator.workload_policy and shape.multi_host):
-        return ""
-    return selector.get(constants.PLACEMENT_POLICY) or _default_policy(shape)
-
-
-def _default_policy(shape: tpu.Shape) -> str:
-    return f"{_WORKLOAD_POLICY_PREFIX}{shape.topology}"
+    return nodes.topology_of_machine(machine_type)
 
 
 def _networks(slice_: Slice, settings: Settings) -> tuple[Network, ...]:
@@ -142,9 +106,9 @@ def _networks(slice_: Slice, settings: Settings) -> tuple[Network, ...]:
 
 GKE_RULES = PoolRules(
     supplier_name="GKE",
-    polling=Polling(backlog_seconds=1.0, busy_seconds=2.0, idle_seconds=60.0),
-    labels=_LABELS,
-    labels_of_choice=_labels_of_choice,
+    idle_seconds=60.0,
+    passed_on=frozenset({constants.ICI_RESILIENCY, constants.LOCATION_HINT}),
+    copyable=frozenset({constants.AUTO_RESTART}),
     complete=_complete,
-    expected_node=_expected_node,
+    expected_node=lambda pool: nodes.expected_node(pool, _labels),
 )

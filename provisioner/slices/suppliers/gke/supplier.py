@@ -70,9 +70,12 @@ class Calls:
             try:
                 return self.once(method, call)
             except GkeError as error:
-                delay_seconds = self._delay_seconds(error, attempt)
-                if delay_seconds is None:
+                wanted = error.retry_after_seconds or 0.0
+                if error.failure.kind is not FailureKind.UNAVAILABLE or wanted > _LONGEST_DELAY_SECONDS:
+                    # The next round comes sooner than GKE wants to be asked again.
                     raise
+                jittered = _FIRST_DELAY_SECONDS * 2.0 ** (attempt - 1) * self.rng.uniform(0.5, 1.5)
+                delay_seconds = min(max(wanted, jittered), _LONGEST_DELAY_SECONDS)
                 _log.debug(
                     "gke_call.retried", method=method, attempt=attempt, delay_seconds=delay_seconds, error=str(error)
                 )
@@ -97,15 +100,6 @@ class Calls:
         finally:
             self.observe(method, seconds=self.monotonic() - started, error_kind=error_kind, code=code)
         return result
-
-    def _delay_seconds(self, error: GkeError, attempt: int) -> float | None:
-        """Return how long to wait, or None where waiting here is of no use."""
-        wanted = error.retry_after_seconds or 0.0
-        if error.failure.kind is not FailureKind.UNAVAILABLE or wanted > _LONGEST_DELAY_SECONDS:
-            # The next round comes sooner than GKE wants to be asked again.
-            return None
-        jittered = _FIRST_DELAY_SECONDS * 2.0 ** (attempt - 1) * self.rng.uniform(0.5, 1.5)
-        return min(max(wanted, jittered), _LONGEST_DELAY_SECONDS)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -364,11 +364,6 @@ def workload_policy_of(body: Json) -> WorkloadPolicy:
     )
 
 
-def workload_policy_json(policy: WorkloadPolicy) -> dict[str, Any]:
-    """Return the body of a policy's create."""
-    return {"name": policy.name, "workloadPolicy": {"type": policy.type, "acceleratorTopology": policy.topology}}
-
-
 def reservation_of(body: Json) -> Reservation:
     """Read a reservation: of machines, or (up to v5) of chips of one family."""
     found = Reservation(name=_at(body, "name", ""), status=_at(body, "status", ""))

@@ -8,7 +8,6 @@ with them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from provisioner import constants, tpu
 from provisioner.model import bounds
@@ -17,13 +16,11 @@ from provisioner.model.fit import NodeView
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
 from provisioner.settings import Settings, region_of
 from provisioner.slices.demand import Slice
-from provisioner.slices.supplier import LabelRules, Polling, PoolRules, UnmeetableError
+from provisioner.slices.supplier import PoolRules, UnmeetableError
 from provisioner.slices.suppliers import nodes
 
 #: Kubelets may not register with labels of these domains, but for a few that nobody copies.
 _DOMAINS_OF_KUBERNETES = ("kubernetes.io", "k8s.io")
-
-
 _OF_CAPACITY: Mapping[CapacityKind, Mapping[str, str]] = {
     **nodes.CAPACITY_LABELS,
     CapacityKind.RESERVATION: {constants.PROVISIONING: "standard", constants.RESERVATION_AFFINITY: "specific"},
@@ -65,21 +62,9 @@ def expected_node(pool: NodePool) -> NodeView:
     return nodes.expected_node(pool, lambda *_: {**_OF_KUBELET, **pool.labels, **derived_labels(pool)})
 
 
-def _complete(request: NodePoolRequest, slice_: Slice, settings: Settings) -> NodePoolRequest:
-    """Add disk, identity and tags of the machines."""
-    shape = slice_.shape
-    if shape is None:
-        raise UnmeetableError(slice_.shape_problem)
+def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings) -> NodePoolRequest:
     _check(request, slice_, shape, settings)
-    spot = (nodes.SPOT_TAINT,) if request.capacity is CapacityKind.SPOT else ()
-    return replace(
-        request,
-        taints=(*spot, *request.taints),
-        disk_type=nodes.disk_type(shape, settings),
-        service_account=nodes.service_account(slice_, settings),
-        oauth_scopes=settings.node_oauth_scopes,
-        tags=settings.node_tags,
-    )
+    return nodes.complete(request, slice_, shape, settings)
 
 
 def _check(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings) -> None:
@@ -120,11 +105,10 @@ def _is_of_kubernetes(key: str) -> bool:
 
 NODE_GROUP_RULES = PoolRules(
     supplier_name="Compute Engine",
-    polling=Polling(backlog_seconds=1.0, busy_seconds=2.0, idle_seconds=30.0),
-    # As on GKE, so that a workload which is served there is served here.
-    labels=LabelRules(most_characters=1024, passed_on=frozenset(), copyable=frozenset()),
-    # All that follow from a choice are on its nodes anyway.
-    labels_of_choice=lambda _slice, _choice: {},
+    idle_seconds=30.0,
+    # All labels that others rely on are on its nodes anyway.
+    passed_on=frozenset(),
+    copyable=frozenset(),
     complete=_complete,
     expected_node=expected_node,
 )

@@ -43,6 +43,7 @@ from provisioner.nodegroups.api.statuses import Condition, ConditionStatus, Cond
 from provisioner.nodegroups.api.types import API_VERSION, Kind, TpuNodeGroup
 from provisioner.settings import Settings
 from provisioner.slices.supplier import SupplierError
+from provisioner.slices.suppliers import nodes
 from provisioner.slices.suppliers.nodegroup.rules import DERIVED, derived_labels
 
 _MODELS = {
@@ -58,15 +59,11 @@ _LONGEST_RUN_SECONDS = 7 * 24 * 3600
 _DEFAULT_ACCOUNT = "default"
 #: Image of accelerators that have none of their own.
 _OTHERS = "*"
-
-
 #: What somebody has to change, or what another place may have.
 _FAILS_AT_ONCE = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
 
 #: What nobody says a word of, and what is not about capacity, is waited for at least so long.
 _PATIENCE_SECONDS = 600.0
-
-
 _TABLE = Table(
     texts=(
         # 403 of Compute Engine, whose code conditions do not have.
@@ -279,16 +276,11 @@ def pool_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: float)
         machine_type=config.machine_type,
         hosts=spec.node_count or group.status.node_count or 1,
         zones=(Zone(spec.node_location),),
-        topology=spec.topology or _topology_of_machine(config.machine_type),
+        topology=spec.topology or nodes.topology_of_machine(config.machine_type),
         capacity=_KINDS[config.effective_provisioning_model],
         reservation=config.reservation,
         disk_type=config.disk_type,
     )
-
-
-def _topology_of_machine(machine_type: str) -> str:
-    known = tpu.machine_type(machine_type)
-    return known[1].single_host_topology if known else ""
 
 
 def _image(machine_type: str, settings: Settings) -> str:

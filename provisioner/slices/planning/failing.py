@@ -16,12 +16,11 @@ from provisioner.model.fit import trusted
 from provisioner.model.wording import clock
 from provisioner.model.workloads import Pod, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.match.assignment import Matching
+from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.answers import unexplained
 from provisioner.slices.planning.memory.state import Backoff, CallState, Memory
-from provisioner.slices.planning.notices import notice
-from provisioner.slices.planning.plan import Alert, Notice
+from provisioner.slices.planning.plan import Alert, Notice, notice
 from provisioner.slices.planning.round import Round, Supply
 
 #: How long a pool may have each status. A create that finds no capacity ends within 35 min, on Compute Engine when a
@@ -110,7 +109,9 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
             f"{len(waiting)} pod(s) of {slice_.title} are unschedulable although node pool {name} is "
             f"ready for them; the scheduler's message for {first.name}: {first.unschedulable_message}"
         )
-        lacking = _lacking(slice_, pool)
+        # What was expected of the nodes without knowing it, where the pod selects none of them as they are.
+        asked = slice_.requirements
+        lacking = () if pool.as_is.selected(asked) else trusted(asked, pool.view)
         if lacking:
             message += f"; its nodes do not have {', '.join(map(bounds.cut, lacking))}: remove that selector"
         # Where the nodes lack a label that nobody sets, another pool would be made again and again. Pods that have a
@@ -129,18 +130,8 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
     return Stuck(slice_id=slice_.id, pool=name, notice=said, replaceable=replaceable)
 
 
-def _lacking(slice_: Slice, pool: Supply) -> tuple[str, ...]:
-    """List what was expected of the nodes without knowing it, where the pod selects none of them as they are."""
-    if pool.as_is.selected(slice_.requirements):
-        return ()
-    return trusted(slice_.requirements, pool.view)
-
-
 def to_replace(stuck: Iterable[Stuck], round_: Round, matching: Matching) -> dict[PoolName, SliceId]:
-    """Choose the pools to replace under the pods of stuck slices, never many at once.
-
-    Those that are given up; those that are ready only where the settings say so.
-    """
+    """Choose the pools to replace under stuck slices, never many at once: ready ones only where the settings say so."""
     settings, supply, given_up = round_.settings, round_.supply, round_.memory.given_up
     lost = {
         name: holder for name in sorted(given_up) for holder in matching.holders.get(name, ()) if holder is not None
@@ -153,13 +144,6 @@ def to_replace(stuck: Iterable[Stuck], round_: Round, matching: Matching) -> dic
     most = max(1, len(supply) * settings.replaced_share_percent // 100)
     ready = [(each.pool, each.slice_id) for each in stuck if each.replaceable]
     return {**lost, **dict(ready[: max(0, most - going)])}
-
-
-def statuses_since(round_: Round) -> dict[tuple[PoolName, PoolStatus], datetime]:
-    """Return since when pools have had a status that should pass."""
-    since, now = round_.memory.status_since, round_.now
-    statuses = ((name, _status_of(each)) for name, each in round_.supply.items())
-    return {key: min(now, since.get(key, now)) for key in statuses if key[1] in _LONGEST}
 
 
 def _status_of(each: Supply) -> PoolStatus:
@@ -211,9 +195,8 @@ def alerts_of_pools(
 def give_up(round_: Round, matching: Matching) -> frozenset[PoolName]:
     """Name the pools that have been unready for too long, as many as may be replaced at once.
 
-    Never one on which something can run, nor one of which nobody knows whom it serves: it would stay, and count among
-    those that are being replaced. GKE repairs nodes by itself, and what is wrong with many pools at once is hardly the
-    pools: with a zone or a device plugin out of order, replacing everything would make it worse.
+    Never one on which something can run, nor one of which nobody knows whom it serves. What is wrong with many at once
+    is a zone or a device plugin: replacing all pools would make it worse.
     """
     supply, settings = round_.supply, round_.settings
     calls = round_.memory.deletes
@@ -277,11 +260,12 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
         lost = Failure(kind=FailureKind.UNAVAILABLE, message=unready(supply[name])) if supply[name].lost else None
         failure = pool.failure or lost or no_reason
         if owner is not None:
-            tallies = backoff.create_counted(tallies, owner, supply[name].workload_name.namespace, now)
+            tallies = backoff.create_counted(tallies, owner, supply[name].ownership.workload.namespace, now)
         digest = pool.labels.get(constants.NODEPOOL_HASH, "")
         # What a pool's creator chose itself is known as long as its create is remembered.
         capacity = capacity_key(create.request if create is not None else pool)
         backoffs = backoff.pool_failed(backoffs, failure, capacity, digest, now, owner)
+    statuses = ((name, _status_of(each)) for name, each in supply.items())
     in_making = {}
     for name, create in memory.in_making.items():
         if name not in supply:
@@ -302,7 +286,7 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
         given_up=give_up(round_, matching),
         unready_since={name: each.unready_since for name, each in supply.items() if each.unready_since is not None},
         late_since={name: each.late_since for name, each in supply.items() if each.late_since is not None},
-        status_since=statuses_since(round_),
+        status_since={key: min(now, memory.status_since.get(key, now)) for key in statuses if key[1] in _LONGEST},
     )
 
 

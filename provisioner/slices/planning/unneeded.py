@@ -17,8 +17,8 @@ from provisioner import constants
 from provisioner.model.capacity import Node, PoolName, PoolStatus
 from provisioner.model.workloads import GroupKey, ObjectRef, Workload, WorkloadUid, workload_ref
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.match.assignment import Matching
-from provisioner.slices.planning.memory.state import CallState, Memory
+from provisioner.slices.planning.match import Matching
+from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.planning.plan import Alert, Delete, DeleteReason
 from provisioner.slices.planning.round import Round, Supply
 
@@ -108,7 +108,9 @@ def find_unneeded(
         at_once = failed or stuck is not None or back or each.name in evicted
         due = _due(each, since[each.name], round_, at_once=at_once)
         delete = _delete(each, stuck, round_, matching)
-        if not failed and _selected(each.view.labels) in awaited and any(map(_takes_pods, each.nodes)):
+        # Our taint is never put on a node again.
+        held = all(any(taint.key in constants.HELD_KEYS for taint in node.taints) for node in each.nodes)
+        if not failed and _selected(each.view.labels) in awaited and not held:
             delete = replace(delete, settle=True)
         if back and delete.reason is DeleteReason.NOT_NEEDED:
             delete = replace(delete, reason=DeleteReason.GIVEN_BACK)
@@ -144,19 +146,14 @@ def _selected_by_pending_leaders(round_: Round) -> Collection[_Selected]:
     }
 
 
-def _takes_pods(node: Node) -> bool:
-    """Whether the scheduler may have chosen a node; our taint is never put on one again."""
-    return not any(taint.key in constants.HELD_KEYS for taint in node.taints)
-
-
 def _selected(labels: Mapping[str, str]) -> _Selected:
     return labels.get(constants.TPU_ACCELERATOR, ""), labels.get(constants.TPU_TOPOLOGY, "")
 
 
 def _delete(each: Supply, stuck: SliceId | None, round_: Round, matching: Matching) -> Delete:
     workloads = round_.workloads
-    workload = workloads.by_uid.get(each.workload_uid or workloads.uid_of_name.get(each.workload_name, WorkloadUid("")))
-    named, uid, spared = each.workload_name, each.workload_uid, GroupKey("")
+    named, uid, spared = each.ownership.workload, each.ownership.workload_uid, GroupKey("")
+    workload = workloads.by_uid.get(uid or workloads.uid_of_name.get(named, WorkloadUid("")))
     if each.pool.status is PoolStatus.ERROR:
         reason = DeleteReason.POOL_FAILED
     elif stuck is not None:
@@ -234,8 +231,9 @@ def _braked(round_: Round, found: Unneeded) -> Unneeded:
         return found
     next_at = now if last_at is None else max(now, last_at + _PAUSE)
     # Those that were held up come last, or one of them could keep all others waiting.
+    failures = {name: call.failures for name, call in round_.memory.deletes.items()}
     queue = sorted(
-        (delete for delete in found.deletes if delete.name in vanished), key=lambda each: _failures(round_.memory, each)
+        (delete for delete in found.deletes if delete.name in vanished), key=lambda each: failures.get(each.name, 0)
     )
     let_go = queue[:1] if next_at <= now else []
     next_at = now + _PAUSE if let_go else next_at
@@ -245,6 +243,11 @@ def _braked(round_: Round, found: Unneeded) -> Unneeded:
         each.name: next_at + min(place, steps - 1) * _PAUSE if steps else now
         for place, each in enumerate(queue[len(let_go) :])
     }
+    message = (
+        f"The workloads of {len(vanished)} of {len(supply)} node pools are gone, but the provisioner did not see them "
+        "being deleted. Check the API server (a restored etcd?). The provisioner confirms each pool by a read of its "
+        f"workload, and deletes one pool every {_PAUSE.total_seconds():.0f} s."
+    )
     held_back = (vanished & found.due.keys()) - {each.name for each in let_go}
     return replace(
         found,
@@ -254,7 +257,7 @@ def _braked(round_: Round, found: Unneeded) -> Unneeded:
             for name, each in found.due.items()
         },
         due_at=(*found.due_at, *((next_at,) if queue else ())),
-        alerts=(_mass_disappearance(vanished, len(supply)),),
+        alerts=(Alert(kind="mass_disappearance", message=message),),
         braked_delete_at=now if let_go else last_at,
     )
 
@@ -266,25 +269,6 @@ def _vanished(each: Supply, round_: Round) -> bool:
     """
     if each.unwatched:
         return False
-    workloads = round_.workloads
-    there = each.workload_uid in workloads.by_uid or each.workload_name in workloads.uid_of_name
-    return (
-        not there
-        and each.workload_uid not in round_.snapshot.deleted_workloads
-        and each.pool.status is not PoolStatus.ERROR
-    )
-
-
-def _failures(memory: Memory, delete: Delete) -> int:
-    call = memory.deletes.get(delete.name)
-    return 0 if call is None else call.failures
-
-
-def _mass_disappearance(vanished: Collection[PoolName], pools: int) -> Alert:
-    return Alert(
-        kind="mass_disappearance",
-        message=f"The workloads of {len(vanished)} of {pools} node pools are gone, but the provisioner did not see "
-        "them being deleted. "
-        "Check the API server (a restored etcd?). The provisioner confirms each pool by a read of its workload, and "
-        f"deletes one pool every {_PAUSE.total_seconds():.0f} s.",
-    )
+    workloads, (named, uid, *_) = round_.workloads, each.ownership
+    there = uid in workloads.by_uid or named in workloads.uid_of_name
+    return not there and uid not in round_.snapshot.deleted_workloads and each.pool.status is not PoolStatus.ERROR

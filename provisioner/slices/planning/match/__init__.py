@@ -1,1 +1,0 @@
-"""Which slice has which pool, and which pods fit which nodes. Pure."""

@@ -1,1 +1,0 @@
-"""Which pools go, when, and for which reason. Pure."""
