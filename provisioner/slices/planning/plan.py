@@ -127,6 +127,8 @@ class Blocked:
     """Why no pool is created for a slice now: for its Event and for the read model."""
 
     message: str
+    #: In the read model, where its details stand beside it; empty: the message.
+    brief: str = ""
     #: Of the Event.
     reason: str = constants.CREATION_WAITING
     #: What stays the same when only numbers or times in the message change; empty: the message.

@@ -26,6 +26,7 @@ from provisioner.slices.planning.memory.state import Memory, Phase
 from provisioner.slices.planning.plan import Notice, Plan, PoolState
 from provisioner.slices.planning.round import Supply
 from provisioner.slices.view import reasons
+from provisioner.slices.view.queue import queues
 from provisioner.slices.view.types import (
     HOST_ABSENT,
     HOST_CHIPS_MISSING,
@@ -37,6 +38,7 @@ from provisioner.slices.view.types import (
     CapacityView,
     NoticeView,
     PoolView,
+    QueueView,
     SliceView,
     State,
     View,
@@ -137,8 +139,9 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
         ),
     )
     states = _states_of_slices(plan.pools, slices)
-    slice_views = [round_.slice_view(each, states.get(each.id), now) for each in slices.values()]
     pools = [round_.pool_view(state) for state in plan.pools if state.name in derived.supply]
+    queue = queues(plan.memory, slices, pools, now)
+    slice_views = [round_.slice_view(each, states.get(each.id), queue.get(each.id), now) for each in slices.values()]
     chips: dict[str, int] = defaultdict(int)
     for each in slice_views:
         chips[each.workload] += each.chips
@@ -216,7 +219,7 @@ class _Round:
     occupied: Collection[str]
     known: reasons.Known
 
-    def slice_view(self, slice_: Slice, state: PoolState | None, now: datetime) -> SliceView:
+    def slice_view(self, slice_: Slice, state: PoolState | None, queue: QueueView | None, now: datetime) -> SliceView:
         """Show one slice, by the pool that tells its state."""
         shape, leader = slice_.shape, slice_.leader
         notices = self._told_of(slice_)
@@ -255,6 +258,7 @@ class _Round:
             pods=len(slice_.pods),
             bound_pods=sum(pod.node_name != "" for pod in slice_.pods),
             notices=notices,
+            queue=queue if state is not None and not created else None,
         )
 
     def pool_view(self, state: PoolState) -> PoolView:

@@ -10,7 +10,17 @@ from datetime import datetime
 from provisioner.model.wording import clock
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.view.timeline import Track
-from provisioner.slices.view.types import RUNS, Entry, NoticeView, PoolView, SliceView, State, View, WorkloadView
+from provisioner.slices.view.types import (
+    RUNS,
+    BackoffView,
+    Entry,
+    NoticeView,
+    PoolView,
+    SliceView,
+    State,
+    View,
+    WorkloadView,
+)
 
 #: So many entries of the activity are evidence.
 _ENTRIES = 10
@@ -158,12 +168,47 @@ def _slice(view: View, each: SliceView, now: datetime, activity: Iterable[Entry]
         id=each.id,
         headline=f"{subject} {_doing(each, now)}",
         facts=(
+            *_facts_of_waiting(view, each, now),
             *_facts_of_slice(each),
             *(_facts_of_pool(pool, now) if pool is not None else ()),
             *((f"also node pool {one.name}", one.reason) for one in others),
         ),
-        notices=each.notices,
-        activity=_about(activity, each.workload, each.pool),
+        # The headline says the reason.
+        notices=tuple(notice for notice in each.notices if not _says(notice.message, each)),
+        activity=tuple(entry for entry in _about(activity, each.workload, each.pool) if not _says(entry.message, each)),
+    )
+
+
+def _says(message: str, each: SliceView) -> bool:
+    return bool(each.reason) and each.reason in message
+
+
+def _facts_of_waiting(view: View, each: SliceView, now: datetime) -> Iterator[tuple[str, str]]:
+    """Say who is ahead in the queue for a limit, what would free it, and which choices are not tried now."""
+    if each.state is not State.WAITING:
+        return
+    if (queue := each.queue) is not None:
+        ahead = f"; next: {queue.ahead[0]}" if queue.ahead else ""
+        yield "place in the queue", f"{queue.place} of {queue.length} for the limit of {queue.limit}{ahead}"
+        others = f"; {queue.other_users} more" if queue.other_users else ""
+        yield "used by", "; ".join(queue.users) + others if queue.users else "nothing that exists now"
+        idle = ""
+        if queue.idle_until is not None:
+            idle = f", and {queue.idle_chips} chips of idle node pools from {clock(queue.idle_until, now)} on"
+        yield "becomes free", f"when one of these ends, or the administrator raises the limit{idle}"
+    for backoff in backoffs_of(view, each):
+        what = f"{backoff.zone} {backoff.terms}".strip() or "its request"
+        when = f"since {clock(backoff.since, now)}, next try {clock(backoff.until, now)}"
+        yield f"not tried: {what}", f"{backoff.kind.replace('_', ' ')} {when}: {backoff.message}"
+
+
+def backoffs_of(view: View, each: SliceView) -> tuple[BackoffView, ...]:
+    """Return the choices of capacity that are not tried now and that a slice may have asked for."""
+    shape = f"{each.topology} on {each.hosts}"
+    return tuple(
+        backoff
+        for backoff in view.capacity.backoffs
+        if backoff.capacity == each.id or (backoff.machine_type, backoff.shape) == (each.machine_type, shape)
     )
 
 

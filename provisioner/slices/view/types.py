@@ -79,6 +79,25 @@ class WorkloadView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueueView:
+    """The place of a slice among those that wait for one limit: namespaces take turns, then workloads, then slices."""
+
+    #: What is limited: all pools together, a namespace, an accelerator, or creates.
+    limit: str
+    #: 1 is next. Slices that start together have one place.
+    place: int
+    length: int
+    #: The first ids of slices ahead of it.
+    ahead: tuple[str, ...]
+    #: Workloads whose node pools use most of the limit, with their chips; then how many more there are.
+    users: tuple[str, ...]
+    other_users: int
+    #: Chips of node pools that nothing needs, and when the first of them is due to be deleted.
+    idle_chips: int
+    idle_until: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SliceView:
     """One slice of a workload."""
 
@@ -112,6 +131,8 @@ class SliceView:
     pods: int
     bound_pods: int
     notices: tuple[NoticeView, ...] = ()
+    #: None where it waits for no limit.
+    queue: QueueView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

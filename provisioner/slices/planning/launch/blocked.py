@@ -117,15 +117,21 @@ def problem_of_all(round_: Round, slices: Sequence[Slice]) -> str:
 def combined(name: PoolName, found: Sequence[InTheWay], now: datetime, supplier_name: str) -> Blocked:
     """Say what is in the way of all choices of a slice."""
     distinct = list({(each.last.failure, each.until, each.place): each for each in found}.values())
-    message = _one(name, distinct[0], now, supplier_name) if len(distinct) == 1 else _several(name, distinct, now)
+    brief = ""
+    if len(distinct) == 1:
+        message = _one(name, distinct[0], now, supplier_name)
+    else:
+        message = _several(name, distinct, now)
+        kinds = " and ".join(dict.fromkeys(each.last.failure.kind.value.replace("_", " ") for each in distinct))
+        brief = f"None of {len(found)} choices of capacity is available: {kinds}."
     until = min((each.until for each in found if each.until is not None), default=None)
     passing = [each.last for each in distinct if not each.rejected]
     if not passing:
-        return Blocked(message=message, until=until, reason=constants.CREATION_FAILED)
+        return Blocked(message=message, brief=brief, until=until, reason=constants.CREATION_FAILED)
     quiet = all(each.failure.kind in _QUIET for each in passing)
     lasts = now - min(each.since for each in passing) >= timedelta(seconds=_QUIET_SECONDS)
-    kinds = " ".join(sorted({each.last.failure.kind.value for each in distinct}))
-    return Blocked(message=message, until=until, key=kinds, warning=not quiet, silent=quiet and not lasts)
+    key = " ".join(sorted({each.last.failure.kind.value for each in distinct}))
+    return Blocked(message=message, brief=brief, until=until, key=key, warning=not quiet, silent=quiet and not lasts)
 
 
 def _one(name: PoolName, each: InTheWay, now: datetime, supplier_name: str) -> str:

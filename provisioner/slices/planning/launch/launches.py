@@ -278,7 +278,7 @@ class Launches:
         return None, in_the_way
 
     def _block(self, slice_: Slice, name: PoolName, blocked: Blocked, phase: Phase = Phase.BLOCKED) -> None:
-        self._state(slice_, name, phase, blocked.message, next_at=blocked.until)
+        self._state(slice_, name, phase, blocked.brief or blocked.message, next_at=blocked.until)
         key = f"{blocked.key} {name}" if blocked.key else ""
         if not blocked.silent:
             said = notice(slice_, blocked.reason, blocked.message, key=key, warning=blocked.warning)

@@ -36,6 +36,11 @@ def resource_of(scope: str) -> str:
     return f"{_RESOURCE}{scope}"
 
 
+def scope_of(resource: str) -> str:
+    """Return the scope of a limit from the resource, such as "namespace research"."""
+    return resource.removeprefix(_RESOURCE)
+
+
 def reserve(round_: Round, budget: Budget, slices: Iterable[Slice], members: Mapping[WorkloadUid, object]) -> None:
     """Reserve chips for the units whose turn it is, for what `slices` ask for."""
     budget.reserved.clear()
