@@ -13,9 +13,21 @@ from pathlib import Path
 from selenium import webdriver
 
 from provisioner.slices.board import Board
+from provisioner.slices.view.types import State
 from tests.simulation import logs
 from tests.simulation.demo_page import Demo
-from tests.support.page import a_browser, open_page, picture, prefer, resize, served, until, why_no_browser
+from tests.support.page import (
+    HandMadeBoard,
+    a_browser,
+    a_large_view,
+    open_page,
+    picture,
+    prefer,
+    resize,
+    served,
+    until,
+    why_no_browser,
+)
 
 _FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
 #: So much of the demo is seen on the pictures.
@@ -30,14 +42,14 @@ PICTURES = [
         (f"{name}-{theme}", query, _WIDTH, theme)
         for name, query in (
             ("board", ""),
-            ("board-waiting", "?state=waiting,failed,joining"),
+            ("details", "?view=detail&id={waiting}"),
             ("timeline", "?view=timeline"),
             ("capacity", "?view=capacity"),
             ("activity", "?view=activity"),
         )
         for theme in ("light", "dark")
     ),
-    ("phone-light", "?state=waiting,joining", _PHONE, "light"),
+    ("phone-light", "", _PHONE, "light"),
     ("phone-dark", "?view=timeline", _PHONE, "dark"),
 ]
 
@@ -55,20 +67,24 @@ def world() -> Board:
     return board
 
 
-def shoot(browser: webdriver.Chrome, url: str, folder: Path) -> None:
-    """Write all pictures."""
+def shoot(browser: webdriver.Chrome, url: str, folder: Path, waiting: str) -> None:
+    """Write all pictures of the demo's world; `waiting` is the id of a slice that waits."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, query, width, theme in PICTURES:
-        resize(browser, width, _HEIGHT)
-        prefer(browser, theme)
-        open_page(browser, url + query)
-        until(browser, "return document.querySelector('main > :not([hidden])').innerText.length > 100")
-        path = folder / f"{name}.webp"
-        picture(browser, path)
-        size = path.stat().st_size
-        sys.stdout.write(f"{path}: {size} bytes\n")
-        if size > MOST_BYTES:
-            raise SystemExit(f"{path} is larger than {MOST_BYTES} bytes; show less in it")
+        shoot_one(browser, url + query.format(waiting=waiting), folder / f"{name}.webp", width, theme)
+
+
+def shoot_one(browser: webdriver.Chrome, address: str, path: Path, width: int = _WIDTH, theme: str = "light") -> None:
+    """Write one picture."""
+    resize(browser, width, _HEIGHT)
+    prefer(browser, theme)
+    open_page(browser, address)
+    until(browser, "return document.querySelector('main > :not([hidden])').innerText.length > 100")
+    picture(browser, path)
+    size = path.stat().st_size
+    sys.stdout.write(f"{path}: {size} bytes\n")
+    if size > MOST_BYTES:
+        raise SystemExit(f"{path} is larger than {MOST_BYTES} bytes; show less in it")
 
 
 def main() -> int:
@@ -81,7 +97,14 @@ def main() -> int:
         return 1
     board = world()
     with served(board) as url, a_browser() as browser:
-        shoot(browser, url, given.folder)
+        view = board.document().view
+        waiting = next(each.id for each in view.slices if each.state is State.WAITING) if view is not None else ""
+        shoot(browser, url, given.folder, waiting)
+        browser.get("about:blank")
+    large = HandMadeBoard()
+    large.show(view=a_large_view(2000))
+    with served(large) as url, a_browser() as browser:
+        shoot_one(browser, url, given.folder / "board-2000-light.webp")
         browser.get("about:blank")
     return 0
 

@@ -54,8 +54,8 @@ _WORDS = {
 }
 
 
-def test_the_board_shows_each_state(browser: Chrome, board: HandMadeBoard, url: str) -> None:
-    """State, reason, pool, zone, capacity, machines, hosts and pods of a slice in each state."""
+def test_the_board_and_the_details_show_each_state(browser: Chrome, board: HandMadeBoard, url: str) -> None:
+    """State, reason, zone, capacity, machines and hosts on a line; the pool, nodes and pods in the details."""
     workload = a_workload()
     slices = [a_slice(workload, number, state) for number, state in enumerate(_WORDS)]
     pools = [
@@ -68,19 +68,31 @@ def test_the_board_shows_each_state(browser: Chrome, board: HandMadeBoard, url: 
     open_page(browser, url)
 
     rows = rows_of(browser)
-    assert list(rows) == [each.group for each in slices]
+    # What needs somebody to look comes first.
+    first = [State.FAILED, State.WAITING, State.CREATING, State.JOINING, State.READY, State.RUNNING, State.DRAINING]
+    assert [each.state for name in rows for each in slices if each.group == name][:7] == first
     for each in slices:
-        row = rows[each.group]
-        parts = [_WORDS[each.state], each.reason, "tpu-v5p-slice 2x2x4", "ct5p-hightpu-4t", "16 chips", "for 3 min"]
+        parts = [_WORDS[each.state], each.reason, "v5p-slice 2x2x4", "16", "3 min"]
+        parts += ["us-east5-a spot", "1,234.50", "2/4"] if each.pool else []
+        assert [part for part in parts if part not in rows[each.group]] == [], rows[each.group]
+    assert "1 waiting" in browser.execute_script("return document.querySelector('.workload').textContent")
+
+    for each in slices:
+        open_page(browser, f"{url}?view=detail&id={each.id}")
+        parts = [
+            each.group,
+            _WORDS[each.state],
+            each.reason,
+            "ct5p-hightpu-4t, tpu-v5p-slice, 2x2x4",
+            "JobSet team-a/train",
+        ]
+        parts += ["4 of 4 bound to a node" if each.state is State.RUNNING else "0 of 4 bound to a node", each.leader]
         if each.pool:
-            parts += [each.pool, "us-east5-a", "spot", "1,234.50/h", "2/4 ready", "Not ready: gke-node-7 and 1 more"]
+            parts += [each.pool, "gke-node-7", "4 hosts: 1 running, 1 ready, 1 chips missing, 1 joining"]
         else:
-            parts += ["0/4 ready"]
-        parts += ["4/4 bound" if each.state is State.RUNNING else "0/4 bound"]
-        assert [part for part in parts if part not in row] == [], row
-    told = browser.execute_script("return [...document.querySelectorAll('svg.hosts title')].map(e => e.textContent)")
-    assert set(told) == {"4 hosts: 1 running, 1 ready, 1 chips missing, 1 joining", "4 hosts: 4 absent"}
-    assert "1 waiting" in text_of(browser, "#board .group-head")
+            parts += ["4 hosts: 4 absent"]
+        shown = text_of(browser, "#detail")
+        assert [part for part in parts if part not in shown] == [], shown
 
 
 def test_the_board_says_why_a_slice_waits_and_when_the_next_try_is(
@@ -94,17 +106,35 @@ def test_the_board_says_why_a_slice_waits_and_when_the_next_try_is(
     waits = a_slice(
         workload, 0, State.WAITING, reason=reason, next_try_at=NOW + timedelta(seconds=95), notices=(notice,)
     )
-    board.show(view=a_view([workload], [waits]))
+    backoff = BackoffView(
+        capacity="us-east5-a ct5p-hightpu-4t 2x2x4", zone="us-east5-a", machine_type="ct5p-hightpu-4t",
+        shape="2x2x4, 4 hosts", terms="spot", kind="stockout", message="No TPUs left.", failures=3, since=NOW,
+        until=NOW + timedelta(minutes=3),
+    )  # fmt: skip
+    other = replace(backoff, machine_type="ct6e-standard-4t", message="Of another machine type.")
+    capacity = replace(NO_CAPACITY, backoffs=(backoff, other))
+    board.show(view=a_view([workload], [waits], capacity=capacity))
 
     open_page(browser, url)
 
     row = rows_of(browser)[waits.group]
     assert reason in row
-    assert "WaitingForCapacity All choices are backed off." in row
     # The page's clock is months ahead of the server's.
     assert re.search(r"Next try\s+in 1 min 3\d s", row)
-    assert "InvalidAnnotation Use one of these." in text_of(browser, "#board .group")
     shows(browser, "in 1 min 33 s")
+    browser.find_element(By.LINK_TEXT, waits.group).click()
+    shows(browser, "WaitingForCapacity All choices are backed off.", "#detail")
+    detail = text_of(browser, "#detail")
+    assert re.search(r"us-east5-a spot\s+stockout\s+failing for < 10 s\s+in [23] min \d\d s\s+No TPUs left.", detail), (
+        detail
+    )
+    assert "Of another machine type." not in detail
+    browser.find_element(By.LINK_TEXT, "JobSet team-a/train").click()
+    shows(browser, "InvalidAnnotation Use one of these.", "#detail")
+    assert reason in text_of(browser, "#detail")
+    browser.back()
+    browser.back()
+    until(browser, "return !document.getElementById('board').hidden")
 
 
 def test_pools_without_a_slice_say_why_they_stay_and_when_they_go(
@@ -126,7 +156,7 @@ def test_pools_without_a_slice_say_why_they_stay_and_when_they_go(
     open_page(browser, url)
 
     rows = rows_of(browser)
-    assert list(rows) == [runs.group, "old-pool", idle.name]
+    assert list(rows) == [runs.group, idle.name, "old-pool"]
     assert "Deleting" in rows["old-pool"]
     assert "It is being deleted." in rows["old-pool"]
     assert "It is not needed: its workload has finished." in rows[idle.name]
@@ -141,7 +171,7 @@ def test_a_change_arrives_without_a_reload(browser: Chrome, board: HandMadeBoard
     board.show(view=a_view([workload], [waits, goes], [a_pool(goes)]))
     open_page(browser, url)
     assert "GKE has no capacity." in rows_of(browser)[waits.group]
-    browser.execute_script("window.isSame = true; document.querySelector('#board .row:not(.columns)').isSame = true")
+    browser.execute_script("window.isSame = true; document.querySelector('#board .row:not(.workload)').isSame = true")
 
     runs, comes = a_slice(workload), a_slice(workload, 2)
     pools = [replace(a_pool(runs), zone="us-east5-b"), a_pool(comes)]
@@ -153,7 +183,7 @@ def test_a_change_arrives_without_a_reload(browser: Chrome, board: HandMadeBoard
     assert "Running" in rows[runs.group]
     assert "GKE has no capacity." not in rows[runs.group]
     # Rows that stay are changed in place.
-    assert browser.execute_script("return document.querySelector('#board .row:not(.columns)').isSame") is True
+    assert browser.execute_script("return document.querySelector('#board .row:not(.workload)').isSame") is True
     assert browser.execute_script("return window.isSame") is True
 
 
@@ -168,6 +198,7 @@ def test_a_lost_connection_says_so_and_comes_back(browser: Chrome, board: HandMa
 
     shows(browser, "Connection lost since", "#banners")
     assert text_of(browser, "#live") == "Not connected"
+    assert browser.title.startswith("Not connected: ")
     assert "trying again" in text_of(browser, "#banners")
     # What was there is still to be read.
     assert "train-slice-0" in text_of(browser, "#board")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import axe_core_python
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
@@ -81,10 +83,10 @@ def test_filters_are_written_into_the_address_and_back_leads_back(browser: Chrom
     """Typing, a choice, a state; then back, step by step."""
     open_page(browser, many)
     browser.find_element(By.ID, "search").send_keys("slice-1")
-    until(browser, "return document.querySelectorAll('#board .row:not(.columns)').length === 2")
+    until(browser, "return document.querySelectorAll('#board .row:not(.workload)').length === 2")
     assert search_of(browser) == "?q=slice-1"
     Select(browser.find_element(By.ID, "namespace")).select_by_value("team-a")
-    until(browser, "return document.querySelectorAll('#board .row:not(.columns)').length === 1")
+    until(browser, "return document.querySelectorAll('#board .row:not(.workload)').length === 1")
     browser.find_element(By.ID, "tab-timeline").click()
     assert search_of(browser) == "?view=timeline&q=slice-1&namespace=team-a"
     until(browser, "return document.getElementById('board').hidden")
@@ -93,19 +95,60 @@ def test_filters_are_written_into_the_address_and_back_leads_back(browser: Chrom
     until(browser, "return !document.getElementById('board').hidden")
     assert list(rows_of(browser)) == ["train-slice-1"]
     browser.back()
-    until(browser, "return document.querySelectorAll('#board .row:not(.columns)').length === 2")
+    until(browser, "return document.querySelectorAll('#board .row:not(.workload)').length === 2")
     assert browser.find_element(By.ID, "namespace").get_attribute("value") == ""
     browser.back()
-    until(browser, "return document.querySelectorAll('#board .row:not(.columns)').length === 4")
+    until(browser, "return document.querySelectorAll('#board .row:not(.workload)').length === 4")
     assert browser.find_element(By.ID, "search").get_attribute("value") == ""
 
     browser.find_element(By.CSS_SELECTOR, ".filter.s-waiting").click()
-    until(browser, "return document.querySelectorAll('#board .row:not(.columns)').length === 2")
+    until(browser, "return document.querySelectorAll('#board .row:not(.workload)').length === 2")
     pressed = browser.find_element(By.CSS_SELECTOR, ".filter.s-waiting")
     assert pressed.get_attribute("aria-pressed") == "true"
     assert search_of(browser) == "?state=waiting"
     browser.find_element(By.ID, "clear").click()
-    until(browser, "return document.querySelectorAll('#board .row:not(.columns)').length === 4")
+    until(browser, "return document.querySelectorAll('#board .row:not(.workload)').length === 4")
+
+
+def test_the_board_is_sorted_by_the_column_that_is_chosen(browser: Chrome, board: HandMadeBoard, url: str) -> None:
+    """The address keeps the column; what waits is first without one, the oldest on top."""
+    workloads = [a_workload(name) for name in ("c", "b", "a")]
+    waits = [
+        a_slice(workload, 0, State.WAITING, chips=chips, since=NOW - timedelta(minutes=minutes))
+        for workload, chips, minutes in zip(workloads, (8, 64, 16), (5, 90, 60), strict=True)
+    ]
+    board.show(view=a_view(workloads, waits))
+    open_page(browser, url)
+    assert list(rows_of(browser)) == ["b-slice-0", "a-slice-0", "c-slice-0"]
+    assert "Oldest wait" in text_of(browser, "#board .totals")
+    assert "1 h 30 min" in text_of(browser, "#board .totals")
+    browser.find_element(By.LINK_TEXT, "Chips").click()
+    until(browser, "return document.querySelector('[aria-sort]').textContent === 'Chips'")
+    assert list(rows_of(browser)) == ["b-slice-0", "a-slice-0", "c-slice-0"]
+    assert search_of(browser) == "?sort=chips"
+    browser.find_element(By.PARTIAL_LINK_TEXT, "Workload").click()
+    until(browser, "return document.querySelector('[aria-sort]').textContent.startsWith('Workload')")
+    assert list(rows_of(browser)) == ["a-slice-0", "b-slice-0", "c-slice-0"]
+
+
+def test_workloads_of_several_slices_are_one_line_where_there_are_many(
+    browser: Chrome, board: HandMadeBoard, url: str
+) -> None:
+    """The line says what the first of them says; its button shows all."""
+    workload = a_workload()
+    slices = [a_slice(workload, number, state) for number, state in enumerate([State.RUNNING] * 44 + [State.WAITING])]
+    board.show(view=a_view([workload], slices, [a_pool(each) for each in slices[:-1]]))
+    open_page(browser, url)
+    assert rows_of(browser) == {}
+    line = text_of(browser, "#board .workload")
+    for words in ("45 slices", "The reason for waiting.", "176/180", "720"):
+        assert words in line
+    opener = browser.find_element(By.CSS_SELECTOR, "#board .opener")
+    assert opener.get_attribute("aria-expanded") == "false"
+    opener.click()
+    until(browser, "return document.querySelectorAll('#board .row:not(.workload)').length === 45")
+    assert next(iter(rows_of(browser))) == "train-slice-44"
+    assert opener.get_attribute("aria-expanded") == "true"
 
 
 # --- hostile users, keyboards, phones, themes
@@ -238,6 +281,29 @@ _CONTRAST = """
     }
     return [found, behind(document.body)];
 """
+
+
+_AXE = (Path(axe_core_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+_FINDINGS = """
+    const done = arguments[arguments.length - 1];
+    axe.run().then(found => done(found.violations.map(e => `${e.impact} ${e.id}: ${e.nodes.map(n => n.html)}`)));
+"""
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_axe_finds_nothing(browser: Chrome, board: HandMadeBoard, url: str, width: int) -> None:
+    """No view has a mistake that keeps people with a screen reader or a keyboard from using it."""
+    resize(browser, width, 800)
+    shown = _long()
+    board.show(problems=("p",), **shown)
+    open_page(browser, url)
+    browser.execute_script(_AXE)
+    for view in each_view(browser):
+        assert browser.execute_async_script(_FINDINGS) == [], view
+    for each in (*shown["view"].slices, *shown["view"].workloads):
+        open_page(browser, f"{url}?view=detail&id={each.id}")
+        browser.execute_script(_AXE)
+        assert browser.execute_async_script(_FINDINGS) == [], each.id
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -282,7 +282,7 @@ def until(browser: webdriver.Chrome, script: str, *arguments: Any, seconds: floa
 
 def picture(browser: webdriver.Chrome, path: Path) -> None:
     """Write what is shown as a WebP file."""
-    parameters = {"format": "webp", "quality": 90}
+    parameters = {"format": "webp", "quality": 80}
     path.write_bytes(base64.b64decode(browser.execute_cdp_cmd("Page.captureScreenshot", parameters)["data"]))
 
 
@@ -292,7 +292,7 @@ def open_page(browser: webdriver.Chrome, address: str) -> None:
     until(browser, "return document.getElementById('loading').hidden")
 
 
-def rows_of(browser: webdriver.Chrome, selector: str = "#board .row:not(.columns)") -> dict[str, str]:
+def rows_of(browser: webdriver.Chrome, selector: str = "#board .row:not(.workload)") -> dict[str, str]:
     """Return the text of all rows that are shown, by their names."""
     script = """
         const rows = [...document.querySelectorAll(arguments[0])].filter(e => e.checkVisibility());

@@ -5,7 +5,8 @@ from __future__ import annotations
 from provisioner.runtime.pages import Page, file_pages
 
 _SCRIPTS = (
-    "activity", "app", "board", "capacity", "dom", "poll", "query", "states", "store", "theme", "timeline", "times"
+    "activity", "app", "board", "capacity", "detail", "dom", "poll", "query", "states", "store", "theme", "timeline",
+    "times",
 )  # fmt: skip
 _FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),

@@ -13,8 +13,8 @@ function entryRow(entry, links) {
   const text = make("p", { className: "entry-text" }, entry.message);
   if (entry.warning) text.prepend(icon("warning"), make("span", { className: "hidden" }, "Warning: "));
   const about = make("p", { className: "entry-about muted" });
-  if (entry.workload) about.append(make("a", { href: links({ view: "board", q: nameOf(entry.workload) }) }, nameOf(entry.workload)));
-  if (entry.pool) about.append(make("a", { className: "pool-name", href: links({ view: "timeline", q: entry.pool }) }, entry.pool));
+  if (entry.workload) about.append(make("a", { href: links({ view: "detail", id: entry.workload }) }, nameOf(entry.workload)));
+  if (entry.pool) about.append(make("a", { className: "pool-name", href: links({ view: "detail", id: entry.pool }) }, entry.pool));
   const node = make("li", { className: entry.warning ? "entry warning" : "entry" }, when, kind, make("div", { className: "entry-body" }, text, about));
   return { node, update: () => undefined };
 }

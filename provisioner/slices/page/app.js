@@ -3,6 +3,7 @@
 import { makeActivity } from "./activity.js";
 import { makeBoard } from "./board.js";
 import { makeCapacity } from "./capacity.js";
+import { makeDetail } from "./detail.js";
 import { Keyed, icon, make, setAttribute, setClass, setText, setTitled, showTexts } from "./dom.js";
 import { Connection } from "./poll.js";
 import { NO_FILTERS, VIEWS, address, isFiltered, matcher, namespaceOf, readQuery, states } from "./query.js";
@@ -23,12 +24,13 @@ let isWhole = true;
 
 const links = (changes) => address({ ...query, ...changes });
 /** Links from one view to another keep no filter but their own. */
-const fresh = (changes) => address(changes.view ? { ...NO_FILTERS, zoom: query.zoom, as: query.as, ...changes } : { ...query, ...changes });
+const fresh = (changes) => address(changes.view ? { ...NO_FILTERS, zoom: query.zoom, as: query.as, sort: query.sort, ...changes } : { ...query, ...changes });
 const views = {
-  board: makeBoard(byId("board"), fresh),
+  board: makeBoard(byId("board"), fresh, links),
   timeline: makeTimeline(byId("timeline"), fresh),
   capacity: makeCapacity(byId("capacity")),
   activity: makeActivity(byId("activity"), fresh),
+  detail: makeDetail(byId("detail"), fresh),
 };
 const stateButtons = new Keyed(byId("states"), stateButton);
 
@@ -68,7 +70,8 @@ function renderHead() {
   setClass(byId("live"), `live ${connection.kind}`);
   setText(byId("role"), store.leading ? "Leader" : "Standby");
   const problems = store.problems.length + store.stalled + (store.summary?.alerts.length ?? 0);
-  document.title = `${problems ? `(${problems}) ` : ""}${about.cluster || "TPU provisioner"} – TPU provisioner`;
+  const lost = connection.kind === "lost" ? "Not connected: " : "";
+  document.title = `${lost}${problems ? `(${problems}) ` : ""}${about.cluster || "TPU provisioner"} – TPU provisioner`;
 }
 
 function renderBanners() {
@@ -110,11 +113,12 @@ function renderTabs() {
     const tab = byId(`tab-${view}`);
     const isCurrent = view === query.view;
     setAttribute(tab, "aria-selected", String(isCurrent));
-    setAttribute(tab, "tabindex", isCurrent ? "0" : "-1");
+    setAttribute(tab, "tabindex", isCurrent || (view === "board" && query.view === "detail") ? "0" : "-1");
     // Filters stay from view to view.
-    setAttribute(tab, "href", links({ view }));
+    setAttribute(tab, "href", links({ view, id: "" }));
     byId(view).hidden = !isCurrent;
   }
+  byId("detail").hidden = query.view !== "detail";
 }
 
 function options(select, all, values, current) {
@@ -126,7 +130,7 @@ function options(select, all, values, current) {
 
 function renderFilters() {
   const { view } = query;
-  byId("filters").hidden = view === "capacity";
+  byId("filters").hidden = view === "capacity" || view === "detail";
   const search = byId("search");
   if (search !== document.activeElement || search.dataset.typed !== "true") search.value = query.q;
   const slices = [...store.slices.values()];
@@ -255,6 +259,8 @@ function setTheme(theme, isChosen) {
 }
 
 listen();
+// Column heads stay below what stays on top.
+new ResizeObserver(() => document.documentElement.style.setProperty("--top", `${byId("top").offsetHeight}px`)).observe(byId("top"));
 setTheme(document.documentElement.dataset.theme ?? "", false);
 const poll = new Connection(store, schedule, (state) => {
   connection = state;

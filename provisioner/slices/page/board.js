@@ -1,208 +1,240 @@
-// The board: slices grouped by workload, then node pools that serve no slice.
+// The board: totals, then a line for each slice and each node pool without one; what needs somebody to look comes first.
 
 import { Keyed, icon, make, setAttribute, setClass, setLink, setName, setText, setTitled, showTexts } from "./dom.js";
-import { NO_FILTERS, kindOf, matcher, nameOf, states } from "./query.js";
-import { STATES, countHosts, hostGrid, hostLegend, stateChip } from "./states.js";
-import { dropTimes, keepTimes, setTime } from "./times.js";
+import { NO_FILTERS, matcher, nameOf, states } from "./query.js";
+import { STATES, countHosts, hostsInWords, stateChip } from "./states.js";
+import { dropTimes, duration, keepTimes, serverNow, setTime } from "./times.js";
 
-/** So many slices are shown; the rest is for filters to find. */
-const MOST_ROWS = 1000;
-/** So many rows are made before the first paint, and in each frame after it. */
-const ROWS_AT_ONCE = 60;
-const WORKLOAD_STATES = { suspended: "Suspended", completed: "Completed", failed: "Failed", deleting: "Being deleted" };
+/** So many lines are shown; the rest is for filters to find. */
+const MOST_LINES = 1000;
+/** So many lines are made before the first paint, and in each frame after it. */
+const LINES_AT_ONCE = 60;
+/** Where more slices than these match, a workload of several slices is one line. */
+const MOST_EXPANDED = 40;
+export const WORKLOAD_STATES = { suspended: "Suspended", completed: "Completed", failed: "Failed", deleting: "Being deleted" };
+/** Order and words of the columns; those with a name can be sorted by. */
+const COLUMNS = [
+  ["state", "State"],
+  ["since", "For"],
+  ["name", "Workload, slice or node pool"],
+  ["", "Machines"],
+  ["chips", "Chips"],
+  ["", "Reason and next step"],
+  ["", "Zone and capacity"],
+  ["", "Hosts ready"],
+  ["cost", "Cost an hour"],
+];
+const NUMBERS = new Set(["Hosts ready", "Chips", "Cost an hour"]);
+/** What the totals count: name, states, and what that means. */
+const TOTALS = [
+  ["Failed", ["failed"], "slices and node pools that failed"],
+  ["Waiting", ["waiting"], "slices without a node pool"],
+  ["Starting", ["creating", "joining", "ready"], "slices whose node pool is created or has no pod yet"],
+  ["Running", ["running", "draining"], "slices with pods on their node pool"],
+  ["Idle", ["idle", "deleting"], "node pools that nothing needs"],
+];
 
-const number = (value) => value.toLocaleString("en");
-const costInWords = (value) => `${value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}/h`;
-const chipsInWords = (chips) => `${number(chips)} ${chips === 1 ? "chip" : "chips"}`;
+export const number = (value) => value.toLocaleString("en");
+export const costInWords = (value) => value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+const collator = new Intl.Collator("en", { numeric: true });
+const rank = (state) => Object.keys(STATES).indexOf(state);
+const priced = (store) => [...store.pools.values()].some((each) => each.cost_per_hour !== null);
+const sum = (items, of) => items.reduce((all, each) => all + (of(each) ?? 0), 0);
 
-/** A cell with a label, which is read aloud and shown where there are no columns. */
-function cell(name, label, ...children) {
-  return make("div", { className: `cell ${name}` }, make("span", { className: "label" }, label), ...children);
-}
+/** What comes first, by the column that was chosen. */
+const byName = (a, b) => collator.compare(a.sortName, b.sortName);
+const byAge = (a, b) => (a.since ?? "9").localeCompare(b.since ?? "9");
+const ORDERS = {
+  // Of what waits or failed, the oldest first.
+  state: (a, b) => rank(a.state) - rank(b.state) || (rank(a.state) <= rank("waiting") ? byAge(a, b) : 0) || byName(a, b),
+  since: (a, b) => byAge(a, b) || byName(a, b),
+  name: byName,
+  chips: (a, b) => b.chips - a.chips || byName(a, b),
+  cost: (a, b) => (b.cost ?? 0) - (a.cost ?? 0) || byName(a, b),
+};
 
-function note(notice) {
-  const node = make("li", { className: notice.warning ? "notice warning" : "notice" });
-  node.append(icon(notice.warning ? "warning" : "info"), make("strong", {}, notice.reason), ` ${notice.message}`);
-  return node;
-}
+const machinesOf = (item) => [item.accelerator || "unknown", item.topology].filter(Boolean).join(" ");
 
-/** Why it is so and what comes next, made where there is something to say. */
-function makeWhy() {
-  const reason = make("p", { className: "reason" });
-  const next = make("p", { className: "next" });
-  const nextTime = make("time");
-  const nextLabel = make("span");
-  next.append(icon("next"), nextLabel, nextTime);
-  const unready = make("p", { className: "muted unready" });
-  const notices = make("ul", { className: "notices" });
+function lineOfSlice(slice, pool) {
+  const hosts = pool?.hosts ?? ".".repeat(slice.hosts);
+  const counts = countHosts(hosts);
+  const isWhole = counts.R + counts.r === hosts.length && slice.bound_pods === slice.pods;
   return {
-    node: make("div", { className: "cell why" }, reason, next, unready, notices),
-    update({ text, label, moment, names, more, told }) {
-      setText(reason, text);
-      reason.hidden = !text;
-      setText(nextLabel, `${label} `);
-      setTime(nextTime, "in", moment);
-      next.hidden = !moment;
-      setText(unready, names.length ? `Not ready: ${names.join(", ")}${more > 0 ? ` and ${number(more)} more` : ""}` : "");
-      unready.hidden = !names.length;
-      showTexts(notices, told, note);
-      notices.hidden = !told.length;
-    },
+    key: `slice ${slice.id}`,
+    id: slice.id,
+    space: `${nameOf(slice.workload).split("/")[0]}/`,
+    name: slice.group,
+    sortName: `${nameOf(slice.workload)} ${slice.group}`,
+    state: slice.state,
+    since: slice.since,
+    isLonger: slice.since_start,
+    reason: slice.state === "running" && isWhole ? "" : slice.reason,
+    next: ["Next try", slice.next_try_at],
+    notices: slice.notices ?? [],
+    machines: machinesOf(slice),
+    zone: pool ? [pool.zone, pool.capacity].filter(Boolean).join(" ") : "",
+    hosts,
+    chips: slice.chips,
+    cost: pool?.cost_per_hour ?? null,
   };
 }
 
-/** What a slice's row and the row of a pool without a slice have in common. */
-function makeRow(...names) {
+function lineOfPool(pool) {
+  return {
+    key: `pool ${pool.name}`,
+    id: pool.name,
+    space: "",
+    name: pool.name,
+    about: pool.workload ? `node pool of ${nameOf(pool.workload)}` : "node pool of no workload",
+    sortName: pool.name,
+    state: pool.state,
+    since: pool.since,
+    isLonger: pool.since_start,
+    reason: pool.reason,
+    next: ["To be deleted", pool.delete_at],
+    notices: [],
+    machines: machinesOf(pool),
+    zone: [pool.zone, pool.capacity].filter(Boolean).join(" "),
+    hosts: pool.hosts,
+    chips: pool.chips,
+    cost: pool.cost_per_hour,
+  };
+}
+
+/** One line for all slices of a workload; the first of them, in the order that is shown, says why it waits. */
+function lineOfWorkload(id, workload, lines, order) {
+  const sorted = lines.toSorted(ORDERS.state);
+  const [first] = sorted;
+  const among = [...new Set(sorted.map((each) => each.state))];
+  const only = (of) => (new Set(lines.map(of)).size === 1 ? of(first) : "");
+  return {
+    ...first,
+    key: `workload ${id}`,
+    id,
+    space: `${nameOf(id).split("/")[0]}/`,
+    name: nameOf(id).split("/")[1],
+    sortName: nameOf(id),
+    badge: WORKLOAD_STATES[workload?.state] ?? "",
+    about: `${number(lines.length)} slices`,
+    counts: among.map((state) => [state, lines.filter((each) => each.state === state).length]),
+    notices: [...(workload?.notices ?? []), ...first.notices],
+    machines: only((each) => each.machines),
+    zone: only((each) => each.zone),
+    hosts: lines.map((each) => each.hosts).join(""),
+    chips: sum(lines, (each) => each.chips),
+    cost: lines.some((each) => each.cost !== null) ? sum(lines, (each) => each.cost) : null,
+    lines: lines.toSorted(order),
+  };
+}
+
+/** A workload that has notices and no slices. */
+function lineOfEmpty(workload) {
+  return {
+    key: `workload ${workload.id}`,
+    id: workload.id,
+    space: `${workload.namespace}/`,
+    name: workload.name,
+    sortName: nameOf(workload.id),
+    badge: WORKLOAD_STATES[workload.state] ?? "",
+    about: workload.kind,
+    state: "none",
+    since: workload.created_at,
+    reason: workload.reason || "It has no slices.",
+    next: ["", null],
+    notices: workload.notices,
+    machines: "",
+    zone: "",
+    hosts: "",
+    chips: workload.chips,
+    cost: null,
+  };
+}
+
+function makeLine(links, toggle) {
   const chip = stateChip();
+  const counts = make("span", { className: "counts" });
   const since = make("time");
-  const accelerator = make("span", { className: "strong" });
-  const machine = make("span", { className: "muted" });
-  const zone = make("span");
-  const capacity = make("span", { className: "muted" });
-  const grid = hostGrid();
-  const ready = make("span", { className: "muted nowrap" });
-  const pods = make("span");
-  const cost = make("span", { className: "muted" });
-  let why = null;
+  const opener = make("button", { type: "button", className: "opener" }, icon("open"));
+  const space = make("span", { className: "muted" });
+  const name = make("a", { className: "row-name" });
+  const about = make("span", { className: "muted about" });
+  const badge = make("span", { className: "badge" });
+  const warning = make("span", { className: "warning-mark" }, icon("warning"));
+  const reason = make("span", { className: "reason" });
+  const nextLabel = make("span");
+  const nextTime = make("time");
+  const next = make("span", { className: "next" }, nextLabel, nextTime);
+  const machines = make("td", { className: "c-machines" });
+  const why = make("td", { className: "c-reason" }, make("div", {}, warning, reason, next));
+  const zone = make("td", { className: "c-zone" });
+  const hosts = make("td", { className: "c-hosts numeric" });
+  const chips = make("td", { className: "c-chips numeric" });
+  const cost = make("td", { className: "c-cost numeric" });
   const node = make(
-    "li",
+    "tr",
     {},
-    cell("c-name", "Slice ", ...names),
-    cell("c-state", "State ", chip.node, since),
-    cell("c-machine", "Machines ", accelerator, machine),
-    cell("c-zone", "Capacity ", zone, capacity),
-    cell("c-hosts", "Hosts ", grid.node, ready),
-    cell("c-pods", "Pods and cost ", pods, cost),
+    make("td", { className: "c-state" }, chip.node, counts),
+    make("td", { className: "c-since" }, since),
+    make("th", { className: "c-name", scope: "row" }, make("div", {}, opener, space, name, badge, about)),
+    machines,
+    chips,
+    why,
+    zone,
+    hosts,
+    cost,
   );
+  let line = null;
+  opener.addEventListener("click", () => toggle(line));
   keepTimes(node);
   return {
     node,
     end: () => dropTimes(node),
-    pods,
-    show({ item, pool, hosts, isQuiet, next: [label, moment] }) {
-      setClass(node, `row s-${item.state}`);
-      chip.update(item.state);
-      setTime(since, item.since_start ? "over" : "for", item.since);
-      setTitled(accelerator, [item.accelerator || "unknown", item.topology].filter(Boolean).join(" "));
-      setTitled(machine, [item.machine_type, item.chips && chipsInWords(item.chips)].filter(Boolean).join(" · "));
-      setTitled(zone, pool?.zone ?? "");
-      setTitled(capacity, pool ? [pool.capacity, pool.reservation].filter(Boolean).join(" ") : "");
-      setText(cost, pool?.cost_per_hour ? costInWords(pool.cost_per_hour) : "");
-      grid.update(hosts);
-      const counts = countHosts(hosts);
-      setText(ready, hosts ? `${number(counts.R + counts.r)}/${number(hosts.length)} ready` : "");
-      const names = pool?.unready_nodes ?? [];
-      const told = item.notices ?? [];
-      // A notice may say the same, and more.
-      const text = isQuiet || told.some(({ message }) => message.includes(item.reason)) ? "" : item.reason;
-      const isTold = Boolean(text || moment || names.length || told.length);
-      if (isTold && why === null) {
-        why = makeWhy();
-        node.append(why.node);
-      }
-      if (why === null) return;
-      why.node.hidden = !isTold;
-      why.update({ text, label, moment, names, more: counts.j + counts.c - names.length, told });
+    update(shown) {
+      line = shown;
+      setClass(node, `row s-${line.state}${line.isSub ? " sub" : ""}${line.counts ? " workload" : ""}`);
+      chip.node.hidden = Boolean(line.counts);
+      chip.update(line.state);
+      showTexts(counts, line.counts ?? [], ([state, count]) => {
+        const words = `${count} ${STATES[state].toLowerCase()}`;
+        const hidden = make("span", { className: "hidden" }, ` ${STATES[state].toLowerCase()}`);
+        return make("span", { className: `count s-${state}`, title: words }, icon(state), number(count), hidden);
+      });
+      setTime(since, line.isLonger ? "over" : "for", line.since);
+      opener.hidden = !line.counts;
+      setAttribute(opener, "aria-expanded", String(Boolean(line.isOpen)));
+      setAttribute(opener, "aria-label", `Slices of ${line.sortName}`);
+      setText(space, line.isSub ? "" : line.space);
+      setName(name, line.name);
+      setLink(name, links({ view: "detail", id: line.id }));
+      setText(badge, line.badge ?? "");
+      badge.hidden = !line.badge;
+      setText(about, line.about ?? "");
+      const [notice] = line.notices;
+      warning.hidden = !line.notices.some((each) => each.warning);
+      const text = line.isOpen ? "" : line.reason || (notice ? `${notice.reason} ${notice.message}` : "");
+      setText(reason, text.replace(/^Node pool \S+ is not created: /, ""));
+      reason.title = text;
+      setText(nextLabel, `${line.next[0]} `);
+      setTime(nextTime, "in", line.next[1]);
+      next.hidden = line.isOpen || !line.next[1];
+      setText(machines, line.machines.replace(/^tpu-/, ""));
+      machines.title = line.machines;
+      setTitled(zone, line.zone);
+      const count = countHosts(line.hosts);
+      setText(hosts, line.hosts ? `${number(count.R + count.r)}/${number(line.hosts.length)}` : "");
+      hosts.title = line.hosts ? hostsInWords(line.hosts) : "";
+      // The reason has the room of what there is nothing to say about.
+      const isAlone = !line.zone && !/[^.]/.test(line.hosts);
+      why.colSpan = isAlone ? line.columns : line.zone ? 1 : 2;
+      zone.hidden = !line.zone;
+      hosts.hidden = cost.hidden = isAlone;
+      setText(chips, line.chips ? number(line.chips) : "");
+      setText(cost, line.cost === null ? "" : costInWords(line.cost));
     },
   };
 }
 
-function sliceRow(links) {
-  const name = make("h4", { className: "row-name" });
-  const pool = make("a", { className: "pool-name" });
-  const row = makeRow(name, pool);
-  return {
-    ...row,
-    update([slice, served]) {
-      const hosts = served?.hosts ?? ".".repeat(slice.hosts);
-      const counts = countHosts(hosts);
-      const isWhole = counts.R + counts.r === hosts.length && slice.bound_pods === slice.pods;
-      const isQuiet = slice.state === "running" && isWhole;
-      setName(name, slice.group);
-      setName(pool, slice.pool);
-      if (slice.pool) setLink(pool, links({ view: "timeline", q: slice.pool }));
-      pool.hidden = !slice.pool;
-      setText(row.pods, slice.pods ? `${number(slice.bound_pods)}/${number(slice.pods)} bound` : "none");
-      row.show({ item: slice, pool: served, hosts, isQuiet, next: ["Next try", slice.next_try_at] });
-    },
-  };
-}
-
-function poolRow() {
-  const name = make("h4", { className: "row-name" });
-  const purpose = make("span", { className: "muted" });
-  const row = makeRow(name, purpose);
-  return {
-    ...row,
-    update(pool) {
-      setName(name, pool.name);
-      setTitled(purpose, pool.workload ? `of ${nameOf(pool.workload)}` : "of no workload");
-      row.show({ item: pool, pool, hosts: pool.hosts, isQuiet: false, next: ["To be deleted", pool.delete_at] });
-    },
-  };
-}
-
-function workloadGroup(links) {
-  const kind = make("span", { className: "kind" });
-  const name = make("span", { className: "workload-name" });
-  const namespace = make("span", { className: "muted" });
-  const state = make("span", { className: "badge" });
-  const facts = make("span", { className: "muted facts" });
-  const counts = make("span", { className: "counts" });
-  const created = make("time");
-  const timeline = make("a", { textContent: "Timeline" });
-  const activity = make("a", { textContent: "Activity" });
-  const notices = make("ul", { className: "notices" });
-  const empty = make("p", { className: "muted empty-group" });
-  const rows = make("ul", { className: "rows" });
-  const keyed = new Keyed(rows, () => sliceRow(links));
-  const title = make("h3", {}, kind, namespace, name, state);
-  const age = make("span", { className: "muted" }, "created ", created);
-  const head = make("div", { className: "group-head" }, title, facts, age, counts);
-  head.append(make("span", { className: "group-links" }, timeline, activity));
-  const node = make("section", { className: "group" }, head, notices, empty, rows);
-  keepTimes(head);
-  return {
-    node,
-    end() {
-      dropTimes(head);
-      keyed.show([]);
-    },
-    update({ id, workload, slices, isChanged }) {
-      setText(kind, kindOf(id));
-      const [space, called] = nameOf(id).split("/");
-      setText(namespace, `${space}/`);
-      setText(name, called);
-      setAttribute(node, "aria-label", id);
-      setText(state, WORKLOAD_STATES[workload?.state] ?? "");
-      setClass(state, `badge w-${workload?.state}`);
-      state.hidden = !state.textContent;
-      setText(facts, workload?.chips ? chipsInWords(workload.chips) : "");
-      setTime(created, "ago", workload?.created_at);
-      age.hidden = !workload?.created_at;
-      const found = new Map();
-      for (const [slice] of slices) found.set(slice.state, (found.get(slice.state) ?? 0) + 1);
-      const among = Object.keys(STATES).filter((each) => found.has(each));
-      showTexts(
-        counts,
-        among.map((each) => [each, found.get(each)]),
-        ([each, count]) => make("span", { className: `count s-${each}` }, icon(each), `${count} ${STATES[each].toLowerCase()}`),
-      );
-      setLink(timeline, links({ view: "timeline", q: nameOf(id) }));
-      setLink(activity, links({ view: "activity", q: nameOf(id) }));
-      setAttribute(timeline, "aria-label", `Timeline of ${nameOf(id)}`);
-      setAttribute(activity, "aria-label", `Activity of ${nameOf(id)}`);
-      showTexts(notices, workload?.notices ?? [], note);
-      notices.hidden = !workload?.notices?.length;
-      setText(empty, slices.length ? "" : workload?.reason || "It has no slices.");
-      empty.hidden = slices.length > 0;
-      rows.hidden = !slices.length;
-      keyed.show(slices.map((each) => [each[0].id, each]), isChanged);
-    },
-  };
-}
-
-/** A workload that neither has slices nor needs anybody to look: one line. */
+/** A workload that neither has slices nor needs anybody to look. */
 function quietWorkload() {
   const kind = make("span", { className: "muted" });
   const name = make("span", { className: "strong" });
@@ -220,101 +252,117 @@ function quietWorkload() {
   };
 }
 
-function columns() {
-  const names = ["Slice and node pool", "State", "Machines", "Zone and capacity", "Hosts", "Pods, cost"];
-  return make(
-    "div",
-    { className: "row columns", attributes: { "aria-hidden": "true" } },
-    ...names.map((name) => make("div", { className: "cell" }, name)),
+/** Show what there is in all: slices and chips by state, cost, and the oldest wait. */
+function showTotals(node, store) {
+  const items = [...store.slices.values(), ...store.poolsWithoutSlice()];
+  const tiles = TOTALS.map(([name, among, words]) => {
+    const found = items.filter((each) => among.includes(each.state));
+    return [name, number(found.length), found.length ? `${number(sum(found, (each) => each.chips))} chips` : "", words];
+  });
+  if (tiles[0][1] === "0") tiles.shift();
+  if (priced(store)) {
+    tiles.push(["Cost an hour", costInWords(sum([...store.pools.values()], (each) => each.cost_per_hour)), "", "of all hosts that exist, by CHIP_HOUR_PRICES"]);
+  }
+  const waits = items.filter((each) => each.state === "waiting" && each.since).map((each) => Date.parse(each.since));
+  if (waits.length) tiles.push(["Oldest wait", duration(serverNow() - Math.min(...waits)), "", "of a slice that waits now"]);
+  showTexts(node, tiles, ([name, value, more, words]) =>
+    make("div", { title: words }, make("dt", {}, name), make("dd", {}, value, make("span", { className: "muted" }, more ? ` ${more}` : ""))),
   );
+  node.hidden = !items.length;
 }
 
 /** Make the view in a panel; `links(changes)` returns the address of what is shown with some of the query changed. */
-export function makeBoard(panel, links) {
-  const legend = hostLegend();
-  const head = columns();
-  const groups = make("div", { className: "groups" });
+export function makeBoard(panel, links, sorted) {
+  const totals = make("dl", { className: "totals" });
+  const heads = make("tr");
+  const body = make("tbody");
+  const table = make("table", { className: "board" }, make("caption", { className: "hidden" }, "Slices and node pools"), make("thead", {}, heads), body);
   const more = make("button", { type: "button", className: "more", hidden: true });
-  const others = make("div", { className: "rows" });
-  const othersHead = make("h3", {}, "Node pools without a slice");
-  const othersNode = make("section", { className: "group" }, make("div", { className: "group-head" }, othersHead), others);
   const quietHead = make("summary");
   const quietList = make("ul", { className: "quiet-list" });
   const quietText = make("p", { className: "muted" }, "They have no pods that ask for TPUs, or none that the provisioner serves.");
   const quietNode = make("details", { className: "group quiet" }, quietHead, quietText, quietList);
   const empty = make("div", { className: "empty" });
-  panel.append(head, groups, more, othersNode, quietNode, legend, empty);
-  const keyed = new Keyed(groups, () => workloadGroup(links));
-  const keyedPools = new Keyed(others, poolRow);
+  panel.append(totals, table, more, quietNode, empty);
+  /** Which workloads somebody opened or closed, against the rule. */
+  const isOpen = new Map();
+  const keyed = new Keyed(body, () => makeLine(links, toggle));
   const keyedQuiet = new Keyed(quietList, quietWorkload);
-  let most = MOST_ROWS;
+  let most = MOST_LINES;
   let room = 0;
-  let rows = 0;
   let last = [];
   let isGrowing = false;
   more.addEventListener("click", () => {
-    most += MOST_ROWS;
+    most += MOST_LINES;
     room = most;
     render(...last, NOTHING);
   });
-  const ordered = new Order();
+
+  function toggle(line) {
+    isOpen.set(line.id, !line.isOpen);
+    render(...last, null);
+  }
+
+  function showHeads(chosen) {
+    showTexts(heads, COLUMNS.map(([column, words]) => [column, words, sorted({ sort: column }), column && column === chosen]), ([column, words, href, isChosen]) => {
+      const isNumber = NUMBERS.has(words);
+      const node = make("th", { scope: "col", className: isNumber ? "numeric" : "" }, column ? make("a", { href, title: "Sort by this" }, words) : words);
+      if (isChosen) node.setAttribute("aria-sort", isNumber ? "descending" : "ascending");
+      return node;
+    });
+  }
 
   function render(store, query, changed) {
     last = [store, query];
     // What is on the screen is there at once; the rest follows frame by frame.
-    if (changed === null) room = Math.max(ROWS_AT_ONCE, rows);
+    if (changed === null) room = Math.max(LINES_AT_ONCE, keyed.size);
+    showTotals(totals, store);
     const matches = matcher(query);
-    const byWorkload = new Map();
-    let matched = 0;
-    rows = 0;
-    for (const slice of ordered.of(store.slices, changed)) {
-      const pool = store.pools.get(slice.pool);
-      if (!matches(slice, pool)) continue;
-      matched += 1;
-      if (matched > Math.min(room, most)) continue;
-      rows += 1;
-      const group = byWorkload.get(slice.workload);
-      if (group === undefined) byWorkload.set(slice.workload, [[slice, pool]]);
-      else group.push([slice, pool]);
+    const order = ORDERS[query.sort] ?? ORDERS.state;
+    const byWorkload = Map.groupBy(
+      [...store.slices.values()].filter((each) => matches(each, store.pools.get(each.pool))),
+      (each) => each.workload,
+    );
+    const matched = sum([...byWorkload.values()], (each) => each.length);
+    const entries = store.poolsWithoutSlice().filter((each) => matches(each)).map(lineOfPool);
+    for (const [id, slices] of byWorkload) {
+      const lines = slices.map((each) => lineOfSlice(each, store.pools.get(each.pool)));
+      entries.push(lines.length === 1 ? lines[0] : lineOfWorkload(id, store.workloads.get(id), lines, order));
     }
-    const isChanged = changed
-      ? (id) => changed.slices.has(id) || changed.pools.has(store.slices.get(id)?.pool)
-      : undefined;
     const quiet = [];
-    const withSlices = new Set([...store.slices.values()].map((slice) => slice.workload));
+    const withSlices = new Set([...store.slices.values()].map((each) => each.workload));
     for (const workload of store.workloads.values()) {
       if (withSlices.has(workload.id) || states(query).size || !matches(workload)) continue;
-      if (workload.notices.length) byWorkload.set(workload.id, []);
+      if (workload.notices.length) entries.push(lineOfEmpty(workload));
       else quiet.push([workload.id, workload]);
     }
-    const items = [...byWorkload].map(([id, slices]) => [
-      id,
-      { id, workload: store.workloads.get(id), slices, isChanged },
-    ]);
-    items.sort(([a], [b]) => collator.compare(nameOf(a), nameOf(b)) || collator.compare(a, b));
-    keyed.show(items);
-    const pools = store.poolsWithoutSlice().filter((pool) => matches(pool));
-    pools.sort((a, b) => collator.compare(a.name, b.name));
-    keyedPools.show(
-      pools.slice(0, most).map((pool) => [pool.name, pool]),
-      changed ? (name) => changed.pools.has(name) : undefined,
-    );
+    const shown = [];
+    const columns = priced(store) ? 4 : 3;
+    for (const line of entries.sort(order)) {
+      shown.push([line.key, { ...line, columns }]);
+      if (!line.lines) continue;
+      if (isOpen.get(line.id) ?? matched <= MOST_EXPANDED) {
+        shown.at(-1)[1].isOpen = true;
+        for (const each of line.lines) shown.push([each.key, { ...each, columns, isSub: true }]);
+      }
+    }
+    showHeads(ORDERS[query.sort] ? query.sort : "state");
+    setClass(table, columns === 4 ? "board" : "board unpriced");
+    keyed.show(shown.slice(0, Math.min(room, most)));
     quiet.sort(([a], [b]) => collator.compare(nameOf(a), nameOf(b)));
     keyedQuiet.show(quiet.slice(0, most));
     setText(quietHead, `Workloads without slices (${number(quiet.length)})`);
     quietNode.hidden = !quiet.length;
-    more.hidden = matched <= most;
-    setText(more, `Show more: ${number(matched - most)} slices are left. A filter finds them faster.`);
-    const isEmpty = !items.length && !pools.length && !quiet.length;
-    head.hidden = legend.hidden = !items.length && !pools.length;
-    othersNode.hidden = !pools.length;
-    empty.hidden = !isEmpty;
-    if (isEmpty) explain(empty, store, links);
-    if (room < Math.min(matched, most) && !isGrowing) {
+    more.hidden = shown.length <= most;
+    setText(more, `Show more: ${number(shown.length - most)} lines are left. A filter finds them faster.`);
+    table.hidden = !shown.length;
+    empty.hidden = shown.length > 0 || quiet.length > 0;
+    if (!empty.hidden) explain(empty, store, links);
+    if (room < Math.min(shown.length, most) && !isGrowing) {
       isGrowing = true;
       requestAnimationFrame(() => {
         isGrowing = false;
-        room += ROWS_AT_ONCE;
+        room += LINES_AT_ONCE;
         if (!panel.hidden) render(...last, NOTHING);
       });
     }
@@ -323,23 +371,7 @@ export function makeBoard(panel, links) {
   return { render };
 }
 
-const collator = new Intl.Collator("en", { numeric: true });
 const NOTHING = { slices: new Set(), pools: new Set() };
-
-/** Slices by namespace, workload and group; sorted again only where some came or went. */
-class Order {
-  #ids = [];
-  #known = new Set();
-
-  of(slices, changed) {
-    const isSame = changed !== null && [...changed.slices].every((id) => slices.has(id) && this.#known.has(id));
-    if (!isSame) {
-      this.#ids = [...slices.keys()].sort((a, b) => collator.compare(nameOf(a), nameOf(b)) || collator.compare(a, b));
-      this.#known = new Set(this.#ids);
-    }
-    return this.#ids.map((id) => slices.get(id));
-  }
-}
 
 /** Say what to do where there is nothing to show. */
 function explain(empty, store, links) {
@@ -347,7 +379,7 @@ function explain(empty, store, links) {
   if (!store.leading) {
     const where = store.leader
       ? `Pod ${store.leader} leads, and its page shows the slices: forward the port of that pod.`
-      : "Another process leads and shows the slices. The Lease tells which: kubectl get lease -A";
+      : "Another process leads and shows the slices. The Lease names it: kubectl get lease -A";
     texts.push(["This process stands by", where]);
   } else if (!store.summary) {
     const what = store.problems.length

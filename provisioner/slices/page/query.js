@@ -1,12 +1,15 @@
 // What is shown is in the URL's query, so that a view can be sent to a colleague.
 
+/** The views that have a tab, in their order. */
 export const VIEWS = ["board", "timeline", "capacity", "activity"];
 const DEFAULTS = {
   view: "board",
+  id: "",
   q: "",
   namespace: "",
   accelerator: "",
   state: "",
+  sort: "",
   zoom: "1h",
   as: "chart",
   kind: "",
@@ -17,7 +20,7 @@ export function readQuery(search = location.search) {
   const parameters = new URLSearchParams(search);
   const query = { ...DEFAULTS };
   for (const name of Object.keys(DEFAULTS)) query[name] = parameters.get(name) ?? DEFAULTS[name];
-  if (!VIEWS.includes(query.view)) query.view = DEFAULTS.view;
+  if (query.view !== "detail" && !VIEWS.includes(query.view)) query.view = DEFAULTS.view;
   return query;
 }
 

@@ -119,13 +119,3 @@ export function hostsInWords(letters) {
   return `${letters.length} ${letters.length === 1 ? "host" : "hosts"}${words ? `: ${words}` : ""}`;
 }
 
-/** What the cells mean. */
-export function hostLegend() {
-  const items = Object.entries(HOSTS).map(([letter, word]) => {
-    const cell = makeSvg("path", { class: `h-${CLASSES[letter]}`, d: SHAPES[letter](0.5, 0.5, 7) });
-    const picture = makeSvg("svg", { class: "hosts", width: "9", height: "9", viewBox: "0 0 9 9", "aria-hidden": "true" });
-    picture.append(cell);
-    return make("span", { className: "legend-item" }, picture, word);
-  });
-  return make("p", { className: "legend" }, "Hosts:", ...items);
-}

@@ -58,7 +58,7 @@ function trackRow() {
     update({ track, links, start, now, pixels }) {
       setName(name, groupOf(track.slice) || "no slice");
       setName(pool, track.pool);
-      setLink(pool, links({ view: "board", q: track.pool }));
+      setLink(pool, links({ view: "detail", id: track.pool }));
       const shown = track.segments.filter((each) => (each.to ?? now) >= start);
       setAttribute(strip, "aria-label", shown.map((each) => inWords(each, now)).join("; "));
       while (strip.childElementCount > shown.length) strip.lastElementChild.remove();
@@ -83,7 +83,7 @@ function trackRow() {
 }
 
 function trackGroup() {
-  const name = make("h3");
+  const name = make("h2");
   const rows = make("ul", { className: "tracks" });
   const node = make("section", { className: "group" }, make("div", { className: "group-head" }, name), rows);
   const keyed = new Keyed(rows, trackRow);

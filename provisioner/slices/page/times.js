@@ -41,8 +41,8 @@ function countdown(time) {
 }
 
 const WORDS = {
-  for: (at, now) => `for ${age(now - at)}`,
-  over: (at, now) => `for over ${age(now - at)}`,
+  for: (at, now) => age(now - at),
+  over: (at, now) => `> ${age(now - at)}`,
   failing: (at, now) => `failing for ${age(now - at)}`,
   ago: (at, now) => `${age(now - at)} ago`,
   in: (at, now) => (at <= now ? "now" : `in ${countdown(Math.ceil((at - now) / SECOND) * SECOND)}`),

@@ -1,0 +1,173 @@
+// One slice, node pool or workload: why it is as it is, what comes next, its history, and where to look further.
+
+import { WORKLOAD_STATES, costInWords, number } from "./board.js";
+import { icon, make, showTexts } from "./dom.js";
+import { kindOf, nameOf } from "./query.js";
+import { STATES, hostGrid, hostsInWords, stateChip } from "./states.js";
+import { dayAndTime, duration, keepTimes, serverNow, setTime } from "./times.js";
+
+const CONSOLE = "https://console.cloud.google.com/kubernetes";
+const MOST_ENTRIES = 50;
+
+/** Return what an id names: a slice, a node pool or a workload, with what belongs to it; null where it is gone. */
+function find(store, id) {
+  const slice = store.slices.get(id);
+  if (slice) return { kind: "Slice", name: slice.group, slice, pool: store.pools.get(slice.pool), workload: slice.workload };
+  const pool = store.pools.get(id);
+  if (pool) return { kind: "Node pool", name: id, slice: store.slices.get(pool.slice), pool, workload: pool.workload };
+  const track = store.tracks.get(id);
+  if (track) return { kind: "Node pool", name: id, workload: track.segments.at(-1).workload };
+  if (store.workloads.has(id)) return { kind: kindOf(id), name: nameOf(id), workload: id, item: store.workloads.get(id) };
+  return null;
+}
+
+function moment(kind, text) {
+  const node = make("time");
+  setTime(node, kind, text);
+  return node;
+}
+
+function chipOf(state) {
+  const chip = stateChip();
+  chip.update(state);
+  return chip.node;
+}
+
+/** Names and values, without those that are empty. */
+function facts(pairs) {
+  const shown = pairs.filter(([, value]) => value);
+  return make("dl", { className: "facts" }, ...shown.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
+}
+
+function section(title, ...children) {
+  return make("section", { className: "panel-section" }, make("h3", {}, title), ...children);
+}
+
+function table(caption, heads, rows) {
+  const cells = (row) => row.map((each) => make("td", {}, each ?? ""));
+  const head = make("tr", {}, ...heads.map((each) => make("th", { scope: "col" }, each)));
+  const body = rows.map((row) => make("tr", {}, ...cells(row)));
+  const node = make("table", {}, make("caption", { className: "hidden" }, caption), make("thead", {}, head), make("tbody", {}, ...body));
+  return make("div", { className: "table-box", tabIndex: 0, attributes: { role: "region", "aria-label": caption } }, node);
+}
+
+/** The reason, what comes next, and notices, each in full. */
+function why({ slice, pool, item }) {
+  const shown = slice ?? pool ?? item;
+  const parts = [];
+  // A notice may say the same, and more.
+  if (shown?.reason && !shown.notices?.some((each) => each.message.includes(shown.reason))) parts.push(make("p", { className: "reason" }, shown.reason));
+  if (slice?.next_try_at) parts.push(make("p", { className: "next" }, icon("next"), "Next try ", moment("in", slice.next_try_at)));
+  const goes = slice ? null : pool?.delete_at;
+  if (goes) parts.push(make("p", { className: "next" }, icon("next"), "To be deleted ", moment("in", goes), pool.delete_reason ? `: ${pool.delete_reason}` : ""));
+  for (const each of shown?.notices ?? []) {
+    parts.push(make("p", { className: each.warning ? "notice warning" : "notice" }, icon(each.warning ? "warning" : "info"), make("strong", {}, each.reason), ` ${each.message}`));
+  }
+  return parts;
+}
+
+/** Back-off that concerns a slice: of its shape, or of it alone. */
+function backoffsOf(store, slice) {
+  const all = store.summary?.capacity.backoffs ?? [];
+  return all.filter((each) => each.capacity === slice.id || (each.machine_type === slice.machine_type && (!each.shape || each.shape.includes(slice.topology))));
+}
+
+export function makeDetail(panel, links) {
+  const box = make("div");
+  panel.append(box);
+  keepTimes(box);
+  const link = (id, words) => make("a", { href: links({ view: "detail", id }) }, words ?? id);
+
+  function about(store, { slice, pool, workload, item }) {
+    const shown = slice ?? pool;
+    const hosts = pool?.hosts ?? (slice ? ".".repeat(slice.hosts) : "");
+    const grid = hostGrid();
+    grid.update(hosts);
+    return facts([
+      ["Workload", workload && link(workload, `${kindOf(workload)} ${nameOf(workload)}`)],
+      ["State of the workload", WORKLOAD_STATES[store.workloads.get(workload)?.state]],
+      ["Created", item?.created_at && moment("ago", item.created_at)],
+      ["Slice", pool?.slice && slice?.pool === pool.name && link(pool.slice, slice.group)],
+      ["Node pool", pool && link(pool.name)],
+      ["Machines", shown && [shown.machine_type, shown.accelerator, shown.topology].filter(Boolean).join(", ")],
+      ["Chips", (shown ?? item)?.chips && number((shown ?? item).chips)],
+      ["Zone and capacity", pool && [pool.zone, pool.capacity, pool.reservation].filter(Boolean).join(" ")],
+      ["Hosts", hosts && make("span", {}, hostsInWords(hosts), " ", grid.node)],
+      ["Nodes that are not ready", pool?.unready_nodes.join(", ")],
+      ["Pods", slice?.pods && `${number(slice.bound_pods)} of ${number(slice.pods)} bound to a node`],
+      ["Leader pod", slice?.leader],
+      ["Leader unschedulable", slice?.unschedulable_since && moment("for", slice.unschedulable_since)],
+      ["Cost an hour", pool && pool.cost_per_hour !== null && costInWords(pool.cost_per_hour)],
+    ]);
+  }
+
+  function slicesOf(store, workload) {
+    const slices = [...store.slices.values()].filter((each) => each.workload === workload);
+    const rows = slices.map((each) => [link(each.id, each.group), chipOf(each.state), moment("for", each.since), each.pool && link(each.pool), each.reason]);
+    return section(`Slices (${number(slices.length)})`, table("Slices", ["Slice", "State", "For", "Node pool", "Reason"], rows));
+  }
+
+  function historyOf(track) {
+    const now = serverNow();
+    const rows = track.segments.map(({ state, since, until }) => [
+      chipOf(state in STATES ? state : "none"),
+      dayAndTime(Date.parse(since)),
+      duration((until ? Date.parse(until) : now) - Date.parse(since)),
+    ]);
+    return section("History", table("History", ["State", "Since", "For"], rows));
+  }
+
+  /** What else tells about it, for the terminal and in the cloud console. */
+  function further(store, found) {
+    const { item, pool, workload, name } = found;
+    const { project, location, cluster } = store.about;
+    const lines = [];
+    const [namespace, called] = nameOf(workload ?? "").split("/");
+    const target = found.kind === "Slice" ? `slice/${name} -n ${namespace}` : item ? `${kindOf(workload).toLowerCase()}/${called} -n ${namespace}` : `pool/${name}`;
+    lines.push(make("li", {}, make("code", {}, `tpu-provisioner explain ${target}`)));
+    if (workload) {
+      lines.push(make("li", {}, make("code", {}, `kubectl describe ${kindOf(workload).toLowerCase()} -n ${namespace} ${called}`)));
+    }
+    if (pool && project) {
+      const address = `${CONSOLE}/nodepool/${location}/${cluster}/${encodeURIComponent(pool.name)}?project=${encodeURIComponent(project)}`;
+      lines.push(make("li", {}, make("a", { href: address, rel: "noreferrer" }, "This node pool in the cloud console")));
+    }
+    return section("More", make("ul", { className: "more-list" }, ...lines));
+  }
+
+  function render(store, query) {
+    const found = find(store, query.id);
+    if (found === null) {
+      showTexts(box, [[query.id, store.leading]], ([id, leads]) =>
+        make("div", { className: "empty" }, make("h2", {}, `${id || "Nothing"} is not there`), make("p", {}, leads ? "It was deleted, or never existed." : "This process stands by: it shows no slices.")),
+      );
+      return;
+    }
+    const { slice, pool, workload, item } = found;
+    const related = new Set([pool?.name, slice?.pool, found.kind === "Node pool" ? found.name : ""].filter(Boolean));
+    const entries = store.activity.filter((each) => related.has(each.pool) || (workload && each.workload === workload)).toReversed();
+    const backoffs = slice?.state === "waiting" ? backoffsOf(store, slice) : [];
+    const track = store.tracks.get(pool?.name ?? found.name);
+    const slices = item ? [...store.slices.values()].filter((each) => each.workload === workload) : [];
+    // Drawn anew only where something of it changed; moments keep themselves up to date.
+    showTexts(box, [[found, entries, backoffs, track, slices, store.workloads.get(workload)]], () => {
+      const state = (slice && found.kind === "Slice" ? slice : pool ?? slice)?.state;
+      const since = (found.kind === "Slice" ? slice : pool)?.since;
+      const title = make("h2", {}, make("span", { className: "kind" }, found.kind), ` ${found.name} `, state ? chipOf(state) : "");
+      if (since) title.append(" ", moment("for", since));
+      const parts = [make("p", {}, make("a", { href: links({ view: "board" }) }, "Board")), title, ...why(found), about(store, found)];
+      if (backoffs.length) {
+        const rows = backoffs.map((each) => [[each.zone, each.terms].filter(Boolean).join(" ") || each.capacity, each.kind.replaceAll("_", " "), moment("failing", each.since), moment("in", each.until), each.message]);
+        parts.push(section("Choices that are not tried now", table("Choices that are not tried now", ["Choice", "Reason", "Since", "Next try", "What was said"], rows)));
+      }
+      if (item) parts.push(slicesOf(store, workload));
+      if (track) parts.push(historyOf(track));
+      const rows = entries.slice(0, MOST_ENTRIES).map((each) => [dayAndTime(Date.parse(each.at)), each.kind, each.pool && link(each.pool), each.message]);
+      if (rows.length) parts.push(section("Activity", table("Activity", ["When", "Kind", "Node pool", "What happened"], rows)));
+      parts.push(further(store, found));
+      return make("div", { className: "detail" }, ...parts);
+    });
+  }
+
+  return { render };
+}
