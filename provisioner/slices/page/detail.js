@@ -69,7 +69,7 @@ function why({ slice, pool, item }) {
 /** Back-off that concerns a slice: of its shape, or of it alone. */
 function backoffsOf(store, slice) {
   const all = store.summary?.capacity.backoffs ?? [];
-  return all.filter((each) => each.capacity === slice.id || (each.machine_type === slice.machine_type && (!each.shape || each.shape.includes(slice.topology))));
+  return all.filter((each) => each.capacity === slice.id || (each.machine_type === slice.machine_type && each.shape === `${slice.topology} on ${slice.hosts}`));
 }
 
 export function makeDetail(panel, links) {
