@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from provisioner.slices.view.types import State
-from tests.page.screenshots import MOST_BYTES, PICTURES
+from tests.page.screenshots import LARGE, MOST_BYTES, PICTURES
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = (_ROOT / "docs" / "status-page.md").read_text("utf-8")
@@ -15,7 +15,7 @@ _FOLDER = _ROOT / "docs" / "pictures"
 
 def test_each_picture_is_there_and_shown() -> None:
     """None is missing, left over, forgotten by the page, or large."""
-    names = {f"{name}.webp" for name, *_ in PICTURES}
+    names = {f"{name}.webp" for name, *_ in [*PICTURES, (LARGE,)]}
     assert {path.name for path in _FOLDER.iterdir()} == names
     assert set(re.findall(r"\]\(pictures/([^)]+)\)", _PAGE)) == names
     for name in names:

@@ -36,6 +36,8 @@ _SLICES = 160
 _WIDTH, _HEIGHT = 1200, 760
 _PHONE = 360
 MOST_BYTES = 150_000
+#: The board of 2,000 slices.
+LARGE = "board-2000-light"
 #: Name, what is in the address, width, theme.
 PICTURES = [
     *(
@@ -104,7 +106,7 @@ def main() -> int:
     large = HandMadeBoard()
     large.show(view=a_large_view(2000))
     with served(large) as url, a_browser() as browser:
-        shoot_one(browser, url, given.folder / "board-2000-light.webp")
+        shoot_one(browser, url, given.folder / f"{LARGE}.webp")
         browser.get("about:blank")
     return 0
 

@@ -108,7 +108,7 @@ def test_the_board_says_why_a_slice_waits_and_when_the_next_try_is(
     )
     backoff = BackoffView(
         capacity="us-east5-a ct5p-hightpu-4t 2x2x4", zone="us-east5-a", machine_type="ct5p-hightpu-4t",
-        shape="2x2x4, 4 hosts", terms="spot", kind="stockout", message="No TPUs left.", failures=3, since=NOW,
+        shape="2x2x4 on 4", terms="spot", kind="stockout", message="No TPUs left.", failures=3, since=NOW,
         until=NOW + timedelta(minutes=3),
     )  # fmt: skip
     other = replace(backoff, machine_type="ct6e-standard-4t", message="Of another machine type.")
@@ -308,7 +308,7 @@ def test_the_timeline_shows_a_reused_pool_as_one_row(browser: Chrome, board: Han
     open_page(browser, f"{url}?view=timeline")
 
     assert list(rows_of(browser, "#timeline .track")) == ["now-slice-0"]
-    assert text_of(browser, "#timeline .group h3") == "team-a/now"
+    assert text_of(browser, "#timeline .group h2") == "team-a/now"
     bars = browser.execute_script(
         """const box = document.querySelector('.strip').getBoundingClientRect();
         return [...document.querySelectorAll('.strip .bar')].map(e => {
@@ -337,7 +337,7 @@ def test_capacity_shows_chips_limits_operations_and_back_off(browser: Chrome, bo
         capacity="us-east5-a/ct5p-hightpu-4t/2x2x4/spot",
         zone="us-east5-a",
         machine_type="ct5p-hightpu-4t",
-        shape="2x2x4, 4 hosts",
+        shape="2x2x4 on 4",
         terms="spot",
         kind="stockout",
         message="There is nothing left.",

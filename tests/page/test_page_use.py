@@ -16,7 +16,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
 from provisioner.slices.planning.plan import LimitUse
-from provisioner.slices.view.types import AlertView, BackoffView, NoticeView, State
+from provisioner.slices.view.types import AlertView, BackoffView, NoticeView, QueueView, State
 from tests.support.clock import NOW
 from tests.support.page import (
     NO_CAPACITY,
@@ -32,6 +32,7 @@ from tests.support.page import (
     resize,
     rows_of,
     search_of,
+    shows,
     text_of,
     until,
 )
@@ -117,9 +118,15 @@ def test_the_board_is_sorted_by_the_column_that_is_chosen(browser: Chrome, board
         a_slice(workload, 0, State.WAITING, chips=chips, since=NOW - timedelta(minutes=minutes))
         for workload, chips, minutes in zip(workloads, (8, 64, 16), (5, 90, 60), strict=True)
     ]
+    queue = QueueView(
+        limit="namespace team-a", place=3, length=39, ahead=(waits[0].id,), users=("JobSet/team-a/x: 64 chips",),
+        other_users=4, idle_chips=16, idle_until=NOW + timedelta(minutes=2),
+    )  # fmt: skip
+    waits[1] = replace(waits[1], queue=queue)
     board.show(view=a_view(workloads, waits))
     open_page(browser, url)
     assert list(rows_of(browser)) == ["b-slice-0", "a-slice-0", "c-slice-0"]
+    assert "place 3 of 39" in rows_of(browser)["b-slice-0"]
     assert "Oldest wait" in text_of(browser, "#board .totals")
     assert "1 h 30 min" in text_of(browser, "#board .totals")
     browser.find_element(By.LINK_TEXT, "Chips").click()
@@ -129,6 +136,10 @@ def test_the_board_is_sorted_by_the_column_that_is_chosen(browser: Chrome, board
     browser.find_element(By.PARTIAL_LINK_TEXT, "Workload").click()
     until(browser, "return document.querySelector('[aria-sort]').textContent.startsWith('Workload')")
     assert list(rows_of(browser)) == ["a-slice-0", "b-slice-0", "c-slice-0"]
+    browser.find_element(By.LINK_TEXT, "b-slice-0").click()
+    shows(browser, "Place 3 of 39 in the queue for the limit of namespace team-a", "#detail")
+    for words in ("JobSet/team-a/x: 64 chips", "4 more", waits[0].id, "16 chips of idle node pools from in"):
+        assert words in text_of(browser, "#detail")
 
 
 def test_workloads_of_several_slices_are_one_line_where_there_are_many(

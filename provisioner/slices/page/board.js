@@ -70,6 +70,7 @@ function lineOfSlice(slice, pool) {
     isLonger: slice.since_start,
     reason: slice.state === "running" && isWhole ? "" : slice.reason,
     next: ["Next try", slice.next_try_at],
+    queue: slice.queue,
     notices: slice.notices ?? [],
     machines: machinesOf(slice),
     zone: pool ? [pool.zone, pool.capacity].filter(Boolean).join(" ") : "",
@@ -161,11 +162,12 @@ function makeLine(links, toggle) {
   const badge = make("span", { className: "badge" });
   const warning = make("span", { className: "warning-mark" }, icon("warning"));
   const reason = make("span", { className: "reason" });
+  const place = make("span", { className: "place" });
   const nextLabel = make("span");
   const nextTime = make("time");
   const next = make("span", { className: "next" }, nextLabel, nextTime);
   const machines = make("td", { className: "c-machines" });
-  const why = make("td", { className: "c-reason" }, make("div", {}, warning, reason, next));
+  const why = make("td", { className: "c-reason" }, make("div", {}, warning, reason, place, next));
   const zone = make("td", { className: "c-zone" });
   const hosts = make("td", { className: "c-hosts numeric" });
   const chips = make("td", { className: "c-chips numeric" });
@@ -214,6 +216,8 @@ function makeLine(links, toggle) {
       const text = line.isOpen ? "" : line.reason || (notice ? `${notice.reason} ${notice.message}` : "");
       setText(reason, text.replace(/^Node pool \S+ is not created: /, ""));
       reason.title = text;
+      setText(place, line.queue && !line.isOpen ? `place ${number(line.queue.place)} of ${number(line.queue.length)}` : "");
+      place.hidden = !place.textContent;
       setText(nextLabel, `${line.next[0]} `);
       setTime(nextTime, "in", line.next[1]);
       next.hidden = line.isOpen || !line.next[1];

@@ -58,6 +58,7 @@ function why({ slice, pool, item }) {
   // A notice may say the same, and more.
   if (shown?.reason && !shown.notices?.some((each) => each.message.includes(shown.reason))) parts.push(make("p", { className: "reason" }, shown.reason));
   if (slice?.next_try_at) parts.push(make("p", { className: "next" }, icon("next"), "Next try ", moment("in", slice.next_try_at)));
+  if (slice?.queue) parts.push(make("p", { className: "next" }, icon("next"), `Place ${number(slice.queue.place)} of ${number(slice.queue.length)} in the queue for the limit of ${slice.queue.limit}`));
   const goes = slice ? null : pool?.delete_at;
   if (goes) parts.push(make("p", { className: "next" }, icon("next"), "To be deleted ", moment("in", goes), pool.delete_reason ? `: ${pool.delete_reason}` : ""));
   for (const each of shown?.notices ?? []) {
@@ -99,6 +100,19 @@ export function makeDetail(panel, links) {
       ["Leader unschedulable", slice?.unschedulable_since && moment("for", slice.unschedulable_since)],
       ["Cost an hour", pool && pool.cost_per_hour !== null && costInWords(pool.cost_per_hour)],
     ]);
+  }
+
+  /** Who has what the limit allows, who is ahead, and what becomes free. */
+  function queueOf({ limit, users, other_users: others, ahead, idle_chips: idle, idle_until: until }) {
+    const list = (items, ...more) => make("ul", {}, ...items.map((each) => make("li", {}, each)), ...more);
+    return section(
+      `The limit of ${limit}`,
+      facts([
+        ["Used by", users.length && list(users, others ? make("li", {}, `${number(others)} more`) : "")],
+        ["Ahead in the queue", ahead.length && list(ahead.map((id) => link(id)))],
+        ["Becomes free", make("span", {}, "when one of these ends, or the administrator raises the limit", ...(until ? [`; ${number(idle)} chips of idle node pools from `, moment("in", until)] : []))],
+      ]),
+    );
   }
 
   function slicesOf(store, workload) {
@@ -160,6 +174,7 @@ export function makeDetail(panel, links) {
         const rows = backoffs.map((each) => [[each.zone, each.terms].filter(Boolean).join(" ") || each.capacity, each.kind.replaceAll("_", " "), moment("failing", each.since), moment("in", each.until), each.message]);
         parts.push(section("Choices that are not tried now", table("Choices that are not tried now", ["Choice", "Reason", "Since", "Next try", "What was said"], rows)));
       }
+      if (slice?.queue) parts.push(queueOf(slice.queue));
       if (item) parts.push(slicesOf(store, workload));
       if (track) parts.push(historyOf(track));
       const rows = entries.slice(0, MOST_ENTRIES).map((each) => [dayAndTime(Date.parse(each.at)), each.kind, each.pool && link(each.pool), each.message]);
