@@ -252,20 +252,6 @@ def test_a_form_that_is_not_known() -> None:
         chart_schema.property_of(option)
 
 
-def test_patterns_are_plain() -> None:
-    """The schema's patterns are regular expressions of every dialect: no look-around, no named groups."""
-    schema = json.loads((chart.CHART / "values.schema.json").read_text(encoding="utf-8"))
-    settings = schema["properties"]["settings"]["properties"].values()
-    patterns = [
-        part["pattern"]
-        for setting in settings
-        for part in [setting, *setting.get("anyOf", []), *setting.get("allOf", [])]
-        if "pattern" in part
-    ]
-    assert patterns
-    assert [pattern for pattern in patterns if re.search(r"\(\?[^:]", pattern)] == []
-
-
 def test_the_image() -> None:
     """There is none that everybody can pull, so it has to be named; without tag and digest it is the release's tag."""
     with pytest.raises(ValueError, match=r"image\.repository is required"):

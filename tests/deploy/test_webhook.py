@@ -358,33 +358,29 @@ def _pod(namespace: str, **spec: Any) -> Json:
 
 
 _PLAIN = _container("plain", {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}})
-_PODS: tuple[tuple[str, Json, bool], ...] = (
-    ("no chips", {"containers": [_PLAIN]}, False),
-    ("no resources at all", {"containers": [_container("bare")]}, False),
-    ("empty resources", {"containers": [_container("empty", {})], "initContainers": [_container("init")]}, False),
-    ("chips in limits and requests", {"containers": [_container("tpu", _BOTH)]}, True),
-    ("chips in limits only", {"containers": [_container("tpu", {"limits": _TPUS})]}, True),
-    ("chips in the second container", {"containers": [_PLAIN, _container("tpu", {"limits": _TPUS})]}, True),
-    ("chips in an init container only", {
-        "containers": [_PLAIN], "initContainers": [_container("first"), _container("tpu", _BOTH)]}, True),
-    ("chips in requests only", {"containers": [_container("tpu", {"requests": _TPUS})]}, True),
-)  # fmt: skip
+_TPU = _container("tpu", {"limits": _TPUS})
+_PODS: dict[str, tuple[str, Json, bool]] = {
+    "no chips": ("default", {"containers": [_PLAIN]}, False),
+    "no resources at all": ("default", {"containers": [_container("bare")]}, False),
+    "empty resources": ("default", {"containers": [_container("empty", {})], "initContainers": [_PLAIN]}, False),
+    "chips in limits and requests": ("default", {"containers": [_container("tpu", _BOTH)]}, True),
+    "chips in limits only": ("default", {"containers": [_TPU]}, True),
+    "chips in the second container": ("default", {"containers": [_PLAIN, _TPU]}, True),
+    "chips in an init container only": ("default", {"containers": [_PLAIN], "initContainers": [_TPU]}, True),
+    "chips in requests only": ("default", {"containers": [_container("tpu", {"requests": _TPUS})]}, True),
+    "in the system's namespace": ("kube-system", {"containers": [_TPU]}, False),
+    "in the server's own": (NAMESPACE, {"containers": [_TPU]}, False),
+}
 
 
-@pytest.mark.parametrize(("name", "spec", "want_asked"), _PODS, ids=[each[0] for each in _PODS])
-def test_which_pods_are_sent(name: str, spec: Json, want_asked: bool, rehearsal: Rehearsal, served: Served) -> None:
+@pytest.mark.parametrize(("namespace", "spec", "want_asked"), _PODS.values(), ids=_PODS)
+def test_which_pods_are_sent(
+    namespace: str, spec: Json, want_asked: bool, rehearsal: Rehearsal, served: Served
+) -> None:
     """The API server takes the conditions, and asks about the pods that request chips and about no other."""
     before = served.reviews()
-    _create_for_trial(rehearsal, _pod("default", **spec))
+    _create_for_trial(rehearsal, _pod(namespace, **spec))
     assert (served.reviews() > before) == want_asked
-
-
-@pytest.mark.parametrize("namespace", ["kube-system", NAMESPACE])
-def test_which_namespaces_are_left_out(namespace: str, rehearsal: Rehearsal, served: Served) -> None:
-    """The system's, and the server's own."""
-    before = served.reviews()
-    _create_for_trial(rehearsal, _pod(namespace, containers=[_container("tpu", _BOTH)]))
-    assert served.reviews() == before
 
 
 def _create_for_trial(rehearsal: Rehearsal, pod: Json) -> None:

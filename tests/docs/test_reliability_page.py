@@ -10,7 +10,7 @@ _PARTITIONS = (_ROOT / "docs" / "partitions.md").read_text(encoding="utf-8")
 _TEST = re.compile(r"`(test_\w+)`")
 _NAMED = sorted(set(_TEST.findall(_PAGE)))
 #: Where the faults of GKE, of Kubernetes and of the provisioner itself are tested end to end.
-_OF_FAULTS = ("crashes", "guards", "leaders", "trouble")
+_OF_FAULTS = ("crashes", "guards", "leaders")
 
 
 def _tests_in(*files: Path) -> set[str]:

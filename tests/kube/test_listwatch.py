@@ -29,7 +29,7 @@ from tests.support.kubeconfig import write_kubeconfig
 from tests.support.objects import raw_jobset, raw_node, raw_pod
 from tests.support.settings import settings
 from tests.support.waiting import wait_for
-from tests.support.wire_server import DROP, HANG, Answer, WireServer, as_json, running
+from tests.support.wire_server import HANG, Answer, WireServer, as_json, running
 
 THINGS = "/api/v1/things"
 ROOT = "/apis/jobset.x-k8s.io/v1alpha2"
@@ -652,43 +652,9 @@ def server() -> Iterator[WireServer]:
         yield started
 
 
-@pytest.fixture
-def wired(server: WireServer, tmp_path: Path) -> Iterator[ListWatch[int]]:
-    """Give a running watch of things on that server, with short time-outs and pauses that end at once."""
-    watch: ListWatch[int] = ListWatch(
-        connect(str(write_kubeconfig(tmp_path / "config", server.url))),
-        Collection(name="things", resource="things"),
-        parse=parse_thing,
-        on_change=lambda: None,
-        options=WatchOptions(watch_seconds=(0, 0), read_timeout_seconds=0.2),
-        wait=lambda seconds: None,
-    )
-    yield watch
-    watch.stop()
-
-
 def listing(*things: dict[str, Any], version: str = "10") -> Answer:
     """Return a list response."""
     return as_json({"items": list(things), "metadata": {"resourceVersion": version}})
-
-
-def test_a_whole_life_on_the_wire(server: WireServer, wired: ListWatch[int]) -> None:
-    """List, events, a drop in mid-line, a hang, an empty watch, 410, a list again."""
-    server.answer(f"GET {THINGS}", listing(thing("a", 1)), listing(thing("z", 26), version="90"))
-    server.answer(
-        f"WATCH {THINGS}",
-        Answer(lines=[event("ADDED", thing("b", 2, version="11")), b'{"type":"ADDED","obj', DROP]),
-        Answer(lines=[bookmark("12"), HANG]),
-        Answer(lines=[event("BREAKING", {}), event("MODIFIED", thing("b", 3, version="13"))]),
-        Answer(lines=[]),
-        Answer(lines=[event("ERROR", {"code": 410, "reason": "Expired", "message": "too old"})]),
-        Answer(lines=[HANG]),
-    )
-    wired.start()
-    assert server.wait_for(f"WATCH {THINGS}", 6)
-    wait_for(lambda: dict(wired.records()) == {("n", "z"): 26})
-    versions = [request.query["resourceVersion"] for request in server.of(f"WATCH {THINGS}")][:6]
-    assert versions == ["10", "11", "12", "13", "13", "90"]
 
 
 def test_stop_is_prompt_while_a_watch_is_silent(server: WireServer, tmp_path: Path) -> None:

@@ -59,17 +59,6 @@ def test_headers_of_an_answer(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> 
     connection.close()
 
 
-def test_an_answer_is_sent_without_delay(serve: Serve) -> None:
-    """Its second piece does not wait until the client has acknowledged the first."""
-    server = serve()
-    with connect(server.ports[0]) as client:
-        client.sendall(ASK)
-        assert client.recv(12) == b"HTTP/1.1 200"
-        [connection] = server._servers[0].open
-        served = connection.transport.get_extra_info("socket")
-        assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
-
-
 def test_two_apps_share_one_thread(serve: Serve) -> None:
     """Each address has its own app; all of them are served by one thread."""
     before = set(threading.enumerate())

@@ -296,15 +296,6 @@ def test_every_interface_is_both_families(serve: Serve) -> None:
             pytest.skip("no IPv6 loopback on this machine")
 
 
-def test_ipv6_loopback(serve: Serve) -> None:
-    """An IPv6 address is served."""
-    try:
-        [port] = serve("[::1]:0", "0").ports
-    except ServerError:
-        pytest.skip("no IPv6 loopback on this machine")
-    assert ask(port, "/metrics", host="::1") == (200, "m 1\n")
-
-
 def test_scrapes_that_hang_leave_room_for_probes(serve: Serve) -> None:
     """So many are made at once; more are told so."""
     release, entered = threading.Event(), threading.Semaphore(0)
