@@ -30,7 +30,8 @@ from rehearsal.demos import Rehearsal, RehearsalError
 from rehearsal.localcluster.ports import HOST, free_ports
 from tests.e2e.kit import PATIENCE_SECONDS
 from tests.support.clock import NOW
-from tests.support.partitions_api import CONFIGURATION, SERVER, FakeVipu, Ground
+from tests.support.partitions import CONFIGURATION, FakeVipu
+from tests.support.partitions_api import SERVER, Ground
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.e2e

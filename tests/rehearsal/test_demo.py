@@ -1,7 +1,9 @@
-"""What the demo says before it starts anything, and at its end."""
+"""What the commands of the rehearsal say before they start anything, and the demo at its end."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -38,21 +40,25 @@ def test_what_is_left_after_an_interruption_is_named(until: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("demo", "option", "words"),
+    ("command", "option", "words"),
     [
         ("demo", "--create-seconds=-1", "create_seconds: -1.0 is not a number of seconds"),
         ("demo", "--operations-quota=0", "operations_quota: 0 is less than 1"),
         ("demo-ipu", "--ipus=6", "is not a multiple of 4"),
         ("demo-ipu", "--ipus=0", "is not a multiple of 4"),
         ("demo-ipu", "--ipus=-4", "is not a multiple of 4"),
+        ("simulator-gce", "--set=colour=red", "colour: no such setting"),
+        ("simulator-gce", "--set=boot_seconds=soon", "boot_seconds: 'soon' is not valid"),
+        ("simulator-gce", "--set=heartbeat_seconds=0", "heartbeat_seconds: 0 is not a time to wait"),
+        ("simulator-gce", "--set=project=x", "project: can be set only at startup"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_a_usage_error(
-    demo: str, option: str, words: str, capsys: pytest.CaptureFixture[str]
+    command: str, option: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before anything is started."""
     with pytest.raises(SystemExit) as ended:
-        main([demo, option])
+        main([command, option])
     assert ended.value.code == ExitCode.USAGE
     assert words in " ".join(capsys.readouterr().err.split())
 
@@ -88,21 +94,26 @@ def test_manifests_with_which_nothing_would_happen_are_named_at_once(raws: list[
     assert words in problem(*raws)
 
 
-@pytest.mark.parametrize(
-    "raws",
-    [
-        pytest.param([raw_jobset()], id="a JobSet"),
-        pytest.param([raw_job(), raw_jobset()], id="beside another kind"),
-        pytest.param([raw_jobset(pod=pod_spec(topology="2x2x3"))], id="a mistake that an Event tells"),
-    ],
-)
-def test_what_shows_something_is_started(raws: list[dict[str, Any]]) -> None:
-    """Also a mistake, which the provisioner itself explains then."""
-    assert problem(*raws) == ""
-
-
 def test_settings_of_the_environment_count() -> None:
     """Those of the rehearsal's own cluster are fixed."""
     assert problem(raw_jobset(), SERVED_NAMESPACES="other", GCP_ZONE="nonsense") != ""
     assert problem(raw_jobset(), GCP_ZONE="nonsense") == ""
     assert "MAX_CHIPS" in problem(raw_jobset(), MAX_CHIPS="many")
+
+
+def test_a_cluster_that_cannot_be_used_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """By the simulator of GKE, which registers its nodes there."""
+    assert main(["simulator", "--port=0", "--kubeconfig=missing"]) == ExitCode.ERROR
+    assert "can't use the cluster of missing" in capsys.readouterr().err
+
+
+def test_a_wheel_without_the_extra_says_what_to_install() -> None:
+    """In a process of its own, where nothing of it was imported before."""
+    code = (
+        "import sys; sys.modules['google.cloud'] = None; from rehearsal.commands.main import main; "
+        "sys.exit(main(['simulator', '--port=0']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == ExitCode.ERROR
+    assert "pip install 'tpu-provisioner[rehearsal]'" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -8,9 +8,7 @@ import pytest
 import yaml
 
 from provisioner.cli.manifests import Manifests, read_documents
-from provisioner.cli.output import ExitCode
 from rehearsal.commands.demo_gce import problem_with
-from rehearsal.commands.main import main
 from tests.support.nodegroup_controller import SPEC
 from tests.support.objects import raw_jobset
 
@@ -51,9 +49,3 @@ def test_a_group_and_a_jobset_are_enough() -> None:
     assert problem_with(manifests(raw_jobset())) == ""
     assert problem_with(manifests(group(), raw_jobset())) == ""
     assert problem_with(manifests(group())) == ""
-
-
-def test_a_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """As by the other demo."""
-    assert main(["demo-gce", "nowhere.yaml"]) == ExitCode.USAGE
-    assert capsys.readouterr().out.strip() == "no such file: nowhere.yaml"

@@ -106,21 +106,6 @@ def test_what_is_rejected(serve: Serve, capfd: pytest.CaptureFixture[str], reque
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_client_that_asks_whether_to_send_its_body_is_told_so(serve: Serve) -> None:
-    """As curl does for a large one; it waits for the word."""
-    [port] = serve(ECHO).ports
-    with connect(port) as client:
-        client.sendall(_SIZED + b"3\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n")
-        said = b""
-        while not said.endswith(b"\r\n\r\n"):
-            said += client.recv(65536)
-        assert said == b"HTTP/1.1 100 Continue\r\n\r\n"
-        client.sendall(b"abc")
-        answered = read_all(client)
-    assert answered.startswith(b"HTTP/1.1 200 ")
-    assert answered.endswith(b"\r\n\r\n3")
-
-
 def test_a_body_that_no_app_reads_ends_the_connection(serve: Serve) -> None:
     """Else a client could have it read on and on."""
     [port] = serve(hello, request_seconds=60.0).ports

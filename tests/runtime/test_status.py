@@ -275,16 +275,6 @@ def test_unknown_host(serve: Serve) -> None:
         serve("192.0.2.1:0", "0")
 
 
-def test_stop_frees_the_port(serve: Serve) -> None:
-    """After stop the port can be served again."""
-    server = serve()
-    [port] = server.ports
-    server.stop()
-    with pytest.raises(ConnectionRefusedError):
-        ask(port, "/healthz")
-    assert serve(f"127.0.0.1:{port}", "0").ports == (port,)
-
-
 def test_every_interface_is_both_families(serve: Serve) -> None:
     """An empty host serves IPv4, and IPv6 where the machine has it."""
     [port] = serve(":0", ":0").ports

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from rehearsal.simulators.gke import Simulator, SimulatorSettings
-from rehearsal.simulators.gke.model import World
-from rehearsal.simulators.gke.policies import RegionName
 from tests.support.simulator import Client
 
-MakeWorld = Callable[..., World]
-REGION = RegionName("proj", "us-east5")
 NAME = "tpu-provisioner-2x2x2"
 BODY = {"name": NAME, "workloadPolicy": {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "2x2x2"}}
 PATH = "/compute/v1/projects/proj/regions/us-east5/resourcePolicies"

@@ -59,28 +59,6 @@ def test_the_table_of_partitions_is_the_one_that_public_examples_show(vipu: Vipu
     assert vipu.count(CREATE) == 1
 
 
-def test_the_tables_of_allocations_and_attributes_leave_out_what_repeats_itself(shell: Shell) -> None:
-    allocations = shell.run("list allocations")[1].splitlines()
-    assert allocations[1].split("|") == [" Allocation ID ", " Agents"]
-    assert allocations[3].split("|")[1].split() == [f"ag{number}" for number in range(16)]
-    attributes = [line.split("|") for line in shell.run("list ipu-attrs")[1].splitlines()[2:8]]
-    assert [(cells[0].strip(), cells[1].strip()) for cells in attributes] == [
-        ("ag0", "0"),
-        ("", ""),
-        ("", ""),
-        ("", "1"),
-        ("", ""),
-        ("", ""),
-    ]
-
-
-def test_a_create_leaves_a_file_in_the_home_of_who_runs_it(shell: Shell, tmp_path: Path) -> None:
-    shell.run("create partition p1 --size 1")
-    assert (tmp_path / ".ipuof.conf.d" / "p1.conf").exists()
-    shell.run("remove partition p1")
-    assert not (tmp_path / ".ipuof.conf.d" / "p1.conf").exists()
-
-
 def test_a_configuration_has_words_before_it_unless_one_gcd_is_asked_for(shell: Shell) -> None:
     shell.run("create partition p1 --size 2")
     assert len(json.loads(shell.run("get partition p1 --gcd 0 --ipuof-configs")[1])["devices"]) == 2
