@@ -286,6 +286,8 @@ def test_which_pods_are_sent_and_what_may_be_changed(rehearsal: Rehearsal, port:
         rehearsal.api.post(f"{path}/binding", binding)
         assert rehearsal.api.get(path)["metadata"]["annotations"]["note"] == "z"
         assert reviews(webhook) == before
+        # No kubelet ends it on that node, and its namespace would wait for it for a minute.
+        rehearsal.api.delete(f"{path}?gracePeriodSeconds=0")
 
     tried(rehearsal, pod({}))
     with pytest.raises((kube.ClusterError, RehearsalError), match=r"partitions\.tpu-provisioner"):
