@@ -41,13 +41,11 @@ _ON_ONE_INSTALLATION = frozenset(
     f"tests/deploy/test_{name}.py"
     for name in (
         "chart",
+        "guards",
         "install_page",
         "manifests",
-        "node_group_rights",
         "node_groups",
-        "node_guard",
         "partition_manifests",
-        "partition_rights",
         "release",
         "rights",
         "upgrade",

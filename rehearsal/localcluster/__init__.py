@@ -15,13 +15,12 @@ from rehearsal.localcluster.binaries import Binaries, Progress, log_progress, re
 from rehearsal.localcluster.cluster import LocalCluster, start
 from rehearsal.localcluster.errors import LocalClusterError
 from rehearsal.localcluster.operators import JOBSET, LWS, Operator
-from rehearsal.localcluster.stages import DEFAULT_RUN_SECONDS, FAIL_AFTER, KEEP_NOT_READY, OWN_KUBELET, RUN_FOR
+from rehearsal.localcluster.stages import DEFAULT_RUN_SECONDS, FAIL_AFTER, OWN_KUBELET, RUN_FOR
 
 __all__ = [
     "DEFAULT_RUN_SECONDS",
     "FAIL_AFTER",
     "JOBSET",
-    "KEEP_NOT_READY",
     "LWS",
     "OWN_KUBELET",
     "RUN_FOR",

@@ -17,9 +17,6 @@ RUN_FOR = "rehearsal.tpu-provisioner.cloud.google.com/run-for"
 FAIL_AFTER = "rehearsal.tpu-provisioner.cloud.google.com/fail-after"
 """Pod annotation: after how long a pod of a Job fails, with exit code 1; stronger than RUN_FOR."""
 
-KEEP_NOT_READY = "rehearsal.tpu-provisioner.cloud.google.com/keep-not-ready"
-"""Node annotation, of any value: the node never becomes ready."""
-
 OWN_KUBELET = "rehearsal.tpu-provisioner.cloud.google.com/own-kubelet"
 """Node annotation, of any value: somebody else reports the node's state."""
 
@@ -232,7 +229,7 @@ def kwok_configuration() -> list[dict[str, Any]]:
         _stage(
             "node-ready",
             "Node",
-            where=[played, _where(ready, "NotIn", "True"), _where(_annotation(KEEP_NOT_READY), "DoesNotExist")],
+            where=[played, _where(ready, "NotIn", "True")],
             status=_NODE_READY,
         ),
         _stage(

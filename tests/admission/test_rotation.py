@@ -48,14 +48,6 @@ class Forge:
         return advance(state, self.now, make=self.make, valid_until=self.valid_until)
 
 
-def test_at_first_keys_are_made_and_served_at_once():
-    forge = Forge()
-    state = forge.advance(State())
-    assert state.present is not None
-    assert trusted(state) == "<ca-1>"
-    assert forge.advance(state) == state
-
-
 def test_a_rotation_trusts_then_serves_then_forgets():
     forge = Forge()
     seen = [forge.advance(State())]

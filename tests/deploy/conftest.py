@@ -15,7 +15,7 @@ from deploy import overlay
 from provisioner.workloads import LEADER_WORKER_SET
 from rehearsal.demos import Rehearsal
 from tests.deploy import mainjob
-from tests.deploy.kit import DEPLOY, FOREIGN_KINDS, VALUES, kubeconfig_of_service_account
+from tests.deploy.kit import DEPLOY, FOREIGN_KINDS, VALUES
 from tests.e2e.kit import Ground, simulator_settings
 
 #: The first test that uses a tool (helm, kustomize, ...) builds it.
@@ -59,12 +59,6 @@ def installed(rehearsal: Rehearsal, cluster_overlay: Path) -> list[dict[str, Any
     """Apply the overlay; give its objects."""
     mainjob.install(rehearsal, cluster_overlay)
     return list(yaml.safe_load_all(rehearsal.kubectl("kustomize", str(cluster_overlay))))
-
-
-@pytest.fixture
-def controller(rehearsal: Rehearsal, installed: list[dict[str, Any]], tmp_path: Path) -> Path:
-    """Give a kubeconfig with a token of the installed ServiceAccount, which other tests take away and make again."""
-    return kubeconfig_of_service_account(rehearsal, tmp_path / "kubeconfig")
 
 
 @pytest.fixture

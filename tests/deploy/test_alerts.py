@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,6 @@ from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, NAMESPACE, only
 
 _ROOT = DEPLOY.parent
-_LAST = 90
 #: A replica that leads and is well, and one that waits for the Lease: a sample a minute; "1x90" is one and 90 more.
 _LEADER = {
     'build_info{pod="a",version="1"}': "1x90",
@@ -455,9 +453,7 @@ def test_an_alert_says_where_its_runbook_is(address: str) -> None:
 
 def test_kustomize_has_the_same_rules_as_the_chart(tmp_path: Path) -> None:
     """The component is complete by itself."""
-    component = os.path.relpath(DEPLOY / "components" / "prometheus-rule", tmp_path.resolve())
-    (tmp_path / "kustomization.yaml").write_text(f"components:\n- {component}\n", encoding="utf-8")
-    (made,) = [each for each in yaml.safe_load_all(tools.run("kustomize", "build", str(tmp_path))) if each]
+    (made,) = tools.built(tmp_path, "prometheus-rule")
     assert made["kind"] == "PrometheusRule"
     assert made["metadata"]["namespace"] == NAMESPACE
     assert made["spec"] == _chart_rules()["spec"]

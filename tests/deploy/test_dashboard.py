@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from deploy import chart, dashboard
 from provisioner.slices.metrics import PREFIX, Metrics
@@ -145,9 +143,7 @@ def test_the_chart_puts_it_where_grafana_looks(values: dict[str, Any]) -> None:
 
 def test_kustomize_puts_it_where_grafana_looks(tmp_path: Path) -> None:
     """The component makes the same ConfigMap, under a name that stays."""
-    component = os.path.relpath(DEPLOY / "components" / "dashboards", tmp_path.resolve())
-    (tmp_path / "kustomization.yaml").write_text(f"components:\n- {component}\n", encoding="utf-8")
-    (made,) = [each for each in yaml.safe_load_all(tools.run("kustomize", "build", str(tmp_path))) if each]
+    (made,) = tools.built(tmp_path, "dashboards")
     assert made["metadata"]["name"] == "tpu-provisioner-dashboards"
     assert made["metadata"]["namespace"] == NAMESPACE
     assert made["metadata"]["labels"]["grafana_dashboard"] == "1"

@@ -60,17 +60,6 @@ def test_every_block_is_run() -> None:
     assert {block.where for block in read_blocks(_PAGE)} == {*_KUSTOMIZE, *_HELM, *_MACHINE, "disabled"}
 
 
-def test_uninstall_refuses_until_nothing_is_left() -> None:
-    """Whatever takes the controller away stands behind a drain that has succeeded."""
-    commands = [line for block in read_blocks(_PAGE) for line in block.text.replace("\\\n", " ").splitlines()]
-    taking = [line for line in commands if "helm uninstall" in line or "kubectl delete --ignore-not-found -k" in line]
-    assert len(taking) == 2
-    for line in taking:
-        first, *others = line.split("&&")
-        assert first.strip().endswith(f"tpu-provisioner {_DONE}")
-        assert others
-
-
 @dataclass(frozen=True, kw_only=True)
 class Reader:
     """Somebody with a shell in a clone of the repository."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from provisioner.settings import read as read_options
 from provisioner.settings.partitions import OPTIONS as OF_PARTITIONS
@@ -19,19 +18,7 @@ from rehearsal.demos import Rehearsal
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, NAMESPACE, container_of, only
 
-_FOLDER = DEPLOY / "partitions"
 _NAME = "tpu-provisioner-partitions"
-
-
-def _read(folder: str, *files: str) -> list[dict[str, Any]]:
-    texts = ((DEPLOY / folder / file).read_text(encoding="utf-8") for file in files)
-    return [each for text in texts for each in yaml.safe_load_all(text) if each]
-
-
-def test_every_file_is_used() -> None:
-    """No manifest lies about that the kustomization does not name."""
-    kustomization = yaml.safe_load((_FOLDER / "kustomization.yaml").read_text(encoding="utf-8"))
-    assert {path.name for path in _FOLDER.iterdir()} - {"kustomization.yaml"} == set(kustomization["resources"])
 
 
 # --- a cluster with IPUs alone

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,14 +11,11 @@ import pytest
 import yaml
 
 from provisioner import kube
-from provisioner.kube.protocol import collection_path, object_path
 from provisioner.model.workloads import ObjectRef
 from provisioner.partitions import names
 from provisioner.partitions.observe import make_ledger_watch, make_pod_watch
 from provisioner.partitions.report import Reporter
 from provisioner.slices.preflight.in_kubernetes import Right
-from rehearsal.demos import Rehearsal, RehearsalError
-from rehearsal.demos.world import wait_for
 from tests.deploy.kit import DEPLOY, NAMESPACE, granted_by, only, right_of, rights
 from tests.support.kube import Call, FakeKube
 from tests.support.partitions import SYSTEM, Controller
@@ -131,88 +127,3 @@ def test_the_roles_are_bound_to_who_runs(documents: list[dict[str, Any]]) -> Non
         assert binding["subjects"] == [
             {"kind": "ServiceAccount", "name": account["name"], "namespace": account["namespace"]}
         ]
-
-
-# --- what the policy on pods lets the controller do
-
-_ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{names.LEASE_NAME}"
-_IPU_POD: dict[str, Any] = {"labels": {names.POD_LABEL: "p"}, "annotations": {names.IPUS: "4", "kept": "yes"}}
-_OWN_ANNOTATIONS = {names.PARTITION_ID: "p", names.PARTITION_HOST: "10.0.0.5", names.PARTITION_PORT: "8090"}
-_GATE, _OTHER_GATE = {"name": names.SCHEDULING_GATE}, {"name": "a.example/b"}
-_TOLERATION = {"key": "a", "operator": "Exists", "effect": "NoSchedule"}
-_CHANGES: tuple[tuple[str, dict[str, Any], dict[str, Any], bool], ...] = (
-    ("opens its gate", _IPU_POD, {"spec": {"schedulingGates": [_OTHER_GATE], "nodeSelector": {"vipu": "one"}},
-        "metadata": {"annotations": _OWN_ANNOTATIONS}}, True),
-    ("releases", _IPU_POD, {"metadata": {"annotations": {names.RELEASE: "true"}}}, True),
-    ("opens no other gate", _IPU_POD, {"spec": {"schedulingGates": [_GATE]}}, False),
-    ("opens not all gates", _IPU_POD, {"spec": {"schedulingGates": None}}, False),
-    ("changes no image", _IPU_POD, {"spec": {"containers": [{"name": "main", "image": "of-others"}]}}, False),
-    ("adds no toleration", _IPU_POD, {"spec": {"tolerations": [_TOLERATION]}}, False),
-    ("sets no deadline", _IPU_POD, {"spec": {"activeDeadlineSeconds": 1}}, False),
-    ("writes no label", _IPU_POD, {"metadata": {"labels": {"a": "b"}}}, False),
-    ("writes no other annotation", _IPU_POD, {"metadata": {"annotations": {"kept": "no"}}}, False),
-    ("takes no other annotation away", _IPU_POD, {"metadata": {"annotations": {"kept": None}}}, False),
-    ("asks for no other number of IPUs", _IPU_POD, {"metadata": {"annotations": {names.IPUS: "64"}}}, False),
-    ("sets no finalizer", _IPU_POD, {"metadata": {"finalizers": ["a.example/b"]}}, False),
-    ("changes no other pod", {}, {"metadata": {"annotations": _OWN_ANNOTATIONS}}, False),
-    ("changes no pod with the label alone", {"labels": {names.POD_LABEL: "p"}},
-        {"metadata": {"annotations": _OWN_ANNOTATIONS}}, False),
-    ("changes no image of another pod", {}, {"spec": {"containers": [{"name": "main", "image": "of-others"}]}}, False),
-)  # fmt: skip
-
-
-@pytest.fixture(name="guarded", scope="module")
-def _guarded(rehearsal: Rehearsal) -> Iterator[Rehearsal]:
-    """Give a cluster in which the controller has its rights, and the policy is in force."""
-    made = [str(_FOLDER / each) for each in ("service-account.yaml", "cluster-role.yaml", "pod-guard.yaml")]
-    files = [part for each in made for part in ("-f", each)]
-    rehearsal.create_namespace(NAMESPACE)
-    rehearsal.kubectl("apply", "--server-side", *files)
-
-    def refusal() -> str:
-        change = {"metadata": {"annotations": _OWN_ANNOTATIONS}}
-        try:
-            _try(rehearsal, {}, change)
-        except RehearsalError as refused:
-            return str(refused)
-        return ""
-
-    # Policies and roles are known to the API server some time after they are there.
-    wait_for(lambda: "tpu-provisioner may" in refusal(), "the policy on pods is in force", 30)
-    yield rehearsal
-    rehearsal.kubectl("delete", *files)
-
-
-def _try(rehearsal: Rehearsal, metadata: dict[str, Any], change: dict[str, Any]) -> None:
-    """Create a pod with two gates, and change it as the controller's account; raise RehearsalError where refused."""
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "guarded", **metadata},
-        "spec": {
-            "schedulingGates": [_GATE, _OTHER_GATE],
-            "nodeSelector": {"kept": "yes"},
-            "automountServiceAccountToken": False,
-            "containers": [{"name": "main", "image": "none"}],
-        },
-    }
-    path = object_path("pods", "guarded", namespace="default")
-    rehearsal.api.post(collection_path("pods", namespace="default"), pod)
-    try:
-        patch = ("patch", "pod", "guarded", "--type=merge", f"--patch={json.dumps(change)}", f"--as={_ACCOUNT}")
-        rehearsal.kubectl(*patch)
-    finally:
-        rehearsal.api.delete(path)
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize(("name", "metadata", "change", "want_allowed"), _CHANGES, ids=[each[0] for each in _CHANGES])
-def test_the_policy_on_pods(
-    name: str, metadata: dict[str, Any], change: dict[str, Any], want_allowed: bool, guarded: Rehearsal
-) -> None:
-    """Its own gate and annotations, on pods that ask for IPUs, and nothing else."""
-    if want_allowed:
-        _try(guarded, metadata, change)
-    else:
-        with pytest.raises(RehearsalError, match="tpu-provisioner may"):
-            _try(guarded, metadata, change)

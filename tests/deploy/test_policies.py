@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,20 +42,11 @@ _NETWORKS: dict[str, tuple[list[str], dict[int, set[str]]]] = {
 }
 
 
-def _built(folder: Path) -> _Documents:
-    kustomization = {
-        "resources": [os.path.relpath(DEPLOY / each, folder) for each in _RESOURCES],
-        "components": [os.path.relpath(DEPLOY / "components" / each, folder) for each in _COMPONENTS],
-    }
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization), encoding="utf-8")
-    return tools.documents(tools.run("kustomize", "build", str(folder)))
-
-
 @pytest.fixture(scope="module", params=["manifests", "chart of IPUs"])
 def documents(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> _Documents:
     """Give all products together; the chart of TPUs makes the same objects (test_chart.py)."""
     if request.param == "manifests":
-        return _built(tmp_path_factory.mktemp("policies").resolve())
+        return tools.built(tmp_path_factory.mktemp("policies"), *_COMPONENTS, resources=_RESOURCES)
     values = {
         "image": {"repository": "registry.example/it"},
         "vipuServerAddr": "vipu.example",
@@ -198,3 +188,19 @@ def test_networks(documents: _Documents) -> None:
         scraping = [rule for rule in spec["ingress"] if rule["ports"][0]["port"] == "metrics"]
         assert any("gmp-system" in str(rule["from"]) for rule in scraping)
         assert any("'metrics': 'enabled'" in str(rule["from"]) for rule in scraping)
+
+
+@pytest.mark.parametrize("folder", [*_RESOURCES, "nodegroups/crds"])
+def test_every_file_is_used(folder: str) -> None:
+    """No manifest lies about that no kustomization names."""
+
+    def named(kustomization: Path) -> Iterator[Path]:
+        yield kustomization
+        for name in yaml.safe_load(kustomization.read_text(encoding="utf-8"))["resources"]:
+            path = kustomization.parent / name
+            yield from named(path / "kustomization.yaml") if path.is_dir() else [path]
+
+    there = {path for path in (DEPLOY / folder).rglob("*") if path.is_file()}
+    # Definitions are installed by themselves.
+    apart = {path for path in there if folder == "nodegroups" and path.parent.name == "crds"}
+    assert set(named(DEPLOY / folder / "kustomization.yaml")) == there - apart

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,29 +75,6 @@ def test_the_main_job(rehearsal: Rehearsal, installed: list[dict[str, Any]], gro
     assert {right.resource for right, _ in recorder.answers} == {
         "pods", "nodes", "jobsets", "leaderworkersets", "events", "leases", "configmaps"
     }  # fmt: skip
-
-
-def test_what_the_gate_asks_of_nodes_is_understood(rehearsal: Rehearsal) -> None:
-    """A real API server selects nodes by their cordon, and sends their metadata alone."""
-    labels = {constants.NODE_POOL: "asked-about"}
-    names = ("asked-closed", "asked-ours", "asked-open")
-    for name in names:
-        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
-        rehearsal.api.post("/api/v1/nodes", body)
-    try:
-        kube.cordon(rehearsal.api, "asked-ours")
-        rehearsal.api.patch(object_path("nodes", "asked-closed"), {"spec": {"unschedulable": True}})
-        assert [replace(node, uid="") for node in kube.list_nodes_of_pool(rehearsal.api, "asked-about")] == [
-            kube.PoolNode(name="asked-closed", open=False, marked=False),
-            kube.PoolNode(name="asked-open", open=True, marked=False),
-            kube.PoolNode(name="asked-ours", open=False, marked=True),
-        ]
-        query = {"labelSelector": f"{constants.NODE_POOL}=asked-about"}
-        page = rehearsal.api.list_page("/api/v1/nodes", query, metadata_only=True)
-        assert {key for item in page.items for key in item} <= {"kind", "apiVersion", "metadata"}
-    finally:
-        for name in names:
-            _forget(rehearsal, object_path("nodes", name))
 
 
 def _make_own_lease(api: KubeApi) -> None:

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import yaml
 from rehearsal.localcluster.binaries import cache_root, find_toolchain
 from rehearsal.localcluster.recipes import BUILD_FLAGS
 
+_DEPLOY = Path(__file__).parents[2] / "deploy"
 _MODULES = Path(__file__).with_name("tools")
 _PACKAGES = {
     "actionlint": "github.com/rhysd/actionlint/cmd/actionlint",
@@ -55,6 +56,17 @@ def run(name: str, *arguments: str, cwd: Path | None = None) -> str:
 def documents(text: str) -> list[dict[str, Any]]:
     """Read the objects of a manifest."""
     return [each for each in yaml.safe_load_all(text) if each]
+
+
+def built(folder: Path, *components: str, resources: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return the objects of components and folders of deploy/, by a kustomization in an empty folder."""
+    # kustomize takes no absolute paths.
+    kustomization = {
+        "resources": [os.path.relpath(_DEPLOY / each, folder.resolve()) for each in resources],
+        "components": [os.path.relpath(_DEPLOY / "components" / each, folder.resolve()) for each in components],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization), encoding="utf-8")
+    return documents(run("kustomize", "build", str(folder)))
 
 
 def template(chart: Path, values: Mapping[str, Any], *, release: str = "test", namespace: str) -> list[dict[str, Any]]:

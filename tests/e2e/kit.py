@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from provisioner import constants, kube
 from provisioner.kube.protocol import collection_path, object_path
+from provisioner.nodegroups import app
 from provisioner.nodegroups.api.types import GROUP, Kind
+from provisioner.nodegroups.compute.client import ComputeClient
+from provisioner.nodegroups.planning import child
+from provisioner.settings.nodegroups import NodeGroupSettings
 from provisioner.workloads import JOBSET
 from rehearsal.demos import ProvisionerProcess, Rehearsal
 from rehearsal.demos.world import CLUSTER, LOCATION, PROJECT, wait_for
@@ -76,21 +82,6 @@ def jobset(
         metadata={"annotations": {EXCLUSIVE: constants.NODE_POOL, **(annotations or {})}},
         spec={"failurePolicy": {"maxRestarts": max_restarts}},
     )
-
-
-def foreign_pod(name: str, namespace: str, *, node: str = "", chips: int = 0, **spec: Any) -> dict[str, Any]:
-    """Return a pod that no JobSet made."""
-    amount = {constants.TPU_RESOURCE: str(chips)} if chips else {"cpu": "100"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {
-            **({"nodeName": node} if node else {}),
-            "containers": [{"name": "main", "image": "none", "resources": {"requests": amount, "limits": amount}}],
-            **spec,
-        },
-    }
 
 
 class Ground:
@@ -280,6 +271,30 @@ class Ground:
         pools = [f"{pool.name} {pool.status.value} {pool.status_message}" for pool in self.gke.pools[:20]]
         logs = [one.tail(lines=25) for one in self.provisioners]
         return "\n".join(["pods:", *pods, "pools:", *pools, "calls:", str(self.gke.call_counts()), *logs])
+
+
+class NodeGroups:
+    """The controller of node groups, in a thread."""
+
+    def __init__(self, kubeconfig: Path, settings: NodeGroupSettings, *, leader_elect: bool) -> None:
+        client = ComputeClient(endpoint=settings.gce_endpoint)
+        addresses = app.Addresses(metrics="0", probes="0", leader_elect=leader_elect)
+        api = kube.connect(str(kubeconfig))
+        # Nothing that an earlier process has sent arrives late here; that it may is shown by tests/nodegroups.
+        self._patches = pytest.MonkeyPatch()
+        self._patches.setattr(child, "_ARRIVED_SECONDS", 2.0)
+        self.controller = app.build(settings, addresses, api, client, exit_process=lambda code: None)
+        self.loop = self.controller.loop
+        self.controller.start()
+        self._thread = threading.Thread(target=self.loop.run)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it in good order, as on SIGTERM."""
+        self.controller.stop()
+        self._thread.join(30)
+        self.controller.shut_down()
+        self._patches.undo()
 
 
 def ready(provisioner: ProvisionerProcess) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""Crashes: of the provisioner at any moment, of the API server, of GKE. Nothing doubled, lost or leaked."""
+"""Crashes of the provisioner in each phase, and of the API server. Nothing doubled, lost or leaked."""
 
 from __future__ import annotations
 
@@ -7,29 +7,17 @@ import pytest
 from provisioner import kube
 from rehearsal.demos import ProvisionerProcess
 from rehearsal.localcluster import recipes
-from rehearsal.simulators.gke.faults import Fault, FaultKind
 from rehearsal.simulators.gke.records import PoolStatus
 from tests.e2e.kit import Ground, ready
 
 pytestmark = pytest.mark.e2e
 
 
-def test_killed_while_the_answer_is_on_its_way(alone: Ground) -> None:
-    """Killed between GKE's taking a create and its answer, the next process adopts what it finds."""
-    alone.gke.inject(Fault(kind=FaultKind.HANG, method="nodePools.create", seconds=5.0, before_effect=False, count=1))
-    process = alone.provisioner()
-    alone.apply("orphan", run_for="1s")
-    alone.wait(lambda: alone.pools("orphan-"), "GKE makes the pool")
-    process.kill()
-    alone.provisioner()
-    alone.await_completed("orphan")
-    alone.await_gone("orphan-")
-    alone.wait(lambda: alone.gke.count("nodePools.create"), "the answer is given")
-    assert alone.gke.count("nodePools.create") == 1
+def test_killed_in_every_phase(alone: Ground) -> None:
+    """Killed while provisioning, in use, idle and deleting, the next process goes on where the last one was.
 
-
-def test_killed_in_every_other_phase(alone: Ground) -> None:
-    """Killed while provisioning, in use, idle and deleting, the next process goes on where the last one was."""
+    While an answer is on its way: tests/slices/suppliers/conformance.py.
+    """
     process = alone.provisioner(environment={"NODEPOOL_DELETION_DELAY": "5s"})
 
     def again() -> ProvisionerProcess:

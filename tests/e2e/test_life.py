@@ -1,4 +1,4 @@
-"""JobSets and their pools on a real control plane: the main job, the examples, strange neighbours, and a pause."""
+"""JobSets and their pools on a real control plane: the examples, strange neighbours, and a pause."""
 
 from __future__ import annotations
 
@@ -12,48 +12,11 @@ import provisioner as package
 from provisioner import constants
 from provisioner.kube.protocol import collection_path, object_path
 from rehearsal.demos import ProvisionerProcess
-from tests.e2e.kit import Ground, foreign_pod, metrics, ready, told
+from tests.e2e.kit import Ground, told
 
 pytestmark = pytest.mark.e2e
 
 EXAMPLES = Path(package.__file__).parent.parent / "examples"
-
-
-def test_the_main_job(ground: Ground, provisioner: ProvisionerProcess) -> None:
-    """The example runs from unschedulable pods to nothing left, with the right pools and the Events of a whole life."""
-    ground.rehearsal.kubectl("apply", "--server-side", "-n", ground.namespace, "-f", str(EXAMPLES / "jobset.yaml"))
-    ground.wait(lambda: len(ground.pools("tpu-demo-")) == 2, "both slices get a pool")
-    for body in ground.sent().values():
-        assert body["initialNodeCount"] == 2
-        assert body["config"]["machineType"] == "ct4p-hightpu-4t"
-        # The cluster is on a release channel.
-        assert body["management"] == {"autoRepair": True, "autoUpgrade": True}
-        assert body["maintenancePolicy"] == {"exclusionUntilEndOfSupport": {"enabled": True}}
-        assert body["config"]["oauthScopes"] == ["https://www.googleapis.com/auth/cloud-platform"]
-        assert body["placementPolicy"] == {"type": "COMPACT", "tpuTopology": "2x2x2"}
-        labels = body["config"]["labels"]
-        assert labels[constants.NODEPOOL_MANAGER] == "tpu-provisioner"
-        assert labels[constants.POOL_JOBSET_NAME] == "tpu-demo"
-        assert labels[constants.POOL_JOBSET_NAMESPACE] == ground.namespace
-    assert {"tpu-demo-workers-0", "tpu-demo-workers-1"} == {
-        body["config"]["labels"][constants.PARENT_NAME] for body in ground.sent().values()
-    }
-    ground.wait(lambda: ground.runs("tpu-demo", pods=4), "all four pods run")
-    assert ready(provisioner)[0] == 200
-    assert 'tpu_provisioner_chips{state="in_use"} 16.0' in metrics(provisioner)
-    ground.await_completed("tpu-demo")
-    ground.await_gone("tpu-demo-")
-    ground.wait(lambda: not ground.nodes(), "all nodes are gone")
-    assert ground.restarts("tpu-demo") == 0
-    assert (ground.accepted("nodePools.create"), ground.accepted("nodePools.delete")) == (2, 2)
-    ground.wait(
-        lambda: ground.reasons("Pod") == {"NodePoolCreationStarted", "NodePoolCreationSucceeded"},
-        "creation is told on the pods",
-    )
-    ground.wait(
-        lambda: ground.reasons("JobSet", "tpu-demo") == {"NodePoolDeletionStarted", "NodePoolDeletionSucceeded"},
-        "deletion is told on the JobSet",
-    )
 
 
 def test_every_example_runs(ground: Ground, provisioner: ProvisionerProcess) -> None:
@@ -66,34 +29,6 @@ def test_every_example_runs(ground: Ground, provisioner: ProvisionerProcess) -> 
     ground.rehearsal.kubectl("apply", "--server-side", "-n", ground.namespace, *paths)
     ground.wait(lambda: len(ground.pods()) >= pods, "all pods are made")
     ground.wait(lambda: all(pod["spec"].get("nodeName") for pod in ground.pods()), "all pods fit their nodes")
-
-
-def test_strange_neighbours(ground: Ground, provisioner: ProvisionerProcess) -> None:
-    """Foreign pools, foreign pods and broken JobSets are left alone; a good JobSet is served at once."""
-    ground.make_pool({"name": "web", "initialNodeCount": 1, "config": {"machineType": "e2-standard-4"}})
-    ground.make_pool(
-        {
-            "name": "by-hand",
-            "initialNodeCount": 1,
-            "config": {"machineType": "ct4p-hightpu-4t", "labels": {constants.NODEPOOL_MANAGER: "somebody"}},
-        }
-    )
-    path = collection_path("pods", namespace=ground.namespace)
-    ground.api.post(path, foreign_pod("stray", ground.namespace, schedulerName="nobody"))
-    ground.apply(
-        "no-chips", chips=0, selector={constants.TPU_ACCELERATOR: "", constants.TPU_TOPOLOGY: "", "no": "node"}
-    )
-    ground.apply("nonsense", topology="2x2x3")
-    ground.wait(lambda: all(ground.leader(name) for name in ("no-chips", "nonsense")), "all have pods")
-    ground.apply("good", run_for="2s")
-    ground.await_completed("good")
-    ground.wait(lambda: constants.INVALID_REQUEST in ground.reasons("Pod", "nonsense"), "the nonsense is told")
-    (event, *_) = ground.events("Pod", "nonsense")
-    assert "2x2x3" in event["message"]
-    assert not ground.reasons("Pod", "no-chips") | ground.reasons("Pod", "stray")
-    ground.await_gone("good-")
-    assert {pool.name for pool in ground.pools()} == {"web", "by-hand"}
-    assert ground.accepted("nodePools.create") == 3
 
 
 def test_a_pause_of_a_running_provisioner(alone: Ground) -> None:

@@ -5,7 +5,6 @@ Its machines join with the tokens that the controller makes, and the cluster app
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,6 @@ from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import API_VERSION, GROUP, Kind
 from provisioner.nodegroups.bootstrap import approval, tokens
 from provisioner.nodegroups.bootstrap.tokens import Token
-from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.nodegroups.device_plugin import VERSION
 from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT
 from provisioner.settings.nodegroups import NodeGroupSettings
@@ -33,7 +31,7 @@ from rehearsal.simulators.compute.guests import joining
 from rehearsal.simulators.compute.guests.client import Access, HttpsClient
 from tests.deploy.kit import Recorder, Right, kubeconfig_of_service_account, rights, try_events
 from tests.deploy.mainjob import used_rights
-from tests.e2e.kit import remove_node_group_kinds
+from tests.e2e.kit import NodeGroups, remove_node_group_kinds
 from tests.support.compute import QUICK_JOINS
 from tests.support.localcluster import Kube
 from tests.support.nodegroup_controller import PROJECT, SPEC
@@ -65,27 +63,18 @@ class World:
     ) -> None:
         self.rehearsal, self.admin, self.compute, self.kubeconfig = rehearsal, admin, compute, kubeconfig
         self.recorder = recorder
-        self.controller: app.Controller | None = None
-        self._thread: threading.Thread | None = None
+        self.controller: NodeGroups | None = None
 
-    def start(self, **changes: Any) -> app.Controller:
+    def start(self, **changes: Any) -> NodeGroups:
         """Start a controller."""
         settings = replace(_SETTINGS, gce_endpoint=self.compute.url, **changes)
-        api = kube.connect(str(self.kubeconfig))
-        client = ComputeClient(endpoint=self.compute.url)
-        addresses = app.Addresses(metrics="0", probes="0", leader_elect=True)
-        self.controller = app.build(settings, addresses, api, client, exit_process=lambda code: None)
-        self.controller.start()
-        self._thread = threading.Thread(target=self.controller.loop.run)
-        self._thread.start()
+        self.controller = NodeGroups(self.kubeconfig, settings, leader_elect=True)
         return self.controller
 
     def stop(self) -> None:
-        """End the controller in good order, as on SIGTERM."""
-        if self.controller is not None and self._thread is not None:
+        """End the controller."""
+        if self.controller is not None:
             self.controller.stop()
-            self._thread.join(30)
-            self.controller.shut_down()
             self.controller = None
 
     def group(self) -> dict[str, Any]:

@@ -30,7 +30,8 @@ from rehearsal.demos import Rehearsal, RehearsalError
 from rehearsal.localcluster.ports import HOST, free_ports
 from tests.e2e.kit import PATIENCE_SECONDS
 from tests.support.clock import NOW
-from tests.support.partitions_api import CONFIGURATION, SERVER, FakeVipu, Ground
+from tests.support.partitions import CONFIGURATION, FakeVipu
+from tests.support.partitions_api import SERVER, Ground
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.e2e
@@ -285,6 +286,8 @@ def test_which_pods_are_sent_and_what_may_be_changed(rehearsal: Rehearsal, port:
         rehearsal.api.post(f"{path}/binding", binding)
         assert rehearsal.api.get(path)["metadata"]["annotations"]["note"] == "z"
         assert reviews(webhook) == before
+        # No kubelet ends it on that node, and its namespace would wait for it for a minute.
+        rehearsal.api.delete(f"{path}?gracePeriodSeconds=0")
 
     tried(rehearsal, pod({}))
     with pytest.raises((kube.ClusterError, RehearsalError), match=r"partitions\.tpu-provisioner"):

@@ -1,4 +1,4 @@
-"""The controller of partitions on a real API server, scheduler and simulated V-IPU server: killed, and left by pods.
+"""The controller of partitions on a real API server, scheduler and simulated V-IPU server, left by pods.
 
 It is a process of its own with the rights of deploy/partitions and no others; V-IPU is asked by the simulated command.
 """
@@ -6,7 +6,7 @@ It is a process of its own with the rights of deploy/partitions and no others; V
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,50 +47,27 @@ _INJECTION = Settings(
 
 
 class World:
-    """The cluster, a V-IPU server, and the controller as a process that is killed and started again."""
+    """The cluster, a V-IPU server, and the controller as a process."""
 
     def __init__(self, rehearsal: Rehearsal, vipu: VipuSimulator, directory: Path) -> None:
-        self.rehearsal, self.vipu, self._directory = rehearsal, vipu, directory
-        self._vipu_command = command.install(directory / "bin")
-        self._kubeconfig = kubeconfig_of_service_account(
+        self.rehearsal, self.vipu = rehearsal, vipu
+        kubeconfig = kubeconfig_of_service_account(
             rehearsal, directory / "kubeconfig", name="tpu-provisioner-partitions"
         )
         self.cluster_uid = rehearsal.api.get(object_path("namespaces", "kube-system"))["metadata"]["uid"]
-        self.process = self._made()
-        self.starts = 0
-
-    def _made(self) -> ControllerProcess:
         (port,) = free_ports(1)
         selector = "=".join(_LABEL)
-        return ControllerProcess(
+        self.process = ControllerProcess(
             "partitions",
-            kubeconfig=self._kubeconfig,
-            log=self._directory / "partitions.log",
+            kubeconfig=kubeconfig,
+            log=directory / "partitions.log",
             environment={
-                "VIPU_SERVERS": f"{self.vipu.host}:{self.vipu.port}:{selector}",
-                "VIPU_COMMAND": str(self._vipu_command),
+                "VIPU_SERVERS": f"{vipu.host}:{vipu.port}:{selector}",
+                "VIPU_COMMAND": str(command.install(directory / "bin")),
                 "ORPHAN_REMOVAL_DELAY": "1s",
             },
             arguments=[f"--api-bind-address=127.0.0.1:{port}"],
         )
-
-    def start(self) -> None:
-        """Start the controller."""
-        self.process.launch()
-        self.starts += 1
-
-    def start_unless_it_runs(self) -> None:
-        """Have a controller, whatever the test before has left."""
-        if not self.process.running:
-            self.process = self._made()
-            self.start()
-
-    def kill_when(self, seen: Callable[[], object], what: str) -> None:
-        """Kill the controller with -9 at a moment, and start the next one."""
-        wait_for(seen, what=f"{what}\n{self.process.tail()}", seconds=_PATIENCE_SECONDS)
-        self.process.kill()
-        self.process = self._made()
-        self.start()
 
     def create_node(self, name: str) -> None:
         """Register a host that reaches the V-IPU server; it becomes ready."""
@@ -102,14 +79,16 @@ class World:
         }
         self.rehearsal.api.post(collection_path("nodes"), node)
 
-    def create_job(self, name: str, size: int, *, run_for: str = "2s", node: str = "") -> None:
+    def create_job(self, name: str, size: int, *, run_for: str, node: str) -> None:
         """Create a Job of one pod as the webhook would leave it."""
         pod: dict[str, Any] = {
             "metadata": {"annotations": {names.IPUS: str(size), RUN_FOR: run_for}},
-            "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "none"}]},
+            "spec": {
+                "restartPolicy": "Never",
+                "containers": [{"name": "main", "image": "none"}],
+                "nodeSelector": {_HOST: node},
+            },
         }
-        if node:
-            pod["spec"]["nodeSelector"] = {_HOST: node}
         job = {
             "apiVersion": "batch/v1",
             "kind": "Job",
@@ -130,10 +109,6 @@ class World:
         """Return the phases of the pods."""
         return sorted(pod["status"].get("phase", "") for pod in self.pods())
 
-    def gated(self) -> int:
-        """Return how many pods have our gate."""
-        return sum({"name": names.SCHEDULING_GATE} in (pod["spec"].get("schedulingGates") or []) for pod in self.pods())
-
     def id_of(self, pod: dict[str, Any]) -> str:
         """Return the id of a pod's partition."""
         server = f"{self.vipu.host}:{self.vipu.port}"
@@ -148,29 +123,14 @@ class World:
         data = found[0].get("data") or {} if found else {}
         return {key: json.loads(text) for key, text in data.items()}
 
-    def states(self) -> list[str]:
-        """Return the states of the partitions on the server."""
-        return sorted(each.state for each in self.vipu.partitions)
-
     def ids(self) -> set[str]:
         """Return the ids of the partitions on the server."""
         return {each.id for each in self.vipu.partitions}
 
-    def clear(self) -> None:
-        """Leave nothing of a test to the next: no Job, no pod, no partition."""
-        self.rehearsal.api.delete(f"{_JOBS}?propagationPolicy=Background")
-        wait_for(
-            lambda: not self.pods() and not (self.process.running and self.ledger()),
-            what=f"pods and entries of the test are gone\n{self.process.tail()}",
-            seconds=_PATIENCE_SECONDS,
-        )
-        for partition_id in self.ids():
-            self.vipu.world.vanish(partition_id)
 
-
-@pytest.fixture(scope="module")
-def cluster(rehearsal: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Give a cluster with a host that reaches 16 IPUs."""
+@pytest.fixture
+def world(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[World]:
+    """Give a cluster with a host that reaches 16 IPUs, and a controller that runs; leave nothing of it."""
     rehearsal.create_namespace(constants.DEFAULT_NAMESPACE)
     rehearsal.create_namespace(_NAMESPACE)
     for file in _RIGHTS:
@@ -179,47 +139,18 @@ def cluster(rehearsal: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -> I
         allocations={"alloc-1": {"cluster": "c4", "agents": 4}}, create_seconds=1.5, remove_seconds=0.5
     )
     with VipuSimulator(settings) as vipu:
-        made = World(rehearsal, vipu, tmp_path_factory.mktemp("partitions"))
+        made = World(rehearsal, vipu, tmp_path)
         made.create_node("ipu-host")
+        made.process.launch()
         yield made
         made.process.kill()
+    rehearsal.api.delete(f"{_JOBS}?propagationPolicy=Background")
+    wait_for(lambda: not made.pods(), what="the pods of the test are gone", seconds=_PATIENCE_SECONDS)
     ledger = ("configmap", names.LEDGER_CONFIGMAP_NAME, f"--namespace={constants.DEFAULT_NAMESPACE}")
     rehearsal.kubectl("delete", *ledger, "--ignore-not-found")
     for file in _RIGHTS:
         rehearsal.kubectl("delete", "-f", str(_ROOT / "deploy" / "partitions" / file))
     rehearsal.api.delete(f"{collection_path('nodes')}?labelSelector={'%3D'.join(_LABEL)}")
-
-
-@pytest.fixture
-def world(cluster: World) -> Iterator[World]:
-    """Give the cluster as if no test had been there; the controller may run."""
-    yield cluster
-    cluster.clear()
-
-
-def test_killed_at_every_step_nothing_is_lost_or_leaked(world: World) -> None:
-    """Two pods share 16 IPUs, a third waits for them; each gets its partition once, and all give them back."""
-    world.create_job("first", 8)
-    world.start_unless_it_runs()
-    before = world.starts
-    world.kill_when(world.ledger, "the ledger has an entry")
-    world.kill_when(lambda: world.vipu.partitions, "the server makes the partition")
-    world.kill_when(lambda: world.states() == ["ACTIVE"], "the partition is active")
-    world.create_job("second", 8)
-    world.create_job("third", 16)
-    world.kill_when(lambda: "Running" in world.phases(), "the first pod runs")
-    running = next(pod for pod in world.pods() if pod["status"].get("phase") in ("Running", "Succeeded"))
-    assert running["spec"]["nodeSelector"] == dict([_LABEL])
-    assert running["metadata"]["annotations"][names.PARTITION_ID] == world.id_of(running)
-    world.kill_when(lambda: "Succeeded" in world.phases(), "the first pod has ended")
-    world.kill_when(lambda: "REMOVING" in world.states() or not world.vipu.partitions, "a partition is removed")
-    world.kill_when(lambda: world.phases() == ["Succeeded"] * 3, "all pods have ended")
-    wait_for(
-        lambda: not world.vipu.partitions and not world.ledger(),
-        what=f"nothing is left\n{world.process.tail()}",
-        seconds=_PATIENCE_SECONDS,
-    )
-    assert world.starts == before + 7
 
 
 def test_however_a_pod_ends_its_partition_is_given_back_and_no_other(world: World) -> None:
@@ -233,7 +164,6 @@ def test_however_a_pod_ends_its_partition_is_given_back_and_no_other(world: Worl
     for name in ("fails", "is-deleted", "is-evicted", "stays"):
         world.create_job(name, 2, run_for="1h", node="ipu-host")
     world.create_job("loses-its-node", 2, run_for="1h", node="ipu-host-lost")
-    world.start_unless_it_runs()
     wait_for(
         lambda: world.phases() == ["Running"] * 5,
         what=f"all pods run\n{world.process.tail()}",

@@ -7,7 +7,6 @@ tokens that the controller of node groups makes.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,19 +17,18 @@ import yaml
 from deploy import crds
 from provisioner import constants, kube
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.nodegroups import app
 from provisioner.nodegroups.api import names, registration
 from provisioner.nodegroups.api.types import Kind
-from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.settings.nodegroups import NodeGroupSettings
 from provisioner.slices.suppliers.nodegroup.supplier import API_ROOT, groups_path
 from rehearsal.demos import Rehearsal
 from rehearsal.simulators.compute import ComputeSimulator
 from rehearsal.simulators.compute.faults import SPOT, Fault, FaultKind
 from rehearsal.simulators.compute.records import MachineView
+from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, SERVICE_ACCOUNT, kubeconfig_of_service_account
 from tests.e2e.conftest import Shared, own_ground
-from tests.e2e.kit import PATIENCE_SECONDS, Ground, ready, remove_node_group_kinds, told
+from tests.e2e.kit import PATIENCE_SECONDS, Ground, NodeGroups, ready, remove_node_group_kinds, told
 from tests.support.compute import QUICK_JOINS
 from tests.support.nodegroup_controller import PROJECT, SPEC, ZONE
 
@@ -66,21 +64,14 @@ class Cluster:
         self.ground, self.compute, self._kubeconfig = ground, compute, kubeconfig
         #: All machines that were ever seen, by name; each as it was last.
         self.seen: dict[str, MachineView] = {}
-        self._controller: app.Controller | None = None
-        self._thread = threading.Thread()
+        self._controller: NodeGroups | None = None
 
     def start(self) -> None:
         """Start both."""
-        api = kube.connect(str(self.ground.rehearsal.cluster.kubeconfig))
         settings = NodeGroupSettings(
             project_id=PROJECT, device_plugin_image="registry.example.com/plugin:1", gce_endpoint=self.compute.url
         )
-        addresses = app.Addresses(metrics="0", probes="0", leader_elect=False)
-        client = ComputeClient(endpoint=self.compute.url)
-        self._controller = app.build(settings, addresses, api, client, exit_process=lambda code: None)
-        self._controller.start()
-        self._thread = threading.Thread(target=self._controller.loop.run)
-        self._thread.start()
+        self._controller = NodeGroups(self.ground.rehearsal.cluster.kubeconfig, settings, leader_elect=False)
         process = self.ground.provisioner(environment=_SETTINGS, kubeconfig=self._kubeconfig, wait=False)
         self.wait(lambda: ready(process)[0] == 200, "the provisioner is ready")
 
@@ -90,8 +81,6 @@ class Cluster:
             process.kill()
         if self._controller is not None:
             self._controller.stop()
-            self._thread.join(30)
-            self._controller.shut_down()
 
     def groups(self, name: str, *, label: str = constants.POOL_JOBSET_NAME) -> set[str]:
         """Name the groups that the provisioner made for a JobSet, or for what another label names."""
@@ -163,7 +152,8 @@ def _rights(rehearsal: Rehearsal, directory: Path) -> Iterator[Path]:
     rehearsal.create_namespace(constants.DEFAULT_NAMESPACE)
     rehearsal.kubectl("create", "serviceaccount", _PLUGIN_ACCOUNT, "--namespace=kube-system")
     rehearsal.kubectl("apply", "--server-side", "-k", str(crds.FOLDER))
-    manifests = _with_component(rehearsal.kubectl, directory)
+    made = tools.built(directory, "provider-gce", resources=["base"])
+    manifests = yaml.safe_dump_all([document for document in made if document["kind"] in _KINDS])
     rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=manifests)
     machines = str(DEPLOY / "nodegroups" / "rbac" / "machines.yaml")
     rehearsal.kubectl("apply", "--server-side", "-f", machines)
@@ -177,19 +167,6 @@ def _rights(rehearsal: Rehearsal, directory: Path) -> Iterator[Path]:
         # The device plugin goes with the last group, unless the test failed before.
         with contextlib.suppress(kube.NotFound):
             rehearsal.api.delete(_PLUGIN)
-
-
-def _with_component(kubectl: Callable[..., str], directory: Path) -> str:
-    """Return what the manifests with the component say of rights, and of the objects that these are on."""
-    overlay = directory / "overlay"
-    overlay.mkdir()
-    # kustomize takes no absolute paths.
-    for name in ("base", "components"):
-        (directory / name).symlink_to(DEPLOY / name)
-    kustomization = {"resources": ["../base"], "components": ["../components/provider-gce"]}
-    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomization), encoding="utf-8")
-    rendered = yaml.safe_load_all(kubectl("kustomize", "--load-restrictor=LoadRestrictionsNone", str(overlay)))
-    return yaml.safe_dump_all([document for document in rendered if document["kind"] in _KINDS])
 
 
 @pytest.mark.timeout(300)

@@ -612,16 +612,3 @@ def test_a_stateful_set_may_speak_for_its_pods_whatever_their_slice():
     read = read_pod(pod_of(stateful_set(), "train-0", selector=one_host), "ml")
     assert read is not None
     assert owner_is_asked(read)
-
-
-def test_chips_that_cannot_be_counted_are_told():
-    pod = pod_of(stateful_set(), "train-0", containers=[container(name="worker")])
-    pod["spec"]["containers"][0]["resources"]["limits"]["google.com/tpu"] = "4.5"
-    with pytest.raises(MalformedObject, match=r"container 'worker': google.com/tpu is '4.5'"):
-        read_pod(pod)
-
-
-def test_an_owner_whose_metadata_is_no_object_asks_for_nothing():
-    read = read_pod(pod_of(stateful_set(), "train-0"), "ml")
-    assert read is not None
-    assert not wanted(read, {"metadata": "x"}, WebhookSettings())

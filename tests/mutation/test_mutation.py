@@ -10,8 +10,7 @@ import pytest
 from tests.mutation.__main__ import draw
 from tests.mutation.coverage_map import CoverageMap
 from tests.mutation.operators import Mutation, find_mutations, mutate
-from tests.mutation.results import Results, find_again, killed_percent, summary
-from tests.mutation.trying import Fate, Project, Result, make_copy, record, try_all
+from tests.mutation.trying import Fate, Project, make_copy, record, try_all
 
 #: Most of these tests run pytest, some of them many times.
 pytestmark = pytest.mark.timeout(300)
@@ -159,38 +158,3 @@ def test_a_sample_is_drawn_from_all_packages_alike_and_the_same_for_a_seed() -> 
     counts = [sum(each.path.startswith(package) for each in drawn) for package in ("large", "small", "other")]
     assert (counts, len(set(drawn))) == ([10, 4, 10], 24)
     assert drawn == draw(project, mutations, size=24, seed=1) != draw(project, mutations, size=24, seed=2)
-
-
-def test_results_go_on_where_they_were_broken_off_and_begin_anew_after_a_change(tmp_path: Path) -> None:
-    """Results of other code say nothing, but which mutations survived is known until the next begin."""
-    results = Results(tmp_path / "results.jsonl")
-    assert results.begin("one") == []
-    result = Result(mutation=a_mutation(), fate=Fate.SURVIVED, seconds=1.5, tests=2)
-    results.add(result)
-    assert results.begin("one") == [result]
-    assert results.read() == [result]
-    assert results.begin("two") == results.read() == []
-
-
-def test_a_mutation_is_found_again_where_its_line_has_moved() -> None:
-    """The nearest of the same text; nothing where the text is gone."""
-    today = [a_mutation(line=1), a_mutation(line=12), a_mutation(line=11, old="a > b")]
-    assert list(find_again([a_mutation(line=10), a_mutation(old="c")], today)) == [a_mutation(line=12)]
-
-
-def test_the_summary_gives_shares_and_survivors() -> None:
-    """By package and in all; a survivor that no test runs is told apart."""
-    project = Project(root=Path(), packages={"shop": (), "other": ()})
-    results = [
-        Result(mutation=a_mutation(line=line), fate=fate, seconds=1.0, tests=tests)
-        for line, fate, tests in (
-            (1, Fate.KILLED, 3),
-            (2, Fate.TIMED_OUT, 3),
-            (3, Fate.SURVIVED, 0),
-            (4, Fate.KILLED, 1),
-        )
-    ]
-    lines = summary(project, results)
-    assert [line.split() for line in lines[1:3]] == [["shop", "4", "3", "75", "%"], ["all", "4", "3", "75", "%"]]
-    assert lines[-1].strip() == "shop/prices.py:3:0 [comparison] a < b -> (a <= b) (no test runs it)"
-    assert killed_percent(results) == 75.0

@@ -28,21 +28,6 @@ def entries(controller: Controller) -> list[str]:
     return [entry.id for entry in ledger_of(raw.get("data"), resource_version="1").entries]
 
 
-def test_a_pod_gets_its_partition_and_gives_it_back(controller: Controller) -> None:
-    """The whole way: ledger, partition, gate, end, nothing left."""
-    partition_id = controller.create_pod("train")
-    controller.rounds(_ROUNDS)
-    assert controller.vipu.partitions[partition_id].size == 4
-    assert not controller.is_gated("train")
-    pod = controller.pod("train")
-    assert pod["spec"]["nodeSelector"] == {"ipu-pod": "one"}
-    assert pod["metadata"]["annotations"][names.PARTITION_ID] == partition_id
-    assert pod["metadata"]["annotations"][names.PARTITION_HOST] == SERVER.host
-    controller.end("train")
-    controller.rounds(_ROUNDS, seconds=5.0)
-    assert (controller.vipu.partitions, entries(controller)) == ({}, [])
-
-
 @pytest.mark.parametrize("broken", ["_created", "_removed", "_read"])
 def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(
     controller: Controller, monkeypatch: pytest.MonkeyPatch, broken: str

@@ -17,7 +17,8 @@ from provisioner.partitions import names
 from provisioner.partitions.rest import access
 from provisioner.partitions.rest.wire import ACCESS_REVIEWS, TOKEN_REVIEWS
 from provisioner.partitions.vipu.protocol import PartitionState
-from tests.support.partitions_api import SERVER, FakeVipu, Ground, id_of, jwt
+from tests.support.partitions import FakeVipu
+from tests.support.partitions_api import SERVER, Ground, id_of, jwt
 from tests.support.waiting import wait_for
 
 #: As long as a busy machine may take.
@@ -423,10 +424,3 @@ def test_health_is_for_everybody(ground: Ground) -> None:
     ground.problems.append("no list of pods yet")
     answer = ground.send("GET", "/health")
     assert (answer.status, answer.json) == (503, {"status": "not ready", "problems": ["no list of pods yet"]})
-
-
-def test_paths_and_methods(ground: Ground) -> None:
-    assert ground.send("PUT", ROOT).headers["Allow"] == "POST"
-    assert ground.send("POST", f"{ROOT}/x", body=b"{}").headers["Allow"] == "DELETE, GET, HEAD"
-    for path in ("/", "/v1", f"{ROOT}/", f"{ROOT}/x/config/y", f"{ROOT}//config"):
-        assert ground.send("GET", path).status == 404, path

@@ -1,7 +1,9 @@
-"""What the demo says before it starts anything, and at its end."""
+"""What the commands of the rehearsal say before they start anything, and the demo at its end."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -18,24 +20,14 @@ from tests.support.objects import pod_spec, raw_job, raw_jobset
 PHASES = ("wanted", "creating", "provisioning", "ready", "in_use", "idle", "deleting", "gone")
 
 
-def times(name: str, job: str, *, until: str = "gone", step_seconds: float = 1234.5) -> PoolTimes:
+def times(name: str, job: str, *, until: str = "gone") -> PoolTimes:
     """Return a pool that has come as far as a phase."""
     reached = PHASES[: PHASES.index(until) + 1]
-    entered = {phase: step_seconds * step for step, phase in enumerate(reached)}
+    entered = {phase: float(step) for step, phase in enumerate(reached)}
     return PoolTimes(name=name, chips=8, jobs=[job], entered=entered)
 
 
 CALLS = {"nodePools.create": {"200": 2}, "nodePools.list": {"200": 40, "429": 2}}
-
-
-def test_what_was_created_and_deleted_is_called_so() -> None:
-    """With the times of each step and the calls to GKE, on 80 columns whatever the names are."""
-    pools = [times(f"{'long-name-' * 3}0123456789", "long-name-" * 5), times("b-0123456789", "b-0", step_seconds=1)]
-    lines = list(summary(pools, CALLS))
-    assert lines[-1] == "16 chips in 2 node pools, created and deleted."
-    assert max(map(len, lines)) <= 80
-    assert any(line.split() == ["b-0", "8", "1.0", "2.0", "1.0", "1.0", "1.0", "1.0"] for line in lines)
-    assert any(line.split() == ["total", "44"] for line in lines)
 
 
 @pytest.mark.parametrize("until", ["creating", "ready", "in_use", "deleting"])
@@ -48,25 +40,27 @@ def test_what_is_left_after_an_interruption_is_named(until: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "words"),
+    ("command", "option", "words"),
     [
-        pytest.param("--create-seconds=-1", "create_seconds: -1.0 is not a number of seconds", id="a negative time"),
-        pytest.param("--operations-quota=0", "operations_quota: 0 is less than 1", id="no operation at all"),
+        ("demo", "--create-seconds=-1", "create_seconds: -1.0 is not a number of seconds"),
+        ("demo", "--operations-quota=0", "operations_quota: 0 is less than 1"),
+        ("demo-ipu", "--ipus=6", "is not a multiple of 4"),
+        ("demo-ipu", "--ipus=0", "is not a multiple of 4"),
+        ("demo-ipu", "--ipus=-4", "is not a multiple of 4"),
+        ("simulator-gce", "--set=colour=red", "colour: no such setting"),
+        ("simulator-gce", "--set=boot_seconds=soon", "boot_seconds: 'soon' is not valid"),
+        ("simulator-gce", "--set=heartbeat_seconds=0", "heartbeat_seconds: 0 is not a time to wait"),
+        ("simulator-gce", "--set=project=x", "project: can be set only at startup"),
     ],
 )
-def test_a_pace_that_makes_no_sense_is_a_usage_error(
-    option: str, words: str, capsys: pytest.CaptureFixture[str]
+def test_an_option_that_makes_no_sense_is_a_usage_error(
+    command: str, option: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before anything is started."""
     with pytest.raises(SystemExit) as ended:
-        main(["demo", option])
+        main([command, option])
     assert ended.value.code == ExitCode.USAGE
-    assert words in capsys.readouterr().err
-
-
-def test_without_a_pool_there_is_no_table() -> None:
-    """As when it is interrupted early."""
-    assert list(summary([], CALLS))[-1] == "No node pool was created."
+    assert words in " ".join(capsys.readouterr().err.split())
 
 
 def problem(*raws: dict[str, Any], **environment: str) -> str:
@@ -100,21 +94,26 @@ def test_manifests_with_which_nothing_would_happen_are_named_at_once(raws: list[
     assert words in problem(*raws)
 
 
-@pytest.mark.parametrize(
-    "raws",
-    [
-        pytest.param([raw_jobset()], id="a JobSet"),
-        pytest.param([raw_job(), raw_jobset()], id="beside another kind"),
-        pytest.param([raw_jobset(pod=pod_spec(topology="2x2x3"))], id="a mistake that an Event tells"),
-    ],
-)
-def test_what_shows_something_is_started(raws: list[dict[str, Any]]) -> None:
-    """Also a mistake, which the provisioner itself explains then."""
-    assert problem(*raws) == ""
-
-
 def test_settings_of_the_environment_count() -> None:
     """Those of the rehearsal's own cluster are fixed."""
     assert problem(raw_jobset(), SERVED_NAMESPACES="other", GCP_ZONE="nonsense") != ""
     assert problem(raw_jobset(), GCP_ZONE="nonsense") == ""
     assert "MAX_CHIPS" in problem(raw_jobset(), MAX_CHIPS="many")
+
+
+def test_a_cluster_that_cannot_be_used_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """By the simulator of GKE, which registers its nodes there."""
+    assert main(["simulator", "--port=0", "--kubeconfig=missing"]) == ExitCode.ERROR
+    assert "can't use the cluster of missing" in capsys.readouterr().err
+
+
+def test_a_wheel_without_the_extra_says_what_to_install() -> None:
+    """In a process of its own, where nothing of it was imported before."""
+    code = (
+        "import sys; sys.modules['google.cloud'] = None; from rehearsal.commands.main import main; "
+        "sys.exit(main(['simulator', '--port=0']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == ExitCode.ERROR
+    assert "pip install 'tpu-provisioner[rehearsal]'" in done.stderr
+    assert "Traceback" not in done.stderr

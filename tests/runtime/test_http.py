@@ -59,17 +59,6 @@ def test_headers_of_an_answer(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> 
     connection.close()
 
 
-def test_an_answer_is_sent_without_delay(serve: Serve) -> None:
-    """Its second piece does not wait until the client has acknowledged the first."""
-    server = serve()
-    with connect(server.ports[0]) as client:
-        client.sendall(ASK)
-        assert client.recv(12) == b"HTTP/1.1 200"
-        [connection] = server._servers[0].open
-        served = connection.transport.get_extra_info("socket")
-        assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
-
-
 def test_two_apps_share_one_thread(serve: Serve) -> None:
     """Each address has its own app; all of them are served by one thread."""
     before = set(threading.enumerate())
@@ -115,21 +104,6 @@ def test_what_is_rejected(serve: Serve, capfd: pytest.CaptureFixture[str], reque
     # One of just the limit is read.
     assert answer(port, b"POST / HTTP/1.0\r\nContent-Length: 100\r\n\r\n" + b"a" * 100).endswith(b"\r\n\r\n100")
     assert capfd.readouterr() == ("", "")
-
-
-def test_a_client_that_asks_whether_to_send_its_body_is_told_so(serve: Serve) -> None:
-    """As curl does for a large one; it waits for the word."""
-    [port] = serve(ECHO).ports
-    with connect(port) as client:
-        client.sendall(_SIZED + b"3\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n")
-        said = b""
-        while not said.endswith(b"\r\n\r\n"):
-            said += client.recv(65536)
-        assert said == b"HTTP/1.1 100 Continue\r\n\r\n"
-        client.sendall(b"abc")
-        answered = read_all(client)
-    assert answered.startswith(b"HTTP/1.1 200 ")
-    assert answered.endswith(b"\r\n\r\n3")
 
 
 def test_a_body_that_no_app_reads_ends_the_connection(serve: Serve) -> None:

@@ -29,12 +29,6 @@ def test_every_moment_moves_however_deep_it_lies() -> None:
     assert after.backoffs["a"].failure is failure
 
 
-def test_there_and_back_is_nothing() -> None:
-    """What moves forward and back by the same time is what it was."""
-    before = Memory(unneeded_since={POOL: NOW})
-    assert shifted(shifted(before, BACK), -BACK) == before
-
-
 def test_never_stays_never() -> None:
     """Before the beginning of time there is none."""
     never = datetime.min.replace(tzinfo=UTC)

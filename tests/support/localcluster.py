@@ -130,11 +130,6 @@ class Kube:
         answer = self._session.patch(self.url + path, json=change, headers=headers, timeout=20)
         assert answer.status_code == 200, answer.text
 
-    def pods(self, jobset: str) -> list[dict[str, Any]]:
-        """Return the pods of a JobSet in the default namespace."""
-        selector = f"labelSelector=jobset.sigs.k8s.io/jobset-name%3D{jobset}"
-        return list(self.get(f"/api/v1/namespaces/default/pods?{selector}")["items"])
-
     def close(self) -> None:
         """Close all connections."""
         self._session.close()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import threading
 from concurrent.futures import Executor, Future
+from dataclasses import replace
 from typing import Any
 
 from provisioner.kube.protocol import collection_path, object_path
@@ -31,6 +33,7 @@ CLUSTER_UID = "cluster-uid"
 SERVER = Server(host="10.0.0.5", port=8090, node_selector=("ipu-pod", "one"))
 _PODS = collection_path("pods")
 _IPUS = 64
+CONFIGURATION = '{"partition": "the configuration"}'
 
 
 class FakeVipu:
@@ -40,8 +43,17 @@ class FakeVipu:
         self.partitions: dict[str, Partition] = {}
         #: Calls, in order: the method and the partition.
         self.calls: list[tuple[str, str]] = []
+        #: How often its partitions were listed; cleared, `answers` makes that wait; `failing` makes it fail.
+        self.reads = 0
+        self.answers = threading.Event()
+        self.answers.set()
+        self.failing: FailureKind | None = None
         #: Raised by the next calls of a method, one each; after the effect where the flag says so.
         self.faults: dict[str, list[tuple[Failure, bool]]] = {}
+
+    def put(self, partition_id: str, state: PartitionState) -> None:
+        """Have a partition in a state."""
+        self.partitions[partition_id] = replace(partition(partition_id), state=state)
 
     def fail(self, method: str, kind: FailureKind, *, after_effect: bool = False) -> None:
         """Make the next call of a method fail."""
@@ -55,6 +67,10 @@ class FakeVipu:
 
     def list_partitions(self) -> tuple[Partition, ...]:
         """Return all."""
+        self.reads += 1
+        assert self.answers.wait(20)
+        if self.failing is not None:
+            raise VipuError(Failure(kind=self.failing, message="it is down"), "list partitions")
         return tuple(self.partitions.values())
 
     def create_partition(self, request: PartitionRequest) -> None:
@@ -75,8 +91,9 @@ class FakeVipu:
             raise VipuError(Failure(kind=FailureKind.NOT_FOUND, message="there is none"))
 
     def ipuof_config(self, partition_id: str) -> str:
-        """Nobody asks."""
-        raise NotImplementedError
+        """Return it."""
+        assert self.partitions[partition_id].state is PartitionState.ACTIVE
+        return CONFIGURATION
 
     def _meet(self, method: str, *, after: bool) -> None:
         faults = self.faults.get(method, [])

@@ -12,21 +12,19 @@ from email.message import Message
 from typing import Any
 
 from provisioner.kube.protocol import JsonObject
-from provisioner.model.capacity import Failure, FailureKind
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.partitions.rest.api import Sources, make_rest_server
 from provisioner.partitions.rest.wire import ACCESS_REVIEWS, TOKEN_REVIEWS
-from provisioner.partitions.vipu.protocol import Partition, PartitionState, VipuError
+from provisioner.partitions.vipu.protocol import PartitionState
 from provisioner.runtime.http import Address
-from tests.support import partitions
 from tests.support.clock import NOW
 from tests.support.kube import FakeKube
+from tests.support.partitions import FakeVipu
 
 CLUSTER = "0f7c6f3e-cluster"
 SERVER = "vipu.example:8090"
-CONFIGURATION = '{"partition": "the configuration"}'
 
 
 def jwt(audience: str | list[str] = names.AUDIENCE, *, expires_in: float = 3600.0, mark: str = "") -> str:
@@ -89,35 +87,6 @@ class ReviewingKube(FakeKube):
             **body,
             "status": {"allowed": (spec["user"], attributes["verb"], attributes["namespace"]) in self.rights},
         }
-
-
-class FakeVipu(partitions.FakeVipu):
-    """A V-IPU server that has what a test put there, and may take its time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.failing: FailureKind | None = None
-        #: Cleared: reads wait.
-        self.answers = threading.Event()
-        self.answers.set()
-        self.reads = 0
-
-    def put(self, partition_id: str, state: PartitionState) -> None:
-        """Have a partition in a state."""
-        self.partitions[partition_id] = replace(partitions.partition(partition_id), state=state)
-
-    def list_partitions(self) -> tuple[Partition, ...]:
-        """List them."""
-        self.reads += 1
-        assert self.answers.wait(20)
-        if self.failing is not None:
-            raise VipuError(Failure(kind=self.failing, message="it is down"), "list partitions")
-        return super().list_partitions()
-
-    def ipuof_config(self, partition_id: str) -> str:
-        """Return it."""
-        assert self.partitions[partition_id].state is PartitionState.ACTIVE
-        return CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

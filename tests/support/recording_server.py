@@ -1,4 +1,4 @@
-"""A tiny HTTP server that records requests and answers as the test says."""
+"""A tiny HTTP server that records requests and answers as the test says, byte for byte if need be."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import parse_qsl, urlsplit
+
+#: Lines of a stream: wait until the test ends, or cut the connection without the end of the body.
+HANG = object()
+DROP = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +31,22 @@ class Recorded:
         """The body as JSON."""
         return json.loads(self.body)
 
+    @property
+    def query(self) -> dict[str, str]:
+        """The parameters of the query."""
+        return dict(parse_qsl(urlsplit(self.path).query))
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer; `hang_up` closes the connection instead, `wait_for` answers only once it is set."""
+    """One answer: `hang_up` closes the connection instead, `wait_for` answers once it is set, `lines` are a stream."""
 
-    body: Any = None
+    body: Any = b""
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     hang_up: bool = False
     wait_for: threading.Event | None = None
+    lines: list[Any] | None = None
 
 
 def google_error(code: int, status: str, message: str, *, reason: str = "", **extra: Any) -> Answer:
@@ -53,6 +64,7 @@ class RecordingServer:
         self.requests: list[Recorded] = []
         self.answer: Answer | Callable[[Recorded], Answer] = Answer(body={})
         self.connections = 0
+        self._ended = threading.Event()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -77,16 +89,22 @@ class RecordingServer:
                 self.send_response(answer.status)
                 for key, value in answer.headers.items():
                     self.send_header(key, value)
+                if answer.lines is not None:
+                    self.send_header("Transfer-Encoding", "chunked")
+                    self.end_headers()
+                    outer._stream(self, answer.lines)
+                    return
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
 
-            do_GET = do_POST = do_PATCH = do_DELETE = answer_as_told  # noqa: N815 - names of http.server
+            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer_as_told  # noqa: N815 - names of http.server
 
             def log_message(self, *args: object) -> None:
                 """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
         self._server.handle_error = lambda *_: None
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
 
@@ -107,6 +125,19 @@ class RecordingServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ended.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    def _stream(self, handler: BaseHTTPRequestHandler, lines: list[Any]) -> None:
+        for line in lines:
+            if line in (HANG, DROP):
+                handler.wfile.flush()
+                handler.close_connection = True
+                if line is HANG:
+                    self._ended.wait(30)
+                return
+            data = line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n"
+            handler.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+        handler.wfile.write(b"0\r\n\r\n")

@@ -156,11 +156,6 @@ def test_a_single_host_pool_has_as_many_nodes_as_its_pods_fill(pods: int, chips:
     assert tpu.resolve(V6E, "2x4", chips, "ct6e-standard-8t").nodes(pods) == nodes
 
 
-def test_a_multi_host_pool_has_its_hosts_whatever_the_number_of_pods() -> None:
-    """The slice is bought whole."""
-    assert tpu.resolve(V4, "2x2x4", 4).nodes(1) == 4
-
-
 def test_a_machine_type_is_used_that_only_a_pod_may_ask_for() -> None:
     """The autoscaler too takes ultranet machines on explicit request only."""
     assert tpu.resolve("tpu7x", "2x2x2", 4, "tpu7x-ultranet-4t").machine_type.name == "tpu7x-ultranet-4t"

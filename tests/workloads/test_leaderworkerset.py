@@ -1,4 +1,8 @@
-"""LeaderWorkerSets and the places of their pods, read from what the real controller makes and from worse."""
+"""LeaderWorkerSets and the places of their pods, read from what the real controller makes and from worse.
+
+tests/data/leaderworkerset has what it made of a set of two groups, with names in place of UIDs. That today's release
+makes the same is shown by tests/e2e/test_leaderworkersets.py alone, as far as the provisioner goes by it.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ import pytest
 from provisioner.partitions.planning import making, queue
 from provisioner.partitions.planning.calls import SaveLedger
 from provisioner.partitions.planning.events import MOST_PER_ROUND
-from provisioner.partitions.planning.memory import DELAYS
 from provisioner.partitions.planning.round import PlanningSettings
 from tests.partitions.planning.stories import Story, events_of, make_entry, make_pod
 
@@ -74,7 +73,3 @@ def test_a_pod_that_the_webhook_holds_and_the_controller_does_not_serve_is_told_
     (told,) = events_of(plans)
     assert (told.reason, "SERVED_NAMESPACES" in told.message) == ("PartitionRejected", True)
     assert story.entries() == {}
-
-
-def test_after_every_failure_there_is_a_wait_that_has_an_end() -> None:
-    assert all(0 < first <= cap <= 600 for first, cap in DELAYS.values())

@@ -7,7 +7,6 @@ dropped, so each answer is also compared with what the simulator sent.
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any
@@ -18,7 +17,7 @@ from google.api_core import exceptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
 
-from rehearsal.simulators.compute import ComputeSettings, ComputeSimulator, Fault, FaultKind, faults, records, schema
+from rehearsal.simulators.compute import ComputeSettings, ComputeSimulator, faults, records, schema
 from tests.support.compute import GROUPS, MARK, group, policy, template
 from tests.support.waiting import wait_for
 
@@ -163,44 +162,6 @@ def test_machines_and_their_metadata(google: Google) -> None:
     with pytest.raises(exceptions.PreconditionFailed, match="Supplied fingerprint does not match"):
         instances.set_metadata_unary(**ZONE, instance=machine.name, metadata_resource=metadata)
     assert len(list(instances.list(**ZONE))) == 4
-
-
-def test_operations_in_their_scopes(google: Google) -> None:
-    """Operations are listed, read and waited for in zone, region and project; request ids repeat them."""
-    templates = google(compute_v1.InstanceTemplatesClient)
-    body = read(compute_v1.InstanceTemplate, template())
-    request = compute_v1.InsertInstanceTemplateRequest(
-        project="proj", instance_template_resource=body, request_id=str(uuid.uuid4())
-    )
-    first, second = templates.insert_unary(request), templates.insert_unary(request)
-    assert (first.name, first.client_operation_id) == (second.name, request.request_id)
-    google.done(first)
-    everywhere = google(compute_v1.GlobalOperationsClient)
-    done = everywhere.get(project="proj", operation=first.name)
-    assert (done.operation_type, done.progress) == ("insert", 100)
-    google.assert_read_whole(done)
-    assert [item.name for item in everywhere.list(project="proj")] == [first.name]
-
-    resource = read(compute_v1.ResourcePolicy, policy())
-    made = google(compute_v1.ResourcePoliciesClient).insert_unary(**REGION, resource_policy_resource=resource)
-    google.done(made)
-    regional = google(compute_v1.RegionOperationsClient)
-    assert regional.get(**REGION, operation=made.name).status == DONE
-    assert [item.name for item in regional.list(**REGION)] == [made.name]
-
-    google.compute.inject(
-        Fault(kind=FaultKind.OPERATION_ERROR, method="instanceGroupManagers.insert", error_code="BROKEN")
-    )
-    manager = read(compute_v1.InstanceGroupManager, group())
-    groups, zonal = google(compute_v1.InstanceGroupManagersClient), google(compute_v1.ZoneOperationsClient)
-    failing = groups.insert_unary(**ZONE, instance_group_manager_resource=manager)
-    failed = zonal.wait(**ZONE, operation=failing.name)
-    assert (failed.error.errors[0].code, failed.http_error_status_code) == ("BROKEN", 503)
-    assert failed.http_error_message == "SERVICE UNAVAILABLE"
-    google.assert_read_whole(zonal.get(**ZONE, operation=failing.name))
-    assert [item.name for item in zonal.list(**ZONE)] == [failing.name]
-    with pytest.raises(exceptions.NotFound):
-        zonal.get(**ZONE, operation=first.name)
 
 
 T = compute_v1.types

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from rehearsal.simulators.compute.settings import ComputeSettings
-from rehearsal.simulators.http.settings import SettingsError
 from tests.support.compute import (
     GROUPS,
     OPERATIONS,
@@ -77,23 +74,3 @@ def test_service_accounts(make_compute: MakeCompute, account: str, code: int, te
     status, answer = compute("POST", GROUPS, group())
     assert status == code
     assert text in str(answer)
-
-
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"quotas": {"CPUS": 1}}, "quotas: 'CPUS' is not one of"),
-        ({"reads_per_minute": 0}, "reads_per_minute: 0 is less than 1"),
-        ({"rate_limit_code": 500}, "rate_limit_code: 500 is neither"),
-        ({"reservations": {"r": {"machine_type": "m", "count": 1}}}, "'r' is neither ZONE/NAME"),
-        ({"reservations": {"z/r": {"count": 1}}}, '"machine_type" and a "count"'),
-        ({"capacity": {"z": 1}}, "'z' is not ZONE/MACHINE_TYPE"),
-        ({"service_accounts": {"a": "odd"}}, "'odd', which is neither"),
-        ({"operation_seconds": -1}, "operation_seconds: -1 is not a number"),
-        ({"calls_kept": 0}, "calls_kept: 0 is less than 1"),
-    ],
-)
-def test_settings_that_make_no_sense(settings: dict[str, Any], text: str) -> None:
-    """Each mistake is named."""
-    with pytest.raises(SettingsError, match=text):
-        ComputeSettings(**settings)

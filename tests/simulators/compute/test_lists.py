@@ -9,7 +9,7 @@ import pytest
 
 from rehearsal.simulators.compute import api
 from rehearsal.simulators.compute.errors import ApiError
-from tests.support.compute import GROUPS, TEMPLATES, Compute, group, template
+from tests.support.compute import GROUPS, Compute, group
 
 
 @dataclass(frozen=True)
@@ -94,16 +94,6 @@ def test_parts_that_are_refused(fields: str) -> None:
     """A selection that is not understood is refused."""
     with pytest.raises(ApiError, match="Invalid field selection"):
         api.partial({}, fields)
-
-
-def test_lists_over_the_api(compute: Compute) -> None:
-    """Lists of resources take pages, filters and fields."""
-    for name in ("b", "a"):
-        compute.do("POST", TEMPLATES, template(name))
-    assert compute.get(f"{TEMPLATES}?fields=items/name") == {"items": [{"name": "a"}, {"name": "b"}]}
-    page = compute.get(f"{TEMPLATES}?maxResults=1")
-    assert (page["items"][0]["name"], page["kind"]) == ("a", "compute#instanceTemplateList")
-    assert compute.get(f"{TEMPLATES}?maxResults=1&pageToken={page['nextPageToken']}")["items"][0]["name"] == "b"
 
 
 def test_managed_instances_come_in_pages_only_where_the_group_says_so(compute: Compute) -> None:

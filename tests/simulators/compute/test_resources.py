@@ -43,12 +43,6 @@ def test_a_policy_is_refused(compute: Compute, body: Any, text: str) -> None:
     assert "items" not in compute.get(POLICIES)
 
 
-def test_what_is_not_played_says_so(compute: Compute) -> None:
-    """A method that Compute Engine has and the simulator has not is answered with 501."""
-    assert compute("PATCH", f"{TEMPLATES}/template", {})[0] == 501
-    assert compute("GET", "/compute/v2/projects/proj")[0] == 404
-
-
 def test_a_template_is_made_and_cannot_be_changed(compute: Compute) -> None:
     """A template shows what was sent and what Compute Engine fills in."""
     compute.do("POST", TEMPLATES, template(model="FLEX_START"))

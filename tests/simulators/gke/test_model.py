@@ -171,21 +171,6 @@ def test_a_delete_may_end_a_create_where_allowed(make_world: MakeWorld, clock: F
     assert status(world) == "gone"
 
 
-def test_preempted_nodes_come_back_with_repair(make_world: MakeWorld, clock: FakeClock) -> None:
-    """With repair, the node registers again after that long."""
-    world, sink = make_world(create_seconds=0, repair_seconds=30), RecordingSink()
-    world.create_pool(CLUSTER, slice_pool())
-    world.advance()
-    world.attach(sink)
-    world.preempt("slice")
-    clock.advance(29)
-    world.advance()
-    assert sink.registered == []
-    clock.advance(1)
-    world.advance()
-    assert len(sink.registered) == 4
-
-
 @pytest.mark.parametrize(
     ("key", "effect", "nodes"),
     [

@@ -3,75 +3,47 @@
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from provisioner.kube import errors
 from rehearsal.simulators.gke import Simulator, SimulatorSettings
 from rehearsal.simulators.gke.model import World
 from rehearsal.simulators.gke.registrar import MARKER, node_object
 from tests.support.clock import FakeClock
-from tests.support.kubeconfig import write_kubeconfig
-from tests.support.recording_server import Answer, Recorded, RecordingServer
-from tests.support.selectors import merged
+from tests.support.kube import FakeKube
 from tests.support.simulator import CLUSTER, POOLS_PATH, Client, slice_pool
 from tests.support.waiting import wait_for
 
+NODES = "/api/v1/nodes"
+AWAY = errors.Unavailable("away", status=503)
 FAST = SimulatorSettings(create_seconds=0.2, delete_seconds=0.1, node_stagger_seconds=0.1)
 
 
-class FakeKubeNodes:
-    """An API server that stores Nodes and knows nothing else; while `away` it answers 503."""
-
-    def __init__(self) -> None:
-        self.nodes: dict[str, dict[str, Any]] = {}
-        self.calls: list[str] = []
-        self.away = False
-        self.lock = threading.Lock()
-
-    def answer(self, request: Recorded) -> Answer:
-        """Answer a request."""
-        parts = urlsplit(request.path)
-        name, _, subresource = parts.path.removeprefix("/api/v1/nodes").strip("/").partition("/")
-        with self.lock:
-            self.calls.append(request.method)
-            if self.away:
-                return Answer({"message": "away"}, 503)
-            if request.method == "GET":
-                label = parse_qs(parts.query)["labelSelector"][0]
-                items = [node for node in self.nodes.values() if label in node["metadata"]["labels"]]
-                return Answer({"metadata": {"resourceVersion": "1"}, "items": items})
-            if request.method == "POST":
-                name = request.json["metadata"]["name"]
-                if name in self.nodes:
-                    return Answer({"message": "exists"}, 409)
-                self.nodes[name] = request.json
-                return Answer(self.nodes[name], 201)
-            if name not in self.nodes:
-                return Answer({"message": "gone"}, 404)
-            if request.method == "DELETE":
-                return Answer(self.nodes.pop(name))
-            change = {"status": request.json["status"]} if subresource else request.json
-            self.nodes[name] = merged(self.nodes[name], change)
-            return Answer(self.nodes[name])
-
-
 @pytest.fixture
-def kube() -> FakeKubeNodes:
-    """A cluster that knows Nodes."""
-    return FakeKubeNodes()
+def kube(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
+    """The cluster that a kubeconfig leads to."""
+    made = FakeKube()
+    for name, value in {"ca_pem": None, "server": "https://10.0.0.1", "close": lambda: None}.items():
+        monkeypatch.setattr(made, name, value, raising=False)
+    monkeypatch.setattr("provisioner.kube.connect", lambda _: made)
+    return made
 
 
-@pytest.fixture
-def kubeconfig(kube: FakeKubeNodes, tmp_path: Path) -> Iterator[Path]:
-    """The way into it."""
-    with RecordingServer() as server:
-        server.answer = kube.answer
-        yield write_kubeconfig(tmp_path / "kubeconfig", server.url)
+def registering() -> Simulator:
+    """Return a fast simulator that registers its nodes there."""
+    return Simulator(FAST, kubeconfig="config")
+
+
+def nodes(kube: FakeKube) -> set[str]:
+    """Name the nodes that are registered."""
+    return {raw["metadata"]["name"] for raw in kube.objects(NODES)}
+
+
+def registrations(kube: FakeKube) -> int:
+    """Count the tries to register a node."""
+    return [call.method for call in kube.calls].count("POST")
 
 
 def create(gke: Simulator, **changes: Any) -> None:
@@ -161,62 +133,62 @@ def test_taints_are_passed_on_once(clock: FakeClock) -> None:
     assert {"NoSchedule"} == {taint["effect"] for taint in node["spec"]["taints"]}
 
 
-def test_nodes_come_and_go_with_their_pool(kube: FakeKubeNodes, kubeconfig: Path) -> None:
+def test_nodes_come_and_go_with_their_pool(kube: FakeKube) -> None:
     """When the pool is RUNNING all its Nodes are there; when it is gone they are gone too."""
-    with Simulator(FAST, kubeconfig=kubeconfig) as gke:
+    with registering() as gke:
         create(gke)
         wait_for(lambda: runs(gke))
-        assert {node.name for node in gke.pools[0].nodes} == kube.nodes.keys()
-        assert all(node["status"]["capacity"]["google.com/tpu"] == "4" for node in kube.nodes.values())
+        assert {node.name for node in gke.pools[0].nodes} == nodes(kube)
+        assert all(raw["status"]["capacity"]["google.com/tpu"] == "4" for raw in kube.objects(NODES))
         delete(gke)
-        wait_for(lambda: gke.pools == () and not kube.nodes)
+        wait_for(lambda: gke.pools == () and not nodes(kube))
 
 
-def test_a_server_that_is_away_delays_the_pool(kube: FakeKubeNodes, kubeconfig: Path) -> None:
+def test_a_server_that_is_away_delays_the_pool(kube: FakeKube) -> None:
     """Registration is retried until the server is back; until then the pool is PROVISIONING."""
-    with Simulator(FAST, kubeconfig=kubeconfig) as gke:
-        kube.away = True
+    with registering() as gke:
+        kube.fail("*", "nodes", AWAY, times=10**6)
         create(gke)
-        wait_for(lambda: kube.calls.count("POST") >= 6)
+        wait_for(lambda: registrations(kube) >= 6)
         assert gke.pools[0].status == "PROVISIONING"
-        kube.away = False
+        kube.clear_faults()
         wait_for(lambda: runs(gke))
-        assert len(kube.nodes) == 4
+        assert len(nodes(kube)) == 4
 
 
-def test_a_delete_ends_a_registration_that_is_retried(kube: FakeKubeNodes, kubeconfig: Path) -> None:
+def test_a_delete_ends_a_registration_that_is_retried(kube: FakeKube) -> None:
     """No Node comes after its pool is gone."""
-    with Simulator(FAST.changed({"delete_while_creating": True}), kubeconfig=kubeconfig) as gke:
-        kube.away = True
+    with registering() as gke:
+        gke.set(delete_while_creating=True)
+        kube.fail("*", "nodes", AWAY, times=10**6)
         create(gke)
-        wait_for(lambda: "POST" in kube.calls)
+        wait_for(lambda: registrations(kube))
         delete(gke)
         wait_for(lambda: gke.pools == ())
-        kube.away = False
+        kube.clear_faults()
         wait_for(lambda: not gke._registrar._orders)
-        assert kube.nodes == {}
+        assert nodes(kube) == set()
 
 
-def test_preempted_and_deleted_nodes(kube: FakeKubeNodes, kubeconfig: Path) -> None:
+def test_preempted_and_deleted_nodes(kube: FakeKube) -> None:
     """Lost nodes stay away without repair and come back with it, whoever took them."""
-    with Simulator(FAST, kubeconfig=kubeconfig) as gke:
+    with registering() as gke:
         create(gke)
         wait_for(lambda: runs(gke))
         (preempted,) = gke.preempt("slice", hosts=1)
-        wait_for(lambda: preempted not in kube.nodes)
-        assert len(kube.nodes) == 3
+        wait_for(lambda: preempted not in nodes(kube))
+        assert len(nodes(kube)) == 3
         gke.set(repair_seconds=0.1)
-        taken = next(iter(kube.nodes))
-        with kube.lock:
-            del kube.nodes[taken]
-        wait_for(lambda: taken in kube.nodes)
-        assert preempted not in kube.nodes
+        taken = next(iter(nodes(kube)))
+        kube.remove_object(f"{NODES}/{taken}")
+        wait_for(lambda: taken in nodes(kube))
+        assert preempted not in nodes(kube)
 
 
-def test_leftovers_of_an_earlier_life_are_removed(kube: FakeKubeNodes, kubeconfig: Path) -> None:
+def test_leftovers_of_an_earlier_life_are_removed(kube: FakeKube) -> None:
     """A start removes simulated Nodes, and only those."""
     labels = {"cloud.google.com/gke-nodepool": "old"}
-    kube.nodes["mine"] = {"metadata": {"name": "mine", "labels": labels, "annotations": {MARKER: "before"}}}
-    kube.nodes["real"] = {"metadata": {"name": "real", "labels": labels}}
-    with Simulator(FAST, kubeconfig=kubeconfig):
-        assert list(kube.nodes) == ["real"]
+    kube.put_object(f"{NODES}/mine", {"metadata": {"labels": labels, "annotations": {MARKER: "before"}}})
+    kube.put_object(f"{NODES}/real", {"metadata": {"labels": labels}})
+    with registering():
+        assert nodes(kube) == {"real"}

@@ -187,29 +187,3 @@ def test_the_simulators_own_api(gke: Simulator, call: Client) -> None:
     assert [(item["method"], item["httpMethod"], item["status"]) for item in newest] == [("nodePools.get", "GET", 200)]
     call("POST", "/simulator/v1/counters:reset")
     assert (call("GET", "/simulator/v1/counters")[1], gke.calls) == ({"calls": {}}, ())
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "text"),
-    [
-        pytest.param("settings", {"speed": 1}, "speed: no such setting", id="an unknown setting"),
-        pytest.param("settings", {"create_seconds": -1}, "create_seconds: -1 is not a number", id="a negative time"),
-        pytest.param("settings", {"project": "x"}, "project: can be set only at startup", id="a fixed setting"),
-        pytest.param("settings", {"reservations": {"r": "READY"}}, "'r' is not ZONE/NAME", id="no zone"),
-        pytest.param("faults", {"kind": "boom"}, "kind: 'boom' is not one of stockout", id="an unknown fault"),
-        pytest.param("faults", {"kind": "hang", "pool": "("}, "is not a regular expression", id="a broken pattern"),
-        pytest.param(
-            "faults",
-            {"kind": "stockout", "capacity": "cheap"},
-            "capacity: 'cheap' is not one of",
-            id="no such capacity",
-        ),
-    ],
-)
-def test_mistakes_in_the_simulators_own_api_are_named(call: Client, path: str, body: object, text: str) -> None:
-    """A mistake is answered with 400 and a text that names it."""
-    method = "PUT" if path == "settings" else "POST"
-    status, answer = call(method, f"/simulator/v1/{path}", body)
-
-    assert status == 400
-    assert text in answer["error"]["message"]

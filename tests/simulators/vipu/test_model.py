@@ -46,41 +46,6 @@ def test_a_removed_partition_keeps_its_ipus_until_the_remove_is_over(vipu: Any) 
     vipu.world.create(Asked(id="p2", size=64))
 
 
-@pytest.mark.parametrize(
-    ("asked", "code"),
-    [
-        pytest.param(Asked(id="p1", size=4), "AlreadyExists", id="an id that is taken"),
-        pytest.param(Asked(id="p" * 33, size=4), "InvalidArgument", id="an id that is too long"),
-        pytest.param(Asked(id="p 2", size=4), "InvalidArgument", id="an id with a space"),
-        pytest.param(Asked(id="p2", size=3), "InvalidArgument", id="a size that is no power of two"),
-        pytest.param(Asked(id="p2", size=0), "InvalidArgument", id="no IPUs"),
-        pytest.param(Asked(id="p2", size=128), "InvalidArgument", id="a size beyond the limit"),
-        pytest.param(Asked(id="p2", size=64), "ResourceExhausted", id="more than is free"),
-        pytest.param(Asked(id="p2", size=4, allocation="x"), "NotFound", id="an allocation that is not there"),
-    ],
-)
-def test_it_refuses(vipu: Any, asked: Asked, code: str) -> None:
-    vipu.world.create(Asked(id="p1", size=4))
-    assert _refusal(lambda: vipu.world.create(asked)) == code
-    assert list(vipu.states()) == ["p1"]
-
-
-def test_no_partition_reaches_over_two_allocations(make_vipu: Any) -> None:
-    vipu = make_vipu(allocations=TWO)
-    assert _refusal(lambda: vipu.world.create(Asked(id="p", size=16, allocation="b"))) == "ResourceExhausted"
-    vipu.world.create(Asked(id="p", size=8, allocation="a"))
-    assert [(item.name, item.free) for item in vipu.world.allocations()] == [("a", 0), ("b", 12)]
-
-
-def test_a_create_must_name_its_allocation_where_there_are_several(make_vipu: Any) -> None:
-    vipu = make_vipu(allocations=TWO)
-    assert _refusal(lambda: vipu.world.create(Asked(id="p", size=1))) == "InvalidArgument"
-    vipu.world.change_settings({"picks_allocation": True})
-    vipu.world.create(Asked(id="p", size=8))
-    vipu.world.create(Asked(id="q", size=8))
-    assert [item.allocation for item in vipu.world.all_partitions()] == ["a", "b"]
-
-
 def test_free_ipus_that_are_not_aligned_in_one_piece_are_of_no_use(make_vipu: Any) -> None:
     vipu = make_vipu(allocations=TWO)
     for number in range(8):
@@ -103,13 +68,6 @@ def test_in_secure_mode_users_see_the_partitions_of_their_allocations_whoever_ma
     assert _refusal(lambda: vipu.world.remove("pb", ALICE)) == "NotFound"
     assert _refusal(lambda: vipu.world.create(Asked(id="pc", size=1, allocation="b"), ALICE)) == "NotFound"
     vipu.world.remove("pa", ALICE)
-
-
-@pytest.mark.parametrize("caller", [Caller(), Caller(user="alice", key="secret-b"), Caller(user="eve", key="")])
-def test_in_secure_mode_who_does_not_prove_itself_is_refused(make_vipu: Any, caller: Caller) -> None:
-    vipu = make_vipu(allocations=TWO, users=USERS, secure=True)
-    for call in (vipu.world.allocations, vipu.world.partitions, vipu.world.ipus):
-        assert _refusal(lambda call=call: call(caller)) == "Unauthenticated"
 
 
 def test_what_is_being_made_or_removed_cannot_be_removed(vipu: Any) -> None:

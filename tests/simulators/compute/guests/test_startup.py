@@ -88,13 +88,6 @@ def test_what_is_missing_is_named(changes: dict[str, str], problem: str) -> None
         read_invitation(machine(**changes))
 
 
-def test_a_machine_whose_script_reads_no_token_does_not_join() -> None:
-    """It joins by other means, or not at all."""
-    assert joins(machine())
-    assert not joins(machine(startup_script="#!/bin/sh"))
-    assert not joins(machine(startup_script=""))
-
-
 @pytest.mark.parametrize(
     ("text", "kept"),
     [

@@ -1,0 +1,246 @@
+"""What the policies on nodes, pods and Secrets let our controllers change, beyond what RBAC can say.
+
+That rights suffice and each is used: test_rights.py, test_partition_rights.py, tests/e2e/test_node_groups.py.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from provisioner import constants, kube
+from provisioner.kube.protocol import collection_path, object_path
+from provisioner.nodegroups import app
+from provisioner.nodegroups.api import names as of_groups
+from provisioner.nodegroups.planning.nodes import TPU_TAINT
+from provisioner.partitions import names as of_partitions
+from rehearsal.demos import Rehearsal, RehearsalError
+from rehearsal.demos.world import wait_for
+from tests.deploy.kit import DEPLOY, NAMESPACE, SERVICE_ACCOUNT
+from tests.e2e.kit import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.e2e
+
+Json = dict[str, Any]
+#: What becomes of an object's metadata and spec, or of its taints.
+Change = Json | Callable[[list[Json]], list[Json]]
+
+_PROVISIONER, _NODE_GROUPS, _PARTITIONS = (
+    f"--as=system:serviceaccount:{NAMESPACE}:{name}"
+    for name in (SERVICE_ACCOUNT, app.LEASE_NAME, of_partitions.LEASE_NAME)
+)
+_MANIFESTS = (
+    ("-k", str(DEPLOY / "nodegroups" / "rbac")),
+    *(("-f", str(DEPLOY / "partitions" / f"{name}.yaml")) for name in ("service-account", "cluster-role", "pod-guard")),
+)
+
+
+def _annotated(key: str, value: str | None) -> Json:
+    return {"metadata": {"annotations": {key: value}}}
+
+
+def _labelled(key: str, value: str | None) -> Json:
+    return {"metadata": {"labels": {key: value}}}
+
+
+def _without(*keys: str) -> Callable[[list[Json]], list[Json]]:
+    return lambda taints: [taint for taint in taints if taint["key"] not in keys]
+
+
+_FINALIZER: Json = {"metadata": {"finalizers": ["a.example/b"]}}
+_KEPT = {"key": "kept.example", "effect": "NoSchedule"}
+_OTHER = {"key": "a", "effect": "NoExecute"}
+_NODE: Json = {
+    "metadata": {"annotations": {"kept": "yes"}},
+    "spec": {"taints": [_KEPT, *({"key": key, "effect": "NoSchedule"} for key in constants.HELD_KEYS)]},
+}
+_OURS: Json = {**_NODE, "metadata": {**_NODE["metadata"], "labels": {constants.NODEPOOL_MANAGER: constants.MANAGER}}}
+_OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "b"}
+_OF_PROVISIONER: dict[str, tuple[Json, Change, bool]] = {
+    "cordons a node of its own": (_OURS, {"spec": {"unschedulable": True}}, True),
+    "notes that it cordoned": (_OURS, _annotated(constants.CORDONED, "true"), True),
+    "cordons no other node": (_NODE, {"spec": {"unschedulable": True}}, False),
+    "cannot make another node its own": (_NODE, _labelled(constants.NODEPOOL_MANAGER, constants.MANAGER), False),
+    "changes no label": (_OURS, _labelled("a", "b"), False),
+    "takes no label away": (_OURS, _labelled(constants.NODEPOOL_MANAGER, None), False),
+    "writes no other annotation": (_OURS, _annotated("a", "b"), False),
+    "takes no other annotation away": (_OURS, _annotated("kept", None), False),
+    "sets no finalizer": (_OURS, _FINALIZER, False),
+    "sets no owner": (_OURS, {"metadata": {"ownerReferences": [_OWNER]}}, False),
+    "sets no provider": (_OURS, {"spec": {"providerID": "gce://other"}}, False),
+    "takes its own taints off": (_OURS, _without(*constants.HELD_KEYS), True),
+    "not those of another node": (_NODE, _without(*constants.HELD_KEYS), False),
+    "takes no other taint off": (_OURS, _without(_KEPT["key"]), False),
+    "takes not all taints off": (_OURS, lambda taints: [], False),
+    "adds no taint": (_OURS, lambda taints: [*taints, _OTHER], False),
+    "gives its own taint no other value": (
+        _OURS,
+        lambda taints: [{**taint, "value": "a"} if taint["key"] in constants.HELD_KEYS else taint for taint in taints],
+        False,
+    ),
+}
+
+_TPU_TAINT = {"key": TPU_TAINT.key, "value": TPU_TAINT.value, "effect": TPU_TAINT.effect}
+_MACHINE: Json = {
+    "metadata": {"labels": {"kept": "yes"}, "annotations": {"kept": "yes"}},
+    "spec": {"providerID": "gce://project-1/us-east5-b/guarded", "unschedulable": True, "taints": [_KEPT]},
+}
+_OF_NODE_GROUPS: dict[str, tuple[Json, Change, bool]] = {
+    "writes labels of groups": (
+        _MACHINE,
+        {"metadata": {"labels": {of_groups.GROUP_NAME: "a", of_groups.TRUSTED_NAMESPACE: "b"}}},
+        True,
+    ),
+    "writes no other label": (_MACHINE, _labelled("node-role.kubernetes.io/worker", ""), False),
+    "takes no other label away": (_MACHINE, _labelled("kept", None), False),
+    "writes no annotation": (_MACHINE, _annotated("kept", "no"), False),
+    "sets no finalizer": (_MACHINE, _FINALIZER, False),
+    "undoes no cordon": (_MACHINE, {"spec": {"unschedulable": False}}, False),
+    "adds the taint of TPUs": (_MACHINE, lambda taints: [*taints, _TPU_TAINT], True),
+    "adds no other taint": (_MACHINE, lambda taints: [*taints, _OTHER], False),
+    "adds it with no other effect": (_MACHINE, lambda taints: [*taints, {**_TPU_TAINT, "effect": "NoExecute"}], False),
+    "puts it in the place of no other": (_MACHINE, lambda taints: [_TPU_TAINT], False),
+}
+
+_GATE, _OTHER_GATE = {"name": of_partitions.SCHEDULING_GATE}, {"name": "a.example/b"}
+_POD: Json = {
+    "metadata": {},
+    "spec": {
+        "schedulingGates": [_GATE, _OTHER_GATE],
+        "nodeSelector": {"kept": "yes"},
+        "automountServiceAccountToken": False,
+        "containers": [{"name": "main", "image": "none"}],
+    },
+}
+_IPUS = of_partitions.IPUS
+_LABEL = {"labels": {of_partitions.POD_LABEL: "p"}}
+_LABELLED_POD: Json = {**_POD, "metadata": _LABEL}
+_IPU_POD: Json = {**_POD, "metadata": {**_LABEL, "annotations": {_IPUS: "4", "kept": "yes"}}}
+_OWN = {of_partitions.PARTITION_ID: "p", of_partitions.PARTITION_HOST: "10.0.0.5", of_partitions.PARTITION_PORT: "8090"}
+_TOLD: Json = {"metadata": {"annotations": _OWN}}
+_IMAGE: Json = {"spec": {"containers": [{"name": "main", "image": "of-others"}]}}
+_TOLERATION = {"key": "a", "operator": "Exists", "effect": "NoSchedule"}
+_OF_PARTITIONS: dict[str, tuple[Json, Change, bool]] = {
+    "opens its gate": (
+        _IPU_POD,
+        {**_TOLD, "spec": {"schedulingGates": [_OTHER_GATE], "nodeSelector": {"vipu": "one"}}},
+        True,
+    ),
+    "releases": (_IPU_POD, _annotated(of_partitions.RELEASE, "true"), True),
+    "opens no other gate": (_IPU_POD, {"spec": {"schedulingGates": [_GATE]}}, False),
+    "opens not all gates": (_IPU_POD, {"spec": {"schedulingGates": None}}, False),
+    "changes no image": (_IPU_POD, _IMAGE, False),
+    "adds no toleration": (_IPU_POD, {"spec": {"tolerations": [_TOLERATION]}}, False),
+    "sets no deadline": (_IPU_POD, {"spec": {"activeDeadlineSeconds": 1}}, False),
+    "writes no label": (_IPU_POD, _labelled("a", "b"), False),
+    "writes no other annotation": (_IPU_POD, _annotated("kept", "no"), False),
+    "takes no other annotation away": (_IPU_POD, _annotated("kept", None), False),
+    "asks for no other number of IPUs": (_IPU_POD, _annotated(_IPUS, "64"), False),
+    "sets no finalizer": (_IPU_POD, _FINALIZER, False),
+    "changes no other pod": (_POD, _TOLD, False),
+    "changes no pod with the label alone": (_LABELLED_POD, _TOLD, False),
+    "changes no image of another pod": (_POD, _IMAGE, False),
+}
+_CASES = [
+    pytest.param(account, *case, id=f"{who} {what}")
+    for who, account, cases in (
+        ("the provisioner", _PROVISIONER, _OF_PROVISIONER),
+        ("node groups", _NODE_GROUPS, _OF_NODE_GROUPS),
+        ("partitions", _PARTITIONS, _OF_PARTITIONS),
+    )
+    for what, case in cases.items()
+]
+
+
+@pytest.fixture(name="guarded", scope="module")
+def _guarded(rehearsal: Rehearsal, installed: list[Json]) -> Iterator[Rehearsal]:
+    """Give a cluster where all controllers have their rights, and the policies are in force."""
+    for manifest in _MANIFESTS:
+        rehearsal.kubectl("apply", "--server-side", *manifest)
+    # Policies and roles are known to the API server some time after they are there.
+    for account, given in ((_NODE_GROUPS, _MACHINE), (_PARTITIONS, _POD)):
+        change = _annotated("tried", uuid.uuid4().hex)
+        wait_for(
+            lambda account=account, given=given, change=change: (
+                "tpu-provisioner may" in _refusal(rehearsal, account, given, change)
+            ),
+            f"the policy on {account} is in force",
+            PATIENCE_SECONDS,
+        )
+    yield rehearsal
+    for manifest in _MANIFESTS:
+        rehearsal.kubectl("delete", *manifest)
+
+
+def _refusal(rehearsal: Rehearsal, account: str, given: Json, change: Change) -> str:
+    """Create a node, or a pod where it has containers; change it as an account, and delete it; say what is refused."""
+    is_pod = "containers" in given["spec"]
+    kind, where = ("pod", {"namespace": "default"}) if is_pod else ("node", {})
+    path = object_path(f"{kind}s", "guarded", **where)
+    body = {"apiVersion": "v1", "kind": kind.title(), **given, "metadata": {"name": "guarded", **given["metadata"]}}
+    rehearsal.api.post(collection_path(f"{kind}s", **where), body)
+    try:
+        # An administrator is not held to it.
+        rehearsal.api.patch(path, _annotated("admin", "yes"))
+        while True:
+            patch = change
+            if callable(change):
+                raw = rehearsal.api.get(path)
+                # Kubernetes' own controllers add theirs meanwhile.
+                version = {"resourceVersion": raw["metadata"]["resourceVersion"]}
+                patch = {"metadata": version, "spec": {"taints": change(raw["spec"]["taints"])}}
+            try:
+                rehearsal.kubectl("patch", kind, "guarded", "--type=merge", f"--patch={json.dumps(patch)}", account)
+            except RehearsalError as refused:
+                if "the object has been modified" not in str(refused):
+                    return str(refused)
+            else:
+                return ""
+    finally:
+        rehearsal.api.delete(path)
+
+
+@pytest.mark.parametrize(("account", "given", "change", "want_allowed"), _CASES)
+def test_what_a_controller_changes(
+    account: str, given: Json, change: Change, want_allowed: bool, guarded: Rehearsal
+) -> None:
+    """Of nodes and pods of its own what it has to, and nothing else."""
+    refusal = _refusal(guarded, account, given, change)
+    assert (refusal == "") if want_allowed else ("tpu-provisioner may" in refusal), refusal
+
+
+def test_deletes_of_nodes(guarded: Rehearsal) -> None:
+    """A machine's node can be deleted, one of the control plane cannot."""
+    for labels in ({"node-role.kubernetes.io/control-plane": ""}, {}):
+        metadata = {"name": "guarded", "labels": labels}
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": _MACHINE["spec"]}
+        guarded.api.post(collection_path("nodes"), body)
+        delete = ("delete", "node", "guarded", _NODE_GROUPS)
+        if labels:
+            with pytest.raises(RehearsalError, match="not of the control plane"):
+                guarded.kubectl(*delete)
+            guarded.api.delete(object_path("nodes", "guarded"))
+        else:
+            guarded.kubectl(*delete)
+            with pytest.raises(kube.NotFound):
+                guarded.api.get(object_path("nodes", "guarded"))
+
+
+@pytest.mark.parametrize("change", [{"type": "Opaque"}, {"metadata": {"name": "trial"}}], ids=["type", "label"])
+def test_secrets_that_are_no_tokens_of_groups(change: Json, guarded: Rehearsal) -> None:
+    """None is created in kube-system, where it could become the token of any ServiceAccount, and none deleted."""
+    labels = {of_groups.GROUP_NAMESPACE: "default", of_groups.GROUP_NAME: "rights"}
+    token = {"metadata": {"name": "trial", "labels": labels}, "type": "bootstrap.kubernetes.io/token"}
+    secret = {"apiVersion": "v1", "kind": "Secret", **token, **change}
+    with pytest.raises(RehearsalError, match="only bootstrap tokens of groups"):
+        guarded.kubectl("create", "--namespace=kube-system", "-f", "-", _NODE_GROUPS, stdin=json.dumps(secret))
+    guarded.api.post(collection_path("secrets", namespace="kube-system"), secret)
+    try:
+        with pytest.raises(RehearsalError, match="only bootstrap tokens of groups"):
+            guarded.kubectl("delete", "secret", "trial", "--namespace=kube-system", _NODE_GROUPS)
+    finally:
+        guarded.api.delete(object_path("secrets", "trial", namespace="kube-system"))
