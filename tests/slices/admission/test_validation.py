@@ -31,7 +31,6 @@ from tests.support.settings import settings
 pytestmark = pytest.mark.timeout(60)
 
 WRONG, CHIPS = pod_spec(topology="2x2x3"), pod_spec(chips=3)
-SPOT_OF_A_RESERVATION = {**pod_spec()["nodeSelector"], constants.SPOT: "true", constants.RESERVATION_NAME: "r1"}
 V5P_1T = {
     constants.TPU_ACCELERATOR: "tpu-v5p-slice",
     constants.TPU_TOPOLOGY: "2x2x1",

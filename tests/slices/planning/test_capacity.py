@@ -440,44 +440,6 @@ def test_a_max_run_duration_out_of_bounds_is_told(asked: dict[str, Any], words: 
 
 
 @pytest.mark.parametrize(
-    ("text", "labels", "taints"),
-    [
-        ("on-demand", {constants.PROVISIONING: "standard"}, set()),
-        ("reservation/r1", {constants.PROVISIONING: "standard", constants.RESERVATION_NAME: "r1"}, set()),
-        (
-            "reservation/other-project/r1/b1/s1",
-            {
-                constants.PROVISIONING: "standard",
-                constants.RESERVATION_NAME: "r1",
-                constants.RESERVATION_PROJECT: "other-project",
-                constants.RESERVATION_BLOCK: "b1",
-                constants.RESERVATION_SUB_BLOCK: "s1",
-            },
-            set(),
-        ),
-        ("spot", {constants.PROVISIONING: "spot", constants.SPOT: "true"}, {constants.SPOT}),
-        ("flex-start", {constants.PROVISIONING: "flex-start", constants.FLEX_START: "true"}, set()),
-    ],
-)
-def test_the_nodes_of_each_capacity_are_foreseen(text: str, labels: dict[str, str], taints: set[str]) -> None:
-    """As GKE labels and taints them; other capacity has none of these labels."""
-    slice_ = slice_of()
-    view = GKE_RULES.expected_node(expected_pool(request_of(slice_, capacity=text)))
-    keys = {
-        constants.PROVISIONING,
-        constants.SPOT,
-        constants.FLEX_START,
-        constants.RESERVATION_NAME,
-        constants.RESERVATION_PROJECT,
-        constants.RESERVATION_BLOCK,
-        constants.RESERVATION_SUB_BLOCK,
-    }
-    assert {key: value for key, value in view.labels.items() if key in keys} == labels
-    assert {taint.key for taint in view.taints} == taints | {constants.TPU_RESOURCE}
-    assert misfit(slice_.requirements, view) == ""
-
-
-@pytest.mark.parametrize(
     ("text", "key"),
     [
         ("on-demand", "tpu-provisioner.cloud.google.com/held"),
@@ -500,28 +462,6 @@ def test_nodes_that_the_autoscaler_brings_are_held_by_a_taint_that_it_ignores(te
 
 
 # --- Falling back ---
-
-
-def test_the_next_choice_is_bought_when_the_first_fails_in_the_making() -> None:
-    """With a new name, for the failed pool is still there."""
-    world = World(jobset_of(), settings_=settings(capacity="on-demand, spot"))
-    world.run(2)
-    (first,) = world.created
-    world.fail_pool(first, STOCKOUT)
-    world.run(1)
-    assert bought(world) == ["on-demand in us-central2-b", "spot in us-central2-b"]
-    assert world.deleted == [first]
-    assert world.pools[world.created[1]].labels[constants.POOL_ATTEMPT] == "1"
-
-
-@pytest.mark.parametrize("kind", [FailureKind.STOCKOUT, FailureKind.QUOTA])
-def test_the_next_choice_is_bought_when_gke_refuses_the_first(kind: FailureKind) -> None:
-    """At the next look; the name that was not taken is sent again."""
-    world = World(jobset_of(), settings_=settings(capacity="on-demand, spot"))
-    world.refuse_create = refuse(on_demand=failure(kind))
-    world.run(2)
-    assert bought(world) == ["spot in us-central2-b"]
-    assert world.created == [make_pool(jobset_of()).name]
 
 
 def test_when_all_choices_are_out_of_stock_one_event_names_them_all() -> None:
