@@ -440,6 +440,44 @@ def test_a_max_run_duration_out_of_bounds_is_told(asked: dict[str, Any], words: 
 
 
 @pytest.mark.parametrize(
+    ("text", "labels", "taints"),
+    [
+        ("on-demand", {constants.PROVISIONING: "standard"}, set()),
+        ("reservation/r1", {constants.PROVISIONING: "standard", constants.RESERVATION_NAME: "r1"}, set()),
+        (
+            "reservation/other-project/r1/b1/s1",
+            {
+                constants.PROVISIONING: "standard",
+                constants.RESERVATION_NAME: "r1",
+                constants.RESERVATION_PROJECT: "other-project",
+                constants.RESERVATION_BLOCK: "b1",
+                constants.RESERVATION_SUB_BLOCK: "s1",
+            },
+            set(),
+        ),
+        ("spot", {constants.PROVISIONING: "spot", constants.SPOT: "true"}, {constants.SPOT}),
+        ("flex-start", {constants.PROVISIONING: "flex-start", constants.FLEX_START: "true"}, set()),
+    ],
+)
+def test_the_nodes_of_each_capacity_are_foreseen(text: str, labels: dict[str, str], taints: set[str]) -> None:
+    """As GKE labels and taints them; other capacity has none of these labels."""
+    slice_ = slice_of()
+    view = GKE_RULES.expected_node(expected_pool(request_of(slice_, capacity=text)))
+    keys = {
+        constants.PROVISIONING,
+        constants.SPOT,
+        constants.FLEX_START,
+        constants.RESERVATION_NAME,
+        constants.RESERVATION_PROJECT,
+        constants.RESERVATION_BLOCK,
+        constants.RESERVATION_SUB_BLOCK,
+    }
+    assert {key: value for key, value in view.labels.items() if key in keys} == labels
+    assert {taint.key for taint in view.taints} == taints | {constants.TPU_RESOURCE}
+    assert misfit(slice_.requirements, view) == ""
+
+
+@pytest.mark.parametrize(
     ("text", "key"),
     [
         ("on-demand", "tpu-provisioner.cloud.google.com/held"),

@@ -257,7 +257,7 @@ def test_an_outage_does_not_become_as_many_calls_as_there_are_slices() -> None:
     world = World(jobset_of("well", "2x2x1", replicas=50))
     world.run(3)
     assert len(world.created) == 50
-    world.add(*(jobset_of(f"refused{number}", "2x2x2", replicas=20) for number in range(8)))
+    world.add(*(jobset_of(f"refused{number}", "2x2x2", replicas=20) for number in range(6)))
     world.refuse_create = lambda _create: failure(FailureKind.UNAVAILABLE)
     sent = [len(world.step().creates) for _ in range(120)]
     # What was sent before the first answer came is beyond that.

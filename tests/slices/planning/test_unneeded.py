@@ -163,6 +163,13 @@ def test_leaders_that_ask_for_different_amounts_cost_nothing_for_each_idle_pool(
     assert for_each_pair < 5
 
 
+def test_a_failed_pool_goes_at_once_though_its_jobset_lives() -> None:
+    world = due_world()
+    (pool,) = world.pools.values()
+    world.put(replace(pool, status=PoolStatus.ERROR, failure=failure(FailureKind.STOCKOUT)))
+    assert [delete.reason for delete in world.look().deletes] == [DeleteReason.POOL_FAILED]
+
+
 def test_a_failed_pool_stays_while_pods_run_on_it() -> None:
     world = due_world()
     (pool,) = world.pools.values()
