@@ -263,11 +263,7 @@ def _without_limits(original: Any) -> Any:
 
 
 BUGS: tuple[Bug, ...] = (
-    Bug(name="failures-do-not-wait", at=(backoff, "wait_seconds"), mutate=always(1.0), search_from=1),
-    Bug(name="limits-of-namespaces-are-not-looked-at", at=(limits, "_amount"), mutate=always(None), search_from=92),
-    Bug(name="namespaces-share-one-limit", at=(limits, "_namespace"), mutate=always("namespace"), search_from=101),
-    Bug(name="limits-are-not-told", at=(Reporter, "tell_notices"), mutate=_without_limits, search_from=101),
-    Bug(name="turns-never-end", at=(reserving, "next_turn"), mutate=_keeping_its_turn, search_from=35),
+    # These two take longest to show: first, so that all processes end together.
     Bug(
         name="creators-pay",
         at=(limits, "_charge_of"),
@@ -275,26 +271,31 @@ BUGS: tuple[Bug, ...] = (
         search_from=55,
     ),
     Bug(
-        name="failed-creates-do-not-count",
-        at=(backoff, "create_counted"),
-        mutate=lambda _original: lambda tallies, *_args: tallies,
-        search_from=34,
-    ),
-    Bug(name="private-failures-are-shared", at=(specification, "_own_inputs"), mutate=always(""), search_from=293),
-    Bug(
         name="namespaces-do-not-alternate",
         at=(launches, "in_order"),
         mutate=lambda _original: lambda _resource, waiting, _last: sorted(waiting, key=waiting.__getitem__),
         search_from=77,
     ),
+    Bug(name="failures-do-not-wait", at=(backoff, "wait_seconds"), mutate=always(1.0), search_from=140),
+    Bug(name="limits-of-namespaces-are-not-looked-at", at=(limits, "_amount"), mutate=always(None), search_from=92),
+    Bug(name="namespaces-share-one-limit", at=(limits, "_namespace"), mutate=always("namespace"), search_from=101),
+    Bug(name="limits-are-not-told", at=(Reporter, "tell_notices"), mutate=_without_limits, search_from=125),
+    Bug(name="turns-never-end", at=(reserving, "next_turn"), mutate=_keeping_its_turn, search_from=35),
+    Bug(
+        name="failed-creates-do-not-count",
+        at=(backoff, "create_counted"),
+        mutate=lambda _original: lambda tallies, *_args: tallies,
+        search_from=51,
+    ),
+    Bug(name="private-failures-are-shared", at=(specification, "_own_inputs"), mutate=always(""), search_from=293),
     Bug(name="hanging-pools-are-no-alert", at=(decide, "find_hanging"), mutate=always({}), search_from=55),
     Bug(
         name="arrivals-are-not-awaited",
         at=(unneeded, "_selected_by_pending_leaders"),
         mutate=always(()),
-        search_from=87,
+        search_from=142,
     ),
-    Bug(name="gate-trusts-the-cache", at=(Gate, "_refuse_if_used"), mutate=always(None), search_from=18),
+    Bug(name="gate-trusts-the-cache", at=(Gate, "_refuse_if_used"), mutate=always(None), search_from=54),
     Bug(name="gate-without-cordon", at=(kube, "cordon"), mutate=always(None), search_from=3),
     Bug(
         name="terminating-pods-do-not-count",
@@ -303,7 +304,7 @@ BUGS: tuple[Bug, ...] = (
         also=((matching, "_use"), _without_terminating_pods),
         search_from=1,
     ),
-    Bug(name="cordon-is-never-undone", at=(kube, "uncordon"), mutate=always(None), search_from=54),
+    Bug(name="cordon-is-never-undone", at=(kube, "uncordon"), mutate=always(None), search_from=71),
     # The Go original: a slice has the pool that was made for it, wherever its pods are.
     Bug(name="pools-belong-by-label", at=(matching, "_use"), mutate=_of_labels_only, search_from=31),
     Bug(
@@ -324,28 +325,28 @@ BUGS: tuple[Bug, ...] = (
     # The Go original: a pool in ERROR is never deleted while its JobSet lives.
     Bug(name="failed-pools-are-left-alone", at=(translate, "_node_pool"), mutate=_failed_is_left_alone, search_from=3),
     # The Go original: how an operation ended is never looked up.
-    Bug(name="operation-error-is-not-read", at=(answers, "_look_up_due"), mutate=always(False), search_from=19),
+    Bug(name="operation-error-is-not-read", at=(answers, "_look_up_due"), mutate=always(False), search_from=20),
     # The Go original: garbage collection is not gated by leader election.
     Bug(name="every-replica-acts", at=(LeaseElector, "remaining_seconds"), mutate=always(float("inf"))),
     Bug(
         name="lease-is-not-looked-at-before-a-call",
         at=(act, "CALL_TIMEOUT_SECONDS"),
         mutate=lambda _original: float("-inf"),
-        search_from=385,
+        search_from=390,
     ),
     Bug(name="name-without-attempt", at=(Specification, "stamped"), mutate=_name_of_first_attempt, search_from=1),
     Bug(
         name="new-name-after-unknown-outcome",
         at=(answers, "_created"),
         mutate=_new_name_after_unknown_outcome,
-        search_from=19,
+        search_from=38,
     ),
     Bug(
         name="creates-under-way-are-forgotten",
         at=(rounds, "find_supply"),
         mutate=lambda original: lambda _all, memory, *rest: original(_all, replace(memory, creates={}), *rest),
     ),
-    Bug(name="back-off-never-lets-go", at=(backoff, "wait_seconds"), mutate=always(1e7), search_from=1),
+    Bug(name="back-off-never-lets-go", at=(backoff, "wait_seconds"), mutate=always(1e7), search_from=4),
     Bug(name="refused-for-good", at=(backoff, "refused"), mutate=_refused_for_good, search_from=50),
     Bug(
         name="full-reservation-is-a-rate-limit",
@@ -371,7 +372,7 @@ BUGS: tuple[Bug, ...] = (
         name="repaired-pools-are-given-up",
         at=(Supply, "broken"),
         mutate=_giving_up_what_is_repaired,
-        search_from=94,
+        search_from=159,
         storm=("pool status",),
     ),
     Bug(name="deletion-delay-starts-anew", at=(unneeded, "find_unneeded"), mutate=_never_idle_for_long),
@@ -396,11 +397,14 @@ BUGS: tuple[Bug, ...] = (
         name="relist-keeps-old-records",
         at=(store, "_same_or_new"),
         mutate=lambda _original: lambda before, record: before if before is not None and before != record else record,
-        search_from=30,
+        search_from=85,
     ),
-    Bug(name="relist-forgets-nothing", at=(Store, "replace"), mutate=_merging, search_from=19),
+    Bug(name="relist-forgets-nothing", at=(Store, "replace"), mutate=_merging, search_from=54),
     Bug(
-        name="instances-are-named-to-all", at=(Failure, "for_all"), mutate=lambda _original: property(lambda self: self)
+        name="instances-are-named-to-all",
+        at=(Failure, "for_all"),
+        mutate=lambda _original: property(lambda self: self),
+        search_from=77,
     ),
     Bug(
         name="watch-begins-late",
@@ -413,13 +417,14 @@ BUGS: tuple[Bug, ...] = (
         name="clock-that-was-set-stops-everything",
         at=(FollowedClock, "follow"),
         mutate=_following_without_a_word,
-        search_from=275,
+        search_from=278,
     ),
     Bug(name="every-host-is-shown-as-ready", at=(view_build, "_host"), mutate=always("r")),
     Bug(
         name="shown-on-the-pool-that-was-made-for-it",
         at=(view_build, "_users"),
         mutate=lambda _original: lambda pool: (pool.slice_id,) if pool.slice_id is not None else (),
+        search_from=1,
     ),
     Bug(
         name="timeline-without-an-end",

@@ -11,7 +11,7 @@ class TestSimulation(SimulationContract):
 
     module = "tests.simulation"
     bugs = len(BUGS)
-    #: Most are shown by the first few seeds, the rarest by one of about a hundred.
+    #: Each is shown by the seed that it is searched from, or where a change has moved it by one of about a hundred.
     seeds_for_a_bug = 400
     seeds = 100
 

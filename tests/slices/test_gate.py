@@ -223,13 +223,6 @@ def test_other_pods_stop_nothing(world: World, pod: dict[str, Any]) -> None:
     assert cordoned(world) == (True, True)
 
 
-def test_many_pods_are_counted(world: World) -> None:
-    for index in range(5):
-        put_pod(world, f"stray-{index}")
-    with pytest.raises(KeptError, match="and 2 more"):
-        world.gate.pass_through(a_delete())
-
-
 def steps(world: World) -> list[str]:
     """Return the nodes' changes and the lists of pods, in order."""
     return [
@@ -362,12 +355,6 @@ def test_an_uncordon_that_fails_does_not_hide_why_the_pool_is_kept(world: World)
         world.gate.pass_through(a_delete())
 
 
-def test_a_pool_without_nodes_goes(world: World) -> None:
-    """Where no node ever came, there is nothing to close and nothing to look at."""
-    world.gate.pass_through(a_delete(pool="another-pool"))
-    assert world.calls("PATCH") == []
-
-
 def test_the_jobset_is_read_in_its_namespace(world: World) -> None:
     """A JobSet of the same name elsewhere is another one."""
     other = object_path("jobsets", "train", namespace="elsewhere", root=JOBSET.root)
@@ -407,14 +394,6 @@ def test_a_job_is_read_before_its_pool_goes(world: World, *, changes: dict[str, 
     world.gate.pass_through(delete)
     assert cordoned(world) == (True, True)
     assert _JOB in world.calls("GET")
-
-
-def test_without_the_right_to_read_jobs_nothing_is_proven(world: World) -> None:
-    """As where SERVE_JOBS was unset, and its component removed, while Jobs ran."""
-    world.kube.fail("GET", "/jobs/", kube.Forbidden("jobs.batch is forbidden"))
-    with pytest.raises(kube.Forbidden):
-        world.gate.pass_through(a_delete(kind=WorkloadKind.JOB))
-    assert world.calls("PATCH") == []
 
 
 def put_job_pod(world: World, index: str, *, node: str) -> None:

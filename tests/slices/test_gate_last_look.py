@@ -15,7 +15,6 @@ from provisioner.slices.gate import Gate, KeptError
 from tests.support.clock import FakeClock
 from tests.support.controller import a_delete, jobset_path, node_of
 from tests.support.kube import Call, FakeKube
-from tests.support.objects import raw_foreign_pod
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -140,23 +139,6 @@ def test_the_calls_for_a_pool_are_three_for_each_node_and_a_few(nodes: int, node
         ("GET", "/api/v1/pods"): 2 * nodes,
     }
     assert made == Counter(want)
-
-
-def test_cordons_of_a_large_pool_are_undone_as_fast() -> None:
-    clock = FakeClock()
-    kube = LargeKube(clock, nodes=500)
-    began = clock.seconds
-
-    def later() -> None:
-        clock.advance(LATENCY_SECONDS)
-        if len(kube.calls) > 1000:
-            kube.pods["n77"] = raw_foreign_pod("stray", "n77")
-
-    kube.on_call = later
-    with pytest.raises(KeptError, match="other/stray on n77"):
-        Gate(api=kube, clock=clock.now, monotonic=clock, for_each=Lanes(clock, 16)).pass_through(a_delete())
-    assert not any(closed(kube))
-    assert clock.seconds - began < 2500 * LATENCY_SECONDS / 16 + 1.0
 
 
 def make(kube: FakeKube, clock: FakeClock) -> Gate:

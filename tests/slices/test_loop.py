@@ -85,17 +85,6 @@ def test_a_list_that_fails_decides_nothing(world: World) -> None:
     assert world.loop.problems() == ()
 
 
-def test_a_list_that_fails_under_running_pools_deletes_nothing(world: World) -> None:
-    pool = world.run_to_use()
-    world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE)
-    world.vanish()
-    world.rounds(20, every_seconds=15)
-    assert world.gke.names_of("delete_node_pool") == []
-    world.gke.heal()
-    world.rounds(20, every_seconds=5)
-    assert world.gke.names_of("delete_node_pool") == [pool]
-
-
 def _not_synced(world: World) -> None:
     world.jobsets.synced = False
     world.jobsets.problem = "the JobSet CRD is not installed"

@@ -502,28 +502,6 @@ def test_nodes_that_the_autoscaler_brings_are_held_by_a_taint_that_it_ignores(te
 # --- Falling back ---
 
 
-def test_the_next_choice_is_bought_when_the_first_fails_in_the_making() -> None:
-    """With a new name, for the failed pool is still there."""
-    world = World(jobset_of(), settings_=settings(capacity="on-demand, spot"))
-    world.run(2)
-    (first,) = world.created
-    world.fail_pool(first, STOCKOUT)
-    world.run(1)
-    assert bought(world) == ["on-demand in us-central2-b", "spot in us-central2-b"]
-    assert world.deleted == [first]
-    assert world.pools[world.created[1]].labels[constants.POOL_ATTEMPT] == "1"
-
-
-@pytest.mark.parametrize("kind", [FailureKind.STOCKOUT, FailureKind.QUOTA])
-def test_the_next_choice_is_bought_when_gke_refuses_the_first(kind: FailureKind) -> None:
-    """At the next look; the name that was not taken is sent again."""
-    world = World(jobset_of(), settings_=settings(capacity="on-demand, spot"))
-    world.refuse_create = refuse(on_demand=failure(kind))
-    world.run(2)
-    assert bought(world) == ["spot in us-central2-b"]
-    assert world.created == [make_pool(jobset_of()).name]
-
-
 def test_when_all_choices_are_out_of_stock_one_event_names_them_all() -> None:
     """With GKE's words and the next tries; the loop wakes for the earliest."""
     world = World(jobset_of(), settings_=settings(capacity="on-demand, spot"))

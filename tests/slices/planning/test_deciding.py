@@ -6,14 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, PoolStatus
-from provisioner.slices import hints
 from provisioner.slices.demand import group_key
-from provisioner.slices.planning.memory.state import CallState, DeleteCall, Memory, OperationLimit, Phase
+from provisioner.slices.planning.memory.state import CallState, DeleteCall, Memory, OperationLimit
 from provisioner.slices.planning.plan import DeleteReason
 from tests.support.clock import after
 from tests.support.models import (
@@ -70,15 +67,6 @@ def test_a_second_look_at_the_same_world_does_nothing() -> None:
     restarted.step()
     restarted.memory = Memory()
     assert restarted.look().creates == ()
-
-
-def test_a_jobset_made_again_while_its_old_pool_stops_gets_a_new_name_at_once() -> None:
-    """The Go original waited until the name was free."""
-    old, new = make_jobset(uid="one"), make_jobset(uid="two")
-    world = World(new)
-    world.put_pool(make_pool(old, status=PoolStatus.STOPPING))
-    (create,) = world.look().creates
-    assert create.request.name != make_pool(old).name
 
 
 def test_a_slice_whose_own_pool_stops_gets_the_next_attempt_at_once() -> None:
@@ -283,18 +271,6 @@ def test_what_is_nobodys_fault_is_told_only_when_it_lasts(kind: FailureKind) -> 
     assert not any(notice.warning for notice in told)
 
 
-def test_a_crash_does_not_lose_which_name_was_sent() -> None:
-    """The first pool is gone by now; the create of the second may still have its effect."""
-    workload = make_jobset()
-    world = World(workload)
-    world.put_pool(make_pool(workload, status=PoolStatus.STOPPING))
-    (create,) = world.look().creates
-    world.finish_deletes()
-    world.memory = hints.from_text(hints.to_text(world.memory))
-    (again,) = world.look().creates
-    assert again.request.name == create.request.name
-
-
 def test_a_pool_that_vanishes_and_is_wanted_again_is_gone_in_between() -> None:
     workload = make_jobset()
     world = World(workload)
@@ -334,92 +310,6 @@ def test_the_next_decision_is_due_when_the_first_thing_is() -> None:
     world.pass_time(20)
     plan = world.look()
     assert ([delete.name for delete in plan.deletes], plan.wake_at) == ([make_pool(workloads[0]).name], after(40))
-
-
-_EVENTS = st.lists(
-    st.tuples(
-        st.sampled_from(
-            ["step", "up", "schedule", "end", "fail", "remove", "restart", "suspend", "crash", "finish", "time"]
-        ),
-        st.integers(0, 5),
-    ),
-    max_size=40,
-)
-
-
-@pytest.mark.timeout(60)  # 150 worlds, each of up to 100 rounds
-@settings(max_examples=150)
-@given(_EVENTS)
-def test_whatever_happens_no_used_pool_is_deleted_and_all_are_given_back(events: list[tuple[str, int]]) -> None:
-    """The two promises, over worlds of six JobSets and any order of events."""
-    workloads = [make_jobset(f"job{index}") for index in range(6)]
-    world = World(*workloads)
-    for event, which in events:
-        happen(world, workloads[which].uid, event)
-        check(world)
-    world.workloads.clear()
-    world.pods.clear()
-    for _ in range(60):
-        world.step(seconds=20)
-        world.finish_creates()
-        world.finish_deletes()
-        check(world)
-    assert world.pools == {}
-
-
-def happen(world: World, uid: Any, event: str) -> None:
-    """Let one thing happen to one JobSet, or to all pools."""
-    workload = world.workloads.get(uid)
-    match event:
-        case "step":
-            world.step()
-        case "up":
-            world.finish_creates()
-        case "finish":
-            world.finish_deletes()
-        case "schedule":
-            world.schedule()
-        case "time":
-            world.step(seconds=40)
-        case "crash":
-            world.memory = hints.from_text(hints.to_text(world.memory))
-        case "fail":
-            free = [name for name, pool in world.pools.items() if pool.status is PoolStatus.PROVISIONING]
-            if free:
-                stocked_out(world, free[0])
-        case _ if workload is not None:
-            happen_to(world, workload, event)
-
-
-def happen_to(world: World, workload: Any, event: str) -> None:
-    """Let one thing happen to one JobSet."""
-    world.end_pods(workload)
-    match event:
-        case "remove":
-            world.remove_jobset(workload)
-        case "suspend":
-            world.workloads[workload.uid] = replace(workload, suspended=not workload.suspended)
-        case "restart" if not workload.suspended:
-            world.start_pods(workload)
-
-
-def check(world: World) -> None:
-    """Check what holds after every look."""
-    if not world.plans:
-        return
-    plan = world.plans[-1]
-    busy = {
-        world.nodes[pod.node_name].pool_name
-        for pod in world.pods.values()
-        if pod.node_name in world.nodes and not pod.finished
-    }
-    wanted = [create.slice_id for create in plan.creates]
-    counted_on = [state.slice_id for state in plan.pools if state.phase in (Phase.PROVISIONING, Phase.READY)]
-    assert len({*wanted, *counted_on}) == len(wanted) + len(counted_on), "a slice has two pools"
-    # All JobSets are of one shape: what is idle fits.
-    idle = [state.name for state in plan.pools if state.phase is Phase.IDLE]
-    assert not (wanted and idle), "a pool is bought while one is free"
-    assert busy.isdisjoint(name for name, pool in world.pools.items() if pool.status is PoolStatus.STOPPING)
 
 
 @pytest.mark.parametrize("state", [CallState.UNDER_WAY, CallState.ACCEPTED])

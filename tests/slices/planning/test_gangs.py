@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from provisioner.slices.demand import group_key
 from provisioner.slices.planning.launch.specification import HELD_TAINT
 from provisioner.slices.planning.memory.state import Gang
 from provisioner.slices.planning.plan import Create, DeleteReason
-from provisioner.slices.planning.turns import TURN
+from tests.support.market import Market
 from tests.support.models import SPOT_TOLERATION, make_jobset, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure
@@ -461,83 +462,29 @@ def test_jobsets_that_start_together_are_told_when_others_fit_their_nodes() -> N
 
 # --- Whatever happens ---
 
-_SIZES = st.lists(st.tuples(st.integers(2, 4), st.integers(0, 20)), min_size=1, max_size=6)
 
-
-class Market:
-    """A zone with room for so many pools, and JobSets that come, run for a while, and go."""
-
-    def __init__(self, sizes: list[tuple[int, int]], spare: int, slow: int) -> None:
-        self.world = World(settings_=settings(partial_hold_seconds=HOLD))
-        self.pools = max(size for size, _ in sizes) + spare
-        self.world.refuse_create = room_for(self.world, self.pools)
-        self.coming = [(after, gang(f"job{index}", replicas=size)) for index, (size, after) in enumerate(sizes)]
-        self.left: dict[Any, int] = {}
-        self.done: set[Any] = set()
-        #: Rounds that pools take to come up.
-        self.slow = slow
-        self.ages: dict[PoolName, int] = {}
-        #: For how many rounds at least two JobSets have been half-served, and no further slice has come or gone.
-        self.rounds_half_served = 0
-        self.ready: set[PoolName] = set()
-
-    def round(self, number: int, seconds: float) -> None:
-        """Let everybody do something."""
-        world = self.world
-        world.add(*(workload for after, workload in self.coming if after == number))
-        world.step(seconds=seconds)
-        self.bring_up()
-        world.finish_deletes()
-        world.schedule(order=str)
-        half = 0
-        for uid, workload in list(world.workloads.items()):
-            size = workload.groups[0].replicas
-            bound = world.bound(workload)
-            assert bound in (0, size), "a JobSet runs in part"
-            if bound:
-                self.left[uid] = self.left.get(uid, 10) - 1
-                if not self.left[uid]:
-                    self.go(workload)
-                continue
-            ready = {node.pool_name for node in world.nodes.values() if node.ready and HELD_TAINT in node.taints}
-            there = sum(world.pools[name].labels[constants.POOL_JOBSET_UID] == uid for name in ready)
-            half += 0 < there < size
-        ready = {node.pool_name for node in world.nodes.values() if node.ready}
-        self.rounds_half_served = self.rounds_half_served + 1 if half > 1 and ready == self.ready else 0
-        self.ready = ready
-
-    def bring_up(self) -> None:
-        """Bring up the pools that have been in the making for long enough."""
-        world = self.world
-        for name, pool in list(world.pools.items()):
-            if pool.status is PoolStatus.PROVISIONING:
-                self.ages[name] = self.ages.get(name, 0) + 1
-                if self.ages[name] > self.slow:
-                    world.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=world.now)
-                    del self.ages[name]
-
-    def go(self, workload: Workload) -> None:
-        """End a JobSet with its pools; what is left of them for others is not looked at here."""
-        world = self.world
-        used = {world.nodes[pod.node_name].pool_name for pod in world.pods.values() if pod.workload_uid == workload.uid}
-        self.done.add(workload.uid)
-        world.remove_jobset(workload)
-        for name in used:
-            world.remove_pool(name)
-
-
-@pytest.mark.timeout(60)  # 60 worlds, each of up to 1,500 rounds
-@hypothesis_settings(max_examples=60)
-@given(_SIZES, st.integers(0, 2), st.integers(0, 3))
+@pytest.mark.timeout(60)  # 40 worlds, each of up to 1,500 rounds
+@hypothesis_settings(max_examples=40)
+@given(
+    st.lists(st.tuples(st.integers(2, 4), st.integers(0, 20)), min_size=1, max_size=6),
+    st.integers(0, 2),
+    st.integers(0, 3),
+)
 def test_every_jobset_has_its_turn(sizes: list[tuple[int, int]], spare: int, slow: int) -> None:
-    """As long as the zone has room for each of them alone; and half-served JobSets give way in time."""
-    market = Market(sizes, spare, slow)
+    """As long as the zone has room for each of them alone; and none runs in part."""
+    world = world_of(pools=max(size for size, _ in sizes) + spare)
+    market = Market(world, seconds=60.0 * slow)
     for number in range(1500):
-        market.round(number, seconds=60)
-        assert market.rounds_half_served * 60 <= HOLD + TURN.total_seconds() + (3 + slow) * 60
-        if len(market.done) == len(sizes):
+        world.add(*(gang(f"job{index}", size) for index, (size, comes) in enumerate(sizes) if comes == number))
+        market.step(seconds=60)
+        for workload in list(world.workloads.values()):
+            bound = world.bound(workload)
+            assert bound in (0, workload.groups[0].replicas)
+            if bound and world.now - market.ran_at[workload.name] >= timedelta(minutes=10):
+                world.finish(workload)
+        if len(market.ran_at) == len(sizes):
             return
-    raise AssertionError(f"{len(market.done)} of {len(sizes)} JobSets were served")
+    raise AssertionError(f"{len(market.ran_at)} of {len(sizes)} JobSets were served")
 
 
 @pytest.mark.parametrize("hold", [0.0, 1.0, 30.0])

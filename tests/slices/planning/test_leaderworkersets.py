@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from provisioner import constants
-from provisioner.model.workloads import Workload, WorkloadKind
+from provisioner.model.workloads import Workload
 from provisioner.slices.planning.plan import DeleteReason
 from tests.support.models import make_job, make_jobset, make_lws, make_pod, make_requirements
-from tests.support.settings import settings
 from tests.support.world import World, running
 
 
@@ -42,17 +41,6 @@ def test_a_group_that_restarts_keeps_its_pool() -> None:
     world.put(make_pod(lws, job=1, unschedulable_since=world.now))
     plan = world.look()
     assert (plan.creates, plan.deletes) == ((), ())
-
-
-def test_a_group_that_is_scaled_away_gives_its_pool_back_after_the_delay() -> None:
-    lws = make_lws(replicas=2)
-    world = running(lws)
-    world.workloads[lws.uid] = scaled(lws, 1)
-    world.end_pods(lws, 1)
-    assert not world.look().deletes
-    world.pass_time(settings().deletion_delay_seconds + 1)
-    (delete,) = world.look().deletes
-    assert (delete.reason, delete.kind) == (DeleteReason.NOT_NEEDED, WorkloadKind.LEADER_WORKER_SET)
 
 
 def test_during_an_update_each_group_has_the_size_of_its_own_pods() -> None:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 
 from provisioner import constants, tpu
-from provisioner.model.capacity import FailureKind, NodePool, OperationName, PoolName, PoolStatus, expected_pool
+from provisioner.model.capacity import FailureKind, PoolName, PoolStatus
 from provisioner.model.workloads import Workload
-from provisioner.slices import hints
-from provisioner.slices.planning.memory.answers import CreateAnswer
 from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.plan import Create, DeleteReason, Plan
+from provisioner.slices.planning.plan import DeleteReason, Plan
 from tests.support.clock import after
 from tests.support.models import (
     foreign_pool,
@@ -206,14 +200,6 @@ def test_pools_of_others_do_not_count() -> None:
     assert len(world.look().creates) == 1
 
 
-def test_a_limit_lowered_takes_nothing_away() -> None:
-    world = World(make_jobset(replicas=3), settings_=settings())
-    world.live(4)
-    world.settings = settings(max_chips=CHIPS)
-    world.live(60)
-    assert (len(world.pools), world.deleted) == (3, [])
-
-
 def test_a_pause_stops_creates_and_nothing_else() -> None:
     """Pools are used, idle pools go; when it ends, all that waits is bought."""
     used, done, late = make_jobset("used"), make_jobset("done"), make_jobset("late")
@@ -269,17 +255,6 @@ def test_a_create_that_gke_refuses_does_not_count(kind: FailureKind) -> None:
     world.add(jobset_of("b", accelerator=V5P))
     world.pass_time(60)
     assert len(world.step().creates) == 1
-
-
-def test_creates_are_counted_over_a_restart() -> None:
-    """The hints keep them; without the limit nothing is kept."""
-    world = World(make_jobset("a", replicas=2), settings_=settings(max_creates_per_hour=2))
-    world.live(3)
-    world.memory = hints.from_text(hints.to_text(world.memory))
-    world.add(make_jobset("b"))
-    assert world.look().creates == ()
-    world.settings = settings()
-    assert world.look().memory.created_at == ()
 
 
 def test_a_name_that_is_used_again_counts_again() -> None:
@@ -426,156 +401,3 @@ def test_a_warm_pool_serves_the_next_slice_of_its_shape_at_once(max_chips: int |
     assert (len(world.created), world.deleted) == (1, [])
     world.live(61, seconds=60)
     assert world.pools == {}
-
-
-# --- Whatever happens ---
-
-_LIMITS = st.fixed_dictionaries(
-    {
-        "max_chips": st.sampled_from([None, 0, 8, 20, 40]),
-        "max_chips_per_namespace": st.sampled_from([(), (("a", 12),), (("a", 24), ("*", 8))]),
-        "max_chips_per_accelerator": st.sampled_from([(), ((V4, 16),), (("*", 12),)]),
-        "max_pools_per_jobset": st.sampled_from([None, 1, 2]),
-        "max_creates_per_hour": st.sampled_from([None, 2, 5]),
-        "deletion_delay_seconds": st.sampled_from([0.0, 30.0, 3600.0]),
-        "all_or_nothing": st.booleans(),
-    }
-)
-_SHAPES = st.tuples(st.sampled_from([V4, V5P]), st.sampled_from(["2x2x1", "2x2x2", "2x2x4"]))
-_ADD = st.tuples(st.just("add"), st.tuples(_SHAPES, st.sampled_from(["a", "b"]), st.integers(1, 4)))
-_ANSWERS = st.lists(
-    st.sampled_from(["accept", "accept", "refuse", "invalid", "unknown", "unknown but made", "later"]),
-    min_size=1,
-    max_size=4,
-)
-_LOOK = st.tuples(st.just("look"), _ANSWERS)
-_OTHER = st.tuples(
-    st.sampled_from(["up", "gone", "schedule", "finish", "fail", "vanish", "minutes", "answer"]), st.integers(0, 3)
-)
-_EVENTS = st.lists(st.one_of(_ADD, _LOOK, _LOOK, _OTHER), max_size=30)
-
-
-class LimitedWorld(World):
-    """A world that checks its limits at every look."""
-
-    def __init__(self, **changes: Any) -> None:
-        super().__init__(settings_=settings(**changes))
-        #: Creates that GKE has not answered yet.
-        self.open: list[Create] = []
-        #: Moments at which GKE made pools.
-        self.made_at: list[float] = []
-        self.count = 0
-
-    def happen(self, event: str, what: Any) -> None:
-        """Let one thing happen."""
-        names = sorted(self.pools)
-        pool = self.pools[names[what % len(names)]] if names and isinstance(what, int) else None
-        match event:
-            case "add":
-                (accelerator, topology), namespace, replicas = what
-                self.count += 1
-                name = f"job{self.count}"
-                self.add(
-                    jobset_of(name, namespace=namespace, accelerator=accelerator, topology=topology, replicas=replicas)
-                )
-            case "look":
-                self.look_and_answer(what)
-            case "up":
-                self.finish_creates()
-            case "gone":
-                self.finish_deletes()
-            case "schedule":
-                self.schedule()
-            case "finish" if self.workloads:
-                self.finish(self.workloads[sorted(self.workloads)[what % len(self.workloads)]])
-            case "fail" if pool is not None and pool.status is PoolStatus.PROVISIONING:
-                self.fail_pool(pool.name, failure(FailureKind.STOCKOUT))
-            case "vanish" if pool is not None:
-                self.remove_pool(pool.name)
-            case "minutes":
-                self.pass_time(600 * (1 + what))
-            case "answer":
-                self.accept_open()
-
-    def look_and_answer(self, answers: list[str]) -> None:
-        """Decide, check, and let GKE answer in different ways."""
-        plan = self.look()
-        self.check()
-        for delete in plan.deletes:
-            self.answer(self._delete(delete))
-        for look_up in plan.look_ups:
-            self.answer(self._look_up(look_up))
-        for index, create in enumerate(plan.creates):
-            self.answer_create(create, answers[index % len(answers)])
-        self.pass_time(1)
-
-    def answer_create(self, create: Create, how: str) -> None:
-        """Answer one create."""
-        kinds = {
-            "refuse": FailureKind.STOCKOUT,
-            "invalid": FailureKind.INVALID,
-            "unknown": FailureKind.UNKNOWN_OUTCOME,
-            "unknown but made": FailureKind.UNKNOWN_OUTCOME,
-        }
-        if how == "later":
-            self.open.append(create)
-            return
-        name = create.request.name
-        if how in ("accept", "unknown but made"):
-            self.put(expected_pool(create.request))
-            self.made_at.append(self.now.timestamp())
-        reason = failure(kinds[how]) if how in kinds else None
-        operation = OperationName(f"create-{name}") if reason is None else OperationName("")
-        self.answer(CreateAnswer(name=name, at=self.now, operation=operation, failure=reason))
-
-    def accept_open(self) -> None:
-        """Let GKE take what it has not answered yet."""
-        for create in self.open:
-            self.answer_create(create, "accept")
-        self.open.clear()
-
-    def check(self) -> None:
-        """Check that no limit is exceeded by what there is or may be."""
-        pools: dict[PoolName, NodePool] = dict(self.pools)
-        pools |= {name: expected_pool(call.request) for name, call in self.memory.creates.items() if name not in pools}
-        chips: Counter[tuple[str, str]] = Counter()
-        per_jobset: Counter[tuple[str, str]] = Counter()
-        for pool in pools.values():
-            known = tpu.machine_type(pool.machine_type)
-            assert known is not None
-            namespace = pool.labels[constants.POOL_JOBSET_NAMESPACE]
-            per_jobset[namespace, pool.labels[constants.POOL_JOBSET_NAME]] += 1
-            for scope in (("all", ""), ("namespace", namespace), ("accelerator", known[0].label)):
-                chips[scope] += pool.hosts * known[1].chips
-        limits = self.settings
-        for scope, amount in chips.items():
-            assert amount <= allowed(scope, limits), f"{scope} has {amount} chips"
-        if limits.max_pools_per_jobset is not None:
-            assert max(per_jobset.values(), default=0) <= limits.max_pools_per_jobset
-        if limits.max_creates_per_hour is not None:
-            hour = [moment for moment in self.made_at if moment > self.now.timestamp() - 3600]
-            assert len(hour) <= limits.max_creates_per_hour
-
-
-def allowed(scope: tuple[str, str], limits: Any) -> float:
-    """Return how many chips a scope may have."""
-    kind, name = scope
-    if kind == "all":
-        return float("inf") if limits.max_chips is None else limits.max_chips
-    amounts = dict(limits.max_chips_per_namespace if kind == "namespace" else limits.max_chips_per_accelerator)
-    return float(amounts.get(name, amounts.get("*", float("inf"))))
-
-
-@pytest.mark.timeout(60)  # 200 worlds
-@hypothesis_settings(max_examples=200)
-@given(_LIMITS, _EVENTS)
-def test_no_limit_is_ever_exceeded(limits: dict[str, Any], events: list[tuple[str, Any]]) -> None:
-    """By any number of JobSets, whatever GKE answers, and whatever becomes of its pools."""
-    world = LimitedWorld(**limits)
-    for event, what in events:
-        world.happen(event, what)
-    world.accept_open()
-    for _ in range(5):
-        world.look_and_answer(["accept"])
-        world.finish_creates()
-        world.finish_deletes()

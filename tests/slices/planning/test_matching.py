@@ -267,16 +267,6 @@ def test_a_restart_returns_to_the_pool_that_the_slice_last_had() -> None:
     assert world.created == world.deleted == []
 
 
-def test_a_slice_that_runs_on_foreign_nodes_gives_its_own_pool_back() -> None:
-    """A static pool came free first; 256 idle chips are not kept for that."""
-    workload = make_jobset()
-    world = World(workload)
-    pool = world.put_pool(make_pool(workload))
-    world.put(make_pod(workload, node="static-node"))
-    world.run(40)
-    assert world.deleted == [pool.name]
-
-
 def test_a_pool_whose_nodes_are_not_all_seen_is_not_given_back() -> None:
     workload = make_jobset()
     world = World(workload)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -77,19 +77,6 @@ def test_a_refused_create_is_tried_again_under_its_name_after_its_back_off(kind:
     world.now = waiting.until
     (again,) = world.look().creates
     assert again.request.name == name
-
-
-def test_too_many_operations_delay_nothing_but_the_operations() -> None:
-    """The next is tried after ten seconds; nobody is warned."""
-    world = World(make_jobset())
-    create_answer(world, asked(world), FailureKind.TOO_MANY_OPERATIONS)
-    plan = world.look()
-    assert (plan.memory.backoffs, plan.memory.slice_backoffs, plan.memory.tallies) == ({}, {}, {})
-    assert (plan.notices, plan.creates) == ((), ())
-    assert plan.wake_at is not None
-    assert plan.wake_at - world.now == timedelta(seconds=10)
-    world.pass_time(10)
-    assert len(world.look().creates) == 1
 
 
 def test_an_invalid_request_is_sent_again_when_it_changes() -> None:

@@ -79,21 +79,6 @@ def test_all_pools_in_use_are_closed_until_enough_are_free() -> None:
     assert not closed(world)
 
 
-def test_pools_that_are_closed_stay_so_until_the_turn_is_over() -> None:
-    """They are in use, so each round would open what an earlier one has closed; the pause opens them."""
-    world = World(jobset_of("long", "2x4x4"), settings_=settings(max_chips=32))
-    market = Market(world, seconds=5)
-    market.run(4, seconds=15)
-    world.add(jobset_of("waits", "2x2x1", namespace="others"))
-    market.run(8, seconds=15)
-    assert len(closed(world)) == 1
-    plans = len(world.plans)
-    market.run(48, seconds=15)
-    assert not any(plan.uncordons for plan in world.plans[plans:])
-    market.run(8, seconds=15)
-    assert not closed(world)
-
-
 def test_however_many_large_slices_wait_the_rest_is_not_kept_from_others() -> None:
     """A long run has 64 of 90 chips, and thirty slices of 64 come one after the other, all of them older."""
     world = World(jobset_of("long", "4x4x4"), settings_=settings(max_chips=90))

@@ -212,28 +212,23 @@ def test_a_limit_of_its_own_namespace_reserves_nothing_of_the_others() -> None:
     assert market.ran_at.keys() == {"full", "other"}
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [FailureKind.PERMISSION, FailureKind.UNAVAILABLE, FailureKind.OPERATION_IN_THE_WAY],
-    ids=lambda kind: kind.value,
-)
-def test_many_slices_that_are_refused_try_no_more_than_their_workload_may(kind: FailureKind) -> None:
+def test_many_slices_that_are_refused_try_no_more_than_their_workload_may() -> None:
     """Each once and eight more, then one a minute, whatever GKE takes of others in their namespace."""
-    world = World(jobset_of("refused", "2x2x2", replicas=100))
-    world.refuse_create = lambda create: failure(kind) if named(create) == "refused" else None
+    world = World(jobset_of("refused", "2x2x2", replicas=70))
+    world.refuse_create = lambda create: failure(FailureKind.PERMISSION) if named(create) == "refused" else None
     tried: Counter[str] = Counter()
     for minute in range(60):
         if minute % 10 == 5:
             world.add(jobset_of(f"honest-{minute}", "2x2x1"))
         for _ in range(6):
             tried.update(map(named, world.step(seconds=10).creates))
-    assert 108 <= tried.pop("refused") <= 108 + 61
+    assert 78 <= tried.pop("refused") <= 78 + 61
     assert tried == {f"honest-{minute}": 1 for minute in range(5, 60, 10)}
 
 
 def test_a_namespace_in_which_much_fails_keeps_no_other_from_its_creates() -> None:
-    """A hundred JobSets are refused, and more come: another namespace's is created at once, their own's soon."""
-    world = World(*(jobset_of(f"refused{number}", "2x2x2", namespace="many") for number in range(100)))
+    """Seventy JobSets are refused, and more come: another namespace's is created at once, their own's soon."""
+    world = World(*(jobset_of(f"refused{number}", "2x2x2", namespace="many") for number in range(70)))
     world.refuse_create = lambda create: (
         failure(FailureKind.PERMISSION) if named(create).startswith("refused") else None
     )
@@ -262,7 +257,7 @@ def test_an_outage_does_not_become_as_many_calls_as_there_are_slices() -> None:
     world = World(jobset_of("well", "2x2x1", replicas=50))
     world.run(3)
     assert len(world.created) == 50
-    world.add(*(jobset_of(f"refused{number}", "2x2x2", replicas=20) for number in range(20)))
+    world.add(*(jobset_of(f"refused{number}", "2x2x2", replicas=20) for number in range(6)))
     world.refuse_create = lambda _create: failure(FailureKind.UNAVAILABLE)
     sent = [len(world.step().creates) for _ in range(120)]
     # What was sent before the first answer came is beyond that.

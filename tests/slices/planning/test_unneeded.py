@@ -67,14 +67,6 @@ def test_a_jobset_that_is_not_there_gives_its_pool_up() -> None:
     assert delete.node.kind == "Node"
 
 
-def test_a_pool_without_nodes_goes_too() -> None:
-    """The Go original leaks it: its deletion looks at Node objects."""
-    world = World()
-    world.put(make_pool(make_jobset()))
-    assert reasons(world) == [DeleteReason.WORKLOAD_GONE]
-    assert world.plans[-1].deletes[0].node is None
-
-
 def test_a_slice_that_sits_elsewhere_gives_its_own_pool_up() -> None:
     workload = make_jobset()
     world = World(workload)
@@ -106,10 +98,6 @@ def put_leader(world: World, *, requirements: Any = None, **pod: Any) -> None:
     workload = make_jobset(template=requirements or make_requirements(tolerations=()))
     world.workloads[workload.uid] = workload
     world.put(make_pod(workload, unschedulable=False, created_at=world.now, **pod))
-
-
-def test_a_pool_goes_at_once_where_no_leader_is_pending() -> None:
-    assert [delete.settle for delete in idle_world().look().deletes] == [False]
 
 
 @pytest.mark.parametrize(
@@ -238,16 +226,6 @@ def test_an_unready_pool_that_cannot_be_deleted_does_not_keep_others_from_being_
     assert [name for name in world.deleted if "train-1" in name]
 
 
-def test_a_pool_with_pods_on_it_is_not_replaced_however_unready() -> None:
-    """Work that runs on half of its nodes is for its owner to judge."""
-    workload = make_jobset()
-    world = World(workload)
-    pool = world.put_pool(make_pool(workload), ready=False)
-    world.put(make_pod(workload, node=next(node.name for node in world.nodes.values() if node.pool_name == pool.name)))
-    world.run(60, seconds=60)
-    assert world.deleted == world.created == []
-
-
 def vanished(count: int, *, pools: int, seen: bool = False) -> World:
     """Return a world with so many pools, of which so many have lost their JobSets."""
     workloads = [make_jobset(f"train-{index}") for index in range(pools)]
@@ -280,14 +258,6 @@ def test_pools_whose_jobsets_vanish_in_a_mass_go_one_at_a_time(
     world.run(2, seconds=40)
     assert len(world.deleted) == want
     assert bool(world.plans[-1].alerts) is (want == 1)
-
-
-def test_the_brake_lets_all_go_in_the_end() -> None:
-    """Nothing that nobody needs stays for ever."""
-    world = vanished(8, pools=8)
-    world.run(20, seconds=61)
-    assert len(world.deleted) == 8
-    assert world.plans[-1].alerts == ()
 
 
 def test_a_delete_that_is_held_up_for_ten_minutes_is_an_alert() -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import FailureKind, PoolName, PoolStatus
+from provisioner.model.capacity import FailureKind
 from provisioner.model.workloads import PodGroup, group_key
 from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.round import begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW
-from tests.support.market import Market, gang
+from tests.support.market import Market
 from tests.support.models import CHIP_TOLERATION, make_jobset, make_node, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure, running
@@ -247,37 +247,3 @@ def test_a_request_that_changes_all_the_time_has_its_share_of_creates() -> None:
     assert 60 <= sent <= 9 + 60
     assert len(world.memory.backoffs) <= sent
     assert len(world.memory.tallies) == 2
-
-
-@pytest.mark.timeout(60)
-def test_workloads_that_can_never_be_had_together_keep_no_newcomer_out() -> None:
-    """There is stock for two slices. Four ask for three each, for ever; one of another namespace asks for two."""
-    world = World(*(gang(f"greedy-{number}", "a", 3) for number in range(4)))
-    begun: dict[PoolName, datetime] = {}
-
-    def step() -> None:
-        up = sum(pool.status is PoolStatus.RUNNING for pool in world.pools.values())
-        for name, pool in list(world.pools.items()):
-            age = world.now - begun.setdefault(name, world.now)
-            if pool.status is not PoolStatus.PROVISIONING:
-                continue
-            if up < 2 and age >= timedelta(minutes=1):
-                world.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=world.now)
-                up += 1
-            elif age >= timedelta(minutes=30):
-                world.fail_pool(name, failure(FailureKind.STOCKOUT))
-        world.step(seconds=30)
-        world.finish_deletes()
-        world.schedule()
-
-    for _ in range(8 * 120):
-        step()
-    for number in range(4):
-        honest = gang(f"honest-{number}", "b", 2)
-        world.add(honest)
-        for _ in range(2 * 60):
-            step()
-        assert world.bound(honest) == 2, "it waits for longer than two turns with their pauses"
-        world.remove_jobset(honest)
-        for _ in range(2 * 60):
-            step()

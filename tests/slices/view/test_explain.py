@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 
 from provisioner.model.wording import first_of
 from provisioner.model.workloads import WorkloadKind
-from provisioner.slices.view.explain import explain, for_how_long
+from provisioner.slices.view.explain import explain
 from tests.support.board import view_of
-from tests.support.clock import NOW
 from tests.support.models import make_jobset
 from tests.support.world import running
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(-5, "0 s"), (59, "59 s"), (60, "1 min"), (3600, "1 h 0 min"), (11_100, "3 h 5 min"), (187_200, "2 d 4 h")],
-)
-def test_a_duration_as_people_say_it(seconds: int, words: str) -> None:
-    assert for_how_long(NOW, NOW + timedelta(seconds=seconds)) == words
 
 
 @pytest.mark.parametrize(("names", "words"), [("a", "a"), ("abc", "a, b, c"), ("abcd", "a, b, c and 1 more")])

@@ -295,18 +295,6 @@ def test_a_slice_behind_another_that_tries_first_is_told_its_place() -> None:
     assert {each.rpartition(", number ")[2].partition(" in ")[0] for each in waiting} == {"1 of 2", "2 of 2"}
 
 
-def test_a_slice_behind_operations_is_told_of_these() -> None:
-    """In the sentence of the Event that follows after two minutes."""
-    world = World(*(make_jobset(f"train-{index}") for index in range(2)))
-    world.pass_time(180)
-    world.memory = Memory(operations=OperationLimit(limit=1, rejected_at=world.now))
-    world.step()
-    view = view_of(world)
-    (waiting,) = (each for each in view.slices if each.state is State.WAITING)
-    assert "waits for other node pool operations of this cluster to end; GKE rejected more than 1" in waiting.reason
-    assert waiting.reason in [each.message for each in waiting.notices]
-
-
 def test_a_workload_of_which_too_many_creates_failed_is_told_when_it_tries_again() -> None:
     world = World(make_jobset("train"))
     world.refuse_create = lambda _: failure(FailureKind.OPERATION_IN_THE_WAY, "GKE's words.")
@@ -513,22 +501,6 @@ def test_a_slice_runs_no_longer_than_its_leader_pod_is_there() -> None:
 
 
 # --- limits and names
-
-
-def test_pools_that_others_use_do_not_exceed_the_limit_of_their_workload() -> None:
-    """What is shown as used is what the limit counts."""
-    one, two = make_jobset("one"), make_jobset("two")
-    world = World(one, settings_=settings(max_pools_per_jobset=1))
-    world.live(3)
-    world.end_pods(one)
-    world.workloads[two.uid] = two
-    for index, node in enumerate(sorted(world.nodes)):
-        world.put(make_pod(two, index=index, node=node))
-    world.put(make_pod(one))
-    world.live(1)
-    view = view_of(world)
-    (limit,) = view.capacity.limits
-    assert (limit.used, limit.most, len(view.pools)) == (1, 1, 2)
 
 
 def test_a_workload_that_another_controller_runs_says_so() -> None:

@@ -1,10 +1,11 @@
-"""What people are shown is true of any world: general truths over worlds to which anything happens in any order."""
+"""Worlds to which anything happens in any order: what is shown is true, no limit is exceeded, no used pool goes."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,10 +13,10 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from provisioner import constants
+from provisioner import constants, tpu
 from provisioner.cli import gc, status
 from provisioner.cli.explain import lines
-from provisioner.model.capacity import FailureKind, PoolStatus
+from provisioner.model.capacity import Failure, FailureKind, NodePool, PoolName, PoolStatus, expected_pool
 from provisioner.model.choices import parse_choices
 from provisioner.model.workloads import Workload
 from provisioner.runtime.clock import shifted
@@ -23,7 +24,8 @@ from provisioner.settings import Settings
 from provisioner.slices import hints
 from provisioner.slices.board import Board
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
-from provisioner.slices.planning.plan import Plan
+from provisioner.slices.planning.memory.state import Phase
+from provisioner.slices.planning.plan import Create, DeleteReason, Plan
 from provisioner.slices.view.explain import explain
 from provisioner.slices.view.types import View
 from tests.support.board import make_board
@@ -39,6 +41,7 @@ _SETTINGS: tuple[Settings, ...] = (
     settings(),
     settings(max_chips=16, max_pools_per_jobset=1),
     settings(max_creates_per_hour=3),
+    settings(max_chips=40, max_chips_per_namespace=(("default", 24), ("*", 8)), max_chips_per_accelerator=(("*", 20),)),
     settings(keep_suspended=True, ready_timeout_seconds=120.0),
     settings(replace_stuck_slices=True, partial_hold_seconds=120.0),
     settings(capacity=parse_choices("spot,on-demand"), deletion_delay_seconds=120.0),
@@ -76,6 +79,12 @@ class Trial:
         self.looks = 0
         self.board: Board = make_board(lambda: self.world.now, lambda: float(self.looks))
         self.again = 0
+        #: Moments at which GKE made pools.
+        self.made_at: list[datetime] = []
+        #: Whether GKE takes its time with answers; what it has not answered yet, and pools that it does not list yet.
+        self.late = False
+        self.unanswered: list[Any] = []
+        self.unlisted: list[NodePool] = []
 
     def look(self, plan: Plan) -> None:
         """Judge what is shown of a decision."""
@@ -93,6 +102,51 @@ class Trial:
         assert [each.name for each in view.pools if each.name not in shown] == []
         assert [each.group for each in view.slices if each.group not in shown] == []
         assert [each.name for each in view.pools if each.name not in "\n".join(gc.page(document))] == []
+        self.check_pools(plan)
+        self.check_limits(plan)
+
+    def users(self) -> dict[PoolName, set[str]]:
+        """Return the namespaces of the unfinished pods on each pool; those that are being deleted do not count."""
+        found: dict[PoolName, set[str]] = {}
+        for pod in self.world.pods.values():
+            node = self.world.nodes.get(pod.node_name)
+            if node is not None and not pod.finished and pod.deletion_deadline is None:
+                found.setdefault(node.pool_name, set()).add(pod.namespace)
+        return found
+
+    def check_pools(self, plan: Plan) -> None:
+        """No pool goes under pods but that of a slice that cannot run there, and no slice has two."""
+        used = self.users()
+        gone = [each.name for each in plan.deletes if each.name in used and each.reason is not DeleteReason.SLICE_STUCK]
+        assert gone == []
+        counted_on = [each.slice_id for each in plan.pools if each.phase in (Phase.PROVISIONING, Phase.READY)]
+        wanted = [*(each.slice_id for each in plan.creates), *filter(None, counted_on)]
+        assert len(set(wanted)) == len(wanted)
+
+    def check_limits(self, plan: Plan) -> None:
+        """No create exceeds a limit, with all that GKE has and all that may still take effect."""
+        world, limits, used = self.world, self.world.settings, self.users()
+        sent = {name: expected_pool(call.request) for name, call in world.memory.creates.items()}
+        chips: Counter[str] = Counter()
+        for pool in {**sent, **world.pools}.values():
+            namespace = (
+                pool.labels.get(constants.POOL_JOBSET_NAMESPACE) or pool.labels[constants.POOL_WORKLOAD_NAMESPACE]
+            )
+            accelerator, machine = _sold(pool.machine_type)
+            amount = pool.hosts * machine.chips
+            chips.update({"all": amount, accelerator.label: amount})
+            # What others use counts for them.
+            chips[namespace] += amount if used.get(pool.name, {namespace}) == {namespace} else 0
+        for create in plan.creates:
+            namespace, label = create.workload.namespace, _sold(create.request.machine_type)[0].label
+            for scope, most in (
+                ("all", limits.max_chips),
+                (namespace, _most(limits.max_chips_per_namespace, namespace)),
+                (label, _most(limits.max_chips_per_accelerator, label)),
+            ):
+                assert most is None or chips[scope] <= most, (scope, chips[scope])
+        hour = [at for at in self.made_at if at > world.now - timedelta(hours=1)]
+        assert len(hour) <= (limits.max_creates_per_hour or len(hour))
 
     def explain_all(self, plan: Plan, view: View) -> None:
         """Ask for everything by its name."""
@@ -123,17 +177,75 @@ class Trial:
         told: list[Any] = []
         # The plan is shown before it is carried out.
         world.answer = told.append  # type: ignore[method-assign]
+        there = set(world.pools)
         plan = world.step(seconds=0.0)
         world.answer = answers  # type: ignore[method-assign]
+        made = world.pools.keys() - there
+        self.made_at += [world.now] * len(made)
         self.look(plan)
-        for answer in told:
-            world.answer(answer)
+        self.unanswered += told
+        if self.late:
+            self.unlisted += [world.pools.pop(name) for name in made]
+        else:
+            self.receive()
         world.pass_time(seconds)
+
+    def receive(self) -> None:
+        """Let GKE answer all, and list what it has made."""
+        self.world.put(*self.unlisted)
+        for answer in self.unanswered:
+            self.world.answer(answer)
+        self.unlisted.clear()
+        self.unanswered.clear()
+
+    def end(self) -> None:
+        """Let everything end; nothing that nobody needs stays."""
+        world = self.world
+        _accept(self, 0)
+        self.receive()
+        world.workloads.clear()
+        world.pods.clear()
+        for name, pool in world.pools.items():
+            if pool.status is not PoolStatus.STOPPING:
+                world.put(replace(world.pools[name], status=PoolStatus.RUNNING))
+        for _ in range(60):
+            world.step(seconds=60.0)
+            world.finish_creates()
+            world.finish_deletes()
+        assert world.pools == {}
+
+
+def _sold(machine_type: str) -> tuple[tpu.Accelerator, tpu.MachineType]:
+    """Return what a machine type is."""
+    found = tpu.machine_type(machine_type)
+    assert found is not None
+    return found
+
+
+def _most(limits: tuple[tuple[str, int], ...], name: str) -> int | None:
+    """Return the limit of a name."""
+    return dict(limits).get(name, dict(limits).get("*"))
 
 
 def _refuse(trial: Trial, which: int) -> None:
     kind = _KINDS[which % len(_KINDS)]
     trial.world.refuse_create = lambda _: failure(kind, "GKE says no.")
+
+
+def _lose(trial: Trial, _which: int) -> None:
+    """Let creates take effect, and nobody learn of it."""
+
+    def refuse(create: Create) -> Failure:
+        if create.request.name in trial.world.pools:
+            return failure(FailureKind.ALREADY_EXISTS)
+        trial.world.put(expected_pool(create.request))
+        return failure(FailureKind.UNKNOWN_OUTCOME)
+
+    trial.world.refuse_create = refuse
+
+
+def _delay(trial: Trial, _which: int) -> None:
+    trial.late = not trial.late
 
 
 def _accept(trial: Trial, _which: int) -> None:
@@ -217,7 +329,10 @@ def _again(trial: Trial, workload: Workload) -> None:
 
 
 def _restart(trial: Trial, _which: int) -> None:
+    """Let the process end and another begin: the answers to its calls are lost."""
     world = trial.world
+    trial.unanswered.clear()
+    trial.receive()
     world.memory, world.derived = hints.from_text(hints.to_text(world.memory)), None
 
 
@@ -226,6 +341,7 @@ def _set_clock(trial: Trial, which: int) -> None:
     trial.world.now += by
     trial.world.memory = shifted(trial.world.memory, by)
     trial.board.timeline.shift(by)
+    trial.made_at = [at + by for at in trial.made_at]
 
 
 def _change_settings(trial: Trial, which: int) -> None:
@@ -258,6 +374,8 @@ _EVENTS: dict[str, Callable[[Trial, int], None]] = {
     "pools are gone": lambda trial, _: trial.world.finish_deletes(),
     "pods are bound": lambda trial, _: trial.world.schedule(),
     "creates are refused": _refuse,
+    "answers to creates are lost": _lose,
+    "answers are late, or come again": _delay,
     "all is accepted": _accept,
     "deletes are held up": _keep,
     "somebody deletes a pool": _set_status(PoolStatus.STOPPING),
@@ -291,11 +409,14 @@ _HISTORIES = st.lists(st.tuples(st.sampled_from([*_EVENTS, *4 * _STEPS]), st.int
 
 
 @pytest.mark.timeout(120)
-@hypothesis_settings(max_examples=60)
-@given(st.sampled_from(range(len(_SETTINGS))), _HISTORIES)
-def test_whatever_happens_what_is_shown_is_true(which: int, events: list[tuple[str, int]]) -> None:
-    """In the view, in both commands, and in the explanation of each thing that has a name."""
+@hypothesis_settings(max_examples=100)
+@given(st.sampled_from(range(len(_SETTINGS))), st.booleans(), _HISTORIES)
+def test_whatever_happens_what_is_shown_is_true_and_what_is_done_is_right(
+    which: int, late: bool, events: list[tuple[str, int]]
+) -> None:
+    """What is shown: in the view, in both commands, and in the explanation of each thing that has a name."""
     trial = Trial(_SETTINGS[which])
+    trial.late = late
     trial.step(1.0)
     for event, number in events:
         _EVENTS[event](trial, number)
@@ -303,3 +424,4 @@ def test_whatever_happens_what_is_shown_is_true(which: int, events: list[tuple[s
         trial.world.finish_creates()
         trial.world.schedule()
         trial.step(30.0)
+    trial.end()

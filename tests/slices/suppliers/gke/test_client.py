@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -233,14 +231,6 @@ def test_create_sends_exactly_this(
     assert "authorization" not in sent.headers
 
 
-def test_delete(server: RecordingServer, client: GkeClient) -> None:
-    server.answer = Answer(body={"name": "operation-2-b"})
-    assert client.delete_node_pool(PoolName("a")) == "operation-2-b"
-    assert [(one.method, one.path.partition("?")[0]) for one in server.requests] == [
-        ("DELETE", f"{CLUSTER_PATH}/nodePools/a")
-    ]
-
-
 FULL_POOL = {
     "name": "a",
     "status": "RUNNING",
@@ -272,7 +262,6 @@ FULL = NodePool(
     capacity=CapacityKind.RESERVATION,
     reservation="r",
 )
-_RESERVED = {"reservationAffinity": {"key": "compute.googleapis.com/reservation-name", "values": ["r"]}}
 #: JSON of a pool that is RUNNING unless it says more, and what is read of it.
 POOLS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),
@@ -527,17 +516,6 @@ def test_workload_policies_are_read(
     assert (sent.method, sent.path) == ("GET", f"{POLICIES_PATH}/w%2F..%2Fx")
 
 
-def test_a_workload_policy_is_made(server: RecordingServer, client: GkeClient) -> None:
-    server.answer = Answer(body={"kind": "compute#operation", "name": "operation-1", "status": "RUNNING"})
-    client.create_workload_policy(WorkloadPolicy(name="tpu-provisioner-4x4x4", topology="4x4x4"))
-    [sent] = server.requests
-    assert (sent.method, sent.path) == ("POST", POLICIES_PATH)
-    assert sent.json == {
-        "name": "tpu-provisioner-4x4x4",
-        "workloadPolicy": {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "4x4x4"},
-    }
-
-
 @pytest.mark.parametrize("location", ["us-central1", "us-central1-c", "us-central1-ai1a"])
 def test_policies_are_of_the_region_of_the_cluster(server: RecordingServer, location: str) -> None:
     """Of a zonal cluster, too, the region counts."""
@@ -786,22 +764,6 @@ def test_without_endpoint_it_is_gke_with_default_credentials(monkeypatch: pytest
     assert client._cluster_url.startswith("https://container.googleapis.com/v1/projects/")
     assert client._policies_url == "https://compute.googleapis.com/compute/v1/projects/p/regions/l/resourcePolicies"
     client.close()
-
-
-@pytest.mark.timeout(30)  # twenty threads share the cores
-def test_twenty_threads_keep_their_connections(server: RecordingServer, client: GkeClient) -> None:
-    barrier = threading.Barrier(20)
-    server.answer = Answer(body={"name": "a"})
-
-    def call(_: int) -> None:
-        for _ in range(3):
-            barrier.wait(10)
-            client.get_node_pool(PoolName("a"))
-
-    with ThreadPoolExecutor(20) as pool:
-        list(pool.map(call, range(20)))
-    assert len(server.requests) == 60
-    assert server.connections <= 20
 
 
 def test_change_is_not_repeated_after_a_connection_went_stale(server: RecordingServer, client: GkeClient) -> None:

@@ -110,60 +110,6 @@ def test_an_autopilot_cluster_takes_no_pools(gke: Rehearsal) -> None:
     assert (kind, "Autopilot node pools cannot be" in message) == (FailureKind.INVALID, True)
 
 
-@pytest.mark.parametrize("scopes", [(), ("https://www.googleapis.com/auth/cloud-platform",)], ids=["none", "ours"])
-def test_nodes_pull_private_images_only_with_a_scope(gke: Rehearsal, scopes: tuple[str, ...]) -> None:
-    """GKE gives none that allows it to a pool that names none."""
-    gke.client.create_node_pool(replace(SLICE, oauth_scopes=scopes))
-    (pool,) = gke.simulator.pools
-    assert pool.pulls_images is bool(scopes)
-
-
-def test_on_a_release_channel_pools_are_upgraded_or_refused(gke: Rehearsal) -> None:
-    assert gke.client.get_cluster().release_channel == "REGULAR"
-    gke.simulator.set(release_channel=None)
-    assert gke.client.get_cluster().release_channel == ""
-    gke.client.create_node_pool(replace(SLICE, name=PoolName("before"), auto_upgrade=False))
-    gke.simulator.set(release_channel="STABLE")
-    assert gke.client.get_cluster().release_channel == "STABLE"
-    kind, message = failure_of_create(gke, replace(SLICE, auto_upgrade=False))
-    assert kind is FailureKind.INVALID
-    assert "Auto_upgrade cannot be false when release_channel STABLE is set." in message
-    gke.client.create_node_pool(SLICE)
-    gke.client.create_node_pool(replace(SINGLE, name=PoolName("late"), capacity=CapacityKind.FLEX_START))
-    assert {pool.name: pool.auto_upgrade for pool in gke.simulator.pools} == {
-        "before": False,
-        SLICE.name: True,
-        "late": True,
-    }
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        pytest.param(replace(UNTAINTED, capacity=CapacityKind.FLEX_START, max_run_seconds=3600), id="flex-start"),
-        pytest.param(
-            replace(SINGLE, taints=(), capacity=CapacityKind.FLEX_START, max_run_seconds=600),
-            id="flex-start of one host",
-        ),
-        pytest.param(
-            replace(IRONWOOD, taints=(), capacity=CapacityKind.FLEX_START, max_run_seconds=604800),
-            id="flex-start with a workload policy",
-        ),
-    ],
-)
-def test_pools_that_are_made_empty(gke: Rehearsal, request_: NodePoolRequest) -> None:
-    """A flex-start pool is taken, begins without nodes, and reads back with those that it is to get."""
-    gke.client.create_node_pool(request_)
-    gke.wait(25)
-    pool = gke.client.get_node_pool(request_.name)
-    assert pool.status is PoolStatus.RUNNING
-    assert pool.hosts == request_.hosts
-    assert pool.capacity is request_.capacity
-    assert gke.nodes() == 0
-    gke.wait(60)
-    assert gke.nodes() == request_.hosts
-
-
 SUB_BLOCK = "projects/q/reservations/r/reservationBlocks/b/reservationSubBlocks/s"
 
 
@@ -244,16 +190,6 @@ def test_a_service_account_that_cannot_be_used_is_a_permission(gke: Rehearsal, s
     gke.client.create_node_pool(request)
 
 
-def test_who_may_act_as_no_service_account_can_make_no_pool(gke: Rehearsal) -> None:
-    """With Compute Engine's default account, too; the permission is named in GKE's words."""
-    gke.simulator.set(denied_permissions=[ACT_AS])
-    for account in ("", "nodes@p-project.iam.gserviceaccount.com"):
-        kind, message = failure_of_create(gke, replace(SLICE, service_account=account))
-        assert kind is FailureKind.PERMISSION
-        assert f'access to service account "{account}' in message
-        assert "Grant the provisioner's identity roles/iam.serviceAccountUser" in message
-
-
 def test_reservations_are_used_up_or_missing(gke: Rehearsal) -> None:
     """A full one, or one that is not ready, is a stockout that may pass; one that is not there is a mistake."""
     gke.simulator.set(reservations={"us-east5-b/r": "FULL", "us-east5-b/new": "CREATING", "us-east5-a/there": "READY"})
@@ -272,33 +208,6 @@ def test_reservations_are_used_up_or_missing(gke: Rehearsal) -> None:
         FailureKind.STOCKOUT,
     ]
     assert pools[PoolName("next")].status is PoolStatus.RUNNING
-
-
-@pytest.mark.parametrize(
-    ("request_", "words"),
-    [
-        pytest.param(replace(SLICE, name=PoolName("Bad_Name")), "Must be a match of regex", id="a bad name"),
-        pytest.param(
-            replace(SINGLE, placement_topology="1x1"), "single-host TPU slice pool", id="a topology on one host"
-        ),
-        pytest.param(replace(SLICE, placement_topology="3x5"), "3x5", id="a topology that does not exist"),
-        pytest.param(replace(SLICE, disk_type="pd-balanced"), "pd-balanced", id="a disk that does not fit"),
-        pytest.param(replace(SLICE, labels={"a": "x" * 64}), "x" * 64, id="a label that is too long"),
-    ],
-)
-def test_invalid_requests(gke: Rehearsal, request_: NodePoolRequest, words: str) -> None:
-    kind, message = failure_of_create(gke, request_)
-    assert kind is FailureKind.INVALID
-    assert words in message
-
-
-def test_wrong_placement_ends_in_an_invalid_pool(gke: Rehearsal) -> None:
-    gke.client.create_node_pool(replace(IRONWOOD, policy_name="", placement_topology="4x4x4"))
-    gke.wait(7200)
-    pool = gke.client.get_node_pool(SLICE.name)
-    assert pool.failure is not None
-    assert (pool.status, pool.failure.kind) == (PoolStatus.ERROR, FailureKind.INVALID)
-    assert "Use workload policy instead" in pool.failure.message
 
 
 def test_a_workload_policy_is_made_and_used(gke: Rehearsal) -> None:
@@ -326,14 +235,6 @@ def test_a_missing_policy_is_told_apart(gke: Rehearsal) -> None:
     assert says_missing(Failure(kind=kind, message=message), "nobody")
     kind, message = failure_of_create(gke, replace(IRONWOOD, disk_type="pd-balanced"))
     assert not says_missing(Failure(kind=kind, message=message), "nobody")
-
-
-def test_cluster(gke: Rehearsal) -> None:
-    gke.client.create_node_pool(SLICE)
-    gke.wait(60)
-    cluster = gke.client.get_cluster()
-    assert (cluster.name, cluster.status) == ("c", "RUNNING")
-    assert any("/zones/us-east5-b/instanceGroupManagers/gke-c-" in url for url in cluster.instance_group_urls)
 
 
 def test_permissions_and_reservations(gke: Rehearsal) -> None:
