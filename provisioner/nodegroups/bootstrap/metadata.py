@@ -56,21 +56,16 @@ class Join:
     kubernetes_version: str
 
 
-def changed_items(
-    items: Mapping[str, str], *, labels: Mapping[str, str], join: Join | None, joined: bool
-) -> dict[str, str] | None:
+def changed_items(items: Mapping[str, str], *, labels: Mapping[str, str], join: Join | None) -> dict[str, str] | None:
     """Return all items that a machine is to have, None where these are the ones that it has.
 
-    `join` is None for a machine that joins by itself or not at all; one with a gap in it counts as none. A machine that
-    has joined keeps what it has but the token.
+    `join` is None for a machine that joins by itself or not at all; one with a gap in it counts as none.
     """
     wanted = dict(items)
     wanted[LABELS] = merged_labels(items.get(LABELS, ""), labels)
     if not wanted[LABELS]:
         del wanted[LABELS]
-    if joined:
-        wanted.pop(TOKEN, None)
-    elif join is not None and join.token and join.api_server and join.ca_hash and join.kubernetes_version:
+    if join is not None and join.token and join.api_server and join.ca_hash and join.kubernetes_version:
         host, _, port = join.api_server.rpartition(":")
         wanted |= {
             TOKEN: join.token,

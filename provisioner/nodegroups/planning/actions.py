@@ -133,8 +133,6 @@ class ReadMachines(_OfTarget):
     """`list_instances`, for machines of one group. The answer has a tuple of Instance, without those that are none."""
 
     machines: tuple[ManagedInstance, ...]
-    #: Provider ids of those whose nodes are there.
-    joined: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +148,11 @@ class SetMetadata(_OfTarget):
     def key(self) -> str:
         """Names the call: equal while it is the same one."""
         return f"set metadata {self.machine.provider_id}"
+
+    @property
+    def machines(self) -> tuple[ManagedInstance, ...]:
+        """The one machine that it is about."""
+        return (self.machine,)
 
 
 Call = Read | ListMachines | Insert | Delete | Poll | ReadMachines | SetMetadata

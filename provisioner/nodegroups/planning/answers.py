@@ -243,15 +243,15 @@ def _of_machines(memory: Memory, call: ReadMachines | SetMetadata, answer: CallA
     """Return what has changed of what is remembered, by provider id."""
     instances = {each.name: each for each in answer.result or ()} if isinstance(call, ReadMachines) else {}
     changed = {}
-    for machine in call.machines if isinstance(call, ReadMachines) else (call.machine,):
+    for machine in call.machines:
         known = memory.machines.get(machine.provider_id)
         if known is None or known.id != machine.id:
-            continue
+            # The first call for this machine.
+            known = MachineMemory(id=machine.id)
         if isinstance(call, SetMetadata):
             changed[machine.provider_id] = _set(known, call, answer)
         else:
-            read = _read_of(known, instances.get(machine.name), answer)
-            changed[machine.provider_id] = replace(read, read_joined=machine.provider_id in call.joined)
+            changed[machine.provider_id] = _read_of(known, instances.get(machine.name), answer)
     return changed
 
 

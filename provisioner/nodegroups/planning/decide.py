@@ -5,8 +5,7 @@ Level-triggered: it can be repeated, skipped or cut short anywhere, and the next
 Compute Engine counts the calls of a project by sort, region and minute. What is due is made at once as long as that
 stays within the pace; the rest waits for its turn: changes first, of these whole resources before single machines, and
 of each sort whatever has been due for longest, by turns of the namespaces, and of the groups whose machines are
-changed: many objects of one delay nobody else's. What nobody waits for comes last, and leaves half of what may be made
-at once to what may become urgent.
+changed: many objects of one delay nobody else's.
 """
 
 from __future__ import annotations
@@ -237,8 +236,7 @@ def pace(
     for each in queue:
         bucket = bucket_of(each.call)
         left = spare.get(bucket, most)
-        # What nobody waits for takes neither the last places nor the last calls.
-        if room - len(chosen) <= settings.most_calls * each.patient / 2 or left < 1.0 + (most / 2) * each.patient:
+        if len(chosen) >= room or left < 1.0:
             waiting = True
             continue
         spare[bucket] = left - 1.0
@@ -247,7 +245,6 @@ def pace(
         memory=replace(
             memory,
             calls={**memory.calls, **{call.key: OpenCall(call=call, since=now) for call in chosen}},
-            machines=_with_machines(memory.machines, chosen),
             # One that is full is as good as none.
             pace={bucket: Pace(spare=left, at=now) for bucket, left in spare.items() if left < most},
         ),
@@ -260,16 +257,15 @@ def _in_turn(wanted: Iterable[Wanted], memory: Memory, namespaces: Mapping[str, 
     """Order what is due: of the same urgency first that of whom the fewest calls are under way or come before."""
     turns = Counter(_party(each.call, namespaces) for each in memory.calls.values())
     queue = []
-    for each in sorted(wanted, key=lambda each: (_urgency(each), each.due_at, each.call.key)):
+    for each in sorted(wanted, key=lambda each: (_urgency(each.call), each.due_at, each.call.key)):
         party = _party(each.call, namespaces)
-        queue.append((_urgency(each), turns[party], each.due_at, each.call.key, each))
+        queue.append((_urgency(each.call), turns[party], each.due_at, each.call.key, each))
         turns[party] += 1
     return [each for *_, each in sorted(queue, key=lambda entry: entry[:-1])]
 
 
-def _urgency(wanted: Wanted) -> tuple[int, bool, bool]:
-    call = wanted.call
-    return (_URGENCY[sort_of(call)], wanted.patient, isinstance(call, SetMetadata))
+def _urgency(call: Call) -> tuple[int, bool]:
+    return (_URGENCY[sort_of(call)], isinstance(call, SetMetadata))
 
 
 def _party(call: Call, namespaces: Mapping[str, str]) -> tuple[str, str]:
@@ -299,15 +295,3 @@ def bucket_of(call: Call) -> str:
 def _spare(before: Pace, most: float, settings: PlanningSettings, now: datetime) -> float:
     passed = max(0.0, (now - before.at).total_seconds())
     return min(most, before.spare + passed * settings.calls_per_second)
-
-
-def _with_machines(known: Mapping[str, MachineMemory], calls: Iterable[Call]) -> Mapping[str, MachineMemory]:
-    """Begin to remember the machines that are called for the first time."""
-    new = {}
-    for call in calls:
-        called = call.machines if isinstance(call, ReadMachines) else ()
-        for machine in (call.machine,) if isinstance(call, SetMetadata) else called:
-            before = known.get(machine.provider_id)
-            if before is None or before.id != machine.id:
-                new[machine.provider_id] = MachineMemory(id=machine.id)
-    return {**known, **new} if new else known

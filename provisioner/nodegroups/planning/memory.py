@@ -88,8 +88,6 @@ class MachineMemory:
     backoff: Backoff | None = None
     #: The back-off began with a change, so that only a change that succeeds ends it: the machine is read before each.
     change_failed: bool = False
-    #: Its node was there when it was read: whatever it joined with has taken effect by then.
-    read_joined: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -179,8 +179,6 @@ class Wanted:
 
     call: Call
     due_at: datetime
-    #: Nobody waits for it: it comes after all others of its sort.
-    patient: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ def items(
 ) -> dict[str, str]:
     """Return the metadata that the provisioner writes."""
     join = Join(token=token, api_server=api_server, ca_hash=ca_hash, kubernetes_version=version)
-    return changed_items({}, labels=LABELS, join=join, joined=False) or {}
+    return changed_items({}, labels=LABELS, join=join) or {}
 
 
 @pytest.fixture

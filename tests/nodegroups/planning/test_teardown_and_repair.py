@@ -14,7 +14,6 @@ from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.specs import InstanceConfig
 from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
-from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.compute.records import ManagedInstance, Scope, Template
 from provisioner.nodegroups.planning.actions import SetFinalizers
 from provisioner.nodegroups.planning.group import differs as child_differs
@@ -339,7 +338,7 @@ def test_a_machine_that_compute_engine_creates_again_joins_again(*, restarts: bo
     world.wait(60.0)
     (machine,) = (each for each in world.machines("train") if each.name == lost.name)
     assert machine.number != lost.number
-    assert metadata.TOKEN not in machine.metadata
+    world.check_tokens_gone()
 
 
 def test_a_node_that_is_not_ready_is_not_taken_for_that_of_the_machine_there_is() -> None:
