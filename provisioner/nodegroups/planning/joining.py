@@ -18,9 +18,9 @@ from provisioner.model import waits
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, TpuNodeGroup
-from provisioner.nodegroups.bootstrap import approval, metadata, tokens
+from provisioner.nodegroups.bootstrap import metadata, tokens
 from provisioner.nodegroups.bootstrap.tokens import Token
-from provisioner.nodegroups.compute.records import STARTING_OR_RUNNING, Instance, ManagedInstance
+from provisioner.nodegroups.compute.records import STARTING_OR_RUNNING, ManagedInstance
 from provisioner.nodegroups.planning.actions import (
     ApproveRequest,
     CreateToken,
@@ -30,16 +30,17 @@ from provisioner.nodegroups.planning.actions import (
     Target,
     target_of,
 )
-from provisioner.nodegroups.planning.memory import LONG_AGO, MachineMemory
+from provisioner.nodegroups.planning.memory import LONG_AGO
 from provisioner.nodegroups.planning.nodes import Fleet, Member, is_marked, labels_of, provider_id
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step, Wanted, merged, to_write
 
-#: A machine that has got its metadata and has not joined is looked at again after this: somebody may have changed it.
+#: A machine that has got its metadata and has not joined is read again after this: somebody may have changed it.
 _CHECK_SECONDS = 300.0
-#: What was read is the base of a change for so long; whether somebody else has changed it, its fingerprint tells.
-_FRESH_SECONDS = 300.0
 #: A machine that was not there when it was read.
 _ABSENT_SECONDS = 30.0
+#: Machines that have to be read within this time are read together. One that was set is not among them for longer than
+#: a change takes to show.
+_TOGETHER_SECONDS = 30.0
 _REQUESTS = uuid.UUID("0d0f3f2c-9d55-5a0b-8f0e-4d8f4f6f2c11")
 
 
@@ -100,29 +101,27 @@ def join_machines(
     free = {_key(member): member for member in fleet.members if member.machine.id and member.node is None}
     found = round_.tokens.get((group.meta.namespace, group.meta.name), ())
     plan = tokens.plan_tokens(found, free if bootstrapped else (), round_.now)
-    step = NOTHING
+    steps, unread = [], []
     for machine in plan.create:
         # The node of an earlier machine of that name goes first.
         is_free = round_.nodes.get(provider_id(group, machine[0])) is None
         starts = free[machine].machine.status in STARTING_OR_RUNNING
         if is_free and starts and not problem_of(group, round_):
-            step += _create_token(group, machine, found, round_)
+            steps.append(_create_token(group, machine, found, round_))
     for token in plan.delete:
         node = round_.nodes.get(provider_id(group, token.machine))
         if node is None or (is_marked(group, node) and names.MACHINE_ID in node.labels):
-            step += to_write(DeleteToken(name=token.name, uid=token.uid), token.uid)
-    waiting, unread = [], []
+            steps.append(to_write(DeleteToken(name=token.name, uid=token.uid), token.uid))
     for member in free.values():
         current = plan.current.get(member.machine.name)
         if member.machine.status not in STARTING_OR_RUNNING or (bootstrapped and current is None):
             continue
-        waiting.append(member)
         equipped = _equip(joining, member, current)
         if isinstance(equipped, Step):
-            step += equipped
+            steps.append(equipped)
         else:
-            unread.append(equipped)
-    return step + _read(joining, waiting, unread)
+            unread.append((equipped, member.machine))
+    return merged((*steps, _read(joining, unread)))
 
 
 def approvals(round_: Round) -> Step:
@@ -131,11 +130,11 @@ def approvals(round_: Round) -> Step:
         return NOTHING
     found = {token.name: token for token in round_.snapshot.tokens}
     groups = {(group.meta.namespace, group.meta.name): group for group in round_.groups.values()}
-    chosen: dict[str, approval.Request] = {}
+    chosen: dict[str, tokens.Request] = {}
     for request in sorted(round_.snapshot.requests, key=lambda each: each.name):
         token = found.get(request.token)
         group = groups.get((token.group_namespace, token.group_name)) if token is not None else None
-        if token is None or group is None or group.meta.deleting or not approval.is_own(request, token, round_.now):
+        if token is None or group is None or group.meta.deleting or not tokens.is_own(request, token, round_.now):
             continue
         # Whoever may make machines in the project could give one the name of any node.
         named = names.manager_of(token.machine) == names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP)
@@ -189,54 +188,33 @@ def _equip(joining: _Joining, member: Member, token: Token | None) -> Step | dat
     """Bring a machine what it joins with; where it has to be read before, return when."""
     if member.machine.provider_id in joining.busy:
         return NOTHING
-    now, known = joining.round.now, _known(member, joining.round)
-    join = replace(joining.join, token=token.value) if joining.join is not None and token is not None else None
-    if known is not None and known.sent is not None and known.sent_at is not None:
-        due_at = waits.after(known.sent_at, _CHECK_SECONDS)
-        if metadata.changed_items(known.sent, labels=joining.labels, join=join) is None and due_at > now:
-            return Step(moments=(due_at,))
-    instance = _read_lately(known, now)
-    items = metadata.changed_items(instance.items, labels=joining.labels, join=join) if instance is not None else None
-    if instance is not None and items is not None:
-        return _set(joining, member.machine, instance.fingerprint, items, _tried_again_at(known))
-    due_at = LONG_AGO
-    if known is not None and known.asked_at is not None:
-        # Whoever wrote what it has: it is read again after a while.
-        due_at = waits.after(known.asked_at, _CHECK_SECONDS if known.instance is not None else _ABSENT_SECONDS)
-    return max(due_at, _tried_again_at(known))
+    known = joining.round.memory.machines.get(member.machine.provider_id)
+    if known is None or known.id != member.machine.id:
+        return LONG_AGO
+    tried_again_at = known.backoff.until if known.backoff is not None else LONG_AGO
+    if known.asked_at is None:
+        return tried_again_at
+    due_at = waits.after(known.asked_at, _CHECK_SECONDS if known.items is not None else _ABSENT_SECONDS)
+    if known.items is not None and due_at > joining.round.now:
+        join = replace(joining.join, token=token.value) if joining.join is not None and token is not None else None
+        items = metadata.changed_items(known.items, labels=joining.labels, join=join)
+        if items is not None and known.fingerprint is not None:
+            return _set(joining, member.machine, known.fingerprint, items, tried_again_at)
+        if items is not None:
+            return tried_again_at
+    return max(due_at, tried_again_at)
 
 
-def _known(member: Member, round_: Round) -> MachineMemory | None:
-    known = round_.memory.machines.get(member.machine.provider_id)
-    return known if known is not None and known.id == member.machine.id else None
-
-
-def _read_lately(known: MachineMemory | None, now: datetime) -> Instance | None:
-    """Return the machine as it was read, where a change may still be based on that."""
-    if known is None or known.instance is None or known.asked_at is None:
-        return None
-    if known.instance.id and known.instance.id != known.id:
-        return None
-    return known.instance if (now - known.asked_at).total_seconds() < _FRESH_SECONDS else None
-
-
-def _read(joining: _Joining, waiting: Sequence[Member], unread: Sequence[datetime]) -> Step:
-    """Read the machines of a group that wait together, as soon as one has to be. While one is set, it is read later."""
+def _read(joining: _Joining, unread: Sequence[tuple[datetime, ManagedInstance]]) -> Step:
+    """Read the machines of a group together, as soon as one has to be."""
     if not unread or joining.round.calling(joining.target.uid, ReadMachines):
         return NOTHING
-    now, first = joining.round.now, min(unread)
+    now, first = joining.round.now, min(at for at, _ in unread)
     if first > now:
         return Step(moments=(first,))
-    machines = tuple(
-        member.machine
-        for member in waiting
-        if member.machine.provider_id not in joining.busy and _tried_again_at(_known(member, joining.round)) <= now
-    )
-    return Step(calls=(Wanted(call=ReadMachines(target=joining.target, machines=machines), due_at=first),))
-
-
-def _tried_again_at(known: MachineMemory | None) -> datetime:
-    return known.backoff.until if known is not None and known.backoff is not None else LONG_AGO
+    soon = waits.after(now, _TOGETHER_SECONDS)
+    call = ReadMachines(target=joining.target, machines=tuple(machine for at, machine in unread if at <= soon))
+    return Step(calls=(Wanted(call=call, due_at=first),))
 
 
 def _set(

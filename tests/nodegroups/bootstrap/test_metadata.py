@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.nodegroups.bootstrap.metadata import Join, changed_items, merged_labels
+from provisioner.nodegroups.bootstrap.metadata import Join, changed_items
 
 TOKEN, OTHER = "abcdef.0123456789abcdef", "ghijkl.0123456789abcdef"
 HASH = "sha256:" + "0a" * 32
@@ -46,24 +46,18 @@ WRITTEN = {
         pytest.param({**WRITTEN, "kubeadm-control-plane-port": "8443"}, join(), WRITTEN, id="the usual port is not"),
         pytest.param(WRITTEN, None, None, id="what joins by itself keeps its keys"),
         pytest.param({}, None, {"kube-labels": WRITTEN_LABELS}, id="but has the labels"),
+        pytest.param(
+            {"kube-labels": "zone=a, cloud.google.com/gke-tpu-topology=4x4,x"},
+            None,
+            {"kube-labels": f"{WRITTEN_LABELS},zone=a"},
+            id="beside those of others, and in place of what is none",
+        ),
         pytest.param({}, join(ca_hash=""), {"kube-labels": WRITTEN_LABELS}, id="half of it is nothing"),
         pytest.param({}, join(token=""), {"kube-labels": WRITTEN_LABELS}, id="without a token there is nothing"),
     ],
 )
 def test_items(have: dict[str, str], given_join: Join | None, want: dict[str, str] | None) -> None:
     assert changed_items(have, labels=LABELS, join=given_join) == want
-
-
-@pytest.mark.parametrize(
-    ("text", "want"),
-    [
-        pytest.param("", "a=1,b=2", id="none before"),
-        pytest.param("c=3,a=0", "a=1,b=2,c=3", id="others stay, ours count"),
-        pytest.param(" c=3 ,,x, =y", "a=1,b=2,c=3,x", id="in whatever form they were"),
-    ],
-)
-def test_labels_are_merged_and_sorted(text: str, want: str) -> None:
-    assert merged_labels(text, {"b": "2", "a": "1"}) == want
 
 
 _WORDS = st.text(st.characters(codec="ascii", exclude_characters=","), min_size=1, max_size=6)

@@ -200,7 +200,11 @@ def _with_foreign_policy() -> tuple[World, Target]:
     group = world.group("train")
     name = names.child_name(group.meta, Kind.WORKLOAD_POLICY)
     target = Target(
-        uid="", kind=Kind.WORKLOAD_POLICY, scope=Scope(project="project-1", region="us-central1"), name=name
+        uid="",
+        namespace="",
+        kind=Kind.WORKLOAD_POLICY,
+        scope=Scope(project="project-1", region="us-central1"),
+        name=name,
     )
     world.cloud.hold(target)
     return world, target

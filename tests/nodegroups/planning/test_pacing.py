@@ -20,9 +20,8 @@ from provisioner.nodegroups.planning.actions import (
     SetMetadata,
     Target,
 )
-from provisioner.nodegroups.planning.answers import fold
 from provisioner.nodegroups.planning.decide import pace
-from provisioner.nodegroups.planning.memory import Memory
+from provisioner.nodegroups.planning.memory import Memory, fold
 from provisioner.nodegroups.planning.round import PlanningSettings, Wanted
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -32,8 +31,8 @@ ZONE = Scope(project="p", zone="us-central1-a")
 
 
 def target(name: str, scope: Scope = ZONE) -> Target:
-    """Return a group's machines as calls name them."""
-    return Target(uid=name, kind=Kind.MANAGED_INSTANCE_GROUP, scope=scope, name=name)
+    """Return a group's machines as calls name them; its namespace is how the name begins."""
+    return Target(uid=name, namespace=name[:3], kind=Kind.MANAGED_INSTANCE_GROUP, scope=scope, name=name)
 
 
 def insert(name: str, scope: Scope = ZONE) -> Insert:
@@ -122,12 +121,10 @@ def test_many_objects_of_one_namespace_delay_nobody_elses() -> None:
     """The namespaces take turns, over rounds too, and so do groups whose machines are changed."""
     many = wanted(*(insert(f"many{number:02d}") for number in range(50)))
     few = wanted(insert("few0"), insert("few1"), due_at=NOW)
-    namespaces = {each.call.target.uid: each.call.target.uid[:3] for each in (*many, *few)}
-    first = pace([*many, *few], Memory(), SETTINGS, NOW, namespaces)
+    first = pace([*many, *few], Memory(), SETTINGS, NOW)
     assert names(first.calls)[:5] == ["many00", "few0", "many01", "few1", "many02"]
     late = wanted(insert("few2"), due_at=NOW + timedelta(seconds=1))
-    namespaces["few2"] = "few"
-    second = pace([*many[10:], *late], first.memory, SETTINGS, NOW + timedelta(seconds=1), namespaces)
+    second = pace([*many[10:], *late], first.memory, SETTINGS, NOW + timedelta(seconds=1))
     assert names(second.calls) == ["few2", "many10"]
 
 

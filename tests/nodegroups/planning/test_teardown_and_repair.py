@@ -61,17 +61,6 @@ def test_pods_that_may_be_evicted_leave_before_the_machines_go() -> None:
     world.check_nothing_left()
 
 
-def test_a_group_goes_over_any_number_of_crashes() -> None:
-    """Each step is decided from what is left."""
-    world = ready_world(topology="2x4")
-    world.delete_group("train")
-    for _ in range(40):
-        world.wait(7.0)
-        world.restart()
-    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP), within_seconds=900.0)
-    world.check_nothing_left()
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_a_process_that_dies_every_few_rounds_makes_groups_ready_and_takes_them_down(seed: int) -> None:
     """No process gets to know much, or lives for a minute; what one begins the next ones end."""

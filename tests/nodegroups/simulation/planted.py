@@ -11,8 +11,8 @@ from typing import Any
 
 from provisioner.model import writes
 from provisioner.nodegroups.api import names, statuses
-from provisioner.nodegroups.bootstrap import approval, tokens
-from provisioner.nodegroups.planning import answers, group, manager, nodes, repair
+from provisioner.nodegroups.bootstrap import tokens
+from provisioner.nodegroups.planning import group, manager, memory, nodes, repair
 from provisioner.nodegroups.planning.round import Node
 from tests.support.simulations.bugs import Bug, always
 
@@ -64,10 +64,10 @@ def _without_recreating_first(_original: Any) -> Any:
 
 
 BUGS = (
-    Bug(name="failures-are-latched", at=(answers, "failed"), mutate=_latched),
+    Bug(name="failures-are-latched", at=(memory, "failed"), mutate=_latched),
     Bug(
         name="forgotten-operations-are-awaited",
-        at=(answers, "_polled"),
+        at=(memory, "_polled"),
         mutate=_waiting_for_forgotten_operations,
         search_from=3,
     ),
@@ -80,11 +80,11 @@ BUGS = (
     Bug(name="one-request-id-for-all-attempts", at=(names, "request_id"), mutate=_without_attempts, search_from=15),
     Bug(
         name="lost-calls-are-awaited",
-        at=(answers, "give_up_lost_calls"),
+        at=(memory, "give_up_lost_calls"),
         mutate=lambda _: lambda memory, *_args: memory,
         search_from=6,
     ),
-    Bug(name="any-certificate-is-approved", at=(approval, "is_own"), mutate=always(True), search_from=10),
+    Bug(name="any-certificate-is-approved", at=(tokens, "is_own"), mutate=always(True), search_from=10),
     Bug(
         name="nodes-are-what-they-say",
         at=(Node, "is_named_as_its_machine"),
