@@ -1,4 +1,4 @@
-"""Writes to Kubernetes that a controller has decided on: remembered until the caches show them, or they failed."""
+"""What a controller has decided on and is not over: writes to Kubernetes until the caches show them, and calls."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
 from provisioner.model import waits
+from provisioner.model.capacity import Failure, FailureKind
 
 
 class WriteFailure(Enum):
@@ -33,8 +34,9 @@ class Keyed(Protocol):
         ...
 
 
-#: A product's writes.
+#: A product's writes, and its calls.
 WriteT = TypeVar("WriteT", bound=Keyed)
+CallT = TypeVar("CallT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,14 @@ class OpenWrite(Generic[WriteT]):
     retry_at: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenCall(Generic[CallT]):
+    """A call that is not answered."""
+
+    call: CallT
+    since: datetime
+
+
 #: The caches show a write after milliseconds; where they have not for so long, it is decided anew.
 _SHOWN_SECONDS = 10.0
 #: A write or call that nobody makes is given up so long after it was decided: then it is surely not about to be sent.
@@ -84,6 +94,23 @@ _RETRIES: Mapping[WriteFailure, tuple[float, float]] = {
     WriteFailure.REFUSED: (10.0, 300.0),
     WriteFailure.UNAVAILABLE: (1.0, 60.0),
 }
+
+
+#: How a call ends that nobody makes.
+LOST = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="The call was lost inside the provisioner.")
+
+
+def lost_calls(calls: Mapping[str, OpenCall[CallT]], live: frozenset[str], now: datetime) -> dict[str, OpenCall[CallT]]:
+    """Return the calls that should be under way, and that nobody makes: nobody knows their outcome."""
+    limit = now - timedelta(seconds=LOST_SECONDS)
+    return {key: each for key, each in sorted(calls.items()) if each.since <= limit and key not in live}
+
+
+def opened(writes: Mapping[str, OpenWrite[WriteT]], write: WriteT, seen: str, now: datetime) -> OpenWrite[WriteT]:
+    """Return what is remembered of a write that is about to be made; `seen` as `OpenWrite.seen`."""
+    before = writes.get(write.key)
+    failures = before.failures if before is not None and before.failure is not None else 0
+    return OpenWrite(write=write, seen=seen, since=now, failures=failures)
 
 
 def blocked_until(write: OpenWrite[WriteT] | None, seen: str, now: datetime) -> datetime | None:

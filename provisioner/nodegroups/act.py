@@ -41,8 +41,8 @@ from provisioner.nodegroups.planning.actions import (
     WriteAnswer,
     words_of,
 )
-from provisioner.nodegroups.planning.answers import Answer
 from provisioner.nodegroups.planning.decide import Plan
+from provisioner.nodegroups.planning.memory import Answer
 from provisioner.nodegroups.writing import WRITE_SECONDS, Writer
 from provisioner.runtime.actor import NO_LEASE, CallingActor
 

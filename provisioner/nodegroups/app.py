@@ -21,9 +21,8 @@ from provisioner.nodegroups.device_plugin import manifest, version_of
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.metrics import Metrics
 from provisioner.nodegroups.observe import ClusterReader, Watches, make_watches, not_synced, take_snapshot
-from provisioner.nodegroups.planning import answers
 from provisioner.nodegroups.planning.decide import Plan, decide
-from provisioner.nodegroups.planning.memory import Memory
+from provisioner.nodegroups.planning.memory import Answer, Memory, fold
 from provisioner.nodegroups.planning.round import PlanningSettings, Snapshot
 from provisioner.nodegroups.report import Reporter
 from provisioner.nodegroups.writing import Writer
@@ -42,7 +41,7 @@ _AT_ONCE = 32
 
 
 @dataclass(slots=True, kw_only=True)
-class Loop(RoundLoop[answers.Answer]):
+class Loop(RoundLoop[Answer]):
     """Observe, decide, act, until told to stop. `memory` and all parts belong to the loop's thread."""
 
     settings: PlanningSettings
@@ -82,8 +81,8 @@ class Loop(RoundLoop[answers.Answer]):
             self.report(functools.partial(self.reporter.tell, plan, snapshot))
         return self.pause_seconds(plan.wake_at, due_in_seconds=self.cluster.due_in_seconds(self.clock()))
 
-    def _fold(self, answer: answers.Answer) -> None:
-        self.memory = answers.fold(self.memory, answer)
+    def _fold(self, answer: Answer) -> None:
+        self.memory = fold(self.memory, answer)
 
     def _decide(self) -> tuple[Snapshot, Plan]:
         snapshot = take_snapshot(self.watches, self.cluster, self.actor.live())

@@ -35,10 +35,9 @@ from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.documents import R, parse
 from provisioner.nodegroups.api.types import InstanceTemplate, Kind, ManagedInstanceGroup, TpuNodeGroup, WorkloadPolicy
-from provisioner.nodegroups.bootstrap import approval, tokens
-from provisioner.nodegroups.bootstrap.approval import Request
+from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.bootstrap.metadata import api_server
-from provisioner.nodegroups.bootstrap.tokens import Token
+from provisioner.nodegroups.bootstrap.tokens import Request, Token
 from provisioner.nodegroups.planning.round import Cluster, DevicePlugin, Node, Pod, Snapshot
 from provisioner.nodegroups.reading import (
     API_ROOT,
@@ -70,7 +69,6 @@ _CLUSTER_INFO = ("kube-public", "cluster-info")
 _MOST_CERTIFICATES = 8
 _HTTPS_PORT = 443
 _GIT_VERSION = re.compile(r"v?(1\.[0-9]{1,3})\.")
-_MINOR = re.compile(r"([0-9]{1,3})\+?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +142,9 @@ def make_watches(
         ),
         requests=watch(
             "certificatesigningrequests",
-            approval.parse_request,
-            root=approval.API_ROOT,
-            query={"fieldSelector": f"spec.signerName={approval.SIGNER}"},
+            tokens.parse_request,
+            root=tokens.CERTIFICATES_ROOT,
+            query={"fieldSelector": f"spec.signerName={tokens.SIGNER}"},
         ),
         device_plugin=watch(
             "daemonsets",
@@ -300,12 +298,8 @@ def api_server_of(config_map: object) -> str:
 
 def kubernetes_version_of(version: object) -> str:
     """Return the API server's version as 1.31, from what it answers to /version."""
-    body = fields.mapping(version)
-    found = _GIT_VERSION.match(fields.text(body.get("gitVersion")))
-    if found is not None:
-        return found[1]
-    minor = _MINOR.fullmatch(fields.text(body.get("minor")))
-    return f"1.{minor[1]}" if minor is not None and body.get("major") == "1" else ""
+    found = _GIT_VERSION.match(fields.text(fields.mapping(version).get("gitVersion")))
+    return found[1] if found is not None else ""
 
 
 def not_synced(watches: Watches) -> tuple[str, ...]:

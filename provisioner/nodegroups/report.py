@@ -34,11 +34,9 @@ from provisioner.nodegroups.planning.actions import (
     WriteAnswer,
     words_of,
 )
-from provisioner.nodegroups.planning.answers import Answer
-from provisioner.nodegroups.planning.decide import Plan
-from provisioner.nodegroups.planning.memory import Memory
+from provisioner.nodegroups.planning.decide import Crashed, Plan
+from provisioner.nodegroups.planning.memory import Answer, Memory
 from provisioner.nodegroups.planning.round import Snapshot
-from provisioner.nodegroups.planning.units import Crashed
 from provisioner.runtime.repeats import Lasting, Repeats, place_of
 
 _log = structlog.get_logger(__name__)
@@ -90,7 +88,7 @@ class Reporter:
         if left_out is None:
             return
         about = crashed.object
-        said = {"kind": about.kind, "namespace": about.namespace, "name": about.name, "failures": crashed.failures}
+        said = {"kind": about.kind, "namespace": about.namespace, "name": about.name}
         _log.error("node_group.decide_crashed", **said, left_out=left_out, exc_info=crashed.error)
 
     def _apart(self, tell: Callable[[], None]) -> None:

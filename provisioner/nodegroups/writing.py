@@ -20,7 +20,7 @@ from provisioner.model.capacity import Taint
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import documents, names
 from provisioner.nodegroups.api.types import Child, Record
-from provisioner.nodegroups.bootstrap import approval, tokens
+from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.planning.actions import (
     ApplyDevicePlugin,
     ApproveRequest,
@@ -89,8 +89,8 @@ class Writer:
             case DeleteToken():
                 self._delete(object_path("secrets", what.name, namespace=tokens.NAMESPACE), what.uid)
             case ApproveRequest():
-                path = object_path("certificatesigningrequests", what.name, root=approval.API_ROOT)
-                self._patch(f"{path}/approval", approval.approval_patch(what.uid, what.resource_version))
+                path = object_path("certificatesigningrequests", what.name, root=tokens.CERTIFICATES_ROOT)
+                self._patch(f"{path}/approval", tokens.approval_patch(what.uid, what.resource_version))
             case ApplyDevicePlugin():
                 self._apply_device_plugin(what)
             case DeleteDevicePlugin():

@@ -143,7 +143,7 @@ class GroupStory(WorkloadStory):
         self._offset = 0
         self._states: dict[str, str] = {}
         self._counts: dict[tuple[str, str], int] = {}
-        self._written: dict[str, int] = {}
+        self._equipped: set[str] = set()
         #: By namespace/name.
         self.groups: dict[str, GroupTimes] = {}
 
@@ -225,9 +225,10 @@ class GroupStory(WorkloadStory):
 
     def _metadata(self, machine: str) -> str:
         name = machine.rpartition("/")[2]
-        self._written[machine] = times = self._written.get(machine, 0) + 1
-        words = {1: "gets a token of its own, to join with", 2: "has joined: its token leaves its metadata"}
-        return f"machine {name} {words[times]}" if times in words else ""
+        if machine in self._equipped:
+            return ""
+        self._equipped.add(machine)
+        return f"machine {name} gets a token of its own, to join with"
 
 
 def _state(raw: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
 from provisioner.nodegroups.api.statuses import Reason
 from provisioner.nodegroups.bootstrap import tokens
-from provisioner.nodegroups.planning import answers
+from provisioner.nodegroups.planning import memory
 from provisioner.settings.nodegroups import OPTIONS
 
 _ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ def test_limits() -> None:
     (row,) = re.findall(r"(?m)^\| machine types \| (.+) \|$", _PAGE)
     assert set(re.findall(r"`([a-z0-9]+-)`", row)) == set(MACHINE_TYPE_PREFIXES)
     assert f"good for {tokens.LIFE.total_seconds() / 60:.0f} minutes" in _PAGE
-    longest = max(delay.cap_seconds for delay in answers.DELAYS.values())
+    longest = max(longest for _, longest in memory.DELAYS.values())
     assert f"pauses of at most {longest / 60:.0f} minutes" in _PAGE
 
 

@@ -62,7 +62,6 @@ def test_the_demo_of_node_groups_shows_machines_that_join_and_ends_well() -> Non
         r"requests instance template slice-template-\w+ from Compute Engine",
         r"managed instance group slice-mig-\w+ is there",
         r"machine slice-mig-\w+-\w+ gets a token of its own",
-        r"machine slice-mig-\w+-\w+ has joined: its token leaves its metadata",
         r"2 of 2 nodes are ready and show their chips",
         r"leader pod default/train-workers-0-0-\w+ has succeeded",
         r"JobSet default/train: completed",

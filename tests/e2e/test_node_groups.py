@@ -20,7 +20,7 @@ from provisioner.kube.protocol import collection_path, object_path
 from provisioner.nodegroups import app
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import API_VERSION, GROUP, Kind
-from provisioner.nodegroups.bootstrap import approval, tokens
+from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.bootstrap.tokens import Token
 from provisioner.nodegroups.device_plugin import VERSION
 from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT
@@ -198,7 +198,7 @@ def test_from_nothing_to_nothing_left(world: World) -> None:
     everything = yaml.safe_load_all(world.rehearsal.kubectl("kustomize", str(_RIGHTS)))
     documents = [each for each in everything if each["metadata"]["name"] == app.LEASE_NAME]
     # The API server asks for this one itself, when a request is approved.
-    approve = Right("certificates.k8s.io", "signers", "approve", "", approval.SIGNER)
+    approve = Right("certificates.k8s.io", "signers", "approve", "", tokens.SIGNER)
     assert used_rights(world.recorder, documents) == rights(documents) - {approve}
 
 

@@ -17,7 +17,7 @@ import yaml
 from deploy import crds
 from provisioner import constants, kube
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.nodegroups.api import names, registration
+from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind
 from provisioner.settings.nodegroups import NodeGroupSettings
 from provisioner.slices.suppliers.nodegroup.supplier import API_ROOT, groups_path
@@ -123,7 +123,7 @@ class Cluster:
 
 def labels(machine: MachineView) -> dict[str, str]:
     """Return the labels that a machine's kubelet registers with."""
-    return registration.parse_labels(machine.metadata.get(registration.LABELS, ""))
+    return names.parse_labels(machine.metadata.get(names.KUBE_LABELS, ""))
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +190,7 @@ def test_jobsets_get_slices_and_give_them_back(cluster: Cluster) -> None:
     cluster.await_completed("train")
     machines = cluster.machines("train")
     assert (len(machines), len({labels(each)[constants.NODE_POOL] for each in machines})) == (8, 2)
-    assert {each.metadata[registration.TAINTS] for each in machines} == {f"{constants.HELD}=true:NoSchedule"}
+    assert {each.metadata[names.KUBE_TAINTS] for each in machines} == {f"{constants.HELD}=true:NoSchedule"}
 
     cluster.compute.inject(Fault(kind=FaultKind.STOCKOUT, model=SPOT))
     ground.apply("fallback", run_for="1s", annotations={constants.CAPACITY: "spot, on-demand"}, **_SLICE)

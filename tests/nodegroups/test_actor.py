@@ -34,9 +34,8 @@ from provisioner.nodegroups.planning.actions import (
     Write,
     WriteAnswer,
 )
-from provisioner.nodegroups.planning.answers import Answer
 from provisioner.nodegroups.planning.decide import Plan
-from provisioner.nodegroups.planning.memory import Memory
+from provisioner.nodegroups.planning.memory import Answer, Memory
 from provisioner.nodegroups.writing import WRITE_SECONDS, Writer
 from tests.support.clock import FakeClock
 from tests.support.kube import FakeKube
@@ -142,7 +141,7 @@ GATED = delete(MIG, target=target(MIG, MANAGER), proof=a_proof(["m-0"]))
 POLL = Poll(target=target(MIG), operation=OperationName("operation-1"), type=OperationType.CREATE)
 READ_MACHINES = ReadMachines(target=target(MIG), machines=(a_machine(), a_machine("m-1")))
 SET_METADATA = SetMetadata(target=target(MIG), machine=a_machine(), items={"a": "b"}, fingerprint="f", request_id="m")
-INSTANCE = Instance(name="m-0", status="RUNNING", id="id-of-m-0", fingerprint="f")
+INSTANCE = Instance(name="m-0", id="id-of-m-0", fingerprint="f")
 ALL_CALLS = [
     *(Read(target=target(kind)) for kind in KINDS),
     *(insert(kind) for kind in KINDS),
@@ -364,17 +363,6 @@ def test_what_cannot_be_submitted_is_answered_and_costs_no_other_its_turn(world:
     failure = world.answer(POLL).failure
     assert failure is not None
     assert (failure.kind, "could not start a thread" in failure.message) == (FailureKind.UNAVAILABLE, True)
-
-
-def test_everything_is_live_until_its_answer_is_taken(world: World) -> None:
-    """By the keys that decisions know."""
-    world.actor.carry_out(Plan(memory=Memory(), calls=(POLL,), writes=(REMOVE,)))
-    assert world.actor.live() == {POLL.key, REMOVE.key}
-    assert world.actor.wait_until_idle(timeout_seconds=10)
-    assert world.actor.live() == {POLL.key, REMOVE.key}
-    assert world.actor.take_answer() is not None
-    assert world.actor.take_answer() is not None
-    assert world.actor.live() == frozenset()
 
 
 def test_a_slow_compute_engine_keeps_no_write_waiting(world: World) -> None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-import requests
 from structlog.testing import capture_logs
 
 from provisioner import kube
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.statuses import ConditionType, condition_of
 from provisioner.nodegroups.api.types import Kind
-from provisioner.nodegroups.planning import answers
+from provisioner.nodegroups.planning import memory
 from provisioner.nodegroups.planning.actions import Call, CallAnswer
 from provisioner.nodegroups.planning.memory import ResourceMemory
 from tests.support.nodegroup_controller import NAMESPACE, World
@@ -67,41 +64,6 @@ def test_a_group_goes_without_a_trace(ready: World) -> None:
 # --- crashes and lost answers ---
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.timeout(30)
-def test_answers_that_are_lost_cost_time_alone(seed: int) -> None:
-    """Of both APIs, before and after the effect, with crashes in between."""
-    world = World()
-    rng = random.Random(seed)
-
-    def fault(_method: str, _path: str) -> Exception | None:
-        return requests.ConnectionError("lost") if rng.random() < 0.15 else None
-
-    def upset() -> None:
-        for method in ("POST", "PATCH", "DELETE", "APPLY"):
-            world.kube.clear_faults()
-            late = rng.random() < 0.5
-            if rng.random() < 0.3:
-                world.kube.fail(method, ".", kube.Unavailable("lost"), times=1, after_effect=late)
-        if rng.random() < 0.05:
-            world.start()
-
-    def then(reached: Callable[[], bool]) -> Callable[[], bool]:
-        def look() -> bool:
-            upset()
-            return reached()
-
-        return look
-
-    world.wire.faults.append(fault)
-    world.wire.late_faults.append(fault)
-    world.put_group()
-    world.run(then(world.is_ready), seconds=2 * _HOUR)
-    assert (len(world.resources()), len(world.state()["machines"])) == (3, 4)
-    world.kube.delete(world.path())
-    world.run(then(world.is_gone), seconds=2 * _HOUR)
-
-
 class Crashing:
     """Takes the place of a part, and crashes some times where it is asked to do one thing."""
 
@@ -140,14 +102,14 @@ def test_what_cannot_be_told_keeps_nothing_from_being_done(world: World, method:
 
 def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It counts as lost after a while, and where not even that can be noted the call is made again."""
-    real = answers._of_resource
+    real = memory._of_resource
 
     def choosy(known: ResourceMemory, call: Call, answer: CallAnswer) -> ResourceMemory:
         if call.target.kind is Kind.WORKLOAD_POLICY:
             raise ValueError
         return real(known, call, answer)
 
-    monkeypatch.setattr(answers, "_of_resource", choosy)
+    monkeypatch.setattr(memory, "_of_resource", choosy)
     with capture_logs() as logs:
         world.run(lambda: any(name.startswith("template") for name in world.resources()), seconds=300)
         world.run(lambda: world.clock.seconds > 1600, seconds=900)
@@ -182,22 +144,6 @@ def test_nothing_is_decided_on_a_watch_that_is_stale(world: World, name: str) ->
     assert len(world.loop.problems()) == 1
     getattr(world.watches, name).silent = False
     world.run(world.is_gone)
-
-
-def test_a_pod_that_the_caches_do_not_show_keeps_its_machines(ready: World) -> None:
-    """The gate reads it live, and the log says what keeps them."""
-    node = ready.nodes()[1]["metadata"]["name"]
-    ready.watches.pods._read = dict  # type: ignore[attr-defined]
-    ready.kube.delete(ready.path())
-    pod = ready.put_pod(node)
-    with capture_logs() as logs:
-        ready.run(lambda: ready.clock.seconds > 2000, seconds=_HOUR)
-    assert len(ready.state()["machines"]) == 4
-    told = [line for line in logs if line["event"] == "resource.delete_kept"]
-    assert len(told) == 1
-    assert f"train-0 on {node}" in told[0]["reason"]
-    ready.kube.remove_object(pod)
-    ready.run(ready.is_gone, seconds=_HOUR)
 
 
 # --- time ---

@@ -12,7 +12,7 @@ from provisioner import kube
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind
-from provisioner.nodegroups.bootstrap import approval, tokens
+from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.device_plugin import manifest
 from provisioner.nodegroups.observe import ClusterReader, Watches, ca_hash_of, make_watches, not_synced, take_snapshot
 from provisioner.nodegroups.planning.round import Cluster, Snapshot
@@ -121,7 +121,7 @@ def test_everything_of_a_group_is_seen(world: World) -> None:
 
 def test_open_requests_of_kubelets_with_our_tokens_are_seen(world: World) -> None:
     """Others are not even asked for, or dropped: there is one for each rotation of each node's certificate."""
-    path = collection_path("certificatesigningrequests", root=approval.API_ROOT)
+    path = collection_path("certificatesigningrequests", root=tokens.CERTIFICATES_ROOT)
     world.kube.put_object(f"{path}/mine", raw_request("m-0", name="mine"))
     world.kube.put_object(f"{path}/approved", raw_request("m-0", name="approved", status={"conditions": [{}]}))
     world.step()
@@ -131,16 +131,6 @@ def test_open_requests_of_kubelets_with_our_tokens_are_seen(world: World) -> Non
     ]
     (asked,) = [call for call in world.kube.calls if call.path == path and call.method == "GET"]
     assert asked.query["fieldSelector"] == "spec.signerName=kubernetes.io/kube-apiserver-client-kubelet"
-
-
-def test_an_empty_cluster_is_seen_as_empty(world: World) -> None:
-    """And may be decided on."""
-    world.step()
-    world.reader.read()
-    assert world.snapshot() == Snapshot(
-        cluster=Cluster(uid="cluster-uid", project="research-project", kubernetes_version="1.31"),
-        live=frozenset({"a call"}),
-    )
 
 
 # --- what is asked for ---
@@ -264,24 +254,6 @@ def test_a_report_of_a_kubelet_wakes_nobody_and_its_version_is_known(world: Worl
     world.play("nodes", event("MODIFIED", {**later, "spec": {**later["spec"], "unschedulable": False}}))
     (node,) = world.snapshot().nodes
     assert (world.changes, node.unschedulable) == (1, False)
-
-
-def test_a_pod_that_ends_is_seen_to_end(world: World) -> None:
-    """The server says that it is selected no more."""
-    world.put_node()
-    world.put_pod()
-    world.step()
-    world.play("pods", event("DELETED", raw_pod_on("m-0", status={"phase": "Succeeded"})))
-    assert world.snapshot().pods == ()
-
-
-def test_an_object_that_cannot_be_read_costs_no_other_its_turn(world: World) -> None:
-    """Whatever a user wrote."""
-    world.kube.put_object(kind_path(Kind.TPU_NODE_GROUP), raw_kind(Kind.TPU_NODE_GROUP))
-    odd = raw_kind(Kind.TPU_NODE_GROUP, "odd", uid="u2", deletionTimestamp="soon")
-    world.kube.put_object(kind_path(Kind.TPU_NODE_GROUP, "odd"), odd)
-    world.step()
-    assert [group.meta.name for group in world.snapshot().groups] == [GROUP]
 
 
 # --- what is not to be trusted ---

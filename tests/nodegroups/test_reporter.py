@@ -35,10 +35,9 @@ from provisioner.nodegroups.planning.actions import (
     Write,
     WriteAnswer,
 )
-from provisioner.nodegroups.planning.decide import Plan
+from provisioner.nodegroups.planning.decide import Crashed, Plan
 from provisioner.nodegroups.planning.memory import Backoff, Memory, ResourceMemory
 from provisioner.nodegroups.planning.round import Cluster, Snapshot
-from provisioner.nodegroups.planning.units import Crashed
 from provisioner.nodegroups.report import Reporter
 from tests.support.clock import NOW
 from tests.support.controller import FakeRecorder
@@ -274,12 +273,12 @@ def test_a_dry_run_says_what_would_be_done_and_no_token() -> None:
 def test_an_object_that_cannot_be_decided_on_is_told_once_a_minute_for_each_mistake(reporter: Reporter) -> None:
     """The line names the object and has the traceback; the metric counts all."""
     error = ValueError("no zone")
-    crashed = tuple(Crashed(object=EVENT.object, failures=number, error=error) for number in (1, 2, 3))
+    crashed = (Crashed(object=EVENT.object, error=error),) * 3
     plan = Plan(memory=Memory(), crashed=crashed)
     with capture_logs() as logs:
         reporter.tell(plan, Snapshot(cluster=Cluster(uid="u")))
     [line] = [each for each in logs if each["event"] == "node_group.decide_crashed"]
-    assert (line["namespace"], line["name"], line["failures"]) == ("research", "slice", 1)
+    assert (line["namespace"], line["name"]) == ("research", "slice")
     assert line["exc_info"] is error
     assert b"decisions_crashed_total 3.0" in reporter.metrics.exposition()
 

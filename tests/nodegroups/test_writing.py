@@ -19,7 +19,7 @@ from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.specs import WorkloadPolicySpec
 from provisioner.nodegroups.api.statuses import Condition, ConditionStatus, ResourceStatus
 from provisioner.nodegroups.api.types import RECORDS, Kind, ObjectMeta, TpuNodeGroup, WorkloadPolicy
-from provisioner.nodegroups.bootstrap import approval
+from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.bootstrap.tokens import LIFE, parse_secret
 from provisioner.nodegroups.device_plugin import manifest, version_of
 from provisioner.nodegroups.planning.actions import (
@@ -83,7 +83,6 @@ def a_child() -> WorkloadPolicy:
             namespace=NAMESPACE,
             name=names.child_name(group, POLICY),
             uid="",
-            labels=names.group_labels(group),
             owner=ObjectMeta(namespace="", name=GROUP, uid="u1"),
         ),
         spec=WorkloadPolicySpec(project="research-project", region="us-central1", accelerator_topology="2x2x2"),
@@ -98,7 +97,8 @@ def test_a_child_is_made_as_it_was_decided(api: FakeKube) -> None:
     writer(api).write(write)
     raw = api.object(kind_path(POLICY, child.meta.name))
     made = parse(WorkloadPolicy, raw)
-    assert (made.spec, made.meta.labels) == (child.spec, child.meta.labels)
+    assert made.spec == child.spec
+    assert raw["metadata"]["labels"] == {names.GROUP_NAMESPACE: NAMESPACE, names.GROUP_NAME: GROUP}
     assert raw["metadata"]["ownerReferences"][0]["uid"] == "u1"
     assert made.meta.finalizers == (names.CHILD_FINALIZERS[POLICY],)
 
@@ -287,7 +287,7 @@ def test_a_token_that_somebody_else_has_is_not_handed_out(api: FakeKube) -> None
 
 def test_a_request_is_approved_as_it_was_seen(api: FakeKube) -> None:
     """By the subresource that nothing but a decision can be written to."""
-    path = object_path("certificatesigningrequests", "csr-1", root=approval.API_ROOT)
+    path = object_path("certificatesigningrequests", "csr-1", root=tokens.CERTIFICATES_ROOT)
     raw = api.put_object(path, raw_request("m-0"))
     version = api.put_object(f"{path}/approval", raw)["metadata"]["resourceVersion"]
     writer(api).write(ApproveRequest(name="csr-1", uid="uid-of-csr-1", resource_version=version))

@@ -28,7 +28,7 @@ from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.statuses import ConditionType, condition_of
 from provisioner.nodegroups.api.types import RECORDS, Kind, TpuNodeGroup
 from provisioner.nodegroups.app import Loop
-from provisioner.nodegroups.bootstrap import approval, tokens
+from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.bootstrap.metadata import startup_script
 from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.nodegroups.device_plugin import manifest, version_of
@@ -70,7 +70,7 @@ SPEC: Json = {
 _SETTLE_SECONDS = 10.0
 _PLUGIN = manifest("plugin")
 _SECRETS = collection_path("secrets", namespace=tokens.NAMESPACE)
-_REQUESTS = collection_path("certificatesigningrequests", root=approval.API_ROOT)
+_REQUESTS = collection_path("certificatesigningrequests", root=tokens.CERTIFICATES_ROOT)
 
 
 class Wire(BaseAdapter):
@@ -82,19 +82,14 @@ class Wire(BaseAdapter):
         self._lock = threading.Lock()
         #: Method and path of each request.
         self.sent: list[tuple[str, str]] = []
-        #: Asked before each request; what it raises is raised, after the effect where it says so.
-        self.faults: list[Callable[[str, str], Exception | None]] = []
-        self.late_faults: list[Callable[[str, str], Exception | None]] = []
 
     def send(self, request: Any, **_: Any) -> requests.Response:
         """Answer one request."""
         with self._lock:
             path = request.path_url
             self.sent.append((request.method, path))
-            self._raise(self.faults, request.method, path)
             body = json.loads(request.body) if request.body else None
             status, answer = self._compute(request.method, path, body)
-            self._raise(self.late_faults, request.method, path)
         response = requests.Response()
         response.status_code, response.request, response.url = status, request, request.url
         response.headers["content-type"] = "application/json"
@@ -103,13 +98,6 @@ class Wire(BaseAdapter):
 
     def close(self) -> None:
         """Do nothing."""
-
-    @staticmethod
-    def _raise(faults: list[Callable[[str, str], Exception | None]], method: str, path: str) -> None:
-        for fault in faults:
-            error = fault(method, path)
-            if error is not None:
-                raise error
 
 
 class Cluster(FakeKube):
@@ -398,7 +386,7 @@ class World:
             ),
             pods=FakeWatch(lambda: self._read(collection_path("pods"), parse_pod)),
             tokens=FakeWatch(lambda: self._read(_SECRETS, tokens.parse_secret)),
-            requests=FakeWatch(lambda: self._read(_REQUESTS, approval.parse_request)),
+            requests=FakeWatch(lambda: self._read(_REQUESTS, tokens.parse_request)),
             device_plugin=FakeWatch(lambda: self._read(plugins, parse_device_plugin)),
         )
 

@@ -108,7 +108,7 @@ def raw_pod_on(node: str, name: str = "train-0", *, chips: int = 4, **parts: Any
 def target(kind: Kind, name: str = GROUP, uid: str = "u1") -> Target:
     """Return a resource as calls name it."""
     scopes = {Kind.WORKLOAD_POLICY: REGION, Kind.MANAGED_INSTANCE_GROUP: ZONE}
-    return Target(uid=uid, kind=kind, scope=scopes.get(kind, EVERYWHERE), name=name)
+    return Target(uid=uid, namespace=NAMESPACE, kind=kind, scope=scopes.get(kind, EVERYWHERE), name=name)
 
 
 def a_proof(machines: Iterable[str] = ("m-0", "m-1"), **changes: Any) -> Proof:

@@ -9,7 +9,6 @@ from, and nothing is patched.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable
 from typing import Any, TypeVar, get_type_hints
 
@@ -18,12 +17,6 @@ from provisioner.kube.quantities import parse_timestamp
 from provisioner.model import bounds
 from provisioner.nodegroups.api import codec, names
 from provisioner.nodegroups.api.codec import Json
-from provisioner.nodegroups.api.specs import (
-    InstanceTemplateSpec,
-    ManagedInstanceGroupSpec,
-    TpuNodeGroupSpec,
-    WorkloadPolicySpec,
-)
 from provisioner.nodegroups.api.statuses import ResourceStatus, TpuNodeGroupStatus
 from provisioner.nodegroups.api.types import API_VERSION, RECORDS, Child, Kind, ObjectMeta, Record
 
@@ -77,7 +70,6 @@ def _meta(kind: Kind, metadata: dict[str, Any]) -> ObjectMeta:
         deleted_at=fields.deletion_deadline(f"{kind} {namespace}/{name}", metadata),
         # All of them, as they are: whoever takes one off writes the others.
         finalizers=tuple(each for each in fields.sequence(metadata.get("finalizers")) if isinstance(each, str)),
-        labels=_texts(metadata.get("labels")),
         annotations={
             key: bounds.cut(annotations[key], bounds.ANNOTATION)
             for key in names.READ_ANNOTATIONS
@@ -86,12 +78,6 @@ def _meta(kind: Kind, metadata: dict[str, Any]) -> ObjectMeta:
     )
 
 
-def _texts(raw: object) -> dict[str, str]:
-    entries = ((key, value) for key, value in fields.mapping(raw).items() if isinstance(value, str))
-    return {fields.name(key): fields.name(value) for key, value in itertools.islice(entries, bounds.MAP_ENTRIES)}
-
-
-Spec = TpuNodeGroupSpec | WorkloadPolicySpec | InstanceTemplateSpec | ManagedInstanceGroupSpec
 Status = TpuNodeGroupStatus | ResourceStatus
 
 
@@ -101,10 +87,10 @@ def child(wanted: Child) -> Json:
     metadata: Json = {
         "namespace": meta.namespace,
         "name": meta.name,
-        **({"labels": dict(meta.labels)} if meta.labels else {}),
         "finalizers": [names.CHILD_FINALIZERS[wanted.kind]],
     }
     if meta.owner is not None:
+        metadata["labels"] = {names.GROUP_NAMESPACE: meta.namespace, names.GROUP_NAME: meta.owner.name}
         # Without blockOwnerDeletion, which would need a right to the owner's finalizers: the owner has its own.
         owner = {"kind": Kind.TPU_NODE_GROUP.value, "name": meta.owner.name, "uid": meta.owner.uid, "controller": True}
         metadata["ownerReferences"] = [{"apiVersion": API_VERSION, **owner}]
@@ -112,7 +98,7 @@ def child(wanted: Child) -> Json:
         "apiVersion": API_VERSION,
         "kind": wanted.kind.value,
         "metadata": metadata,
-        "spec": spec_document(wanted.spec),
+        "spec": codec.write(wanted.spec),
     }
 
 
@@ -129,11 +115,6 @@ def status_patch(record: Record, new: Status) -> Json | None:
     before, after = status_document(record.kind, record.status), status_document(record.kind, new)
     changed = {key: after.get(key) for key in before | after if before.get(key) != after.get(key)}
     return {"metadata": _as_read(record.meta), "status": changed} if changed else None
-
-
-def spec_document(spec: Spec) -> Json:
-    """Return a spec as JSON, with defaults."""
-    return codec.write(spec)
 
 
 def status_document(kind: Kind, status: Status) -> Json:

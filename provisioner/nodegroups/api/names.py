@@ -10,10 +10,12 @@ import functools
 import hashlib
 import re
 import uuid
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from provisioner import constants
 from provisioner.model import bounds
+from provisioner.model.capacity import Taint
 from provisioner.nodegroups.api.statuses import OperationType
 from provisioner.nodegroups.api.types import Kind, ObjectMeta
 
@@ -171,3 +173,41 @@ def parse_mark(description: str) -> Mark | None:
 def request_id(uid: str, operation: OperationType, attempt: int) -> str:
     """Return the id of a request for an object's resource: the same for the same attempt, so that it counts once."""
     return str(uuid.uuid5(_REQUESTS, f"{uid}/{operation}/{attempt}"))
+
+
+# --- what kubelets register their nodes with: a node has it before any pod is bound to it ---
+#: KEY=VALUE, separated by commas. GKE's and gke-labs/tpu-operator's key.
+KUBE_LABELS = "kube-labels"
+#: KEY=VALUE:EFFECT, separated by commas.
+KUBE_TAINTS = "kube-taints"
+
+
+def labels_text(labels: Mapping[str, str]) -> str:
+    """Write labels, sorted by their keys."""
+    return ",".join(f"{key}={labels[key]}" for key in sorted(labels))
+
+
+def parse_labels(text: str) -> dict[str, str]:
+    """Read labels; what is none is left out."""
+    found = {}
+    for part in text.split(","):
+        key, separator, value = part.strip().partition("=")
+        if separator and key:
+            found[key] = value
+    return found
+
+
+def taints_text(taints: Iterable[Taint]) -> str:
+    """Write taints."""
+    return ",".join(f"{taint.key}={taint.value}:{taint.effect}" for taint in taints)
+
+
+def parse_taints(text: str) -> tuple[Taint, ...]:
+    """Read taints; what is none is left out."""
+    found = []
+    for part in text.split(","):
+        name, separator, effect = part.strip().rpartition(":")
+        key, _, value = name.partition("=")
+        if separator and key and effect:
+            found.append(Taint(key=key, value=value, effect=effect))
+    return tuple(found)

@@ -57,7 +57,6 @@ class ObjectMeta:
     #: deletionTimestamp: when somebody asked for the deletion.
     deleted_at: datetime | None = None
     finalizers: tuple[str, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
     #: Only those that are read (`names.READ_ANNOTATIONS`).
     annotations: Mapping[str, str] = field(default_factory=dict)
     #: The group that controls it. Written, and not read: anybody may write one. None also where it was read.

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 
-from provisioner.nodegroups.api.registration import LABELS
+from provisioner.nodegroups.api.names import KUBE_LABELS, labels_text, parse_labels
 
 #: Read by the startup script; all but version and port are those of gke-labs/tpu-operator.
 TOKEN = "kubeadm-join-token"  # noqa: S105 - a key
@@ -56,21 +56,14 @@ class Join:
     kubernetes_version: str
 
 
-def changed_items(
-    items: Mapping[str, str], *, labels: Mapping[str, str], join: Join | None, joined: bool
-) -> dict[str, str] | None:
+def changed_items(items: Mapping[str, str], *, labels: Mapping[str, str], join: Join | None) -> dict[str, str] | None:
     """Return all items that a machine is to have, None where these are the ones that it has.
 
-    `join` is None for a machine that joins by itself or not at all; one with a gap in it counts as none. A machine that
-    has joined keeps what it has but the token.
+    `join` is None for a machine that joins by itself or not at all; one with a gap in it counts as none.
     """
     wanted = dict(items)
-    wanted[LABELS] = merged_labels(items.get(LABELS, ""), labels)
-    if not wanted[LABELS]:
-        del wanted[LABELS]
-    if joined:
-        wanted.pop(TOKEN, None)
-    elif join is not None and join.token and join.api_server and join.ca_hash and join.kubernetes_version:
+    wanted[KUBE_LABELS] = labels_text({**parse_labels(items.get(KUBE_LABELS, "")), **labels})
+    if join is not None and join.token and join.api_server and join.ca_hash and join.kubernetes_version:
         host, _, port = join.api_server.rpartition(":")
         wanted |= {
             TOKEN: join.token,
@@ -82,17 +75,6 @@ def changed_items(
         if port == str(DEFAULT_PORT):
             del wanted[PORT]
     return None if wanted == dict(items) else wanted
-
-
-def merged_labels(text: str, labels: Mapping[str, str]) -> str:
-    """Return `kube-labels` with these labels in it: KEY=VALUE, sorted and separated by commas; others stay."""
-    found: dict[str, str] = {}
-    for part in text.split(","):
-        key = part.partition("=")[0].strip()
-        if key:
-            found[key] = part.strip()
-    found |= {key: f"{key}={value}" for key, value in labels.items()}
-    return ",".join(found[key] for key in sorted(found))
 
 
 def api_server(host: str, port: int | None = None) -> str:

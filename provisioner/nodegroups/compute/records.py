@@ -188,8 +188,6 @@ class Instance:
     """A machine."""
 
     name: str
-    #: PROVISIONING, STAGING, RUNNING, STOPPING, TERMINATED, ...
-    status: str
     #: Items of its metadata, and the fingerprint that a change of them has to carry.
     items: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""

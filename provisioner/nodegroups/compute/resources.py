@@ -37,7 +37,7 @@ MANAGED_INSTANCES_FIELDS = (
     "managedInstances/name,managedInstances/instance,managedInstances/id,managedInstances/instanceStatus,"
     "managedInstances/currentAction,managedInstances/lastAttempt,nextPageToken"
 )
-INSTANCES_FIELDS = "items/name,items/id,items/status,items/metadata/items,items/metadata/fingerprint,nextPageToken"
+INSTANCES_FIELDS = "items/name,items/id,items/metadata/items,items/metadata/fingerprint,nextPageToken"
 OPERATION_FIELDS = "name,status,operationType,targetLink,error,httpErrorStatusCode,httpErrorMessage"
 
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
@@ -221,7 +221,6 @@ def _instance_of(body: Mapping[str, Any], shared: dict[str, str]) -> Instance:
     metadata = fields.mapping(body.get("metadata"))
     return Instance(
         name=fields.text(body.get("name")),
-        status=fields.text(body.get("status")),
         items={key: shared.setdefault(value, value) for key, value in _items_of(metadata).items()},
         fingerprint=fields.text(metadata.get("fingerprint")),
         id=_number_text(body.get("id")),

@@ -12,7 +12,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from enum import StrEnum
+from typing import Any, ClassVar
 
 from provisioner.model.capacity import Failure, OperationName, Taint
 from provisioner.model.workloads import ObjectRef
@@ -34,6 +35,8 @@ class Target:
 
     #: UID of the child that stands for it, or of the group that names a template of its user's.
     uid: str
+    #: Of that object.
+    namespace: str
     kind: Kind
     scope: Scope
     name: str
@@ -48,7 +51,18 @@ def target_of(child: Child) -> Target:
             scope = Scope(project=template.project)
         case ManagedInstanceGroup(spec=manager):
             scope = Scope(project=manager.project, zone=manager.location)
-    return Target(uid=child.meta.uid, kind=child.kind, scope=scope, name=child.meta.name)
+    return Target(
+        uid=child.meta.uid, namespace=child.meta.namespace, kind=child.kind, scope=scope, name=child.meta.name
+    )
+
+
+class Sort(StrEnum):
+    """Sorts of calls that Compute Engine counts apart, most urgent first."""
+
+    CHANGE = "change"
+    POLL = "poll"
+    READ = "read"
+    LIST = "list"
 
 
 @functools.cache
@@ -61,6 +75,7 @@ def words_of(name: str) -> str:
 class _OfTarget:
     """A call."""
 
+    sort: ClassVar[Sort] = Sort.READ
     target: Target
 
     @property
@@ -78,11 +93,14 @@ class Read(_OfTarget):
 class ListMachines(_OfTarget):
     """`list_managed_instances`. The answer has a tuple of ManagedInstance, None where there is no such group."""
 
+    sort: ClassVar[Sort] = Sort.LIST
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Insert(_OfTarget):
     """Create the resource. The answer has an Operation."""
 
+    sort: ClassVar[Sort] = Sort.CHANGE
     resource: Resource
     attempt: int
     request_id: str
@@ -114,6 +132,7 @@ class Proof:
 class Delete(_OfTarget):
     """Delete the resource. The answer has an Operation, None where it is not there, or says why it is kept."""
 
+    sort: ClassVar[Sort] = Sort.CHANGE
     attempt: int
     request_id: str
     #: None: nothing has to be proven first.
@@ -124,6 +143,7 @@ class Delete(_OfTarget):
 class Poll(_OfTarget):
     """`get_operation`. The answer has an Operation, None where Google has forgotten it."""
 
+    sort: ClassVar[Sort] = Sort.POLL
     operation: OperationName
     type: OperationType
 
@@ -132,15 +152,15 @@ class Poll(_OfTarget):
 class ReadMachines(_OfTarget):
     """`list_instances`, for machines of one group. The answer has a tuple of Instance, without those that are none."""
 
+    sort: ClassVar[Sort] = Sort.LIST
     machines: tuple[ManagedInstance, ...]
-    #: Provider ids of those whose nodes are there.
-    joined: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetMetadata(_OfTarget):
     """`set_metadata`: replace all items. The answer has an Operation, None where there is no such machine."""
 
+    sort: ClassVar[Sort] = Sort.CHANGE
     machine: ManagedInstance
     items: Mapping[str, str] = field(repr=False)
     fingerprint: str
@@ -150,6 +170,11 @@ class SetMetadata(_OfTarget):
     def key(self) -> str:
         """Names the call: equal while it is the same one."""
         return f"set metadata {self.machine.provider_id}"
+
+    @property
+    def machines(self) -> tuple[ManagedInstance, ...]:
+        """The one machine that it is about."""
+        return (self.machine,)
 
 
 Call = Read | ListMachines | Insert | Delete | Poll | ReadMachines | SetMetadata
@@ -192,7 +217,7 @@ class _OfRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateChild(_OfRecord):
-    """Create a group's child: its metadata has its name, its labels and its owner, and no UID yet."""
+    """Create a group's child: its metadata has its name and its owner, and no UID yet."""
 
     record: Child
 

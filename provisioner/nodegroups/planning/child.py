@@ -28,9 +28,19 @@ from provisioner.nodegroups.api.statuses import (
 )
 from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, ManagedInstanceGroup, WorkloadPolicy
 from provisioner.nodegroups.compute.records import READY, Manager, Resource, ResourcePolicy, same_resource
-from provisioner.nodegroups.planning import answers, events, manager
+from provisioner.nodegroups.planning import events, manager
 from provisioner.nodegroups.planning.actions import Delete, Insert, ListMachines, Poll, Read, SetFinalizers, target_of
-from provisioner.nodegroups.planning.memory import LONG_AGO, Backoff, Reading, ResourceMemory
+from provisioner.nodegroups.planning.memory import (
+    DELETE,
+    INSERT,
+    LIST,
+    LONG_AGO,
+    POLL,
+    READ,
+    Backoff,
+    Reading,
+    ResourceMemory,
+)
 from provisioner.nodegroups.planning.ownership import is_ours, mark_for, not_served, squats
 from provisioner.nodegroups.planning.resource import asked_for, difference, not_to_be_used
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step, later, of_record, want
@@ -117,7 +127,7 @@ def _denied(child: Child, known: ResourceMemory) -> bool:
     if child.kind is not Kind.MANAGED_INSTANCE_GROUP:
         # Machines that stay use it, and it costs nothing itself.
         denials.add(FailureKind.OPERATION_IN_THE_WAY)
-    waits_of = [known.backoffs[what] for what in (answers.READ, answers.POLL, answers.DELETE) if what in known.backoffs]
+    waits_of = [known.backoffs[what] for what in (READ, POLL, DELETE) if what in known.backoffs]
     return deleted_at is not None and any(wait.failure.kind in denials and wait.at >= deleted_at for wait in waits_of)
 
 
@@ -141,10 +151,10 @@ def _look(child: Child, known: ResourceMemory, round_: Round) -> Outcome:
     reading = known.reading
     if reading is None or reading.asked_at < known.changed_at:
         due_at = max(known.changed_at, round_.memory.began_at or LONG_AGO)
-        step = want(known, answers.READ, Read(target=target_of(child)), due_at, round_)
+        step = want(known, READ, Read(target=target_of(child)), due_at, round_)
         if isinstance(child, ManagedInstanceGroup) and child.status.url and known.listing is None:
             # A process that crashes soon gets to know both, or neither.
-            step += want(known, answers.LIST, ListMachines(target=target_of(child)), due_at, round_)
+            step += want(known, LIST, ListMachines(target=target_of(child)), due_at, round_)
         return Outcome(step=step, condition=_unread(child, known))
     if reading.resource is None:
         return _absent(child, known, round_)
@@ -159,18 +169,18 @@ def _poll(child: Child, known: ResourceMemory, operation: OperationRef, round_: 
     due_at = round_.now if known.polled_at is None else later(known.polled_at, seconds, child.meta.uid)
     call = Poll(target=target_of(child), operation=OperationName(operation.name), type=operation.type)
     condition = None
-    wait = known.backoffs.get(answers.POLL)
+    wait = known.backoffs.get(POLL)
     if wait is not None and wait.failure.kind not in _PASSING:
         message = f"how far the {_WHAT[child.kind]} is cannot be read: {wait.failure.message}"
         condition = not_ready(Reason.REQUEST_REJECTED, message)
-    elif operation.type is OperationType.CREATE and answers.INSERT not in known.backoffs:
+    elif operation.type is OperationType.CREATE and INSERT not in known.backoffs:
         condition = _being_made(child)
-    return Outcome(step=want(known, answers.POLL, call, due_at, round_), condition=condition)
+    return Outcome(step=want(known, POLL, call, due_at, round_), condition=condition)
 
 
 def _unread(child: Child, known: ResourceMemory) -> Condition | None:
     """Say that the resource cannot be read, where nothing is known of it."""
-    wait = known.backoffs.get(answers.READ)
+    wait = known.backoffs.get(READ)
     if condition_of(child.status.conditions, ConditionType.READY) is not None and known.reading is None:
         # An earlier process knew more.
         return None
@@ -188,7 +198,7 @@ def _absent(child: Child, known: ResourceMemory, round_: Round) -> Outcome:
         words = (
             f"the {_WHAT[child.kind]} is gone; a create of an earlier process may arrive until {format_time(sure_at)}"
         )
-        step = want(known, answers.READ, Read(target=target), sure_at, round_)
+        step = want(known, READ, Read(target=target), sure_at, round_)
         return Outcome(step=step, condition=not_ready(Reason.PROVISIONING, words))
     refusal = _not_to_be_made(child, round_)
     if refusal is not None:
@@ -201,15 +211,15 @@ def _absent(child: Child, known: ResourceMemory, round_: Round) -> Outcome:
         attempt=attempt,
         request_id=names.request_id(child.meta.uid, OperationType.CREATE, attempt),
     )
-    wait = known.backoffs.get(answers.INSERT)
+    wait = known.backoffs.get(INSERT)
     condition = _failing(child, wait, "made") if wait is not None else _being_made(child)
-    wanted = want(known, answers.INSERT, call, known.changed_at, round_)
+    wanted = want(known, INSERT, call, known.changed_at, round_)
     if not wanted.calls:
         return Outcome(step=wanted, condition=condition, url="")
     reading = known.reading
     if reading is not None and (round_.now - reading.asked_at).total_seconds() > _ARRIVED_SECONDS:
         # Somebody may have made one of this name since.
-        wanted = want(known, answers.READ, Read(target=target), round_.now, round_)
+        wanted = want(known, READ, Read(target=target), round_.now, round_)
     return Outcome(step=wanted, condition=condition, url="")
 
 
@@ -235,7 +245,7 @@ def _foreign(child: Child, known: ResourceMemory, reading: Reading, resource: Re
     if round_.parent_of(child) is not None:
         advice = f'Delete it, or set the annotation {names.ADOPT}: "true" to take one that gke-labs/tpu-operator made'
     message = f"a {_WHAT[child.kind]} {resource.name} is there that was not made for this object: {words}. {advice}"
-    step = want(known, answers.READ, Read(target=target_of(child)), due_at, round_)
+    step = want(known, READ, Read(target=target_of(child)), due_at, round_)
     return Outcome(step=step, condition=not_ready(Reason.REQUEST_REJECTED, message), url="")
 
 
@@ -262,7 +272,7 @@ def _ours(child: Child, known: ResourceMemory, reading: Reading, resource: Resou
         condition = created(difference(child, resource))
         again = _SETTLED_SECONDS if _lasts(child, round_.now) else _CONFIRMED_SECONDS
     due_at = later(reading.asked_at, again, child.meta.uid)
-    step += want(known, answers.READ, Read(target=target_of(child)), due_at, round_)
+    step += want(known, READ, Read(target=target_of(child)), due_at, round_)
     return Outcome(step=step, condition=condition, url=url)
 
 
@@ -280,13 +290,13 @@ def _delete(child: Child, known: ResourceMemory, round_: Round) -> Outcome:
         request_id=names.request_id(child.meta.uid, OperationType.DELETE, attempt),
         proof=hold,
     )
-    wait = known.backoffs.get(answers.DELETE)
+    wait = known.backoffs.get(DELETE)
     condition = _failing(child, wait, "deleted") if wait is not None else None
     due_at = known.changed_at
     if known.kept is not None:
         due_at = known.kept.until
         condition = not_ready(Reason.DRAINING_NODES, known.kept.failure.message)
-    return Outcome(step=step + want(known, answers.DELETE, call, due_at, round_), condition=condition)
+    return Outcome(step=step + want(known, DELETE, call, due_at, round_), condition=condition)
 
 
 def _being_made(child: Child) -> Condition:
@@ -303,12 +313,10 @@ def _failing(child: Child, wait: Backoff, verb: str) -> Condition:
 
 def _status(child: Child, known: ResourceMemory, outcome: Outcome, now: datetime) -> Step:
     """Propose the status, where it is not as it is already."""
-    old, condition = child.status, outcome.condition
+    condition = outcome.condition
     status = replace(
-        old,
-        # Nothing concluded yet is nothing to write.
-        observed_generation=child.meta.generation if condition is not None else old.observed_generation,
-        url=old.url if outcome.url is None else outcome.url,
+        child.status,
+        url=child.status.url if outcome.url is None else outcome.url,
         operation_name=known.operation.name if known.operation is not None else "",
         operation_type=known.operation.type if known.operation is not None else None,
         attempts=known.attempts,

@@ -84,7 +84,7 @@ def report(sightings: Sightings, round_: Round) -> Step:
             node_count=resolved.node_count,
             target_size_policy_mode=resolved.mode,
         )
-    step = _propose(group, status, (*_of_children(sightings), ready), now)
+    step = events.propose(group, status, (*_of_children(sightings), ready), now)
     loss, fleet = sightings.loss, sightings.fleet
     moments = [loss.due_at] if loss is not None else []
     moments += [repair.joins_until(group, member, round_) for member in (fleet.members if fleet is not None else ())]
@@ -93,11 +93,7 @@ def report(sightings: Sightings, round_: Round) -> Step:
 
 def say(group: TpuNodeGroup, condition: Condition, now: datetime) -> Step:
     """Propose to say why a group is not served, or how far its deletion is."""
-    return _propose(group, group.status, (condition,), now)
-
-
-def _propose(group: TpuNodeGroup, status: TpuNodeGroupStatus, conditions: tuple[Condition, ...], now: datetime) -> Step:
-    return events.propose(group, replace(status, observed_generation=group.meta.generation), conditions, now)
+    return events.propose(group, group.status, (condition,), now)
 
 
 def _of_children(sightings: Sightings) -> tuple[Condition, ...]:

@@ -1,43 +1,49 @@
 """The decision: from one snapshot of the world, and what was read of Compute Engine, to a plan. Pure.
 
-Level-triggered: it can be repeated, skipped or cut short anywhere, and the next one still does the right thing.
+Level-triggered: it can be repeated, skipped or cut short anywhere, and the next one still does the right thing. A group
+is decided on together with its children, and apart from all others: a mistake of ours costs these their turn alone.
+Nothing of them is forgotten meanwhile, and each round tries again.
 
 Compute Engine counts the calls of a project by sort, region and minute. What is due is made at once as long as that
 stays within the pace; the rest waits for its turn: changes first, of these whole resources before single machines, and
 of each sort whatever has been due for longest, by turns of the namespaces, and of the groups whose machines are
-changed: many objects of one delay nobody else's. What nobody waits for comes last, and leaves half of what may be made
-at once to what may become urgent.
+changed: many objects of one delay nobody else's.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import Enum
-from types import MappingProxyType
 
-from provisioner.model.writes import OpenWrite, blocked_until, still_open
+from provisioner.model.workloads import ObjectRef
+from provisioner.model.writes import OpenCall, blocked_until, opened, still_open
 from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of, not_ready
+from provisioner.nodegroups.api.types import Child, Record, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.compute.records import region_of
-from provisioner.nodegroups.planning import answers, joining
+from provisioner.nodegroups.planning import events, group, joining
 from provisioner.nodegroups.planning.actions import (
     ApplyDevicePlugin,
     Call,
     CreateToken,
-    Delete,
     Event,
-    Insert,
-    ListMachines,
-    Poll,
-    ReadMachines,
     SetMetadata,
+    Sort,
     Write,
 )
+from provisioner.nodegroups.planning.child import step_of as child_step
 from provisioner.nodegroups.planning.manager import machines_before
-from provisioner.nodegroups.planning.memory import MachineMemory, Memory, OpenCall, Pace, ResourceMemory
+from provisioner.nodegroups.planning.memory import (
+    Lost,
+    MachineMemory,
+    Memory,
+    Pace,
+    ResourceMemory,
+    give_up_lost_calls,
+)
 from provisioner.nodegroups.planning.round import (
     NOTHING,
     PlanningSettings,
@@ -50,7 +56,14 @@ from provisioner.nodegroups.planning.round import (
     merged,
     to_write,
 )
-from provisioner.nodegroups.planning.units import Crashed, attempt, units_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crashed:
+    """An object that could not be decided on, nor what belongs to it."""
+
+    object: ObjectRef
+    error: Exception
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +96,14 @@ def decide(
         return Plan(memory=replace(memory, lost={}))
     if memory.began_at is None:
         memory = replace(memory, began_at=now)
-    memory = answers.give_up_lost_calls(memory, snapshot.live, now)
+    memory = give_up_lost_calls(memory, snapshot.live, now)
     writes = still_open(memory.writes, snapshot.live, now)
     if len(writes) != len(memory.writes):
         memory = replace(memory, writes=writes)
     round_ = begin_round(snapshot, memory, settings, now)
     if settings.machines_per_namespace:
         round_ = replace(round_, machines_before=machines_before(round_))
-    concluded = {unit.key: attempt(unit, round_) for unit in units_of(round_)}
+    concluded = {unit[0].meta.uid: _attempt(unit, round_) for unit in _units_of(round_)}
     resources = {each.meta.uid: round_.known(each) for each in (*snapshot.groups, *snapshot.children)}
     step = merged(
         (_apply_device_plugin(round_), joining.approvals(round_), *(each.step for each in concluded.values()))
@@ -101,19 +114,83 @@ def decide(
         resources=resources,
         machines=_machines_of(resources.values(), memory),
         lost={key: each.lost for key, each in concluded.items() if each.lost},
-        crashes={key: each.crash for key, each in concluded.items() if each.crash is not None},
-        writes={**writes, **{each.write.key: _opened(each, memory, now) for each in proposed}},
+        writes={**writes, **{each.write.key: opened(memory.writes, each.write, each.seen, now) for each in proposed}},
     )
-    paced = pace(step.calls, memory, settings, now, _namespaces(snapshot) if step.calls else {})
+    paced = pace(step.calls, memory, settings, now)
     moments = (*step.moments, *later, *((paced.wake_at,) if paced.wake_at is not None else ()))
     return Plan(
         memory=paced.memory,
         calls=paced.calls,
         writes=tuple(each.write for each in proposed),
         events=tuple(event for each in proposed for event in each.events),
-        crashed=tuple(each.told for each in concluded.values() if each.told is not None),
+        crashed=tuple(each.crashed for each in concluded.values() if each.crashed is not None),
         wake_at=min((moment for moment in moments if moment > now), default=None),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Concluded:
+    """What a group with its children, or a child alone, came to in one round."""
+
+    step: Step
+    lost: Mapping[str, Lost]
+    #: None: it was decided on.
+    crashed: Crashed | None = None
+
+
+def _units_of(round_: Round) -> Iterator[tuple[Record, ...]]:
+    """Return what is decided on together: each group with its children behind it, and each child that is nobody's."""
+    owned: dict[str, list[Child]] = {}
+    for child in round_.snapshot.children:
+        parent = round_.parent_of(child)
+        if parent is not None:
+            owned.setdefault(parent.meta.uid, []).append(child)
+        else:
+            yield (child,)
+    for uid, each in round_.groups.items():
+        yield (each, *owned.get(uid, ()))
+
+
+def _attempt(unit: tuple[Record, ...], round_: Round) -> _Concluded:
+    try:
+        return _conclude(unit, round_)
+    except Exception as error:  # noqa: BLE001 - one unit must not cost the others their turn
+        return _Concluded(
+            step=_tell(unit[0], error, round_),
+            lost=round_.memory.lost.get(unit[0].meta.uid, {}),
+            crashed=Crashed(object=events.reference(unit[0]), error=error),
+        )
+
+
+def _conclude(unit: tuple[Record, ...], round_: Round) -> _Concluded:
+    steps, loss = [], None
+    for each in unit:
+        if not isinstance(each, TpuNodeGroup):
+            steps.append(child_step(each, round_))
+        elif each.meta.deleting:
+            steps.append(group.tear_down(each, round_))
+        else:
+            seen = group.step_of(each, round_)
+            loss = seen.loss
+            steps.append(seen.step)
+    return _Concluded(step=merged(steps), lost=loss.lost if loss is not None else {})
+
+
+def _tell(record: Record, error: Exception, round_: Round) -> Step:
+    """Propose to say so in the condition Ready; where even that cannot be made, the log alone tells."""
+    # Not the error's text, which may be another one in each round: each would be a write.
+    message = (
+        "a mistake in the provisioner keeps this object from being served, and it is tried again: "
+        f"{type(error).__name__}, see the log of the controller"
+    )
+    try:
+        ready = condition_of(record.status.conditions, ConditionType.READY)
+        # It says that what is there of the machines is to go, which has to be known afterwards.
+        recreating = ready is not None and ready.reason == Reason.RECREATING
+        condition = not_ready(Reason.RECREATING if recreating else Reason.RECONCILE_ERROR, message)
+        return events.propose(record, record.status, (condition,), round_.now)
+    except Exception:  # noqa: BLE001 - as above
+        return NOTHING
 
 
 def _apply_device_plugin(round_: Round) -> Step:
@@ -127,11 +204,6 @@ def _apply_device_plugin(round_: Round) -> Step:
     if not version or not needed or found == version:
         return NOTHING
     return to_write(ApplyDevicePlugin(version=version), found)
-
-
-def _namespaces(snapshot: Snapshot) -> dict[str, str]:
-    """Return the namespaces of all objects, by UID."""
-    return {each.meta.uid: each.meta.namespace for each in (*snapshot.children, *snapshot.groups)}
 
 
 def _choose(
@@ -167,12 +239,6 @@ def _with_few_tokens(chosen: list[Proposed], snapshot: Snapshot, memory: Memory)
     return [each for each in chosen if each.write.key not in late]
 
 
-def _opened(proposed: Proposed, memory: Memory, now: datetime) -> OpenWrite[Write]:
-    before = memory.writes.get(proposed.write.key)
-    failures = before.failures if before is not None and before.failure is not None else 0
-    return OpenWrite(write=proposed.write, seen=proposed.seen, since=now, failures=failures)
-
-
 def _machines_of(resources: Iterable[ResourceMemory], memory: Memory) -> dict[str, MachineMemory]:
     """Return what is remembered of machines that are still there."""
     listed = {
@@ -184,16 +250,8 @@ def _machines_of(resources: Iterable[ResourceMemory], memory: Memory) -> dict[st
     return {place: machine for place, machine in memory.machines.items() if place in listed}
 
 
-class Sort(Enum):
-    """Sorts of calls that have limits of their own, most urgent first."""
-
-    CHANGE = "change"
-    POLL = "poll"
-    READ = "read"
-    LIST = "list"
-
-
-_URGENCY = {sort: place for place, sort in enumerate(Sort)}
+#: Most urgent first.
+_SORTS = tuple(Sort)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,17 +264,8 @@ class Paced:
     wake_at: datetime | None = None
 
 
-def pace(
-    wanted: Iterable[Wanted],
-    memory: Memory,
-    settings: PlanningSettings,
-    now: datetime,
-    namespaces: Mapping[str, str] = MappingProxyType({}),
-) -> Paced:
-    """Choose what is called now, and remember it as being under way.
-
-    `namespaces` are those of objects, by UID (`Target.uid`).
-    """
+def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, now: datetime) -> Paced:
+    """Choose what is called now, and remember it as being under way."""
     each_once = {each.call.key: each for each in wanted}.values()
     if not each_once and not memory.pace:
         return Paced(memory=memory, calls=())
@@ -228,7 +277,7 @@ def pace(
             free.append(each)
         else:
             ends.append(until)
-    queue = _in_turn(free, memory, namespaces)
+    queue = _in_turn(free, memory)
     most = max(1.0, settings.calls_per_second * settings.burst_seconds)
     spare = {bucket: _spare(before, most, settings, now) for bucket, before in memory.pace.items()}
     room = settings.most_calls - len(memory.calls)
@@ -237,8 +286,7 @@ def pace(
     for each in queue:
         bucket = bucket_of(each.call)
         left = spare.get(bucket, most)
-        # What nobody waits for takes neither the last places nor the last calls.
-        if room - len(chosen) <= settings.most_calls * each.patient / 2 or left < 1.0 + (most / 2) * each.patient:
+        if len(chosen) >= room or left < 1.0:
             waiting = True
             continue
         spare[bucket] = left - 1.0
@@ -247,7 +295,6 @@ def pace(
         memory=replace(
             memory,
             calls={**memory.calls, **{call.key: OpenCall(call=call, since=now) for call in chosen}},
-            machines=_with_machines(memory.machines, chosen),
             # One that is full is as good as none.
             pace={bucket: Pace(spare=left, at=now) for bucket, left in spare.items() if left < most},
         ),
@@ -256,58 +303,35 @@ def pace(
     )
 
 
-def _in_turn(wanted: Iterable[Wanted], memory: Memory, namespaces: Mapping[str, str]) -> list[Wanted]:
+def _in_turn(wanted: Iterable[Wanted], memory: Memory) -> list[Wanted]:
     """Order what is due: of the same urgency first that of whom the fewest calls are under way or come before."""
-    turns = Counter(_party(each.call, namespaces) for each in memory.calls.values())
+    turns = Counter(_party(each.call) for each in memory.calls.values())
     queue = []
-    for each in sorted(wanted, key=lambda each: (_urgency(each), each.due_at, each.call.key)):
-        party = _party(each.call, namespaces)
-        queue.append((_urgency(each), turns[party], each.due_at, each.call.key, each))
+    for each in sorted(wanted, key=lambda each: (_urgency(each.call), each.due_at, each.call.key)):
+        party = _party(each.call)
+        queue.append((_urgency(each.call), turns[party], each.due_at, each.call.key, each))
         turns[party] += 1
     return [each for *_, each in sorted(queue, key=lambda entry: entry[:-1])]
 
 
-def _urgency(wanted: Wanted) -> tuple[int, bool, bool]:
-    call = wanted.call
-    return (_URGENCY[sort_of(call)], wanted.patient, isinstance(call, SetMetadata))
+def _urgency(call: Call) -> tuple[int, bool]:
+    return (_SORTS.index(call.sort), isinstance(call, SetMetadata))
 
 
-def _party(call: Call, namespaces: Mapping[str, str]) -> tuple[str, str]:
+def _party(call: Call) -> tuple[str, str]:
     """Say on whose behalf a call is made, for its sort."""
-    uid = call.target.uid
     if isinstance(call, SetMetadata):
-        return ("machines", uid)
-    return (sort_of(call).value, namespaces.get(uid, ""))
-
-
-def sort_of(call: Call) -> Sort:
-    """Say which limit a call counts against."""
-    if isinstance(call, Insert | Delete | SetMetadata):
-        return Sort.CHANGE
-    if isinstance(call, Poll):
-        return Sort.POLL
-    return Sort.LIST if isinstance(call, ListMachines | ReadMachines) else Sort.READ
+        return ("machines", call.target.uid)
+    return (call.sort, call.target.namespace)
 
 
 def bucket_of(call: Call) -> str:
     """Name the limit that a call counts against: of its sort, in its project, and there in its region or globally."""
     scope = call.target.scope
     place = scope.region or region_of(scope.zone) or "global"
-    return f"{sort_of(call).value} {scope.project} {place}"
+    return f"{call.sort} {scope.project} {place}"
 
 
 def _spare(before: Pace, most: float, settings: PlanningSettings, now: datetime) -> float:
     passed = max(0.0, (now - before.at).total_seconds())
     return min(most, before.spare + passed * settings.calls_per_second)
-
-
-def _with_machines(known: Mapping[str, MachineMemory], calls: Iterable[Call]) -> Mapping[str, MachineMemory]:
-    """Begin to remember the machines that are called for the first time."""
-    new = {}
-    for call in calls:
-        called = call.machines if isinstance(call, ReadMachines) else ()
-        for machine in (call.machine,) if isinstance(call, SetMetadata) else called:
-            before = known.get(machine.provider_id)
-            if before is None or before.id != machine.id:
-                new[machine.provider_id] = MachineMemory(id=machine.id)
-    return {**known, **new} if new else known

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -52,13 +52,15 @@ def reference(record: Record) -> ObjectRef:
 
 
 def propose(
-    record: Record, status: ResourceStatus | TpuNodeGroupStatus, conditions: Iterable[Condition], now: datetime
+    record: Record, status: ResourceStatus | TpuNodeGroupStatus, conditions: Sequence[Condition], now: datetime
 ) -> Step:
     """Propose a status with these conditions, where the object has not got it already, and what is told of it then."""
     kept = status.conditions
     for condition in conditions:
         kept = with_condition(kept, replace(condition, observed_generation=record.meta.generation), now)
-    status = replace(status, conditions=kept)
+    # Where nothing is concluded, nothing is said of its generation.
+    generation = record.meta.generation if conditions else status.observed_generation
+    status = replace(status, conditions=kept, observed_generation=generation)
     if status == record.status:
         return NOTHING
     told: tuple[Event, ...] = ()

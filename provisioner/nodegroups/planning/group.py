@@ -36,7 +36,7 @@ from provisioner.nodegroups.api.types import (
 )
 from provisioner.nodegroups.bootstrap.metadata import with_users_script
 from provisioner.nodegroups.compute.records import Manager, Template, region_of
-from provisioner.nodegroups.planning import answers, conditions, joining, nodes, repair
+from provisioner.nodegroups.planning import conditions, joining, nodes, repair
 from provisioner.nodegroups.planning.actions import (
     CreateChild,
     DeleteChild,
@@ -46,7 +46,7 @@ from provisioner.nodegroups.planning.actions import (
     SetFinalizers,
 )
 from provisioner.nodegroups.planning.conditions import Sightings
-from provisioner.nodegroups.planning.memory import LONG_AGO, ResourceMemory
+from provisioner.nodegroups.planning.memory import LONG_AGO, READ, ResourceMemory
 from provisioner.nodegroups.planning.nodes import fleet_of
 from provisioner.nodegroups.planning.ownership import invalid, names_others, not_allowed
 from provisioner.nodegroups.planning.resource import external_problem, external_target
@@ -134,7 +134,7 @@ def _machines(group: TpuNodeGroup, round_: Round) -> Sightings:
         except ShapeError as error:
             return Sightings(group=group, refusal=invalid(str(error)))
         return Sightings(group=group, shape=resolved, model=config.effective_provisioning_model)
-    target = external_target(group.meta.uid, group.spec.instance_template_uri)
+    target = external_target(group.meta, group.spec.instance_template_uri)
     if target is None:
         return Sightings(
             group=group, refusal=invalid("neither instanceConfig nor instanceTemplateURI says what machines to make")
@@ -149,7 +149,7 @@ def _machines(group: TpuNodeGroup, round_: Round) -> Sightings:
     template, problem = _external(known)
     again = _EXTERNAL_AGAIN_SECONDS if problem or template is None else _EXTERNAL_SECONDS
     due_at = later(known.reading.asked_at, again, group.meta.uid) if known.reading is not None else LONG_AGO
-    step = want(known, answers.READ, Read(target=target), due_at, round_)
+    step = want(known, READ, Read(target=target), due_at, round_)
     if template is None:
         return Sightings(group=group, problem_of_template=problem, step=step)
     try:
@@ -169,7 +169,7 @@ def _machines(group: TpuNodeGroup, round_: Round) -> Sightings:
 def _external(known: ResourceMemory) -> tuple[Template | None, str]:
     """Return the template that the user names, and what is wrong with it."""
     if known.reading is None:
-        wait = known.backoffs.get(answers.READ)
+        wait = known.backoffs.get(READ)
         return None, "" if wait is None else f"the template cannot be read: {wait.failure.message}"
     template = known.reading.resource
     if not isinstance(template, Template):
@@ -333,13 +333,7 @@ def _effective(config: InstanceConfig) -> InstanceConfig:
 
 
 def _meta(group: TpuNodeGroup, kind: Kind) -> ObjectMeta:
-    return ObjectMeta(
-        namespace=group.meta.namespace,
-        name=names.child_name(group.meta, kind),
-        uid="",
-        labels=names.group_labels(group.meta),
-        owner=group.meta,
-    )
+    return ObjectMeta(namespace=group.meta.namespace, name=names.child_name(group.meta, kind), uid="", owner=group.meta)
 
 
 _CHILDREN = {

@@ -1,11 +1,9 @@
-"""Machines that are to join the cluster: each gets a token of its own in its metadata, until its node is there.
+"""Machines that are to join the cluster: each gets a token of its own in its metadata, as long as it has no node.
 
-Only machines that exist are called, only while they have not joined, and only for what is not written yet. Those of a
-group are read together, in one call; each is changed by a call of its own, before it joins and, when nothing more
-urgent is to be called, once after that. The Secret
-of a token is deleted after the token has left the metadata and the node has got its labels: so it stands for a machine
-that still has to be cleaned, and for a node that could not be found by its labels, over any restart. Where it expired
-while no controller ran, and is gone, each process reads the machines once.
+Only machines that exist and have not joined are called, and only for what is not written yet. Those of a group are read
+together, in one call; each is changed by a call of its own. Once a machine has joined, the Secret of its token is
+deleted, so that the token in the metadata is worthless. The Secret stays until the node has got its labels: until then
+it stands for a node that could not be found by them, over any restart.
 """
 
 from __future__ import annotations
@@ -20,9 +18,9 @@ from provisioner.model import waits
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, TpuNodeGroup
-from provisioner.nodegroups.bootstrap import approval, metadata, tokens
+from provisioner.nodegroups.bootstrap import metadata, tokens
 from provisioner.nodegroups.bootstrap.tokens import Token
-from provisioner.nodegroups.compute.records import STARTING_OR_RUNNING, Instance, ManagedInstance
+from provisioner.nodegroups.compute.records import STARTING_OR_RUNNING, ManagedInstance
 from provisioner.nodegroups.planning.actions import (
     ApproveRequest,
     CreateToken,
@@ -32,20 +30,17 @@ from provisioner.nodegroups.planning.actions import (
     Target,
     target_of,
 )
-from provisioner.nodegroups.planning.memory import LONG_AGO, MachineMemory
+from provisioner.nodegroups.planning.memory import LONG_AGO
 from provisioner.nodegroups.planning.nodes import Fleet, Member, is_marked, labels_of, provider_id
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step, Wanted, merged, to_write
 
-#: A machine that has got its metadata and has not joined is looked at again after this: somebody may have changed it.
+#: A machine that has got its metadata and has not joined is read again after this: somebody may have changed it.
 _CHECK_SECONDS = 300.0
-#: What was read is the base of a change for so long; whether somebody else has changed it, its fingerprint tells.
-_FRESH_SECONDS = 300.0
-#: A change of metadata takes effect within this time.
-_TAKES_EFFECT_SECONDS = 30.0
-#: Machines that have joined are read together, at most this often.
-_TOGETHER_SECONDS = 30.0
 #: A machine that was not there when it was read.
 _ABSENT_SECONDS = 30.0
+#: Machines that have to be read within this time are read together. One that was set is not among them for longer than
+#: a change takes to show.
+_TOGETHER_SECONDS = 30.0
 _REQUESTS = uuid.UUID("0d0f3f2c-9d55-5a0b-8f0e-4d8f4f6f2c11")
 
 
@@ -58,18 +53,8 @@ class _Joining:
     #: None: they do by themselves.
     join: metadata.Join | None
     round: Round
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Need:
-    """What is to be done about the metadata of one machine."""
-
-    member: Member
-    step: Step = NOTHING
-    #: It has to be read then, together with the others of its group; None: it need not be.
-    read_at: datetime | None = None
-    #: Nobody waits for it.
-    patient: bool = False
+    #: Provider ids of machines whose metadata is being read or changed.
+    busy: frozenset[str]
 
 
 def problem_of(group: TpuNodeGroup, round_: Round) -> str:
@@ -102,44 +87,41 @@ def refused_token(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> st
 def join_machines(
     group: TpuNodeGroup, manager: ManagedInstanceGroup, shape: GroupShape, fleet: Fleet, round_: Round
 ) -> Step:
-    """Bring each machine of a group what it needs to join, and take back what it has joined with."""
+    """Bring each machine of a group what it needs to join, and delete the tokens that are over."""
     bootstrapped = group.spec.bootstrap_kubernetes is not None
+    target = target_of(manager)
+    calls = [each for each in round_.calls.get(target.uid, ()) if isinstance(each, ReadMachines | SetMetadata)]
     joining = _Joining(
-        target=target_of(manager),
+        target=target,
         labels=labels_of(group, shape),
         join=_join(group, round_) if bootstrapped else None,
         round=round_,
+        busy=frozenset(machine.provider_id for each in calls for machine in each.machines),
     )
-    members = [member for member in fleet.members if member.machine.has_machine and member.machine.id]
+    free = {_key(member): member for member in fleet.members if member.machine.id and member.node is None}
     found = round_.tokens.get((group.meta.namespace, group.meta.name), ())
-    free = [_key(member) for member in members if member.node is None]
     plan = tokens.plan_tokens(found, free if bootstrapped else (), round_.now)
-    by_name = {member.machine.name: member for member in members}
-    step, needs = NOTHING, []
+    steps, unread = [], []
     for machine in plan.create:
         # The node of an earlier machine of that name goes first.
         is_free = round_.nodes.get(provider_id(group, machine[0])) is None
-        starts = by_name[machine[0]].machine.status in STARTING_OR_RUNNING
+        starts = free[machine].machine.status in STARTING_OR_RUNNING
         if is_free and starts and not problem_of(group, round_):
-            step += _create_token(group, machine, found, round_)
+            steps.append(_create_token(group, machine, found, round_))
     for token in plan.delete:
-        need = _clean_of(joining, by_name.get(token.machine), token)
         node = round_.nodes.get(provider_id(group, token.machine))
-        if need is None and (node is None or is_marked(group, node)):
-            step += to_write(DeleteToken(name=token.name, uid=token.uid), token.uid)
-        elif need is not None:
-            needs.append(need)
-    remembered = {(token.machine, token.machine_id) for token in found}
-    for member in members if bootstrapped else ():
-        if member.node is not None and _key(member) not in remembered:
-            need = _clean_unremembered(joining, member)
-            needs += (need,) if need is not None else ()
-    for member in members:
-        if member.node is None and member.machine.status in STARTING_OR_RUNNING:
-            current = plan.current.get(member.machine.name)
-            if current is not None or not bootstrapped:
-                needs.append(_equip(joining, member, current))
-    return step + merged(need.step for need in needs) + _read(joining, members, needs)
+        if node is None or (is_marked(group, node) and names.MACHINE_ID in node.labels):
+            steps.append(to_write(DeleteToken(name=token.name, uid=token.uid), token.uid))
+    for member in free.values():
+        current = plan.current.get(member.machine.name)
+        if member.machine.status not in STARTING_OR_RUNNING or (bootstrapped and current is None):
+            continue
+        equipped = _equip(joining, member, current)
+        if isinstance(equipped, Step):
+            steps.append(equipped)
+        else:
+            unread.append((equipped, member.machine))
+    return merged((*steps, _read(joining, unread)))
 
 
 def approvals(round_: Round) -> Step:
@@ -148,11 +130,11 @@ def approvals(round_: Round) -> Step:
         return NOTHING
     found = {token.name: token for token in round_.snapshot.tokens}
     groups = {(group.meta.namespace, group.meta.name): group for group in round_.groups.values()}
-    chosen: dict[str, approval.Request] = {}
+    chosen: dict[str, tokens.Request] = {}
     for request in sorted(round_.snapshot.requests, key=lambda each: each.name):
         token = found.get(request.token)
         group = groups.get((token.group_namespace, token.group_name)) if token is not None else None
-        if token is None or group is None or group.meta.deleting or not approval.is_own(request, token, round_.now):
+        if token is None or group is None or group.meta.deleting or not tokens.is_own(request, token, round_.now):
             continue
         # Whoever may make machines in the project could give one the name of any node.
         named = names.manager_of(token.machine) == names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP)
@@ -202,135 +184,44 @@ def _create_token(group: TpuNodeGroup, machine: tuple[str, str], found: Sequence
     return to_write(write, own)
 
 
-def _equip(joining: _Joining, member: Member, token: Token | None) -> _Need:
-    """Say what a machine needs to get what it joins with."""
-    join = replace(joining.join, token=token.value) if joining.join is not None and token is not None else None
-    known = _known(member, joining.round)
-    if known is not None and known.sent is not None and known.sent_at is not None:
-        due_at = waits.after(known.sent_at, _CHECK_SECONDS)
-        enough = metadata.changed_items(known.sent, labels=joining.labels, join=join, joined=False) is None
-        if enough and due_at > joining.round.now:
-            return _Need(member=member, step=Step(moments=(due_at,)))
-    instance = _read_lately(known, joining.round.now)
-    if instance is not None:
-        items = metadata.changed_items(instance.items, labels=joining.labels, join=join, joined=False)
+def _equip(joining: _Joining, member: Member, token: Token | None) -> Step | datetime:
+    """Bring a machine what it joins with; where it has to be read before, return when."""
+    if member.machine.provider_id in joining.busy:
+        return NOTHING
+    known = joining.round.memory.machines.get(member.machine.provider_id)
+    if known is None or known.id != member.machine.id:
+        return LONG_AGO
+    tried_again_at = known.backoff.until if known.backoff is not None else LONG_AGO
+    if known.asked_at is None:
+        return tried_again_at
+    due_at = waits.after(known.asked_at, _CHECK_SECONDS if known.items is not None else _ABSENT_SECONDS)
+    if known.items is not None and due_at > joining.round.now:
+        join = replace(joining.join, token=token.value) if joining.join is not None and token is not None else None
+        items = metadata.changed_items(known.items, labels=joining.labels, join=join)
+        if items is not None and known.fingerprint is not None:
+            return _set(joining, member.machine, known.fingerprint, items, tried_again_at)
         if items is not None:
-            return _Need(member=member, step=_set(joining, member, known, instance, items))
-    due_at = LONG_AGO
-    if known is not None and known.asked_at is not None:
-        # Whoever wrote what it has: it is read again after a while.
-        due_at = waits.after(known.asked_at, _CHECK_SECONDS if known.instance is not None else _ABSENT_SECONDS)
-    return _Need(member=member, read_at=due_at)
+            return tried_again_at
+    return max(due_at, tried_again_at)
 
 
-def _clean_of(joining: _Joining, member: Member | None, token: Token) -> _Need | None:
-    """Say what it needs to take a token back that is over; None: no machine has it in its metadata any more."""
-    if member is None or member.machine.id != token.machine_id or member.node is None:
-        # The machine is gone, or gets another token in place of this one.
-        return None
-    return _clean(joining, member)
-
-
-def _clean(joining: _Joining, member: Member) -> _Need | None:
-    """Say what it needs to take the token back from a machine that has joined; None: it is gone."""
-    known = _known(member, joining.round)
-    if _calling(joining, member.machine):
-        # It may be about to write what was decided before the machine joined.
-        return _Need(member=member)
-    if known is not None and known.sent is not None and metadata.TOKEN not in known.sent:
-        return None
-    instance = _read_lately(known, joining.round.now)
-    if instance is None:
-        gone = known is not None and known.asked_at is not None and known.instance is None
-        return None if gone else _Need(member=member, read_at=LONG_AGO, patient=True)
-    if metadata.TOKEN not in instance.items:
-        # What it joined with may have taken effect after it was read.
-        return None if _is_settled(known) else _Need(member=member, read_at=LONG_AGO, patient=True)
-    items = metadata.changed_items(instance.items, labels=joining.labels, join=None, joined=True)
-    if items is None:
-        return None
-    return _Need(member=member, step=_set(joining, member, known, instance, items, patient=True))
-
-
-def _is_settled(known: MachineMemory | None) -> bool:
-    """Whether no change of a machine that has joined was under way when it was read."""
-    if known is None or known.asked_at is None or not known.read_joined:
-        return False
-    return known.sent_at is None or (known.asked_at - known.sent_at).total_seconds() >= _TAKES_EFFECT_SECONDS
-
-
-def _clean_unremembered(joining: _Joining, member: Member) -> _Need | None:
-    """Say what it needs to clean a machine that has joined, and of whose token there is no Secret; None: nothing.
-
-    Kubernetes deletes the Secrets of tokens that have expired, also while no controller runs. Each process looks once.
-    """
-    known = _known(member, joining.round)
-    if known is not None and known.asked_at is not None and known.sent is None and known.read_joined:
-        has_token = known.instance is not None and metadata.TOKEN in known.instance.items
-        if not has_token:
-            return None
-    return _clean(joining, member)
-
-
-def _known(member: Member, round_: Round) -> MachineMemory | None:
-    known = round_.memory.machines.get(member.machine.provider_id)
-    return known if known is not None and known.id == member.machine.id else None
-
-
-def _read_lately(known: MachineMemory | None, now: datetime) -> Instance | None:
-    """Return the machine as it was read, where a change may still be based on that."""
-    if known is None or known.instance is None or known.asked_at is None:
-        return None
-    if known.instance.id and known.instance.id != known.id:
-        return None
-    return known.instance if (now - known.asked_at).total_seconds() < _FRESH_SECONDS else None
-
-
-def _read(joining: _Joining, members: Sequence[Member], needs: Sequence[_Need]) -> Step:
-    """Read the machines of a group together, as soon as one has to be.
-
-    While one is set, it is read after that. Those that have joined wait for the others: all are read in one call then.
-    """
-    if joining.round.calling(joining.target.uid, ReadMachines):
+def _read(joining: _Joining, unread: Sequence[tuple[datetime, ManagedInstance]]) -> Step:
+    """Read the machines of a group together, as soon as one has to be."""
+    if not unread or joining.round.calling(joining.target.uid, ReadMachines):
         return NOTHING
-    now, due = joining.round.now, []
-    free = [member for member in members if not _calling(joining, member.machine)]
-    known = {member.machine.name: _known(member, joining.round) for member in free}
-    read_at = max((each.asked_at for each in known.values() if each is not None and each.asked_at), default=LONG_AGO)
-    for need in needs:
-        name = need.member.machine.name
-        if need.read_at is None or name not in known:
-            continue
-        at = max(need.read_at, waits.after(read_at, _TOGETHER_SECONDS)) if need.patient else need.read_at
-        due.append((max(at, _tried_again_at(known[name])), need.patient))
-    if not due:
-        return NOTHING
-    first = min(due)[0]
+    now, first = joining.round.now, min(at for at, _ in unread)
     if first > now:
         return Step(moments=(first,))
-    read = [member for member in free if _tried_again_at(known[member.machine.name]) <= now]
-    call = ReadMachines(
-        target=joining.target,
-        machines=tuple(member.machine for member in read),
-        joined=frozenset(member.machine.provider_id for member in read if member.node is not None),
-    )
-    return Step(calls=(Wanted(call=call, due_at=first, patient=all(patient for at, patient in due if at <= now)),))
-
-
-def _tried_again_at(known: MachineMemory | None) -> datetime:
-    return known.backoff.until if known is not None and known.backoff is not None else LONG_AGO
+    soon = waits.after(now, _TOGETHER_SECONDS)
+    call = ReadMachines(target=joining.target, machines=tuple(machine for at, machine in unread if at <= soon))
+    return Step(calls=(Wanted(call=call, due_at=first),))
 
 
 def _set(
-    joining: _Joining,
-    member: Member,
-    known: MachineMemory | None,
-    instance: Instance,
-    items: Mapping[str, str],
-    *,
-    patient: bool = False,
+    joining: _Joining, machine: ManagedInstance, fingerprint: str, items: Mapping[str, str], due_at: datetime
 ) -> Step:
-    machine, fingerprint = member.machine, instance.fingerprint
+    if due_at > joining.round.now:
+        return Step(moments=(due_at,))
     text = "\n".join(f"{key}={value}" for key, value in sorted(items.items()))
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     call = SetMetadata(
@@ -341,20 +232,4 @@ def _set(
         # The same change of the same metadata counts once.
         request_id=str(uuid.uuid5(_REQUESTS, f"{machine.provider_id}/{machine.id}/{fingerprint}/{digest}")),
     )
-    if _calling(joining, machine):
-        return NOTHING
-    due_at = _tried_again_at(known)
-    if due_at > joining.round.now:
-        return Step(moments=(due_at,))
-    return Step(calls=(Wanted(call=call, due_at=due_at, patient=patient),))
-
-
-def _calling(joining: _Joining, machine: ManagedInstance) -> bool:
-    """Whether a call is under way that is about a machine's metadata."""
-    place = machine.provider_id
-    for each in joining.round.calls.get(joining.target.uid, ()):
-        if isinstance(each, SetMetadata) and each.machine.provider_id == place:
-            return True
-        if isinstance(each, ReadMachines) and any(read.provider_id == place for read in each.machines):
-            return True
-    return False
+    return Step(calls=(Wanted(call=call, due_at=due_at),))

@@ -22,9 +22,8 @@ from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.statuses import Condition, ConditionType, Reason, condition_of, created, not_ready
 from provisioner.nodegroups.api.types import Child, ManagedInstanceGroup
 from provisioner.nodegroups.compute.records import Manager
-from provisioner.nodegroups.planning import answers
 from provisioner.nodegroups.planning.actions import EvictPod, Insert, ListMachines, PatchNode, Proof, target_of
-from provisioner.nodegroups.planning.memory import LONG_AGO, ResourceMemory
+from provisioner.nodegroups.planning.memory import INSERT, LIST, LONG_AGO, ResourceMemory
 from provisioner.nodegroups.planning.nodes import Fleet, fleet_of
 from provisioner.nodegroups.planning.ownership import is_ours, names_others, not_served
 from provisioner.nodegroups.planning.resource import difference
@@ -68,7 +67,7 @@ def sight(
     else:
         seconds = max(again, _LIST_PLACEHOLDERS_SECONDS) if _only_waits(resource, fleet) else again
         due_at = later(fleet.asked_at, seconds, child.meta.uid)
-    step = want(known, answers.LIST, ListMachines(target=target_of(child)), due_at, round_)
+    step = want(known, LIST, ListMachines(target=target_of(child)), due_at, round_)
     return _condition(child, resource, fleet), again, step
 
 
@@ -101,12 +100,12 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
     fleet = fleet_of(manager, round_)
     listing = ListMachines(target=target_of(manager))
     if fleet is None:
-        step = want(known, answers.LIST, listing, known.changed_at, round_)
+        step = want(known, LIST, listing, known.changed_at, round_)
         return _draining("its machines are being listed", step)
     running = frozenset(member.machine.provider_id for member in fleet.members if member.runs)
     labels = _labels(manager, round_)
     nodes = _nodes(manager, fleet, labels, round_)
-    step = want(known, answers.LIST, listing, fleet.asked_at + timedelta(seconds=_LIST_WHILE_DRAINED_SECONDS), round_)
+    step = want(known, LIST, listing, fleet.asked_at + timedelta(seconds=_LIST_WHILE_DRAINED_SECONDS), round_)
     step += merged(to_write(_cordon(node, labels), node.resource_version) for node in nodes if not node.unschedulable)
     deadline = waits.after(manager.meta.deleted_at or round_.now, round_.settings.drain_seconds)
     waiting = []
@@ -240,7 +239,7 @@ def _waits(child: ManagedInstanceGroup, round_: Round) -> bool:
 
 def _refused_at(child: Child, round_: Round) -> datetime:
     """Return when Compute Engine last refused it, as it may do for ever; else a time before all others."""
-    wait = round_.known(child).backoffs.get(answers.INSERT)
+    wait = round_.known(child).backoffs.get(INSERT)
     return wait.at if wait is not None and wait.failure.kind in _REFUSALS else LONG_AGO
 
 

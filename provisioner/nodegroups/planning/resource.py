@@ -9,7 +9,14 @@ from provisioner.model import bounds
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
 from provisioner.nodegroups.api.specs import InstanceConfig, ProvisioningModel, SizePolicyMode
 from provisioner.nodegroups.api.statuses import Condition, Reason, not_ready
-from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, ManagedInstanceGroup, WorkloadPolicy
+from provisioner.nodegroups.api.types import (
+    Child,
+    InstanceTemplate,
+    Kind,
+    ManagedInstanceGroup,
+    ObjectMeta,
+    WorkloadPolicy,
+)
 from provisioner.nodegroups.compute.records import (
     DELETE,
     STOP,
@@ -112,12 +119,14 @@ def not_to_be_used(child: InstanceTemplate, round_: Round) -> Condition | None:
     return names_others(child.meta.namespace, _addresses(child.spec.config), round_)
 
 
-def external_target(uid: str, uri: str) -> Target | None:
+def external_target(group: ObjectMeta, uri: str) -> Target | None:
     """Return the template that a group's user names; None for a text that names none."""
     link = parse_link(uri)
     if link is None or link.collection != "instanceTemplates" or link.scope.zone:
         return None
-    return Target(uid=uid, kind=Kind.INSTANCE_TEMPLATE, scope=link.scope, name=link.name)
+    return Target(
+        uid=group.uid, namespace=group.namespace, kind=Kind.INSTANCE_TEMPLATE, scope=link.scope, name=link.name
+    )
 
 
 def external_problem(template: Template) -> str:

@@ -20,8 +20,7 @@ from provisioner.nodegroups.api.types import (
     TpuNodeGroup,
     WorkloadPolicy,
 )
-from provisioner.nodegroups.bootstrap.approval import Request
-from provisioner.nodegroups.bootstrap.tokens import Token
+from provisioner.nodegroups.bootstrap.tokens import Request, Token
 from provisioner.nodegroups.compute.records import STARTING_OR_RUNNING
 from provisioner.nodegroups.planning.actions import Call, DeleteChild, Event, SetFinalizers, Write
 from provisioner.nodegroups.planning.memory import Memory, ResourceMemory
@@ -179,8 +178,6 @@ class Wanted:
 
     call: Call
     due_at: datetime
-    #: Nobody waits for it: it comes after all others of its sort.
-    patient: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,7 +357,7 @@ def _silent_zones(
 
 def want(known: ResourceMemory, what: str, call: Call, due_at: datetime, round_: Round) -> Step:
     """Ask for a call that is due, unless it is under way or has to wait after a failure."""
-    if any(each.key == call.key for each in round_.calls.get(call.target.uid, ())):
+    if call.key in round_.memory.calls:
         return NOTHING
     wait = known.backoffs.get(what)
     if wait is not None and wait.until > due_at:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from provisioner.model import bounds
-from provisioner.model.writes import OpenWrite, WriteFailure, blocked_until, still_open
+from provisioner.model.writes import OpenCall, WriteFailure, blocked_until, opened, still_open
 from provisioner.partitions import names
 from provisioner.partitions.planning import events, making
 from provisioner.partitions.planning.calls import (
@@ -29,7 +29,7 @@ from provisioner.partitions.planning.calls import (
 from provisioner.partitions.planning.events import Event
 from provisioner.partitions.planning.ledger import MOST_CHARACTERS, Entry, characters_of
 from provisioner.partitions.planning.making import Step, Stray
-from provisioner.partitions.planning.memory import Memory, OpenCall, PartitionMemory, give_up_lost_calls
+from provisioner.partitions.planning.memory import Memory, PartitionMemory, give_up_lost_calls
 from provisioner.partitions.planning.picture import Picture, View, look, view_of
 from provisioner.partitions.planning.queue import Wait
 from provisioner.partitions.planning.round import Fault, Guard, PlanningSettings, Round, Snapshot, begin_round
@@ -275,7 +275,7 @@ def _remembered(picture: Picture, round_: Round, calls: Iterable[Call], writes: 
         servers={address: each for address, each in memory.servers.items() if address in round_.servers},
         strays={(each.server, each.partition.id): each.known for each in picture.strays},
         calls={**memory.calls, **{call.key: OpenCall(call=call, since=now) for call in calls}},
-        writes={**memory.writes, **{write.key: _opened(write, memory, now) for write in writes}},
+        writes={**memory.writes, **{write.key: opened(memory.writes, write, _seen_by(write), now) for write in writes}},
     )
 
 
@@ -287,12 +287,6 @@ def _known(standing: Standing, now: datetime) -> PartitionMemory:
     if standing.partition is None or standing.outdated or standing.phase not in (Phase.CREATING, Phase.ACTIVE):
         return known
     return replace(known, refused=False, backoff=None) if known.refused or known.backoff is not None else known
-
-
-def _opened(write: Write, memory: Memory, now: datetime) -> OpenWrite[Write]:
-    before = memory.writes.get(write.key)
-    failures = before.failures if before is not None and before.failure is not None else 0
-    return OpenWrite(write=write, seen=_seen_by(write), since=now, failures=failures)
 
 
 def _seen_by(write: Write) -> str:

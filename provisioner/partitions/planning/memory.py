@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from provisioner.model import waits
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.model.writes import LOST_SECONDS, OpenWrite, with_answer
+from provisioner.model.writes import LOST, OpenCall, OpenWrite, lost_calls, with_answer
 from provisioner.partitions.planning.calls import (
     Answer,
     Call,
@@ -84,14 +84,6 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenCall:
-    """A call that is not answered."""
-
-    call: Call
-    since: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """All of it. Replaced as a whole by each decision and each answer."""
 
@@ -107,7 +99,7 @@ class Memory:
     #: another grace. What it has had of its grace is counted here: its deletionTimestamp is by another clock.
     ending: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
     #: By key.
-    calls: Mapping[str, OpenCall] = field(default_factory=dict)
+    calls: Mapping[str, OpenCall[Call]] = field(default_factory=dict)
     writes: Mapping[str, OpenWrite[Write]] = field(default_factory=dict)
     #: By the pod's UID: what its people have been told.
     told: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -155,7 +147,6 @@ def _after(before: Backoff | None, failure: Failure, delay: tuple[float, float],
 
 # --- answers ---
 
-_LOST = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="The call was lost inside the provisioner.")
 _NOT_LISTED = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="It was made, and its server does not list it.")
 _STILL_LISTED = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="It was removed, and its server lists it still.")
 _WAS_BROKEN = Failure(kind=FailureKind.UNAVAILABLE, message="The partition was broken, and is removed.")
@@ -183,13 +174,11 @@ def fold(memory: Memory, answer: Answer) -> Memory:
 
 def give_up_lost_calls(memory: Memory, live: frozenset[str], now: datetime) -> Memory:
     """Take calls that should be under way, and that nobody makes, for calls whose outcome nobody knows."""
-    limit = now - timedelta(seconds=LOST_SECONDS)
-    for key, each in sorted(memory.calls.items()):
-        if each.since <= limit and key not in live:
-            try:
-                memory = fold(memory, CallAnswer(call=each.call, asked_at=each.since, at=now, failure=_LOST))
-            except Exception:  # noqa: BLE001 - one call must not cost the others their turn
-                memory = replace(memory, calls={other: call for other, call in memory.calls.items() if other != key})
+    for key, each in lost_calls(memory.calls, live, now).items():
+        try:
+            memory = fold(memory, CallAnswer(call=each.call, asked_at=each.since, at=now, failure=LOST))
+        except Exception:  # noqa: BLE001 - one call must not cost the others their turn
+            memory = replace(memory, calls={other: call for other, call in memory.calls.items() if other != key})
     return memory
 
 

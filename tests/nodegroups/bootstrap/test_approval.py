@@ -16,9 +16,8 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.nodegroups.bootstrap import approval
-from provisioner.nodegroups.bootstrap.approval import Request, parse_request
-from provisioner.nodegroups.bootstrap.tokens import Token
+from provisioner.nodegroups.bootstrap import tokens
+from provisioner.nodegroups.bootstrap.tokens import Request, Token, parse_request
 from rehearsal.simulators.compute.guests.joining import new_key
 from tests.support.nodegroup_world import raw_request
 
@@ -125,7 +124,7 @@ def test_anything_else_is_no_request(raw: object) -> None:
 
 
 def test_the_request_of_a_machine_with_its_own_token_is_its_own() -> None:
-    assert approval.is_own(REQUEST, TOKEN, NOW)
+    assert tokens.is_own(REQUEST, TOKEN, NOW)
 
 
 @pytest.mark.parametrize(
@@ -140,4 +139,4 @@ def test_the_request_of_a_machine_with_its_own_token_is_its_own() -> None:
     ids=["of another machine", "another token", "cannot be used", "expired", "never counts"],
 )
 def test_a_token_approves_nothing_else(changes: dict[str, Any]) -> None:
-    assert not approval.is_own(REQUEST, replace(TOKEN, **changes), NOW)
+    assert not tokens.is_own(REQUEST, replace(TOKEN, **changes), NOW)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.nodegroups.bootstrap.metadata import Join, changed_items, merged_labels
+from provisioner.nodegroups.bootstrap.metadata import Join, changed_items
 
 TOKEN, OTHER = "abcdef.0123456789abcdef", "ghijkl.0123456789abcdef"
 HASH = "sha256:" + "0a" * 32
@@ -24,57 +24,40 @@ WRITTEN = {
     "kubeadm-kubernetes-version": "1.34",
     "kube-labels": WRITTEN_LABELS,
 }
-JOINED = {key: value for key, value in WRITTEN.items() if key != "kubeadm-join-token"}
 
 
 @pytest.mark.parametrize(
-    ("have", "given_join", "joined", "want"),
+    ("have", "given_join", "want"),
     [
-        pytest.param({"startup-script": "#!/bin/bash"}, join(), False, WRITTEN, id="a new machine gets everything"),
-        pytest.param(WRITTEN, join(), False, None, id="fault 3: what is there is not written again"),
+        pytest.param({"startup-script": "#!/bin/bash"}, join(), WRITTEN, id="a new machine gets everything"),
+        pytest.param(WRITTEN, join(), None, id="fault 3: what is there is not written again"),
         pytest.param(
             WRITTEN,
             join(OTHER),
-            False,
             {**WRITTEN, "kubeadm-join-token": OTHER},
             id="fault 7: a token that was replaced is written though there is one",
         ),
         pytest.param(
             WRITTEN,
             join(api_server="[fd00::2]:8443"),
-            False,
             {**WRITTEN, "kubeadm-control-plane-ip": "[fd00::2]", "kubeadm-control-plane-port": "8443"},
             id="another address is written",
         ),
+        pytest.param({**WRITTEN, "kubeadm-control-plane-port": "8443"}, join(), WRITTEN, id="the usual port is not"),
+        pytest.param(WRITTEN, None, None, id="what joins by itself keeps its keys"),
+        pytest.param({}, None, {"kube-labels": WRITTEN_LABELS}, id="but has the labels"),
         pytest.param(
-            {**WRITTEN, "kubeadm-control-plane-port": "8443"}, join(), False, WRITTEN, id="the usual port is not"
+            {"kube-labels": "zone=a, cloud.google.com/gke-tpu-topology=4x4,x"},
+            None,
+            {"kube-labels": f"{WRITTEN_LABELS},zone=a"},
+            id="beside those of others, and in place of what is none",
         ),
-        pytest.param(WRITTEN, None, True, JOINED, id="fault 8: the token goes when the machine has joined"),
-        pytest.param(WRITTEN, join(OTHER), True, JOINED, id="fault 8: also where there is another one by now"),
-        pytest.param(JOINED, None, True, None, id="fault 3: a machine that has joined is written no more"),
-        pytest.param(
-            JOINED, join(api_server="10.0.0.3:6443"), True, None, id="nor because the cluster has another address"
-        ),
-        pytest.param(WRITTEN, None, False, None, id="what joins by itself keeps its keys"),
-        pytest.param({}, None, False, {"kube-labels": WRITTEN_LABELS}, id="but has the labels"),
-        pytest.param({}, join(ca_hash=""), False, {"kube-labels": WRITTEN_LABELS}, id="half of it is nothing"),
-        pytest.param({}, join(token=""), False, {"kube-labels": WRITTEN_LABELS}, id="without a token there is nothing"),
+        pytest.param({}, join(ca_hash=""), {"kube-labels": WRITTEN_LABELS}, id="half of it is nothing"),
+        pytest.param({}, join(token=""), {"kube-labels": WRITTEN_LABELS}, id="without a token there is nothing"),
     ],
 )
-def test_items(have: dict[str, str], given_join: Join | None, joined: bool, want: dict[str, str] | None) -> None:
-    assert changed_items(have, labels=LABELS, join=given_join, joined=joined) == want
-
-
-@pytest.mark.parametrize(
-    ("text", "want"),
-    [
-        pytest.param("", "a=1,b=2", id="none before"),
-        pytest.param("c=3,a=0", "a=1,b=2,c=3", id="others stay, ours count"),
-        pytest.param(" c=3 ,,x, =y", "a=1,b=2,c=3,x", id="in whatever form they were"),
-    ],
-)
-def test_labels_are_merged_and_sorted(text: str, want: str) -> None:
-    assert merged_labels(text, {"b": "2", "a": "1"}) == want
+def test_items(have: dict[str, str], given_join: Join | None, want: dict[str, str] | None) -> None:
+    assert changed_items(have, labels=LABELS, join=given_join) == want
 
 
 _WORDS = st.text(st.characters(codec="ascii", exclude_characters=","), min_size=1, max_size=6)
@@ -84,17 +67,15 @@ _WORDS = st.text(st.characters(codec="ascii", exclude_characters=","), min_size=
     st.dictionaries(st.sampled_from([*WRITTEN, "kubeadm-control-plane-port", "mine"]), st.text(max_size=20)),
     st.dictionaries(_WORDS.filter(lambda key: key.strip() == key and "=" not in key), _WORDS, max_size=3),
     st.none() | st.just(join()) | st.just(join(api_server="a:1")),
-    st.booleans(),
 )
 def test_fault_3_what_was_written_once_is_never_written_again(
-    have: dict[str, str], labels: dict[str, str], given_join: Join | None, joined: bool
+    have: dict[str, str], labels: dict[str, str], given_join: Join | None
 ) -> None:
-    written = changed_items(have, labels=labels, join=given_join, joined=joined)
+    written = changed_items(have, labels=labels, join=given_join)
     now = have if written is None else written
 
-    assert changed_items(now, labels=labels, join=given_join, joined=joined) is None
+    assert changed_items(now, labels=labels, join=given_join) is None
     assert now.get("mine") == have.get("mine")
-    assert not (joined and "kubeadm-join-token" in now)
 
 
 def test_what_is_needed_shows_no_secret() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.nodegroups.api import registration
+from provisioner.nodegroups.api import names
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.bootstrap.metadata import Join, changed_items, startup_script, with_users_script
 from tests.support.machine import Machine
@@ -23,7 +23,7 @@ def items(
 ) -> dict[str, str]:
     """Return the metadata that the provisioner writes."""
     join = Join(token=token, api_server=api_server, ca_hash=ca_hash, kubernetes_version=version)
-    return changed_items({}, labels=LABELS, join=join, joined=False) or {}
+    return changed_items({}, labels=LABELS, join=join) or {}
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ def test_labels_that_a_kubelet_would_not_start_with_are_left_out(machine: Machin
         f"a={'b' * 64}",
         "/=",
     )
-    machine.attributes({**items(), metadata.LABELS: ",".join((*good, *bad))})
+    machine.attributes({**items(), names.KUBE_LABELS: ",".join((*good, *bad))})
 
     said = machine.boot()
 
@@ -242,8 +242,8 @@ def test_labels_that_a_kubelet_would_not_start_with_are_left_out(machine: Machin
     [pytest.param(None, id="none"), pytest.param('a="b": c', id="none that could be labels")],
 )
 def test_without_labels_it_joins_all_the_same(machine: Machine, labels: str | None) -> None:
-    given = {key: value for key, value in items().items() if key != metadata.LABELS}
-    machine.attributes(given if labels is None else {**given, metadata.LABELS: labels})
+    given = {key: value for key, value in items().items() if key != names.KUBE_LABELS}
+    machine.attributes(given if labels is None else {**given, names.KUBE_LABELS: labels})
 
     machine.boot()
 
@@ -263,7 +263,7 @@ def test_a_node_has_the_taints_of_its_metadata_from_the_start(machine: Machine) 
         "*:NoSchedule",
         "c=d e:NoSchedule",
     )
-    machine.attributes({**items(), registration.TAINTS: ", ".join((*good, *bad))})
+    machine.attributes({**items(), names.KUBE_TAINTS: ", ".join((*good, *bad))})
 
     said = machine.boot()
 
@@ -276,7 +276,7 @@ def test_a_node_has_the_taints_of_its_metadata_from_the_start(machine: Machine) 
 def test_a_taint_that_comes_twice_is_given_to_the_kubelet_once(machine: Machine) -> None:
     """It does not start with two of one key and effect; the first is on every node anyway."""
     given = "google.com/tpu=present:NoSchedule,google.com/tpu=x:NoSchedule,a=b:NoSchedule,a:NoSchedule,a=b:NoExecute"
-    machine.attributes({**items(), registration.TAINTS: given})
+    machine.attributes({**items(), names.KUBE_TAINTS: given})
 
     said = machine.boot()
 
@@ -288,7 +288,7 @@ def test_a_taint_that_comes_twice_is_given_to_the_kubelet_once(machine: Machine)
 
 def test_taints_that_cannot_be_told_are_waited_for(machine: Machine) -> None:
     """A node that registered without them would get pods too early, and no label would say whose it is."""
-    machine.attributes({**items(), registration.TAINTS: "a=b:NoSchedule"})
+    machine.attributes({**items(), names.KUBE_TAINTS: "a=b:NoSchedule"})
     machine.hide_list()
     machine.at_sleep(2, 'rm "$FAKE/no-list"')
 
@@ -359,16 +359,6 @@ def test_a_join_that_fails_twice_is_tried_a_third_time(machine: Machine) -> None
     assert machine.slept_seconds == [2, 4]
     resets = [call for call in machine.calls if call.startswith("kubeadm reset")]
     assert resets == ["kubeadm reset --force --cri-socket unix:///run/containerd/containerd.sock"] * 2
-
-
-def test_a_join_is_tried_without_end(machine: Machine) -> None:
-    machine.fail_joins(12)
-
-    machine.boot()
-
-    assert machine.has_joined
-    assert machine.slept_seconds[:8] == [2, 4, 8, 16, 32, 60, 60, 60]
-    assert len(machine.slept_seconds) == 12
 
 
 def test_a_lock_that_apt_has_is_waited_for(machine: Machine) -> None:

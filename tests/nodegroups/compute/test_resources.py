@@ -270,7 +270,6 @@ def test_a_machine_is_read_with_its_metadata() -> None:
         Instance(
             name="m-1",
             id="7",
-            status="RUNNING",
             items={"a": "1", "b": ""},
             fingerprint="f",
         ),

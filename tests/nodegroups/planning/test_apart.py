@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(40)
 
 
 def test_the_others_are_decided_on_as_ever() -> None:
-    """The condition says that it is a mistake; tries get rarer; when it is mended the group becomes ready."""
+    """The condition says that it is a mistake; people are told once; when it is mended the group becomes ready."""
     world = World()
     world.kube.poisoned.add("bad")
     for name in ("bad", "good"):
@@ -30,26 +30,10 @@ def test_the_others_are_decided_on_as_ever() -> None:
     assert "AttributeError" in world.message("bad")
     assert {crashed.object.name for crashed in world.process.crashed} == {"bad"}
     world.wait(1800.0)
-    assert 10 <= len(world.process.crashed) <= 20
-    failures = [crashed.failures for crashed in world.process.crashed]
-    assert failures == list(range(1, len(failures) + 1))
     warnings = [event for event in world.process.events if event.object.name == "bad"]
     assert [event.reason for event in warnings] == [Reason.RECONCILE_ERROR]
     world.kube.poisoned.clear()
-    world.wait_until(lambda: world.is_ready("bad"), within_seconds=600.0)
-    assert not world.process.memory.crashes
-
-
-def test_a_change_of_the_object_is_tried_at_once() -> None:
-    """Its user may have mended it."""
-    world = World()
-    world.kube.poisoned.add("bad")
-    world.kube.create_group(make_group("bad", topology="2x4"))
-    world.wait(1800.0)
-    world.kube.poisoned.clear()
-    world.kube.annotate("bad", "mended", "true")
-    world.wait(10.0)
-    assert world.reason("bad") != Reason.RECONCILE_ERROR
+    world.wait_until(lambda: world.is_ready("bad"), within_seconds=300.0)
 
 
 def test_what_is_known_of_it_is_kept() -> None:
@@ -73,18 +57,6 @@ def test_the_others_are_made_under_a_limit_of_machines() -> None:
     world.kube.poisoned |= {key[2] for key in world.kube.cached if key[0] == Kind.MANAGED_INSTANCE_GROUP}
     world.kube.create_group(make_group("good", topology="2x4"))
     world.wait_until(lambda: world.is_ready("good"), within_seconds=300.0)
-
-
-def test_one_that_is_deleted_goes_when_it_is_mended() -> None:
-    """Its teardown waits, and that of others does not."""
-    world = ready_world("bad", "good", topology="2x4")
-    world.kube.poisoned.add("bad")
-    for name in ("bad", "good"):
-        world.delete_group(name)
-    world.wait_until(lambda: world.kube.group("good") is None, within_seconds=600.0)
-    world.kube.poisoned.clear()
-    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP), within_seconds=1200.0)
-    world.check_nothing_left()
 
 
 def test_a_slice_that_is_being_made_anew_stays_one() -> None:
@@ -134,4 +106,3 @@ def test_where_not_even_the_condition_can_be_made_the_others_have_their_turn(mon
     plan = decide(snapshot, Memory(), SETTINGS, world.stage.wall())
     assert [write.key for write in plan.writes] == ["TPUNodeGroup default/other"]
     assert [crashed.object.name for crashed in plan.crashed] == ["bad"]
-    assert plan.wake_at is not None

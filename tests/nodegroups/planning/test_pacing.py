@@ -20,9 +20,8 @@ from provisioner.nodegroups.planning.actions import (
     SetMetadata,
     Target,
 )
-from provisioner.nodegroups.planning.answers import fold
 from provisioner.nodegroups.planning.decide import pace
-from provisioner.nodegroups.planning.memory import Memory
+from provisioner.nodegroups.planning.memory import Memory, fold
 from provisioner.nodegroups.planning.round import PlanningSettings, Wanted
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -32,8 +31,8 @@ ZONE = Scope(project="p", zone="us-central1-a")
 
 
 def target(name: str, scope: Scope = ZONE) -> Target:
-    """Return a group's machines as calls name them."""
-    return Target(uid=name, kind=Kind.MANAGED_INSTANCE_GROUP, scope=scope, name=name)
+    """Return a group's machines as calls name them; its namespace is how the name begins."""
+    return Target(uid=name, namespace=name[:3], kind=Kind.MANAGED_INSTANCE_GROUP, scope=scope, name=name)
 
 
 def insert(name: str, scope: Scope = ZONE) -> Insert:
@@ -48,9 +47,9 @@ def set_metadata(name: str) -> SetMetadata:
     return SetMetadata(target=target("g"), machine=machine, items={}, fingerprint="f", request_id="r")
 
 
-def wanted(*calls: Call, due_at: datetime = LONG_AGO, patient: bool = False) -> list[Wanted]:
+def wanted(*calls: Call, due_at: datetime = LONG_AGO) -> list[Wanted]:
     """Return wishes for calls."""
-    return [Wanted(call=call, due_at=due_at, patient=patient) for call in calls]
+    return [Wanted(call=call, due_at=due_at) for call in calls]
 
 
 def names(calls: Iterable[Call]) -> list[str]:
@@ -58,37 +57,23 @@ def names(calls: Iterable[Call]) -> list[str]:
     return [call.machine.name if isinstance(call, SetMetadata) else call.target.name for call in calls]
 
 
-def test_groups_go_before_single_machines_and_those_before_what_nobody_waits_for() -> None:
+def test_groups_go_before_single_machines() -> None:
     """However long each has been due: a group that is asked for late has the longest way to go."""
     queue = [
-        *wanted(set_metadata("joined"), patient=True),
         *wanted(set_metadata("joining")),
         *wanted(insert("late"), due_at=NOW),
         *wanted(insert("early"), due_at=LONG_AGO),
     ]
-    assert names(pace(queue, Memory(), SETTINGS, NOW).calls) == ["early", "late", "joining", "joined"]
+    assert names(pace(queue, Memory(), SETTINGS, NOW).calls) == ["early", "late", "joining"]
 
 
-def test_what_nobody_waits_for_leaves_half_of_what_may_be_called_at_once() -> None:
-    """A machine that has to join a moment later is not delayed by those that have joined."""
-    patient = wanted(*(set_metadata(f"m{number}") for number in range(9)), patient=True)
-    first = pace(patient, Memory(), SETTINGS, NOW)
-    assert len(first.calls) == 5
-    assert first.wake_at is not None
-    later = pace(wanted(*(set_metadata(f"n{number}") for number in range(9))), first.memory, SETTINGS, NOW)
-    assert len(later.calls) == 5
-
-
-def test_what_nobody_waits_for_leaves_half_of_the_places() -> None:
+def test_no_more_is_called_at_once_than_there_are_places() -> None:
     """Calls that are not answered count."""
     settings = replace(SETTINGS, most_calls=4)
-    patient = wanted(*(set_metadata(f"m{number}") for number in range(4)), patient=True)
-    first = pace(patient, Memory(), settings, NOW)
-    assert len(first.calls) == 2
-    assert len(pace(patient, first.memory, settings, NOW).calls) == 0
-    assert (
-        len(pace(wanted(*(set_metadata(f"n{number}") for number in range(4))), first.memory, settings, NOW).calls) == 2
-    )
+    first = pace(wanted(*(insert(f"g{number}") for number in range(3))), Memory(), settings, NOW)
+    second = pace(wanted(*(insert(f"h{number}") for number in range(3))), first.memory, settings, NOW)
+    assert (len(first.calls), names(second.calls)) == (3, ["h0"])
+    assert second.wake_at is not None
 
 
 def test_each_region_and_what_is_global_has_a_limit_of_its_own() -> None:
@@ -136,12 +121,10 @@ def test_many_objects_of_one_namespace_delay_nobody_elses() -> None:
     """The namespaces take turns, over rounds too, and so do groups whose machines are changed."""
     many = wanted(*(insert(f"many{number:02d}") for number in range(50)))
     few = wanted(insert("few0"), insert("few1"), due_at=NOW)
-    namespaces = {each.call.target.uid: each.call.target.uid[:3] for each in (*many, *few)}
-    first = pace([*many, *few], Memory(), SETTINGS, NOW, namespaces)
+    first = pace([*many, *few], Memory(), SETTINGS, NOW)
     assert names(first.calls)[:5] == ["many00", "few0", "many01", "few1", "many02"]
     late = wanted(insert("few2"), due_at=NOW + timedelta(seconds=1))
-    namespaces["few2"] = "few"
-    second = pace([*many[10:], *late], first.memory, SETTINGS, NOW + timedelta(seconds=1), namespaces)
+    second = pace([*many[10:], *late], first.memory, SETTINGS, NOW + timedelta(seconds=1))
     assert names(second.calls) == ["few2", "many10"]
 
 

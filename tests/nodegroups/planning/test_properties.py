@@ -62,9 +62,8 @@ from provisioner.nodegroups.planning.actions import (
     SetMetadata,
     WriteAnswer,
 )
-from provisioner.nodegroups.planning.answers import fold
 from provisioner.nodegroups.planning.decide import decide
-from provisioner.nodegroups.planning.memory import Memory
+from provisioner.nodegroups.planning.memory import Memory, fold
 from provisioner.nodegroups.planning.round import Cluster, DevicePlugin, Node, PlanningSettings, Pod, Snapshot
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -302,7 +301,7 @@ class Oddities:
         if isinstance(call, ReadMachines):
             items = {self.text("kubeadm-join-token", "key"): self.text("value")}
             return tuple(
-                Instance(name=name, status="RUNNING", items=items, fingerprint="f", id=self.text("1"))
+                Instance(name=name, items=items, fingerprint="f", id=self.text("1"))
                 for name in self.some("m1", "m2", "m5")
             )
         mark = f"tpu-provisioner: TPUNodeGroup default/g1 uid {target.uid} cluster {_CLUSTER}"
@@ -348,6 +347,7 @@ def test_whatever_is_seen_and_answered_is_decided_on(seed: int) -> None:
         snapshot = odd.snapshot()
         plan = decide(snapshot, memory, settings, now)
         assert decide(snapshot, memory, settings, now) == plan
+        assert not plan.crashed
         for asked in (plan.calls, plan.writes):
             keys = [each.key for each in asked]
             assert len(keys) == len(set(keys))

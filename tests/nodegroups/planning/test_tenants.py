@@ -21,8 +21,7 @@ from provisioner.nodegroups.api.types import (
     WorkloadPolicy,
 )
 from provisioner.nodegroups.bootstrap import tokens
-from provisioner.nodegroups.bootstrap.approval import Request
-from provisioner.nodegroups.bootstrap.tokens import Token
+from provisioner.nodegroups.bootstrap.tokens import Request, Token
 from provisioner.nodegroups.compute.records import Scope
 from provisioner.nodegroups.planning.actions import Target
 from provisioner.nodegroups.planning.joining import approvals
@@ -82,7 +81,11 @@ def test_a_child_of_nobody_adopts_nothing() -> None:
     """Its name may be that of anything in the project, which would go with the object."""
     world = World()
     target = Target(
-        uid="", kind=Kind.WORKLOAD_POLICY, scope=Scope(project="project-1", region="us-central1"), name="production"
+        uid="",
+        namespace="",
+        kind=Kind.WORKLOAD_POLICY,
+        scope=Scope(project="project-1", region="us-central1"),
+        name="production",
     )
     world.cloud.hold(target)
     meta = ObjectMeta(namespace="evil", name="production", uid="evil", annotations={names.ADOPT: "true"})

@@ -12,8 +12,7 @@ from typing import Any
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.types import Child, Kind, Record, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata
-from provisioner.nodegroups.bootstrap.approval import Request
-from provisioner.nodegroups.bootstrap.tokens import Token
+from provisioner.nodegroups.bootstrap.tokens import Request, Token
 from provisioner.nodegroups.planning.actions import (
     ApplyDevicePlugin,
     ApproveRequest,

@@ -54,7 +54,7 @@ class Figures:
     groups: int
     first_ready_seconds: float
     all_ready_seconds: float
-    #: Until no machine has its token any more.
+    #: Until no Secret of a token is left.
     settled_seconds: float
     #: Most calls of one sort in one minute, in a region or globally; Compute Engine allows 1,500.
     most_calls_a_minute: int

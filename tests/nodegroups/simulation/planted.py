@@ -11,8 +11,8 @@ from typing import Any
 
 from provisioner.model import writes
 from provisioner.nodegroups.api import names, statuses
-from provisioner.nodegroups.bootstrap import approval
-from provisioner.nodegroups.planning import answers, group, joining, manager, nodes, repair
+from provisioner.nodegroups.bootstrap import tokens
+from provisioner.nodegroups.planning import group, manager, memory, nodes, repair
 from provisioner.nodegroups.planning.round import Node
 from tests.support.simulations.bugs import Bug, always
 
@@ -48,6 +48,10 @@ def _without_attempts(original: Any) -> Any:
     return lambda uid, operation, _attempt: original(uid, operation, 1)
 
 
+def _without_deletes(original: Any) -> Any:
+    return lambda *args: replace(original(*args), delete=())
+
+
 def _cordoned_by_taint(original: Any) -> Any:
     def cordon(node: Any, labels: Any) -> Any:
         return replace(original(node, labels), cordon=False)
@@ -60,27 +64,27 @@ def _without_recreating_first(_original: Any) -> Any:
 
 
 BUGS = (
-    Bug(name="failures-are-latched", at=(answers, "failed"), mutate=_latched),
+    Bug(name="failures-are-latched", at=(memory, "failed"), mutate=_latched),
     Bug(
         name="forgotten-operations-are-awaited",
-        at=(answers, "_polled"),
+        at=(memory, "_polled"),
         mutate=_waiting_for_forgotten_operations,
         search_from=3,
     ),
     Bug(name="cordon-without-unschedulable", at=(manager, "_cordon"), mutate=_cordoned_by_taint),
     Bug(name="ready-goes-stale", at=(repair, "find_loss"), mutate=always(None)),
-    Bug(name="tokens-stay-in-metadata", at=(joining, "_clean"), mutate=always(None), search_from=2),
+    Bug(name="tokens-outlive-the-join", at=(tokens, "plan_tokens"), mutate=_without_deletes, search_from=2),
     Bug(name="defaults-are-differences", at=(group, "differs"), mutate=always(True)),
     Bug(name="transitions-are-rewritten", at=(statuses, "with_condition"), mutate=_latest_transition, search_from=1),
     Bug(name="machines-go-under-work", at=(manager, "drain"), mutate=_without_proof, search_from=1),
     Bug(name="one-request-id-for-all-attempts", at=(names, "request_id"), mutate=_without_attempts, search_from=15),
     Bug(
         name="lost-calls-are-awaited",
-        at=(answers, "give_up_lost_calls"),
+        at=(memory, "give_up_lost_calls"),
         mutate=lambda _: lambda memory, *_args: memory,
         search_from=6,
     ),
-    Bug(name="any-certificate-is-approved", at=(approval, "is_own"), mutate=always(True), search_from=10),
+    Bug(name="any-certificate-is-approved", at=(tokens, "is_own"), mutate=always(True), search_from=10),
     Bug(
         name="nodes-are-what-they-say",
         at=(Node, "is_named_as_its_machine"),

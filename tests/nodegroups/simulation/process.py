@@ -10,8 +10,8 @@ from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups import gate
 from provisioner.nodegroups.compute.records import ComputeError
-from provisioner.nodegroups.planning import answers
 from provisioner.nodegroups.planning import decide as deciding
+from provisioner.nodegroups.planning import memory
 from provisioner.nodegroups.planning.actions import (
     Call,
     CallAnswer,
@@ -23,9 +23,9 @@ from provisioner.nodegroups.planning.actions import (
     Write,
     WriteAnswer,
 )
+from provisioner.nodegroups.planning.decide import Crashed
 from provisioner.nodegroups.planning.memory import Memory
 from provisioner.nodegroups.planning.round import PlanningSettings
-from provisioner.nodegroups.planning.units import Crashed
 from tests.nodegroups.simulation.cloud import Cloud
 from tests.nodegroups.simulation.cluster import Declined, Kube
 from tests.support.simulations.stage import Stage
@@ -95,7 +95,7 @@ class Process:
             answer = self.answers.pop(0)
             key = answer.call.key if isinstance(answer, CallAnswer) else answer.write.key
             self.live.discard(key)
-            self.memory = answers.fold(self.memory, answer)
+            self.memory = memory.fold(self.memory, answer)
         now = self.stage.wall()
         snapshot = self.kube.snapshot(frozenset(self.live))
         plan = deciding.decide(snapshot, self.memory, self.settings, now)

@@ -23,7 +23,9 @@ _HOUR = 3600.0
 _CPU_SECONDS = 12.0
 _MOST_READS_PER_HOUR = 12
 _READS = ("Read", "ListMachines", "ReadMachines", "Poll")
-_FOREIGN = Target(uid="", kind=Kind.WORKLOAD_POLICY, scope=Scope(project="project-1", region="us-central1"), name="p")
+_FOREIGN = Target(
+    uid="", namespace="", kind=Kind.WORKLOAD_POLICY, scope=Scope(project="project-1", region="us-central1"), name="p"
+)
 
 
 class Run:

@@ -30,7 +30,7 @@ from provisioner.model.capacity import (
     Zone,
     expected_pool,
 )
-from provisioner.nodegroups.api import documents, registration
+from provisioner.nodegroups.api import codec, names
 from provisioner.nodegroups.api.codec import Json
 from provisioner.nodegroups.api.specs import (
     BootstrapConfig,
@@ -226,9 +226,9 @@ def _waited_seconds(group: TpuNodeGroup, now: datetime) -> float:
 def group_document(request: NodePoolRequest, settings: Settings) -> Json:
     """Return the TPUNodeGroup that a request asks for, as it is created."""
     labels = {**request.labels, **derived_labels(expected_pool(request))}
-    metadata = {registration.LABELS: registration.labels_text(labels)}
+    metadata = {names.KUBE_LABELS: names.labels_text(labels)}
     if request.taints:
-        metadata[registration.TAINTS] = registration.taints_text(request.taints)
+        metadata[names.KUBE_TAINTS] = names.taints_text(request.taints)
     late = request.capacity is CapacityKind.FLEX_START
     config = InstanceConfig(
         machine_type=request.machine_type,
@@ -258,7 +258,7 @@ def group_document(request: NodePoolRequest, settings: Settings) -> Json:
         "apiVersion": API_VERSION,
         "kind": Kind.TPU_NODE_GROUP.value,
         "metadata": {"namespace": settings.node_groups_in, "name": request.name, "labels": dict(request.labels)},
-        "spec": documents.spec_document(spec),
+        "spec": codec.write(spec),
     }
 
 
@@ -266,13 +266,13 @@ def pool_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: float)
     """Return the node pool that a group is."""
     progress, spec = progress_of(group, now, capacity_wait_seconds=capacity_wait_seconds), group.spec
     config = spec.instance_config or InstanceConfig(machine_type="")
-    labels = registration.parse_labels(config.metadata.get(registration.LABELS, ""))
+    labels = names.parse_labels(config.metadata.get(names.KUBE_LABELS, ""))
     return NodePool(
         name=PoolName(group.meta.name),
         status=progress.status,
         failure=progress.failure,
         labels={key: value for key, value in labels.items() if key not in DERIVED},
-        taints=registration.parse_taints(config.metadata.get(registration.TAINTS, "")),
+        taints=names.parse_taints(config.metadata.get(names.KUBE_TAINTS, "")),
         machine_type=config.machine_type,
         hosts=spec.node_count or group.status.node_count or 1,
         zones=(Zone(spec.node_location),),

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from provisioner.nodegroups.api import registration
+from provisioner.nodegroups.api import names
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.bootstrap.metadata import startup_script
 from rehearsal.simulators.compute.guests.client import JoinError
@@ -111,7 +111,7 @@ def test_the_keys_are_those_of_the_startup_script_of_node_groups() -> None:
     """Both sides have them from elsewhere; so this is where a difference shows."""
     script = startup_script()
     keys = [metadata.TOKEN, metadata.ADDRESS, metadata.PORT, metadata.CA_HASH, metadata.VERSION]
-    keys += [registration.LABELS, registration.TAINTS]
+    keys += [names.KUBE_LABELS, names.KUBE_TAINTS]
     assert sorted(set(re.findall(r"kubeadm-[a-z-]+[a-z]|kube-labels|kube-taints", SCRIPT))) == sorted(keys)
     assert all(key in script for key in keys)
     assert joins(machine(startup_script=script))

@@ -11,7 +11,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.nodegroups.api import names, registration
+from provisioner.nodegroups.api import names
 from provisioner.slices.app import Chosen, choose
 from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from rehearsal.simulators.compute.faults import SPOT, Fault, FaultKind
@@ -139,7 +139,7 @@ def test_a_stockout_leads_to_the_next_choice(cluster: Cluster) -> None:
     pool = cluster.use("train")
     config = cluster.pools()[pool]["spec"]["instanceConfig"]
     assert config["provisioningModel"] == "STANDARD"
-    assert registration.parse_labels(config["metadata"]["kube-labels"])[constants.PROVISIONING] == "standard"
+    assert names.parse_labels(config["metadata"]["kube-labels"])[constants.PROVISIONING] == "standard"
     cluster.run(lambda: set(cluster.pools()) == {pool, _THEIRS})
     failed = [each.message for each in cluster.recorder.told if each.reason == constants.CREATION_FAILED]
     assert any("ZONE_RESOURCE_POOL_EXHAUSTED" in message for message in failed)
@@ -163,7 +163,7 @@ def test_a_node_that_says_it_is_of_the_pool_of_others_does_not_keep_that(cluster
     cluster.apply("train")
     pool = cluster.use("train")
     labels = f"{constants.NODE_POOL}={pool},{constants.NODEPOOL_MANAGER}={constants.MANAGER}"
-    spec = {**SPEC, "instanceConfig": {**SPEC["instanceConfig"], "metadata": {registration.LABELS: labels}}}
+    spec = {**SPEC, "instanceConfig": {**SPEC["instanceConfig"], "metadata": {names.KUBE_LABELS: labels}}}
     metadata = {"name": "liar", "namespace": "others", "generation": 1}
     cluster.kube.put_object(f"{groups_path('others')}/liar", {"metadata": metadata, "spec": spec})
 
