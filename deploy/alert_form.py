@@ -13,6 +13,8 @@ RUNBOOKS = Path("docs") / "runbooks"
 #: Labels of an installation: one Prometheus or one project may have several.
 EACH = "cluster, namespace"
 CRITICAL, WARNING = "critical", "warning"
+#: Runbooks of alerts that every controller has: the same is to be done.
+_SHARED = frozenset({"absent", "no-leader", "loop-stalled", "watch-stale", "decision-faults"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +22,7 @@ class Rule:
     """One alert."""
 
     name: str
-    #: The name of its runbook, and of its policy.
+    #: The name of its policy.
     slug: str
     query: str
     #: The query has to hold for so long.
@@ -30,6 +32,12 @@ class Rule:
     description: str
     #: Labels that tell what it is about, beside cluster and namespace.
     labels: tuple[str, ...] = ()
+
+    @property
+    def runbook(self) -> str:
+        """The name of its page, which may be that of other controllers' alerts too."""
+        common = self.slug.partition("-")[2] if self.slug.startswith(("nodegroups-", "partitions-")) else ""
+        return common if common in _SHARED else self.slug
 
     def json(self, runbooks: str) -> dict[str, Any]:
         """Return it as Prometheus has it; `runbooks` is where they are."""
@@ -41,7 +49,7 @@ class Rule:
             "annotations": {
                 "summary": _filled(self.summary, "{{ $labels.%s }}", self.labels),
                 "description": _filled(self.description, "{{ $labels.%s }}", self.labels),
-                "runbook_url": f"{runbooks}/{self.slug}.md",
+                "runbook_url": f"{runbooks}/{self.runbook}.md",
             },
         }
 
@@ -51,7 +59,7 @@ class Rule:
         return {
             "displayName": f"{GROUP}/{self.name}",
             "documentation": {
-                "content": f"{text}\n\nWhat to do: {RUNBOOKS}/{self.slug}.md in the repository of tpu-provisioner.",
+                "content": f"{text}\n\nWhat to do: {RUNBOOKS}/{self.runbook}.md in the repository of tpu-provisioner.",
                 "mimeType": "text/markdown",
             },
             "userLabels": {"app": GROUP},

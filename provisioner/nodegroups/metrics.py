@@ -32,7 +32,7 @@ class Metrics(LoopMetrics):
         self.groups = registry.picture("groups", "TPUNodeGroups, by the reason of their condition Ready.", "reason")
         self.nodes = registry.picture("nodes", "Nodes of all TPUNodeGroups, by state.", "state")
         self.nodes.replace(dict.fromkeys(NODE_STATES, 0))
-        self.wanted = registry.gauge("nodes_wanted", "Nodes that all TPUNodeGroups together are to have.")
+        self.wanted = registry.gauge("nodes_wanted", "Nodes that all TPUNodeGroups should have.")
         self._seconds = registry.histogram(
             "compute_request_duration_seconds", "Duration of calls to Compute Engine.", _CALL_BUCKETS, "method"
         )
@@ -41,27 +41,27 @@ class Metrics(LoopMetrics):
         )
         self._requests = registry.counter(
             "compute_requests",
-            "Calls to Compute Engine, by method and HTTP status; `none`: there was no answer, or none with a status.",
+            "Calls to Compute Engine, by method and HTTP status.",
             "method",
             "code",
         )
         self.kept = registry.counter(
-            "deletes_kept", "Deletes of managed instance groups that were not sent, because of what runs on them."
+            "deletes_kept", "Deletes of managed instance groups that were not sent because of running pods."
         )
         self.crashed = registry.counter(
-            "decisions_crashed", "Objects that could not be decided on because of a mistake, each time."
+            "decisions_crashed", "Decisions that failed because of a mistake in the controller."
         )
         self.writes = registry.counter(
             "writes", "Writes to Kubernetes, by what is written and result.", "write", "result"
         )
-        self.open = registry.picture("open", "Calls to Compute Engine and writes that are not answered.", "sort")
+        self.open = registry.picture("open", "Calls and writes that are not answered yet.", "sort")
         self.failing = registry.picture(
             "failing",
-            "Resources of Compute Engine whose last read, create or delete failed, by kind of failure.",
+            "Resources whose last read, create or delete failed, by kind of failure.",
             "kind",
         )
         self.cluster_known = registry.gauge(
-            "cluster_known", "1 when all is known of the cluster that machines have to know to join it."
+            "cluster_known", "1 when all that machines need to join the cluster is known."
         )
 
     def observe_call(self, method: str, *, seconds: float, failure: FailureKind | None, code: int) -> None:

@@ -28,15 +28,15 @@ class Metrics(LoopMetrics):
         self.held = registry.picture("ipus_held", "IPUs of these partitions, by phase.", "phase")
         self.waiting = registry.gauge("pods_waiting", "Pods that wait for their partition.")
         self.oldest_seconds = registry.gauge(
-            "oldest_wait_seconds", "For how long the pod has waited that has waited for longest; 0 where none waits."
+            "oldest_wait_seconds", "How long the pod that waits longest has waited; 0: none waits."
         )
-        self.oldest_ipus = registry.gauge("oldest_wait_ipus", "How many IPUs that pod asks for; 0 where none waits.")
+        self.oldest_ipus = registry.gauge("oldest_wait_ipus", "IPUs that this pod asks for.")
         self.ipus = registry.picture(
-            "ipus", "IPUs of an allocation; absent where the server does not tell.", "server", "allocation"
+            "ipus", "IPUs of an allocation; absent if the server does not say.", "server", "allocation"
         )
         self.free = registry.picture("ipus_free", "IPUs of an allocation in no partition.", "server", "allocation")
         self.waited = registry.histogram(
-            "pod_wait_seconds", "How long pods waited from their creation until they could be scheduled.", _WAIT_BUCKETS
+            "pod_wait_seconds", "Time from a pod's creation until it could be scheduled.", _WAIT_BUCKETS
         )
         self.call_seconds = registry.histogram(
             "vipu_call_duration_seconds", "Duration of calls to V-IPU servers.", _CALL_BUCKETS, "call"
@@ -45,17 +45,17 @@ class Metrics(LoopMetrics):
             "vipu_call_errors", "Calls to V-IPU servers that failed, by kind of failure.", "call", "kind"
         )
         self.kept = registry.counter(
-            "removals_kept", "Removals of partitions that were not sent, because their pod had not ended."
+            "removals_kept", "Removals of partitions that were not sent because the pod had not ended."
         )
-        self.orphans = registry.counter("orphans_removed", "Partitions of this cluster removed that no pod had.")
+        self.orphans = registry.counter("orphans_removed", "Removed partitions that no pod had.")
         self.writes = registry.counter(
             "writes", "Writes to Kubernetes, by what is written and result.", "write", "result"
         )
         self.readable = registry.picture(
-            "server_readable", "1 when the last read of a V-IPU server succeeded, 0 when not.", "server"
+            "server_readable", "1 when the last read of a V-IPU server succeeded.", "server"
         )
         self.faults = registry.counter(
             "decision_faults",
-            "Pods, entries and servers about which nothing could be decided, because of a mistake here.",
+            "Decisions that failed because of a mistake in the controller.",
         )
-        self.ledger_known = registry.gauge("ledger_known", "1 when the ledger is known; without it nothing is changed.")
+        self.ledger_known = registry.gauge("ledger_known", "1 when the ledger is known; 0: nothing is changed.")

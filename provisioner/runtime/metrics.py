@@ -93,21 +93,19 @@ class LoopMetrics:
         self._decide_seconds = registry.histogram(
             "decide_duration_seconds", "Duration of the decision in a round.", _DECIDE_BUCKETS
         )
-        self._last_round = registry.gauge(
-            "loop_last_round_timestamp_seconds", "When the last round ended, in seconds since 1970."
-        )
+        self._last_round = registry.gauge("loop_last_round_timestamp_seconds", "When the last round ended (Unix time).")
         self._loop_lag = registry.histogram(
             "loop_lag_seconds",
-            "Time from the first event or answer that asked for a round to the beginning of that round.",
+            "Time from the first event that asked for a round to that round.",
             _ROUND_BUCKETS,
         )
-        self._watch_synced = registry.gauge("watch_synced", "1 while a list-watch has a complete picture.", "resource")
+        self._watch_synced = registry.gauge("watch_synced", "1 while a list-watch is complete.", "resource")
         self._watch_age = registry.gauge(
             "watch_last_contact_age_seconds", "Time since a list-watch last heard from the API server.", "resource"
         )
         self._leader = registry.gauge("leader", "1 while this process is the leader.")
         self._events_dropped = registry.counter(
-            "events_dropped", "Kubernetes Events that were not written: too many, or rejected."
+            "events_dropped", "Events that were not written: too many, or rejected."
         )
 
     def observe_round(self, *, seconds: float, result: str, ended_at_seconds: float) -> None:

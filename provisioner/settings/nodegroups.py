@@ -59,54 +59,53 @@ class NodeGroupSettings:
         "ALLOWED_PROJECTS",
         forms.list_of(choices.PROJECT, "a Google Cloud project id"),
         (),
-        "The projects in which resources may be created, separated by commas: anybody who may create a TPUNodeGroup "
-        "or one of its children spends there. Images, subnetworks, reservations, disk types and service accounts must "
-        "be of these projects, too; Google's public images may always be used. Empty: the project that the "
-        "provisioner runs in alone.",
+        "Comma-separated projects in which resources may be created, and whose images, subnetworks, "
+        "reservations, disk types and service accounts may be used. Google's public images are always allowed. "
+        "Empty: the controller's own project alone.",
     )
     namespaces: tuple[str, ...] = served_namespaces(
         Group.NODE_GROUPS,
-        "Namespaces whose objects are served, separated by commas; the others are told that they are not. Empty: all.",
+        "Comma-separated namespaces whose objects are served. Others get a condition that says so. Empty: all.",
     )
     machines_per_namespace: int = _option(
         "MAX_MACHINES_PER_NAMESPACE",
         forms.whole_number(0, 1_000_000),
         "0",
-        "How many machines the TPUNodeGroups and ManagedInstanceGroups of one namespace may have together. More wait "
-        "until others are deleted. 0: any number.",
+        "The most machines of the TPUNodeGroups and ManagedInstanceGroups of a namespace. More wait until others "
+        "are deleted. 0: any number.",
     )
     repair_after_seconds: float = _option(
         "REPAIR_AFTER",
         forms.duration_from(60, "is less than a minute, which the restart of a kubelet may take"),
         "5m",
-        "A slice is created anew as a whole when one of its machines has been lost for so long. At least 1m.",
+        "A slice is recreated as a whole when one of its machines has been lost for this time. At least 1m.",
     )
     repairs_per_day: int = _option(
         "REPAIRS_PER_DAY",
         forms.whole_number(0, bounds.RECREATIONS),
         "3",
-        "How often within a day the same slice is created anew. 0: never.",
+        "How often within a day the same slice is recreated. 0: never.",
     )
     join_seconds: float = _option(
         "JOIN_TIMEOUT",
         forms.duration_from(300, "is less than five minutes, in which few machines boot, install Kubernetes and join"),
         "30m",
-        "How long a machine that runs may take to become a node that is ready with all its chips; then it counts as "
-        "lost. Longer for images that load much before they join. At least 5m.",
+        "A machine that has run for this time without becoming a ready node with all its chips counts as lost. "
+        "At least 5m.",
     )
     drain_seconds: float = _option(
         "DRAIN_TIMEOUT",
         forms.go_duration_seconds,
         "1h",
-        "How long pods without chips may keep the machines of a TPUNodeGroup that is deleted. Unfinished pods with "
-        "chips keep them however long it takes.",
+        "How long pods without chips keep the machines of a TPUNodeGroup that is deleted. Unfinished pods with "
+        "chips keep them without limit.",
     )
     api_server: str = _option(
         "API_SERVER_ADDRESS",
         _address,
         "",
-        "HOST:PORT at which machines reach the API server, e.g. 10.128.0.2:6443. Empty: what the ConfigMap "
-        "cluster-info in kube-public says.",
+        "HOST:PORT at which machines reach the API server, e.g. 10.128.0.2:6443. Empty: that of the ConfigMap "
+        "cluster-info in kube-public.",
     )
     kubernetes_version: str = _option(
         "KUBERNETES_VERSION",
@@ -136,30 +135,29 @@ class NodeGroupSettings:
         "DEVICE_PLUGIN_LOG_IMAGE",
         _image,
         "gcr.io/gke-release/gke-distroless/bash@sha256:f97677214e19917c800bd7165a42bf5dbe1e5afde513aecb48a4916c145e1504",
-        'The image, with a shell and tail, of the container beside it that prints the log of the TPU driver. "none": '
-        "no such container.",
+        "The image, with a shell and tail, of the container beside it that prints the log of the TPU driver. "
+        '"none": no such container.',
     )
     gce_endpoint: str = _option(
         "GCE_ENDPOINT",
         forms.endpoint,
         "",
-        "The address of another Compute Engine, which is used without credentials, such as a simulator's. Other "
-        "machines need https. Empty: Google's address.",
+        "The address of another Compute Engine, used without credentials, such as a simulator's. Other machines "
+        "need https. Empty: Google's.",
     )
     calls_per_second: int = _option(
         "GCE_CALLS_PER_SECOND",
         forms.whole_number(1, 1000),
         "20",
-        "Calls to Compute Engine in a second, of each sort that it counts in a project (changes, reads, lists, reads "
-        "of operations), for each region and globally; and ten seconds' worth of them at once. Compute Engine allows "
-        "1,500 in a minute unless you have asked for more; the default uses up to 1,400.",
+        "Calls to Compute Engine a second, of each sort that it counts in a project, for each region and "
+        "globally. Compute Engine allows 1,500 a minute by default; this default uses up to 1,400.",
     )
     concurrency: int = _option(
         "CONCURRENCY",
         forms.number_up_to(MOST_CONCURRENCY),
         "16",
-        "The number of concurrent calls to Compute Engine, deletes with their checks, and writes to Kubernetes, "
-        "separately for each. At most 64; a higher value counts as 64.",
+        "The most concurrent calls to Compute Engine, deletes with their checks, and writes to Kubernetes, "
+        "separately for each; up to 64.",
     )
     dry_run: bool = _option("DRY_RUN", forms.go_bool, "false", "Nothing is changed; the log says what would be.")
     own_namespace: str = pod_namespace(Group.NODE_GROUPS, "The namespace of the controller's Lease.")

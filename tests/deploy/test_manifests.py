@@ -140,7 +140,7 @@ def test_applied_again(rehearsal: Rehearsal, installed: list[dict[str, Any]]) ->
 def test_what_a_disabled_component_leaves(rehearsal: Rehearsal, full: Path, installed: list[dict[str, Any]]) -> None:
     """The command of the installation page deletes all objects of a component, and no other."""
     rehearsal.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(full))
-    (block,) = [each for each in read_blocks(REPOSITORY / "docs" / "install.md") if each.where == "disabled"]
+    (block,) = [each for each in read_blocks(REPOSITORY / "docs" / "install-variants.md") if each.where == "disabled"]
 
     def there(documents: list[dict[str, Any]]) -> list[str]:
         text = yaml.safe_dump_all(documents)

@@ -289,7 +289,7 @@ def test_the_bill_of_materials(tmp_path: Path) -> None:
 # --- the rights in Google Cloud, said twice
 
 _TERRAFORM = DEPLOY / "terraform" / "main.tf"
-_PAGE = REPOSITORY / "docs" / "install.md"
+_PAGES = [REPOSITORY / "docs" / name for name in ("install.md", "install-variants.md")]
 #: What each role permits.
 _ROLES = {
     "tpuProvisioner": set(PROJECT_PERMISSIONS),
@@ -304,12 +304,12 @@ _GRANTS = {
     ("tpuProvisionerTpu7x", "project"),
 }
 _MODULES = pytest.mark.parametrize(
-    ("module", "page", "roles"),
+    ("module", "pages", "roles"),
     [
-        pytest.param(_TERRAFORM, _PAGE, _ROLES, id="the provisioner"),
+        pytest.param(_TERRAFORM, _PAGES, _ROLES, id="the provisioner"),
         pytest.param(
             DEPLOY / "terraform" / "nodegroups" / "main.tf",
-            REPOSITORY / "docs" / "node-groups.md",
+            [REPOSITORY / "docs" / "node-groups.md"],
             _OF_NODE_GROUPS,
             id="node groups",
         ),
@@ -328,20 +328,20 @@ def _role_ids(module: Path) -> dict[str, str]:
 
 
 @_MODULES
-def test_the_permissions(module: Path, page: Path, roles: dict[str, set[str]]) -> None:
+def test_the_permissions(module: Path, pages: list[Path], roles: dict[str, set[str]]) -> None:
     """Terraform and the page's commands make these roles, and no other."""
     ids = _role_ids(module)
     assert roles == {
         ids[name]: set(re.findall(r'"(\w+\.\w+\.\w+)"', body))
         for name, body in _resources(module, "google_project_iam_custom_role").items()
     }
-    commands = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    commands = "".join(page.read_text(encoding="utf-8") for page in pages).replace("\\\n", " ")
     made = re.findall(r"gcloud iam roles create (\w+) .*--permissions=([\w.,]+)", commands)
     assert {role: set(permissions.split(",")) for role, permissions in made} == roles
 
 
 @_MODULES
-def test_every_text_in_terraform_is_validated(module: Path, page: Path, roles: dict[str, set[str]]) -> None:
+def test_every_text_in_terraform_is_validated(module: Path, pages: list[Path], roles: dict[str, set[str]]) -> None:
     """A wrong value is refused when it is planned, not by Google half-way through."""
     variables = re.findall(r'(?ms)^variable "\w+" \{\n(.*?)^\}', module.read_text(encoding="utf-8"))
     texts = [body for body in variables if re.search(r"type +\= string", body)]
@@ -359,7 +359,7 @@ def test_the_grants() -> None:
         for body in _resources(_TERRAFORM, kind).values()
         for role in re.findall(r"(?s)custom_role\.(\w+).*local\.member", body)
     } == _GRANTS
-    commands = "".join(block.text.replace("\\\n", " ") for block in read_blocks(_PAGE))
+    commands = "".join(block.text.replace("\\\n", " ") for page in _PAGES for block in read_blocks(page))
     places = {"projects": "project", "iam service-accounts": "service account"}
     granted = re.findall(
         r'gcloud (.*) add-iam-policy-binding .*--member="\$\{MEMBER\}" +--role="projects/\$\{PROJECT_ID\}/roles/(\w+)"',
@@ -368,12 +368,12 @@ def test_the_grants() -> None:
     assert {(role, places[command]) for command, role in granted} == _GRANTS
 
 
-@pytest.mark.parametrize("path", [_TERRAFORM, _PAGE], ids=["Terraform", "gcloud"])
-def test_no_predefined_role(path: Path) -> None:
+@pytest.mark.parametrize("paths", [[_TERRAFORM], _PAGES], ids=["Terraform", "gcloud"])
+def test_no_predefined_role(paths: list[Path]) -> None:
     """The controller gets no predefined role but Workload Identity's, and no permission outside of the roles."""
-    text = path.read_text(encoding="utf-8")
+    text = "".join(path.read_text(encoding="utf-8") for path in paths)
     # The nodes' own account has the role that Google made for nodes.
-    of_nodes = set() if path == _TERRAFORM else {"roles/container.defaultNodeServiceAccount"}
+    of_nodes = set() if paths == [_TERRAFORM] else {"roles/container.defaultNodeServiceAccount"}
     assert set(re.findall(r"roles/[a-z]+\.[A-Za-z.]+", text)) == {"roles/iam.workloadIdentityUser"} | of_nodes
     text = re.sub(r"[a-z.]+(?:googleapis|gserviceaccount)\.com|roles/[a-z]+\.[A-Za-z.]+", "", text)
     named = re.findall(r"\b(?:container|compute|iam)\.(?!googleapis|gserviceaccount)[a-zA-Z]+\.[a-zA-Z]+\b", text)

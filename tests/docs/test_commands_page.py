@@ -9,15 +9,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
-import click
 import pytest
 
 from provisioner.cli import main
@@ -25,9 +20,7 @@ from provisioner.cli.main import COMMANDS
 from provisioner.cli.output import ExitCode
 from provisioner.model.capacity import FailureKind
 from provisioner.settings import OPTIONS
-from rehearsal.commands.demo import summary
 from rehearsal.commands.main import COMMANDS as REHEARSAL_COMMANDS
-from rehearsal.demos.story import PoolTimes
 from tests.docs.shell import ROOT
 from tests.slices.test_drain import Person, world
 from tests.support.board import make_board
@@ -42,7 +35,6 @@ pytestmark = pytest.mark.timeout(60)
 PAGE = ROOT / "docs" / "commands.md"
 _EXAMPLE = re.compile(r"```bash\n(?P<command>[^`]*?)\n```\n+```text\n(?P<output>[^`]*)```")
 EXAMPLES = [(each["command"], each["output"]) for each in _EXAMPLE.finditer(PAGE.read_text(encoding="utf-8"))]
-_PHASES = ("wanted", "creating", "provisioning", "ready", "in_use", "idle", "deleting", "gone")
 __all__ = ["world"]
 
 
@@ -79,62 +71,16 @@ def controller() -> Iterator[str]:
         server.close()
 
 
-def started(words: list[str], **environment: str) -> subprocess.Popen[str]:
-    """Start a command as a user does."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "rehearsal" if words[0] in REHEARSAL_COMMANDS else "provisioner", *words],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def run_refused(words: list[str]) -> str:
-    """Run the controller with settings that are wrong."""
-    wrong = {"GKE_ENDPOINT": "http://127.0.0.1:8085", "KUBECONFIG": "missing", "GCP_ZONE": "us-east5"}
-    told, _ = started(words, **wrong).communicate(timeout=60)
-    return told
-
-
-def simulated(words: list[str], *, port: int) -> str:
-    """Start a simulator on a free port, and end it."""
-    process = started([*words, "--port=0"])
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    process.send_signal(signal.SIGTERM)
-    rest, _ = process.communicate(timeout=30)
-    return re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{port}", line + rest)
-
-
-def end_of_demo() -> str:
-    """Return what the demo of the example ends with."""
-    moments = (0.0, 0.1, 0.4, 14.2, 15.0, 25.1, 30.2, 34.9)
-    entered = dict(zip(_PHASES, moments, strict=True))
-    first = PoolTimes(name="tpu-demo-3cf0d1a5b2", chips=8, jobs=["tpu-demo-workers-0"], entered=entered)
-    pools = [first, replace(first, name="tpu-demo-9b41e07c6d", jobs=["tpu-demo-workers-1"])]
-    calls = {"nodePools.create": {"200": 2}, "nodePools.delete": {"200": 2}, "nodePools.list": {"200": 21}}
-    return click.unstyle("\n".join(summary(pools, calls)))
-
-
 def printed(command: str, capsys: pytest.CaptureFixture[str], person: Callable[[], str]) -> str:
     """Run an example; return what it prints."""
     program, *words = shlex.split(command)
-    assert program == ("tpu-rehearsal" if words[0] in REHEARSAL_COMMANDS else "tpu-provisioner")
+    assert program == "tpu-provisioner"
     match words[0]:
         case "status" | "explain" | "gc":
             with controller() as url:
                 return ours([*words, "--server", url], capsys)
         case "drain":
             return person()
-        case "run":
-            return run_refused(words)
-        case "simulator":
-            return simulated(words, port=8085)
-        case "simulator-gce":
-            return simulated(words, port=8086)
-        case "demo":
-            return end_of_demo()
         case _:
             return ours(words, capsys)
 
@@ -167,11 +113,18 @@ def test_every_command_has_a_section_with_an_example() -> None:
     """In the order of `--help`."""
     text = PAGE.read_text(encoding="utf-8")
     sections = re.findall(r"(?m)^## `([a-z-]+)`$", text)
-    assert sections == [*COMMANDS, *REHEARSAL_COMMANDS]
+    assert sections == [*COMMANDS]
     for section in re.split(r"(?m)^## ", text)[1:]:
         name = re.match(r"`([a-z-]+)`", section)
-        program = "tpu-rehearsal" if name is not None and name[1] in REHEARSAL_COMMANDS else "tpu-provisioner"
-        assert name is None or f"{program} {name[1]}" in section
+        assert name is None or f"tpu-provisioner {name[1]}" in section
+
+
+def test_the_page_on_rehearsals_names_every_command() -> None:
+    """Each in a row of its table."""
+    text = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
+    rows = re.findall(r"(?m)^\| (.+?) \|", text)
+    named = {name for row in rows for name in re.findall(r"(?:make|tpu-rehearsal) ([a-z-]+)", row)}
+    assert named == {*REHEARSAL_COMMANDS}
 
 
 def test_the_exit_codes_are_those_of_the_code() -> None:

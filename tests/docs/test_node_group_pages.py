@@ -5,10 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import yaml
-
-from provisioner import constants
-from provisioner.environment.pods import INJECT_KEYS
 from provisioner.model import bounds
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
@@ -47,23 +43,3 @@ def test_limits() -> None:
     assert f"good for {tokens.LIFE.total_seconds() / 60:.0f} minutes" in _PAGE
     longest = max(longest for _, longest in memory.DELAYS.values())
     assert f"pauses of at most {longest / 60:.0f} minutes" in _PAGE
-
-
-def test_the_job_of_the_page_runs_on_its_group() -> None:
-    """It selects the group of the example, tolerates the taint, and has as many pods as the slice has machines."""
-    (text,) = re.findall(r"(?s)```yaml\n(.*?)```", _PAGE)
-    service, job = yaml.safe_load_all(text)
-    spec = job["spec"]
-    pod = spec["template"]["spec"]
-    assert pod["subdomain"] == service["metadata"]["name"]
-    assert spec["template"]["metadata"]["labels"] == {INJECT_KEYS[0]: "enabled"}
-    group = yaml.safe_load((_ROOT / "examples" / "nodegroups" / "slice.yaml").read_text(encoding="utf-8"))
-    assert pod["nodeSelector"] == {
-        names.GROUP_NAMESPACE: group["metadata"]["namespace"],
-        names.GROUP_NAME: group["metadata"]["name"],
-    }
-    (toleration,) = pod["tolerations"]
-    assert toleration["key"] == constants.TPU_RESOURCE
-    chips = pod["containers"][0]["resources"]["limits"][constants.TPU_RESOURCE]
-    sides = [int(side) for side in group["spec"]["topology"].split("x")]
-    assert spec["parallelism"] * chips == sides[0] * sides[1] * sides[2]

@@ -3,12 +3,9 @@
 import re
 from pathlib import Path
 
-import pytest
-
 _ROOT = Path(__file__).parents[2]
 _PAGE = (_ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
 _REALITY = (_ROOT / "docs" / "reality.md").read_text(encoding="utf-8")
-_PARTITIONS = (_ROOT / "docs" / "partitions.md").read_text(encoding="utf-8")
 _TEST = re.compile(r"`(test_\w+)`")
 _NAMED = sorted(set(_TEST.findall(_PAGE)))
 #: Where the faults of GKE, of Kubernetes and of the provisioner itself are tested end to end.
@@ -21,17 +18,9 @@ def _tests_in(*files: Path) -> set[str]:
     return {name for file in files for name in definition.findall(file.read_text("utf-8"))}
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        _REALITY,
-        _PARTITIONS.partition("## What is not known of V-IPU, and what is assumed")[2].partition("\n## ")[0],
-    ],
-    ids=["GKE", "V-IPU"],
-)
-def test_every_assumption_names_a_test(table: str) -> None:
+def test_every_assumption_names_a_test() -> None:
     """One row, one subject; the last cell names what holds it. That it exists: test_names.py."""
-    rows = [line for line in table.splitlines() if line.startswith("| ") and not line.startswith("| subject |")]
+    rows = [line for line in _REALITY.splitlines() if line.startswith("| ") and not line.startswith("| subject |")]
     assert rows
     for row in rows:
         assert _TEST.findall(row.rstrip(" |").rpartition(" | ")[2]), row

@@ -135,22 +135,22 @@ class InstanceConfig:
     provisioning_model: Annotated[
         ProvisioningModel | None,
         choice(
-            "The terms on which machines are handed out. RESERVATION_BOUND where a reservation is given and this is "
-            "not, else STANDARD. FLEX_START waits for capacity and has it for maxRunDurationSeconds.",
+            "Default: RESERVATION_BOUND with a reservation, else STANDARD. FLEX_START waits for capacity and has it "
+            "for maxRunDurationSeconds.",
             ProvisioningModel,
         ),
     ] = None
     reservation: Annotated[
         str,
         _address(
-            "The reservation that machines are taken from, by its name or, of another project, its path. It must be "
-            "given with RESERVATION_BOUND, and only then."
+            "The reservation of the machines, by its name or, of another project, its path; with RESERVATION_BOUND, "
+            "and only then."
         ),
     ] = ""
     max_run_duration_seconds: Annotated[
         int | None,
         Whole(
-            about="Seconds after which Google takes the machines away: with FLEX_START, and only then.",
+            about="Seconds after which Google takes the machines away; with FLEX_START, and only then.",
             least=_SHORTEST_RUN_SECONDS,
             most=_LONGEST_RUN_SECONDS,
         ),
@@ -187,10 +187,9 @@ class InstanceConfig:
     metadata: Annotated[
         Mapping[str, str],
         Map(
-            about="Metadata that the machines read, by key. The controller adds what they need to join. Nodes register "
-            "with the labels in kube-labels (KEY=VALUE, separated by commas) and the taints in kube-taints "
-            "(KEY=VALUE:EFFECT). With bootstrapKubernetes a startup-script in here runs at each boot, before the "
-            "machine joins.",
+            about="Metadata of the machines, by key. Nodes register with the labels in kube-labels (KEY=VALUE, "
+            "comma-separated) and the taints in kube-taints (KEY=VALUE:EFFECT). With bootstrapKubernetes a "
+            "startup-script runs at each boot, before the machine joins.",
             values=Text(about="One value.", most=bounds.METADATA_VALUE),
             most=bounds.METADATA_ENTRIES,
         ),
@@ -221,7 +220,7 @@ class BootstrapConfig:
     version: Annotated[
         str,
         Text(
-            about="The minor version of Kubernetes, such as 1.31; that of the cluster where it is not given.",
+            about="The minor version of Kubernetes, such as 1.31. Default: that of the cluster.",
             most=8,
             pattern="(1\\.[0-9]{1,3})?",
             meaning="a minor version of Kubernetes such as 1.31",
@@ -230,7 +229,7 @@ class BootstrapConfig:
     control_plane_ip: Annotated[
         str,
         Text(
-            about="Address of the API server; the one that the cluster publishes where it is not given.",
+            about="Address of the API server. Default: the one that the cluster publishes.",
             most=bounds.OBJECT_NAME,
             pattern="[A-Za-z0-9.:-]*",
             meaning="an address of an API server",
@@ -239,7 +238,7 @@ class BootstrapConfig:
     ] = ""
     control_plane_port: Annotated[
         int | None,
-        Whole(about="Port of the API server at controlPlaneIP; 6443 where it is not given.", least=1, most=65_535),
+        Whole(about="Port of the API server at controlPlaneIP. Default: 6443.", least=1, most=65_535),
     ] = None
 
 
@@ -289,7 +288,7 @@ class TpuNodeGroupSpec:
     instance_template_uri: Annotated[
         str,
         Text(
-            about="An instance template that is there, as projects/PROJECT/global/instanceTemplates/NAME, in place of "
+            about="An existing instance template, as projects/PROJECT/global/instanceTemplates/NAME, in place of "
             "instanceConfig.",
             most=255,
         ),
@@ -299,7 +298,7 @@ class TpuNodeGroupSpec:
     node_count: Annotated[
         int | None,
         Whole(
-            about="Number of machines. That of the topology where it is not given, and 1 without a topology.",
+            about="Number of machines. Default: that of the topology, else 1.",
             least=1,
             most=bounds.GROUP_NODES,
         ),
@@ -310,14 +309,14 @@ class TpuNodeGroupSpec:
     accelerator_connection_mode: Annotated[
         str,
         choice(
-            "How the chips are connected: STATIC is the only way. static is the same, for manifests of older releases.",
+            "How the chips are connected. static is the same as STATIC.",
             ("STATIC", "static"),
         ),
     ] = "STATIC"
     topology: Annotated[
         str,
         Text(
-            about="Chips of the slice along each axis, such as 2x2x2. That of a single machine where it is not given.",
+            about="Chips of the slice along each axis, such as 2x2x2. Default: that of a single machine.",
             most=bounds.LABEL_VALUE,
             pattern=f"({_TOPOLOGY})?",
             meaning="a topology such as 4x4 or 2x2x2",
@@ -327,8 +326,8 @@ class TpuNodeGroupSpec:
     target_size_policy_mode: Annotated[
         SizePolicyMode | None,
         choice(
-            "BULK makes all machines at once or none, for a slice of several; INDIVIDUAL makes each for itself, for "
-            "machines that are a slice each. Derived from the topology where it is not given.",
+            "BULK creates all machines at once or none, INDIVIDUAL one by one, for machines that are a slice each. "
+            "Default: derived from the topology.",
             SizePolicyMode,
         ),
     ] = None

@@ -143,14 +143,12 @@ def condition_of(conditions: tuple[Condition, ...], condition_type: str) -> Cond
 
 
 _CONDITIONS = Array(
-    about="What is the case with the object, one entry for each question.",
+    about="Conditions, one entry for each type.",
     items=struct_of(Condition),
     most=bounds.CONDITIONS,
     key="type",
 )
-_OBSERVED_GENERATION = Whole(
-    about="The generation of the object that the status was concluded from.", most=LARGEST_GENERATION
-)
+_OBSERVED_GENERATION = Whole(about="The generation of the object that the status is about.", most=LARGEST_GENERATION)
 _COUNT = bounds.GROUP_NODES
 
 
@@ -206,9 +204,9 @@ class NodeSummary:
     ready: Annotated[int, Whole(about="Nodes that are ready and show all their chips.", most=_COUNT)] = 0
     reconciling: Annotated[
         int,
-        Whole(about="Machines that are being made, have not joined, or whose node is not ready yet.", most=_COUNT),
+        Whole(about="Machines that are being created, have not joined, or whose node is not ready yet.", most=_COUNT),
     ] = 0
-    failed: Annotated[int, Whole(about="Machines that could not be made, or whose node was lost.", most=_COUNT)] = 0
+    failed: Annotated[int, Whole(about="Machines that could not be created, or whose node was lost.", most=_COUNT)] = 0
 
 
 @declared("One machine.", required=("name", "ready"))
@@ -219,7 +217,7 @@ class Machine:
     name: Annotated[str, Text(about="Its name in Compute Engine.", most=63, least=1, meaning="the name of a machine")]
     state: Annotated[
         str,
-        Text(about="Compute Engine's status of it, or while it is not there what is done about it.", most=63),
+        Text(about="Compute Engine's status of it, or what is done about it.", most=63),
     ] = ""
     node: Annotated[str, Text(about="Its node; empty until it has joined.")] = ""
     ready: Annotated[bool, Flag(about="Whether the node is ready and shows all its chips.")] = False
@@ -257,7 +255,7 @@ class TpuNodeGroupStatus:
     recreated_at: Annotated[
         tuple[datetime, ...],
         Array(
-            about="When all machines were made anew because one was lost, latest last.",
+            about="When all machines were recreated because one was lost, latest last.",
             items=Moment(about="One moment."),
             most=bounds.RECREATIONS,
         ),
