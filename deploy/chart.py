@@ -328,8 +328,8 @@ def _closed(**properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
-#: What each Deployment of the chart has, beside the first: said once.
-_OF_EACH_POD = (".resources", ".nodeSelector", ".tolerations", ".affinity")
+#: What several parts of the chart have: said once.
+_COMMON = (".resources", ".nodeSelector", ".tolerations", ".affinity", "Monitor.labels", ".interval")
 
 
 def _readme() -> str:
@@ -337,7 +337,7 @@ def _readme() -> str:
     rows = "\n".join(
         f"| `{name}{f': {json.dumps(default)}' if isinstance(default, bool | int) or default else ''}` | {meaning} |"
         for name, default, meaning in _rows(_schema(), values, "")
-        if not name.endswith(_OF_EACH_POD)
+        if not name.endswith(_COMMON)
     )
     return f"""# tpu-provisioner
 
@@ -357,7 +357,8 @@ On GKE, project, location, zone and cluster are inferred. values.schema.json val
 |---|---|
 {rows}
 
-`resources`, `nodeSelector`, `tolerations` and `affinity` exist below `webhook` and `nodegroups` too.
+`resources`, `nodeSelector`, `tolerations` and `affinity` exist below `webhook` and `nodegroups` too; `labels` (that the
+operator selects by) and `interval` below `podMonitor` and `serviceMonitor`, `interval` below `podMonitoring`.
 """
 
 

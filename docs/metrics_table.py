@@ -101,7 +101,6 @@ reaches while no provisioner runs is not measured, and a slice that uses an exis
 #: What somebody may want to know, and the query.
 _EXAMPLES = (
     ("slices without a node pool", f'sum(max by (phase) ({PREFIX}slices{{phase=~"wanted|blocked"}}))'),
-    ("chips that nothing needs", f'max({PREFIX}chips{{state="idle"}})'),
     (
         "nine of ten slices start within this time",
         f'histogram_quantile(0.9, sum by (le) (rate({PREFIX}slice_startup_seconds_bucket{{stage="running"}}[1d])))',
@@ -119,7 +118,6 @@ _EXAMPLES = (
         "creates and deletes wait for GKE's quota of operations",
         f"max({PREFIX}gke_operations_in_flight) >= (max({PREFIX}gke_operations_limit) > 0)",
     ),
-    ("watches without a complete list", f"count by (pod, resource) ({PREFIX}watch_synced == 0)"),
 )
 
 
