@@ -14,8 +14,8 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from provisioner import constants, kube
+from provisioner.cli.frame import Remote, RemoteError
 from provisioner.cli.output import plain
-from provisioner.cli.remote import Remote, RemoteError
 from provisioner.kube.protocol import LEASES_ROOT, Api, collection_path, object_path
 from provisioner.partitions import board as partitions_board
 from provisioner.slices.board import Document

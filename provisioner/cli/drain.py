@@ -21,7 +21,6 @@ from provisioner.cli.start import prepare
 from provisioner.kube import fields
 from provisioner.kube.live import list_all
 from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
-from provisioner.kube.quantities import parse_timestamp
 from provisioner.kube.watches import PAUSE_QUERY, created_at
 from provisioner.model.capacity import NodePool, PoolStatus
 from provisioner.model.wording import first_of
@@ -197,7 +196,7 @@ class Look:
             spec = {}
         except kube.ClusterError:
             return ""
-        renewed = parse_timestamp(spec.get("renewTime"))
+        renewed = fields.parse_timestamp(spec.get("renewTime"))
         old = renewed is not None and (self.now() - renewed).total_seconds() > _LEASE_SECONDS
         if spec.get("holderIdentity") and not old:
             return ""

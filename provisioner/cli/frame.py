@@ -1,17 +1,22 @@
-"""What all commands share: how they are found, how they are described, and how wrong command lines are reported.
+"""What all commands share: how they are found and described, the options of several, and wrong command lines.
 
 Each command is a module that is imported when it is chosen: the libraries of one must not cost the others their start.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from provisioner import constants
+from provisioner.model.wording import UserError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -161,3 +166,54 @@ def wants_color(environment: Mapping[str, str] = os.environ) -> bool | None:
     """Tell whether output may be coloured; None: where it goes to a terminal."""
     # https://no-color.org: whatever it is set to.
     return False if environment.get("NO_COLOR") or environment.get("TERM") == "dumb" else None
+
+
+class RemoteError(UserError):
+    """The controller cannot be asked, in words for the user."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """Where the controller is."""
+
+    #: The address of its probes, such as http://127.0.0.1:8081; empty: it is found by the kubeconfig.
+    server: str = ""
+    kubeconfig: str | None = None
+    namespace: str = constants.DEFAULT_NAMESPACE
+    port: int = 8081
+
+
+def remote_options(command: _Function) -> _Function:
+    """Add the options of commands that ask a controller; they get a `remote`."""
+
+    @click.option(
+        "--server",
+        metavar="URL",
+        default="",
+        help="address of the controller's probes, such as http://127.0.0.1:8081 (default: of the leading pod, found by "
+        "the kubeconfig)",
+    )
+    @click.option(
+        "--controller-namespace",
+        metavar="NAME",
+        default=constants.DEFAULT_NAMESPACE,
+        show_default=True,
+        help="namespace in which the controller runs",
+    )
+    @click.option(
+        "--controller-port", type=int, default=8081, show_default=True, help="port of the controller's probes"
+    )
+    @kubeconfig_option
+    @functools.wraps(command)
+    def wrapped(
+        *arguments: Any,
+        server: str,
+        controller_namespace: str,
+        controller_port: int,
+        kubeconfig: str | None,
+        **options: Any,
+    ) -> Any:
+        remote = Remote(server=server, kubeconfig=kubeconfig, namespace=controller_namespace, port=controller_port)
+        return command(*arguments, remote=remote, **options)
+
+    return wrapped  # type: ignore[return-value]

@@ -11,9 +11,8 @@ import click
 
 from provisioner.cli import asking, ipus
 from provisioner.cli.asking import attention, view_problem
-from provisioner.cli.frame import FORMATS, Command, format_option
+from provisioner.cli.frame import FORMATS, Command, Remote, RemoteError, format_option, remote_options
 from provisioner.cli.output import ExitCode, aligned_with_words, drop_the_rest, plain, terminal_width, write
-from provisioner.cli.remote import Remote, RemoteError, remote_options
 from provisioner.model.wording import clock
 from provisioner.slices.board import Document
 from provisioner.slices.view.explain import for_how_long

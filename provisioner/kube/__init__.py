@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from provisioner.kube.events import EventRecorder
     from provisioner.kube.fields import MalformedObject
     from provisioner.kube.lease import LeaseElector, pod_of
-    from provisioner.kube.listwatch import ListWatch
     from provisioner.kube.live import (
         PoolNode,
         cordon,
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     )
     from provisioner.kube.protocol import Api, Timeouts
     from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
-    from provisioner.kube.watches import CombinedWatch, Watch, parse_node
+    from provisioner.kube.watches import CombinedWatch, ListWatch, Watch, parse_node
 
 __all__ = [
     "WATCH_DEFAULTS", "Api", "ClusterError", "Collection", "CombinedWatch", "Conflict", "EventRecorder",
@@ -57,11 +56,10 @@ _HOMES = {
     "events": "EventRecorder",
     "fields": "MalformedObject",
     "lease": "LeaseElector pod_of",
-    "listwatch": "ListWatch",
     "live": "PoolNode cordon cordon_open_node list_nodes_of_pool list_provider_ids_without_tpus release uncordon",
     "protocol": "Api Timeouts",
     "reflector": "WATCH_DEFAULTS Collection WatchOptions",
-    "watches": "CombinedWatch Watch parse_node",
+    "watches": "CombinedWatch ListWatch Watch parse_node",
 }
 
 

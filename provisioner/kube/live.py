@@ -1,4 +1,4 @@
-"""Live reads for the moment before a delete, and what we write to nodes.
+"""Live reads for the moment before a delete, how a gate says what they show, and what we write to nodes.
 
 Nothing here comes from a cache, nor from a read with resourceVersion=0. What cannot be read raises Malformed instead of
 being skipped: a pod that nobody could count must stop a delete.
@@ -6,14 +6,18 @@ being skipped: a pod that nobody could count must stop a delete.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
+
+import structlog
 
 from provisioner import constants
 from provisioner.kube import errors, fields
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.protocol import Api, JsonObject, Pager, Timeouts, collection_path, object_path
+
+_log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -30,6 +34,12 @@ _IDENTITY_PAGES = 20
 _LIST_ATTEMPTS = 3
 #: A node that others write to meanwhile is read and written again this often.
 _CHANGE_ATTEMPTS = 5
+#: The last look is worth this long, from when it is asked for. A node that registers right after it has no chips, and
+#: takes no pod that asks for any, until its device plugin runs: 13 s later at the earliest, by which time the delete
+#: has taken effect, unless it takes longer to reach Google.
+_LAST_LOOK_SECONDS = 2.0
+#: A look that took longer, or a process that was frozen in it, looks again.
+_LAST_LOOKS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,3 +207,43 @@ def read_cluster_uid(api: Api, *, timeouts: Timeouts) -> str:
     if not uid:
         raise errors.Malformed(f"namespace {_UID_NAMESPACE} has no uid")
     return uid
+
+
+class KeptError(Exception):
+    """What was to be deleted must not be now; the message says why, `told` what of it anybody may know."""
+
+    def __init__(self, message: str, *, told: str = "") -> None:
+        super().__init__(message)
+        self.told = told or message
+
+
+def why_kept(pass_through: Callable[[], None], *, call: str) -> str | None:
+    """Go through a gate; return why what is behind it stays, in words, None where it may go.
+
+    A gate that crashes lets nothing through. `call` is the key of the call that waits for it.
+    """
+    try:
+        pass_through()
+    except KeptError as error:
+        return str(error)
+    except errors.ClusterError as error:
+        return f"Kubernetes does not allow the check: {error}"
+    except Exception as error:  # noqa: BLE001 - the answer must not be lost
+        _log.exception("gate.crashed", call=call)
+        return f"the check failed: {error!r}"
+    return None
+
+
+def look_last(strangers: Callable[[], Iterable[str]], monotonic: Callable[[], float]) -> None:
+    """Look at the nodes a last time, right before the delete; raises KeptError.
+
+    All that went before may have taken long. `strangers` names the nodes that are open by now, or not those whose pods
+    were looked at: a node may have come, or come again under its old name, and been closed by somebody else.
+    """
+    for _ in range(_LAST_LOOKS):
+        began = monotonic()
+        for name in strangers():
+            raise KeptError(f"node {name} has registered or was uncordoned meanwhile")
+        if monotonic() - began <= _LAST_LOOK_SECONDS:
+            return
+    raise KeptError("the API server takes too long to confirm that its nodes are cordoned")

@@ -16,7 +16,7 @@ import structlog
 
 from provisioner import kube
 from provisioner.kube import errors
-from provisioner.kube.gates import why_kept
+from provisioner.kube.live import why_kept
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.types import Kind

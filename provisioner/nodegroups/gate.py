@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from provisioner import kube
-from provisioner.kube.gates import KeptError, look_last
-from provisioner.kube.live import list_all, read_one
+from provisioner.kube.live import KeptError, list_all, look_last, read_one
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.kube.watches import UNFINISHED
 from provisioner.model.wording import first_of

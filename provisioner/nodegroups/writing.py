@@ -15,7 +15,6 @@ from typing import Any
 from provisioner import constants, kube
 from provisioner.kube import fields
 from provisioner.kube.protocol import Api, Timeouts, collection_path, object_path
-from provisioner.kube.quantities import parse_timestamp
 from provisioner.model.capacity import Taint
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import documents, names
@@ -158,7 +157,7 @@ class Writer:
 
     def _keep_if_it_lasts(self, what: CreateToken, made: Mapping[str, Any]) -> None:
         """Delete a token that ends too early by the clock of the API server, which alone counts."""
-        now = parse_timestamp(made.get("creationTimestamp"))
+        now = fields.parse_timestamp(made.get("creationTimestamp"))
         if now is None or what.expires_at - now >= tokens.LIFE / 2:
             return
         path = object_path("secrets", fields.name(made.get("name")), namespace=tokens.NAMESPACE)

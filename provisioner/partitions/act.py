@@ -17,8 +17,7 @@ import structlog
 from provisioner import constants, kube
 from provisioner.kube import fields
 from provisioner.kube.errors import failure_of
-from provisioner.kube.gates import KeptError, why_kept
-from provisioner.kube.live import list_all
+from provisioner.kube.live import KeptError, list_all, why_kept
 from provisioner.kube.protocol import Api, Timeouts, collection_path, object_path
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import WriteFailure

@@ -14,7 +14,7 @@ from provisioner import kube
 from provisioner.admission.files import Files
 from provisioner.controller import Candidacy, Controller, make_replica
 from provisioner.kube.watches import doubt_of
-from provisioner.partitions import names, page
+from provisioner.partitions import names
 from provisioner.partitions.act import Actor, Line
 from provisioner.partitions.board import Board
 from provisioner.partitions.demand import Pod, parse_pod
@@ -29,6 +29,7 @@ from provisioner.partitions.report import Reporter
 from provisioner.partitions.rest.api import Rest, Sources, make_rest
 from provisioner.partitions.vipu.protocol import Vipu
 from provisioner.runtime.clock import FollowedClock, shifted
+from provisioner.runtime.pages import file_pages
 from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from provisioner.settings.partitions import PartitionSettings
@@ -173,7 +174,7 @@ def build(
             address=addresses.probes,
             alive=loop.alive,
             problems=lambda: (*loop.problems(), *rest.problems()),
-            pages=(*page.pages(), loop.board.page()),
+            pages=(*file_pages("provisioner.partitions"), loop.board.page()),
         ),
     )
     controller = Controller(

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from provisioner import kube
-from provisioner.kube.gates import KeptError
+from provisioner.kube.live import KeptError
 from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.model.waits import doubled_seconds
 from provisioner.model.wording import first_of

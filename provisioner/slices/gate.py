@@ -20,7 +20,7 @@ from typing import NamedTuple
 import structlog
 
 from provisioner import kube
-from provisioner.kube.gates import KeptError, look_last
+from provisioner.kube.live import KeptError, look_last
 from provisioner.model.capacity import PoolName
 from provisioner.model.wording import first_of
 from provisioner.model.workloads import Pod, Workload

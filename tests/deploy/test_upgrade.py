@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 
 from provisioner import constants, kube
+from provisioner.kube.fields import format_micro_time
 from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
-from provisioner.kube.quantities import format_micro_time
 from provisioner.slices.demand import group_key
 from provisioner.slices.hints import HintsStore
 from rehearsal.demos import Rehearsal

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from provisioner import kube
-from provisioner.kube.gates import KeptError, look_last, why_kept
+from provisioner.kube.live import KeptError, look_last, why_kept
 from tests.support.clock import FakeClock
 
 TOO_LONG = "the API server takes too long to confirm that its nodes are cordoned"

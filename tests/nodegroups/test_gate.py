@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from provisioner import kube
-from provisioner.kube.gates import KeptError
+from provisioner.kube.live import KeptError
 from provisioner.kube.protocol import object_path
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind

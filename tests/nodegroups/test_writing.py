@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from provisioner import constants, kube
+from provisioner.kube.fields import format_time
 from provisioner.kube.protocol import object_path
-from provisioner.kube.quantities import format_time
 from provisioner.model.capacity import Taint
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names

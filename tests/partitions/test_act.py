@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provisioner import kube
-from provisioner.kube.gates import KeptError
+from provisioner.kube.live import KeptError
 from provisioner.kube.protocol import object_path
 from provisioner.partitions import names
 from provisioner.partitions.act import check_unused, open_gate, save_ledger, take_back

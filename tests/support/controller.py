@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
 from provisioner import constants, kube
+from provisioner.kube.fields import format_time
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.kube.quantities import format_time
 from provisioner.model.capacity import CapacityKind, NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import ObjectRef, WorkloadKind
 from provisioner.runtime.clock import FollowedClock

@@ -8,9 +8,9 @@ from datetime import datetime
 
 from provisioner import constants, kube
 from provisioner.kube.errors import Malformed
+from provisioner.kube.fields import parse_timestamp
 from provisioner.kube.live import list_all
 from provisioner.kube.protocol import LEASES_ROOT, Api, collection_path, object_path
-from provisioner.kube.quantities import parse_timestamp
 from provisioner.kube.watches import PAUSE_QUERY, created_at
 from provisioner.settings import Settings
 from provisioner.slices.preflight import Finding, failed, ok, unknown, warning
