@@ -10,10 +10,10 @@ from functools import partial
 
 import provisioner
 from provisioner import controller as controllers
-from provisioner import kube
 from provisioner.admission.files import Files
-from provisioner.controller import Candidacy, Controller, make_replica
-from provisioner.kube.watches import doubt_of
+from provisioner.controller import Controller, make_replica
+from provisioner.kube.api import KubeApi
+from provisioner.kube.watches import Watch, doubt_of
 from provisioner.partitions import names
 from provisioner.partitions.act import Actor, Line
 from provisioner.partitions.board import Board
@@ -42,7 +42,7 @@ class Loop(RoundLoop[Answer]):
     """Observe, decide, act, until told to stop. `memory` and all parts belong to the loop's thread."""
 
     settings: PlanningSettings
-    pods: kube.Watch[Pod]
+    pods: Watch[Pod]
     known: Known
     actor: Actor
     reporter: Reporter
@@ -60,7 +60,7 @@ class Loop(RoundLoop[Answer]):
         """Do one round; return how many seconds the next may wait where nothing happens."""
         self.metrics.set_watch("pods", synced=self.pods.synced, last_contact_monotonic=self.pods.last_contact_monotonic)
         leading = self.is_leader()
-        self.metrics.set_leader(leading=leading)
+        self.metrics.leader.set(leading)
         # Answers first: they are stamped by the clock as it was until now.
         self.take_in(self.actor.take_answer, self._fold, self.reporter.tell_answer)
         if by := self.follow_clock():
@@ -77,7 +77,7 @@ class Loop(RoundLoop[Answer]):
         self.metrics.ledger_known.set(snapshot.ledger is not None)
         started = self.monotonic()
         plan = decide(snapshot, self.memory, self.settings, self.clock())
-        self.metrics.observe_decide(seconds=self.monotonic() - started)
+        self.metrics.decide_seconds.observe(self.monotonic() - started)
         # First what is remembered as being under way.
         self.memory, self.last_plan = plan.memory, plan
         self.board.publish(plan, snapshot, self.clock())
@@ -106,7 +106,7 @@ class Addresses(controllers.Addresses):
 def build(
     settings: PartitionSettings,
     addresses: Addresses,
-    api: kube.KubeApi,
+    api: KubeApi,
     vipu: Mapping[str, Vipu],
     *,
     exit_process: Callable[[int], object],
@@ -116,13 +116,15 @@ def build(
     `vipu` has the client of each server, by HOST:PORT. A process that loses its lease ends by `exit_process`.
     """
     metrics = Metrics(version=provisioner.__version__)
-    candidacy = Candidacy(
+    replica = make_replica(
+        api,
         namespace=settings.own_namespace,
         name=settings.own_name,
         elects=addresses.leader_elect,
         leases=(names.LEASE_NAME,),
+        exit_process=exit_process,
+        lease_clock=time.monotonic,
     )
-    replica = make_replica(api, candidacy, exit_process=exit_process, lease_clock=time.monotonic)
     clock = FollowedClock()
     planning = planning_settings(settings)
     known = Known(
@@ -178,20 +180,17 @@ def build(
         ),
     )
     controller = Controller(
-        identity=replica.identity,
+        replica=replica,
         loop=loop,
         watches={"pods": loop.pods, "configmaps": ledger},
         actor=actor,
-        recorder=replica.recorder,
         server=server,
-        elector=replica.elector,
-        exit_process=exit_process,
         last=rest.stop,
     )
     return controller, rest
 
 
-def _sources(loop: Loop, ledger: kube.Watch[Ledger], vipu: Mapping[str, Vipu]) -> Sources:
+def _sources(loop: Loop, ledger: Watch[Ledger], vipu: Mapping[str, Vipu]) -> Sources:
     """Return what the REST API goes by: what any replica sees, whether it leads or not."""
 
     def problems() -> Sequence[str]:
@@ -222,7 +221,7 @@ def planning_settings(settings: PartitionSettings) -> PlanningSettings:
 def run(
     settings: PartitionSettings,
     addresses: Addresses,
-    api: kube.KubeApi,
+    api: KubeApi,
     vipu: Mapping[str, Vipu],
     *,
     exit_process: Callable[[int], object],

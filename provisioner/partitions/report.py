@@ -9,7 +9,7 @@ from datetime import datetime
 
 import structlog
 
-from provisioner import kube
+from provisioner.kube.events import EventRecorder
 from provisioner.model.capacity import FailureKind
 from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import WriteFailure
@@ -42,10 +42,9 @@ _KINDS: Mapping[type[Write], str] = {SaveLedger: "save_ledger", OpenGate: "open_
 class Reporter:
     """Used by the loop's thread alone."""
 
-    recorder: kube.EventRecorder
+    recorder: EventRecorder
     metrics: Metrics
     _lasting: Lasting = field(default_factory=Lasting)
-    _events_dropped: int = 0
 
     def tell(self, plan: Plan, snapshot: Snapshot, now: datetime) -> None:
         """Tell what one decision came to."""
@@ -63,9 +62,7 @@ class Reporter:
                 lambda fault=fault: _log.error("decision.failed", subject=fault.subject, error=fault.error),  # type: ignore[misc]
             )
         self.metrics.faults.inc(len(plan.faults))
-        dropped = self.recorder.dropped_total
-        self.metrics.count_events_dropped(dropped - self._events_dropped)
-        self._events_dropped = dropped
+        self.metrics.set_events_dropped(self.recorder.dropped_total)
         self.metrics.readable.replace(
             {each.server.address: int(each.reading is not None and each.failure is None) for each in snapshot.servers}
         )

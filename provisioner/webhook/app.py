@@ -22,7 +22,8 @@ from provisioner.admission.review import READ_ALONE_BYTES, Answer, Deferred, Not
 from provisioner.environment.first_pod import problems_of_first_pod
 from provisioner.environment.numbering import OwnerKey, jobset_key, stateful_set_key
 from provisioner.environment.review import OwnerError, judge_pod, object_of
-from provisioner.kube import EventRecorder, errors, fields
+from provisioner.kube import errors, fields
+from provisioner.kube.events import EventRecorder
 from provisioner.kube.protocol import Api, Timeouts, object_path
 from provisioner.model.workloads import ObjectRef
 from provisioner.partitions.admission import review_pod as review_pod_with_ipus

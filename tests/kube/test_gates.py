@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from provisioner import kube
+from provisioner.kube.errors import Forbidden
 from provisioner.kube.live import KeptError, look_last, why_kept
 from tests.support.clock import FakeClock
 
@@ -27,7 +27,7 @@ def raising(error: Exception) -> Callable[[], None]:
     [
         pytest.param(KeptError("pod a/b is on it"), "pod a/b is on it", id="what says no is told in its words"),
         pytest.param(
-            kube.Forbidden("no list of pods", status=403),
+            Forbidden("no list of pods", status=403),
             "Kubernetes does not allow the check: no list of pods (HTTP 403)",
             id="a look that Kubernetes does not allow lets nothing through",
         ),
