@@ -52,43 +52,28 @@ class Frame(Command, click.Group):
     """
 
     def __init__(self, package: str, entries: Mapping[str, tuple[str, str]], **options: Any) -> None:
-        # What is not there is looked for among these names.
-        named = dict.fromkeys(entries, click.Command(None))
+        # What click lists, completes and suggests, without importing any.
+        named = {name: click.Command(name, short_help=summary) for name, (_, summary) in entries.items()}
         super().__init__(commands=named, **options)
-        self._package = package
-        self._entries = entries
+        self._modules = {name: f"{package}.{module}" for name, (module, _) in entries.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """List the names in the order of the table."""
-        return list(self._entries)
+        return list(self._modules)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
-        """Import a command; None where there is none of that name."""
-        entry = self._entries.get(cmd_name)
-        if entry is None:
-            return None
-        # Imports make no garbage, and looking for some takes a twentieth of the time.
-        gc.disable()
-        try:
-            command: click.Command = import_module(f"{self._package}.{entry[0]}").command
-        finally:
-            gc.enable()
-        return command
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
-        """Complete names without importing the commands."""
-        from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for completion
-
-        named = [CompletionItem(name, help=summary) for name, (_, summary) in self._entries.items()]
-        return [
-            *(item for item in named if item.value.startswith(incomplete)),
-            *click.Command.shell_complete(self, ctx, incomplete),
-        ]
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in self._entries.items()])
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Import the command that is chosen."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None:
+            # Imports make no garbage, and looking for some takes a twentieth of the time.
+            gc.disable()
+            try:
+                command = import_module(self._modules[name]).command
+            finally:
+                gc.enable()
+        return name, command, rest
 
 
 def format_option(*more: str) -> Callable[[_Function], _Function]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, TypeVar
 
 import structlog
@@ -21,6 +22,7 @@ _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+_CORDON = {"metadata": {"annotations": {constants.CORDONED: "true"}}, "spec": {"unschedulable": True}}
 #: Selects the nodes that are not cordoned; the API server knows it of nodes.
 _OPEN = {"fieldSelector": "spec.unschedulable=false"}
 #: Selects the nodes without TPUs.
@@ -69,15 +71,10 @@ def list_nodes_of_pool(api: Api, pool_name: str, selector: str = "") -> list[Poo
 def list_provider_ids_without_tpus(api: Api) -> Iterator[list[str]]:
     """Yield the provider ids of at most 2,000 nodes without TPUs, page by page; others do not name a cluster."""
     pager = Pager(api, collection_path("nodes"), _WITHOUT_TPUS, most=_IDENTITY_PAGE_SIZE)
-    token = ""
-    for _ in range(_IDENTITY_PAGES):
-        page = pager.fetch(token)
+    for page in islice(pager.pages(), _IDENTITY_PAGES):
         specs = (item.get("spec") for item in page.items if isinstance(item, dict))
         found = (spec.get("providerID") for spec in specs if isinstance(spec, dict))
         yield [provider_id for provider_id in found if isinstance(provider_id, str)]
-        token = page.continue_token
-        if not token:
-            return
 
 
 def _list_metadata(api: Api, query: Mapping[str, str]) -> list[PoolNode]:
@@ -98,9 +95,8 @@ def cordon(api: Api, node_name: str) -> bool:
 
     A node that somebody else cordoned must not be given to this: the note would make us uncordon it later.
     """
-    body = {"metadata": {"annotations": {constants.CORDONED: "true"}}, "spec": {"unschedulable": True}}
     try:
-        api.patch(object_path("nodes", node_name), body, strategic=True)
+        api.patch(object_path("nodes", node_name), _CORDON, strategic=True)
     except errors.NotFound:
         return False
     return True
@@ -110,9 +106,7 @@ def cordon_open_node(api: Api, node_name: str) -> bool:
     """Cordon a node as `cordon` does, unless it is cordoned already; False where it is, or is gone."""
 
     def change(node: JsonObject) -> JsonObject | None:
-        if (node.get("spec") or {}).get("unschedulable"):
-            return None
-        return {"metadata": {"annotations": {constants.CORDONED: "true"}}, "spec": {"unschedulable": True}}
+        return None if (node.get("spec") or {}).get("unschedulable") else _CORDON
 
     return _change_node(api, node_name, change)
 
@@ -171,25 +165,12 @@ def list_all(
     """List a collection, all pages; raises ClusterError, and Malformed for an object that `parse` cannot read."""
     for attempt in range(1, _LIST_ATTEMPTS + 1):
         try:
-            return _list_once(api, path, query, parse, metadata_only=metadata_only)
+            pages = Pager(api, path, query, metadata_only=metadata_only).pages()
+            return [read_one(item, parse) for page in pages for item in page.items]
         except errors.Gone:
             if attempt == _LIST_ATTEMPTS:
                 raise
     raise AssertionError("unreachable: the last attempt returns or raises")
-
-
-def _list_once(
-    api: Api, path: str, query: Mapping[str, str], parse: Callable[[Any], T], *, metadata_only: bool
-) -> list[T]:
-    found: list[T] = []
-    pager = Pager(api, path, query, metadata_only=metadata_only)
-    token = ""
-    while True:
-        page = pager.fetch(token)
-        found.extend(read_one(item, parse) for item in page.items)
-        token = page.continue_token
-        if not token:
-            return found
 
 
 def read_one(raw: Any, parse: Callable[[Any], T]) -> T:

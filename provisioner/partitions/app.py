@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -192,17 +192,13 @@ def build(
 
 def _sources(loop: Loop, ledger: Watch[Ledger], vipu: Mapping[str, Vipu]) -> Sources:
     """Return what the REST API goes by: what any replica sees, whether it leads or not."""
-
-    def problems() -> Sequence[str]:
-        return tuple(filter(None, (doubt_of("pods", loop.pods), doubt_of("configmaps", ledger))))
-
     return Sources(
         cluster_uid=lambda: loop.known.cluster_uid,
         pod=lambda namespace, name: loop.pods.records().get((namespace, name)),
         # One that is not there is empty: nothing was ever recorded.
         ledger=lambda: next(iter(ledger.records().values()), Ledger()),
         vipu=vipu.get,
-        problems=problems,
+        problems=lambda: tuple(filter(None, (doubt_of("pods", loop.pods), doubt_of("configmaps", ledger)))),
     )
 
 
