@@ -21,6 +21,7 @@ from provisioner.kube.errors import ClusterError, Forbidden, KubeconfigError, No
 from provisioner.kube.lease import pod_of
 from provisioner.kube.protocol import LEASES_ROOT, Api, collection_path, object_path
 from provisioner.partitions import board as partitions_board
+from provisioner.partitions import names
 from provisioner.slices.board import Document
 from provisioner.slices.view.explain import for_how_long, moment
 from provisioner.slices.view.types import View
@@ -31,8 +32,6 @@ _SETTINGS = "/api/v1/settings"
 _SECONDS = 15.0
 _MOST_BYTES = 64 * 1024 * 1024
 _SELECTOR = "app.kubernetes.io/name=tpu-provisioner,app.kubernetes.io/component=controller"
-#: Of the controller of IPU partitions, which may be there or not.
-_PARTITIONS_LEASE = "tpu-provisioner-partitions"
 
 
 def board(remote: Remote) -> Document:
@@ -120,7 +119,7 @@ def _ask_partitions(remote: Remote, path: str) -> Any:
         return _by_address(remote.server, path, absent_ok=True)
     try:
         api = connect(remote.kubeconfig)
-        pod = _holder(remote, api, _PARTITIONS_LEASE)
+        pod = _holder(remote, api, names.LEASE_NAME)
         return _by_proxy(remote, api, pod, path) if pod else None
     except KubeconfigError:
         raise

@@ -164,14 +164,10 @@ class Known:
         self._readings = shifted(self._readings, by)
         self.tried_at = shifted(self.tried_at, by)
 
-    def doubt(self) -> str:
-        """Say why nothing may be decided yet; empty: it may."""
-        if self.ledger is not None and self.cluster_uid:
-            return ""
-        return self.problem or "the ledger is not read yet"
-
     def snapshot(self, pods: Watch[Pod], live: frozenset[str] = frozenset()) -> Snapshot:
         """Put together what one decision sees."""
+        is_known = self.ledger is not None and self.cluster_uid
+        doubt = "" if is_known else self.problem or "the ledger is not read yet"
         return Snapshot(
             cluster_uid=self.cluster_uid,
             pods=tuple(pods.records().values()),
@@ -183,5 +179,5 @@ class Known:
                 for server in self.servers
             ),
             live=live,
-            not_synced=tuple(filter(None, (doubt_of("pods", pods), self.doubt()))),
+            not_synced=tuple(filter(None, (doubt_of("pods", pods), doubt))),
         )
