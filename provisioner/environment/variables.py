@@ -61,6 +61,11 @@ _PARTS = frozenset(
 )
 
 
+def generation_of(accelerator: str) -> str:
+    """Return the generation in the plugin's words; from tpu7 on the label is the generation."""
+    return _GENERATIONS.get(accelerator, accelerator)
+
+
 def topology_in_use(topology: Topology, part: str) -> Topology:
     """Return the topology that a pod uses of its slice: the part of it that its annotation names, if it can be.
 
@@ -86,8 +91,7 @@ def topology_variables(
     `container_chips` is what the container requests, `host_chips` what its VM has. `resilient` is false where the pod
     selects nodes with `cloud.google.com/gke-tpu-ici-resiliency: "false"`. Worker ids and host names are not among them.
     """
-    # From tpu7 on the label is the generation.
-    generation = _GENERATIONS.get(accelerator, accelerator)
+    generation = generation_of(accelerator)
     cores = topology.chips if generation in _ONE_CORE else 2 * topology.chips
     ports = host_chips * (2 if generation in _TWO_PORTS else 1)
     variables = {
