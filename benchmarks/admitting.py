@@ -33,8 +33,9 @@ from benchmarks.webhook_server import (
     samples_of,
     webhook_server,
 )
-from provisioner import kube
-from provisioner.kube.protocol import collection_path, object_path
+from provisioner.kube.api import KubeApi
+from provisioner.kube.errors import ClusterError
+from provisioner.kube.protocol import Timeouts, collection_path, object_path
 from rehearsal.demos import Rehearsal
 
 Say = Callable[..., None]
@@ -237,7 +238,7 @@ def _register(rehearsal: Rehearsal, server: Server) -> None:
     rehearsal.api.post(collection_path("mutatingwebhookconfigurations", root=_REGISTRATIONS), configuration)
 
 
-def _create_set(api: kube.KubeApi, name: str) -> str:
+def _create_set(api: KubeApi, name: str) -> str:
     """Create a StatefulSet whose controller waits for its first pod, for ever; return its UID."""
     template = pod(0)
     labels = {"app": name}
@@ -262,7 +263,7 @@ def _await_registration(create: Callable[[int], Any]) -> None:
     while True:
         try:
             create(1)
-        except (kube.ClusterError, AssertionError):
+        except (ClusterError, AssertionError):
             if time.monotonic() > until:
                 raise
             time.sleep(0.2)
@@ -270,7 +271,7 @@ def _await_registration(create: Callable[[int], Any]) -> None:
             return
 
 
-def _counted(api: kube.KubeApi) -> dict[str, float]:
+def _counted(api: KubeApi) -> dict[str, float]:
     """Return how many StatefulSets the API server has read, and the seconds of that and of waiting for reviews."""
     found = {"reads": 0.0, "read seconds": 0.0, "waits": 0.0}
     requests = "apiserver_request_duration_seconds"
@@ -285,6 +286,6 @@ def _counted(api: kube.KubeApi) -> dict[str, float]:
     return found
 
 
-def _exposition(api: kube.KubeApi) -> str:
-    with api.stream("/metrics", {}, timeouts=kube.Timeouts()) as stream:
+def _exposition(api: KubeApi) -> str:
+    with api.stream("/metrics", {}, timeouts=Timeouts()) as stream:
         return "\n".join(line.decode() for line in stream) + "\n"

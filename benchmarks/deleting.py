@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from provisioner import constants, kube
+from provisioner import constants
+from provisioner.kube.api import KubeApi, connect
+from provisioner.kube.live import uncordon
 from provisioner.kube.protocol import collection_path
 from provisioner.model.capacity import PoolName
 from provisioner.model.workloads import WorkloadUid
@@ -37,7 +39,7 @@ _AROUND = ("kube-controller-manager", "kube-scheduler", "kwok", "jobset")
 def measure(say: Callable[..., None]) -> None:
     """Measure the gate of pools of 256 and 2,048 hosts that nobody uses."""
     with localcluster.start(progress=lambda _: None) as control_plane:
-        api = kube.connect(str(control_plane.kubeconfig))
+        api = connect(str(control_plane.kubeconfig))
         for name in _AROUND:
             control_plane.send(name, signal.SIGSTOP)
         with ThreadPoolExecutor(_WRITERS) as writers:
@@ -53,7 +55,7 @@ def measure(say: Callable[..., None]) -> None:
 
 
 def _measure_pool(
-    say: Callable[..., None], api: kube.KubeApi, writers: ThreadPoolExecutor, pool: PoolName, nodes: Sequence[str]
+    say: Callable[..., None], api: KubeApi, writers: ThreadPoolExecutor, pool: PoolName, nodes: Sequence[str]
 ) -> None:
     gate = make_gate(api, lambda: datetime.now(UTC))
     delete = Delete(
@@ -69,7 +71,7 @@ def _measure_pool(
     runs = _RUNS[len(nodes)]
     for run in range(runs):
         if run:
-            list(writers.map(lambda name: kube.uncordon(api, name), nodes))
+            list(writers.map(lambda name: uncordon(api, name), nodes))
         with _counted(api) as calls:
             started, worked = time.perf_counter(), time.process_time()
             gate.pass_through(delete)
@@ -85,7 +87,7 @@ def _measure_pool(
 
 
 @contextmanager
-def _counted(api: kube.KubeApi) -> Iterator[Counter[str]]:
+def _counted(api: KubeApi) -> Iterator[Counter[str]]:
     """Count the requests that leave, by verb and kind."""
     counts: Counter[str] = Counter()
     lock = threading.Lock()
@@ -105,7 +107,7 @@ def _counted(api: kube.KubeApi) -> Iterator[Counter[str]]:
         api._send = send  # type: ignore[method-assign] # noqa: SLF001
 
 
-def _populate(api: kube.KubeApi, writers: ThreadPoolExecutor, pool: str, nodes: Sequence[str], *, pods: int) -> None:
+def _populate(api: KubeApi, writers: ThreadPoolExecutor, pool: str, nodes: Sequence[str], *, pods: int) -> None:
     """Create nodes, and pods without chips on each."""
     list(writers.map(lambda name: api.post(collection_path("nodes"), _node(name, pool)), nodes))
     path = collection_path("pods", namespace=_NAMESPACE)

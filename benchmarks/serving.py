@@ -82,7 +82,7 @@ def _metrics() -> Metrics:
     metrics.node_pools.replace({"provisioning": _SLICES // 2, "in_use": _SLICES // 2})
     metrics.chips.replace({"provisioning": 4 * _SLICES, "in_use": 4 * _SLICES})
     metrics.observe_round(seconds=0.1, result="ok", ended_at_seconds=0.0)
-    metrics.observe_decide(seconds=0.1)
+    metrics.decide_seconds.observe(0.1)
     return metrics
 
 

@@ -12,7 +12,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import structlog
 
 import provisioner
-from provisioner import constants, kube
+from provisioner import constants
+from provisioner.kube.api import KubeApi
+from provisioner.kube.events import EventRecorder
+from provisioner.kube.lease import LeaseElector
+from provisioner.kube.watches import Watch
 from provisioner.runtime import process
 from provisioner.runtime.http import HttpServer
 from provisioner.runtime.rounds import RoundLoop, Wake
@@ -34,29 +38,17 @@ class Actor(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidacy:
-    """Who a process is among its replicas, and whether it has to be elected."""
-
-    #: Of the leases.
-    namespace: str
-    #: Empty: host name and process.
-    name: str
-    #: Without an election this process leads.
-    elects: bool
-    #: The first is ours; another counts where it exists.
-    leases: Sequence[str] = (constants.LEASE_NAME, constants.ORIGINAL_LEASE_NAME)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
     """This process among its replicas: what each part of it is woken, ended and named by."""
 
     identity: str
-    recorder: kube.EventRecorder
+    recorder: EventRecorder
     wake: Wake
     stopping: threading.Event
     #: None where no leader is elected.
-    elector: kube.LeaseElector | None
+    elector: LeaseElector | None
+    #: Ends the process at once, with an exit code.
+    exit_process: Callable[[int], object]
 
     def is_leader(self) -> bool:
         """Whether it leads."""
@@ -72,34 +64,40 @@ class Replica:
 
 
 def make_replica(
-    api: kube.KubeApi,
-    candidacy: Candidacy,
+    api: KubeApi,
     *,
+    namespace: str,
+    name: str,
+    elects: bool,
     exit_process: Callable[[int], object],
     lease_clock: Callable[[], float],
+    leases: Sequence[str] = (constants.LEASE_NAME, constants.ORIGINAL_LEASE_NAME),
 ) -> Replica:
-    """Put together what does not run yet.
+    """Put together what does not run yet; without a `name` it is host name and process.
 
-    A process that loses its lease ends by `exit_process` from the elector's own thread, whatever hangs: a round, a
-    call, the API server. Somebody else may lead already, and Kubernetes starts it again as a follower.
+    The first of the leases, in `namespace`, is ours; another counts where it exists. What does not elect leads. A
+    process that loses its lease ends by `exit_process` from the elector's own thread, whatever hangs: a round, a call,
+    the API server. Somebody else may lead already, and Kubernetes starts it again as a follower.
     """
-    identity = candidacy.name or f"{socket.gethostname()}-{os.getpid()}"
+    identity = name or f"{socket.gethostname()}-{os.getpid()}"
     wake, stopping = Wake(), threading.Event()
     elector = (
-        kube.LeaseElector(
+        LeaseElector(
             api,
-            namespace=candidacy.namespace,
+            namespace=namespace,
             identity=identity,
             on_started=wake.set,
             on_lost=_ending(stopping, wake, exit_process),
-            leases=candidacy.leases,
+            leases=leases,
             clock=lease_clock,
         )
-        if candidacy.elects
+        if elects
         else None
     )
-    recorder = kube.EventRecorder(api, instance=identity)
-    return Replica(identity=identity, recorder=recorder, wake=wake, stopping=stopping, elector=elector)
+    recorder = EventRecorder(api, instance=identity)
+    return Replica(
+        identity=identity, recorder=recorder, wake=wake, stopping=stopping, elector=elector, exit_process=exit_process
+    )
 
 
 LoopT = TypeVar("LoopT", bound=RoundLoop[Any])
@@ -119,29 +117,23 @@ class Addresses:
 class Controller(Generic[LoopT, ActorT]):
     """All parts, put together; nothing runs before `start`."""
 
-    #: This process in the Lease, as the settings or the host name it.
-    identity: str
+    replica: Replica
     loop: LoopT
     #: What the loop sees of Kubernetes, by name.
-    watches: Mapping[str, kube.Watch[Any]]
+    watches: Mapping[str, Watch[Any]]
     actor: ActorT
-    recorder: kube.EventRecorder
     server: HttpServer
-    #: None where no leader is elected.
-    elector: kube.LeaseElector | None
-    #: Ends the process at once, with an exit code.
-    exit_process: Callable[[int], object]
     #: What a product ends beside these, once nothing is under way any more.
     last: Callable[[], object] | None = None
 
     def start(self) -> None:
         """Start everything but the loop, which runs in the caller's thread; raise ServerError."""
         self.server.start()
-        self.recorder.start()
+        self.replica.recorder.start()
         for watch in self.watches.values():
             watch.start()
-        if self.elector is not None:
-            self.elector.start()
+        if self.replica.elector is not None:
+            self.replica.elector.start()
 
     def stop(self) -> None:
         """Let the loop end after its round; returns at once."""
@@ -151,21 +143,21 @@ class Controller(Generic[LoopT, ActorT]):
     def shut_down(self) -> None:
         """Once the loop has ended: wait for what is under way, then give the lease back."""
         drained = self.actor.drain(timeout_seconds=_DRAIN_SECONDS)
-        self.recorder.flush(timeout_seconds=_LAST_EVENTS_SECONDS)
+        self.replica.recorder.flush(timeout_seconds=_LAST_EVENTS_SECONDS)
         for watch in self.watches.values():
             watch.stop()
-        if self.elector is not None and drained:
-            self.elector.release()
-        self.recorder.stop()
+        if self.replica.elector is not None and drained:
+            self.replica.elector.release()
+        self.replica.recorder.stop()
         if self.last is not None:
             self.last()
         self.server.stop()
         _log.info("controller.stopped", calls_under_way=not drained)
         if not drained:
             # Threads that hang in a call must not keep the process from ending.
-            self.exit_process(0)
+            self.replica.exit_process(0)
 
-    def run(self, api: kube.KubeApi, **told: object) -> int:
+    def run(self, api: KubeApi, **told: object) -> int:
         """Run until SIGTERM or SIGINT; return the exit code. `told` is what the first log line says of the product.
 
         Raises ServerError where an address cannot be served.
@@ -184,7 +176,7 @@ class Controller(Generic[LoopT, ActorT]):
             version=provisioner.__version__,
             kubernetes=api.server,
             context=api.context_name,
-            identity=self.identity,
+            identity=self.replica.identity,
             **told,
         )
         self.loop.run()

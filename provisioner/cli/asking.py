@@ -13,11 +13,15 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from provisioner import constants, kube
+from provisioner import constants
+from provisioner.cli.frame import Remote, RemoteError
 from provisioner.cli.output import plain
-from provisioner.cli.remote import Remote, RemoteError
+from provisioner.kube.api import connect
+from provisioner.kube.errors import ClusterError, Forbidden, KubeconfigError, NotFound
+from provisioner.kube.lease import pod_of
 from provisioner.kube.protocol import LEASES_ROOT, Api, collection_path, object_path
 from provisioner.partitions import board as partitions_board
+from provisioner.partitions import names
 from provisioner.slices.board import Document
 from provisioner.slices.view.explain import for_how_long, moment
 from provisioner.slices.view.types import View
@@ -28,8 +32,6 @@ _SETTINGS = "/api/v1/settings"
 _SECONDS = 15.0
 _MOST_BYTES = 64 * 1024 * 1024
 _SELECTOR = "app.kubernetes.io/name=tpu-provisioner,app.kubernetes.io/component=controller"
-#: Of the controller of IPU partitions, which may be there or not.
-_PARTITIONS_LEASE = "tpu-provisioner-partitions"
 
 
 def board(remote: Remote) -> Document:
@@ -94,16 +96,16 @@ def _ask(remote: Remote, path: str) -> Any:
     if remote.server:
         return _by_address(remote.server, path)
     try:
-        api = kube.connect(remote.kubeconfig)
+        api = connect(remote.kubeconfig)
         return _by_proxy(remote, api, _holder(remote, api, constants.LEASE_NAME) or _any_pod(remote, api), path)
-    except kube.Forbidden as error:
+    except Forbidden as error:
         raise RemoteError(
             f"{error}. To ask the controller you need the right to get leases, to list pods and to get pods/proxy "
             f"in namespace {remote.namespace}; or use `kubectl port-forward` and --server."
         ) from error
-    except kube.KubeconfigError:
+    except KubeconfigError:
         raise
-    except kube.ClusterError as error:
+    except ClusterError as error:
         raise RemoteError(
             f"the controller in namespace {remote.namespace} cannot be asked: {error}. Is it running? See "
             f"`kubectl --namespace {remote.namespace} get pods`. If only the API server's proxy does not reach it, "
@@ -116,15 +118,15 @@ def _ask_partitions(remote: Remote, path: str) -> Any:
     if remote.server:
         return _by_address(remote.server, path, absent_ok=True)
     try:
-        api = kube.connect(remote.kubeconfig)
-        pod = _holder(remote, api, _PARTITIONS_LEASE)
+        api = connect(remote.kubeconfig)
+        pod = _holder(remote, api, names.LEASE_NAME)
         return _by_proxy(remote, api, pod, path) if pod else None
-    except kube.KubeconfigError:
+    except KubeconfigError:
         raise
-    except (kube.Forbidden, kube.NotFound):
+    except (Forbidden, NotFound):
         # Who may not see it is told nothing of it; and a pod may have gone.
         return None
-    except kube.ClusterError as error:
+    except ClusterError as error:
         raise RemoteError(
             f"the controller of partitions in namespace {remote.namespace} cannot be asked: {error}"
         ) from error
@@ -139,9 +141,9 @@ def _holder(remote: Remote, api: Api, lease: str) -> str:
     path = object_path("leases", lease, namespace=remote.namespace, root=LEASES_ROOT)
     try:
         found = api.get(path)
-    except kube.NotFound:
+    except NotFound:
         return ""
-    return kube.pod_of(str((found.get("spec") or {}).get("holderIdentity") or ""))
+    return pod_of(str((found.get("spec") or {}).get("holderIdentity") or ""))
 
 
 def _any_pod(remote: Remote, api: Api) -> str:

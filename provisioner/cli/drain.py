@@ -14,14 +14,15 @@ from datetime import datetime
 
 import click
 
-from provisioner import constants, kube, settings
+from provisioner import constants, settings
 from provisioner.cli.frame import Command, kubeconfig_option, read_by
 from provisioner.cli.output import ExitCode
 from provisioner.cli.start import prepare
 from provisioner.kube import fields
-from provisioner.kube.live import list_all
-from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
-from provisioner.kube.quantities import parse_timestamp
+from provisioner.kube.errors import ClusterError, NotFound
+from provisioner.kube.fields import MalformedObject
+from provisioner.kube.live import list_all, list_nodes_of_pool
+from provisioner.kube.protocol import LEASES_ROOT, Api, collection_path, object_path
 from provisioner.kube.watches import PAUSE_QUERY, created_at
 from provisioner.model.capacity import NodePool, PoolStatus
 from provisioner.model.wording import first_of
@@ -109,7 +110,7 @@ class Look:
     """Looks at the node pools, and at what keeps them."""
 
     settings: Settings
-    api: kube.Api
+    api: Api
     supplier: Supplier
     identity: IdentityCheck
     now: Callable[[], datetime] = wall_clock
@@ -133,7 +134,7 @@ class Look:
         try:
             paused = self.settings.pause_creation or self._is_paused()
             waiting = "" if paused or left else first_of(self._waiting())
-        except (kube.ClusterError, kube.MalformedObject) as error:
+        except (ClusterError, MalformedObject) as error:
             paused, waiting = False, f"cannot be told: {error}"
         if waiting:
             yield f"Pods that wait for a node pool: {waiting}"
@@ -166,14 +167,14 @@ class Look:
                 if workload.keeps_pools(while_suspended=self.settings.keep_suspended):
                     setting = "KEEP_POOLS_OF_SUSPENDED_JOBSETS"
                     return f"{named} is suspended and keeps it; delete the {kind.value}, or unset {setting}"
-            for node in kube.list_nodes_of_pool(self.api, pool.name, self.settings.node_selector):
+            for node in list_nodes_of_pool(self.api, pool.name, self.settings.node_selector):
                 for pod in live.list_pods_on_node(self.api, node.name):
                     if pod.chips and not pod.finished:
                         if pod.kind is not None and pod.deletion_deadline is None:
                             # Not the one that it was created for.
                             return _needed_by(pod.kind, pod.namespace, pod.workload_name)
                         return f"pod {pod.namespace}/{pod.name} requests chips and runs on it; delete it, or let it end"
-        except (kube.ClusterError, kube.MalformedObject) as error:
+        except (ClusterError, MalformedObject) as error:
             return f"cannot tell who needs it (it was created for {named}): {error}"
         return f"not needed (it was created for {named}); the controller deletes it"
 
@@ -193,11 +194,11 @@ class Look:
         path = object_path("leases", constants.LEASE_NAME, namespace=namespace, root=LEASES_ROOT)
         try:
             spec = fields.mapping(self.api.get(path).get("spec"))
-        except kube.NotFound:
+        except NotFound:
             spec = {}
-        except kube.ClusterError:
+        except ClusterError:
             return ""
-        renewed = parse_timestamp(spec.get("renewTime"))
+        renewed = fields.parse_timestamp(spec.get("renewTime"))
         old = renewed is not None and (self.now() - renewed).total_seconds() > _LEASE_SECONDS
         if spec.get("holderIdentity") and not old:
             return ""

@@ -9,9 +9,8 @@ import click
 
 from provisioner.cli import ipus
 from provisioner.cli.asking import attention, board, partitions, view_of, view_problem
-from provisioner.cli.frame import FORMATS, Command, format_option
+from provisioner.cli.frame import FORMATS, Command, Remote, RemoteError, format_option, remote_options
 from provisioner.cli.output import ExitCode, aligned, plain, show, write
-from provisioner.cli.remote import Remote, RemoteError, remote_options
 from provisioner.slices.board import Document
 from provisioner.slices.view.explain import Explanation, explain, moment
 

@@ -1,17 +1,22 @@
-"""What all commands share: how they are found, how they are described, and how wrong command lines are reported.
+"""What all commands share: how they are found and described, the options of several, and wrong command lines.
 
 Each command is a module that is imported when it is chosen: the libraries of one must not cost the others their start.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from provisioner import constants
+from provisioner.model.wording import UserError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -47,43 +52,28 @@ class Frame(Command, click.Group):
     """
 
     def __init__(self, package: str, entries: Mapping[str, tuple[str, str]], **options: Any) -> None:
-        # What is not there is looked for among these names.
-        named = dict.fromkeys(entries, click.Command(None))
+        # What click lists, completes and suggests, without importing any.
+        named = {name: click.Command(name, short_help=summary) for name, (_, summary) in entries.items()}
         super().__init__(commands=named, **options)
-        self._package = package
-        self._entries = entries
+        self._modules = {name: f"{package}.{module}" for name, (module, _) in entries.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """List the names in the order of the table."""
-        return list(self._entries)
+        return list(self._modules)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
-        """Import a command; None where there is none of that name."""
-        entry = self._entries.get(cmd_name)
-        if entry is None:
-            return None
-        # Imports make no garbage, and looking for some takes a twentieth of the time.
-        gc.disable()
-        try:
-            command: click.Command = import_module(f"{self._package}.{entry[0]}").command
-        finally:
-            gc.enable()
-        return command
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
-        """Complete names without importing the commands."""
-        from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for completion
-
-        named = [CompletionItem(name, help=summary) for name, (_, summary) in self._entries.items()]
-        return [
-            *(item for item in named if item.value.startswith(incomplete)),
-            *click.Command.shell_complete(self, ctx, incomplete),
-        ]
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in self._entries.items()])
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Import the command that is chosen."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None:
+            # Imports make no garbage, and looking for some takes a twentieth of the time.
+            gc.disable()
+            try:
+                command = import_module(self._modules[name]).command
+            finally:
+                gc.enable()
+        return name, command, rest
 
 
 def format_option(*more: str) -> Callable[[_Function], _Function]:
@@ -161,3 +151,54 @@ def wants_color(environment: Mapping[str, str] = os.environ) -> bool | None:
     """Tell whether output may be coloured; None: where it goes to a terminal."""
     # https://no-color.org: whatever it is set to.
     return False if environment.get("NO_COLOR") or environment.get("TERM") == "dumb" else None
+
+
+class RemoteError(UserError):
+    """The controller cannot be asked, in words for the user."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """Where the controller is."""
+
+    #: The address of its probes, such as http://127.0.0.1:8081; empty: it is found by the kubeconfig.
+    server: str = ""
+    kubeconfig: str | None = None
+    namespace: str = constants.DEFAULT_NAMESPACE
+    port: int = 8081
+
+
+def remote_options(command: _Function) -> _Function:
+    """Add the options of commands that ask a controller; they get a `remote`."""
+
+    @click.option(
+        "--server",
+        metavar="URL",
+        default="",
+        help="address of the controller's probes, such as http://127.0.0.1:8081 (default: of the leading pod, found by "
+        "the kubeconfig)",
+    )
+    @click.option(
+        "--controller-namespace",
+        metavar="NAME",
+        default=constants.DEFAULT_NAMESPACE,
+        show_default=True,
+        help="namespace in which the controller runs",
+    )
+    @click.option(
+        "--controller-port", type=int, default=8081, show_default=True, help="port of the controller's probes"
+    )
+    @kubeconfig_option
+    @functools.wraps(command)
+    def wrapped(
+        *arguments: Any,
+        server: str,
+        controller_namespace: str,
+        controller_port: int,
+        kubeconfig: str | None,
+        **options: Any,
+    ) -> Any:
+        remote = Remote(server=server, kubeconfig=kubeconfig, namespace=controller_namespace, port=controller_port)
+        return command(*arguments, remote=remote, **options)
+
+    return wrapped  # type: ignore[return-value]

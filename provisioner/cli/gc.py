@@ -8,9 +8,8 @@ from datetime import datetime
 import click
 
 from provisioner.cli.asking import attention, board, view_of
-from provisioner.cli.frame import FORMATS, Command, format_option
+from provisioner.cli.frame import FORMATS, Command, Remote, format_option, remote_options
 from provisioner.cli.output import ExitCode, aligned, plain, show, terminal_width, write
-from provisioner.cli.remote import Remote, remote_options
 from provisioner.model.wording import clock
 from provisioner.slices.board import Document
 from provisioner.slices.view.types import PoolView, State

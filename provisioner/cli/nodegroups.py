@@ -9,11 +9,12 @@ from dataclasses import replace
 import click
 import structlog
 
-from provisioner import kube, settings
+from provisioner import settings
 from provisioner.cli.frame import Command, kubeconfig_option, observation_options
 from provisioner.cli.output import refuse
 from provisioner.controller import Addresses
 from provisioner.google import metadata
+from provisioner.kube.api import connect
 from provisioner.nodegroups import app
 from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.nodegroups.compute.records import ComputeError
@@ -51,7 +52,7 @@ def command(
     Other settings come from the environment; see docs/settings.md.
     """
     effective = settings.read(NodeGroupSettings, os.environ, inferred=_inferred(os.environ))
-    api = kube.connect(kubeconfig)
+    api = connect(kubeconfig)
     try:
         compute = ComputeClient(endpoint=effective.gce_endpoint or None)
     except ComputeError as error:

@@ -74,14 +74,15 @@ def command(
     # The commands below do without.
     import structlog  # noqa: PLC0415
 
-    from provisioner import kube, settings  # noqa: PLC0415
+    from provisioner import settings  # noqa: PLC0415
     from provisioner.admission.files import Files  # noqa: PLC0415
+    from provisioner.kube.api import connect  # noqa: PLC0415
     from provisioner.partitions import app  # noqa: PLC0415
     from provisioner.runtime import logs  # noqa: PLC0415
     from provisioner.settings.partitions import PartitionSettings  # noqa: PLC0415
 
     effective = settings.read(PartitionSettings, os.environ)
-    connected = kube.connect(kubeconfig)
+    connected = connect(kubeconfig)
     logs.configure(effective.log_level)
     structlog.get_logger(__name__).info("settings.read", **settings.readable(effective))
     clients = _clients(effective)

@@ -18,9 +18,8 @@ import click
 
 from provisioner import constants, settings
 from provisioner.cli import output
-from provisioner.cli.frame import Command, complete_files
+from provisioner.cli.frame import Command, Remote, complete_files, remote_options
 from provisioner.cli.manifests import Manifests, read_documents, read_manifests
-from provisioner.cli.remote import Remote, remote_options
 from provisioner.model.capacity import NodePoolRequest, PoolName
 from provisioner.settings import Settings
 from provisioner.slices.offline.assumed import CHANNEL, assumed

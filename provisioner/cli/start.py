@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from provisioner import kube, settings
+from provisioner import settings
 from provisioner.google import metadata
+from provisioner.kube.api import KubeApi, connect
+from provisioner.kube.errors import KubeconfigError
 from provisioner.runtime.clock import wall_clock
 from provisioner.slices.preflight.checking import Subject
 from provisioner.slices.suppliers.gke.client import GkeClient, default_credentials
@@ -33,7 +35,7 @@ class Attempt:
     #: The settings that were not set and are taken from where this runs, by variable.
     inferred: Mapping[str, str]
     settings: settings.Settings | None = None
-    api: kube.KubeApi | None = None
+    api: KubeApi | None = None
     #: Only where the settings and the credentials are right, and capacity comes from GKE.
     gke: GkeClient | None = None
     settings_problems: tuple[str, ...] = ()
@@ -43,7 +45,7 @@ class Attempt:
 
 def prepare(
     kubeconfig: str | None, environment: Mapping[str, str], *, problems: Iterable[str] = ()
-) -> tuple[settings.Settings, kube.KubeApi, Attempt]:
+) -> tuple[settings.Settings, KubeApi, Attempt]:
     """Read settings, kubeconfig and credentials; raise SettingsError with all that is wrong, `problems` included."""
     tried = attempt(kubeconfig, environment)
     found = [*tried.settings_problems, *filter(None, (tried.kubeconfig_problem, tried.credentials_problem)), *problems]
@@ -61,8 +63,8 @@ def attempt(kubeconfig: str | None, environment: Mapping[str, str]) -> Attempt:
     except settings.SettingsError as error:
         tried.settings_problems = error.problems
     try:
-        tried.api = kube.connect(kubeconfig)
-    except kube.KubeconfigError as error:
+        tried.api = connect(kubeconfig)
+    except KubeconfigError as error:
         tried.kubeconfig_problem = str(error)
     effective = tried.settings
     on_gke = effective is None or not effective.on_gce

@@ -11,9 +11,8 @@ import click
 
 from provisioner.cli import asking, ipus
 from provisioner.cli.asking import attention, view_problem
-from provisioner.cli.frame import FORMATS, Command, format_option
+from provisioner.cli.frame import FORMATS, Command, Remote, RemoteError, format_option, remote_options
 from provisioner.cli.output import ExitCode, aligned_with_words, drop_the_rest, plain, terminal_width, write
-from provisioner.cli.remote import Remote, RemoteError, remote_options
 from provisioner.model.wording import clock
 from provisioner.slices.board import Document
 from provisioner.slices.view.explain import for_how_long
@@ -58,7 +57,13 @@ def command(namespace: str, *, state: str | None, watch: bool, form: str | None,
         return ExitCode.OK
     try:
         while True:
-            shown = "\n".join(_page(remote, namespace, state or "", wide=form == "wide", forgive=watch))
+            try:
+                shown = "\n".join(_lines(remote, namespace, state or "", wide=form == "wide"))
+            except RemoteError as error:
+                if not watch:
+                    raise
+                # Whoever watches sees that it is away, and that it comes back.
+                shown = f"tpu-provisioner: {error}"
             sys.stdout.write(f"{_CLEAR if watch and sys.stdout.isatty() else ''}{shown}\n")
             sys.stdout.flush()
             if not watch:
@@ -67,16 +72,6 @@ def command(namespace: str, *, state: str | None, watch: bool, form: str | None,
     except BrokenPipeError:
         drop_the_rest()
         return ExitCode.OK
-
-
-def _page(remote: Remote, namespace: str, state: str, *, wide: bool, forgive: bool) -> list[str]:
-    try:
-        return _lines(remote, namespace, state, wide=wide)
-    except RemoteError as error:
-        if not forgive:
-            raise
-        # Whoever watches sees that it is away, and that it comes back.
-        return [f"tpu-provisioner: {error}"]
 
 
 def _lines(remote: Remote, namespace: str, state: str, *, wide: bool) -> list[str]:

@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
-from provisioner import kube
 from provisioner.admission.files import Files
 from provisioner.cli.frame import Command, complete_files, kubeconfig_option, observation_options, truth_option
+from provisioner.kube.api import connect
 from provisioner.runtime import logs
 from provisioner.settings.webhook import read_webhook_settings
 from provisioner.webhook import app
@@ -76,7 +76,7 @@ def command(
     certificate, key = Path(tls_cert_file), Path(tls_key_file)
     files = Files(certificate=certificate, key=key) if given or certificate.exists() else None
     effective = read_webhook_settings(os.environ)
-    api = kube.connect(kubeconfig)
+    api = connect(kubeconfig)
     logs.configure("debug" if verbose else effective.log_level)
     addresses = app.Addresses(webhooks=bind_address, metrics=metrics_bind_address, probes=health_probe_bind_address)
     return app.run(effective, addresses, api, files, os.environ)

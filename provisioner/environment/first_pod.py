@@ -19,7 +19,7 @@ from provisioner.kube import fields
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.workloads.job import JOB
 from provisioner.workloads.jobset import replicated_jobs_of
-from provisioner.workloads.owners import STATEFUL_SET
+from provisioner.workloads.kind import STATEFUL_SET
 
 Json = dict[str, Any]
 _INDEXED = "Indexed"

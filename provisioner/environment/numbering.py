@@ -16,7 +16,7 @@ from provisioner.model import bounds
 from provisioner.workloads import JOBSET, PLAIN_JOB
 from provisioner.workloads.job import JOB
 from provisioner.workloads.jobset import ended_before
-from provisioner.workloads.owners import STATEFUL_SET
+from provisioner.workloads.kind import STATEFUL_SET
 
 #: The first port of processes: libtpu's on GKE, and the one that LeaderWorkerSet uses.
 PROCESS_PORT = 8471

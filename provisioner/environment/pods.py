@@ -12,9 +12,8 @@ from provisioner.admission.review import pointer
 from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.podspec import requested_chips
-from provisioner.kube.quantities import parse_quantity
 from provisioner.model import bounds
-from provisioner.workloads.owners import Owner, controller_of, marks
+from provisioner.workloads.kind import Owner, controller_of, marks
 
 #: As label or annotation, "enabled" or "disabled": the key of gke-tpu-env-injector, and ours.
 INJECT_KEYS = (constants.INJECT, "gke-tpu-env-injector.aaronbatilo.dev/inject")
@@ -160,20 +159,8 @@ def _containers(spec: Mapping[str, Any]) -> Iterator[Container]:
 
 
 def _chips(container: Mapping[str, Any]) -> int:
-    resources = fields.mapping(container.get("resources"))
-    # Kubernetes wants both to be equal for such a resource, and takes one from the other.
-    for part in ("limits", "requests"):
-        raw = fields.mapping(resources.get(part)).get(constants.TPU_RESOURCE)
-        if raw is None:
-            continue
-        chips = parse_quantity(raw)
-        if chips is None or chips != chips.to_integral_value() or chips < 0:
-            name = bounds.quoted(fields.text(container.get("name")))
-            raise MalformedObject(
-                f"container {name}: {constants.TPU_RESOURCE} is {fields.shown(raw)}; request a whole number of chips"
-            )
-        return int(chips)
-    return 0
+    name = bounds.quoted(fields.text(container.get("name")))
+    return requested_chips(f"container {name}", {"containers": [container]})
 
 
 def _given(env: object) -> dict[str, Given]:

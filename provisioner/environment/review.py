@@ -31,17 +31,17 @@ from provisioner.environment.variables import (
     Layout,
     check_lengths,
     check_size,
-    grid_of,
     is_absent,
     layout_of,
     slices_of,
+    topology_variables,
     workers_of,
 )
 from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
 from provisioner.model.workloads import ObjectRef
 from provisioner.settings.webhook import WebhookSettings
-from provisioner.workloads.owners import STATEFUL_SET, Owner
+from provisioner.workloads.kind import STATEFUL_SET, Owner
 
 #: So many are written in a fraction of a millisecond.
 _MANY_HOST_NAMES = 1000
@@ -216,7 +216,13 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
         # Who has not asked may have the rest from elsewhere.
         problems += begun if pod.wish == "enabled" else ()
         if settings.topology and layout is not None:
-            variables |= grid_of(pod, container, layout)
+            variables |= topology_variables(
+                layout.accelerator,
+                layout.topology,
+                container_chips=container.chips,
+                host_chips=layout.host_chips,
+                resilient=pod.resilient,
+            )
         patch += _operations(container, variables)
     if settings.topology and layout is None:
         problems.append("it selects no accelerator and topology, so that the variables of the topology cannot be told")

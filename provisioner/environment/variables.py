@@ -269,17 +269,6 @@ def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[
     }
 
 
-def grid_of(pod: TpuPod, container: Container, layout: Layout) -> Mapping[str, str]:
-    """Return the variables that GKE's device plugin sets."""
-    return topology_variables(
-        layout.accelerator,
-        layout.topology,
-        container_chips=container.chips,
-        host_chips=layout.host_chips,
-        resilient=pod.resilient,
-    )
-
-
 def is_absent(name: str, container: Container, variables: Mapping[str, object]) -> bool:
     """Whether a container lacks a variable, or has what GKE's webhook gives pods of which it knows nothing: localhost.
 

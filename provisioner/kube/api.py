@@ -191,15 +191,10 @@ _LOAD_ERRORS = (
 )
 
 
-def connect(
-    kubeconfig: str | None = None,
-    context: str | None = None,
-    *,
-    environ: Mapping[str, str] | None = None,
-) -> KubeApi:
+def connect(kubeconfig: str | None = None, *, environ: Mapping[str, str] | None = None) -> KubeApi:
     """Find the way to the cluster; nothing is sent yet.
 
-    A given kubeconfig or context wins, then KUBECONFIG, then the pod's own service account, then ~/.kube/config.
+    A given kubeconfig wins, then KUBECONFIG, then the pod's own service account, then ~/.kube/config.
     KubeconfigError says what is wrong with the chosen one, and what to do.
     """
     environment = os.environ if environ is None else environ
@@ -209,9 +204,9 @@ def connect(
     # A watch behind a proxy that silently drops idle connections would otherwise stay open for ever.
     configuration.keep_alive = True
     chosen = kubeconfig or environment.get("KUBECONFIG", "")
-    if not chosen and context is None and environment.get("KUBERNETES_SERVICE_HOST"):
+    if not chosen and environment.get("KUBERNETES_SERVICE_HOST"):
         return _connect_in_cluster(configuration, environment)
-    return _connect_by_kubeconfig(configuration, chosen or "~/.kube/config", context)
+    return _connect_by_kubeconfig(configuration, chosen or "~/.kube/config")
 
 
 def _connect_in_cluster(configuration: Configuration, environment: Mapping[str, str]) -> KubeApi:
@@ -231,7 +226,7 @@ def _connect_in_cluster(configuration: Configuration, environment: Mapping[str, 
     return KubeApi(ApiClient(configuration), context_name=_IN_CLUSTER, ca_pem=ca_pem)
 
 
-def _connect_by_kubeconfig(configuration: Configuration, kubeconfig: str, context: str | None) -> KubeApi:
+def _connect_by_kubeconfig(configuration: Configuration, kubeconfig: str) -> KubeApi:
     # KUBECONFIG may list several files, which the loader merges; those that don't exist are skipped, as kubectl does.
     paths = [Path(part).expanduser() for part in kubeconfig.split(os.pathsep) if part]
     existing = [str(path) for path in paths if path.exists()]
@@ -241,18 +236,9 @@ def _connect_by_kubeconfig(configuration: Configuration, kubeconfig: str, contex
             "`gcloud container clusters get-credentials CLUSTER --location LOCATION`"
         )
     try:
-        contexts, active = kube_config.list_kube_config_contexts(  # type: ignore[no-untyped-call]
-            os.pathsep.join(existing)
-        )
-        name = str(context or active["name"])
-        known = sorted(str(entry["name"]) for entry in contexts)
-        if name not in known:
-            raise errors.KubeconfigError(
-                f"kubeconfig {kubeconfig} has no context {name!r}; it has {', '.join(known) or 'none'}"
-            )
+        _, active = kube_config.list_kube_config_contexts(os.pathsep.join(existing))  # type: ignore[no-untyped-call]
         kube_config.load_kube_config(  # type: ignore[no-untyped-call]
             config_file=os.pathsep.join(existing),
-            context=name,
             client_configuration=configuration,
             persist_config=False,
         )
@@ -261,7 +247,7 @@ def _connect_by_kubeconfig(configuration: Configuration, kubeconfig: str, contex
         raise errors.KubeconfigError(
             f"kubeconfig {kubeconfig} can't be used: {_wrong_with(error)}. Fix it, or specify another file or context."
         ) from error
-    return KubeApi(ApiClient(configuration), context_name=name, ca_pem=ca_pem)
+    return KubeApi(ApiClient(configuration), context_name=str(active["name"]), ca_pem=ca_pem)
 
 
 def _wrong_with(error: Exception) -> str:

@@ -21,8 +21,8 @@ import structlog
 
 from provisioner import constants
 from provisioner.kube import errors
+from provisioner.kube.fields import format_time
 from provisioner.kube.protocol import Api, JsonObject, Timeouts, collection_path, object_path
-from provisioner.kube.quantities import format_time
 from provisioner.model import bounds
 from provisioner.model.workloads import ObjectRef
 

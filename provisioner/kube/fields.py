@@ -1,4 +1,4 @@
-"""Read fields of raw JSON, whatever is in them, and texts within bounds.
+"""Read fields of raw JSON, whatever is in them: texts within bounds, and Kubernetes' quantities and timestamps.
 
 A field of a wrong type counts as absent, except where a guess would be dangerous: an identity, or a time of deletion.
 A `BoundedReader` drops what exceeds a bound and notes the first such excess for the object's owner. Reading takes time
@@ -8,11 +8,12 @@ in proportion to the object.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
+from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
-from provisioner.kube.quantities import parse_timestamp
 from provisioner.model import bounds
 
 #: What stands for a time of creation that cannot be read.
@@ -181,3 +182,61 @@ def shown(raw: object) -> str:
         return "a number of hundreds of digits"
     whole = repr(raw)
     return whole if len(whole) <= 60 else whole[:59] + "…"
+
+
+_QUANTITY = re.compile(
+    r"([+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40}))"
+    r"(?:([eE][+-]?[0-9]{1,3})|(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]))?"
+)
+_SCALES = {
+    **{unit: Decimal(1000) ** power for power, unit in enumerate(("n", "u", "m", "", "k", *"MGTPE"), start=-3)},
+    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
+}
+#: The API server caps quantities at an int64; above it, a text is no quantity.
+_LARGEST = Decimal(2**63 - 1)
+
+_TIMESTAMP = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})"
+)
+
+
+def parse_quantity(raw: object) -> Decimal | None:
+    """Return the value of a quantity ("1500m", "2Gi", "1e3", "4", 4), or None for anything else or below zero."""
+    if isinstance(raw, bool) or not isinstance(raw, (str, int, float)):
+        return None
+    # Python refuses to print integers of thousands of digits.
+    is_printable = not isinstance(raw, int) or abs(raw) <= _LARGEST
+    text = repr(raw) if isinstance(raw, float) else str(raw) if is_printable else ""
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        return None
+    digits, exponent, suffix = match.groups()
+    value = Decimal(digits + (exponent or ""))
+    if suffix:
+        value *= _SCALES[suffix]
+    return value if 0 <= value <= _LARGEST else None
+
+
+def ceil(value: Decimal) -> int:
+    """Return the smallest integer that is not below the value."""
+    return int(value.to_integral_value(rounding=ROUND_CEILING))
+
+
+def parse_timestamp(raw: object) -> datetime | None:
+    """Return the moment of an RFC 3339 text in UTC, cut to microseconds; None for anything else."""
+    if not isinstance(raw, str) or not _TIMESTAMP.fullmatch(raw):
+        return None
+    try:
+        return datetime.fromisoformat(raw.upper()).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def format_micro_time(moment: datetime) -> str:
+    """Return the API's MicroTime notation."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def format_time(moment: datetime) -> str:
+    """Return the API's Time notation, which has whole seconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

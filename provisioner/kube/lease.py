@@ -25,7 +25,6 @@ import structlog
 from provisioner import constants
 from provisioner.kube import errors, fields
 from provisioner.kube.protocol import LEASES_ROOT, Api, JsonObject, Timeouts, collection_path, object_path
-from provisioner.kube.quantities import format_micro_time
 
 _log = structlog.get_logger(__name__)
 
@@ -313,7 +312,7 @@ class _Claim:
         if held is None:
             return
         self.holder = ""
-        moment = format_micro_time(self.now())
+        moment = fields.format_micro_time(self.now())
         spec = {
             **fields.mapping(held.get("spec")),
             "holderIdentity": "",
@@ -329,7 +328,7 @@ class _Claim:
             _log.info("lease.released", lease=self.name, identity=self.identity)
 
     def _create(self) -> str | None:
-        moment = format_micro_time(self.now())
+        moment = fields.format_micro_time(self.now())
         body = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -361,7 +360,7 @@ class _Claim:
         if not isinstance(metadata, dict) or not metadata.get("resourceVersion"):
             # Without it, the write could go over somebody else's.
             raise errors.Malformed(f"lease {self.namespace}/{self.name} has no resourceVersion")
-        moment = format_micro_time(self.now())
+        moment = fields.format_micro_time(self.now())
         changed = {
             **spec,
             "holderIdentity": self.identity,

@@ -1,4 +1,4 @@
-"""Live reads for the moment before a delete, and what we write to nodes.
+"""Live reads for the moment before a delete, how a gate says what they show, and what we write to nodes.
 
 Nothing here comes from a cache, nor from a read with resourceVersion=0. What cannot be read raises Malformed instead of
 being skipped: a pod that nobody could count must stop a delete.
@@ -6,17 +6,23 @@ being skipped: a pod that nobody could count must stop a delete.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, TypeVar
+
+import structlog
 
 from provisioner import constants
 from provisioner.kube import errors, fields
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.protocol import Api, JsonObject, Pager, Timeouts, collection_path, object_path
 
+_log = structlog.get_logger(__name__)
+
 T = TypeVar("T")
 
+_CORDON = {"metadata": {"annotations": {constants.CORDONED: "true"}}, "spec": {"unschedulable": True}}
 #: Selects the nodes that are not cordoned; the API server knows it of nodes.
 _OPEN = {"fieldSelector": "spec.unschedulable=false"}
 #: Selects the nodes without TPUs.
@@ -30,6 +36,12 @@ _IDENTITY_PAGES = 20
 _LIST_ATTEMPTS = 3
 #: A node that others write to meanwhile is read and written again this often.
 _CHANGE_ATTEMPTS = 5
+#: The last look is worth this long, from when it is asked for. A node that registers right after it has no chips, and
+#: takes no pod that asks for any, until its device plugin runs: 13 s later at the earliest, by which time the delete
+#: has taken effect, unless it takes longer to reach Google.
+_LAST_LOOK_SECONDS = 2.0
+#: A look that took longer, or a process that was frozen in it, looks again.
+_LAST_LOOKS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +71,10 @@ def list_nodes_of_pool(api: Api, pool_name: str, selector: str = "") -> list[Poo
 def list_provider_ids_without_tpus(api: Api) -> Iterator[list[str]]:
     """Yield the provider ids of at most 2,000 nodes without TPUs, page by page; others do not name a cluster."""
     pager = Pager(api, collection_path("nodes"), _WITHOUT_TPUS, most=_IDENTITY_PAGE_SIZE)
-    token = ""
-    for _ in range(_IDENTITY_PAGES):
-        page = pager.fetch(token)
+    for page in islice(pager.pages(), _IDENTITY_PAGES):
         specs = (item.get("spec") for item in page.items if isinstance(item, dict))
         found = (spec.get("providerID") for spec in specs if isinstance(spec, dict))
         yield [provider_id for provider_id in found if isinstance(provider_id, str)]
-        token = page.continue_token
-        if not token:
-            return
 
 
 def _list_metadata(api: Api, query: Mapping[str, str]) -> list[PoolNode]:
@@ -88,9 +95,8 @@ def cordon(api: Api, node_name: str) -> bool:
 
     A node that somebody else cordoned must not be given to this: the note would make us uncordon it later.
     """
-    body = {"metadata": {"annotations": {constants.CORDONED: "true"}}, "spec": {"unschedulable": True}}
     try:
-        api.patch(object_path("nodes", node_name), body, strategic=True)
+        api.patch(object_path("nodes", node_name), _CORDON, strategic=True)
     except errors.NotFound:
         return False
     return True
@@ -100,9 +106,7 @@ def cordon_open_node(api: Api, node_name: str) -> bool:
     """Cordon a node as `cordon` does, unless it is cordoned already; False where it is, or is gone."""
 
     def change(node: JsonObject) -> JsonObject | None:
-        if (node.get("spec") or {}).get("unschedulable"):
-            return None
-        return {"metadata": {"annotations": {constants.CORDONED: "true"}}, "spec": {"unschedulable": True}}
+        return None if (node.get("spec") or {}).get("unschedulable") else _CORDON
 
     return _change_node(api, node_name, change)
 
@@ -161,25 +165,12 @@ def list_all(
     """List a collection, all pages; raises ClusterError, and Malformed for an object that `parse` cannot read."""
     for attempt in range(1, _LIST_ATTEMPTS + 1):
         try:
-            return _list_once(api, path, query, parse, metadata_only=metadata_only)
+            pages = Pager(api, path, query, metadata_only=metadata_only).pages()
+            return [read_one(item, parse) for page in pages for item in page.items]
         except errors.Gone:
             if attempt == _LIST_ATTEMPTS:
                 raise
     raise AssertionError("unreachable: the last attempt returns or raises")
-
-
-def _list_once(
-    api: Api, path: str, query: Mapping[str, str], parse: Callable[[Any], T], *, metadata_only: bool
-) -> list[T]:
-    found: list[T] = []
-    pager = Pager(api, path, query, metadata_only=metadata_only)
-    token = ""
-    while True:
-        page = pager.fetch(token)
-        found.extend(read_one(item, parse) for item in page.items)
-        token = page.continue_token
-        if not token:
-            return found
 
 
 def read_one(raw: Any, parse: Callable[[Any], T]) -> T:
@@ -197,3 +188,43 @@ def read_cluster_uid(api: Api, *, timeouts: Timeouts) -> str:
     if not uid:
         raise errors.Malformed(f"namespace {_UID_NAMESPACE} has no uid")
     return uid
+
+
+class KeptError(Exception):
+    """What was to be deleted must not be now; the message says why, `told` what of it anybody may know."""
+
+    def __init__(self, message: str, *, told: str = "") -> None:
+        super().__init__(message)
+        self.told = told or message
+
+
+def why_kept(pass_through: Callable[[], None], *, call: str) -> str | None:
+    """Go through a gate; return why what is behind it stays, in words, None where it may go.
+
+    A gate that crashes lets nothing through. `call` is the key of the call that waits for it.
+    """
+    try:
+        pass_through()
+    except KeptError as error:
+        return str(error)
+    except errors.ClusterError as error:
+        return f"Kubernetes does not allow the check: {error}"
+    except Exception as error:  # noqa: BLE001 - the answer must not be lost
+        _log.exception("gate.crashed", call=call)
+        return f"the check failed: {error!r}"
+    return None
+
+
+def look_last(strangers: Callable[[], Iterable[str]], monotonic: Callable[[], float]) -> None:
+    """Look at the nodes a last time, right before the delete; raises KeptError.
+
+    All that went before may have taken long. `strangers` names the nodes that are open by now, or not those whose pods
+    were looked at: a node may have come, or come again under its old name, and been closed by somebody else.
+    """
+    for _ in range(_LAST_LOOKS):
+        began = monotonic()
+        for name in strangers():
+            raise KeptError(f"node {name} has registered or was uncordoned meanwhile")
+        if monotonic() - began <= _LAST_LOOK_SECONDS:
+            return
+    raise KeptError("the API server takes too long to confirm that its nodes are cordoned")

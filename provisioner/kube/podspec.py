@@ -9,7 +9,6 @@ from typing import Any
 from provisioner import constants
 from provisioner.kube import fields
 from provisioner.kube.fields import BoundedReader
-from provisioner.kube.quantities import ceil, parse_quantity
 from provisioner.model import bounds
 from provisioner.model.workloads import Expression, Requirements, Term, Toleration
 
@@ -72,7 +71,7 @@ def quantity_of(what: str, role: str, resource: str, amounts: dict[str, Any]) ->
     raw = amounts.get(resource)
     if raw is None:
         return Decimal(0)
-    value = parse_quantity(raw)
+    value = fields.parse_quantity(raw)
     if value is None:
         raise fields.MalformedObject(
             f"{what}: {role} {resource} is {fields.shown(raw)}, which is not a quantity; use a form such as 4, 1500m "
@@ -89,8 +88,8 @@ def requirements(
     reader = reader or reader_of_pod()
     return Requirements(
         chips=requested_chips(what, spec),
-        cpu_millicores=ceil(pod_requests(what, spec, "cpu") * 1000),
-        memory_bytes=ceil(pod_requests(what, spec, "memory")),
+        cpu_millicores=fields.ceil(pod_requests(what, spec, "cpu") * 1000),
+        memory_bytes=fields.ceil(pod_requests(what, spec, "memory")),
         node_selector=reader.labels("nodeSelector", spec.get("nodeSelector"), keep=_KEPT_SELECTORS),
         labels=reader.labels("labels", metadata.get("labels"), keep=_KEPT_LABELS),
         annotations=reader.annotations(metadata.get("annotations"), keep=constants.READ_ANNOTATIONS),

@@ -7,7 +7,7 @@ none repeats a call by itself: every caller is a loop that does, and only a call
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
@@ -214,3 +214,11 @@ class Pager:
                 if page.size_bytes * 3 <= PAGE_BYTES:
                     self.limit = min(self.most, self.limit * 2)
                 return page
+
+    def pages(self) -> Iterator[Page]:
+        """Yield all pages of the list."""
+        page = self.fetch()
+        while page.continue_token:
+            yield page
+            page = self.fetch(page.continue_token)
+        yield page

@@ -1,6 +1,6 @@
 """What a list-watch knows and what it asks for next: pages, lines and failures go in, requests and records come out.
 
-Whoever exchanges with a server feeds it: listwatch.py from a thread, the simulation on virtual time. Any thread may
+Whoever exchanges with a server feeds it: watches.py from a thread, the simulation on virtual time. Any thread may
 read. Resource versions are handed back to the server, never compared.
 """
 

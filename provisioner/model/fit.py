@@ -9,7 +9,7 @@ to be missing may be there: whoever selects it probably saw it on a node.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from provisioner import constants
@@ -156,26 +156,25 @@ def _holds(expression: Expression, view: NodeView, *, sure: bool = False) -> boo
     value = view.name if expression.on_field else view.labels.get(expression.key)
     if not sure and expression.operator in NEED_A_LABEL and not expression.on_field and view.may_carry(expression.key):
         return True
-    match expression.operator:
+    return holds(expression.operator, expression.values, value)
+
+
+def holds(operator: str, values: Sequence[str], value: str | None) -> bool:
+    """Whether an operator of affinity holds of a label's value; None: there is no such label."""
+    match operator:
         case "In":
-            return value in expression.values
+            return value in values
         case "NotIn":
-            return value not in expression.values
+            return value not in values
         case "Exists":
             return value is not None
         case "DoesNotExist":
             return value is None
         case "Gt" | "Lt":
-            return _compares(expression, value)
+            node, pod = number(value or ""), number("".join(values[:1]))
+            return node is not None and pod is not None and (node > pod if operator == "Gt" else node < pod)
         case _:
             return False
-
-
-def _compares(expression: Expression, value: str | None) -> bool:
-    node, pod = number(value or ""), number("".join(expression.values[:1]))
-    if node is None or pod is None:
-        return False
-    return node > pod if expression.operator == "Gt" else node < pod
 
 
 def number(text: str) -> int | None:

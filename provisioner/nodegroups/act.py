@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from provisioner import kube
 from provisioner.kube import errors
-from provisioner.kube.gates import why_kept
+from provisioner.kube.errors import ClusterError, TooManyRequests
+from provisioner.kube.live import why_kept
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.types import Kind
@@ -148,7 +148,7 @@ class Actor(CallingActor[Answer]):
             return self._not_written(write, NO_LEASE)
         try:
             self.writer.write(write)
-        except kube.ClusterError as error:
+        except ClusterError as error:
             failure, message = failure_of(write, error), str(error)
         except Exception as error:  # noqa: BLE001 - the answer must not be lost
             _log.exception("write.crashed", write=write.key)
@@ -202,9 +202,9 @@ def would(change: Call | Write) -> str:
     return f"{verb}: {change.key}"
 
 
-def failure_of(write: Write, error: kube.ClusterError) -> WriteFailure:
+def failure_of(write: Write, error: ClusterError) -> WriteFailure:
     """Return what a failed write means."""
-    if isinstance(write, EvictPod) and isinstance(error, kube.TooManyRequests):
+    if isinstance(write, EvictPod) and isinstance(error, TooManyRequests):
         return WriteFailure.NOT_NOW
     return errors.failure_of(error)
 

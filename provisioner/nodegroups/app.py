@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import structlog
 
 import provisioner
-from provisioner import kube
-from provisioner.controller import Addresses, Candidacy, Controller, make_replica
+from provisioner.controller import Addresses, Controller, make_replica
+from provisioner.kube.api import KubeApi
 from provisioner.nodegroups.act import Actor, DryActor
 from provisioner.nodegroups.bootstrap.metadata import startup_script
 from provisioner.nodegroups.compute.records import Compute
@@ -63,7 +63,7 @@ class Loop(RoundLoop[Answer]):
         for name, watch in self.watches.named().items():
             self.metrics.set_watch(name, synced=watch.synced, last_contact_monotonic=watch.last_contact_monotonic)
         leading = self.is_leader()
-        self.metrics.set_leader(leading=leading)
+        self.metrics.leader.set(leading)
         if not leading:
             return LONGEST_PAUSE_SECONDS
         # Answers first: they are stamped by the clock as it was until now.
@@ -88,33 +88,31 @@ class Loop(RoundLoop[Answer]):
         snapshot = take_snapshot(self.watches, self.cluster, self.actor.live())
         started = self.monotonic()
         plan = decide(snapshot, self.memory, self.settings, self.clock())
-        self.metrics.observe_decide(seconds=self.monotonic() - started)
+        self.metrics.decide_seconds.observe(self.monotonic() - started)
         return snapshot, plan
 
 
 def build(
     settings: NodeGroupSettings,
     addresses: Addresses,
-    api: kube.KubeApi,
+    api: KubeApi,
     compute: Compute,
     *,
     exit_process: Callable[[int], object] = os._exit,
     lease_clock: Callable[[], float] = time.monotonic,
 ) -> Controller[Loop, Actor]:
-    """Put the parts together; raise ServerError where an address cannot be read.
-
-    A process that loses its lease ends by `exit_process` from the elector's own thread, whatever hangs: a round, a
-    call, the API server. Somebody else may lead already, and Kubernetes starts it again as a follower.
-    """
+    """Put the parts together; raise ServerError where an address cannot be read."""
     metrics = Metrics(version=provisioner.__version__)
-    candidacy = Candidacy(
+    replica = make_replica(
+        api,
         namespace=settings.own_namespace,
         name=settings.own_name,
         # A dry run may go on beside the one that leads.
         elects=addresses.leader_elect and not settings.dry_run,
         leases=(LEASE_NAME,),
+        exit_process=exit_process,
+        lease_clock=lease_clock,
     )
-    replica = make_replica(api, candidacy, exit_process=exit_process, lease_clock=lease_clock)
     clock = FollowedClock()
     plugin = device_plugin_of(settings)
     gates = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="gate")
@@ -158,14 +156,11 @@ def build(
         Probes(address=addresses.probes, alive=loop.alive, problems=loop.problems),
     )
     return Controller(
-        identity=replica.identity,
+        replica=replica,
         loop=loop,
         watches=loop.watches.named(),
         actor=actor,
-        recorder=replica.recorder,
         server=server,
-        elector=replica.elector,
-        exit_process=exit_process,
     )
 
 
@@ -194,7 +189,7 @@ def planning_settings(settings: NodeGroupSettings, plugin: dict[str, object] | N
     )
 
 
-def run(settings: NodeGroupSettings, addresses: Addresses, api: kube.KubeApi, compute: Compute) -> int:
+def run(settings: NodeGroupSettings, addresses: Addresses, api: KubeApi, compute: Compute) -> int:
     """Run the controller until SIGTERM or SIGINT; return the exit code.
 
     Raises ServerError where an address cannot be served.

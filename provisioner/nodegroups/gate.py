@@ -19,10 +19,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from provisioner import kube
-from provisioner.kube.gates import KeptError, look_last
-from provisioner.kube.live import list_all, read_one
-from provisioner.kube.protocol import collection_path, object_path
+from provisioner.kube.errors import NotFound
+from provisioner.kube.live import KeptError, list_all, look_last, read_one
+from provisioner.kube.protocol import Api, collection_path, object_path
 from provisioner.kube.watches import UNFINISHED
 from provisioner.model.wording import first_of
 from provisioner.nodegroups.api import names
@@ -41,7 +40,7 @@ _OF_NOBODY = f"{names.ACCELERATOR},!{names.GROUP_NAME}"
 class Gate:
     """Lets a delete through, or raises KeptError. Raises ClusterError where Kubernetes does not answer."""
 
-    api: kube.Api
+    api: Api
     clock: Callable[[], datetime]
     monotonic: Callable[[], float] = time.monotonic
     #: How the nodes of a group are gone through: there may be thousands.
@@ -63,7 +62,7 @@ class Gate:
         path = object_path(kind.plural, proof.name, namespace=proof.namespace, root=API_ROOT)
         try:
             meta = read_one(self.api.get(path), functools.partial(parse, ManagedInstanceGroup)).meta
-        except kube.NotFound as error:
+        except NotFound as error:
             raise KeptError(f"there is no {kind} {proof.namespace}/{proof.name}") from error
         if meta.uid != proof.uid:
             raise KeptError(f"{kind} {meta} is another one by now")
@@ -91,7 +90,7 @@ class Gate:
         """Read the node that has the name of a machine; None where there is none, or it is another machine's."""
         try:
             node = read_one(self.api.get(object_path("nodes", provider_id.rpartition("/")[2])), parse_node)
-        except kube.NotFound:
+        except NotFound:
             return None
         return node if node.provider_id in ("", provider_id) else None
 

@@ -26,11 +26,13 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from provisioner import constants, kube
+from provisioner import constants
 from provisioner.kube import fields
+from provisioner.kube.errors import ClusterError, NotFound
 from provisioner.kube.live import read_cluster_uid
-from provisioner.kube.protocol import Timeouts, object_path
-from provisioner.kube.watches import UNFINISHED, doubt_of
+from provisioner.kube.protocol import Api, Timeouts, object_path
+from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
+from provisioner.kube.watches import UNFINISHED, ListWatch, Watch, doubt_of
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.documents import R, parse
@@ -75,17 +77,17 @@ _GIT_VERSION = re.compile(r"v?(1\.[0-9]{1,3})\.")
 class Watches:
     """The list-watches of one controller."""
 
-    groups: kube.Watch[TpuNodeGroup]
-    policies: kube.Watch[WorkloadPolicy]
-    templates: kube.Watch[InstanceTemplate]
-    managers: kube.Watch[ManagedInstanceGroup]
-    nodes: kube.Watch[Node]
-    pods: kube.Watch[Pod]
-    tokens: kube.Watch[Token]
-    requests: kube.Watch[Request]
-    device_plugin: kube.Watch[DevicePlugin]
+    groups: Watch[TpuNodeGroup]
+    policies: Watch[WorkloadPolicy]
+    templates: Watch[InstanceTemplate]
+    managers: Watch[ManagedInstanceGroup]
+    nodes: Watch[Node]
+    pods: Watch[Pod]
+    tokens: Watch[Token]
+    requests: Watch[Request]
+    device_plugin: Watch[DevicePlugin]
 
-    def named(self) -> dict[str, kube.Watch[Any]]:
+    def named(self) -> dict[str, Watch[Any]]:
         """All of them, by the name of what they watch."""
         return {
             Kind.TPU_NODE_GROUP.plural: self.groups,
@@ -100,9 +102,7 @@ class Watches:
         }
 
 
-def make_watches(
-    api: kube.Api, on_change: Callable[[], None], *, options: kube.WatchOptions = kube.WATCH_DEFAULTS
-) -> Watches:
+def make_watches(api: Api, on_change: Callable[[], None], *, options: WatchOptions = WATCH_DEFAULTS) -> Watches:
     """Make the list-watches; they are not started yet."""
 
     def watch(
@@ -110,16 +110,16 @@ def make_watches(
         parse: Callable[[object], T | None],
         quiet: Callable[[T, T], bool] | None = None,
         **collection: Any,
-    ) -> kube.ListWatch[T]:
-        made = kube.Collection(name=name, resource=name, **collection)
-        return kube.ListWatch(api, made, parse=parse, quiet=quiet, on_change=on_change, options=options)
+    ) -> ListWatch[T]:
+        made = Collection(name=name, resource=name, **collection)
+        return ListWatch(api, made, parse=parse, quiet=quiet, on_change=on_change, options=options)
 
-    def of_kind(record: type[R]) -> kube.Watch[R]:
+    def of_kind(record: type[R]) -> Watch[R]:
         read = functools.partial(parse, record)
         return watch(record.kind.plural, read, root=API_ROOT, install_hint=_INSTALL_HINT)
 
-    nodes: kube.Watch[Node] = watch("nodes", lambda raw: _node_seen(raw, nodes, pods), _differ_by_version_alone)
-    pods: kube.ListWatch[Pod] = watch(
+    nodes: Watch[Node] = watch("nodes", lambda raw: _node_seen(raw, nodes, pods), _differ_by_version_alone)
+    pods: ListWatch[Pod] = watch(
         "pods",
         lambda raw: _wanted_pod(raw, nodes),
         query={"labelSelector": f"!{_OF_A_DAEMON_SET}", "fieldSelector": f"spec.nodeName!=,{UNFINISHED}"},
@@ -156,7 +156,7 @@ def make_watches(
     )
 
 
-def _node_seen(raw: object, nodes: kube.Watch[Node], pods: kube.ListWatch[Pod]) -> Node | None:
+def _node_seen(raw: object, nodes: Watch[Node], pods: ListWatch[Pod]) -> Node | None:
     node = parse_node(raw)
     if not may_be_of_a_group(node):
         return None
@@ -180,7 +180,7 @@ def _differ_by_version_alone(before: Node, after: Node) -> bool:
     return replace(before, resource_version=after.resource_version) == after
 
 
-def _wanted_pod(raw: object, nodes: kube.Watch[Node]) -> Pod | None:
+def _wanted_pod(raw: object, nodes: Watch[Node]) -> Pod | None:
     pod = parse_pod(raw)
     if pod.bound_to_node or not pod.node:
         return None
@@ -198,7 +198,7 @@ def _wanted_pod(raw: object, nodes: kube.Watch[Node]) -> Pod | None:
 class ClusterReader:
     """What machines have to know of the cluster, as last read. Used by the loop's thread alone."""
 
-    api: kube.Api
+    api: Api
     clock: Callable[[], datetime]
     #: The project that the provisioner itself runs in.
     project: str
@@ -226,7 +226,7 @@ class ClusterReader:
         self.tried_at = self.clock()
         try:
             found = self._read()
-        except kube.ClusterError as error:
+        except ClusterError as error:
             self.failures += 1
             if not self.problem:
                 _log.warning("cluster.not_read", error=str(error))
@@ -259,7 +259,7 @@ class ClusterReader:
         namespace, name = place
         try:
             return self.api.get(object_path("configmaps", name, namespace=namespace), timeouts=_TIMEOUTS)
-        except kube.NotFound:
+        except NotFound:
             return {}
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from provisioner import kube
+from provisioner.kube.events import EventRecorder
 from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
@@ -53,14 +53,13 @@ _REASONS = frozenset(Reason)
 class Reporter:
     """Used by the loop's thread alone."""
 
-    recorder: kube.EventRecorder
+    recorder: EventRecorder
     metrics: Metrics
     #: What is done is not done, and only the actor says what that would be.
     dry_run: bool = False
     #: By the key of the write that they tell of.
     _held: dict[str, tuple[Event, ...]] = field(default_factory=dict)
     _lasting: Lasting = field(default_factory=Lasting)
-    _events_dropped: int = 0
     _repeats: Repeats = field(default_factory=Repeats)
 
     def tell(self, plan: Plan, snapshot: Snapshot) -> None:
@@ -170,9 +169,7 @@ class Reporter:
         )
 
     def _measure(self, memory: Memory, snapshot: Snapshot) -> None:
-        dropped = self.recorder.dropped_total
-        self.metrics.count_events_dropped(dropped - self._events_dropped)
-        self._events_dropped = dropped
+        self.metrics.set_events_dropped(self.recorder.dropped_total)
         self.metrics.groups.replace(Counter(_reason(group) for group in snapshot.groups))
         nodes: Counter[str] = Counter()
         wanted = 0

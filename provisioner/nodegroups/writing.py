@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from provisioner import constants, kube
+from provisioner import constants
 from provisioner.kube import fields
+from provisioner.kube.errors import Conflict, Invalid, NotFound
 from provisioner.kube.protocol import Api, Timeouts, collection_path, object_path
-from provisioner.kube.quantities import parse_timestamp
 from provisioner.model.capacity import Taint
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import documents, names
@@ -100,7 +100,7 @@ class Writer:
         path = collection_path(child.kind.plural, namespace=child.meta.namespace, root=API_ROOT)
         try:
             self.api.post(path, documents.child(child), timeouts=_TIMEOUTS)
-        except kube.Conflict as error:
+        except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise
 
@@ -108,7 +108,7 @@ class Writer:
         self.api.patch(path, patch, timeouts=_TIMEOUTS)
 
     def _delete(self, path: str, uid: str) -> None:
-        with contextlib.suppress(kube.NotFound):
+        with contextlib.suppress(NotFound):
             self.api.delete(path, uid=uid, timeouts=_TIMEOUTS)
 
     def _patch_node(self, what: PatchNode) -> None:
@@ -133,7 +133,7 @@ class Writer:
             "deleteOptions": {"preconditions": {"uid": what.uid}},
         }
         path = object_path("pods", what.name, namespace=what.namespace)
-        with contextlib.suppress(kube.NotFound):
+        with contextlib.suppress(NotFound):
             self.api.post(f"{path}/eviction", body, timeouts=_TIMEOUTS)
 
     def _create_token(self, what: CreateToken) -> None:
@@ -148,7 +148,7 @@ class Writer:
             )
             try:
                 made = self.api.post(path, secret, timeouts=_SHORT_TIMEOUTS)
-            except kube.Conflict:
+            except Conflict:
                 # The token of another machine, or of somebody else: not ours to hand out.
                 if draw == _DRAWS:
                     raise
@@ -158,13 +158,13 @@ class Writer:
 
     def _keep_if_it_lasts(self, what: CreateToken, made: Mapping[str, Any]) -> None:
         """Delete a token that ends too early by the clock of the API server, which alone counts."""
-        now = parse_timestamp(made.get("creationTimestamp"))
+        now = fields.parse_timestamp(made.get("creationTimestamp"))
         if now is None or what.expires_at - now >= tokens.LIFE / 2:
             return
         path = object_path("secrets", fields.name(made.get("name")), namespace=tokens.NAMESPACE)
         self.api.delete(path, uid=fields.name(made.get("uid")), timeouts=_SHORT_TIMEOUTS)
         behind = (now - what.expires_at + tokens.LIFE).total_seconds() / 60
-        raise kube.Invalid(
+        raise Invalid(
             f"the token of machine {what.machine} would be over too early: the clock of this controller is "
             f"{behind:.0f} minutes behind that of the API server; set the clock of its machine",
             status=0,

@@ -14,11 +14,10 @@ from typing import Any
 
 import structlog
 
-from provisioner import constants, kube
+from provisioner import constants
 from provisioner.kube import fields
-from provisioner.kube.errors import failure_of
-from provisioner.kube.gates import KeptError, why_kept
-from provisioner.kube.live import list_all
+from provisioner.kube.errors import ClusterError, Conflict, NotFound, failure_of
+from provisioner.kube.live import KeptError, list_all, why_kept
 from provisioner.kube.protocol import Api, Timeouts, collection_path, object_path
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import WriteFailure
@@ -156,7 +155,7 @@ class Actor(CallingActor[Answer]):
                     open_gate(self.api, write)
                 case TakeBack():
                     take_back(self.api, write)
-        except kube.ClusterError as error:
+        except ClusterError as error:
             failure, message = failure_of(error), str(error)
         except Exception as error:  # noqa: BLE001 - the answer must not be lost
             _log.exception("write.crashed", write=write.key)
@@ -183,7 +182,7 @@ def check_unused(api: Api, cluster_uid: str, call: RemovePartition) -> None:
     namespace, name, uid = call.pod
     try:
         raw = api.get(object_path("pods", name, namespace=namespace), timeouts=_READ_TIMEOUTS)
-    except kube.NotFound:
+    except NotFound:
         return
     pod = parse_pod(raw)
     if pod.uid == uid:
@@ -240,17 +239,17 @@ def open_gate(api: Api, what: OpenGate) -> None:
     raw = api.get(path, timeouts=_POD_TIMEOUTS)
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     if metadata.get("uid") != pod.uid:
-        raise kube.Conflict(f"pod {pod.namespace}/{pod.name} is another one by now", status=409)
+        raise Conflict(f"pod {pod.namespace}/{pod.name} is another one by now", status=409)
     gates = fields.mappings(spec.get("schedulingGates"))
     left = [gate for gate in gates if gate.get("name") != names.SCHEDULING_GATE]
     if len(left) == len(gates):
-        raise kube.Conflict(f"pod {pod.namespace}/{pod.name} has no gate of ours any more", status=409)
+        raise Conflict(f"pod {pod.namespace}/{pod.name} has no gate of ours any more", status=409)
     change: dict[str, Any] = {"schedulingGates": left or None}
     if what.server.node_selector is not None:
         key, value = what.server.node_selector
         if fields.mapping(spec.get("nodeSelector")).get(key, value) != value:
             # The API server would reject the whole patch.
-            raise kube.Conflict(f"pod {pod.namespace}/{pod.name} selects other nodes by {key} than {value}", status=409)
+            raise Conflict(f"pod {pod.namespace}/{pod.name} selects other nodes by {key} than {value}", status=409)
         change["nodeSelector"] = {key: value}
     told = {
         names.PARTITION_ID: what.partition_id,

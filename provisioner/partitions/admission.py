@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +18,7 @@ from provisioner.kube import fields
 from provisioner.model import bounds
 from provisioner.partitions import names
 from provisioner.partitions.demand import Wrong, read_size
+from provisioner.settings.webhook import WebhookSettings
 
 #: Where annotations and labels of a pod can be changed: it, and its status. The API server ignores them elsewhere.
 _STATUS = "status"
@@ -44,42 +43,11 @@ _RESOURCES = {"cpu": "250m", "memory": "128Mi"}
 #: uid of the image.
 _USER = 65532
 _TOKEN_SECONDS = 3600
+#: Of IPU_INJECTION: nothing is given; the node's network and all privileges are, as from Graphcore's plugin.
+_OFF, _COMPATIBLE = "off", "compatible"
 
 
-class Mode(StrEnum):
-    """What containers are given to reach their IPUs."""
-
-    OFF = "off"
-    #: As Graphcore's plugin: the node's network, and all privileges.
-    COMPATIBLE = "compatible"
-    #: Variables alone; with RDMA also a capability and a resource.
-    LEAST_PRIVILEGE = "least-privilege"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What the administrator wants of pods with IPUs."""
-
-    mode: Mode = Mode.OFF
-    #: Namespaces whose pods are served; empty: all.
-    namespaces: frozenset[str] = frozenset()
-    #: IPUs of the largest partition that is served.
-    largest_size: int = 64
-    #: Of the init container: this program's.
-    image: str = ""
-    #: URL of the REST API.
-    api_url: str = ""
-    #: The ConfigMap of the pod's namespace with the authority of that URL's certificate; empty: the image knows it.
-    api_ca_config_map: str = ""
-    #: Of the mode `least-privilege`: the extended resource that gives containers RDMA devices; empty: they get none.
-    rdma_resource: str = ""
-    #: IPUOF_VIPU_API_TIMEOUT.
-    vipu_timeout_seconds: int = 120
-    #: The user that the controller and the REST API write as.
-    controller: str = ""
-
-
-def inject(raw: Mapping[str, Any], size: int, settings: Settings) -> tuple[Operation, ...]:
+def inject(raw: Mapping[str, Any], size: int, settings: WebhookSettings) -> tuple[Operation, ...]:
     """Return what makes a pod wait for its partition, and gives it the way to its IPUs.
 
     `raw` is a pod of which `_conflicts` finds nothing wrong.
@@ -91,7 +59,7 @@ def inject(raw: Mapping[str, Any], size: int, settings: Settings) -> tuple[Opera
         "schedulingGates": _with_named(spec.get("schedulingGates"), [{"name": names.SCHEDULING_GATE}]),
         "volumes": _with_named(spec.get("volumes"), _volumes(settings)),
     }
-    if settings.mode is Mode.COMPATIBLE:
+    if settings.ipu_injection == _COMPATIBLE:
         changed["hostNetwork"] = True
         if spec.get("dnsPolicy", _CLUSTER_DNS) == _CLUSTER_DNS:
             changed["dnsPolicy"] = _HOST_DNS
@@ -133,9 +101,9 @@ def _differences(before: Any, after: Any, at: tuple[str | int, ...]) -> Iterator
         yield Operation(op="replace", path=pointer(*at), value=after)
 
 
-def _variables(settings: Settings) -> tuple[dict[str, Any], ...]:
+def _variables(settings: WebhookSettings) -> tuple[dict[str, Any], ...]:
     """Return the variables of each container of the user's."""
-    if settings.mode is Mode.COMPATIBLE:
+    if settings.ipu_injection == _COMPATIBLE:
         return (_variable("IPUOF_CONFIG_PATH", f"{names.CONFIG_DIRECTORY}/{names.CONFIG_FILE}"),)
     return (
         # Written when the gate is opened, so they are there before any container is.
@@ -143,11 +111,11 @@ def _variables(settings: Settings) -> tuple[dict[str, Any], ...]:
         _from_field("IPUOF_VIPU_API_PORT", f"metadata.annotations['{names.PARTITION_PORT}']"),
         _from_field("IPUOF_VIPU_API_PARTITION_ID", f"metadata.annotations['{names.PARTITION_ID}']"),
         _variable("IPUOF_VIPU_API_GCD_ID", "0"),
-        _variable("IPUOF_VIPU_API_TIMEOUT", str(settings.vipu_timeout_seconds)),
+        _variable("IPUOF_VIPU_API_TIMEOUT", str(settings.ipu_vipu_timeout_seconds)),
     )
 
 
-def _given(container: Any, settings: Settings) -> Any:
+def _given(container: Any, settings: WebhookSettings) -> Any:
     """Return a container of the user's with what the mode gives it; what is no container stays as it is."""
     if not isinstance(container, dict):
         return container
@@ -159,7 +127,7 @@ def _given(container: Any, settings: Settings) -> Any:
         # Before the container's own, so that these may refer to them; what is there stays.
         found["env"] = [*new, *env]
     security = fields.mapping(container.get("securityContext"))
-    if settings.mode is Mode.COMPATIBLE:
+    if settings.ipu_injection == _COMPATIBLE:
         mounts = fields.sequence(container.get("volumeMounts"))
         if [each for each in mounts if _path_of(each) == names.CONFIG_DIRECTORY] != [_MOUNT]:
             # In place of what is mounted at the same path already.
@@ -167,7 +135,7 @@ def _given(container: Any, settings: Settings) -> Any:
         # Whoever says that a container is to have no privileges is taken at their word: a sidecar needs none.
         if security.get("privileged") is None and security.get("allowPrivilegeEscalation") is not False:
             found["securityContext"] = {**security, "privileged": True}
-    elif settings.rdma_resource:
+    elif settings.ipu_rdma_resource:
         # With the devices goes the capability to lock memory for them.
         capabilities = fields.mapping(security.get("capabilities"))
         added = fields.sequence(capabilities.get("add"))
@@ -175,8 +143,8 @@ def _given(container: Any, settings: Settings) -> Any:
             found["securityContext"] = {**security, "capabilities": {**capabilities, "add": [*added, _IPC_LOCK]}}
         resources = fields.mapping(container.get("resources"))
         limits, requests = (fields.mapping(resources.get(each)) for each in ("limits", "requests"))
-        if settings.rdma_resource not in limits:
-            one = {settings.rdma_resource: "1"}
+        if settings.ipu_rdma_resource not in limits:
+            one = {settings.ipu_rdma_resource: "1"}
             found["resources"] = {**resources, "limits": {**limits, **one}, "requests": {**requests, **one}}
     return found
 
@@ -185,30 +153,34 @@ def _path_of(mount: object) -> str:
     return fields.text(fields.mapping(mount).get("mountPath")).rstrip("/")
 
 
-def _volumes(settings: Settings) -> list[dict[str, Any]]:
+def _api_url(settings: WebhookSettings) -> str:
+    return settings.ipu_api_url or f"http://{names.SERVICE}.{settings.own_namespace}.svc"
+
+
+def _volumes(settings: WebhookSettings) -> list[dict[str, Any]]:
     token = {"audience": names.AUDIENCE, "expirationSeconds": _TOKEN_SECONDS, "path": names.TOKEN_FILE}
     sources: list[dict[str, Any]] = [{"serviceAccountToken": token}]
-    if settings.api_ca_config_map:
+    if settings.ipu_api_ca_config_map:
         items = [{"key": names.CA_FILE, "path": names.CA_FILE}]
-        sources.append({"configMap": {"name": settings.api_ca_config_map, "items": items}})
+        sources.append({"configMap": {"name": settings.ipu_api_ca_config_map, "items": items}})
     # With the values that the API server fills in, so that a second look finds what the first one made.
     found: list[dict[str, Any]] = [{"name": TOKEN_VOLUME, "projected": {"sources": sources, "defaultMode": 0o644}}]
-    if settings.mode is Mode.COMPATIBLE:
+    if settings.ipu_injection == _COMPATIBLE:
         found.append({"name": CONFIG_VOLUME, "emptyDir": {}})
     return found
 
 
-def _init_container(size: int, settings: Settings) -> dict[str, Any]:
-    command = ["tpu-provisioner", "partitions", "get", f"--server={settings.api_url}"]
+def _init_container(size: int, settings: WebhookSettings) -> dict[str, Any]:
+    command = ["tpu-provisioner", "partitions", "get", f"--server={_api_url(settings)}"]
     mounts: list[dict[str, Any]] = [{"name": TOKEN_VOLUME, "readOnly": True, "mountPath": names.TOKEN_DIRECTORY}]
-    if settings.api_ca_config_map:
+    if settings.ipu_api_ca_config_map:
         command.append(f"--ca-file={names.TOKEN_DIRECTORY}/{names.CA_FILE}")
-    if settings.mode is Mode.COMPATIBLE:
+    if settings.ipu_injection == _COMPATIBLE:
         command.append(f"--file={names.CONFIG_DIRECTORY}/{names.CONFIG_FILE}")
         mounts.append({"name": CONFIG_VOLUME, "mountPath": names.CONFIG_DIRECTORY})
     return {
         "name": names.INIT_CONTAINER,
-        "image": settings.image,
+        "image": settings.ipu_init_image,
         "imagePullPolicy": "IfNotPresent",
         "command": command,
         "env": [
@@ -257,7 +229,7 @@ def _without_api_token(container: dict[str, Any]) -> dict[str, Any]:
     return {**container, "volumeMounts": kept}
 
 
-def _conflicts(raw: Mapping[str, Any], settings: Settings) -> Iterator[str]:
+def _conflicts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[str]:
     """Yield why a pod cannot get its partition as it is."""
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     containers = sum(len(fields.sequence(spec.get(part))) for part in ("initContainers", "containers"))
@@ -279,15 +251,15 @@ def _conflicts(raw: Mapping[str, Any], settings: Settings) -> Iterator[str]:
         if container.get("name") == names.INIT_CONTAINER:
             where = f"spec.containers[{place}]"
             yield f"{where} has the name of the init container, {names.INIT_CONTAINER}; call it otherwise."
-    if settings.mode is Mode.COMPATIBLE:
+    if settings.ipu_injection == _COMPATIBLE:
         yield from _mounts(spec)
         yield from _of_the_nodes_network(spec)
 
 
-def _doubts(raw: Mapping[str, Any], settings: Settings) -> Iterator[str]:
+def _doubts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[str]:
     """Yield what may keep a pod from its partition, and is not against giving it one."""
     policy = fields.mapping(raw.get("spec")).get("dnsPolicy")
-    host = urlsplit(settings.api_url).hostname or ""
+    host = urlsplit(_api_url(settings)).hostname or ""
     if policy in _OTHER_DNS and host.split(".")[2:3] == ["svc"]:
         yield (
             f"with dnsPolicy {policy} the name {host}, where its init container asks for its partition, is found only "
@@ -334,9 +306,9 @@ def _of_the_nodes_network(spec: Mapping[str, Any]) -> Iterator[str]:
             yield f"{count} of its containers have the port {number} ({protocol}), and {why}; use one port for each."
 
 
-def review_pod(request: Request, settings: Settings) -> Answer:
+def review_pod(request: Request, settings: WebhookSettings) -> Answer:
     """Answer the review of a pod; whatever does not concern IPUs is admitted as it is."""
-    if settings.mode is Mode.OFF or (settings.namespaces and request.namespace not in settings.namespaces):
+    if settings.ipu_injection == _OFF or (settings.ipu_namespaces and request.namespace not in settings.ipu_namespaces):
         return Answer()
     if request.kind == "Binding":
         return _bound(request)
@@ -349,13 +321,13 @@ def review_pod(request: Request, settings: Settings) -> Answer:
     return Answer()
 
 
-def _created(request: Request, settings: Settings) -> Answer:
+def _created(request: Request, settings: WebhookSettings) -> Answer:
     pod = request.object
     metadata = fields.mapping(pod.get("metadata"))
     annotations = fields.mapping(metadata.get("annotations"))
     title = _title(request, metadata)
     try:
-        size = read_size(annotations, largest=settings.largest_size)
+        size = read_size(annotations, largest=settings.ipu_largest_partition)
     except Wrong as error:
         return _static(title) if names.MIRROR in annotations else Answer(denied=f"{title}: {error}")
     if size is None:
@@ -397,18 +369,20 @@ def _static(title: str) -> Answer:
     return Answer(warnings=(f"{title} is a static pod, and gets no IPUs; create it through the API server.",))
 
 
-def _changed(request: Request, settings: Settings) -> Answer:
+def _changed(request: Request, settings: WebhookSettings) -> Answer:
     before, after = (fields.mapping(each.get("metadata")) for each in (request.old_object, request.object))
     title = _title(request, after)
+    controller = f"system:serviceaccount:{settings.own_namespace}:{settings.ipu_controller_account}"
+    others = request.user != controller
     of_controller = _differing(before, after, "annotations", OF_THE_CONTROLLER)
-    if of_controller and request.user != settings.controller:
+    if others and of_controller:
         return Answer(
             denied=f"{title}: {' and '.join(of_controller)} can be changed by the controller alone; to give the "
             "partition back early, send DELETE to the REST API, or delete the pod."
         )
     # The API server ignores the rest of an object whose status is written.
     with_spec = request.subresource != _STATUS
-    if with_spec and _gated(request.old_object) and not _gated(request.object) and request.user != settings.controller:
+    if others and with_spec and _gated(request.old_object) and not _gated(request.object):
         return Answer(
             denied=f"{title}: the scheduling gate {names.SCHEDULING_GATE} is taken off by the controller when the "
             "pod's partition is there; without it the pod would run, and have no IPUs."

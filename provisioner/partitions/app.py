@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
 import provisioner
 from provisioner import controller as controllers
-from provisioner import kube
 from provisioner.admission.files import Files
-from provisioner.controller import Candidacy, Controller, make_replica
-from provisioner.kube.watches import doubt_of
-from provisioner.partitions import names, page
+from provisioner.controller import Controller, make_replica
+from provisioner.kube.api import KubeApi
+from provisioner.kube.watches import Watch, doubt_of
+from provisioner.partitions import names
 from provisioner.partitions.act import Actor, Line
 from provisioner.partitions.board import Board
 from provisioner.partitions.demand import Pod, parse_pod
@@ -29,6 +29,7 @@ from provisioner.partitions.report import Reporter
 from provisioner.partitions.rest.api import Rest, Sources, make_rest
 from provisioner.partitions.vipu.protocol import Vipu
 from provisioner.runtime.clock import FollowedClock, shifted
+from provisioner.runtime.pages import file_pages
 from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
 from provisioner.settings.partitions import PartitionSettings
@@ -41,7 +42,7 @@ class Loop(RoundLoop[Answer]):
     """Observe, decide, act, until told to stop. `memory` and all parts belong to the loop's thread."""
 
     settings: PlanningSettings
-    pods: kube.Watch[Pod]
+    pods: Watch[Pod]
     known: Known
     actor: Actor
     reporter: Reporter
@@ -59,7 +60,7 @@ class Loop(RoundLoop[Answer]):
         """Do one round; return how many seconds the next may wait where nothing happens."""
         self.metrics.set_watch("pods", synced=self.pods.synced, last_contact_monotonic=self.pods.last_contact_monotonic)
         leading = self.is_leader()
-        self.metrics.set_leader(leading=leading)
+        self.metrics.leader.set(leading)
         # Answers first: they are stamped by the clock as it was until now.
         self.take_in(self.actor.take_answer, self._fold, self.reporter.tell_answer)
         if by := self.follow_clock():
@@ -76,7 +77,7 @@ class Loop(RoundLoop[Answer]):
         self.metrics.ledger_known.set(snapshot.ledger is not None)
         started = self.monotonic()
         plan = decide(snapshot, self.memory, self.settings, self.clock())
-        self.metrics.observe_decide(seconds=self.monotonic() - started)
+        self.metrics.decide_seconds.observe(self.monotonic() - started)
         # First what is remembered as being under way.
         self.memory, self.last_plan = plan.memory, plan
         self.board.publish(plan, snapshot, self.clock())
@@ -105,7 +106,7 @@ class Addresses(controllers.Addresses):
 def build(
     settings: PartitionSettings,
     addresses: Addresses,
-    api: kube.KubeApi,
+    api: KubeApi,
     vipu: Mapping[str, Vipu],
     *,
     exit_process: Callable[[int], object],
@@ -115,13 +116,15 @@ def build(
     `vipu` has the client of each server, by HOST:PORT. A process that loses its lease ends by `exit_process`.
     """
     metrics = Metrics(version=provisioner.__version__)
-    candidacy = Candidacy(
+    replica = make_replica(
+        api,
         namespace=settings.own_namespace,
         name=settings.own_name,
         elects=addresses.leader_elect,
         leases=(names.LEASE_NAME,),
+        exit_process=exit_process,
+        lease_clock=time.monotonic,
     )
-    replica = make_replica(api, candidacy, exit_process=exit_process, lease_clock=time.monotonic)
     clock = FollowedClock()
     planning = planning_settings(settings)
     known = Known(
@@ -173,36 +176,29 @@ def build(
             address=addresses.probes,
             alive=loop.alive,
             problems=lambda: (*loop.problems(), *rest.problems()),
-            pages=(*page.pages(), loop.board.page()),
+            pages=(*file_pages("provisioner.partitions"), loop.board.page()),
         ),
     )
     controller = Controller(
-        identity=replica.identity,
+        replica=replica,
         loop=loop,
         watches={"pods": loop.pods, "configmaps": ledger},
         actor=actor,
-        recorder=replica.recorder,
         server=server,
-        elector=replica.elector,
-        exit_process=exit_process,
         last=rest.stop,
     )
     return controller, rest
 
 
-def _sources(loop: Loop, ledger: kube.Watch[Ledger], vipu: Mapping[str, Vipu]) -> Sources:
+def _sources(loop: Loop, ledger: Watch[Ledger], vipu: Mapping[str, Vipu]) -> Sources:
     """Return what the REST API goes by: what any replica sees, whether it leads or not."""
-
-    def problems() -> Sequence[str]:
-        return tuple(filter(None, (doubt_of("pods", loop.pods), doubt_of("configmaps", ledger))))
-
     return Sources(
         cluster_uid=lambda: loop.known.cluster_uid,
         pod=lambda namespace, name: loop.pods.records().get((namespace, name)),
         # One that is not there is empty: nothing was ever recorded.
         ledger=lambda: next(iter(ledger.records().values()), Ledger()),
         vipu=vipu.get,
-        problems=problems,
+        problems=lambda: tuple(filter(None, (doubt_of("pods", loop.pods), doubt_of("configmaps", ledger)))),
     )
 
 
@@ -221,7 +217,7 @@ def planning_settings(settings: PartitionSettings) -> PlanningSettings:
 def run(
     settings: PartitionSettings,
     addresses: Addresses,
-    api: kube.KubeApi,
+    api: KubeApi,
     vipu: Mapping[str, Vipu],
     *,
     exit_process: Callable[[int], object],

@@ -13,7 +13,7 @@ from datetime import datetime
 import msgspec
 
 from provisioner.partitions.planning.decide import Plan
-from provisioner.partitions.planning.picture import PartitionLine, RejectedLine, SupplyLine, View, WaitingLine
+from provisioner.partitions.planning.picture import PartitionLine, RejectedLine, View
 from provisioner.partitions.planning.round import ServerView, Snapshot
 from provisioner.partitions.planning.standing import Phase
 from provisioner.runtime.clock import wall_clock
@@ -47,8 +47,8 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    """Everything that is served."""
+class Document(View):
+    """Everything that is served; of each kind of lines as many as are shown, `left_out` has the others."""
 
     #: The time of day at the process when it put this together: what durations are counted up to.
     served_at: datetime
@@ -61,13 +61,6 @@ class Document:
     #: When this was decided; None: nothing was yet.
     decided_at: datetime | None = None
     servers: tuple[ServerLine, ...] = ()
-    supply: tuple[SupplyLine, ...] = ()
-    #: Those whose turn comes first.
-    waiting: tuple[WaitingLine, ...] = ()
-    #: The youngest pods first; where there are too many, the youngest of each namespace are shown.
-    rejected: tuple[RejectedLine, ...] = ()
-    #: Those first of which people have to know, such as broken ones.
-    partitions: tuple[PartitionLine, ...] = ()
     left_out: LeftOut = LeftOut()
 
 

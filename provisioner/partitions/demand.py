@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from provisioner.kube import fields
-from provisioner.kube.quantities import parse_timestamp
+from provisioner.model.fit import holds
 from provisioner.partitions import names
 from provisioner.settings.partitions import LARGEST_SIZE, Server
 
@@ -124,7 +124,7 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
         name=name,
         uid=uid,
         resource_version=fields.name(metadata.get("resourceVersion")),
-        created_at=parse_timestamp(metadata.get("creationTimestamp")) or fields.UNKNOWN_TIME,
+        created_at=fields.parse_timestamp(metadata.get("creationTimestamp")) or fields.UNKNOWN_TIME,
         size=size,
         problem=problem,
         injected=_is_injected(annotations, spec),
@@ -138,7 +138,7 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
         released=annotations.get(names.RELEASE) == _RELEASED,
         active_deadline_seconds=float(deadline_seconds) if deadline_seconds > 0 else None,
         grace_seconds=float(grace_seconds),
-        started_at=parse_timestamp(status.get("startTime")),
+        started_at=fields.parse_timestamp(status.get("startTime")),
         # They are written when the gate is opened; before that they are not ours.
         told_server="" if gated else _told_server_of(annotations),
         told_partition="" if gated else fields.name(annotations.get(names.PARTITION_ID)),
@@ -203,22 +203,8 @@ def _may_match(term: dict[str, Any], label: tuple[str, str] | None) -> bool:
     expressions = fields.mappings(term.get("matchExpressions"))
     if not expressions and not fields.mappings(term.get("matchFields")):
         return False
-    return label is None or all(_holds(each, label[1]) for each in expressions if each.get("key") == label[0])
-
-
-def _holds(expression: dict[str, Any], value: str) -> bool:
-    values = fields.sequence(expression.get("values"))
-    match expression.get("operator"):
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case "DoesNotExist":
-            return False
-        case "Gt" | "Lt" as operator:
-            bound = fields.index(values[0]) if values and isinstance(values[0], str) else None
-            number = fields.index(value)
-            if number is None or bound is None:
-                return False
-            return number > bound if operator == "Gt" else number < bound
-    return True
+    return label is None or all(
+        holds(fields.text(each.get("operator")), list(map(fields.text, fields.sequence(each.get("values")))), label[1])
+        for each in expressions
+        if each.get("key") == label[0]
+    )

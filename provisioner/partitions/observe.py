@@ -12,11 +12,12 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from provisioner import kube
 from provisioner.kube import fields
+from provisioner.kube.errors import ClusterError, NotFound
 from provisioner.kube.live import read_cluster_uid
-from provisioner.kube.protocol import Timeouts, object_path
-from provisioner.kube.watches import UNFINISHED, doubt_of
+from provisioner.kube.protocol import Api, Timeouts, object_path
+from provisioner.kube.reflector import Collection
+from provisioner.kube.watches import UNFINISHED, ListWatch, Watch, doubt_of
 from provisioner.model.capacity import Failure
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod, parse_pod
@@ -39,14 +40,14 @@ _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
 
 
 def make_pod_watch(
-    api: kube.Api,
+    api: Api,
     on_change: Callable[[], None],
     parse: Callable[[object], Pod] = parse_pod,
-) -> kube.Watch[Pod]:
+) -> Watch[Pod]:
     """Make the list-watch of pods; it is not started yet."""
-    return kube.ListWatch(
+    return ListWatch(
         api,
-        kube.Collection(
+        Collection(
             name="pods",
             resource="pods",
             query={"labelSelector": names.POD_LABEL, "fieldSelector": UNFINISHED},
@@ -56,11 +57,11 @@ def make_pod_watch(
     )
 
 
-def make_ledger_watch(api: kube.Api, namespace: str) -> kube.Watch[Ledger]:
+def make_ledger_watch(api: Api, namespace: str) -> Watch[Ledger]:
     """Make the list-watch of the ledger, for replicas that only answer; it is not started yet."""
-    return kube.ListWatch(
+    return ListWatch(
         api,
-        kube.Collection(
+        Collection(
             name="configmaps",
             resource="configmaps",
             namespace=namespace,
@@ -82,7 +83,7 @@ def _parse_ledger(raw: object) -> Ledger:
 class Known:
     """What is known beside the pods: the ledger, the cluster and its servers. Used by the loop's thread alone."""
 
-    api: kube.Api
+    api: Api
     #: The controller's own, with the ledger.
     namespace: str
     clock: Callable[[], datetime]
@@ -126,7 +127,7 @@ class Known:
                 before, self.ledger = self.ledger, of_cluster(self._read_ledger(), self.cluster_uid)
                 if self.ledger.unreadable and (before is None or before.unreadable != self.ledger.unreadable):
                     _log.warning("ledger.unreadable", entries=sorted(self.ledger.unreadable)[:10])
-        except kube.ClusterError as error:
+        except ClusterError as error:
             self.failures += 1
             if not self.problem:
                 _log.warning("ledger.not_read", error=str(error))
@@ -141,7 +142,7 @@ class Known:
         path = object_path("configmaps", names.LEDGER_CONFIGMAP_NAME, namespace=self.namespace)
         try:
             return _parse_ledger(self.api.get(path, timeouts=_TIMEOUTS))
-        except kube.NotFound:
+        except NotFound:
             return Ledger()
 
     def fold(self, answer: CallAnswer | WriteAnswer) -> None:
@@ -163,14 +164,10 @@ class Known:
         self._readings = shifted(self._readings, by)
         self.tried_at = shifted(self.tried_at, by)
 
-    def doubt(self) -> str:
-        """Say why nothing may be decided yet; empty: it may."""
-        if self.ledger is not None and self.cluster_uid:
-            return ""
-        return self.problem or "the ledger is not read yet"
-
-    def snapshot(self, pods: kube.Watch[Pod], live: frozenset[str] = frozenset()) -> Snapshot:
+    def snapshot(self, pods: Watch[Pod], live: frozenset[str] = frozenset()) -> Snapshot:
         """Put together what one decision sees."""
+        is_known = self.ledger is not None and self.cluster_uid
+        doubt = "" if is_known else self.problem or "the ledger is not read yet"
         return Snapshot(
             cluster_uid=self.cluster_uid,
             pods=tuple(pods.records().values()),
@@ -182,5 +179,5 @@ class Known:
                 for server in self.servers
             ),
             live=live,
-            not_synced=tuple(filter(None, (doubt_of("pods", pods), self.doubt()))),
+            not_synced=tuple(filter(None, (doubt_of("pods", pods), doubt))),
         )

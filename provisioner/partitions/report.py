@@ -9,7 +9,7 @@ from datetime import datetime
 
 import structlog
 
-from provisioner import kube
+from provisioner.kube.events import EventRecorder
 from provisioner.model.capacity import FailureKind
 from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import WriteFailure
@@ -42,20 +42,14 @@ _KINDS: Mapping[type[Write], str] = {SaveLedger: "save_ledger", OpenGate: "open_
 class Reporter:
     """Used by the loop's thread alone."""
 
-    recorder: kube.EventRecorder
+    recorder: EventRecorder
     metrics: Metrics
     _lasting: Lasting = field(default_factory=Lasting)
-    _events_dropped: int = 0
 
     def tell(self, plan: Plan, snapshot: Snapshot, now: datetime) -> None:
         """Tell what one decision came to."""
         for event in plan.events:
-            self.recorder.emit(
-                _ref(event.pod),
-                kind="Warning" if event.warning else "Normal",
-                reason=event.reason,
-                message=event.message,
-            )
+            self._emit(event.pod, event.reason, event.message, warning=event.warning)
         for fault in plan.faults:
             self._lasting.fails(
                 fault.subject,
@@ -63,9 +57,7 @@ class Reporter:
                 lambda fault=fault: _log.error("decision.failed", subject=fault.subject, error=fault.error),  # type: ignore[misc]
             )
         self.metrics.faults.inc(len(plan.faults))
-        dropped = self.recorder.dropped_total
-        self.metrics.count_events_dropped(dropped - self._events_dropped)
-        self._events_dropped = dropped
+        self.metrics.set_events_dropped(self.recorder.dropped_total)
         self.metrics.readable.replace(
             {each.server.address: int(each.reading is not None and each.failure is None) for each in snapshot.servers}
         )
@@ -135,11 +127,10 @@ class Reporter:
                 self._lasting.ended(key)
                 if isinstance(write, TakeBack):
                     _log.info("partition.taken_back", **said)
-                    self.recorder.emit(
-                        _ref(write.pod),
-                        kind="Warning",
-                        reason=RELEASED,
-                        message=f"The scheduler has found no node for it, and others wait for IPUs: partition "
+                    self._emit(
+                        write.pod,
+                        RELEASED,
+                        f"The scheduler has found no node for it, and others wait for IPUs: partition "
                         f"{write.partition_id} is given to them. Make the pod again when there is a node for it.",
                     )
                 if isinstance(write, OpenGate):
@@ -158,11 +149,10 @@ class Reporter:
         _log.warning("write.refused", **said, message=answer.message)
         if isinstance(answer.write, OpenGate):
             # Its IPUs are taken, and it waits until somebody changes something: its people have to know.
-            self.recorder.emit(
-                _ref(answer.write.pod),
-                kind="Warning",
-                reason=FAILED,
-                message=f"Partition {answer.write.partition_id} is active, and the pod cannot be let to the scheduler: "
+            self._emit(
+                answer.write.pod,
+                FAILED,
+                f"Partition {answer.write.partition_id} is active, and the pod cannot be let to the scheduler: "
                 f"{answer.message}",
             )
 
@@ -184,6 +174,6 @@ class Reporter:
         metrics.ipus.replace({site: each.ipus for site, each in sites.items() if each.ipus is not None})
         metrics.free.replace({site: each.free for site, each in sites.items() if each.free is not None})
 
-
-def _ref(pod: Pod) -> ObjectRef:
-    return ObjectRef(kind="Pod", api_version="v1", namespace=pod.namespace, name=pod.name, uid=pod.uid)
+    def _emit(self, pod: Pod, reason: str, message: str, *, warning: bool = True) -> None:
+        ref = ObjectRef(kind="Pod", api_version="v1", namespace=pod.namespace, name=pod.name, uid=pod.uid)
+        self.recorder.emit(ref, kind="Warning" if warning else "Normal", reason=reason, message=message)

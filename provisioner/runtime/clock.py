@@ -1,8 +1,7 @@
 """The time of day for the whole controller: one clock, which goes on steadily when somebody sets the machine's.
 
 What is remembered by the time of day is moved along then: only the time that has passed counts for a delay, a back-off
-or the age of a look-up. Without this, a clock that is set back by two hours would stop all of them for two hours, and
-one that is set forward would end them at once.
+or the age of a look-up.
 """
 
 from __future__ import annotations

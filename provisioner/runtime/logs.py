@@ -12,8 +12,6 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import EventDict, Processor
 
-LEVELS = ("debug", "info", "warning", "error")
-
 #: Libraries that tell at INFO what is noise for an operator, and at DEBUG whole requests with their credentials: the
 #: first is heard at the level debug only, the second never.
 _CHATTY = ("google", "urllib3", "kubernetes", "requests", "asyncio")
@@ -38,10 +36,8 @@ def _for_cloud_logging(_logger: object, _method: str, line: EventDict) -> EventD
 def configure(level: str = "info", *, stream: TextIO | None = None, force_json: bool = False) -> None:
     """Set up structlog and the standard library's logging; call once, before the first log line.
 
-    The level is one of `LEVELS`. Lines go to standard output, as JSON unless that is a terminal.
+    The level is debug, info, warning or error. Lines go to standard output, as JSON unless that is a terminal.
     """
-    if level not in LEVELS:
-        raise ValueError(f"log level {level!r}: choose one of {', '.join(LEVELS)}")
     out = sys.stdout if stream is None else stream
     number = logging.getLevelNamesMapping()[level.upper()]
     shared: list[Processor] = [

@@ -84,17 +84,17 @@ class LoopMetrics:
     """The metrics of a controller that observes, decides and acts in rounds; setters may be called from any thread."""
 
     def __init__(self, registry: Registry) -> None:
-        self.registry = registry
+        self.registry, self.exposition = registry, registry.exposition
         self._rounds = registry.counter("rounds", "Rounds of observe, decide, act, by result.", "result")
         # Prometheus' `increase` and `rate` miss what a series begins with.
         for result in ROUND_RESULTS:
             self._rounds.labels(result)
         self._round_seconds = registry.histogram("round_duration_seconds", "Duration of a round.", _ROUND_BUCKETS)
-        self._decide_seconds = registry.histogram(
+        self.decide_seconds = registry.histogram(
             "decide_duration_seconds", "Duration of the decision in a round.", _DECIDE_BUCKETS
         )
         self._last_round = registry.gauge("loop_last_round_timestamp_seconds", "When the last round ended (Unix time).")
-        self._loop_lag = registry.histogram(
+        self.loop_lag_seconds = registry.histogram(
             "loop_lag_seconds",
             "Time from the first event that asked for a round to that round.",
             _ROUND_BUCKETS,
@@ -103,24 +103,17 @@ class LoopMetrics:
         self._watch_age = registry.gauge(
             "watch_last_contact_age_seconds", "Time since a list-watch last heard from the API server.", "resource"
         )
-        self._leader = registry.gauge("leader", "1 while this process is the leader.")
+        self.leader = registry.gauge("leader", "1 while this process is the leader.")
         self._events_dropped = registry.counter(
             "events_dropped", "Events that were not written: too many, or rejected."
         )
+        self._dropped = 0
 
     def observe_round(self, *, seconds: float, result: str, ended_at_seconds: float) -> None:
         """Take note of the end of a round; `ended_at_seconds` since 1970."""
         self._rounds.labels(result).inc()
         self._round_seconds.observe(seconds)
         self._last_round.set(ended_at_seconds)
-
-    def observe_decide(self, *, seconds: float) -> None:
-        """Take note of how long the decision took."""
-        self._decide_seconds.observe(seconds)
-
-    def observe_loop_lag(self, *, seconds: float) -> None:
-        """Take note of how long the events of a round had to wait for it."""
-        self._loop_lag.observe(seconds)
 
     def set_watch(self, resource: str, *, synced: bool, last_contact_monotonic: float | None) -> None:
         """Set the state of one list-watch; None: it has not heard from the API server yet."""
@@ -133,14 +126,7 @@ class LoopMetrics:
         self._watch_synced.remove(resource)
         self._watch_age.remove(resource)
 
-    def set_leader(self, *, leading: bool) -> None:
-        """Set whether this process leads."""
-        self._leader.set(leading)
-
-    def count_events_dropped(self, events: int) -> None:
-        """Count Events that were not written."""
-        self._events_dropped.inc(events)
-
-    def exposition(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
-        return self.registry.exposition()
+    def set_events_dropped(self, total: int) -> None:
+        """Set how many Events were not written since the start."""
+        self._events_dropped.inc(total - self._dropped)
+        self._dropped = total

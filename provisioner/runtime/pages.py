@@ -14,6 +14,8 @@ _POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
+_MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
@@ -38,17 +40,18 @@ def text(words: str, status: int = 200, headers: Mapping[str, str] | None = None
     return Content(body=words.encode(), media_type="text/plain; charset=utf-8", status=status, headers=headers or {})
 
 
-def file_pages(package: str, files: Mapping[str, tuple[str, str]]) -> tuple[Page, ...]:
-    """Return pages: by path, the name of a file in the package, and its media type."""
-    return tuple(
-        Page(path=path, make=functools.partial(_content, package, name, media_type))
-        for path, (name, media_type) in files.items()
-    )
+def file_pages(package: str) -> tuple[Page, ...]:
+    """Return the status page of a package: the files of its folder "page", as they are, index.html at the root."""
+    folder = resources.files(package) / "page"
+    pages = []
+    for file in folder.iterdir():
+        if media_type := _MEDIA_TYPES.get(file.name.rpartition(".")[2]):
+            make = functools.partial(_content, file.read_bytes(), f"{media_type}; charset=utf-8")
+            pages.append(Page(path="/" if file.name == "index.html" else f"/page/{file.name}", make=make))
+    return tuple(pages)
 
 
-@functools.cache
-def _content(package: str, name: str, media_type: str) -> Content:
-    body = resources.files(package).joinpath(name).read_bytes()
+def _content(body: bytes, media_type: str) -> Content:
     headers = {
         # A browser asks each time: a new release is seen at once.
         "Cache-Control": "no-cache",

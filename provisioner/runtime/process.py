@@ -16,8 +16,7 @@ _ALLOCATIONS, _YOUNG, _MIDDLE = 20_000, 10, 20
 def look_less_often() -> None:
     """Look for garbage that refers to itself seldom, and never at what is there already: modules, types, caches.
 
-    Nearly all of ours goes by reference counts. With Python's defaults, a decision on a thousand slices is interrupted
-    by a look at every object of the process.
+    Nearly all of ours goes by reference counts, and a look at every object would interrupt a decision.
     """
     gc.collect()
     gc.freeze()
@@ -27,10 +26,8 @@ def look_less_often() -> None:
 def on_end(action: Callable[[str], object]) -> None:
     """Call `action` with the signal's name for each SIGTERM and SIGINT; call this from the main thread.
 
-    A signal handler interrupts the main thread between any two instructions, also where that thread holds the lock of
-    a threading.Event or writes a log line. A handler that sets the event would wait for itself, and one that logs
-    fails inside the buffer. So the handler only puts the number into a SimpleQueue, whose `put` is reentrant, and a
-    thread calls `action`.
+    A signal handler interrupts the main thread anywhere, also where that thread holds a lock or writes a log line. So
+    it only puts the number into a SimpleQueue, whose `put` is reentrant, and a thread calls `action`.
     """
     numbers: queue.SimpleQueue[int] = queue.SimpleQueue()
 

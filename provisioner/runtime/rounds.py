@@ -75,7 +75,7 @@ class RoundLoop(ABC, Generic[A]):
         while not self.stopping.is_set():
             lag_seconds = self.wake.asked_seconds_ago()
             if lag_seconds is not None:
-                self.metrics.observe_loop_lag(seconds=lag_seconds)
+                self.metrics.loop_lag_seconds.observe(lag_seconds)
             self.wake.clear()
             started = self.monotonic()
             try:

@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from provisioner import kube
-from provisioner.kube.gates import KeptError
+from provisioner.kube import live
+from provisioner.kube.errors import ClusterError
+from provisioner.kube.live import KeptError
+from provisioner.kube.protocol import Api
 from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.model.waits import doubled_seconds
 from provisioner.model.wording import first_of
@@ -103,7 +105,7 @@ class Actor(CallingActor[Answer]):
     """Carries plans out. The key of a create or delete is the pool's name."""
 
     supplier: Supplier
-    api: kube.Api
+    api: Api
     gate: Gate
     #: Where calls run; nothing waits for the results.
     executor: Executor
@@ -128,9 +130,9 @@ class Actor(CallingActor[Answer]):
             # One that was not submitted is decided on again.
             self.submit(functools.partial(self._look_up, look_up), self.executor)
         changes = (
-            (kube.cordon_open_node, plan.cordons),
-            (kube.uncordon, plan.uncordons),
-            (kube.release, plan.releases),
+            (live.cordon_open_node, plan.cordons),
+            (live.uncordon, plan.uncordons),
+            (live.release, plan.releases),
         )
         self.rejected_changes.forget_all_but({node for _, nodes in changes for node in nodes})
         for change, nodes in changes:
@@ -196,7 +198,7 @@ class Actor(CallingActor[Answer]):
             return answer(DeleteResult.SETTLING, reason=str(error), wait_seconds=error.wait_seconds)
         except KeptError as error:
             return answer(DeleteResult.KEPT, reason=str(error), told=error.told)
-        except kube.ClusterError as error:
+        except ClusterError as error:
             failure = Failure(kind=FailureKind.UNAVAILABLE, message=str(error))
             return self._delete_failed(delete.name, failure, f"Kubernetes does not allow the check: {error}")
         except SupplierError as error:
@@ -220,10 +222,10 @@ class Actor(CallingActor[Answer]):
             return LookUpAnswer(look_up=look_up, at=self.clock(), failure=error.failure)
         return LookUpAnswer(look_up=look_up, at=self.clock(), exists=True)
 
-    def _change_node(self, change: Callable[[kube.Api, str], bool], node: str) -> None:
+    def _change_node(self, change: Callable[[Api, str], bool], node: str) -> None:
         try:
             change(self.api, node)
-        except kube.ClusterError as error:
+        except ClusterError as error:
             # A later round sees the node as it is, and tries again.
             self.rejected_changes.rejected(node, change.__name__, str(error))
         else:

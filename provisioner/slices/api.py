@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from provisioner.runtime.pages import Content, Page
-from provisioner.slices import page
+from provisioner.runtime.pages import Content, Page, file_pages
 from provisioner.slices.board import About, Board, Document
 from provisioner.slices.view.timeline import Track
 from provisioner.slices.view.types import AlertView, CapacityView, Entry, PoolView, SliceView, WorkloadView
@@ -57,7 +56,7 @@ _PARTS: Mapping[str, _Part] = {
 def pages(board: Board) -> tuple[Page, ...]:
     """Return the pages that the board is served as."""
     return (
-        *page.pages(),
+        *file_pages("provisioner.slices"),
         Page(path=ROOT, make=lambda: _json(json.dumps({"paths": sorted(description()["paths"])}).encode())),
         Page(path=f"{ROOT}/openapi.json", make=lambda: _json(json.dumps(description(), indent=1).encode())),
         Page(path=f"{ROOT}/board", make=lambda: _versioned(*board.everything())),

@@ -12,8 +12,9 @@ from datetime import datetime
 import structlog
 
 import provisioner
-from provisioner import kube
-from provisioner.controller import Addresses, Candidacy, Controller, make_replica
+from provisioner.controller import Addresses, Controller, make_replica
+from provisioner.kube.api import KubeApi
+from provisioner.kube.protocol import Api
 from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.parallel import Parallel
 from provisioner.runtime.status import Probes, Scrapes, make_status_server
@@ -50,7 +51,7 @@ class Chosen:
 
 
 def choose(
-    settings: Settings, api: kube.KubeApi, gke: Gke | None, clock: Callable[[], datetime], calls: Calls | None = None
+    settings: Settings, api: KubeApi, gke: Gke | None, clock: Callable[[], datetime], calls: Calls | None = None
 ) -> Chosen:
     """Return the supplier of these settings; ValueError where that is GKE and there is no client for it."""
     if settings.on_gce:
@@ -72,7 +73,7 @@ def choose(
 def build(
     settings: Settings,
     addresses: Addresses,
-    api: kube.KubeApi,
+    api: KubeApi,
     client: Gke | None,
     *,
     exit_process: Callable[[int], object] = os._exit,
@@ -80,17 +81,17 @@ def build(
 ) -> Controller[Loop, Actor]:
     """Put the parts together; raise ServerError where an address cannot be read.
 
-    The client is None where capacity does not come from GKE. A process that loses its lease ends by `exit_process` from
-    the elector's own thread, whatever hangs: a round, a call, the API server. Somebody else may lead already, and
-    Kubernetes starts it again as a follower.
+    The client is None where capacity does not come from GKE.
     """
     metrics = Metrics(version=provisioner.__version__)
-    candidacy = Candidacy(
+    replica = make_replica(
+        api,
         namespace=settings.own_namespace,
         name=settings.own_name,
         elects=addresses.leader_elect,
+        exit_process=exit_process,
+        lease_clock=lease_clock,
     )
-    replica = make_replica(api, candidacy, exit_process=exit_process, lease_clock=lease_clock)
     watches = make_watches(api, settings, replica.wake.set)
     clock = FollowedClock()
     chosen = choose(settings, api, client, clock, Calls(observe=metrics.observe_gke_call))
@@ -151,19 +152,16 @@ def build(
         ),
     )
     return Controller(
-        identity=replica.identity,
+        replica=replica,
         loop=loop,
         watches=loop.watches.named(),
         actor=actor,
-        recorder=replica.recorder,
         server=server,
-        elector=replica.elector,
-        exit_process=exit_process,
     )
 
 
 def make_gate(
-    api: kube.Api, clock: Callable[[], datetime], *, keep_suspended: bool = False, node_selector: str = ""
+    api: Api, clock: Callable[[], datetime], *, keep_suspended: bool = False, node_selector: str = ""
 ) -> Gate:
     """Return the gate before deletes, with threads of its own."""
     gates = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="gate")
@@ -177,7 +175,7 @@ def make_gate(
     )
 
 
-def run(settings: Settings, addresses: Addresses, api: kube.KubeApi, client: Gke | None) -> int:
+def run(settings: Settings, addresses: Addresses, api: KubeApi, client: Gke | None) -> int:
     """Run the controller until SIGTERM or SIGINT; return the exit code. ServerError: an address cannot be served."""
     on_gce = {"node_groups": settings.node_groups_in} if settings.on_gce else {}
     return build(settings, addresses, api, client).run(

@@ -19,8 +19,10 @@ from typing import NamedTuple
 
 import structlog
 
-from provisioner import kube
-from provisioner.kube.gates import KeptError, look_last
+from provisioner.kube import live as kube_live
+from provisioner.kube.errors import ClusterError
+from provisioner.kube.live import KeptError, list_nodes_of_pool, look_last
+from provisioner.kube.protocol import Api
 from provisioner.model.capacity import PoolName
 from provisioner.model.wording import first_of
 from provisioner.model.workloads import Pod, Workload
@@ -63,7 +65,7 @@ class _Closed(NamedTuple):
 class Gate:
     """Lets a delete through, or raises KeptError. Raises ClusterError where Kubernetes does not answer."""
 
-    api: kube.Api
+    api: Api
     clock: Callable[[], datetime]
     monotonic: Callable[[], float] = time.monotonic
     #: A suspended workload keeps its pools.
@@ -91,7 +93,7 @@ class Gate:
         if kept_on is not None:
             self._refuse_if_used(delete, [kept_on], living)
             self._kept_on.pop(delete.name, None)
-        nodes = kube.list_nodes_of_pool(self.api, delete.name, self.node_selector)
+        nodes = list_nodes_of_pool(self.api, delete.name, self.node_selector)
         names, known = [node.name for node in nodes], frozenset((node.name, node.uid) for node in nodes)
         opened = [node.name for node in nodes if node.open]
         # Cordons that an earlier try left behind are ours too.
@@ -100,7 +102,7 @@ class Gate:
         def close(name: str) -> None:
             # Noted before the call: a cordon whose answer is lost has to be undone as well.
             closed.append(name)
-            kube.cordon(self.api, name)
+            kube_live.cordon(self.api, name)
 
         try:
             if opened:
@@ -112,7 +114,7 @@ class Gate:
             self._refuse_if_growing(delete, known)
         except SettlingError:
             raise
-        except (kube.ClusterError, KeptError):
+        except (ClusterError, KeptError):
             if closed:
                 # The next pass looks at all nodes again: an uncordon may fail.
                 self._kept_on.pop(delete.name, None)
@@ -143,7 +145,7 @@ class Gate:
 
     def _refuse_if_growing(self, delete: Delete, known: Collection[tuple[str, str]]) -> None:
         def strangers() -> list[str]:
-            nodes = kube.list_nodes_of_pool(self.api, delete.name, self.node_selector)
+            nodes = list_nodes_of_pool(self.api, delete.name, self.node_selector)
             return [node.name for node in nodes if node.open or (node.name, node.uid) not in known]
 
         look_last(strangers, self.monotonic)
@@ -183,8 +185,8 @@ class Gate:
 
     def _uncordon(self, node: str) -> None:
         try:
-            kube.uncordon(self.api, node)
-        except kube.ClusterError as error:
+            kube_live.uncordon(self.api, node)
+        except ClusterError as error:
             # The next round sees a pool that is kept with a cordon of ours, and tries again.
             _log.warning("node.uncordon_failed", node=node, error=str(error))
 

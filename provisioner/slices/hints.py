@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 
 import structlog
 
-from provisioner import constants, kube
-from provisioner.kube.protocol import JsonObject, collection_path, object_path
+from provisioner import constants
+from provisioner.kube.errors import ClusterError, Conflict, NotFound
+from provisioner.kube.protocol import Api, JsonObject, collection_path, object_path
 from provisioner.model import bounds
 from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.model.workloads import GroupKey, WorkloadUid
@@ -142,7 +143,7 @@ def _backoff_in(content: Any) -> Backoff:
 class HintsStore:
     """The ConfigMap `tpu-provisioner-hints` in the provisioner's own namespace."""
 
-    def __init__(self, api: kube.Api, namespace: str) -> None:
+    def __init__(self, api: Api, namespace: str) -> None:
         self._api = api
         self._namespace = namespace
         self._path = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace=namespace)
@@ -154,10 +155,10 @@ class HintsStore:
         """Return the stored hints; empty where there are none or they can't be read."""
         try:
             self._read = self._api.get(self._path)
-        except kube.NotFound:
+        except NotFound:
             _log.info("hints.not_found", namespace=self._namespace, config_map=constants.HINTS_CONFIGMAP_NAME)
             return {}
-        except kube.ClusterError as error:
+        except ClusterError as error:
             _log.warning("hints.load_failed", namespace=self._namespace, error=str(error))
             return {}
         return dict(self._read.get("data") or {})
@@ -169,7 +170,7 @@ class HintsStore:
         """
         try:
             self._read = self._written(data)
-        except kube.ClusterError as error:
+        except ClusterError as error:
             # What is there now is not known.
             self._read = None
             cause = f"{type(error).__name__} {error.status} {error.reason}"
@@ -186,11 +187,11 @@ class HintsStore:
             if self._read is not None:
                 try:
                     return self._api.put(self._path, _updated(self._read, data))
-                except kube.Conflict:
+                except Conflict:
                     # Somebody else wrote: their metadata is kept.
                     _log.debug("hints.changed_meanwhile", namespace=self._namespace)
             return self._api.put(self._path, _updated(self._api.get(self._path), data))
-        except kube.NotFound:
+        except NotFound:
             return self._api.post(
                 collection_path("configmaps", namespace=self._namespace),
                 {

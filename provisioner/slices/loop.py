@@ -86,7 +86,7 @@ class Loop(RoundLoop[answers.Answer]):
                 continue
             self.metrics.set_watch(name, synced=watch.synced, last_contact_monotonic=watch.last_contact_monotonic)
         leading = self.is_leader()
-        self.metrics.set_leader(leading=leading)
+        self.metrics.leader.set(leading)
         if not leading:
             self._problems = ()
             self._stalled_since = None
@@ -192,7 +192,7 @@ class Loop(RoundLoop[answers.Answer]):
             self._derived,
         )
         self._derived = plan.derived
-        self.metrics.observe_decide(seconds=self.monotonic() - started)
+        self.metrics.decide_seconds.observe(self.monotonic() - started)
         return plan, snapshot
 
     def _pause(self, plan: Plan) -> float:

@@ -10,11 +10,16 @@ from typing import Any, TypeVar
 
 import structlog
 
-from provisioner import constants, kube
+from provisioner import constants
+from provisioner.kube.protocol import Api
+from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
 from provisioner.kube.watches import (
     MAX_SILENCE_SECONDS,
     PAUSE_QUERY,
     UNFINISHED,
+    CombinedWatch,
+    ListWatch,
+    Watch,
     created_at,
     doubt_of,
     parse_labels,
@@ -45,18 +50,18 @@ class Watches:
     """The list-watches of one controller."""
 
     #: By kind.
-    workloads: Mapping[WorkloadKind, kube.Watch[Workload]]
+    workloads: Mapping[WorkloadKind, Watch[Workload]]
     #: Of all these kinds.
-    pods: kube.Watch[Pod]
-    nodes: kube.Watch[Node]
+    pods: Watch[Pod]
+    nodes: Watch[Node]
     #: Their labels; only where an opt-in label is set.
-    namespaces: kube.Watch[dict[str, str]] | None = None
+    namespaces: Watch[dict[str, str]] | None = None
     #: The ConfigMap that pauses the creation of pools: when it was created.
-    pause: kube.Watch[datetime] | None = None
+    pause: Watch[datetime] | None = None
 
-    def named(self) -> dict[str, kube.Watch[Any]]:
+    def named(self) -> dict[str, Watch[Any]]:
         """All of them, by the name of what they watch."""
-        named: dict[str, kube.Watch[Any]] = {
+        named: dict[str, Watch[Any]] = {
             **{KINDS[kind].resource: watch for kind, watch in self.workloads.items()},
             "pods": self.pods,
             "nodes": self.nodes,
@@ -69,26 +74,26 @@ class Watches:
 
 
 def make_watches(
-    api: kube.Api,
+    api: Api,
     settings: Settings,
     on_change: Callable[[], None],
     *,
     kinds: Mapping[WorkloadKind, Kind] | None = None,
-    options: kube.WatchOptions = kube.WATCH_DEFAULTS,
+    options: WatchOptions = WATCH_DEFAULTS,
 ) -> Watches:
     """Make the list-watches that the settings ask for, or those of some kinds; they are not started yet."""
 
-    def watch(collection: kube.Collection, parse: Callable[[object], _T | None]) -> kube.ListWatch[_T]:
-        return kube.ListWatch(api, collection, parse=parse, on_change=on_change, options=options)
+    def watch(collection: Collection, parse: Callable[[object], _T | None]) -> ListWatch[_T]:
+        return ListWatch(api, collection, parse=parse, on_change=on_change, options=options)
 
-    def watch_in_all(collections: Sequence[kube.Collection], parse: Callable[[object], _T | None]) -> kube.Watch[_T]:
+    def watch_in_all(collections: Sequence[Collection], parse: Callable[[object], _T | None]) -> Watch[_T]:
         """Watch in the served namespaces; none means all."""
         each_in = ((each, namespace) for each in collections for namespace in dict.fromkeys(namespaces) or ("",))
-        return kube.CombinedWatch([watch(replace(each, namespace=namespace), parse) for each, namespace in each_in])
+        return CombinedWatch([watch(replace(each, namespace=namespace), parse) for each, namespace in each_in])
 
     namespaces, kinds = settings.namespaces, kinds_served(settings) if kinds is None else kinds
     workloads = {
-        kind: kube.Collection(
+        kind: Collection(
             name=each.plural,
             resource=each.resource,
             root=each.root,
@@ -100,21 +105,19 @@ def make_watches(
     }
     # Only unfinished ones that ask for chips.
     pods = [
-        kube.Collection(name="pods", resource="pods", query={"labelSelector": selector, "fieldSelector": UNFINISHED})
+        Collection(name="pods", resource="pods", query={"labelSelector": selector, "fieldSelector": UNFINISHED})
         for selector in dict.fromkeys(each.pod_selector for each in kinds.values())
     ]
-    pause = kube.Collection(
-        name="configmaps", resource="configmaps", namespace=settings.own_namespace, query=PAUSE_QUERY
-    )
+    pause = Collection(name="configmaps", resource="configmaps", namespace=settings.own_namespace, query=PAUSE_QUERY)
     # Of the pools that the provisioner made.
     ours = f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}{settings.node_selector}"
-    nodes = kube.Collection(name="nodes", resource="nodes", query={"labelSelector": ours})
+    nodes = Collection(name="nodes", resource="nodes", query={"labelSelector": ours})
     return Watches(
         workloads={kind: watch_in_all([each], kinds[kind].parse) for kind, each in workloads.items()},
         pods=watch_in_all(pods, parse_pod),
         nodes=watch(nodes, parse_node),
         namespaces=(
-            watch(kube.Collection(name="namespaces", resource="namespaces"), parse_labels)
+            watch(Collection(name="namespaces", resource="namespaces"), parse_labels)
             if settings.opt_in_label is not None
             else None
         ),

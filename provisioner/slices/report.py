@@ -10,7 +10,8 @@ from datetime import datetime
 
 import structlog
 
-from provisioner import constants, kube
+from provisioner import constants
+from provisioner.kube.events import EventRecorder
 from provisioner.model.capacity import PoolName
 from provisioner.model.choices import choice_of
 from provisioner.model.workloads import ObjectRef, WorkloadKind, pod_ref, workload_ref
@@ -60,7 +61,7 @@ class _Told:
 class Reporter:
     """Used by the loop's thread alone."""
 
-    recorder: kube.EventRecorder
+    recorder: EventRecorder
     metrics: Metrics
     supplier_name: str = "GKE"
     journal: Journal = field(default_factory=Journal)
@@ -79,7 +80,6 @@ class Reporter:
     _timed: set[tuple[PoolName, Phase]] = field(default_factory=set)
     #: Kinds, with the pool where they are about one.
     _alerts: frozenset[tuple[str, PoolName]] = frozenset()
-    _events_dropped: int = 0
     #: Notices that stand, and all that are remembered.
     _standing: set[_Identity] = field(default_factory=set)
     _told: OrderedDict[_Identity, _Told] = field(default_factory=OrderedDict)
@@ -289,9 +289,7 @@ class Reporter:
         self.journal.write(self.clock(), "notice", notice.message, warning=notice.warning, workload=workload)
 
     def _measure(self, plan: Plan) -> None:
-        dropped = self.recorder.dropped_total
-        self.metrics.count_events_dropped(dropped - self._events_dropped)
-        self._events_dropped = dropped
+        self.metrics.set_events_dropped(self.recorder.dropped_total)
         chips: Counter[str] = Counter()
         for state in plan.pools:
             chips[_CHIP_STATE[state.phase]] += state.chips

@@ -22,11 +22,10 @@ from provisioner.admission.review import READ_ALONE_BYTES, Answer, Deferred, Not
 from provisioner.environment.first_pod import problems_of_first_pod
 from provisioner.environment.numbering import OwnerKey, jobset_key, stateful_set_key
 from provisioner.environment.review import OwnerError, judge_pod, object_of
-from provisioner.kube import EventRecorder, errors, fields
+from provisioner.kube import errors, fields
+from provisioner.kube.events import EventRecorder
 from provisioner.kube.protocol import Api, Timeouts, object_path
 from provisioner.model.workloads import ObjectRef
-from provisioner.partitions import admission as ipus
-from provisioner.partitions import names
 from provisioner.partitions.admission import review_pod as review_pod_with_ipus
 from provisioner.runtime import process
 from provisioner.runtime.http import HttpServer, Limits, ServerError, parse_address
@@ -40,7 +39,7 @@ from provisioner.slices.admission.jobs import JobChanges, jobset_to_read, review
 from provisioner.slices.admission.validation import Judge, Mode, review_scale, review_workload
 from provisioner.slices.offline.assumed import settings_by_object
 from provisioner.slices.suppliers import rules_of
-from provisioner.workloads.owners import controller_of
+from provisioner.workloads.kind import controller_of
 
 _log = structlog.get_logger(__name__)
 
@@ -279,7 +278,7 @@ def make_hooks(
         Hook(
             name="partitions",
             path="/mutate/partitions",
-            answer=partial(review_pod_with_ipus, settings=_ipus(settings)),
+            answer=partial(review_pod_with_ipus, settings=settings),
             strict=True,
             quick=True,
         ),
@@ -294,20 +293,6 @@ def make_hooks(
             )
         ),
     ]
-
-
-def _ipus(settings: WebhookSettings) -> ipus.Settings:
-    return ipus.Settings(
-        mode=ipus.Mode(settings.ipu_injection),
-        namespaces=frozenset(settings.ipu_namespaces),
-        largest_size=settings.ipu_largest_partition,
-        image=settings.ipu_init_image,
-        api_url=settings.ipu_api_url or f"http://{names.SERVICE}.{settings.own_namespace}.svc",
-        api_ca_config_map=settings.ipu_api_ca_config_map,
-        rdma_resource=settings.ipu_rdma_resource,
-        vipu_timeout_seconds=settings.ipu_vipu_timeout_seconds,
-        controller=f"system:serviceaccount:{settings.own_namespace}:{settings.ipu_controller_account}",
-    )
 
 
 def run(

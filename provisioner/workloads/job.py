@@ -12,8 +12,7 @@ from provisioner import constants
 from provisioner.kube import fields, podspec
 from provisioner.model import bounds
 from provisioner.model.workloads import PodGroup, Workload, WorkloadKind
-from provisioner.workloads.kind import Claim, Kind, begin, template_of
-from provisioner.workloads.owners import controller_of, marked
+from provisioner.workloads.kind import Claim, Kind, begin, controller_of, marked, template_of
 
 #: API version and kind, as in owner references.
 JOB = (WorkloadKind.JOB.api_version, WorkloadKind.JOB.value)

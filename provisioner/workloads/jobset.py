@@ -13,8 +13,7 @@ from provisioner.kube import fields, podspec
 from provisioner.model import bounds
 from provisioner.model.workloads import PodGroup, Workload, WorkloadKind, group_key
 from provisioner.workloads.job import JOB
-from provisioner.workloads.kind import Claim, Kind, begin, template_of
-from provisioner.workloads.owners import controller_of, marked
+from provisioner.workloads.kind import Claim, Kind, begin, controller_of, marked, template_of
 
 _LABELS = "jobset.sigs.k8s.io/"
 

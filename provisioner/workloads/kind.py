@@ -1,15 +1,17 @@
-"""What every kind of workloads is described by, and what objects of all kinds have in common."""
+"""What every kind of workloads is described by, and what objects of all kinds have in common.
+
+What controls an object is read from its owner references alone: controllers go by these, not by labels.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from provisioner import constants
 from provisioner.kube import fields, podspec
 from provisioner.kube.fields import BoundedReader
-from provisioner.kube.quantities import parse_timestamp
 from provisioner.model import bounds
 from provisioner.model.workloads import Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.settings import Settings
@@ -115,8 +117,8 @@ def begin(kind: WorkloadKind, raw: object, *, controller: str = "") -> tuple[Wor
         labels=reader.labels("labels", metadata.get("labels"), keep=_KEPT_LABELS),
         annotations=reader.annotations(metadata.get("annotations"), keep=constants.READ_ANNOTATIONS),
         managed_by="" if managed_by == controller else managed_by,
-        created_at=parse_timestamp(metadata.get("creationTimestamp")) or fields.UNKNOWN_TIME,
-        suspension_changed_at=parse_timestamp(conditions.get("Suspended", {}).get("lastTransitionTime")),
+        created_at=fields.parse_timestamp(metadata.get("creationTimestamp")) or fields.UNKNOWN_TIME,
+        suspension_changed_at=fields.parse_timestamp(conditions.get("Suspended", {}).get("lastTransitionTime")),
     )
     return workload, reader
 
@@ -131,3 +133,51 @@ def template_of(what: str, raw: object, reader: BoundedReader) -> Requirements:
     template = fields.mapping(raw)
     spec, metadata = fields.mapping(template.get("spec")), fields.mapping(template.get("metadata"))
     return podspec.requirements(what, spec, metadata, reader=reader)
+
+
+#: API version and kind, as in owner references.
+STATEFUL_SET = ("apps/v1", "StatefulSet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """An object's controller."""
+
+    api_version: str
+    kind: str
+    name: str
+    #: Empty where the reference does not say; an API server requires it.
+    uid: str
+
+    @property
+    def type(self) -> tuple[str, str]:
+        """API version and kind."""
+        return self.api_version, self.kind
+
+
+def marked(metadata: Mapping[str, Any], key: str) -> str:
+    """Return a label's value, or that of an annotation where there is no such label: JobSet sets both."""
+    return marks(metadata, (key,)).get(key, "")
+
+
+def marks(metadata: Mapping[str, Any], keys: Iterable[str]) -> dict[str, str]:
+    """Return, of several keys, the labels that are there, or annotations where there is no such label."""
+    labels, annotations = (fields.mapping(metadata.get(each)) for each in ("labels", "annotations"))
+    there = (key for key in keys if key in labels or key in annotations)
+    found = ((key, fields.name(labels.get(key)) or fields.name(annotations.get(key))) for key in there)
+    return {key: value for key, value in found if value}
+
+
+def controller_of(metadata: Mapping[str, Any], kind: tuple[str, str] | None = None) -> Owner | None:
+    """Return an object's controller; None where there is none, or none of the kind (API version and kind)."""
+    for reference in fields.mappings(metadata.get("ownerReferences")):
+        if reference.get("controller") is not True:
+            continue
+        if kind in (None, (reference.get("apiVersion"), reference.get("kind"))):
+            return Owner(
+                api_version=fields.name(reference.get("apiVersion")),
+                kind=fields.name(reference.get("kind")),
+                name=fields.name(reference.get("name")),
+                uid=fields.name(reference.get("uid")),
+            )
+    return None

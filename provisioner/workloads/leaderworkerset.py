@@ -17,8 +17,7 @@ from provisioner import constants
 from provisioner.kube import fields, podspec
 from provisioner.model import bounds
 from provisioner.model.workloads import PodGroup, Requirements, Workload, WorkloadKind
-from provisioner.workloads.kind import Claim, Kind, begin, template_of
-from provisioner.workloads.owners import STATEFUL_SET, controller_of
+from provisioner.workloads.kind import STATEFUL_SET, Claim, Kind, begin, controller_of, template_of
 
 KIND = WorkloadKind.LEADER_WORKER_SET.value
 

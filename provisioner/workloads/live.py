@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from provisioner import kube
 from provisioner.kube import fields, podspec
+from provisioner.kube.errors import NotFound
+from provisioner.kube.fields import MalformedObject
 from provisioner.kube.live import list_all, read_one
-from provisioner.kube.protocol import collection_path, object_path
+from provisioner.kube.protocol import Api, collection_path, object_path
 from provisioner.kube.watches import UNFINISHED
 from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind
 from provisioner.workloads import KINDS
@@ -35,7 +36,7 @@ class BoundPod:
     deletion_deadline: datetime | None
 
 
-def get_workload(api: kube.Api, kind: WorkloadKind, namespace: str, name: str) -> Workload | None:
+def get_workload(api: Api, kind: WorkloadKind, namespace: str, name: str) -> Workload | None:
     """Read a workload, without its templates; None where it does not exist.
 
     Templates that cannot be read are no reason to keep a pool for ever. A cluster without the kind answers 404 too, but
@@ -44,20 +45,20 @@ def get_workload(api: kube.Api, kind: WorkloadKind, namespace: str, name: str) -
     described = KINDS[kind]
     try:
         raw = api.get(object_path(described.resource, name, namespace=namespace, root=described.root))
-    except kube.NotFound as error:
+    except NotFound as error:
         if error.reason == "NotFound":
             return None
         raise
     return read_one(raw, lambda found: described.parse(described.without_templates(found)))
 
 
-def list_pods_on_node(api: kube.Api, node_name: str) -> list[BoundPod]:
+def list_pods_on_node(api: Api, node_name: str) -> list[BoundPod]:
     """List the unfinished pods on a node, with or without chips."""
     query = {"fieldSelector": f"spec.nodeName={node_name},{UNFINISHED}"}
     return list_all(api, collection_path("pods"), query, _bound_pod)
 
 
-def list_pods_of_workload(api: kube.Api, kind: WorkloadKind, namespace: str, name: str) -> list[Pod]:
+def list_pods_of_workload(api: Api, kind: WorkloadKind, namespace: str, name: str) -> list[Pod]:
     """List the pods that ask for chips and whose labels name a workload, finished ones too."""
     query = {"labelSelector": f"{KINDS[kind].pod_label}={name}"}
     pods = list_all(api, collection_path("pods", namespace=namespace), query, parse_pod)
@@ -71,7 +72,7 @@ def _bound_pod(raw: Any) -> BoundPod:
         spec = raw["spec"]
         phase = raw["status"].get("phase") if "status" in raw else None
     except (KeyError, TypeError, AttributeError) as error:
-        raise kube.MalformedObject(f"a pod of the list on a node lacks metadata or spec: {error!r}") from error
+        raise MalformedObject(f"a pod of the list on a node lacks metadata or spec: {error!r}") from error
     what = f"pod {namespace}/{name}"
     claim = claim_of(metadata)
     return BoundPod(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from provisioner.kube import fields, podspec
-from provisioner.kube.quantities import parse_timestamp
 from provisioner.model import bounds
 from provisioner.model.workloads import GroupKey, Pod, WorkloadUid, group_key
 from provisioner.workloads import KINDS, LEADER_WORKER_SET
@@ -30,7 +29,7 @@ def parse_pod(raw: object) -> Pod | None:
         return None
     requirements = podspec.requirements(what, spec, metadata)
     status = fields.mapping(fields.mapping(raw).get("status"))
-    created_at = parse_timestamp(metadata.get("creationTimestamp"))
+    created_at = fields.parse_timestamp(metadata.get("creationTimestamp"))
     phase = fields.name(status.get("phase")) or "Pending"
     since, words = None, ""
     if phase == "Pending":
@@ -38,7 +37,7 @@ def parse_pod(raw: object) -> Pod | None:
             if (condition.get("type"), condition.get("status")) != ("PodScheduled", "False"):
                 continue
             if condition.get("reason") == "Unschedulable":
-                since = parse_timestamp(condition.get("lastTransitionTime")) or created_at
+                since = fields.parse_timestamp(condition.get("lastTransitionTime")) or created_at
                 words = bounds.cut(fields.text(condition.get("message")), bounds.SCHEDULER_MESSAGE)
     return Pod(
         kind=claim.kind,

@@ -17,7 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from provisioner import constants, kube
+from provisioner import constants
+from provisioner.kube.api import connect
+from provisioner.kube.errors import Conflict
 from provisioner.kube.live import list_all
 from rehearsal import localcluster
 from rehearsal.localcluster.api import answers
@@ -196,7 +198,7 @@ class RehearsedCluster(ABC):
         """Start everything; the first start on a machine builds the control plane, which takes minutes."""
         self.cluster = localcluster.start(self._directory, progress=self._progress)
         try:
-            self.api = kube.connect(str(self.cluster.kubeconfig))
+            self.api = connect(str(self.cluster.kubeconfig))
             self.start_rest()
         except BaseException:
             self.cluster.stop()
@@ -252,7 +254,7 @@ class RehearsedCluster(ABC):
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": dict(labels or {})}}
         try:
             self.api.post("/api/v1/namespaces", body)
-        except kube.Conflict:
+        except Conflict:
             return
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from provisioner import kube
 from provisioner.cli import main
 from provisioner.cli.completion import complete_for_kubectl
 from provisioner.cli.frame import wants_color
@@ -173,12 +172,9 @@ def test_what_works_offline_imports_no_client(words: list[str], heavy: set[str])
 
 
 def test_reading_objects_needs_no_client() -> None:
-    """The parts of the Kubernetes boundary are imported when they are first used, and all of them can be."""
+    """What only reads manifests need not wait for the client."""
     script = "import sys, provisioner.workloads.pods; sys.exit('kubernetes' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0
-    assert all(getattr(kube, name) is not None for name in kube.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        kube.__getattr__("nothing")
 
 
 #: Unbuffered output finds out at once that nobody reads it, other output at the end alone.

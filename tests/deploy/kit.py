@@ -19,7 +19,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from provisioner import constants, kube
+from provisioner import constants
+from provisioner.kube.api import KubeApi
+from provisioner.kube.events import EventRecorder
 from provisioner.kube.protocol import object_path
 from provisioner.model.workloads import ObjectRef
 from provisioner.slices.preflight.in_kubernetes import ACCESS_REVIEWS, Right
@@ -152,10 +154,10 @@ def provisioner_as(
     )
 
 
-def try_events(api: kube.KubeApi) -> None:
+def try_events(api: KubeApi) -> None:
     """Write an Event and repeat it after minutes; fail where one was dropped."""
     seconds = 0.0
-    recorder = kube.EventRecorder(api, instance="trial", clock=lambda: seconds)
+    recorder = EventRecorder(api, instance="trial", clock=lambda: seconds)
     recorder.start()
     unique = f"trial at {time.monotonic_ns()}"
     about = ObjectRef(api_version="v1", kind="Pod", namespace="default", name="trial", uid=unique)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from provisioner import kube
+from provisioner.kube.errors import NotFound
 from provisioner.kube.protocol import collection_path, object_path
 from rehearsal.demos import ProvisionerProcess, Rehearsal
 from tests.deploy.kit import NAMESPACE, environment_of, flags_of, kubeconfig_of_service_account
@@ -104,7 +104,7 @@ class PlayedPod:
     def _wanted(self) -> dict[str, Any] | None:
         try:
             deployment = self._rehearsal.api.get(_DEPLOYMENT)
-        except kube.NotFound:
+        except NotFound:
             return None
         gone = deployment["metadata"].get("deletionTimestamp") or not deployment["spec"]["replicas"]
         return None if gone else deployment

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from provisioner import constants, kube
+from provisioner import constants
+from provisioner.kube.errors import NotFound
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.nodegroups import app
 from provisioner.nodegroups.api import names as of_groups
@@ -226,7 +227,7 @@ def test_deletes_of_nodes(guarded: Rehearsal) -> None:
             guarded.api.delete(object_path("nodes", "guarded"))
         else:
             guarded.kubectl(*delete)
-            with pytest.raises(kube.NotFound):
+            with pytest.raises(NotFound):
                 guarded.api.get(object_path("nodes", "guarded"))
 
 

@@ -10,7 +10,8 @@ from urllib.parse import urlencode
 import pytest
 import yaml
 
-from provisioner import kube
+from provisioner.kube.events import EventRecorder
+from provisioner.kube.lease import LeaseElector
 from provisioner.model.workloads import ObjectRef
 from provisioner.partitions import names
 from provisioner.partitions.observe import make_ledger_watch, make_pod_watch
@@ -39,7 +40,7 @@ def _ground() -> Iterator[Ground]:
 
 
 def _lead(api: FakeKube) -> None:
-    elector = kube.LeaseElector(
+    elector = LeaseElector(
         api,
         namespace=SYSTEM,
         identity="trial",
@@ -63,7 +64,7 @@ def _watch(api: FakeKube) -> None:
 
 def _serve_a_pod(controller: Controller) -> None:
     seconds = 0.0
-    recorder = kube.EventRecorder(controller.kube, instance="trial", clock=lambda: seconds)
+    recorder = EventRecorder(controller.kube, instance="trial", clock=lambda: seconds)
     recorder.start()
     controller.loop.reporter = Reporter(recorder=recorder, metrics=controller.metrics)
     made = controller.create_pod("train")

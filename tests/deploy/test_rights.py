@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from provisioner import constants, kube
-from provisioner.kube import KubeApi
+from provisioner import constants
+from provisioner.kube.api import KubeApi, connect
+from provisioner.kube.errors import NotFound
+from provisioner.kube.lease import LeaseElector
+from provisioner.kube.live import cordon, uncordon
 from provisioner.kube.protocol import LEASES_ROOT, object_path
 from provisioner.model.workloads import WorkloadKind
 from provisioner.workloads import live
@@ -44,7 +47,7 @@ def _make_original_lease(rehearsal: Rehearsal, *, holder: str = "") -> None:
 def _forget(rehearsal: Rehearsal, path: str) -> None:
     try:
         rehearsal.api.delete(path)
-    except kube.NotFound:
+    except NotFound:
         return
 
 
@@ -62,7 +65,7 @@ def test_the_main_job(rehearsal: Rehearsal, installed: list[dict[str, Any]], gro
         assert not any(_lease_holder(rehearsal, path) for path in (_OWN_LEASE, _ORIGINAL_LEASE))
         # What a run of seconds does not come to: a lease made, the repeat of an Event, a cordon undone.
         _forget(rehearsal, _OWN_LEASE)
-        api = kube.connect(str(kubeconfig))
+        api = connect(str(kubeconfig))
         _make_own_lease(api)
         try_events(api)
         _cordon(api, rehearsal)
@@ -78,9 +81,7 @@ def test_the_main_job(rehearsal: Rehearsal, installed: list[dict[str, Any]], gro
 
 
 def _make_own_lease(api: KubeApi) -> None:
-    elector = kube.LeaseElector(
-        api, namespace=NAMESPACE, identity="trial", on_started=lambda: None, on_lost=lambda: None
-    )
+    elector = LeaseElector(api, namespace=NAMESPACE, identity="trial", on_started=lambda: None, on_lost=lambda: None)
     elector.step()
     assert not elector.problem
     elector.release()
@@ -91,7 +92,7 @@ def _cordon(api: KubeApi, rehearsal: Rehearsal) -> None:
     body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": _NODE, "labels": labels}}
     rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(body))
     try:
-        assert kube.cordon(api, _NODE)
-        assert kube.uncordon(api, _NODE)
+        assert cordon(api, _NODE)
+        assert uncordon(api, _NODE)
     finally:
         _forget(rehearsal, object_path("nodes", _NODE))

@@ -20,9 +20,10 @@ from typing import Any
 
 import pytest
 
-from provisioner import constants, kube
+from provisioner import constants
+from provisioner.kube.errors import NotFound
+from provisioner.kube.fields import format_micro_time
 from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
-from provisioner.kube.quantities import format_micro_time
 from provisioner.slices.demand import group_key
 from provisioner.slices.hints import HintsStore
 from rehearsal.demos import Rehearsal
@@ -368,12 +369,12 @@ def _clean(rehearsal: Rehearsal, ground: Ground) -> Iterator[None]:
     for path in (_LEASE, f"{_DEPLOYMENTS}/{_ORIGINAL}"):
         try:
             rehearsal.api.delete(path)
-        except kube.NotFound:
+        except NotFound:
             continue
     for name in ("kept", "next", "ours"):
         try:
             ground.delete(name)
-        except kube.NotFound:
+        except NotFound:
             continue
     for pool in ground.pools():
         ground.drop_pool(pool.name)

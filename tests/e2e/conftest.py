@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from provisioner import constants, kube
-from provisioner.kube.protocol import collection_path
+from provisioner import constants
+from provisioner.kube.protocol import Timeouts, collection_path
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB
 from rehearsal import localcluster
 from rehearsal.demos import ProvisionerProcess, Rehearsal
 from tests.e2e.kit import EAGER, PATIENCE_SECONDS, Ground, simulator_settings
 
 #: A loaded API server deletes a hundred objects a second.
-_MANY_OBJECTS = kube.Timeouts(connect_seconds=5.0, read_seconds=PATIENCE_SECONDS)
+_MANY_OBJECTS = Timeouts(connect_seconds=5.0, read_seconds=PATIENCE_SECONDS)
 
 
 class Shared:

@@ -13,7 +13,9 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from provisioner import constants, kube
+from provisioner import constants
+from provisioner.kube.api import KubeApi, connect
+from provisioner.kube.errors import Conflict
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.nodegroups import app
 from provisioner.nodegroups.api.types import GROUP, Kind
@@ -115,7 +117,7 @@ class Ground:
         def posted() -> bool:
             try:
                 self.api.post(collection_path("jobsets", namespace=self.namespace, root=JOBSET.root), body)
-            except kube.Conflict:
+            except Conflict:
                 return False
             return True
 
@@ -279,7 +281,7 @@ class NodeGroups:
     def __init__(self, kubeconfig: Path, settings: NodeGroupSettings, *, leader_elect: bool) -> None:
         client = ComputeClient(endpoint=settings.gce_endpoint)
         addresses = app.Addresses(metrics="0", probes="0", leader_elect=leader_elect)
-        api = kube.connect(str(kubeconfig))
+        api = connect(str(kubeconfig))
         # Nothing that an earlier process has sent arrives late here; that it may is shown by tests/nodegroups.
         self._patches = pytest.MonkeyPatch()
         self._patches.setattr(child, "_ARRIVED_SECONDS", 2.0)
@@ -323,7 +325,7 @@ def metric(provisioner: ProvisionerProcess, name: str, **labels: str) -> float:
     return 0.0
 
 
-def await_round(provisioner: ProvisionerProcess, api: kube.KubeApi, *, after: datetime) -> None:
+def await_round(provisioner: ProvisionerProcess, api: KubeApi, *, after: datetime) -> None:
     """Wait until a whole round lies after a moment: whatever the provisioner would have done by then, it has begun.
 
     There must be a node of one of its pools: a label of that is changed, so that a round is made at once.

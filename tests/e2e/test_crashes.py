@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner import kube
+from provisioner.kube.errors import ClusterError
 from rehearsal.demos import ProvisionerProcess
 from rehearsal.localcluster import recipes
 from rehearsal.simulators.gke.records import PoolStatus
@@ -63,6 +63,6 @@ def _phases(process: ProvisionerProcess) -> set[str]:
 def _answers(ground: Ground) -> bool:
     try:
         ground.pods()
-    except kube.ClusterError:
+    except ClusterError:
         return False
     return True

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from provisioner import kube
+from provisioner.kube.errors import ClusterError
 from provisioner.kube.protocol import collection_path
 from provisioner.workloads import JOBSET
 from rehearsal.demos import ProvisionerProcess
@@ -97,7 +97,7 @@ def test_the_jobset_kind_is_removed_and_put_back(alone: Ground) -> None:
 def _jobsets_are_served(ground: Ground) -> bool:
     try:
         ground.rehearsal.objects(collection_path("jobsets", namespace=ground.namespace, root=JOBSET.root))
-    except kube.ClusterError:
+    except ClusterError:
         return False
     return True
 
@@ -105,6 +105,6 @@ def _jobsets_are_served(ground: Ground) -> bool:
 def _taken(ground: Ground, name: str) -> bool:
     try:
         ground.apply(name, run_for="1s", topology="2x2x2", parallelism=2)
-    except kube.ClusterError:
+    except ClusterError:
         return False
     return True

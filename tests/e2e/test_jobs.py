@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from provisioner import constants, kube
+from provisioner import constants
+from provisioner.kube.errors import NotFound
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.workloads import PLAIN_JOB
 from rehearsal.localcluster import RUN_FOR
@@ -56,7 +57,7 @@ def ended(ground: Ground, name: str) -> bool:
         status = ground.api.get(object_path("jobs", name, namespace=ground.namespace, root=PLAIN_JOB.root)).get(
             "status", {}
         )
-    except kube.NotFound:
+    except NotFound:
         return True
     conditions = {each["type"]: each["status"] for each in status.get("conditions", ())}
     assert conditions.get("Failed") != "True", status

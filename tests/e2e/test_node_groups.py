@@ -15,7 +15,8 @@ import pytest
 import yaml
 
 from deploy import crds
-from provisioner import constants, kube
+from provisioner import constants
+from provisioner.kube.api import connect
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.nodegroups import app
 from provisioner.nodegroups.api import names
@@ -194,7 +195,7 @@ def test_from_nothing_to_nothing_left(world: World) -> None:
     reasons = {each["reason"] for each in events if each["involvedObject"]["kind"] == "TPUNodeGroup"}
     assert {"Provisioned", "Cleanup"} <= reasons
     # What a run of seconds does not come to: the repeat of an Event.
-    try_events(kube.connect(str(world.kubeconfig)))
+    try_events(connect(str(world.kubeconfig)))
     everything = yaml.safe_load_all(world.rehearsal.kubectl("kustomize", str(_RIGHTS)))
     documents = [each for each in everything if each["metadata"]["name"] == app.LEASE_NAME]
     # The API server asks for this one itself, when a request is approved.

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner import kube
+from provisioner.kube.errors import ClusterError, Forbidden, Invalid
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.partitions import names
 from provisioner.partitions.demand import parse_pod
@@ -93,7 +93,7 @@ def serving(rehearsal: Rehearsal, port: int, settings: WebhookSettings) -> Itera
 def admits(rehearsal: Rehearsal) -> bool:
     try:
         return bool(tried(rehearsal, pod())["spec"].get("schedulingGates"))
-    except kube.ClusterError:
+    except ClusterError:
         return False
 
 
@@ -193,7 +193,7 @@ def _is_admitted(rehearsal: Rehearsal, namespace: str) -> bool:
     container = {"securityContext": _UNPRIVILEGED} if namespace.endswith("restricted") else None
     try:
         rehearsal.api.post(f"{collection_path('pods', namespace=namespace)}?dryRun=All", pod(container=container))
-    except kube.Forbidden as error:
+    except Forbidden as error:
         return "violates PodSecurity" not in str(error)
     return True
 
@@ -218,7 +218,7 @@ def test_which_pods_are_sent_and_what_may_be_changed(rehearsal: Rehearsal, port:
             ({names.IPUS: "3"}, "a partition has a power of two"),
             ({names.STATUS: "injected"}, "asks for no IPUs"),
         ):
-            with pytest.raises(kube.Forbidden, match=want):
+            with pytest.raises(Forbidden, match=want):
                 tried(rehearsal, pod(annotations))
 
         rehearsal.api.post(_PODS, {**pod(), "metadata": {"name": "train", "annotations": {names.IPUS: "4"}}})
@@ -232,19 +232,19 @@ def test_which_pods_are_sent_and_what_may_be_changed(rehearsal: Rehearsal, port:
             ({names.STATUS: None}, {}),
             ({}, {names.POD_LABEL: None}),
         ):
-            with pytest.raises(kube.Forbidden, match="cannot be changed"):
+            with pytest.raises(Forbidden, match="cannot be changed"):
                 changed(annotations, labels)
-        with pytest.raises(kube.Forbidden, match="by the controller alone"):
+        with pytest.raises(Forbidden, match="by the controller alone"):
             changed({names.PARTITION_ID: "tpup-1"})
 
-        with pytest.raises(kube.Forbidden, match="taken off by the controller"):
+        with pytest.raises(Forbidden, match="taken off by the controller"):
             rehearsal.api.patch(path, {"spec": {"schedulingGates": []}})
 
         # A status takes annotations and labels along; other parts of a pod do not.
         ours = {"annotations": {names.IPUS: "8", names.RELEASE: "true"}, "labels": {names.POD_LABEL: None}}
         for key, changes in ours.items():
             for name, value in changes.items():
-                with pytest.raises(kube.Forbidden, match=name):
+                with pytest.raises(Forbidden, match=name):
                     rehearsal.api.patch(f"{path}/status", {"metadata": {key: {name: value}}})
         told = rehearsal.api.patch(f"{path}/status", {"metadata": {"annotations": {"note": "y"}}})
         assert told["metadata"]["annotations"]["note"] == "y"
@@ -254,7 +254,7 @@ def test_which_pods_are_sent_and_what_may_be_changed(rehearsal: Rehearsal, port:
             ("ephemeralcontainers", {"ephemeralContainers": [{"name": "look", "image": "i"}]}),
             ("resize", {"containers": [resources]}),
         ):
-            with contextlib.suppress(kube.Invalid):
+            with contextlib.suppress(Invalid):
                 rehearsal.api.patch(f"{path}/{part}", {"metadata": ours, "spec": spec}, strategic=True)
             found = rehearsal.api.get(path)["metadata"]
             assert {key: found[key] for key in ours} == {key: before_parts[key] for key in ours}, part
@@ -279,7 +279,7 @@ def test_which_pods_are_sent_and_what_may_be_changed(rehearsal: Rehearsal, port:
                 "target": target,
             }
             for where in (f"{path}/binding", collection_path("bindings", namespace=_NAMESPACE)):
-                with pytest.raises(kube.Forbidden, match="cannot be set by a Binding"):
+                with pytest.raises(Forbidden, match="cannot be set by a Binding"):
                     rehearsal.api.post(where, binding)
         before = reviews(webhook)
         binding = {**binding, "metadata": {"name": "train", "annotations": {"note": "z"}}}
@@ -290,7 +290,7 @@ def test_which_pods_are_sent_and_what_may_be_changed(rehearsal: Rehearsal, port:
         rehearsal.api.delete(f"{path}?gracePeriodSeconds=0")
 
     tried(rehearsal, pod({}))
-    with pytest.raises((kube.ClusterError, RehearsalError), match=r"partitions\.tpu-provisioner"):
+    with pytest.raises((ClusterError, RehearsalError), match=r"partitions\.tpu-provisioner"):
         tried(rehearsal, pod())
 
 

@@ -15,7 +15,8 @@ import pytest
 from provisioner import constants
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.partitions import names
-from provisioner.partitions.admission import Mode, Settings, inject
+from provisioner.partitions.admission import inject
+from provisioner.settings.webhook import WebhookSettings
 from rehearsal.demos import Rehearsal
 from rehearsal.demos.world import ControllerProcess
 from rehearsal.localcluster import FAIL_AFTER, RUN_FOR
@@ -38,12 +39,7 @@ _HOST = "kubernetes.io/hostname"
 _PODS = collection_path("pods", namespace=_NAMESPACE)
 _JOBS = collection_path("jobs", namespace=_NAMESPACE, root="/apis/batch/v1")
 _PATIENCE_SECONDS = 60.0
-_INJECTION = Settings(
-    mode=Mode.COMPATIBLE,
-    image="registry.example/tpu-provisioner:1",
-    api_url="http://tpu-provisioner-partitions.tpu-provisioner-system.svc",
-    controller="system:serviceaccount:tpu-provisioner-system:tpu-provisioner-partitions",
-)
+_INJECTION = WebhookSettings(ipu_injection="compatible", ipu_init_image="registry.example/tpu-provisioner:1")
 
 
 class World:

@@ -15,7 +15,8 @@ import pytest
 import yaml
 
 from deploy import crds
-from provisioner import constants, kube
+from provisioner import constants
+from provisioner.kube.errors import NotFound
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind
@@ -165,7 +166,7 @@ def _rights(rehearsal: Rehearsal, directory: Path) -> Iterator[Path]:
         rehearsal.kubectl("delete", "serviceaccount", _PLUGIN_ACCOUNT, "--namespace=kube-system")
         remove_node_group_kinds(rehearsal)
         # The device plugin goes with the last group, unless the test failed before.
-        with contextlib.suppress(kube.NotFound):
+        with contextlib.suppress(NotFound):
             rehearsal.api.delete(_PLUGIN)
 
 

@@ -434,13 +434,6 @@ def test_what_is_wrong_with_a_kubeconfig(tmp_path: Path, content: bytes | None, 
     assert not _PYTHON.search(message.replace(str(tmp_path), ""))
 
 
-def test_an_unknown_context_is_refused_with_the_known_ones(tmp_path: Path) -> None:
-    """A typing mistake is the usual cause."""
-    path = write_kubeconfig(tmp_path / "config", "https://k8s.example")
-    with pytest.raises(errors.KubeconfigError, match=r"no context 'there'; it has here"):
-        connect(str(path), "there")
-
-
 def test_the_pods_own_account_is_used_inside_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No kubeconfig is given, and the pod has a service account."""
     (tmp_path / "token").write_text("abc\n")

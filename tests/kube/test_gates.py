@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from provisioner import kube
-from provisioner.kube.gates import KeptError, look_last, why_kept
+from provisioner.kube.errors import Forbidden
+from provisioner.kube.live import KeptError, look_last, why_kept
 from tests.support.clock import FakeClock
 
 TOO_LONG = "the API server takes too long to confirm that its nodes are cordoned"
@@ -27,7 +27,7 @@ def raising(error: Exception) -> Callable[[], None]:
     [
         pytest.param(KeptError("pod a/b is on it"), "pod a/b is on it", id="what says no is told in its words"),
         pytest.param(
-            kube.Forbidden("no list of pods", status=403),
+            Forbidden("no list of pods", status=403),
             "Kubernetes does not allow the check: no list of pods (HTTP 403)",
             id="a look that Kubernetes does not allow lets nothing through",
         ),

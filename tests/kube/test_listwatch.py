@@ -17,9 +17,9 @@ from structlog.testing import capture_logs
 from provisioner.kube import errors
 from provisioner.kube.api import connect
 from provisioner.kube.fields import MalformedObject
-from provisioner.kube.listwatch import ListWatch
 from provisioner.kube.protocol import PAGE_SIZE, Page
 from provisioner.kube.reflector import Collection, WatchOptions
+from provisioner.kube.watches import ListWatch
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.observe import make_watches
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, Kind

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from provisioner.kube.quantities import ceil, format_micro_time, format_time, parse_quantity, parse_timestamp
+from provisioner.kube.fields import ceil, format_micro_time, format_time, parse_quantity, parse_timestamp
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from provisioner import kube
+from provisioner.kube.errors import Conflict, Forbidden, TooManyRequests, Unavailable
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, OperationName
 from provisioner.model.writes import WriteFailure
@@ -257,7 +257,7 @@ def test_a_delete_that_is_not_proven_is_kept(world: World) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [kube.Unavailable("no answer"), kube.Forbidden("no"), TypeError("a mistake")],
+    [Unavailable("no answer"), Forbidden("no"), TypeError("a mistake")],
     ids=lambda each: type(each).__name__,
 )
 def test_a_delete_whose_proof_fails_is_kept(world: World, error: Exception) -> None:
@@ -319,12 +319,12 @@ REMOVE = DeleteNode(name="m-0", uid="u")
 @pytest.mark.parametrize(
     ("write", "error", "want"),
     [
-        pytest.param(REMOVE, kube.Conflict("changed"), WriteFailure.CONFLICT, id="an object that has changed"),
-        pytest.param(REMOVE, kube.Forbidden("RBAC"), WriteFailure.REFUSED, id="a right that lacks"),
-        pytest.param(REMOVE, kube.Unavailable("no answer"), WriteFailure.UNAVAILABLE, id="no answer"),
-        pytest.param(REMOVE, kube.TooManyRequests("slowly"), WriteFailure.UNAVAILABLE, id="too many requests"),
+        pytest.param(REMOVE, Conflict("changed"), WriteFailure.CONFLICT, id="an object that has changed"),
+        pytest.param(REMOVE, Forbidden("RBAC"), WriteFailure.REFUSED, id="a right that lacks"),
+        pytest.param(REMOVE, Unavailable("no answer"), WriteFailure.UNAVAILABLE, id="no answer"),
+        pytest.param(REMOVE, TooManyRequests("slowly"), WriteFailure.UNAVAILABLE, id="too many requests"),
         pytest.param(REMOVE, TypeError("a mistake"), WriteFailure.UNAVAILABLE, id="a mistake of ours"),
-        pytest.param(EVICT, kube.TooManyRequests("budget"), WriteFailure.NOT_NOW, id="a disruption budget"),
+        pytest.param(EVICT, TooManyRequests("budget"), WriteFailure.NOT_NOW, id="a disruption budget"),
     ],
 )
 def test_a_write_that_fails(world: World, write: Write, error: Exception, want: WriteFailure) -> None:

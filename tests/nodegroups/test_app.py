@@ -60,11 +60,11 @@ class Process:
     def end(self) -> None:
         """Let all threads end."""
         self.controller.stop()
-        if self.controller.elector is not None:
-            self.controller.elector.stop()
+        if self.controller.replica.elector is not None:
+            self.controller.replica.elector.stop()
         for watch in self.controller.loop.watches.named().values():
             watch.stop()
-        self.controller.recorder.stop()
+        self.controller.replica.recorder.stop()
         self.controller.server.stop()
         for threads in (self.controller.actor.executor, self.controller.actor.write_executor):
             threads.shutdown(wait=True)
@@ -131,7 +131,7 @@ def test_a_dry_run_takes_the_place_of_the_actor(process: Process) -> None:
     assert type(process.controller.actor) is Actor
     dry = Process(replace(SETTINGS, dry_run=True))
     assert isinstance(dry.controller.actor, DryActor)
-    assert dry.controller.elector is None
+    assert dry.controller.replica.elector is None
     assert dry.controller.loop.is_leader()
     dry.end()
 

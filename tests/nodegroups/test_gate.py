@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from provisioner import kube
-from provisioner.kube.gates import KeptError
+from provisioner.kube.errors import Malformed, Unavailable
+from provisioner.kube.live import KeptError
 from provisioner.kube.protocol import object_path
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind
@@ -254,8 +254,8 @@ def test_a_node_that_opens_during_the_check_keeps_the_group(late: Callable[[Worl
 @pytest.mark.parametrize("path", [f"/{MIG.plural}/", "/nodes$", "/pods$"])
 def test_without_an_answer_nothing_goes_through(world: World, path: str) -> None:
     """The failure is told as what it is."""
-    world.kube.fail("GET", path, kube.Unavailable("no answer"))
-    with pytest.raises(kube.Unavailable):
+    world.kube.fail("GET", path, Unavailable("no answer"))
+    with pytest.raises(Unavailable):
         world.gate.pass_through(a_proof())
 
 
@@ -280,5 +280,5 @@ def test_without_an_answer_nothing_goes_through(world: World, path: str) -> None
 def test_what_cannot_be_read_keeps_the_group(world: World, path: str, raw: dict[str, Any]) -> None:
     """A pod that nobody could count must stop a delete, not permit it."""
     world.kube.put_object(path, raw)
-    with pytest.raises(kube.Malformed):
+    with pytest.raises(Malformed):
         world.gate.pass_through(a_proof())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from provisioner import kube
+from provisioner.kube.errors import Forbidden
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.statuses import ConditionType, condition_of
 from provisioner.nodegroups.api.types import Kind
@@ -168,7 +168,7 @@ def test_a_clock_that_is_set_stops_nothing(world: World, hours: int) -> None:
 def test_a_child_that_is_not_created_says_why(world: World, kind: Kind) -> None:
     """As by a quota on objects, or a policy of the cluster."""
     words = f"{kind.plural} is forbidden: exceeded quota: objects"
-    world.kube.fail("POST", f"/{kind.plural}", kube.Forbidden(words, status=403), times=1000)
+    world.kube.fail("POST", f"/{kind.plural}", Forbidden(words, status=403), times=1000)
 
     def told() -> str:
         ready = condition_of(world.group().status.conditions, ConditionType.READY)

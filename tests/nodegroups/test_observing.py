@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from provisioner import kube
+from provisioner.kube.errors import Forbidden, Unavailable
 from provisioner.kube.protocol import collection_path, object_path
+from provisioner.kube.reflector import WatchOptions
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.bootstrap import tokens
@@ -41,7 +42,7 @@ class World:
     def __init__(self) -> None:
         self.kube, self.clock = FakeKube(), FakeClock()
         self.changes = 0
-        options = kube.WatchOptions(clock=self.clock)
+        options = WatchOptions(clock=self.clock)
         self.watches: Watches = make_watches(self.kube, self._changed, options=options)
         self.reader = ClusterReader(api=self.kube, clock=self.clock.now, project="research-project")
         self.kube.put_object(
@@ -319,7 +320,7 @@ def test_settings_say_what_the_cluster_does_not(world: World) -> None:
 def test_a_cluster_that_cannot_be_read_is_read_again_soon(world: World, path: str) -> None:
     """After 1, 2, 4 seconds and so on, at most a minute; until then nothing is decided."""
     world.step()
-    world.kube.fail("GET", path, kube.Unavailable("no answer"), times=8)
+    world.kube.fail("GET", path, Unavailable("no answer"), times=8)
     pauses = []
     for _ in range(8):
         world.reader.read()
@@ -336,7 +337,7 @@ def test_what_was_read_once_is_good_while_the_cluster_is_away(world: World) -> N
     before = world.reader.cluster
     world.clock.advance(600)
     assert world.reader.due_in_seconds(world.clock.now()) <= 0
-    world.kube.fail("GET", "/version", kube.Forbidden("no"))
+    world.kube.fail("GET", "/version", Forbidden("no"))
     world.reader.read()
     assert (world.reader.cluster, world.reader.doubt()) == (before, "")
     world.reader.read()

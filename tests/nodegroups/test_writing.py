@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from provisioner import constants, kube
+from provisioner import constants
+from provisioner.kube.errors import Conflict, Invalid, NotFound
+from provisioner.kube.fields import format_time
 from provisioner.kube.protocol import object_path
-from provisioner.kube.quantities import format_time
 from provisioner.model.capacity import Taint
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names
@@ -105,8 +106,8 @@ def test_a_child_is_made_as_it_was_decided(api: FakeKube) -> None:
 
 def test_a_conflict_other_than_a_taken_name_is_none_of_a_child_that_is_there(api: FakeKube) -> None:
     """Such as a namespace that changes."""
-    api.fail("POST", "/workloadpolicies", kube.Conflict("try again", status=409, reason="Conflict"))
-    with pytest.raises(kube.Conflict):
+    api.fail("POST", "/workloadpolicies", Conflict("try again", status=409, reason="Conflict"))
+    with pytest.raises(Conflict):
         writer(api).write(CreateChild(record=a_child()))
 
 
@@ -117,7 +118,7 @@ def test_a_child_is_deleted_by_its_uid(api: FakeKube) -> None:
     writer(api).write(DeleteChild(record=policy))
     assert api.object(kind_path(POLICY)) is None
     put(api, POLICY, uid="another")
-    with pytest.raises(kube.Conflict):
+    with pytest.raises(Conflict):
         writer(api).write(DeleteChild(record=policy))
 
 
@@ -126,7 +127,7 @@ def test_finalizers_are_replaced_on_what_was_seen(api: FakeKube) -> None:
     group = put(api)
     writer(api).write(SetFinalizers(record=group, finalizers=("a", "b")))
     assert parse(TpuNodeGroup, api.object(kind_path(GROUP_KIND))).meta.finalizers == ("a", "b")
-    with pytest.raises(kube.Conflict):
+    with pytest.raises(Conflict):
         writer(api).write(SetFinalizers(record=group, finalizers=()))
     body = api.calls[-1].body
     assert body is not None
@@ -190,7 +191,7 @@ def test_a_node_is_cordoned_on_what_was_seen(api: FakeKube) -> None:
     assert after is not None
     assert after["spec"]["unschedulable"] is True
     for changes in ({"cordon": True}, {"taints": ()}, {"labels": LABELS}):
-        with pytest.raises(kube.Conflict):
+        with pytest.raises(Conflict):
             writer(api).write(patch_of(raw, **changes))
     assert api.object(NODE) == after
 
@@ -217,7 +218,7 @@ def test_what_is_deleted_is_the_one_that_was_seen(api: FakeKube, path: str, raw:
     writer(api).write(write)
     assert api.object(path) is None
     api.put_object(path, {**raw, "metadata": {**raw["metadata"], "uid": "another"}})
-    with pytest.raises(kube.Conflict):
+    with pytest.raises(Conflict):
         writer(api).write(write)
 
 
@@ -231,7 +232,7 @@ def test_a_pod_is_evicted_by_its_uid(api: FakeKube) -> None:
     assert (call.method, call.path) == ("POST", f"{path}/eviction")
     assert call.body is not None
     assert call.body["deleteOptions"] == {"preconditions": {"uid": "uid-of-train-0"}}
-    api.fail("POST", "/eviction", kube.NotFound("gone", status=404, reason="NotFound"))
+    api.fail("POST", "/eviction", NotFound("gone", status=404, reason="NotFound"))
     writer(api).write(write)
 
 
@@ -268,7 +269,7 @@ def test_a_token_that_the_api_server_holds_for_over_is_told_and_deleted(
     if kept:
         writer(api).write(TOKEN)
     else:
-        with pytest.raises(kube.Invalid, match=f"the clock of this controller is {minutes} minutes behind"):
+        with pytest.raises(Invalid, match=f"the clock of this controller is {minutes} minutes behind"):
             writer(api).write(TOKEN)
     assert len(api.objects("/api/v1/namespaces/kube-system/secrets")) == kept
 
@@ -281,7 +282,7 @@ def test_a_token_that_somebody_else_has_is_not_handed_out(api: FakeKube) -> None
     both.write(TOKEN)
     secrets = api.objects("/api/v1/namespaces/kube-system/secrets")
     assert [raw["stringData"]["token-secret"] for raw in secrets] == ["a" * 16, "c" * 16]
-    with pytest.raises(kube.Conflict):
+    with pytest.raises(Conflict):
         writer(api, draw_token=lambda: "aaaaaa.dddddddddddddddd").write(TOKEN)
 
 

@@ -7,15 +7,16 @@ from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
 
-from provisioner.slices import page
+import provisioner.slices
+from provisioner.runtime.pages import file_pages
 
-_FOLDER = Path(str(resources.files(page)))
+_FOLDER = Path(str(resources.files(provisioner.slices) / "page"))
 _SOURCES = {path.name: path.read_text("utf-8") for path in _FOLDER.iterdir() if path.suffix in (".js", ".html", ".css")}
 
 
 def test_every_file_is_served() -> None:
     """With its media type, the policy, and a tag that a browser can ask with."""
-    served = {each.path.rpartition("/")[2] or "index.html": each.make() for each in page.pages()}
+    served = {each.path.rpartition("/")[2] or "index.html": each.make() for each in file_pages("provisioner.slices")}
     assert {name: content.body.decode() for name, content in served.items()} == _SOURCES
     types = {".js": "text/javascript", ".html": "text/html", ".css": "text/css"}
     for name, content in served.items():

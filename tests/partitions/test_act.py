@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from provisioner import kube
-from provisioner.kube.gates import KeptError
+from provisioner.kube.errors import ClusterError, Conflict, Unavailable
+from provisioner.kube.live import KeptError
 from provisioner.kube.protocol import object_path
 from provisioner.partitions import names
 from provisioner.partitions.act import check_unused, open_gate, save_ledger, take_back
@@ -96,9 +96,9 @@ def test_a_partition_of_another_cluster_is_never_let_through() -> None:
 
 def test_nothing_is_let_through_while_kubernetes_does_not_answer() -> None:
     api = FakeKube()
-    api.fail("GET", ".*", kube.Unavailable("away"), times=2)
+    api.fail("GET", ".*", Unavailable("away"), times=2)
     for call in (_REMOVE, replace(_REMOVE, pod=None)):
-        with pytest.raises(kube.ClusterError):
+        with pytest.raises(ClusterError):
             check_unused(api, "cluster", call)
 
 
@@ -152,7 +152,7 @@ def test_a_write_onto_an_older_ledger_is_a_conflict(api: FakeKube) -> None:
     first = save(api, Ledger(), ONE)
     save(api, first, ONE, TWO)
     for before in (Ledger(), first):
-        with pytest.raises(kube.Conflict):
+        with pytest.raises(Conflict):
             save(api, before, THREE)
     assert {each.id for each in read(api).entries} == {ONE.id, TWO.id}
 
@@ -219,7 +219,7 @@ def test_another_pod_than_was_decided_on_is_left_alone(api: FakeKube, change: di
     raw = raw_pod()
     api.put_object(POD_PATH, {part: {**raw[part], **change.get(part, {})} for part in raw})
     before = api.object(POD_PATH)
-    with pytest.raises(kube.Conflict, match=want):
+    with pytest.raises(Conflict, match=want):
         open_gate(api, OPENING)
     assert api.object(POD_PATH) == before
 
@@ -235,7 +235,7 @@ def test_a_change_in_between_is_a_conflict(api: FakeKube) -> None:
         return found
 
     api.get = changed_after  # type: ignore[method-assign]
-    with pytest.raises(kube.Conflict):
+    with pytest.raises(Conflict):
         open_gate(api, OPENING)
     assert {"name": "late/gate"} in (api.object(POD_PATH) or {})["spec"]["schedulingGates"]
 
@@ -253,6 +253,6 @@ def test_a_pod_that_the_scheduler_has_bound_meanwhile_keeps_its_partition(api: F
     api.put_object(POD_PATH, raw_pod())
     version = (api.object(POD_PATH) or {})["metadata"]["resourceVersion"]
     api.put_object(POD_PATH, raw_pod(nodeName="host-1"))
-    with pytest.raises(kube.Conflict):
+    with pytest.raises(Conflict):
         take_back(api, TakeBack(pod=replace(POD, resource_version=version), partition_id="tpup-1"))
     assert names.RELEASE not in (api.object(POD_PATH) or {})["metadata"]["annotations"]

@@ -18,25 +18,20 @@ from provisioner.partitions import names
 from provisioner.partitions.admission import (
     CONFIG_VOLUME,
     TOKEN_VOLUME,
-    Mode,
-    Settings,
     review_pod,
 )
 from provisioner.partitions.demand import parse_pod
+from provisioner.settings.webhook import WebhookSettings
 from tests.support.patches import apply_patch
 
 Json = dict[str, Any]
 
 CONTROLLER = "system:serviceaccount:tpu-provisioner-system:tpu-provisioner-partitions"
-COMPATIBLE = Settings(
-    mode=Mode.COMPATIBLE, image="registry.example/it:1", api_url="http://partitions.example", controller=CONTROLLER
+COMPATIBLE = WebhookSettings(
+    ipu_injection="compatible", ipu_init_image="registry.example/it:1", ipu_api_url="http://partitions.example"
 )
-LEAST = Settings(
-    mode=Mode.LEAST_PRIVILEGE, image="registry.example/it:1", api_url="http://partitions.example", controller=CONTROLLER
-)
-WITH_PLUGIN = Settings(
-    mode=Mode.LEAST_PRIVILEGE, image="i", api_url="http://partitions.example", rdma_resource="rdma/hca"
-)
+LEAST = replace(COMPATIBLE, ipu_injection="least-privilege")
+WITH_PLUGIN = replace(LEAST, ipu_init_image="i", ipu_rdma_resource="rdma/hca")
 GATE = {"name": names.SCHEDULING_GATE}
 
 
@@ -47,7 +42,7 @@ def raw_pod(annotations: Json | None = None, *, labels: Json | None = None, **sp
     return {"metadata": metadata, "spec": {"containers": [{"name": "main", "image": "poplar"}], **spec}}
 
 
-def review(pod: Json, by: Settings = COMPATIBLE, **parts: Any) -> Answer:
+def review(pod: Json, by: WebhookSettings = COMPATIBLE, **parts: Any) -> Answer:
     request = Request(operation="CREATE", kind="Pod", namespace="ml", name="train", object=pod, **parts)
     return review_pod(request, by)
 
@@ -59,7 +54,7 @@ def update(before: Json, after: Json, user: str = "ada") -> Answer:
     return review_pod(request, COMPATIBLE)
 
 
-def injected(pod: Json, by: Settings = COMPATIBLE) -> Json:
+def injected(pod: Json, by: WebhookSettings = COMPATIBLE) -> Json:
     answer = review(pod, by)
     assert not answer.denied
     after: Json = apply_patch(pod, answer.patch)
@@ -74,10 +69,15 @@ def main_of(pod: Json) -> Json:
 # --- what is injected -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", [Mode.COMPATIBLE, Mode.LEAST_PRIVILEGE])
-def test_the_init_container_gets_the_authority_of_the_api_beside_its_token(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", ["compatible", "least-privilege"])
+def test_the_init_container_gets_the_authority_of_the_api_beside_its_token(mode: str) -> None:
     """From a ConfigMap of the pod's namespace, which the kubelet reads again when the authority changes."""
-    by = replace(COMPATIBLE, mode=mode, api_url="https://partitions.example", api_ca_config_map="bundle")
+    by = replace(
+        COMPATIBLE,
+        ipu_injection=mode,
+        ipu_api_url="https://partitions.example",
+        ipu_api_ca_config_map="bundle",
+    )
     pod = injected(raw_pod(), by)
     (token,) = [each for each in pod["spec"]["volumes"] if each["name"] == TOKEN_VOLUME]
     assert token["projected"]["sources"][1:] == [
@@ -155,7 +155,7 @@ def test_a_dns_policy_that_somebody_chose_stays(policy: str, want: str) -> None:
 )
 def test_who_makes_a_pod_whose_init_container_may_find_nobody_is_warned(policy: str, url: str, want: int) -> None:
     """It would wait on its node, with its IPUs, and only its log would say why."""
-    answer = review(raw_pod(dnsPolicy=policy), replace(COMPATIBLE, api_url=url))
+    answer = review(raw_pod(dnsPolicy=policy), replace(COMPATIBLE, ipu_api_url=url))
     assert (answer.denied, len(answer.warnings)) == ("", want)
     assert all("dnsPolicy" in each for each in answer.warnings)
 
@@ -179,7 +179,7 @@ def test_other_gates_and_volumes_stay() -> None:
 
 
 @pytest.mark.parametrize("by", [COMPATIBLE, LEAST, WITH_PLUGIN])
-def test_a_pod_that_was_injected_gets_no_patch(by: Settings) -> None:
+def test_a_pod_that_was_injected_gets_no_patch(by: WebhookSettings) -> None:
     after = injected(raw_pod(), by)
     # The API server mounts the pod's own token in the meantime.
     token = {"name": "kube-api-access-x", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
@@ -197,7 +197,7 @@ def test_what_is_called_as_ours_is_replaced() -> None:
     )
     spec = injected(sly)["spec"]
     assert [each["name"] for each in spec["initContainers"]] == [names.INIT_CONTAINER, "warm"]
-    assert spec["initContainers"][0]["image"] == COMPATIBLE.image
+    assert spec["initContainers"][0]["image"] == COMPATIBLE.ipu_init_image
     assert {"name": CONFIG_VOLUME, "emptyDir": {}} in spec["volumes"]
 
 
@@ -270,7 +270,7 @@ class _Counted(dict[str, Any]):
 
 
 @pytest.mark.parametrize("by", [COMPATIBLE, LEAST], ids=["compatible", "least privilege"])
-def test_the_work_for_mounts_grows_as_their_number(by: Settings) -> None:
+def test_the_work_for_mounts_grows_as_their_number(by: WebhookSettings) -> None:
     """Comparing each with all others takes minutes for a pod that the API server sends, and keeps others waiting."""
     mounts = [_Counted(name="x", mountPath=f"/{number}") for number in range(500)]
     _Counted.compared = 0
@@ -451,7 +451,7 @@ _METADATA = st.dictionaries(st.sampled_from(["annotations", "labels", "ownerRefe
 @settings(max_examples=40)
 @given(metadata=_METADATA, spec=_SPECS, by=st.sampled_from([COMPATIBLE, LEAST, WITH_PLUGIN]))
 def test_any_pod_gets_an_answer_that_fits_it_and_a_second_look_changes_nothing(
-    metadata: Json, spec: Json, by: Settings
+    metadata: Json, spec: Json, by: WebhookSettings
 ) -> None:
     annotations = metadata.get("annotations", {})
     pod = {"metadata": metadata, "spec": spec}
@@ -472,7 +472,7 @@ def test_any_change_gets_an_answer(before: Json, after: Json) -> None:
 
 
 @pytest.mark.parametrize("by", [COMPATIBLE, LEAST], ids=["compatible", "least privilege"])
-def test_the_example_of_a_job_gets_its_ipus(by: Settings) -> None:
+def test_the_example_of_a_job_gets_its_ipus(by: WebhookSettings) -> None:
     """Its pod is injected without a word of warning, and read as asking for what it says."""
     template = yaml.safe_load(Path("examples/partitions/job.yaml").read_text(encoding="utf-8"))["spec"]["template"]
     answer = review(template, by)

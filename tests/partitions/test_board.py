@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from provisioner.cli import ipus, status
-from provisioner.cli.remote import Remote, RemoteError
+from provisioner.cli.frame import Remote, RemoteError
 from provisioner.model.capacity import FailureKind
-from provisioner.partitions import page
 from provisioner.partitions.board import PATH, Board, Document, LeftOut
 from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.memory import Memory
 from provisioner.partitions.planning.picture import PartitionLine, RejectedLine, View, WaitingLine
 from provisioner.partitions.planning.round import Snapshot
+from provisioner.runtime.pages import file_pages
 from tests.support.clock import NOW
 from tests.support.partitions import SERVER, Controller
 from tests.support.wire_server import Answer, WireServer
@@ -151,7 +151,7 @@ def test_status_shows_partitions_also_where_they_are_all_there_is(
 
 def test_the_files_of_the_page_are_there() -> None:
     """Nothing from elsewhere: the policy forbids it."""
-    served = {each.path: each.make() for each in page.pages()}
+    served = {each.path: each.make() for each in file_pages("provisioner.partitions")}
     assert set(served) == {"/", "/page/style.css", "/page/page.js"}
     assert b"page/page.js" in served["/"].body
     assert all("default-src 'none'" in each.headers["Content-Security-Policy"] for each in served.values())

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from provisioner import kube
 from provisioner.cli import main
 from provisioner.partitions import app
 from provisioner.partitions.vipu.protocol import VipuError
@@ -29,7 +28,7 @@ def _asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     program.chmod(0o755)
     monkeypatch.setenv("VIPU_SERVERS", "10.0.0.5")
     monkeypatch.setenv("VIPU_COMMAND", str(program))
-    monkeypatch.setattr(kube, "connect", lambda _: None)
+    monkeypatch.setattr("provisioner.kube.api.connect", lambda _: None)
     monkeypatch.setattr(logs, "configure", lambda _: None)
     ended: list[VipuError] = []
 

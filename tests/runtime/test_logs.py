@@ -184,9 +184,3 @@ def test_configure_twice_says_things_once() -> None:
     logs.configure("info", stream=second)
     structlog.get_logger("x").info("once")
     assert (first.getvalue(), len(lines(second))) == ("", 1)
-
-
-def test_unknown_level() -> None:
-    """A level that does not exist is named with those that do."""
-    with pytest.raises(ValueError, match=r"log level 'loud': choose one of debug, info, warning, error"):
-        logs.configure("loud")

@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 import requests
 
+from provisioner.kube.fields import format_time
 from provisioner.kube.protocol import object_path
-from provisioner.kube.quantities import format_time
 from rehearsal.simulators.gke import api, errors
 from rehearsal.simulators.gke.model import World
 from rehearsal.simulators.gke.names import ClusterName

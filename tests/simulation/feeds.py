@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from provisioner.kube import errors
-from provisioner.kube.listwatch import ListWatch
 from provisioner.kube.protocol import JsonObject, Page
 from provisioner.kube.reflector import ListRequest, WatchRequest
+from provisioner.kube.watches import ListWatch
 from tests.simulation.calls import Trouble
 from tests.simulation.store import Change, selector
 

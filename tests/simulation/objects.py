@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from provisioner import constants
+from provisioner.kube.fields import format_time
 from provisioner.kube.protocol import JsonObject, object_path
-from provisioner.kube.quantities import format_time
 from provisioner.model.workloads import WorkloadKind, WorkloadUid, group_key
 from provisioner.slices.demand import SliceId
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB, Kind

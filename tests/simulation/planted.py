@@ -11,7 +11,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from provisioner import kube
 from provisioner.constants import (
     HELD,
     JOB_KEY,
@@ -23,7 +22,7 @@ from provisioner.constants import (
     POOL_JOBSET_UID,
 )
 from provisioner.google import errors as google_errors
-from provisioner.kube import store
+from provisioner.kube import live, store
 from provisioner.kube.lease import LeaseElector
 from provisioner.kube.reflector import Reflector
 from provisioner.kube.store import Store
@@ -296,7 +295,7 @@ BUGS: tuple[Bug, ...] = (
         search_from=142,
     ),
     Bug(name="gate-trusts-the-cache", at=(Gate, "_refuse_if_used"), mutate=always(None), search_from=54),
-    Bug(name="gate-without-cordon", at=(kube, "cordon"), mutate=always(None), search_from=3),
+    Bug(name="gate-without-cordon", at=(live, "cordon"), mutate=always(None), search_from=3),
     Bug(
         name="terminating-pods-do-not-count",
         at=(Gate, "_blocking_pods"),
@@ -304,7 +303,7 @@ BUGS: tuple[Bug, ...] = (
         also=((matching, "_use"), _without_terminating_pods),
         search_from=1,
     ),
-    Bug(name="cordon-is-never-undone", at=(kube, "uncordon"), mutate=always(None), search_from=71),
+    Bug(name="cordon-is-never-undone", at=(live, "uncordon"), mutate=always(None), search_from=71),
     # The Go original: a slice has the pool that was made for it, wherever its pods are.
     Bug(name="pools-belong-by-label", at=(matching, "_use"), mutate=_of_labels_only, search_from=31),
     Bug(

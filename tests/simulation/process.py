@@ -13,9 +13,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from provisioner import constants, kube
+from provisioner import constants
 from provisioner.kube import errors
+from provisioner.kube.lease import LeaseElector
 from provisioner.kube.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, Api, JsonObject, Page, Request, Stream, Timeouts
+from provisioner.kube.reflector import WatchOptions
+from provisioner.kube.watches import CombinedWatch, ListWatch, Watch
 from provisioner.model.capacity import ClusterName, PoolName
 from provisioner.model.workloads import ObjectRef
 from provisioner.runtime.clock import FollowedClock
@@ -101,7 +104,7 @@ class Process:
         client._session.mount("http://", Wire(simulation.cloud, self, simulation.calls, simulation.checker))
         metrics = simulation.metrics
         self.elector = (
-            kube.LeaseElector(
+            LeaseElector(
                 api,
                 namespace=settings.own_namespace,
                 identity=name,
@@ -134,7 +137,7 @@ class Process:
             settings,
             self.wake,
             kinds=simulation.kinds,
-            options=kube.WatchOptions(
+            options=WatchOptions(
                 clock=self._monotonic, rng=self.stage.rng, page_size=self.stage.rng.choice(_PAGE_SIZES)
             ),
         )
@@ -433,8 +436,8 @@ class KubeView(Api):
         return result
 
 
-def _parts(watch: kube.Watch[Any]) -> Sequence[kube.ListWatch[Any]]:
-    if isinstance(watch, kube.CombinedWatch):
+def _parts(watch: Watch[Any]) -> Sequence[ListWatch[Any]]:
+    if isinstance(watch, CombinedWatch):
         return watch.parts
-    assert isinstance(watch, kube.ListWatch)
+    assert isinstance(watch, ListWatch)
     return (watch,)

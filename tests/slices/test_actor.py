@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import structlog
 
-from provisioner import constants, kube
+from provisioner import constants
+from provisioner.kube.errors import Forbidden, Unavailable
+from provisioner.kube.live import cordon
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, NodePool, NodePoolRequest, OperationName, PoolName, PoolStatus, Zone
 from provisioner.model.workloads import GroupKey, ObjectRef, WorkloadUid
@@ -133,7 +135,7 @@ def test_a_delete_whose_reason_is_gone(world: World) -> None:
 
 def test_a_delete_while_kubernetes_fails(world: World) -> None:
     put_pool(world)
-    world.kube.fail("GET", "/jobsets/", kube.Unavailable("no answer"))
+    world.kube.fail("GET", "/jobsets/", Unavailable("no answer"))
     (answer,) = carry_out(world, deletes=(a_delete(),))
     assert isinstance(answer, DeleteAnswer)
     assert answer.result is DeleteResult.FAILED
@@ -214,8 +216,8 @@ def test_a_look_up_that_crashes_is_only_logged(world: World) -> None:
 def test_an_uncordon_is_done_once(world: World) -> None:
     """Nodes of kept pools are opened; a failure is no more than a warning, and is tried again."""
     put_pool(world)
-    kube.cordon(world.kube, NODE)
-    world.kube.fail("PATCH", NODE, kube.Unavailable("no answer"))
+    cordon(world.kube, NODE)
+    world.kube.fail("PATCH", NODE, Unavailable("no answer"))
     assert carry_out(world, uncordons=(NODE,)) == []
     world.clock.advance(1.0)
     assert carry_out(world, uncordons=(NODE,)) == []
@@ -240,7 +242,7 @@ def test_a_node_is_released(world: World) -> None:
 def test_a_node_that_is_being_changed_is_left_alone_until_then(world: World) -> None:
     """Rounds come faster than answers: each decides the same, and it is done once."""
     put_pool(world)
-    kube.cordon(world.kube, NODE)
+    cordon(world.kube, NODE)
     before = len(world.calls("PATCH"))
     entered, release = threading.Event(), threading.Event()
     world.actor.supplier = Slow(entered, release)  # type: ignore[assignment]
@@ -251,7 +253,7 @@ def test_a_node_that_is_being_changed_is_left_alone_until_then(world: World) -> 
     release.set()
     world.settle()
     assert len(world.calls("PATCH")) == before + 1
-    kube.cordon(world.kube, NODE)
+    cordon(world.kube, NODE)
     carry_out(world, uncordons=(NODE,))
     assert len(world.calls("PATCH")) == before + 3
 
@@ -259,8 +261,8 @@ def test_a_node_that_is_being_changed_is_left_alone_until_then(world: World) -> 
 def test_a_change_of_a_node_that_is_rejected_is_tried_ever_more_rarely(world: World) -> None:
     """At first after a second, at last every minute; each node's first failure is logged, and the end of them."""
     put_pool(world)
-    kube.cordon(world.kube, NODE)
-    world.kube.fail("PATCH", "/nodes/", kube.Forbidden("nodes is forbidden"), times=10**6)
+    cordon(world.kube, NODE)
+    world.kube.fail("PATCH", "/nodes/", Forbidden("nodes is forbidden"), times=10**6)
     tries: list[float] = []
     with structlog.testing.capture_logs() as logs:
         for _ in range(900):
@@ -280,8 +282,8 @@ def test_a_change_of_a_node_that_is_rejected_is_tried_ever_more_rarely(world: Wo
 
 def test_a_node_whose_change_nobody_wants_any_more_is_forgotten(world: World) -> None:
     put_pool(world)
-    kube.cordon(world.kube, NODE)
-    world.kube.fail("PATCH", "/nodes/", kube.Forbidden("nodes is forbidden"), times=1)
+    cordon(world.kube, NODE)
+    world.kube.fail("PATCH", "/nodes/", Forbidden("nodes is forbidden"), times=1)
     carry_out(world, uncordons=(NODE,))
     carry_out(world)
     before = len(world.calls("PATCH"))

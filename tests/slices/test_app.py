@@ -75,11 +75,11 @@ class Process:
         """Let all threads end."""
         self.kube.answers.set()
         self.controller.stop()
-        if self.controller.elector is not None:
-            self.controller.elector.stop()
+        if self.controller.replica.elector is not None:
+            self.controller.replica.elector.stop()
         for watch in self.controller.loop.watches.named().values():
             watch.stop()
-        self.controller.recorder.stop()
+        self.controller.replica.recorder.stop()
         self.controller.actor.executor.shutdown(wait=True)
 
 
@@ -112,7 +112,7 @@ def test_without_an_election_it_leads_from_the_start() -> None:
 
 def test_a_lost_lease_ends_the_process_at_once(process: Process) -> None:
     """Though the loop hangs in its round: it never runs here. No further round would begin."""
-    elector = process.controller.elector
+    elector = process.controller.replica.elector
     assert elector is not None
     elector.step()
     assert process.controller.loop.is_leader()
@@ -131,7 +131,7 @@ def test_a_lost_lease_ends_the_process_at_once(process: Process) -> None:
 
 def test_a_renewal_that_hangs_does_not_hide_the_loss(process: Process) -> None:
     """The elector waits for an answer of the API server; another thread sees that the time is up."""
-    elector = process.controller.elector
+    elector = process.controller.replica.elector
     assert elector is not None
     elector.step()
     process.kube.answers.clear()
@@ -148,7 +148,7 @@ def test_a_log_that_hangs_does_not_keep_the_process(process: Process, monkeypatc
     release = threading.Event()
     monkeypatch.setattr(controller, "_say_lease_lost", lambda: release.wait(10))
     monkeypatch.setattr(controller, "_LAST_WORDS_SECONDS", 0.01)
-    elector = process.controller.elector
+    elector = process.controller.replica.elector
     assert elector is not None
     elector.step()
     process.clock.advance(21)
@@ -161,7 +161,7 @@ def test_a_log_that_hangs_does_not_keep_the_process(process: Process, monkeypatc
 def test_a_lease_that_is_given_back_is_not_lost(process: Process) -> None:
     """In good order: the lease is free for the next, and the process ends by itself."""
     process.controller.start()
-    elector = process.controller.elector
+    elector = process.controller.replica.elector
     assert elector is not None
     assert process.controller.loop.wake.wait(5)
     process.controller.stop()
@@ -185,7 +185,7 @@ def test_a_call_that_hangs_keeps_the_lease_and_not_the_process(
         hanging.wait(10)
 
     monkeypatch.setattr(process.gke, "get_node_pool", hang)
-    elector = process.controller.elector
+    elector = process.controller.replica.elector
     assert elector is not None
     elector.step()
     process.controller.actor.carry_out(Plan(memory=Memory(), look_ups=(LookUp(name=PoolName("a")),)))

@@ -10,8 +10,8 @@ import pytest
 from provisioner import constants
 from provisioner.cli import drain, main
 from provisioner.kube import errors
+from provisioner.kube.fields import format_micro_time
 from provisioner.kube.protocol import LEASES_ROOT, object_path
-from provisioner.kube.quantities import format_micro_time
 from provisioner.model.capacity import FailureKind, NodePool, PoolName, PoolStatus
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from provisioner import constants, kube
+from provisioner import constants
+from provisioner.kube.errors import ClusterError, Unavailable
+from provisioner.kube.live import cordon, uncordon
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import WorkloadKind
@@ -288,9 +290,9 @@ def test_a_pod_that_tolerates_the_cordon_and_comes_between_the_looks_keeps_the_p
 
 def test_a_cordon_that_could_not_be_undone_is_undone_by_the_next_pass(world: World) -> None:
     """Although the node of the pod that keeps the pool is known."""
-    kube.cordon(world.kube, SECOND)
+    cordon(world.kube, SECOND)
     put_pod(world)
-    world.kube.fail("PATCH", SECOND, kube.Unavailable("no answer"), times=1)
+    world.kube.fail("PATCH", SECOND, Unavailable("no answer"), times=1)
     with pytest.raises(KeptError):
         world.gate.pass_through(a_delete())
     assert cordoned(world, SECOND) == (True, True)
@@ -318,15 +320,15 @@ def test_a_cordon_of_somebody_else_is_left_alone(world: World) -> None:
     ],
 )
 def test_a_failing_api_server_stops_the_delete(world: World, method: str, path: str, times: int) -> None:
-    world.kube.fail(method, path, kube.Unavailable("no answer"), times=times)
-    with pytest.raises(kube.Unavailable):
+    world.kube.fail(method, path, Unavailable("no answer"), times=times)
+    with pytest.raises(Unavailable):
         world.gate.pass_through(a_delete())
     assert [cordoned(world, node) for node in (NODE, SECOND)] == [(False, False), (False, False)]
 
 
 def test_a_pod_that_cannot_be_read_stops_the_delete(world: World) -> None:
     put_pod(world, requests={constants.TPU_RESOURCE: "many"})
-    with pytest.raises(kube.ClusterError):
+    with pytest.raises(ClusterError):
         world.gate.pass_through(a_delete())
     assert cordoned(world) == (False, False)
 
@@ -334,7 +336,7 @@ def test_a_pod_that_cannot_be_read_stops_the_delete(world: World) -> None:
 def test_a_missing_jobset_kind_proves_nothing(world: World) -> None:
     """Without the JobSet CRD every JobSet is 'not found': no reason for any delete."""
     world.kube.uninstall(JOBSET.root)
-    with pytest.raises(kube.ClusterError):
+    with pytest.raises(ClusterError):
         world.gate.pass_through(a_delete())
     assert world.calls("PATCH") == []
 
@@ -342,12 +344,12 @@ def test_a_missing_jobset_kind_proves_nothing(world: World) -> None:
 def test_an_uncordon_that_fails_does_not_hide_why_the_pool_is_kept(world: World) -> None:
     """The pool is kept for its pod even where the API server does not take the uncordon."""
     put_pod(world)
-    world.kube.fail("PATCH", "/nodes/", kube.Unavailable("no answer"), times=0)
+    world.kube.fail("PATCH", "/nodes/", Unavailable("no answer"), times=0)
     original = world.kube.patch
 
     def only_cordons(path: str, body: dict[str, Any], **options: Any) -> dict[str, Any]:
         if body["spec"]["unschedulable"] is None:
-            raise kube.Unavailable("no answer")
+            raise Unavailable("no answer")
         return original(path, body, **options)
 
     world.kube.patch = only_cordons  # type: ignore[method-assign]
@@ -505,7 +507,7 @@ def test_a_pod_that_arrives_while_the_pool_settles_keeps_it(world: World) -> Non
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(lambda world: kube.uncordon(world.kube, NODE), id="was uncordoned"),
+        pytest.param(lambda world: uncordon(world.kube, NODE), id="was uncordoned"),
         pytest.param(lambda world: put_node(world, "gke-test-train-pool-2"), id="is new"),
         pytest.param(lambda world: put_node(world, NODE, uid="another", cordoned=True), id="has come again, cordoned"),
         pytest.param(lambda world: world.gate.forget_all_but(()), id="was needed in between"),

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 import pytest
 from structlog.testing import capture_logs
 
-from provisioner import constants, kube
+from provisioner import constants
+from provisioner.kube.live import cordon
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, NodePool, PoolName, PoolStatus
 from provisioner.slices.planning.memory import answers
@@ -209,7 +210,7 @@ def test_cordons_of_a_crash_are_undone_when_the_pool_is_needed(world: World) -> 
     world.complete()
     world.round(after_seconds=3)
     node = f"gke-test-{pool}-0"
-    kube.cordon(world.kube, node)
+    cordon(world.kube, node)
     world.start()
     world.put_jobset("second")
     world.rounds(2, every_seconds=1)

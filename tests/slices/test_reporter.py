@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 import structlog
 
-from provisioner import constants, kube
+from provisioner import constants
+from provisioner.kube.errors import Forbidden
+from provisioner.kube.live import cordon
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, PoolName, PoolStatus
 from provisioner.slices.planning.memory.state import Memory
@@ -224,8 +226,8 @@ def test_changes_of_nodes_that_are_rejected_for_long_are_an_alert(world: World) 
     """As where the right to patch nodes was taken away while nodes of a used pool bear our cordon."""
     pool = world.run_to_use()
     node = f"gke-test-{pool}-0"
-    kube.cordon(world.kube, node)
-    world.kube.fail("PATCH", "/nodes/", kube.Forbidden("nodes is forbidden"), times=10**6)
+    cordon(world.kube, node)
+    world.kube.fail("PATCH", "/nodes/", Forbidden("nodes is forbidden"), times=10**6)
     world.rounds(9, every_seconds=60)
     assert not metric(world, 'alerts{kind="node_change_rejected"} 1.0')
     world.rounds(3, every_seconds=60)

@@ -10,9 +10,10 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
-from provisioner import constants, kube
+from provisioner import constants
+from provisioner.kube.fields import format_time
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.kube.quantities import format_time
+from provisioner.kube.watches import parse_node
 from provisioner.model.capacity import CapacityKind, NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import ObjectRef, WorkloadKind
 from provisioner.runtime.clock import FollowedClock
@@ -126,9 +127,7 @@ class World:
         self.wake, self.stopping = Wake(), threading.Event()
         self.jobsets = FakeWatch(lambda: self._read(collection_path("jobsets", root=JOBSET.root), parse_jobset))
         self.pods = FakeWatch(lambda: self._read(collection_path("pods"), parse_pod, constants.JOBSET_NAME))
-        self.nodes = FakeWatch(
-            lambda: self._read(collection_path("nodes"), kube.parse_node, constants.NODEPOOL_MANAGER)
-        )
+        self.nodes = FakeWatch(lambda: self._read(collection_path("nodes"), parse_node, constants.NODEPOOL_MANAGER))
         self.watches = Watches(workloads={WorkloadKind.JOBSET: self.jobsets}, pods=self.pods, nodes=self.nodes)
         self.loop = self.start(ca_pem=ca_pem)
 

@@ -21,8 +21,8 @@ from requests.adapters import BaseAdapter
 
 from provisioner import constants
 from provisioner.kube import errors
+from provisioner.kube.fields import format_time
 from provisioner.kube.protocol import JsonObject, collection_path, object_path
-from provisioner.kube.quantities import format_time
 from provisioner.nodegroups.act import Actor, DryActor
 from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.statuses import ConditionType, condition_of

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from provisioner.kube.quantities import format_time
+from provisioner.kube.fields import format_time
 from provisioner.nodegroups.api.codec import Array, Flag, Form, Map, Moment, Struct, Text, Whole
 from provisioner.nodegroups.api.types import API_VERSION, Kind
 

@@ -19,7 +19,6 @@ from enum import Enum
 from typing import Annotated, Any, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from provisioner.kube import fields
-from provisioner.kube.quantities import format_time, parse_timestamp
 from provisioner.model import bounds
 
 Json = dict[str, Any]
@@ -287,7 +286,7 @@ def _typed(kind: type, raw: Any) -> Any:
 
 
 def _moment(raw: Any) -> datetime:
-    return parse_timestamp(raw) or _refuse(raw, datetime)
+    return fields.parse_timestamp(raw) or _refuse(raw, datetime)
 
 
 def _refuse(raw: Any, kind: type) -> NoReturn:
@@ -302,6 +301,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(sorted(value.items()))
     if isinstance(value, datetime):
-        return format_time(value)
+        return fields.format_time(value)
     # Without the types that JSON does not know.
     return str(value) if isinstance(value, str) else value

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar, get_type_hints
 
 from provisioner.kube import fields
-from provisioner.kube.quantities import parse_timestamp
 from provisioner.model import bounds
 from provisioner.nodegroups.api import codec, names
 from provisioner.nodegroups.api.codec import Json
@@ -66,7 +65,7 @@ def _meta(kind: Kind, metadata: dict[str, Any]) -> ObjectMeta:
         uid=uid,
         generation=fields.count(metadata.get("generation"), default=0),
         resource_version=fields.name(metadata.get("resourceVersion")),
-        created_at=parse_timestamp(metadata.get("creationTimestamp")),
+        created_at=fields.parse_timestamp(metadata.get("creationTimestamp")),
         deleted_at=fields.deletion_deadline(f"{kind} {namespace}/{name}", metadata),
         # All of them, as they are: whoever takes one off writes the others.
         finalizers=tuple(each for each in fields.sequence(metadata.get("finalizers")) if isinstance(each, str)),

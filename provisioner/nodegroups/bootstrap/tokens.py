@@ -23,7 +23,6 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from provisioner.kube import fields
-from provisioner.kube.quantities import format_time, parse_timestamp
 from provisioner.nodegroups.api import names
 
 NAMESPACE = "kube-system"
@@ -113,7 +112,7 @@ def secret_of(
         "stringData": {
             "token-id": token_id,
             "token-secret": token_secret,
-            "expiration": format_time(expires_at.astimezone(UTC)),
+            "expiration": fields.format_time(expires_at.astimezone(UTC)),
             "usage-bootstrap-authentication": "true",
             "usage-bootstrap-signing": "true",
             "auth-extra-groups": GROUP,
@@ -142,7 +141,7 @@ def parse_secret(raw: object) -> Token | None:
         machine=fields.name(labels.get(MACHINE)),
         machine_id=fields.name(labels.get(names.MACHINE_ID)),
         value=value if _TOKEN.fullmatch(value) else "",
-        expires_at=parse_timestamp(_decoded(data.get("expiration"))),
+        expires_at=fields.parse_timestamp(_decoded(data.get("expiration"))),
     )
 
 

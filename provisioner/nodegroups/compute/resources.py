@@ -11,7 +11,6 @@ from typing import Any
 
 from provisioner.google.errors import Call
 from provisioner.kube import fields
-from provisioner.kube.quantities import parse_timestamp
 from provisioner.model.capacity import Failure, OperationName
 from provisioner.nodegroups.api.specs import InstanceConfig, ProvisioningModel
 from provisioner.nodegroups.compute.errors import WorkError, failure_of_work
@@ -172,7 +171,7 @@ def manager_of(raw: object) -> Manager:
         policy=fields.text(fields.mapping(body.get("resourcePolicies")).get("workloadPolicy")),
         is_stable=status.get("isStable") is True,
         bulk=_bulk_of(status.get("bulkInstanceOperation")),
-        created_at=parse_timestamp(body.get("creationTimestamp")),
+        created_at=fields.parse_timestamp(body.get("creationTimestamp")),
         url=fields.text(body.get("selfLink")),
     )
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 
-from provisioner.kube.quantities import format_time
+from provisioner.kube.fields import format_time
 from provisioner.model import waits
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.wording import first_of

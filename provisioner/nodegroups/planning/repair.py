@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from provisioner.kube.quantities import format_time, parse_timestamp
+from provisioner.kube.fields import format_time, parse_timestamp
 from provisioner.model import bounds, waits
 from provisioner.model.wording import first_of
 from provisioner.nodegroups.api import names

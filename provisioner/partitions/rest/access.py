@@ -114,7 +114,7 @@ class Access:
         key = hashlib.sha256(token.encode()).digest()
         ask = partial(self._api.post, wire.TOKEN_REVIEWS, wire.token_review(token), timeouts=_TIMEOUTS)
         # That nobody knows who it is counts for a while as well.
-        found = await self._shared.once(key, lambda: self._ask(lambda: wire.read_token_review(ask()), client))
+        found = await self._shared.once(key, lambda: self.in_turn(lambda: wire.read_token_review(ask()), client))
         if isinstance(found, str):
             raise Refused(401, found)
         return found
@@ -124,18 +124,17 @@ class Access:
         key = (caller.username, caller.uid, caller.groups, repr(caller.extra), verb, pod)
         body = wire.access_review(caller, verb, *pod)
         ask = partial(self._api.post, wire.ACCESS_REVIEWS, body, timeouts=_TIMEOUTS)
-        return await self._shared.once(key, lambda: self._ask(lambda: wire.read_access_review(ask()), client))
-
-    async def write(self, change: Callable[[], object], client: str) -> None:
-        """Change something in the cluster, in a thread and in turn; raise Refused or whatever it raises."""
-        await self._ask(change, client)
+        return await self._shared.once(key, lambda: self.in_turn(lambda: wire.read_access_review(ask()), client))
 
     def close(self) -> None:
         """Let the threads end."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _ask(self, ask: Callable[[], _T], client: str) -> tuple[float, _T]:
-        """Wait for a place and ask; raise Refused where there is none in time."""
+    async def in_turn(self, ask: Callable[[], _T], client: str) -> tuple[float, _T]:
+        """Wait for a place, and ask or write in a thread; raise Refused where there is none in time.
+
+        Returns the answer behind the moment of the question.
+        """
         queue = self._queues.setdefault(client, _Queue())
         if queue.waiting >= _EACH_WAITING:
             raise _busy()

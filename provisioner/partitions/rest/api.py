@@ -180,7 +180,7 @@ class PartitionsApi:
         if pod is None or not pod.released:
             release = partial(self._release, call.name, whose, caller.username)
             try:
-                await self._access.write(release, call.client)
+                await self._access.in_turn(release, call.client)
             except (errors.NotFound, errors.Conflict):
                 # It is gone, or another one has its name: its partition goes with it.
                 pod = None

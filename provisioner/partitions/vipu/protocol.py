@@ -81,10 +81,9 @@ class VipuError(Exception):
     """The one exception of this boundary."""
 
     def __init__(self, failure: Failure, subject: str = "") -> None:
+        """Say what happened to a call, such as "create partition tpup-1"."""
         super().__init__(f"{subject}: {failure.message}" if subject else failure.message)
         self.failure = failure
-        #: The call, such as "create partition tpup-1".
-        self.subject = subject
 
 
 class Vipu(Protocol):

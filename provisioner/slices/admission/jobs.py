@@ -18,7 +18,7 @@ from provisioner.model.workloads import WorkloadKind, group_key
 from provisioner.slices.admission.validation import Judge, lasting
 from provisioner.slices.offline.documents import Document
 from provisioner.slices.offline.forecast import forecast
-from provisioner.workloads.owners import controller_of
+from provisioner.workloads.kind import controller_of
 
 #: The selector that keeps each job on nodes of its own; the provisioner copies it to them.
 JOB_KEY_SELECTOR = "job-key"

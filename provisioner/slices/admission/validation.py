@@ -27,7 +27,7 @@ from provisioner.slices.offline.reading import MOST_KEYS, Reading, path_of, read
 from provisioner.slices.planning.launch import limits
 from provisioner.slices.supplier import PoolRules
 from provisioner.workloads.jobset import ended_before
-from provisioner.workloads.owners import controller_of
+from provisioner.workloads.kind import controller_of
 
 STATEFUL_SET, POD = "StatefulSet", "Pod"
 #: The kinds that are judged. What one of them makes is not judged again.

@@ -15,7 +15,7 @@ from provisioner.model.workloads import Pod, Workload, WorkloadKind, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, dotted, mappings_in, value_at
 from provisioner.slices.offline.expand import Template, leaders_of, made_up_uid, templates_of
-from provisioner.workloads.owners import Owner, controller_of
+from provisioner.workloads.kind import Owner, controller_of
 
 #: Nothing depends on it: all objects are equally old.
 MOMENT = datetime(2000, 1, 1, tzinfo=UTC)

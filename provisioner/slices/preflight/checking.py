@@ -11,7 +11,8 @@ from datetime import datetime
 
 import structlog
 
-from provisioner import kube
+from provisioner.kube.errors import ClusterError
+from provisioner.kube.protocol import Api
 from provisioner.settings import Settings
 from provisioner.slices.preflight import Finding, Status, failed, in_google, in_kubernetes, unknown
 from provisioner.slices.suppliers.gke.errors import GkeError
@@ -35,7 +36,7 @@ class Subject:
 
     settings: Settings
     #: None where there is no usable kubeconfig; that is a finding of its own.
-    api: kube.Api | None
+    api: Api | None
     #: The API server's address, for people.
     server: str
     trusted_ca_pem: bytes | None
@@ -59,7 +60,7 @@ def run_checks(
             return unknown(f"the checks before it took longer than {time_limit_seconds:.0f} s").of(name)
         try:
             return check().of(name)
-        except (GkeError, kube.ClusterError) as error:
+        except (GkeError, ClusterError) as error:
             return failed(str(error)).of(name)
         except Exception as error:  # noqa: BLE001 - the boundary of each check
             # A mistake in a check must cost nothing but its finding.
@@ -93,7 +94,7 @@ def run_checks(
         yield from each_of(_of_project(subject.inspector, subject.settings))
 
 
-def _of_kubernetes(api: kube.Api, subject: Subject) -> Iterator[_Check]:
+def _of_kubernetes(api: Api, subject: Subject) -> Iterator[_Check]:
     settings, namespace = subject.settings, subject.settings.own_namespace
     for kind in kinds_served(settings).values():
         yield str(kind.kind), functools.partial(in_kubernetes.check_kind, api, kind)
@@ -104,7 +105,7 @@ def _of_kubernetes(api: kube.Api, subject: Subject) -> Iterator[_Check]:
         yield "TPUNodeGroups", lambda: in_kubernetes.check_node_groups(api, settings.node_groups_in)
 
 
-def _of_cluster(read: Callable[[], Cluster], api: kube.Api | None, subject: Subject) -> Iterator[_Check]:
+def _of_cluster(read: Callable[[], Cluster], api: Api | None, subject: Subject) -> Iterator[_Check]:
     """Yield the checks that judge the cluster as it was read."""
     settings, ca_pem = subject.settings, subject.trusted_ca_pem
     assume, auto_upgrade = settings.assume_same_cluster, settings.auto_upgrade

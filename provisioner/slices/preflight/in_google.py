@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from provisioner import kube
+from provisioner.kube.protocol import Api
 from provisioner.model.capacity import FailureKind, PoolStatus
 from provisioner.model.choices import reservation_parts
 from provisioner.settings import Settings
@@ -52,7 +52,7 @@ def check_status(found: Cluster) -> Finding:
     )
 
 
-def check_identity(found: Cluster, api: kube.Api | None, trusted_ca_pem: bytes | None, *, assume: bool) -> Finding:
+def check_identity(found: Cluster, api: Api | None, trusted_ca_pem: bytes | None, *, assume: bool) -> Finding:
     """Try the proof that `run` makes before it acts."""
     if api is None:
         return unknown("there is no API server to compare it with")

@@ -6,11 +6,11 @@ import re
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 
-from provisioner import constants, kube
-from provisioner.kube.errors import Malformed
+from provisioner import constants
+from provisioner.kube.errors import Forbidden, Malformed, NotFound, Unauthorized
+from provisioner.kube.fields import parse_timestamp
 from provisioner.kube.live import list_all
 from provisioner.kube.protocol import LEASES_ROOT, Api, collection_path, object_path
-from provisioner.kube.quantities import parse_timestamp
 from provisioner.kube.watches import PAUSE_QUERY, created_at
 from provisioner.settings import Settings
 from provisioner.slices.preflight import Finding, failed, ok, unknown, warning
@@ -80,16 +80,16 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
     return tuple(used)
 
 
-def check_api_server(api: kube.Api, server: str) -> Finding:
+def check_api_server(api: Api, server: str) -> Finding:
     """Ask for the version; a server that refuses the question answers all the same. Raises Unavailable."""
     try:
         answer = api.get("/version")
-    except kube.Unauthorized as error:
+    except Unauthorized as error:
         return failed(
             f"{server} does not accept the credentials: {error}",
             "Get a new kubeconfig; on GKE: gcloud container clusters get-credentials CLUSTER --location LOCATION",
         )
-    except kube.Forbidden as error:
+    except Forbidden as error:
         return unknown(f"{server} answers, but does not report its version: {error}")
     version = str(answer.get("gitVersion", ""))
     numbers = re.match(r"v(\d+)\.(\d+)", version)
@@ -107,13 +107,13 @@ def check_api_server(api: kube.Api, server: str) -> Finding:
     return ok(f"{server} runs Kubernetes {version}")
 
 
-def check_kind(api: kube.Api, kind: Kind) -> Finding:
+def check_kind(api: Api, kind: Kind) -> Finding:
     """Look for the API group of a kind of workloads, and in it for the version that is read."""
     name = str(kind.kind)
     group_root, _, version = kind.root.rpartition("/")
     try:
         group = api.get(group_root)
-    except kube.NotFound:
+    except NotFound:
         if kind.optional:
             return ok(f"its CRD is not installed; {kind.plural} are served once it is")
         return failed("its CRD is not installed", f"Install {name}: {kind.installation}")
@@ -146,7 +146,7 @@ def is_granted(api: Api, right: Right) -> bool:
     return status.get("allowed") is True
 
 
-def check_rights(api: kube.Api, settings: Settings) -> Finding:
+def check_rights(api: Api, settings: Settings) -> Finding:
     """Ask for each right that is used."""
     used = rights_used(settings)
     missing = [right for right in used if not is_granted(api, right)]
@@ -161,7 +161,7 @@ def check_rights(api: kube.Api, settings: Settings) -> Finding:
     return ok(f"all {len(used)} permissions that are used are granted")
 
 
-def check_pause(api: kube.Api, namespace: str) -> Finding:
+def check_pause(api: Api, namespace: str) -> Finding:
     """Look whether somebody has paused the creation of node pools. Raises ClusterError."""
     for found in api.list_page(collection_path("configmaps", namespace=namespace), PAUSE_QUERY).items:
         return warning(
@@ -172,14 +172,14 @@ def check_pause(api: kube.Api, namespace: str) -> Finding:
     return ok("the creation of node pools is not paused")
 
 
-def check_go_provisioner(api: kube.Api, namespace: str, now: datetime) -> Finding:
+def check_go_provisioner(api: Api, namespace: str, now: datetime) -> Finding:
     """Look whether somebody renews the Go provisioner's Lease."""
     name = f"{namespace}/{constants.ORIGINAL_LEASE_NAME}"
     try:
         lease = api.get(object_path("leases", constants.ORIGINAL_LEASE_NAME, namespace=namespace, root=LEASES_ROOT))
-    except kube.NotFound:
+    except NotFound:
         return ok(f"there is no Lease {name}")
-    except kube.Forbidden as error:
+    except Forbidden as error:
         return unknown(str(error), f"Grant permission to get Lease {name}.")
     spec = lease.get("spec")
     holder = spec.get("holderIdentity") if isinstance(spec, dict) else None
@@ -196,11 +196,11 @@ def check_go_provisioner(api: kube.Api, namespace: str, now: datetime) -> Findin
     )
 
 
-def check_node_groups(api: kube.Api, namespace: str) -> Finding:
+def check_node_groups(api: Api, namespace: str) -> Finding:
     """List the TPUNodeGroups of the namespace in which the provisioner makes them. Raises ClusterError."""
     try:
         found = list_all(api, groups_path(namespace), {}, lambda raw: raw, metadata_only=True)
-    except kube.NotFound:
+    except NotFound:
         return failed(
             "their CRD is not installed",
             "Install the controller of node groups, first: kubectl apply --server-side -k deploy/nodegroups/crds",

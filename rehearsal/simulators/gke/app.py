@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from provisioner import kube
+from provisioner.kube.api import KubeApi, connect
+from provisioner.kube.errors import ClusterError
 from rehearsal.simulators.gke import api, names, schema
 from rehearsal.simulators.gke.api import Api
 from rehearsal.simulators.gke.capacity import capacity_of, reservation_names, reservation_of
@@ -55,9 +56,9 @@ class Simulator(LocalSimulator[World, SimulatorSettings]):
     def start(self) -> None:
         """Open the port, and take charge of the cluster's simulated Nodes.
 
-        Raises OSError where the port is taken, and kube.ClusterError where the kubeconfig or its cluster can't be used.
+        Raises OSError where the port is taken, and ClusterError where the kubeconfig or its cluster can't be used.
         """
-        cluster = kube.connect(str(self._kubeconfig)) if self._kubeconfig is not None else None
+        cluster = connect(str(self._kubeconfig)) if self._kubeconfig is not None else None
         certificate = base64.b64encode((cluster.ca_pem or b"") if cluster else b"").decode()
         endpoint = urlsplit(cluster.server).netloc if cluster else ""
         server = self._listen(
@@ -72,11 +73,11 @@ class Simulator(LocalSimulator[World, SimulatorSettings]):
             self._take_charge(cluster, server)
         self._run()
 
-    def _take_charge(self, cluster: kube.KubeApi, server: Server) -> None:
+    def _take_charge(self, cluster: KubeApi, server: Server) -> None:
         registrar = Registrar(cluster, self.world)
         try:
             registrar.start()
-        except kube.ClusterError:
+        except ClusterError:
             server.server_close()
             self._server = None
             cluster.close()
@@ -108,7 +109,7 @@ def serve(settings: SimulatorSettings, *, kubeconfig: Path | None, host: str, po
     """Serve until SIGINT or SIGTERM; return 1 where the port or the cluster cannot be used."""
     try:
         return Simulator(settings, kubeconfig=kubeconfig, host=host, port=port).serve("GKE simulator", _use)
-    except kube.ClusterError as error:
+    except ClusterError as error:
         sys.stderr.write(f"GKE simulator: can't use the cluster of {kubeconfig}: {error}\n")
         return 1
 

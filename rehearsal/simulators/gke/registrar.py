@@ -19,7 +19,8 @@ from typing import Any
 
 import structlog
 
-from provisioner import kube
+from provisioner.kube.api import KubeApi
+from provisioner.kube.errors import ClusterError, Conflict, NotFound
 from provisioner.kube.live import list_all
 from rehearsal.simulators.gke import names
 from rehearsal.simulators.gke.capacity import reservation_of, reservation_parts
@@ -219,7 +220,7 @@ class _Order:
 class Registrar:
     """Carries out the model's orders about nodes."""
 
-    def __init__(self, api: kube.KubeApi, world: World) -> None:
+    def __init__(self, api: KubeApi, world: World) -> None:
         self._api = api
         self._world = world
         self._life = uuid.uuid4().hex
@@ -275,7 +276,7 @@ class Registrar:
                 version, wanted = order.version, order.wanted
             try:
                 self._reach(order, wanted)
-            except kube.ClusterError as error:
+            except ClusterError as error:
                 # Once an order: an outage makes every node fail over and over.
                 if backoff_seconds == _FIRST_BACKOFF_SECONDS:
                     _log.warning("node.write_failed", node=order.name, error=str(error), status=error.status)
@@ -304,7 +305,7 @@ class Registrar:
         made = node_object(pool, node, version=settings.version, life=self._life, ready=settings.ready_nodes)
         try:
             stored = self._api.post(_NODES, made)
-        except kube.Conflict:
+        except Conflict:
             stored = {}  # an earlier attempt whose answer was lost
         if stored.get("status", {}).get("capacity") != made["status"]["capacity"]:
             self._api.patch(f"{_NODES}/{order.name}/status", {"status": made["status"]})
@@ -316,7 +317,7 @@ class Registrar:
                 self._delete(node["metadata"]["name"])
 
     def _delete(self, name: str) -> None:
-        with contextlib.suppress(kube.NotFound):
+        with contextlib.suppress(NotFound):
             self._api.delete(f"{_NODES}/{name}")
 
     def _nodes(self) -> list[dict[str, Any]]:
@@ -331,7 +332,7 @@ class Registrar:
             expected = self._world.registered_nodes()
             try:
                 present = {node["metadata"]["name"] for node in self._nodes()}
-            except kube.ClusterError as error:
+            except ClusterError as error:
                 _log.warning("nodes.list_failed", error=str(error), status=error.status)
                 continue
             for pool, node in expected:

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 
 from provisioner import constants
 from provisioner.kube import errors
+from provisioner.kube.fields import format_micro_time
 from provisioner.kube.protocol import object_path
-from provisioner.kube.quantities import format_micro_time
 from provisioner.model.capacity import CapacityKind, FailureKind, NodePool, PoolName, PoolStatus, Zone
 from provisioner.model.choices import CapacityChoice, reservation_path
 from provisioner.slices.preflight import Finding, Status

@@ -15,7 +15,9 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from provisioner import kube
+from provisioner.kube.errors import ClusterError
+from provisioner.kube.live import list_provider_ids_without_tpus
+from provisioner.kube.protocol import Api
 from provisioner.settings import Settings
 from provisioner.slices.supplier import IdentityCheck
 from provisioner.slices.suppliers.gke.errors import GkeError
@@ -104,7 +106,7 @@ class ClusterProof(IdentityCheck):
     """Whether kubeconfig and GCP_CLUSTER are proven to be one cluster."""
 
     get_cluster: Callable[[], Cluster]
-    api: kube.Api
+    api: Api
     trusted_ca_pem: bytes | None
     assume: bool
     clock: Callable[[], datetime]
@@ -133,7 +135,7 @@ class ClusterProof(IdentityCheck):
         try:
             found = self.get_cluster()
             proof = prove(found, self.api, trusted_ca_pem=self.trusted_ca_pem, assume=self.assume)
-        except (GkeError, kube.ClusterError) as error:
+        except (GkeError, ClusterError) as error:
             self._set_problem(f"cannot prove that the kubeconfig and GCP_CLUSTER are one cluster: {error}")
             return False
         if found.autopilot:
@@ -214,8 +216,8 @@ def channel_problem(release_channel: str, *, auto_upgrade: bool | None) -> str:
     return ""
 
 
-def prove(found: Cluster, api: kube.Api, *, trusted_ca_pem: bytes | None, assume: bool) -> Proof:
+def prove(found: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: bool) -> Proof:
     """Try to prove that `api` serves the cluster `found`. Raises ClusterError."""
-    pages = kube.list_provider_ids_without_tpus(api) if trusted_ca_pem is None else ()
+    pages = list_provider_ids_without_tpus(api) if trusted_ca_pem is None else ()
     nodes = (node for page in pages for node in page)
     return prove_same_cluster(kubernetes_ca_pem=trusted_ca_pem, cluster=found, node_provider_ids=nodes, assume=assume)

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from provisioner import kube
 from provisioner.google.errors import Call
 from provisioner.kube import fields
+from provisioner.kube.errors import ClusterError
+from provisioner.kube.fields import MalformedObject
 from provisioner.kube.live import list_all
-from provisioner.kube.protocol import collection_path, object_path
+from provisioner.kube.protocol import Api, Timeouts, collection_path, object_path
 from provisioner.model.capacity import (
     Failure,
     FailureKind,
@@ -38,8 +39,8 @@ API_ROOT = f"/apis/{API_VERSION}"
 _PLURAL = Kind.TPU_NODE_GROUP.plural
 #: A delete is a read and the delete itself: together they take no longer than the controller wants to have of its
 #: lease (`provisioner.slices.act.CALL_TIMEOUT_SECONDS`).
-_HALF = kube.Timeouts(connect_seconds=2.0, read_seconds=3.0)
-_WHOLE = kube.Timeouts(connect_seconds=3.0, read_seconds=7.0)
+_HALF = Timeouts(connect_seconds=2.0, read_seconds=3.0)
+_WHOLE = Timeouts(connect_seconds=3.0, read_seconds=7.0)
 _CREATE, _DELETE = "create", "delete"
 
 
@@ -52,7 +53,7 @@ def groups_path(namespace: str) -> str:
 class NodeGroupSupplier:
     """The TPUNodeGroups of one namespace. Used by many threads; lists by one."""
 
-    api: kube.Api
+    api: Api
     settings: Settings
     clock: Callable[[], datetime]
     rules: PoolRules = NODE_GROUP_RULES
@@ -70,7 +71,7 @@ class NodeGroupSupplier:
             try:
                 known = before.get(name)
                 group = known[1] if known is not None and version and known[0] == version else parse(TpuNodeGroup, raw)
-            except kube.MalformedObject:
+            except MalformedObject:
                 pools.append(NodePool(name=PoolName(name), status=PoolStatus.UNKNOWN))
                 continue
             listed[name] = (version, group)
@@ -82,7 +83,7 @@ class NodeGroupSupplier:
         """Implement `Supplier.get_pool`."""
         try:
             return self._pool(self._read(name))
-        except kube.MalformedObject:
+        except MalformedObject:
             return NodePool(name=name, status=PoolStatus.UNKNOWN)
 
     def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
@@ -100,7 +101,7 @@ class NodeGroupSupplier:
         """Implement `Supplier.delete_pool`: a read, and the delete of what was read and of nothing else."""
         try:
             meta = self._read(name).meta
-        except kube.MalformedObject as error:
+        except MalformedObject as error:
             raise _failed(FailureKind.INVALID, f"TPUNodeGroup {name!r} cannot be read: {error}") from error
         if meta.deleting:
             raise _failed(FailureKind.OPERATION_IN_THE_WAY, f"TPUNodeGroup {name!r} is already being deleted.")
@@ -126,7 +127,7 @@ class NodeGroupSupplier:
         """Return the pool, None where it is gone or another one has its name."""
         try:
             group = self._read(name)
-        except kube.MalformedObject:
+        except MalformedObject:
             return NodePool(name=name, status=PoolStatus.UNKNOWN)
         except SupplierError as error:
             if error.failure.kind is FailureKind.NOT_FOUND:
@@ -164,5 +165,5 @@ def _failed(kind: FailureKind, message: str) -> SupplierError:
 def _call(subject: str, call: Call) -> Iterator[None]:
     try:
         yield
-    except kube.ClusterError as error:
+    except ClusterError as error:
         raise supplier_error(error, subject, call) from error

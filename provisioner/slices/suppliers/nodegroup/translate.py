@@ -17,8 +17,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from provisioner import kube, tpu
+from provisioner import tpu
 from provisioner.google.errors import GAP, TEXTS, Call, Table, text_rule, without_echoes
+from provisioner.kube.errors import (
+    ClusterError,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotFound,
+    TooManyRequests,
+    Unauthorized,
+)
 from provisioner.model.capacity import (
     CapacityKind,
     Failure,
@@ -127,36 +137,36 @@ def _without_echoes(group: TpuNodeGroup, text: str) -> str:
     return without_echoes(text, (group.meta.namespace, *places, *accounts, *config.network_tags))
 
 
-def supplier_error(error: kube.ClusterError, subject: str, call: Call) -> SupplierError:
+def supplier_error(error: ClusterError, subject: str, call: Call) -> SupplierError:
     """Return what the failure of a call to the API server means."""
     kind, help_ = _kind_of(error, call)
     message = f"{str(error).rstrip('.')}. {help_}" if help_ else str(error)
     return SupplierError(Failure(kind=kind, message=message), subject)
 
 
-def _kind_of(error: kube.ClusterError, call: Call) -> tuple[FailureKind, str]:
+def _kind_of(error: ClusterError, call: Call) -> tuple[FailureKind, str]:
     """Return the kind of a failure, and what to do about it."""
     changes = call is not Call.READ
     match error:
-        case kube.NotFound():
+        case NotFound():
             if error.reason and call is not Call.CREATE:
                 return FailureKind.NOT_FOUND, ""
             # Without a reason it is the whole kind that is not there.
             return FailureKind.INVALID if changes else FailureKind.UNAVAILABLE, _NOT_INSTALLED
-        case kube.Conflict():
+        case Conflict():
             if call is Call.CREATE and "being deleted" not in error.message:
                 return FailureKind.ALREADY_EXISTS, ""
             return FailureKind.OPERATION_IN_THE_WAY, ""
-        case kube.Forbidden() if "exceeded quota" in error.message:
+        case Forbidden() if "exceeded quota" in error.message:
             # A ResourceQuota of the namespace.
             return FailureKind.QUOTA, ""
-        case kube.Forbidden():
+        case Forbidden():
             return FailureKind.PERMISSION, _GRANT_HELP
-        case kube.Unauthorized():
+        case Unauthorized():
             return FailureKind.PERMISSION, ""
-        case kube.Invalid():
+        case Invalid():
             return FailureKind.INVALID, ""
-        case kube.TooManyRequests() | kube.Gone():
+        case TooManyRequests() | Gone():
             return FailureKind.UNAVAILABLE, ""
     # The call may have had its effect, or have it still.
     return FailureKind.UNKNOWN_OUTCOME if changes else FailureKind.UNAVAILABLE, ""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.kube.quantities import format_time
+from provisioner.kube.fields import format_time
 from provisioner.model.capacity import FailureKind, PoolStatus
 from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.types import TpuNodeGroup

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from provisioner import kube
 from provisioner.kube import errors
+from provisioner.kube.errors import ClusterError
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, OperationName, PoolName, PoolStatus
 from provisioner.slices.supplier import SupplierError
@@ -80,7 +80,7 @@ CALLS: dict[str, tuple[str, Callable[[Ground], object]]] = {
     ],
     ids=lambda value: f"{type(value).__name__} {value}" if isinstance(value, Exception) else "",
 )
-def test_what_a_failure_means(ground: Ground, error: kube.ClusterError, kinds: tuple[FailureKind, ...]) -> None:
+def test_what_a_failure_means(ground: Ground, error: ClusterError, kinds: tuple[FailureKind, ...]) -> None:
     for (name, (method, call)), want in zip(CALLS.items(), kinds, strict=True):
         if name == "delete":
             ground.kube.put_object(ground.path(), {"metadata": {"namespace": "slices"}, "spec": SPEC})
