@@ -31,8 +31,14 @@ class Rule:
     #: Labels that tell what it is about, beside cluster and namespace.
     labels: tuple[str, ...] = ()
 
-    def json(self, runbooks: str) -> dict[str, Any]:
-        """Return it as Prometheus has it; `runbooks` is where they are."""
+    @property
+    def what_to_do(self) -> str:
+        """Name the page of its runbook, which no link can reach by default."""
+        return f"What to do: {RUNBOOKS}/{self.slug}.md in the repository of tpu-provisioner."
+
+    def json(self, runbooks: str = "") -> dict[str, Any]:
+        """Return it as Prometheus has it, with a link where `runbooks` is the URL of their folder."""
+        description = f"{self.description} {self.what_to_do}"
         return {
             "alert": self.name,
             "expr": self.query,
@@ -40,8 +46,8 @@ class Rule:
             "labels": {"severity": self.severity},
             "annotations": {
                 "summary": _filled(self.summary, "{{ $labels.%s }}", self.labels),
-                "description": _filled(self.description, "{{ $labels.%s }}", self.labels),
-                "runbook_url": f"{runbooks}/{self.slug}.md",
+                "description": _filled(description, "{{ $labels.%s }}", self.labels),
+                **({"runbook_url": f"{runbooks}/{self.slug}.md"} if runbooks else {}),
             },
         }
 
@@ -51,7 +57,7 @@ class Rule:
         return {
             "displayName": f"{GROUP}/{self.name}",
             "documentation": {
-                "content": f"{text}\n\nWhat to do: {RUNBOOKS}/{self.slug}.md in the repository of tpu-provisioner.",
+                "content": f"{text}\n\n{self.what_to_do}",
                 "mimeType": "text/markdown",
             },
             "userLabels": {"app": GROUP},

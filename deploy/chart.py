@@ -173,8 +173,9 @@ def _schema() -> dict[str, Any]:
                 labels={**_MAP, "description": "Labels that the operator selects by."},
                 runbooks={
                     **_TEXT,
-                    "pattern": "^[A-Za-z0-9:/._~-]{1,500}$",
-                    "description": "Where the alerts' `runbook_url` finds the folder docs/runbooks: a path, or a URL.",
+                    "pattern": "^(?:https?://[A-Za-z0-9:/._~-]{1,500})?$",
+                    "description": "URL of the folder docs/runbooks, for the alerts' `runbook_url`; empty: they have "
+                    "none, and their descriptions name the page.",
                 },
             ),
             "dashboards": _closed(

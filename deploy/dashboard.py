@@ -300,7 +300,10 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "Longest wait",
                 "For how long the longest waiting leader pod has been unschedulable.",
-                ((_worst("longest_wait_seconds"), "longest"),),
+                (
+                    (_worst("longest_wait_seconds"), "longest"),
+                    (_worst("waiting_oldest_seconds", "cause"), "{{cause}}"),
+                ),
                 unit="s",
             ),
             Panel(

@@ -63,6 +63,7 @@ reaches while no provisioner runs is not measured, and a slice that uses an exis
                 "the median from plan to ready nodes",
             ),
             ("longest_wait_seconds", "max({}) > 1800", "a leader pod has waited for half an hour"),
+            ("waiting_oldest_seconds", "max by (cause) ({}) > 1800", "what a leader pod has waited for that long"),
         ),
     ),
     (
@@ -224,7 +225,12 @@ _LABELS = (
         f"or the kind of a failure; of `writes` of node groups: {_words(*WRITE_RESULTS)}",
     ),
     ("reason", _words(*(each.value for each in DeleteReason)), _REASONS),
-    ("limit", _words(*_LIMITS), "the setting; of `limit_waiting_slices` also `PAUSE_CREATION`"),
+    ("cause", "", "the kind of a failure, as in `kind`, or a limit, as in `limit`"),
+    (
+        "limit",
+        _words(*_LIMITS),
+        "the setting; of `limit_waiting_slices` and `waiting_oldest_seconds` also `PAUSE_CREATION`",
+    ),
     ("workload_namespace", "", _NAMESPACES),
     ("accelerator", _words(*tpu.ACCELERATORS), "the accelerator label that pods select"),
     ("capacity", _words(*(each.value for each in CapacityKind)), "the capacity type"),

@@ -126,6 +126,12 @@ class Metrics(LoopMetrics):
         self.longest_wait = registry.gauge(
             "longest_wait_seconds", "For how long the longest waiting leader pod of a slice has been unschedulable."
         )
+        self.waiting_oldest = registry.picture(
+            "waiting_oldest_seconds",
+            "For how long the longest waiting leader pod of a slice has been unschedulable, by what its slice waits "
+            "for: the kind of a failure, or a limit.",
+            "cause",
+        )
         self.pool_failures = registry.counter(
             "node_pool_failures",
             f"Node pools that failed after GKE had accepted their create, by kind of failure; {NOT_READY}: nodes did "
