@@ -39,8 +39,14 @@ class Rule:
         common = self.slug.partition("-")[2] if self.slug.startswith(("nodegroups-", "partitions-")) else ""
         return common if common in _SHARED else self.slug
 
-    def json(self, runbooks: str) -> dict[str, Any]:
-        """Return it as Prometheus has it; `runbooks` is where they are."""
+    @property
+    def what_to_do(self) -> str:
+        """Name the page of its runbook, which no link can reach by default."""
+        return f"What to do: {RUNBOOKS}/{self.runbook}.md in the repository of tpu-provisioner."
+
+    def json(self, runbooks: str = "") -> dict[str, Any]:
+        """Return it as Prometheus has it, with a link where `runbooks` is the URL of their folder."""
+        description = f"{self.description} {self.what_to_do}"
         return {
             "alert": self.name,
             "expr": self.query,
@@ -48,8 +54,8 @@ class Rule:
             "labels": {"severity": self.severity},
             "annotations": {
                 "summary": _filled(self.summary, "{{ $labels.%s }}", self.labels),
-                "description": _filled(self.description, "{{ $labels.%s }}", self.labels),
-                "runbook_url": f"{runbooks}/{self.runbook}.md",
+                "description": _filled(description, "{{ $labels.%s }}", self.labels),
+                **({"runbook_url": f"{runbooks}/{self.runbook}.md"} if runbooks else {}),
             },
         }
 
@@ -59,7 +65,7 @@ class Rule:
         return {
             "displayName": f"{GROUP}/{self.name}",
             "documentation": {
-                "content": f"{text}\n\nWhat to do: {RUNBOOKS}/{self.runbook}.md in the repository of tpu-provisioner.",
+                "content": f"{text}\n\n{self.what_to_do}",
                 "mimeType": "text/markdown",
             },
             "userLabels": {"app": GROUP},

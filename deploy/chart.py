@@ -1,4 +1,4 @@
-"""Write what the code decides of the manifests: Chart.yaml, values.schema.json, README.md, the dashboard, the alerts.
+"""Write what the code decides of the manifests: Chart.yaml, values.schema.json, README.md, dashboards, alerts.
 
 `deploy/release.py` adds to a released chart what only the release knows: its image and its repository.
 """
@@ -57,7 +57,7 @@ def files() -> dict[Path, str]:
         CHART / "values.schema.json": json.dumps(_schema(), indent=2) + "\n",
         _PARTITIONS_CHART / "values.schema.json": json.dumps(_partitions_schema(), indent=2) + "\n",
         CHART / "README.md": _readme(),
-        dashboard.PATH: dashboard.content(),
+        **dashboard.files(),
         **alerts.files(),
     }
 
@@ -173,12 +173,13 @@ def _schema() -> dict[str, Any]:
                 labels={**_MAP, "description": "Labels that the operator selects by."},
                 runbooks={
                     **_TEXT,
-                    "pattern": "^[A-Za-z0-9:/._~-]{1,500}$",
-                    "description": "Where the alerts' `runbook_url` finds the folder docs/runbooks: a path, or a URL.",
+                    "pattern": "^(?:https?://[A-Za-z0-9:/._~-]{1,500})?$",
+                    "description": "URL of the folder docs/runbooks, for the alerts' `runbook_url`; empty: they have "
+                    "none, and their descriptions name the page.",
                 },
             ),
             "dashboards": _closed(
-                enabled={**_FLAG, "description": "A ConfigMap with the dashboard, for Grafana's sidecar."},
+                enabled={**_FLAG, "description": "A ConfigMap with the dashboards, for Grafana's sidecar."},
                 namespace={**_TEXT, "description": "Where the sidecar looks; empty: the release's namespace."},
                 labels={**_MAP, "description": "Labels that the sidecar selects by."},
                 annotations={**_MAP, "description": "Annotations of the ConfigMap, such as grafana_folder."},
@@ -320,6 +321,7 @@ def _partitions_schema() -> dict[str, Any]:
             podMonitor=_closed(enabled=_FLAG, labels=_MAP, interval=_INTERVAL),
             podMonitoring=_closed(enabled=_FLAG, interval=_INTERVAL),
             prometheusRule=_closed(enabled=_FLAG, labels=_MAP, runbooks=_TEXT),
+            dashboards=_closed(enabled=_FLAG, namespace=_TEXT, labels=_MAP, annotations=_MAP),
         ),
     }
 

@@ -43,7 +43,7 @@ sbom: $(SETUP) ## Write dist/sbom.cdx.json: the image's locked dependencies, as 
 	@$(BIN)/python -m deploy.sbom '$(SBOM)'
 
 .PHONY: chart
-chart: $(SETUP) ## Generate the chart's values.schema.json, README and dashboard, and the alerts, from the code.
+chart: $(SETUP) ## Generate the chart's values.schema.json, README and dashboards, and the alerts, from the code.
 	@$(BIN)/python -m deploy.chart
 
 .PHONY: crds

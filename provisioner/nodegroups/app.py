@@ -61,7 +61,9 @@ class Loop(RoundLoop[Answer]):
     def round(self) -> float:
         """Do one round; return how many seconds the next may wait where nothing happens."""
         for name, watch in self.watches.named().items():
-            self.metrics.set_watch(name, synced=watch.synced, last_contact_monotonic=watch.last_contact_monotonic)
+            self.metrics.set_watch(
+                name, synced=watch.synced, last_contact=watch.last_contact_monotonic, now=self.monotonic()
+            )
         leading = self.is_leader()
         self.metrics.leader.set(leading)
         if not leading:

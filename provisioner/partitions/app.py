@@ -58,7 +58,9 @@ class Loop(RoundLoop[Answer]):
 
     def round(self) -> float:
         """Do one round; return how many seconds the next may wait where nothing happens."""
-        self.metrics.set_watch("pods", synced=self.pods.synced, last_contact_monotonic=self.pods.last_contact_monotonic)
+        self.metrics.set_watch(
+            "pods", synced=self.pods.synced, last_contact=self.pods.last_contact_monotonic, now=self.monotonic()
+        )
         leading = self.is_leader()
         self.metrics.leader.set(leading)
         # Answers first: they are stamped by the clock as it was until now.

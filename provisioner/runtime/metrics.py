@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -115,9 +114,9 @@ class LoopMetrics:
         self._round_seconds.observe(seconds)
         self._last_round.set(ended_at_seconds)
 
-    def set_watch(self, resource: str, *, synced: bool, last_contact_monotonic: float | None) -> None:
-        """Set the state of one list-watch; None: it has not heard from the API server yet."""
-        age = time.monotonic() - last_contact_monotonic if last_contact_monotonic is not None else float("inf")
+    def set_watch(self, resource: str, *, synced: bool, last_contact: float | None, now: float) -> None:
+        """Set the state of one list-watch by a monotonic clock; None: it has not heard from the API server yet."""
+        age = now - last_contact if last_contact is not None else float("inf")
         self._watch_synced.labels(resource).set(synced)
         self._watch_age.labels(resource).set(age)
 

@@ -84,7 +84,9 @@ class Loop(RoundLoop[answers.Answer]):
                 # Nothing is wrong with a cluster that does not have the kind.
                 self.metrics.forget_watch(name)
                 continue
-            self.metrics.set_watch(name, synced=watch.synced, last_contact_monotonic=watch.last_contact_monotonic)
+            self.metrics.set_watch(
+                name, synced=watch.synced, last_contact=watch.last_contact_monotonic, now=self.monotonic()
+            )
         leading = self.is_leader()
         self.metrics.leader.set(leading)
         if not leading:

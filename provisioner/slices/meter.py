@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
 from provisioner import constants, tpu
 from provisioner.model import bounds
-from provisioner.model.capacity import PoolName
+from provisioner.model.capacity import FailureKind, PoolName
+from provisioner.model.choices import capacity_key
 from provisioner.model.snapshot import Snapshot
 from provisioner.settings import Prices, Settings
 from provisioner.slices.demand import SliceId
 from provisioner.slices.metrics import NOT_READY, OTHERS, Account, Metrics, Stage, Use
+from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.answers import operations_under_way
 from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import Plan, PoolState
@@ -38,6 +40,8 @@ _USE: Mapping[Phase, Use] = {
     Phase.DELETING: Use.DRAINING,
     Phase.GONE: Use.DRAINING,
 }
+_KINDS = frozenset(kind.value for kind in FailureKind)
+_TRYING = frozenset({Phase.WANTED, Phase.CREATING, Phase.PROVISIONING})
 
 
 class Startup(NamedTuple):
@@ -142,8 +146,13 @@ class Meter:
         self._waiting, measured = follow(self._waiting, plan.pools, now)
         for stage, seconds in measured:
             self.metrics.startup_seconds.labels(stage.value).observe(seconds)
-        since = min((each.since for each in self._waiting.values()), default=now)
-        self.metrics.longest_wait.set(max(0.0, (now - since).total_seconds()))
+        waits = {each.leader_uid: max(0.0, (now - each.since).total_seconds()) for each in self._waiting.values()}
+        self.metrics.longest_wait.set(max(waits.values(), default=0.0))
+        oldest: dict[str, float] = {}
+        for cause, uid in _causes(plan, supply):
+            if uid in waits:
+                oldest[cause] = max(oldest.get(cause, 0.0), waits[uid])
+        self.metrics.waiting_oldest.replace(oldest)
         for transition in plan.transitions:
             if transition.new is Phase.FAILED:
                 failed = supply.get(transition.pool)
@@ -192,3 +201,24 @@ class Meter:
             self._accounts.add(account)
             self.metrics.count_usage(account, chip_seconds=0, cost=0 if self.settings.prices else None)
         return account
+
+
+def _causes(plan: Plan, supply: Mapping[PoolName, Supply]) -> Iterator[tuple[str, str]]:
+    """Yield what slices wait for, the kind of a failure or a limit, with the UIDs of their objects."""
+    for notice in plan.notices:
+        # The last word is the pool.
+        words = notice.key.split()[:-1]
+        if notice.reason == constants.LIMIT_REACHED:
+            causes = words[:1]
+        else:
+            causes = [each for each in words if each in _KINDS] if notice.reason == constants.CREATION_WAITING else []
+        yield from ((cause, ref.uid) for cause in causes for ref in notice.objects)
+    # Nothing is said of the slice that tries whether there is capacity again; it waits for that like the others.
+    memory = plan.memory
+    requests = {name: call.request for name, call in (*memory.in_making.items(), *memory.creates.items())}
+    pools = {name: each.pool for name, each in supply.items()} | requests
+    for state in plan.pools if memory.backoffs else ():
+        if state.leader is not None and state.name in pools and state.phase in _TRYING:
+            last = backoff.probing(memory.backoffs, capacity_key(pools[state.name]))
+            if last is not None:
+                yield last.failure.kind.value, state.leader.uid

@@ -122,6 +122,12 @@ class Metrics(LoopMetrics):
         self.longest_wait = registry.gauge(
             "longest_wait_seconds", "How long the leader pod that waits longest has been unschedulable."
         )
+        self.waiting_oldest = registry.picture(
+            "waiting_oldest_seconds",
+            "For how long the longest waiting leader pod of a slice has been unschedulable, by what its slice waits "
+            "for: the kind of a failure, or a limit.",
+            "cause",
+        )
         self.pool_failures = registry.counter(
             "node_pool_failures",
             f"Node pools that failed after GKE accepted the create; {NOT_READY}: nodes were not ready in time.",

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from deploy import alerts, chart
+from deploy.alert_form import RUNBOOKS
 from provisioner.nodegroups.metrics import Metrics as NodeGroupMetrics
 from provisioner.partitions.metrics import Metrics as PartitionMetrics
 from provisioner.slices.metrics import PREFIX, Metrics
@@ -33,10 +34,12 @@ _LEADER = {
     'unneeded_overdue_seconds{pod="a"}': "0x90",
     'notices{pod="a",reason="SliceStuck"}': "0x90",
     'notices{pod="a",reason="NodePoolCreationWaiting"}': "3x90",
-    'backoff_oldest_seconds{pod="a",kind="stockout"}': "0x90",
-    'backoff_oldest_seconds{pod="a",kind="quota"}': "9999x90",
-    'longest_wait_seconds{pod="a"}': "0x90",
-    'limit_waiting_slices{pod="a",limit="MAX_CHIPS"}': "0x90",
+    'backoff_oldest_seconds{pod="a",kind="stockout"}': "9999x90",
+    'longest_wait_seconds{pod="a"}': "99999x90",
+    'waiting_oldest_seconds{pod="a",cause="stockout"}': "0x90",
+    'waiting_oldest_seconds{pod="a",cause="quota"}': "99999x90",
+    'waiting_oldest_seconds{pod="a",cause="MAX_CHIPS"}': "9999x90",
+    'limit_waiting_slices{pod="a",limit="MAX_CHIPS"}': "5x90",
 }
 _FOLLOWER = {
     'build_info{pod="b",version="1"}': "1x90",
@@ -286,24 +289,18 @@ _CASES = (
         {"TPUProvisionerSliceStuck": (15, _END)},
     ),
     _Case(
-        "a stockout that nobody waits for",
-        {'backoff_oldest_seconds{pod="a",kind="stockout"}': "0+60x90"},
-    ),
-    _Case(
         "a stockout that a slice waits for",
-        {
-            'backoff_oldest_seconds{pod="a",kind="stockout"}': "0+60x60 0x29",
-            'longest_wait_seconds{pod="a"}': "0+60x90",
-        },
-        # Both are more than half an hour at minute 31.
+        {'waiting_oldest_seconds{pod="a",cause="stockout"}': "0+60x60 0x29"},
+        # More than half an hour at minute 31.
         {"TPUProvisionerStockout": (41, 61)},
         minutes=80,
     ),
     _Case(
-        "a limit that keeps slices waiting for an hour and more",
-        {'limit_waiting_slices{pod="a",limit="MAX_CHIPS"}': "0x4 2x85"},
-        {"TPUProvisionerLimitReached": (65, _END)},
-        {"limit": "MAX_CHIPS"},
+        "a limit that keeps one slice waiting for twelve hours and more",
+        {'waiting_oldest_seconds{pod="a",cause="MAX_CHIPS"}': "43000+60x90"},
+        # More than twelve hours at minute 4.
+        {"TPUProvisionerLimitReached": (64, _END)},
+        {"cause": "MAX_CHIPS"},
         minutes=80,
     ),
     _Case(
@@ -428,7 +425,7 @@ def test_every_kind_of_alert_of_the_controller_has_a_rule() -> None:
 
 def test_each_rule_has_a_runbook_and_each_runbook_a_rule() -> None:
     """The list of runbooks names all of them too."""
-    folder = _ROOT / alerts.RUNBOOKS
+    folder = _ROOT / RUNBOOKS
     pages = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.md")}
     index = pages.pop("README")
     assert set(pages) == {rule.runbook for rule in alerts.RULES}
@@ -440,12 +437,16 @@ def test_each_rule_has_a_runbook_and_each_runbook_a_rule() -> None:
         assert re.findall(r"(?m)^## (.+)$", page) == ["Find the cause", "What to do"]
 
 
-@pytest.mark.parametrize("address", ["docs/runbooks", "https://wiki.example/tpu"], ids=["a path", "an address"])
-def test_an_alert_says_where_its_runbook_is(address: str) -> None:
-    """By the annotation that Prometheus' dashboards know: in the repository, or where the values say."""
-    (group,) = _chart_rules(**({"runbooks": address} if ":" in address else {}))["spec"]["groups"]
-    found = {rule["alert"]: rule["annotations"]["runbook_url"] for rule in group["rules"]}
-    assert found == {rule.name: f"{address}/{rule.runbook}.md" for rule in alerts.RULES}
+def test_an_alert_links_its_runbook_where_the_values_say_where_it_is() -> None:
+    """By the annotation that Prometheus' dashboards know; without an address no link is dead. The words are there."""
+    address = "https://wiki.example/tpu"
+    for runbooks in ("", address):
+        (group,) = _chart_rules(**({"runbooks": runbooks} if runbooks else {}))["spec"]["groups"]
+        assert group["rules"] == [rule.json(runbooks) for rule in alerts.RULES]
+        links = {rule["annotations"].get("runbook_url") for rule in group["rules"]}
+        assert links == ({f"{address}/{rule.runbook}.md" for rule in alerts.RULES} if runbooks else {None})
+    for rule in alerts.RULES:
+        assert f"{RUNBOOKS}/{rule.runbook}.md" in rule.json()["annotations"]["description"]
 
 
 # --- where they are installed

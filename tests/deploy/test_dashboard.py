@@ -1,4 +1,4 @@
-"""The Grafana dashboard: metrics and labels that there are, none left out, and where chart and kustomize put it."""
+"""The Grafana dashboards: metrics and labels that there are, none left out, and where charts and kustomize put them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 
 from deploy import chart, dashboard
+from deploy.dashboard_form import Dashboard
+from provisioner.nodegroups.metrics import Metrics as NodeGroupMetrics
+from provisioner.partitions.metrics import Metrics as PartitionMetrics
 from provisioner.slices.metrics import PREFIX, Metrics
+from provisioner.webhook.app import Metrics as WebhookMetrics
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, NAMESPACE, only
 
@@ -28,13 +32,23 @@ _ON_NO_PANEL = {
 }
 _VARIABLES = {"datasource", "cluster", "namespace", "__rate_interval", "__all"}
 _SERIES = re.compile(r"(tpu_provisioner_\w+)\{([^}]*)\}")
+_SUMMED = re.compile(r"sum(?: by \([^)]*\) )?\(max by \(([^)]*)\) \((\w+)\{([^}]*)\}")
 _BY = re.compile(r"\bby \(([^)]*)\)")
 
 
-def _exposed() -> dict[str, set[str]]:
-    """Return every series that the controller can export, with its labels."""
+_METRICS: dict[Dashboard, type[Metrics | NodeGroupMetrics | WebhookMetrics | PartitionMetrics]] = {
+    dashboard.SLICES: Metrics,
+    dashboard.NODE_GROUPS: NodeGroupMetrics,
+    dashboard.WEBHOOK: WebhookMetrics,
+    dashboard.PARTITIONS: PartitionMetrics,
+}
+_each = pytest.mark.parametrize("board", _METRICS, ids=lambda board: board.uid)
+
+
+def _exposed(board: Dashboard) -> dict[str, set[str]]:
+    """Return every series that the process of a dashboard can export, with its labels."""
     found: dict[str, set[str]] = {}
-    for each in Metrics(version="test").registry.described:
+    for each in _METRICS[board](version="test").registry.described:
         name, labels = each.name, set(each.labels)
         if each.kind == "histogram":
             found |= {f"{name}_bucket": labels | {"le"}, f"{name}_sum": labels, f"{name}_count": labels}
@@ -43,11 +57,12 @@ def _exposed() -> dict[str, set[str]]:
     return found
 
 
-def _panels() -> list[dict[str, Any]]:
-    return [each for each in json.loads(dashboard.PATH.read_text(encoding="utf-8"))["panels"] if each["type"] != "row"]
+def _panels(board: Dashboard) -> list[dict[str, Any]]:
+    return [each for each in board.json()["panels"] if each["type"] != "row"]
 
 
-_QUERIES = [(target["expr"], target["legendFormat"]) for panel in _panels() for target in panel["targets"]]
+def _queries(board: Dashboard) -> list[tuple[str, str]]:
+    return [(target["expr"], target["legendFormat"]) for panel in _panels(board) for target in panel["targets"]]
 
 
 def _of_documentation() -> list[str]:
@@ -59,10 +74,11 @@ def _of_documentation() -> list[str]:
     return list(module.examples())
 
 
-def test_a_query_names_what_there_is() -> None:
+@_each
+def test_a_query_names_what_there_is(board: Dashboard) -> None:
     """Its metrics are exported, its labels are theirs, and the legend shows labels that are left."""
-    exposed = _exposed()
-    for query, legend in _QUERIES:
+    exposed = _exposed(board)
+    for query, legend in _queries(board):
         series = _SERIES.findall(query)
         assert len(series) == query.count(PREFIX), query
         grouped = {label for labels in _BY.findall(query) for label in labels.split(", ")}
@@ -70,14 +86,18 @@ def test_a_query_names_what_there_is() -> None:
             named = set(re.findall(r"(\w+)(?==~?\")", matchers))
             assert {"cluster", "namespace"} <= named, query
             assert named | grouped <= exposed[name] | _OF_THE_SCRAPE, query
+        for labels, name, matchers in _SUMMED.findall(query):
+            # A sum of the greatest of several series would be too low.
+            alike = set(re.findall(r"(\w+)=\"", matchers))
+            assert exposed[name] - alike <= set(labels.split(", ")), query
         outermost = set(_BY.findall(query)[0].split(", ")) if _BY.search(query) else set()
         assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= outermost, query
 
 
 def test_prometheus_reads_each_query_and_the_code_has_each_value_that_is_asked_for(tmp_path: Path) -> None:
-    """Those of the dashboard and of docs/metrics.md; a mistake in a value would leave a panel empty."""
-    queries = [query for query, _ in _QUERIES] + _of_documentation()
-    assert len(queries) > 60
+    """Those of all dashboards and of docs/metrics.md; a mistake in a value would leave a panel empty."""
+    queries = [query for board in _METRICS for query, _ in _queries(board)] + _of_documentation()
+    assert len(queries) > 100
     filled = [query.replace("$__rate_interval", "5m").replace("$", "") for query in queries]
     rules = [{"record": f"tried:{number}", "expr": query} for number, query in enumerate(filled)]
     path = tmp_path / "rules.json"
@@ -96,55 +116,66 @@ def test_prometheus_reads_each_query_and_the_code_has_each_value_that_is_asked_f
 
 
 def test_every_metric_is_on_a_panel() -> None:
-    """A metric that is new has to get its place, or a reason for having none."""
+    """A metric of slices that is new has to get its place, or a reason for having none; other dashboards are short."""
     shown = {
-        re.sub(r"_(?:bucket|count|sum|total)$", "", name) for query, _ in _QUERIES for name, _ in _SERIES.findall(query)
+        re.sub(r"_(?:bucket|count|sum|total)$", "", name)
+        for query, _ in _queries(dashboard.SLICES)
+        for name, _ in _SERIES.findall(query)
     }
     families = {family.name for family in Metrics(version="test").registry.collect()}
     # Outside of Linux a process exports fewer of its own.
     assert families - shown <= _ON_NO_PANEL
 
 
-def test_the_panels() -> None:
+@_each
+def test_the_panels(board: Dashboard) -> None:
     """Panels have numbers and titles of their own, and a description; each variable is one of the dashboard."""
-    everything = json.loads(dashboard.PATH.read_text(encoding="utf-8"))
+    everything = board.json()
     panels = everything["panels"]
     assert len({each["id"] for each in panels}) == len(panels)
     assert len({each["title"] for each in panels}) == len(panels)
-    for each in _panels():
+    for each in _panels(board):
         assert each["description"].endswith(".")
         assert each["datasource"]["uid"] == "${datasource}"
         assert len({target["refId"] for target in each["targets"]}) == len(each["targets"])
-    text = dashboard.PATH.read_text(encoding="utf-8")
-    assert set(re.findall(r"\$\{?(\w+)", text)) == _VARIABLES
+    assert set(re.findall(r"\$\{?(\w+)", board.content())) == _VARIABLES
     assert {each["name"] for each in everything["templating"]["list"]} == _VARIABLES - {"__rate_interval", "__all"}
+
+
+def test_what_is_asked_first_is_on_top() -> None:
+    """Cost, use and who waits come before the controller's own health."""
+    top = [each["title"] for each in _panels(dashboard.SLICES)[:4]]
+    assert top == ["Cost per hour", "Chips running", "Waiting slices", "Longest wait"]
 
 
 @pytest.mark.parametrize(
     "values", [{}, {"namespace": "monitoring", "labels": {"team": "ml"}, "annotations": {"grafana_folder": "TPU"}}]
 )
-def test_the_chart_puts_it_where_grafana_looks(values: dict[str, Any]) -> None:
+@pytest.mark.parametrize("name", dashboard.BY_CHART)
+def test_a_chart_puts_them_where_grafana_looks(name: str, values: dict[str, Any]) -> None:
     """A ConfigMap with the label of Grafana's sidecar, and labels, annotations and namespace as chosen."""
-    made = only(
-        tools.template(
-            chart.CHART,
-            {"image": {"repository": "registry.example/controller"}, "dashboards": {"enabled": True, **values}},
-            namespace=NAMESPACE,
-        ),
-        "ConfigMap",
-        "tpu-provisioner-dashboards",
+    given: dict[str, Any] = {"image": {"repository": "registry.example/controller"}}
+    given |= {"dashboards": {"enabled": True, **values}} | (
+        {"vipuServerAddr": "vipu"} if name != chart.CHART.name else {}
     )
+    rendered = tools.template(chart.CHART.parent / name, given, namespace=NAMESPACE)
+    made = only([each for each in rendered if each["metadata"]["name"].endswith("-dashboards")], "ConfigMap")
     metadata = made["metadata"]
     assert metadata["labels"].items() >= {"grafana_dashboard": "1", **values.get("labels", {})}.items()
     assert metadata.get("annotations") == values.get("annotations")
     assert metadata["namespace"] == values.get("namespace", NAMESPACE)
-    assert json.loads(made["data"]["tpu-provisioner.json"]) == dashboard.dashboard()
+    _has(made, dashboard.BY_CHART[name])
 
 
-def test_kustomize_puts_it_where_grafana_looks(tmp_path: Path) -> None:
+def test_kustomize_puts_them_where_grafana_looks(tmp_path: Path) -> None:
     """The component makes the same ConfigMap, under a name that stays."""
     (made,) = tools.built(tmp_path, "dashboards")
     assert made["metadata"]["name"] == "tpu-provisioner-dashboards"
     assert made["metadata"]["namespace"] == NAMESPACE
     assert made["metadata"]["labels"]["grafana_dashboard"] == "1"
-    assert json.loads(made["data"]["tpu-provisioner.json"]) == dashboard.dashboard()
+    _has(made, tuple(_METRICS))
+
+
+def _has(made: dict[str, Any], boards: tuple[Dashboard, ...]) -> None:
+    found = {name: json.loads(text) for name, text in made["data"].items()}
+    assert found == {f"{each.uid}.json": each.json() for each in boards}

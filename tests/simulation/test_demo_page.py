@@ -29,6 +29,10 @@ def test_the_teams_come_are_served_and_have_every_day_s_trouble() -> None:
             act()
         demo.stage.agenda.wait(30.0)
     assert view is not None
+    # Its time is not the machine's.
+    age = demo.metrics.registry.get_sample_value("tpu_provisioner_watch_last_contact_age_seconds", {"resource": "pods"})
+    assert age is not None
+    assert 0 <= age < 150
     assert len(view.slices) >= 16
     assert {each.kind for each in view.workloads} >= {"JobSet", "LeaderWorkerSet"}
     assert len({each.namespace for each in view.workloads}) >= 3

@@ -11,6 +11,7 @@ from provisioner import constants
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind
 from provisioner.settings import parse_prices
+from provisioner.slices.planning.memory.state import Phase
 from tests.support.controller import World
 
 HINTS = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace="tpu-provisioner-system")
@@ -92,6 +93,7 @@ _CASES = [
     pytest.param(_limit, "limit_used", {"limit": "MAX_CHIPS", "scope": "all"}, 4, id="a limit that is used up"),
     pytest.param(_limit, "limit_waiting_slices", {"limit": "MAX_CHIPS"}, 1, id="a slice that a limit keeps out"),
     pytest.param(_long_after, "longest_wait_seconds", {}, 1116, id="a leader that waits"),
+    pytest.param(_limit, "waiting_oldest_seconds", {"cause": "MAX_CHIPS"}, 996, id="and for which limit"),
     pytest.param(_long_after, "pool_list_age_seconds", {}, 0, id="the list of pools"),
 ]
 
@@ -104,6 +106,26 @@ def test_what_is_measured(prepare: Callable[[World], None], name: str, labels: d
     world.round(after_seconds=1)
     prepare(world)
     assert metric(world, name, **labels) == pytest.approx(want, abs=1.5)
+
+
+def test_a_slice_waits_for_a_stockout_also_while_it_tries_again(world: World) -> None:
+    """From the failure until there is a pool; before, it waits for no failure."""
+    world.put_jobset()
+    world.round()
+    world.round(after_seconds=1)
+    assert metric(world, "waiting_oldest_seconds", cause="stockout") is None
+    _fail(world)
+    phases = set()
+    for _ in range(12):
+        world.finish_deletes()
+        world.round(after_seconds=10)
+        assert world.loop.last_plan is not None
+        phases |= {state.phase for state in world.loop.last_plan.pools}
+        assert metric(world, "waiting_oldest_seconds", cause="stockout") == metric(world, "longest_wait_seconds")
+    assert phases >= {Phase.BLOCKED, Phase.WANTED, Phase.PROVISIONING}
+    world.finish_creates()
+    world.rounds(2, every_seconds=1)
+    assert metric(world, "waiting_oldest_seconds", cause="stockout") == 0
 
 
 def test_a_pool_that_should_be_gone(world: World) -> None:

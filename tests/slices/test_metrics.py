@@ -54,13 +54,13 @@ def test_exposition() -> None:
     Metrics(version="other")
     metrics = Metrics(version="1")
     families = [each for each in metrics.registry.collect() if not each.name.startswith("process_")]
-    assert len(families) == 40
+    assert len(families) == 41
     for family in families:
         assert family.name.startswith(PREFIX)
         assert family.documentation.endswith(".")
     labels = {label for family in families for sample in family.samples for label in sample.labels}
     bounded = {"version", "method", "code", "kind", "result", "phase", "stage", "state", "reason", "resource", "le"}
-    assert labels <= bounded | {"limit", "scope"} | _ACCOUNT_LABELS.keys()
+    assert labels <= bounded | {"cause", "limit", "scope"} | _ACCOUNT_LABELS.keys()
     assert 'tpu_provisioner_build_info{version="1"} 1.0' in metrics.exposition().decode()
 
 

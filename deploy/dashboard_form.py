@@ -1,0 +1,257 @@
+"""The form of a Grafana dashboard: its panels, their layout, and the queries that they ask.
+
+Replicas that wait for the Lease export too: a gauge is the greatest of an installation's replicas, summed over what the
+variables `cluster` and `namespace` choose. Where Prometheus gives no label `cluster`, "All" is everything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+_DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+_CHOSEN = 'cluster=~"$cluster",namespace=~"$namespace"'
+_ROW_HEIGHT = 1
+_COLUMNS = 24
+_QUANTILES = ((0.5, "median"), (0.9, "90 %"), (0.99, "99 %"))
+Steps = tuple[tuple[float | None, str], ...]
+RED_BELOW_1: Steps = ((None, "red"), (1, "green"))
+RED_FROM_1: Steps = ((None, "green"), (1, "red"))
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One panel: its queries with their legends, and how it looks."""
+
+    title: str
+    description: str
+    queries: tuple[tuple[str, str], ...]
+    unit: str = "short"
+    kind: str = "timeseries"
+    width: int = 8
+    height: int = 8
+    stacked: bool = False
+    #: Of a single value: the text that stands for each value, and the values from which it turns red or green.
+    texts: dict[str, str] = field(default_factory=dict)
+    steps: Steps = ((None, "green"),)
+
+    def json(self, number: int, *, x: int, y: int) -> dict[str, Any]:
+        """Return it as Grafana has it."""
+        defaults: dict[str, Any] = {
+            "unit": self.unit,
+            "thresholds": {
+                "mode": "absolute",
+                "steps": [{"value": value, "color": color} for value, color in self.steps],
+            },
+            "mappings": [{"type": "value", "options": {value: {"text": text} for value, text in self.texts.items()}}]
+            if self.texts
+            else [],
+        }
+        if self.kind == "stat":
+            options: dict[str, Any] = {
+                "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+                "colorMode": "value",
+                "graphMode": "none",
+                "textMode": "auto",
+            }
+        else:
+            defaults |= {
+                "min": 0,
+                "custom": {
+                    "drawStyle": "line",
+                    "fillOpacity": 30 if self.stacked else 0,
+                    "stacking": {"mode": "normal" if self.stacked else "none", "group": "A"},
+                    "showPoints": "never",
+                },
+            }
+            options = {
+                "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+                "tooltip": {"mode": "multi", "sort": "desc"},
+            }
+        return {
+            "id": number,
+            "type": self.kind,
+            "title": self.title,
+            "description": self.description,
+            "datasource": _DATASOURCE,
+            "gridPos": {"x": x, "y": y, "w": self.width, "h": self.height},
+            "targets": [
+                {"refId": chr(ord("A") + index), "datasource": _DATASOURCE, "expr": query, "legendFormat": legend}
+                for index, (query, legend) in enumerate(self.queries)
+            ],
+            "fieldConfig": {"defaults": defaults, "overrides": []},
+            "options": options,
+        }
+
+
+def stat(
+    title: str,
+    description: str,
+    query: str,
+    *,
+    legend: str = "",
+    width: int = 4,
+    unit: str = "short",
+    texts: dict[str, str] | None = None,
+    steps: Steps = ((None, "green"),),
+) -> Panel:
+    """Return a panel of a single value."""
+    return Panel(
+        title,
+        description,
+        ((query, legend),),
+        unit=unit,
+        kind="stat",
+        width=width,
+        height=4,
+        texts=texts or {},
+        steps=steps,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Dashboard:
+    """One dashboard; its file has the name of its `uid`."""
+
+    uid: str
+    title: str
+    description: str
+    tags: tuple[str, ...]
+    #: Of the metrics that it shows.
+    prefix: str
+    rows: tuple[tuple[str, tuple[Panel, ...]], ...]
+
+    def json(self) -> dict[str, Any]:
+        """Return it as Grafana has it."""
+        return {
+            "uid": self.uid,
+            "title": self.title,
+            "description": self.description,
+            "tags": list(self.tags),
+            "schemaVersion": 39,
+            "editable": True,
+            "graphTooltip": 1,
+            "refresh": "1m",
+            "time": {"from": "now-6h", "to": "now"},
+            "timezone": "browser",
+            "links": [],
+            "annotations": {"list": []},
+            "templating": {
+                "list": [
+                    {
+                        "name": "datasource",
+                        "label": "Data source",
+                        "type": "datasource",
+                        "query": "prometheus",
+                        "refresh": 1,
+                    },
+                    self._variable("cluster"),
+                    self._variable("namespace"),
+                ]
+            },
+            "panels": list(self._laid_out()),
+        }
+
+    def content(self) -> str:
+        """Return the file's content."""
+        return json.dumps(self.json(), indent=2) + "\n"
+
+    def _variable(self, label: str) -> dict[str, Any]:
+        return {
+            "name": label,
+            "label": label.capitalize(),
+            "type": "query",
+            "datasource": _DATASOURCE,
+            "query": {"query": f"label_values({self.prefix}build_info, {label})", "refId": label},
+            "refresh": 2,
+            "includeAll": True,
+            "allValue": ".*",
+            "multi": True,
+            "sort": 1,
+            "current": {"text": "All", "value": "$__all"},
+        }
+
+    def _laid_out(self) -> Iterable[dict[str, Any]]:
+        """Yield rows and panels, from left to right and downwards."""
+        number, y = 0, 0
+        for title, panels in self.rows:
+            number += 1
+            yield {
+                "id": number,
+                "type": "row",
+                "title": title,
+                "collapsed": False,
+                "gridPos": {"x": 0, "y": y, "w": _COLUMNS, "h": _ROW_HEIGHT},
+                "panels": [],
+            }
+            x, y = 0, y + _ROW_HEIGHT
+            for panel in panels:
+                if x + panel.width > _COLUMNS:
+                    x, y = 0, y + panel.height
+                number += 1
+                yield panel.json(number, x=x, y=y)
+                x += panel.width
+            y += panels[-1].height
+
+
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """The queries of one process's metrics, by their names without the prefix."""
+
+    prefix: str
+
+    def series(self, name: str, *matchers: str) -> str:
+        """Return all series of the installations that are chosen."""
+        return f"{self.prefix}{name}{{{','.join((_CHOSEN, *matchers))}}}"
+
+    def gauge(self, name: str, *labels: str, summed: tuple[str, ...] = (), matchers: tuple[str, ...] = ()) -> str:
+        """Return the greatest of each installation's replicas, summed over installations and the labels `summed`."""
+        each = ", ".join(("cluster", "namespace", *labels, *summed))
+        inner = f"max by ({each}) ({self.series(name, *matchers)})"
+        return f"sum by ({', '.join(labels)}) ({inner})" if labels else f"sum({inner})"
+
+    def worst(self, name: str, *labels: str) -> str:
+        """Return the greatest of all replicas."""
+        return f"max by ({', '.join(labels)}) ({self.series(name)})" if labels else f"max({self.series(name)})"
+
+    def known(self, name: str) -> str:
+        """Return 1 where a replica of each installation has 1."""
+        return f"min(max by (cluster, namespace) ({self.series(name)}))"
+
+    def since(self, name: str) -> str:
+        """Return the time since a moment, of the installation where that is longest."""
+        return f"time() - {self.known(name)}"
+
+    def growth(
+        self,
+        name: str,
+        *labels: str,
+        function: str = "increase",
+        window: str = "$__rate_interval",
+        matchers: tuple[str, ...] = (),
+    ) -> str:
+        """Return how a counter grows: each process has its own, which begins at zero."""
+        by = f"sum by ({', '.join(labels)}) " if labels else "sum"
+        return f"{by}({function}({self.series(f'{name}_total', *matchers)}[{window}]))"
+
+    def rate(self, name: str, *labels: str) -> str:
+        """Return the rate of a series of a counter or histogram."""
+        return f"sum by ({', '.join(labels)}) (rate({self.series(name)}[$__rate_interval]))"
+
+    def mean(self, name: str, *labels: str) -> str:
+        """Return the mean of a histogram."""
+        return f"{self.rate(f'{name}_sum', *labels)} / {self.rate(f'{name}_count', *labels)}"
+
+    def quantiles(self, name: str, *labels: str, window: str = "$__rate_interval") -> tuple[tuple[str, str], ...]:
+        """Return the quantiles of a histogram, with their legends."""
+        legend = "".join(f"{{{{{label}}}}} " for label in labels)
+        by = ", ".join(("le", *labels))
+        buckets = f"sum by ({by}) (rate({self.series(f'{name}_bucket')}[{window}]))"
+        return tuple((f"histogram_quantile({quantile}, {buckets})", f"{legend}{said}") for quantile, said in _QUANTILES)
+
+
+def or_0(query: str) -> str:
+    """Return 0 where there is no series, since a kind or phase that never was has none."""
+    return f"{query} or vector(0)"
