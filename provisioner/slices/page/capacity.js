@@ -16,6 +16,8 @@ function percent(share) {
 /** How the settings name what a limit is counted for. */
 const SCOPES = { all: "all node pools", "*": "any other: the one that uses most" };
 
+const ABOVE = "Above the limit: it was higher before, or Kubernetes scheduled pods onto idle node pools.";
+
 /** What chips do, as a person who pays for them asks. */
 const USES = [
   ["Requested", ["waiting"], "wait for a node pool"],
@@ -155,7 +157,7 @@ export function makeCapacity(panel) {
         "tr",
         {},
         make("th", { scope: "row" }, make("code", {}, name)),
-        make("td", {}, SCOPES[scope] ?? scope),
+        make("td", {}, SCOPES[scope] ?? scope, used > most ? make("span", { className: "muted block" }, ABOVE) : ""),
         make("td", { className: "numeric" }, number(used)),
         make("td", {}, meter(used, most)),
         make("td", { className: "numeric" }, number(most)),

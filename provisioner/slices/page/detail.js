@@ -79,17 +79,17 @@ export function makeDetail(panel, links) {
   keepTimes(box);
   const link = (id, words) => make("a", { href: links({ view: "detail", id }) }, words ?? id);
 
-  function about(store, { slice, pool, workload, item }) {
+  function about(store, { kind, slice, pool, workload, item }) {
     const shown = slice ?? pool;
     const hosts = pool?.hosts ?? (slice ? ".".repeat(slice.hosts) : "");
     const grid = hostGrid();
     grid.update(hosts);
     return facts([
-      ["Workload", workload && link(workload, `${kindOf(workload)} ${nameOf(workload)}`)],
+      ["Workload", workload && !item && link(workload, `${kindOf(workload)} ${nameOf(workload)}`)],
       ["State of the workload", WORKLOAD_STATES[store.workloads.get(workload)?.state]],
       ["Created", item?.created_at && moment("ago", item.created_at)],
       ["Slice", pool?.slice && slice?.pool === pool.name && link(pool.slice, slice.group)],
-      ["Node pool", pool && link(pool.name)],
+      ["Node pool", pool && kind === "Slice" && link(pool.name)],
       ["Machines", shown && [shown.machine_type, shown.accelerator, shown.topology].filter(Boolean).join(", ")],
       ["Chips", (shown ?? item)?.chips && number((shown ?? item).chips)],
       ["Zone and capacity", pool && [pool.zone, pool.capacity, pool.reservation].filter(Boolean).join(" ")],
@@ -123,12 +123,13 @@ export function makeDetail(panel, links) {
 
   function historyOf(track) {
     const now = serverNow();
-    const rows = track.segments.map(({ state, since, until }) => [
+    const rows = track.segments.map(({ state, slice, since, until }) => [
+      slice && link(slice, slice.split("/").slice(3).join("/")),
       chipOf(state in STATES ? state : "none"),
       dayAndTime(Date.parse(since)),
       duration((until ? Date.parse(until) : now) - Date.parse(since)),
     ]);
-    return section("History", table("History", ["State", "Since", "For"], rows));
+    return section("History", table("History", ["Slice", "State", "Since", "For"], rows));
   }
 
   /** What else tells about it, for the terminal and in the cloud console. */
