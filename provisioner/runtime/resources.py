@@ -8,6 +8,7 @@ a whole answer of a webhook.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -25,8 +26,10 @@ NAME = "{name}"
 #: OpenSSL keeps a buffer of the largest piece as long as there is a connection. Where a client is slow to read, it may
 #: become as large as the answer: so a large one ends its connection.
 _PIECE_BYTES, _KEPT_BYTES = 16 * 1024, 64 * 1024
-#: A request that has waited for so long for its turn is not begun: its caller would have gone when it is answered.
+#: A request waits for its turn for so long: its caller would have gone when it is answered.
 _PATIENCE_SECONDS = 4.0
+#: So many flows of a lane are remembered.
+_FLOWS = 1000
 _BUSY = "too many requests at once\n"
 
 
@@ -60,7 +63,11 @@ class Busy(Exception):  # noqa: N818 - it names what the server is
 
 
 class Lane:
-    """Some places, and a bounded queue for them, in which flows take turns; used from one event loop."""
+    """Some places, and a bounded queue for them, which flows share evenly; used from one event loop.
+
+    Next is the flow whose places have taken the least time, so that no flow waits for more than one long request of
+    another. Not handled: whoever makes up flow after flow has a share with each.
+    """
 
     def __init__(
         self,
@@ -76,9 +83,13 @@ class Lane:
         """
         self._free = places
         self._room = room
+        #: Those that have a place or wait for one, with their flow and weight; and the weight of each flow.
+        self._there: dict[asyncio.Future[bool], tuple[str, int]] = {}
         self._taken: Counter[str] = Counter()
-        #: By flow, those that wait for a place. The flow whose turn it is comes first.
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        #: By flow, those that wait for a place. A turn is True; False: others need the room.
+        self._waiting: dict[str, deque[asyncio.Future[bool]]] = {}
+        #: By flow, the time that its places have taken. A flow begins with the least of those that wait.
+        self._used: dict[str, float] = {}
         self._longest_rest_seconds = longest_rest_seconds
         self._monotonic = monotonic
 
@@ -86,52 +97,81 @@ class Lane:
     async def place(self, weight: int = 1, flow: str = "") -> AsyncIterator[None]:
         """Wait for a place, and give it back in the end; raise Busy where there is none in time.
 
-        A flow that has a name weighs at most as much as it leaves to others.
+        Where the room is full, whoever came last of the flow that weighs most leaves.
         """
-        taken = self._taken.total()
-        own = self._taken[flow] if flow else 0
-        if taken and taken + own + weight > self._room:
-            raise Busy
-        asked = self._monotonic()
+        self._make_room(weight, flow)
+        if flow not in self._taken:
+            least = self._least(max(self._used.values(), default=0.0))
+            self._used[flow] = max(least, self._used.get(flow, least))
+        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._there[turn] = flow, weight
         self._taken[flow] += weight
         try:
-            await self._turn(flow)
+            await self._wait(turn, flow)
             began = self._monotonic()
             try:
-                if began - asked > _PATIENCE_SECONDS:
-                    raise Busy
                 yield
             finally:
-                rest = min(self._monotonic() - began, self._longest_rest_seconds)
-                asyncio.get_running_loop().call_later(rest, self._give_back)
+                took = self._monotonic() - began
+                self._used[flow] += took
+                asyncio.get_running_loop().call_later(min(took, self._longest_rest_seconds), self._give_back)
         finally:
-            self._taken[flow] -= weight
-            # Flows that have ended are forgotten.
-            self._taken += Counter()
+            self._leave(turn)
 
-    async def _turn(self, flow: str) -> None:
+    def _make_room(self, weight: int, flow: str) -> None:
+        while self._taken and self._taken.total() + weight > self._room:
+            heaviest = max(self._waiting, key=self._taken.__getitem__, default=flow)
+            if self._taken[heaviest] <= self._taken[flow] + weight:
+                raise Busy
+            last = self._waiting[heaviest][-1]
+            if not last.done():
+                last.set_result(False)
+            self._leave(last)
+
+    def _leave(self, turn: asyncio.Future[bool]) -> None:
+        flow, weight = self._there.pop(turn, ("", 0))
+        turns = self._waiting.get(flow, deque())
+        if turn in turns:
+            turns.remove(turn)
+        if not turns:
+            self._waiting.pop(flow, None)
+        self._taken[flow] -= weight
+        self._taken += Counter()
+        # A flow that has ended is forgotten, unless it has had more than those that wait.
+        least = self._least(math.inf) if len(self._used) <= _FLOWS else math.inf
+        self._used = {each: used for each, used in self._used.items() if each in self._taken or used > least}
+
+    def _least(self, default: float) -> float:
+        return min((self._used[each] for each in self._waiting), default=default)
+
+    async def _wait(self, turn: asyncio.Future[bool], flow: str) -> None:
         if self._free:
             self._free -= 1
             return
-        turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(flow, deque()).append(turn)
         try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():
-                self._give_back()
-            raise
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                try:
+                    has_place = await turn
+                except asyncio.CancelledError:
+                    if not turn.cancelled() and turn.result():
+                        self._give_back()
+                    raise
+        except TimeoutError:
+            has_place = False
+        if not has_place:
+            raise Busy
 
     def _give_back(self) -> None:
-        """Give a place to the next one of the flow whose turn it is."""
+        """Give a place to the next one of the flow whose turn it is; of equal ones that which has waited longest."""
         while self._waiting:
-            flow = next(iter(self._waiting))
+            flow = min(self._waiting, key=self._used.__getitem__)
             turns = self._waiting.pop(flow)
             turn = turns.popleft()
             if turns:
                 self._waiting[flow] = turns
             if not turn.done():
-                turn.set_result(None)
+                turn.set_result(True)
                 return
         self._free += 1
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from provisioner.runtime import resources
 from provisioner.runtime.pages import Content, text
 from provisioner.runtime.resources import Busy, Call, Lane, Resource, ResourceApp
 from tests.support.clock import FakeClock
@@ -147,16 +148,18 @@ def test_a_full_lane_refuses_has_room_again_and_takes_one_of_any_weight():
     asyncio.run(play())
 
 
-def test_what_waited_for_too_long_is_not_begun():
+def test_what_waits_for_too_long_is_refused_in_time_and_leaves_its_room(monkeypatch: pytest.MonkeyPatch):
+    """Whoever has a place may keep it for longer."""
+    monkeypatch.setattr(resources, "_PATIENCE_SECONDS", 0.01)
+
     async def play() -> None:
-        clock, go_on = FakeClock(), asyncio.Event()
-        lane = Lane(places=1, room=9, monotonic=clock)
-        first, late = await held(lane, go_on), await held(lane, go_on)
-        clock.advance(5)
-        go_on.set()
-        await first
+        lane, go_on = Lane(places=1, room=9), asyncio.Event()
+        first, late = await held(lane, go_on), await held(lane, go_on, 8)
         with pytest.raises(Busy):
             await late
+        assert lane._taken.total() == 1
+        go_on.set()
+        await first
         await _taken(lane)
 
     asyncio.run(play())
@@ -180,12 +183,14 @@ def test_flows_take_turns():
     """Whoever asks often does not keep the others waiting."""
 
     async def play() -> None:
-        lane, go_on, order = Lane(places=1, room=100), asyncio.Event(), []
+        clock, go_on, order = FakeClock(), asyncio.Event(), []
+        lane = Lane(places=1, room=100, monotonic=clock)
 
         async def hold(flow: str) -> None:
             async with lane.place(1, flow):
                 order.append(flow)
                 await go_on.wait()
+                clock.advance(0.125)
 
         tasks = [asyncio.ensure_future(hold(flow)) for flow in "aaaabbc"]
         await settle()
@@ -198,19 +203,59 @@ def test_flows_take_turns():
     asyncio.run(play())
 
 
-def test_a_flow_leaves_as_much_room_as_it_has():
+@pytest.mark.parametrize("flows", [1, 3])
+@pytest.mark.parametrize("at_once", [1, 9], ids=["one after the other", "many at once"])
+def test_flows_have_the_same_time(at_once: int, flows: int):
+    """Whoever has few requests that take long does not keep many that are quick from their turn."""
+
     async def play() -> None:
-        lane, go_on, left = Lane(places=1, room=16), asyncio.Event(), []
-        tasks = []
-        for flow in "aabbcc":
-            tasks += [asyncio.ensure_future(_in_flow(lane, go_on, flow)) for _ in range(20)]
-            await settle()
-            left.append(16 - lane._taken.total())
-        assert left == [8, 8, 4, 4, 2, 2]
-        for each in tasks:
-            each.cancel()
-        await asyncio.wait(tasks)
+        clock, began = FakeClock(), asyncio.Event()
+        lane, order = Lane(places=1, room=200, monotonic=clock), []
+
+        async def ask(flow: str, seconds: float, times: int = 1) -> None:
+            for _ in range(times):
+                async with lane.place(1, flow):
+                    await began.wait()
+                    order.append(flow)
+                    clock.advance(seconds)
+
+        slow = [
+            asyncio.ensure_future(ask(f"slow-{flow}", 0.25, 9 // at_once))
+            for flow in range(flows)
+            for _ in range(at_once)
+        ]
+        await settle()
+        quick = [asyncio.ensure_future(ask("quick", 0.0078125)) for _ in range(96)]
+        await settle()
+        began.set()
+        await asyncio.gather(*quick)
+        assert sum(each != "quick" for each in order) <= 4 * flows
+        await asyncio.gather(*slow)
+        # Nobody is remembered where nobody waits.
+        assert not lane._used
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("name", ["{}", ""], ids=["many flows", "what has no name"])
+def test_who_takes_the_most_room_leaves_it_to_those_who_take_less(name: str):
+    async def play() -> None:
+        lane, go_on = Lane(places=1, room=100), asyncio.Event()
+        flood = [
+            asyncio.ensure_future(_in_flow(lane, go_on, name.format(place))) for place in range(10) for _ in range(20)
+        ]
+        await settle()
+        assert lane._taken.total() == 100
+        honest = [asyncio.ensure_future(_in_flow(lane, go_on, "honest")) for _ in range(20)]
+        await settle()
+        assert lane._taken["honest"] >= 9
+        assert lane._taken.total() == 100
+        # One leaves in the moment in which it is refused.
+        flood[-1].cancel()
+        go_on.set()
+        await asyncio.wait([*flood, *honest])
         assert not lane._taken
+        assert lane._free == 1
 
     asyncio.run(play())
 
