@@ -2,8 +2,8 @@
 
 What is quick is answered in the event loop, because a thread costs as much as a whole answer. The rest has lanes of
 threads, so that nothing waits for what is slower than itself: small bodies; answers that wait for another server
-(`Later`); and one at a time, what is large or has to read something large. Namespaces take turns in a lane. Where it is
-full, requests are answered 503 at once, so that a caller learns it in time.
+(`Later`); and one at a time, what is large or has to read something large. Namespaces share a lane evenly. Where it
+is full, requests are answered 503 at once, so that a caller learns it in time.
 """
 
 from __future__ import annotations
@@ -43,8 +43,6 @@ _JSON = "application/json"
 #: their time and memory: a decoded one needs up to thirty times its size.
 _SMALL_BYTES = 64 * 1024
 _SMALL_PARTS = 1000
-#: A decoded small one needs up to so many times its size.
-_DECODED = 12
 #: More threads would not be faster: Python computes in one at a time.
 _SMALL_AT_ONCE, _LARGE_AT_ONCE = 4, 1
 #: Each holds an object that it has read: more would need more memory than the server has.
@@ -163,11 +161,15 @@ class Lanes:
 
         async def answer(call: Call) -> Content:
             body, since, flow = call.body, time.perf_counter(), _flow(call.body)
-            if not _is_small(body):
-                async with self._large.place(len(body), flow):
-                    # Its rest is answered here, too: nobody keeps many of them while they wait.
-                    content = await self._in_thread(lambda: begin(body, since))
-                    return await self._in_thread(partial(content, READ_ALONE_BYTES)) if callable(content) else content
+            if _is_small(body):
+                with contextlib.suppress(TooLarge):
+                    return await answer_small(body, since, flow)
+            # A body that waits here is not decoded: of a small one, this is done again.
+            async with self._large.place(len(body), flow):
+                content = await self._in_thread(lambda: begin(body, since))
+                return await self._in_thread(partial(content, READ_ALONE_BYTES)) if callable(content) else content
+
+        async def answer_small(body: bytes, since: float, flow: str) -> Content:
             if quick:
                 content = begin(body, since)
             else:
@@ -175,12 +177,8 @@ class Lanes:
                     content = await self._in_thread(lambda: begin(body, since))
             if not callable(content):
                 return content
-            with contextlib.suppress(TooLarge):
-                async with self._later.place(max(len(body), _LATER_LEAST_BYTES), flow):
-                    return await self._in_thread(partial(content, READ_BYTES))
-            # Those that read what is small need not wait for it.
-            async with self._large.place(_DECODED * len(body), flow):
-                return await self._in_thread(partial(content, READ_ALONE_BYTES))
+            async with self._later.place(max(len(body), _LATER_LEAST_BYTES), flow):
+                return await self._in_thread(partial(content, READ_BYTES))
 
         return answer
 
@@ -193,6 +191,6 @@ def _is_small(body: bytes) -> bool:
 
 
 def _flow(body: bytes) -> str:
-    """Return the namespace of a review, before it is decoded."""
+    """Return the namespace of a review before it is decoded; empty where a name of thousands of characters hides it."""
     found = _NAMESPACE.search(body, 0, _HEAD_BYTES)
     return found[1].decode() if found is not None else ""

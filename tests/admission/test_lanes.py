@@ -153,6 +153,54 @@ def test_what_waits_for_others_waits_within_its_bytes():
     asyncio.run(play())
 
 
+def test_many_that_read_something_large_wait_as_what_is_large_does():
+    """A JobSet of one namespace has its pods created at once."""
+    go_on = threading.Event()
+
+    def of_large(most_bytes: int) -> Content:
+        if most_bytes < 1_500_000:
+            raise TooLarge("an owner")
+        go_on.wait(20)
+        return DONE
+
+    async def play() -> None:
+        async with serving() as respond:
+            body = json.dumps({"request": {"namespace": "a", "object": "x" * 30_000}}).encode()
+            many = [
+                asyncio.ensure_future(respond(lambda _body, _since: of_large, body, quick=True)) for _ in range(100)
+            ]
+            await asyncio.to_thread(go_on.wait, 0.2)
+            assert refused(many) == []
+            go_on.set()
+            assert {*await asyncio.gather(*many)} == {200}
+
+    asyncio.run(play())
+
+
+def test_a_namespace_that_is_not_found_is_one_of_them():
+    """API servers write names of any length before it: whoever hides it has no more room than others."""
+    go_on = threading.Event()
+
+    def slow(_body: bytes, _since: float) -> Content:
+        go_on.wait(20)
+        return DONE
+
+    def review(name: str) -> bytes:
+        return json.dumps({"request": {"name": name, "namespace": "a"}}).encode()
+
+    async def play() -> None:
+        async with serving() as respond:
+            many = [asyncio.ensure_future(respond(slow, review("x" * 5000))) for _ in range(300)]
+            await settle()
+            honest = [asyncio.ensure_future(respond(slow, review("x"))) for _ in range(100)]
+            await settle()
+            go_on.set()
+            assert {*await asyncio.gather(*honest)} == {200}
+            await asyncio.gather(*many)
+
+    asyncio.run(play())
+
+
 def test_large_bodies_are_answered_one_at_a_time():
     """Their rest, too; whatever is small goes on."""
     go_on, running, most = threading.Event(), [], []
