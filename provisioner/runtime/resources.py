@@ -88,7 +88,7 @@ class Lane:
         self._taken: Counter[str] = Counter()
         #: By flow, those that wait for a place. A turn is True; False: others need the room.
         self._waiting: dict[str, deque[asyncio.Future[bool]]] = {}
-        #: By flow, the time that its places have taken. A flow begins with the least of those that wait.
+        #: By flow, the time that its places have taken. Who begins to wait has at least that of one who waits already.
         self._used: dict[str, float] = {}
         self._longest_rest_seconds = longest_rest_seconds
         self._monotonic = monotonic
@@ -100,7 +100,7 @@ class Lane:
         Where the room is full, whoever came last of the flow that weighs most leaves.
         """
         self._make_room(weight, flow)
-        if flow not in self._taken:
+        if flow not in self._waiting:
             least = self._least(max(self._used.values(), default=0.0))
             self._used[flow] = max(least, self._used.get(flow, least))
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

@@ -237,6 +237,44 @@ def test_flows_have_the_same_time(at_once: int, flows: int):
     asyncio.run(play())
 
 
+def test_a_flow_saves_up_no_time_while_it_does_not_wait():
+    """Whoever is always there with one request does not keep those with many from their turn later."""
+
+    async def play() -> None:
+        clock, order = FakeClock(), []
+        lane = Lane(places=10, room=100, monotonic=clock)
+
+        async def hold(flow: str, go_on: asyncio.Event) -> None:
+            async with lane.place(1, flow):
+                await go_on.wait()
+                order.append(flow)
+                clock.advance(0.125)
+
+        before, tasks = asyncio.Event(), []
+        for _ in range(9):
+            after = asyncio.Event()
+            # They begin before those before them end.
+            tasks += [asyncio.create_task(hold(flow, after)) for flow in ["busy"] * 4 + ["seldom"]]
+            await settle()
+            clock.advance(1)
+            before.set()
+            await settle()
+            before = after
+        go_on = asyncio.Event()
+        tasks += [asyncio.create_task(hold(flow, go_on)) for flow in ["busy"] * 5 + ["seldom"] * 5]
+        await settle()
+        before.set()
+        await settle()
+        tasks += [asyncio.create_task(hold(flow, go_on)) for flow in ["busy"] * 40 + ["seldom"] * 40]
+        await settle()
+        order.clear()
+        go_on.set()
+        await asyncio.gather(*tasks)
+        assert 15 <= order[:40].count("busy") <= 25
+
+    asyncio.run(play())
+
+
 @pytest.mark.parametrize("name", ["{}", ""], ids=["many flows", "what has no name"])
 def test_who_takes_the_most_room_leaves_it_to_those_who_take_less(name: str):
     async def play() -> None:
