@@ -160,6 +160,8 @@ def _of_job(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
         prefix=f"{key.name}-",
         first=0,
         suffix=_subdomain(pod),
+        # Pods of a higher index may run after the others.
+        together=False,
     )
 
 

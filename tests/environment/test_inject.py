@@ -424,6 +424,16 @@ def test_a_job_has_no_more_pods_than_completions():
     assert found == {"TPU_WORKER_ID": "2", "TPU_WORKER_HOSTNAMES": names(0, 4)}
 
 
+@pytest.mark.parametrize("index", [1, 5])
+def test_pods_of_a_job_that_run_one_after_the_other_are_no_slices_that_work_together(index: int):
+    """Those of a second round would wait for a coordinator that has ended."""
+    marks = {"annotations": {"batch.kubernetes.io/job-completion-index": str(index)}}
+    owner = job(completions=8)
+    [found], _ = injected(pod_of(owner, "", subdomain="workers", metadata=marks), owner)
+    first = index - index % 4
+    assert found == {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": names(first, first + 4)}
+
+
 def replicated(name: str, replicas: int = 1, chips: int = 4, **after: str) -> dict[str, Any]:
     """Return a replicated job; `after` has by name the status of those that it depends on."""
     template = {"spec": {"containers": [container(chips)]}}
