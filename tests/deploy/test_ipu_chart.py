@@ -176,6 +176,15 @@ def test_a_value_has_its_effect(changes: dict[str, Any], where: tuple[str, str],
     assert found == want
 
 
+def test_settings_are_those_of_the_webhook_server_too() -> None:
+    """Otherwise it rejects pods that the controller would serve, and holds those that it does not serve."""
+    given = {"LARGEST_PARTITION": 128, "SERVED_NAMESPACES": "ml"}
+    objects = render(settings=given, webhookSettings={"LOG_LEVEL": "debug"})
+    wanted = {"LARGEST_PARTITION": "128", "SERVED_NAMESPACES": "ml"}
+    assert wanted.items() <= variables(objects, "ipu-ipu-partitions").items()
+    assert {**wanted, "LOG_LEVEL": "debug"}.items() <= variables(objects, "ipu-ipu-partitions-webhook").items()
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
