@@ -10,7 +10,7 @@ FROM base AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore PYTHONDONTWRITEBYTECODE=1
 WORKDIR /src
 RUN python -m venv --without-pip /opt/tpu-provisioner
-COPY requirements/run.txt deploy/build-requirements.txt ./
+COPY requirements/run.txt requirements/build.txt ./
 # Files that change seldom come first. Only wheels are installed, so no build script of a dependency runs. The
 # asynchronous half of the Kubernetes client is never imported.
 RUN python -m pip --python /opt/tpu-provisioner install --no-compile --require-hashes --only-binary=:all: -r run.txt \
@@ -27,7 +27,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY examples examples
 COPY provisioner provisioner
 RUN python -m venv --without-pip /opt/build \
- && python -m pip --python /opt/build install --no-compile --require-hashes --only-binary=:all: -r build-requirements.txt \
+ && python -m pip --python /opt/build install --no-compile --require-hashes --only-binary=:all: -r build.txt \
  && python -m pip --python /opt/build wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
  && python -m pip --python /opt/tpu-provisioner install --no-compile --no-deps --no-index /wheels/*.whl \
  && rm /opt/tpu-provisioner/bin/tpu-rehearsal \

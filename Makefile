@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; set PYTHON=/path/to/python3.11")'
 
-include deploy/targets.mk
+include generators/targets.mk
 
 .PHONY: help
 help: ## Show this list.
@@ -157,5 +157,5 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 lock: $(SETUP) ## Update the pins of all dependencies.
 	@$(COMPILE) pyproject.toml --output-file requirements/run.txt
 	@$(COMPILE) pyproject.toml --extra rehearsal --group dev --constraint requirements/run.txt --output-file requirements/dev.txt
-	@echo 'hatchling>=1.27' | $(COMPILE) --constraint requirements/dev.txt - --output-file deploy/build-requirements.txt
+	@echo 'hatchling>=1.27' | $(COMPILE) --constraint requirements/dev.txt - --output-file requirements/build.txt
 	@echo 'uv' | $(COMPILE) --constraint requirements/dev.txt - --output-file requirements/uv.txt

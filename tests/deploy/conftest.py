@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy import overlay
+from generators import overlay
 from provisioner.workloads import LEADER_WORKER_SET
 from rehearsal.demos import Rehearsal
 from tests.deploy import mainjob

@@ -27,7 +27,7 @@ from rehearsal.localcluster.binaries import cache_root
 #: Paths that the Dockerfile writes below; each becomes one in the scratch folder.
 _OURS = ("/opt/tpu-provisioner", "/opt/build", "/wheels")
 #: What the Dockerfile installs from, in the repository.
-_LOCKS = ("requirements/run.txt", "deploy/build-requirements.txt")
+_LOCKS = ("requirements/run.txt", "requirements/build.txt")
 
 
 @dataclass(slots=True, kw_only=True)

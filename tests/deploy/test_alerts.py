@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy import alerts, chart
-from deploy.alert_form import RUNBOOKS
+from generators import alerts, chart
+from generators.alert_form import RUNBOOKS
 from provisioner.nodegroups.metrics import Metrics as NodeGroupMetrics
 from provisioner.partitions.metrics import Metrics as PartitionMetrics
 from provisioner.slices.metrics import PREFIX, Metrics

@@ -13,7 +13,7 @@ import yaml
 from hypothesis import HealthCheck, strategies
 
 import provisioner
-from deploy import chart, chart_schema
+from generators import chart, chart_schema
 from provisioner.settings import OPTIONS, Option, SettingsError, read_settings
 from provisioner.settings.nodegroups import OPTIONS as NODE_GROUP_OPTIONS
 from provisioner.slices.preflight.in_kubernetes import rights_used

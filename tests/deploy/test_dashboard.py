@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from deploy import chart, dashboard
-from deploy.dashboard_form import Dashboard
+from generators import chart, dashboard
+from generators.dashboard_form import Dashboard
 from provisioner.nodegroups.metrics import Metrics as NodeGroupMetrics
 from provisioner.partitions.metrics import Metrics as PartitionMetrics
 from provisioner.slices.metrics import PREFIX, Metrics

@@ -202,7 +202,7 @@ def test_the_wheel_is_whole(image: Image) -> None:
     (packages,) = (image.root / "opt" / "tpu-provisioner").glob("lib/python3*/site-packages")
     names = {path.name for path in packages.iterdir()}
     assert f"tpu_provisioner-{provisioner.__version__}.dist-info" in names
-    assert not names & {"tests", "rich", "pytest", "pip", "hatchling", "deploy"}
+    assert not names & {"tests", "rich", "pytest", "pip", "hatchling", "generators"}
     assert (packages / "provisioner" / "examples" / "jobset.yaml").is_file()
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import provisioner
-from deploy import alerts
+from generators import alerts
 from tests.deploy import tools
 
 pytestmark = pytest.mark.timeout(120)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy import overlay
+from generators import overlay
 from provisioner import constants
 from provisioner.slices.preflight.in_kubernetes import rights_used
 from rehearsal.demos import Rehearsal

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from deploy import chart, crds
+from generators import chart, crds
 from provisioner.nodegroups import app, device_plugin
 from provisioner.settings import read as read_options
 from provisioner.settings.nodegroups import OPTIONS, NodeGroupSettings

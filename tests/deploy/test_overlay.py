@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploy import overlay
+from generators import overlay
 from provisioner import settings
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, REPOSITORY

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import provisioner
-from deploy import release
+from generators import release
 from provisioner import constants
 from provisioner.kube.protocol import object_path
 from provisioner.slices.preflight.in_google import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
@@ -126,7 +126,7 @@ def test_notes(tmp_path: Path) -> None:
 def test_release_needs_nothing_installed() -> None:
     """The check runs on a bare Python, with its exit code."""
     done = subprocess.run(
-        [sys.executable, "-I", "-S", str(DEPLOY / "release.py"), "check", "v0.0.0"],
+        [sys.executable, "-I", "-S", str(REPOSITORY / "generators" / "release.py"), "check", "v0.0.0"],
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 1

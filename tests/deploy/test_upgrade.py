@@ -166,7 +166,7 @@ def reader(rehearsal: Rehearsal, tmp_path: Path) -> Reader:
     """Give somebody who has the names of docs/install.md in his shell."""
     folder, programs = tmp_path / "clone", tmp_path / "bin"
     shutil.copytree(DEPLOY, folder / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("Makefile", "provisioner", "examples"):
+    for name in ("Makefile", "generators", "provisioner", "examples"):
         (folder / name).symlink_to(REPOSITORY / name)
     programs.mkdir()
     (programs / "kubectl").symlink_to(rehearsal.cluster.binaries["kubectl"])

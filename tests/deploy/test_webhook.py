@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy import chart
+from generators import chart
 from provisioner.cli import webhook as webhook_command
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.settings.webhook import OPTIONS, WebhookSettings

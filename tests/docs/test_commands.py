@@ -25,7 +25,7 @@ _OTHER_PROGRAMS = frozenset(
     {"cat", "cd", "curl", "docker", "export", "gcloud", "gh", "git", "grep", "helm", "kustomize", "pytest", "source",
      "time", "true", "xargs", "vipu"}
 )  # fmt: skip
-_MAKEFILES = "\n".join((shell.ROOT / name).read_text("utf-8") for name in ("Makefile", "deploy/targets.mk"))
+_MAKEFILES = "\n".join((shell.ROOT / name).read_text("utf-8") for name in ("Makefile", "generators/targets.mk"))
 _TARGETS = frozenset(re.findall(r"(?m)^([a-z][a-z-]*):", _MAKEFILES))
 _VARIABLES = frozenset(re.findall(r"\$[({]?([A-Z_]+)", _MAKEFILES))
 

@@ -11,7 +11,7 @@ from tests.docs.shell import PAGES, ROOT
 _TEXTS = {str(page): page.read_text("utf-8") for page in PAGES if page.name != "CHANGELOG.md"}
 _CODE = "".join(
     path.read_text("utf-8")
-    for folder in ("provisioner", "rehearsal", "deploy", "docs")
+    for folder in ("provisioner", "rehearsal", "generators", "deploy", "docs")
     for path in (ROOT / folder).rglob("*")
     if path.suffix in (".py", ".yaml", ".mk", ".sh")
 )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import requests
 
-from deploy import crds
+from generators import crds
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.nodegroups.api import codec, documents, names
 from provisioner.nodegroups.api.codec import Array, Flag, Form, Map, Moment, Struct, Text, Whole

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from deploy import crds
+from generators import crds
 from provisioner import constants
 from provisioner.kube.api import connect
 from provisioner.kube.protocol import collection_path, object_path

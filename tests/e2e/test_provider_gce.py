@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy import crds
+from generators import crds
 from provisioner import constants
 from provisioner.kube.errors import NotFound
 from provisioner.kube.protocol import collection_path, object_path

@@ -24,7 +24,7 @@ from tests.mutation.coverage_map import CoverageMap
 from tests.mutation.operators import Mutation, find_mutations, mutate
 
 _LEFT_OUT = shutil.ignore_patterns(
-    ".git", ".venv", ".mutation", ".hypothesis", ".coverage*", "*_cache", "__pycache__", "*.egg-info", "dist", "build"
+    ".git", ".venv*", ".mutation", ".hypothesis", ".coverage*", "*_cache", "__pycache__", "*.egg-info", "dist", "build"
 )
 _PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header")
 #: One test that takes this long hangs, for none takes a tenth of it.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy import crds
+from generators import crds
 from provisioner.nodegroups.api.crds import crd
 from provisioner.nodegroups.api.types import Kind
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.alert_form import CRITICAL, EACH, WARNING, Rule, gone, metric
+from generators.alert_form import CRITICAL, EACH, WARNING, Rule, gone, metric
 from provisioner.kube.watches import MAX_SILENCE_SECONDS
 from provisioner.nodegroups.api.statuses import Reason
 from provisioner.nodegroups.metrics import PREFIX

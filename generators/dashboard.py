@@ -1,17 +1,17 @@
 """The dashboards; `make chart` writes them as JSON, into the charts. Here is that of slices.
 
-The others are in `deploy.other_dashboards`, and their form in `deploy.dashboard_form`.
+The others are in `generators.other_dashboards`, and their form in `generators.dashboard_form`.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from deploy.dashboard_form import RED_BELOW_1, RED_FROM_1, Dashboard, Panel, Queries, or_0, stat
-from deploy.other_dashboards import NODE_GROUPS, PARTITIONS, WEBHOOK
+from generators.dashboard_form import RED_BELOW_1, RED_FROM_1, Dashboard, Panel, Queries, or_0, stat
+from generators.other_dashboards import NODE_GROUPS, PARTITIONS, WEBHOOK
 from provisioner.slices.metrics import PREFIX
 
-_CHARTS = Path(__file__).parent / "charts"
+_CHARTS = Path(__file__).parents[1] / "deploy" / "charts"
 _Q = Queries(PREFIX)
 _ACCOUNT = ("workload_namespace", "accelerator", "capacity")
 _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (

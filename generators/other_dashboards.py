@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.dashboard_form import RED_BELOW_1, RED_FROM_1, Dashboard, Panel, Queries, or_0, stat
+from generators.dashboard_form import RED_BELOW_1, RED_FROM_1, Dashboard, Panel, Queries, or_0, stat
 from provisioner.nodegroups.metrics import PREFIX as NODE_GROUPS_PREFIX
 from provisioner.partitions.metrics import PREFIX as PARTITIONS_PREFIX
 from provisioner.webhook.app import PREFIX as WEBHOOK_PREFIX

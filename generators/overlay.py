@@ -17,7 +17,7 @@ from pathlib import Path
 
 from provisioner import settings
 
-_DEPLOY = Path(__file__).parent
+_DEPLOY = Path(__file__).parents[1] / "deploy"
 _TEMPLATE = Path("example-project") / "example-cluster"
 #: How the template names what it is made of; replaced where that is in a remote repository.
 _LOCAL = re.compile(r"(?m)^((?:# )?- )(?:\.\./)+(\S+)$")

@@ -1,6 +1,6 @@
 """Write what the code decides of the manifests: Chart.yaml, values.schema.json, README.md, dashboards, alerts.
 
-`deploy/release.py` adds to a released chart what only the release knows: its image and its repository.
+`generators/release.py` adds to a released chart what only the release knows: its image and its repository.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 import yaml
 
 import provisioner
-from deploy import alerts, dashboard
-from deploy.chart_schema import property_of
+from generators import alerts, dashboard
+from generators.chart_schema import property_of
 from provisioner.settings import OPTIONS
 from provisioner.settings import nodegroups as node_group_settings
 from provisioner.settings import partitions as partition_settings
 from provisioner.settings import webhook as webhook_settings
 
-CHART = Path(__file__).parent / "charts" / "tpu-provisioner"
+CHART = Path(__file__).parents[1] / "deploy" / "charts" / "tpu-provisioner"
 _PARTITIONS_CHART = CHART.parent / "ipu-partitions"
 #: The Deployment sets these from the pod itself.
 OF_THE_POD = frozenset({"POD_NAMESPACE", "POD_NAME"})

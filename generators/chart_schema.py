@@ -65,7 +65,7 @@ def _form(option: Option) -> Property:
             name = _ACCELERATOR if made_with["check"] is prices.check_accelerator else _item(made_with)
             return _text(_list(rf"(?:{name}|\*)\s*=\s*{whole(0, forms.MOST)}"))
     raise LookupError(
-        f"{option.variable} is read by {option.read.__qualname__}, whose form deploy/chart_schema.py lacks"
+        f"{option.variable} is read by {option.read.__qualname__}, whose form generators/chart_schema.py lacks"
     )
 
 

@@ -33,19 +33,19 @@ cluster-overlay: ## Create deploy/PROJECT_ID/CLUSTER_NAME from the example. [LOC
 	@$(if $(PROJECT_ID),,$(error PROJECT_ID is not set: make cluster-overlay PROJECT_ID=... CLUSTER_NAME=...))
 	@$(if $(CLUSTER_NAME),,$(error CLUSTER_NAME is not set: make cluster-overlay PROJECT_ID=... CLUSTER_NAME=...))
 	@$(CHECK_PYTHON)
-	@$(PYTHON) -B -m deploy.overlay --project-id='$(PROJECT_ID)' --cluster-name='$(CLUSTER_NAME)' \
+	@$(PYTHON) -B -m generators.overlay --project-id='$(PROJECT_ID)' --cluster-name='$(CLUSTER_NAME)' \
 	  --location='$(LOCATION)' --zone='$(ZONE)' --node-service-account='$(NODE_SERVICE_ACCOUNT)' \
 	  --google-service-account='$(GOOGLE_SERVICE_ACCOUNT)' --deploy=deploy \
 	  --image='$(if $(filter-out file,$(origin IMG)),$(IMG))' --folder='$(FOLDER)' --remote='$(REMOTE)' --ref='$(REF)'
 
 .PHONY: sbom
 sbom: $(SETUP) ## Write dist/sbom.cdx.json: the image's locked dependencies, as CycloneDX.
-	@$(BIN)/python -m deploy.sbom '$(SBOM)'
+	@$(BIN)/python -m generators.sbom '$(SBOM)'
 
 .PHONY: chart
 chart: $(SETUP) ## Generate the chart's values.schema.json, README and dashboards, and the alerts, from the code.
-	@$(BIN)/python -m deploy.chart
+	@$(BIN)/python -m generators.chart
 
 .PHONY: crds
 crds: $(SETUP) ## Generate the CustomResourceDefinitions of the node groups, and their copies in the chart, from the code.
-	@$(BIN)/python -m deploy.crds
+	@$(BIN)/python -m generators.crds

@@ -1,1 +1,0 @@
-"""Installing the controller: manifests, chart, and the commands that make them fit a cluster or a release."""

@@ -1,0 +1,1 @@
+"""Writing what `deploy/` has from the code, such as alerts and CRDs, and overlays of clusters and releases."""
