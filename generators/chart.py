@@ -29,6 +29,11 @@ OF_THE_POD = frozenset({"POD_NAMESPACE", "POD_NAME"})
 OF_THE_CHART = frozenset({"WEBHOOK_SERVICE", "WEBHOOK_CONFIGURATION"})
 #: The other chart has values for these.
 _OF_VALUES = frozenset({"VIPU_SERVERS", "VIPU_CREDENTIALS"})
+_OLD = {"description": "Of gke-tpu-env-injector's chart; see docs/webhook.md."}
+_OF_ENV_INJECTOR = (
+    *("replicaCount", "additionalArguments", "cert-manager", "nameOverride", "fullnameOverride", "podSecurityContext"),
+    *("securityContext", "volumes", "additionalVolumeMounts", "service", "autoscaling", "ingress"),
+)
 _TEXT: dict[str, Any] = {"type": "string"}
 _FLAG: dict[str, Any] = {"type": "boolean"}
 _FREE: dict[str, Any] = {"type": "object"}
@@ -129,7 +134,10 @@ def _schema() -> dict[str, Any]:
                     **_MAP,
                     "description": "iam.gke.io/gcp-service-account, if IAM grants the roles to a Google service "
                     "account.",
-                }
+                },
+                # Of gke-tpu-env-injector's chart.
+                create=_FLAG,
+                name=_TEXT,
             ),
             "commonLabels": {**_MAP, "description": "Labels of every object."},
             "podLabels": {**_MAP, "description": "Additional labels of the pods."},
@@ -200,6 +208,8 @@ def _schema() -> dict[str, Any]:
             ),
             "webhook": _webhook(),
             "nodegroups": _nodegroups(),
+            # The templates take them with webhook.only, or say what to use.
+            **{name: dict(_OLD) for name in _OF_ENV_INJECTOR},
         },
     }
 
@@ -211,12 +221,14 @@ def _webhook() -> dict[str, Any]:
             **_FLAG,
             "description": "The webhook server, which gives pods their TPU variables; see docs/webhook.md.",
         },
+        only={**_FLAG, "description": "The webhook server alone, without the provisioner; see docs/webhook.md."},
         replicas={"type": "integer", "minimum": 0, "description": "Spread over nodes; each answers by itself."},
         failurePolicy={
             "enum": ["Ignore", "Fail"],
             "description": "When no replica answers, pods that request chips are created without variables (Ignore), "
             "or rejected (Fail).",
         },
+        extraArgs={"type": "array", "items": _TEXT, "description": "Additional flags of `tpu-provisioner webhook`."},
         settings={
             **_closed(**{option.variable: property_of(option) for option in offered}),
             "description": "Environment variables of the webhook server, beside `settings`; see docs/settings.md.",

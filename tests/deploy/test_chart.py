@@ -122,7 +122,9 @@ def test_the_same_objects_as_the_base(installed: list[dict[str, Any]], tmp_path:
 
 
 @pytest.mark.parametrize(
-    "values", [_FULL, _SERVICE_MONITOR, _NODE_GROUPS], ids=["full", "a ServiceMonitor", "node groups"]
+    "values",
+    [_FULL, _SERVICE_MONITOR, _NODE_GROUPS, {**_IMAGE, "webhook": {"only": True}}],
+    ids=["full", "a ServiceMonitor", "node groups", "the webhook alone"],
 )
 def test_taken_by_an_api_server(values: dict[str, Any], rehearsal: Rehearsal, tmp_path: Path) -> None:
     """Server-side applied with strict validation; nothing unknown, nothing refused. What is there stays."""

@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ import yaml
 from generators import chart
 from provisioner.cli import webhook as webhook_command
 from provisioner.kube.protocol import collection_path, object_path
-from provisioner.settings.webhook import OPTIONS, WebhookSettings
+from provisioner.settings.webhook import OPTIONS, WebhookSettings, read_webhook_settings
 from provisioner.slices.admission import validation
 from provisioner.slices.preflight.in_kubernetes import Right
 from provisioner.webhook.app import Addresses, make_hooks
@@ -209,6 +210,7 @@ def test_the_values_of_the_chart() -> None:
         "replicas": 3,
         "failurePolicy": "Fail",
         "settings": {"INJECT": "all", "INJECT_TOPOLOGY": True, "LOG_LEVEL": "debug"},
+        "extraArgs": ["--verbose"],
         "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
         "nodeSelector": {"kubernetes.io/arch": "arm64"},
         "tolerations": [{"key": "a", "operator": "Exists"}],
@@ -219,6 +221,7 @@ def test_the_values_of_the_chart() -> None:
     pod = only(documents, "Deployment")["spec"]["template"]["spec"]
     assert {key: pod[key] for key in ("nodeSelector", "tolerations", "affinity")}.items() <= values.items()
     assert container_of(documents, _NAME)["resources"] == values["resources"]
+    assert container_of(documents, _NAME)["args"] == ["webhook", "--verbose"]
     # The controller's settings count where the server has none of its own.
     assert environment_of(documents, _NAME) == {
         "INJECT": "all",
@@ -231,6 +234,116 @@ def test_the_values_of_the_chart() -> None:
     offered = set(schema["properties"]["webhook"]["properties"]["settings"]["properties"])
     assert offered == {each.variable for each in OPTIONS} - chart.OF_THE_POD - chart.OF_THE_CHART
     assert _rendered(enabled=False) == []
+
+
+# --- the webhook alone ------------------------------------------------------------------------------------------------
+
+
+def _alone(**values: Any) -> _Documents:
+    made = {"image": {"repository": "registry.example/controller"}, "webhook": {"only": True}, **values}
+    return tools.template(chart.CHART, made, namespace=NAMESPACE)
+
+
+def test_an_overlay_installs_the_server_alone(component: _Documents) -> None:
+    """The component in a namespace, with settings that the server takes."""
+    folder = DEPLOY / "example-project" / "webhook-cluster"
+    documents = tools.documents(tools.run("kustomize", "build", str(folder)))
+    assert {_key(each) for each in documents if each["kind"] not in ("Namespace", "ConfigMap")} == {
+        _key(each) for each in component
+    }
+    assert rights(documents) == rights(component)
+    assert read_webhook_settings(environment_of(documents, _NAME)).validation == "off"
+    assert container_of(documents, _NAME)["image"] == _image_of(folder)
+
+
+def _image_of(folder: Path) -> str:
+    (image,) = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))["images"]
+    return f"{image['newName']}:{image['newTag']}"
+
+
+def test_a_value_of_the_chart_installs_the_server_alone(component: _Documents) -> None:
+    """The same objects; its warnings, which are about node pools, are off unless they are set."""
+    assert _bare(_alone()) == _bare(component)
+    assert environment_of(_alone(), _NAME) == {"VALIDATION": "off"}
+    documents = _alone(webhook={"only": True, "settings": {"VALIDATION": "warn"}})
+    assert environment_of(documents, _NAME) == {"VALIDATION": "warn"}
+
+
+#: What `helm show values` prints of gke-tpu-env-injector's chart 0.3.1, without the image's name.
+_DEFAULTS_OF_OLD: Json = {
+    "replicaCount": 1,
+    "image": {"repository": "registry.example/controller", "pullPolicy": "IfNotPresent", "tag": ""},
+    "imagePullSecrets": [],
+    "nameOverride": "",
+    "fullnameOverride": "",
+    "serviceAccount": {"create": True, "annotations": {}, "name": ""},
+    "podAnnotations": {},
+    "podSecurityContext": {},
+    "securityContext": {},
+    "additionalArguments": [],
+    "volumes": [],
+    "additionalVolumeMounts": None,
+    "service": {"type": "ClusterIP", "port": 443},
+    "ingress": {"enabled": False, "className": "", "annotations": {}, "hosts": [], "tls": []},
+    "resources": {},
+    "autoscaling": {
+        "enabled": False,
+        "minReplicas": 1,
+        "maxReplicas": 100,
+        "targetCPUUtilizationPercentage": 80,
+    },
+    "nodeSelector": {},
+    "tolerations": [],
+    "affinity": {},
+    "cert-manager": {"enabled": False},
+}
+
+
+def test_values_of_env_injector_are_taken(component: _Documents, with_cert_manager: _Documents) -> None:
+    """Its defaults as they are, and each value that has a counterpart, under its old name."""
+    made, want = _bare(_alone(**_DEFAULTS_OF_OLD)), _bare(component)
+    want["Deployment", _NAME]["spec"]["replicas"] = 1
+    assert made == want
+    changed: Json = {
+        "replicaCount": 3,
+        "additionalArguments": ["--verbose"],
+        "podAnnotations": {"a": "b"},
+        "nodeSelector": {"kubernetes.io/arch": "arm64"},
+        "tolerations": [{"key": "a", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "cert-manager": {"enabled": True},
+    }
+    documents = _alone(**_DEFAULTS_OF_OLD | changed)
+    assert {_key(each) for each in documents} == {_key(each) for each in with_cert_manager}
+    deployment = only(documents, "Deployment")["spec"]
+    pod = deployment["template"]["spec"]
+    assert deployment["replicas"] == 3
+    assert deployment["template"]["metadata"]["annotations"] == changed["podAnnotations"]
+    assert pod["containers"][0]["args"] == ["webhook", "--verbose"]
+    assert {key: pod[key] for key in ("nodeSelector", "tolerations", "affinity")}.items() <= changed.items()
+
+
+_WITHOUT_COUNTERPART: dict[str, tuple[Json, str]] = {
+    "an autoscaler": ({"autoscaling": {"enabled": True}}, r"autoscaling\.enabled.*webhook\.replicas"),
+    "a name": ({"fullnameOverride": "a"}, r"fullnameOverride.*fixed"),
+    "a part of the name": ({"nameOverride": "a"}, r"nameOverride.*fixed"),
+    "an account": ({"serviceAccount": {"name": "a"}}, r"serviceAccount\.name.*tpu-provisioner-webhook"),
+    "a Service": ({"service": {"type": "NodePort"}}, r"service,.*ClusterIP"),
+    "rights of the pod": ({"podSecurityContext": {"fsGroup": 1}}, r"podSecurityContext.*restricted"),
+    "rights of the container": ({"securityContext": {"runAsUser": 1}}, r"securityContext.*restricted"),
+    "volumes": ({"volumes": [{"name": "tls"}]}, r"volumes.*webhook\.certManager\.enabled"),
+    "their mounts": ({"additionalVolumeMounts": [{"name": "tls"}]}, r"additionalVolumeMounts.*volumes"),
+    "resources": ({"resources": {"limits": {"cpu": "1"}}}, r"webhook\.resources"),
+    "the image": ({"image": {"repository": "ghcr.io/abatilo/gke-tpu-env-injector"}}, r"image\.repository"),
+    "beside the provisioner": ({"replicaCount": 2, "webhook": {"enabled": True}}, r"webhook\.replicas.*webhook\.only"),
+}
+
+
+@pytest.mark.parametrize(("values", "message"), _WITHOUT_COUNTERPART.values(), ids=_WITHOUT_COUNTERPART)
+def test_values_of_env_injector_without_counterpart(values: Json, message: str) -> None:
+    """The message names the value and what to use."""
+    with pytest.raises(ValueError, match=message):
+        _alone(**values)
 
 
 # --- the server, called by a real API server --------------------------------------------------------------------------

@@ -30,3 +30,50 @@ app.kubernetes.io/component: controller
   value: {{ if kindIs "float64" $value }}{{ $value | int64 | toString | quote }}{{ else }}{{ $value | toString | quote }}{{ end }}
 {{- end }}
 {{- end }}
+
+{{- /* Not empty where the webhook server is installed. With webhook.only, the values of gke-tpu-env-injector's chart are
+taken under their old names; those without a counterpart are refused. */ -}}
+{{- define "tpu-provisioner.with-webhook" -}}
+{{- $given := .Values -}}
+{{- $webhook := .Values.webhook -}}
+{{- $renamed := dict "replicaCount" "replicas" "additionalArguments" "extraArgs" "cert-manager" "certManager" -}}
+{{- range $old, $new := $renamed -}}
+{{- if hasKey $given $old -}}
+{{- if not $webhook.only -}}
+{{- fail (printf "%s is a value of gke-tpu-env-injector's chart: use webhook.%s, or set webhook.only" $old $new) -}}
+{{- end -}}
+{{- $_ := set $webhook $new (index $given $old) -}}
+{{- end -}}
+{{- end -}}
+{{- $service := merge (dict) (.Values.service | default dict) (dict "type" "ClusterIP" "port" 443) -}}
+{{- $unsupported := dict
+  "autoscaling.enabled" (list (dig "enabled" false (.Values.autoscaling | default dict)) "set webhook.replicas")
+  "fullnameOverride" (list .Values.fullnameOverride "the objects' names are fixed")
+  "nameOverride" (list .Values.nameOverride "the objects' names are fixed")
+  "serviceAccount.name" (list .Values.serviceAccount.name "its name is tpu-provisioner-webhook")
+  "service" (list (ne (printf "%v:%v" $service.type $service.port) "ClusterIP:443") "its type is ClusterIP and its port 443")
+  "podSecurityContext" (list .Values.podSecurityContext "the pods meet the Pod Security Standard restricted")
+  "securityContext" (list .Values.securityContext "the pods meet the Pod Security Standard restricted")
+  "volumes" (list .Values.volumes "the server makes its certificates; or set webhook.certManager.enabled")
+  "additionalVolumeMounts" (list .Values.additionalVolumeMounts "see volumes") -}}
+{{- range $old, $found := $unsupported -}}
+{{- if first $found -}}
+{{- fail (printf "%s, a value of gke-tpu-env-injector's chart, is not supported; remove it: %s" $old (last $found)) -}}
+{{- end -}}
+{{- end -}}
+{{- if $webhook.only -}}
+{{- if hasSuffix "/gke-tpu-env-injector" .Values.image.repository -}}
+{{- fail "image.repository is gke-tpu-env-injector's; remove it, or name this program's image" -}}
+{{- end -}}
+{{- $defaults := dict "requests" (dict "cpu" "100m" "memory" "256Mi") "limits" (dict "memory" "512Mi") -}}
+{{- if ne (toJson .Values.resources) (toJson $defaults) -}}
+{{- fail "resources are the provisioner's, and webhook.only installs none: set webhook.resources" -}}
+{{- end -}}
+{{- range tuple "nodeSelector" "tolerations" "affinity" -}}
+{{- $_ := set $webhook . (index $webhook . | default (index $given .)) -}}
+{{- end -}}
+{{- /* Its warnings are about node pools of the provisioner. */ -}}
+{{- $_ := merge $webhook.settings (dict "VALIDATION" "off") -}}
+{{- end -}}
+{{- if or $webhook.enabled $webhook.only }}true{{ end -}}
+{{- end }}
