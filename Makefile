@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.setup-done
+RUN := .venv-run
 
 # Hundreds of processes of the tests import the same modules: without byte code each compiles them again, for a second.
 unexport PYTHONDONTWRITEBYTECODE
@@ -61,9 +62,17 @@ demo-page: $(SETUP) ## Serve the status page of a simulated cluster with 200 sli
 screenshots: $(SETUP) ## Make the pictures of docs/status-page.md from a simulated cluster; needs Chromium.
 	@$(BIN)/python -m tests.page.screenshots
 
+# What the controller imports, and no tools of developers.
+$(RUN)/.setup-done: requirements/run.txt
+	@$(CHECK_PYTHON)
+	@echo "setting up the virtual environment in $(RUN)"
+	@$(PYTHON) -m venv $(RUN)
+	@$(RUN)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.txt
+	@touch $@
+
 .PHONY: run
-run: $(SETUP) ## Run the controller with the kubeconfig's current context and GKE.
-	@$(BIN)/tpu-provisioner run $(ARGS)
+run: $(RUN)/.setup-done ## Run the controller with the kubeconfig's current context and GKE.
+	@$(RUN)/bin/python -m provisioner run $(ARGS)
 
 # For two cores, and three more: one waits for the simulation, which has processes of its own at a low priority, and
 # end-to-end tests mostly wait. What shares a worker, in which order: tests/conftest.py.

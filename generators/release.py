@@ -140,10 +140,12 @@ def check(repository: Path, tag: str) -> str:
     if tag != f"v{version}":
         raise ReleaseError(f"the tag is {tag} and the code says {version}; tag v{version}, or change __version__")
     changelog = (repository / "CHANGELOG.md").read_text(encoding="utf-8")
-    section = re.search(rf"(?ms)^## \[?{re.escape(version)}\]?[^\n]*\n(.*?)(?=^## |\Z)", changelog)
-    if section is None or not section.group(1).strip():
+    section = re.search(rf"(?ms)^## \[?{re.escape(version)}\]?([^\n]*)\n(.*?)(?=^## |\Z)", changelog)
+    if section is None or not section.group(2).strip():
         raise ReleaseError(f"CHANGELOG.md has no section {version}; rename Unreleased to {version} and its date")
-    return section.group(1).strip() + "\n"
+    if "unreleased" in section.group(1).lower():
+        raise ReleaseError(f"CHANGELOG.md says that {version} is unreleased; write the date of the release there")
+    return section.group(2).strip() + "\n"
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -139,9 +140,12 @@ def reader(bare: Rehearsal, tmp_path: Path) -> Iterator[Reader]:
     The virtual environment is the one that the tests run in: that `make` makes a new one is shown by every run of CI.
     """
     checkout, programs = tmp_path / "tpu-provisioner", tmp_path / "bin"
-    ignored = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", ".coverage*", "dist")
+    ignored = shutil.ignore_patterns(".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", ".coverage*", "dist")
     shutil.copytree(REPOSITORY, checkout, ignore=ignored)
     (checkout / "ready").touch()
+    (checkout / ".venv-run" / "bin").mkdir(parents=True)
+    (checkout / ".venv-run" / ".setup-done").touch()
+    _program(checkout / ".venv-run" / "bin" / "python", f'exec "{sys.executable}" "$@"')
     (checkout / "busy.yaml").write_text(_busy_jobset(), encoding="utf-8")
     programs.mkdir()
     gke = Simulator(
@@ -245,6 +249,16 @@ def _ours(rehearsal: Rehearsal) -> list[str]:
     )
     names = rehearsal.kubectl("get", kinds, "-o", "name").splitlines()
     return [name for name in names if "tpu-provisioner" in name or NAMESPACE in name]
+
+
+def test_a_run_on_a_machine_installs_what_the_image_has(tmp_path: Path) -> None:
+    """And none of the developers' tools."""
+    done = subprocess.run(
+        ["make", "--dry-run", "run", f"RUN={tmp_path}"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"pip install .* (\S+)", done.stdout) == ["requirements/run.txt"]
 
 
 @pytest.mark.e2e

@@ -99,6 +99,7 @@ _REFUSED = (
     ("no section", _VERSION, "## Unreleased\n\n- a\n", "v1.2.3", "has no section 1.2.3"),
     ("an empty section", _VERSION, "## 1.2.3\n\n## 1.2.2\n\n- a\n", "v1.2.3", "has no section 1.2.3"),
     ("a longer version's section", _VERSION, "## 11.2.3\n\n- a\n", "v1.2.3", "has no section 1.2.3"),
+    ("no date", _VERSION, "## 1.2.3 (unreleased)\n\n- a\n", "v1.2.3", "write the date"),
     ("no version", "", "## 1.2.3\n\n- a\n", "v1.2.3", "has no __version__"),
 )
 
