@@ -221,7 +221,7 @@ def _webhook() -> dict[str, Any]:
             **_FLAG,
             "description": "The webhook server, which gives pods their TPU variables; see docs/webhook.md.",
         },
-        only={**_FLAG, "description": "The webhook server alone, without the provisioner; see docs/webhook.md."},
+        only={**_FLAG, "description": "The webhook server without the provisioner."},
         replicas={"type": "integer", "minimum": 0, "description": "Spread over nodes; each answers by itself."},
         failurePolicy={
             "enum": ["Ignore", "Fail"],
