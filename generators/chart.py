@@ -29,6 +29,7 @@ OF_THE_POD = frozenset({"POD_NAMESPACE", "POD_NAME"})
 OF_THE_CHART = frozenset({"WEBHOOK_SERVICE", "WEBHOOK_CONFIGURATION"})
 #: The other chart has values for these.
 _OF_VALUES = frozenset({"VIPU_SERVERS", "VIPU_CREDENTIALS"})
+#: Values of gke-tpu-env-injector's chart.
 _OLD = {"description": "Of gke-tpu-env-injector's chart; see docs/webhook.md."}
 _OF_ENV_INJECTOR = (
     *("replicaCount", "additionalArguments", "cert-manager", "nameOverride", "fullnameOverride", "podSecurityContext"),
