@@ -88,24 +88,6 @@ def test_the_one_candidate_leads_by_a_lease_of_its_own(process: Process) -> None
     assert 0 < process.controller.actor.lease_seconds() <= 30
 
 
-def test_it_runs_until_it_is_told_to_stop_and_gives_the_lease_back(process: Process) -> None:
-    """In its own thread it observes and decides; then the next may lead at once."""
-    controller = process.controller
-    controller.start()
-    thread = threading.Thread(target=controller.loop.run)
-    thread.start()
-    wait_for(lambda: controller.loop.memory.began_at is not None and controller.loop.problems() == ())
-    assert controller.loop.alive()
-    controller.stop()
-    thread.join(10)
-    assert not thread.is_alive()
-    controller.shut_down()
-    lease = process.kube.object(LEASE)
-    assert lease is not None
-    assert not lease["spec"].get("holderIdentity")
-    assert process.exit_codes == []
-
-
 def test_probes_and_metrics_are_served() -> None:
     """A leader whose loop has not made its first round is not ready."""
     process = Process(metrics="127.0.0.1:0", probes="127.0.0.1:0")

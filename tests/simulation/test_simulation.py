@@ -13,7 +13,6 @@ class TestSimulation(SimulationContract):
     bugs = len(BUGS)
     #: Each is shown by the seed that it is searched from, or where a change has moved it by one of about a hundred.
     seeds_for_a_bug = 400
-    seeds = 100
 
     def test_a_violation_is_told_with_its_history(self) -> None:
         """What breaks is named, with the steps that led there and an exit code that fails a build."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
+
+import requests
 
 from rehearsal.simulators.compute.api import Api, route
 from rehearsal.simulators.compute.model import World
@@ -156,6 +159,40 @@ class Compute:
         """Return the status of a group."""
         found: dict[str, Any] = self.get(f"{GROUPS}/{name}")["status"]
         return found
+
+
+class Wire:
+    """The way of requests to a simulated Compute Engine and of its answers, in place of the client's HTTP session.
+
+    That takes most of the time of a call: everything else of the client is real, and so is the simulator's API.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._lock = threading.Lock()
+        #: Method and path of each request.
+        self.sent: list[tuple[str, str]] = []
+
+    def request(
+        self, method: str, url: str, *, data: bytes | None, params: dict[str, str], **_: object
+    ) -> requests.Response:
+        """Carry one request there and its answer back; raise HTTPError for error answers."""
+        path = urlsplit(url).path
+        body = json.loads(data) if data else None
+        response = requests.Response()
+        response.status_code, response.url = 200, url
+        with self._lock:
+            self.sent.append((method, path))
+            try:
+                request = Request(http_method=method, path=path, query=params, headers={}, body=body)
+                answer: dict[str, Any] = self._api.handle(route(method, path), request)
+            except RefusalError as error:
+                response.status_code, answer = error.code, error.body(request_id="0x1")
+        response._content = json.dumps(answer).encode()
+        if response.status_code >= 300:
+            response.headers["Content-Type"] = "application/json"
+            raise requests.HTTPError(response=response)
+        return response
 
 
 def broken_invariants(world: World) -> list[str]:

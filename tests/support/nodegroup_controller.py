@@ -8,16 +8,12 @@ from __future__ import annotations
 import base64
 import copy
 import itertools
-import json
 import random
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
-
-import requests
-from requests.adapters import BaseAdapter
 
 from provisioner import constants
 from provisioner.kube import errors
@@ -52,7 +48,7 @@ from provisioner.runtime.rounds import Wake
 from rehearsal.simulators.compute.model import World as ComputeWorld
 from rehearsal.simulators.compute.settings import ComputeSettings
 from tests.support.clock import FakeClock
-from tests.support.compute import Compute
+from tests.support.compute import Compute, Wire
 from tests.support.controller import FakeRecorder, FakeWatch
 from tests.support.kube import FakeKube
 
@@ -71,33 +67,6 @@ _SETTLE_SECONDS = 10.0
 _PLUGIN = manifest("plugin")
 _SECRETS = collection_path("secrets", namespace=tokens.NAMESPACE)
 _REQUESTS = collection_path("certificatesigningrequests", root=tokens.CERTIFICATES_ROOT)
-
-
-class Wire(BaseAdapter):
-    """Carries requests of the client to the simulated Compute Engine, without a socket."""
-
-    def __init__(self, compute: Compute) -> None:
-        super().__init__()
-        self._compute = compute
-        self._lock = threading.Lock()
-        #: Method and path of each request.
-        self.sent: list[tuple[str, str]] = []
-
-    def send(self, request: Any, **_: Any) -> requests.Response:
-        """Answer one request."""
-        with self._lock:
-            path = request.path_url
-            self.sent.append((request.method, path))
-            body = json.loads(request.body) if request.body else None
-            status, answer = self._compute(request.method, path, body)
-        response = requests.Response()
-        response.status_code, response.request, response.url = status, request, request.url
-        response.headers["content-type"] = "application/json"
-        response._content = json.dumps(answer).encode()
-        return response
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class Cluster(FakeKube):
@@ -161,7 +130,7 @@ class World:
         self.kube = Cluster(self.clock)
         simulated = ComputeWorld(ComputeSettings(**(compute or {})), clock=self.clock.now, rng=random.Random(1))
         self.compute = Compute(simulated, self.clock)
-        self.wire = Wire(self.compute)
+        self.wire = Wire(self.compute.api)
         self.settings = PlanningSettings(
             **{
                 "startup_script": startup_script(),
@@ -181,7 +150,7 @@ class World:
     def start(self) -> Loop:
         """Start a controller afresh, as after a crash: nothing is remembered."""
         client = ComputeClient(endpoint="http://127.0.0.1:1")
-        client._session.mount("http://", self.wire)
+        client._session = self.wire  # type: ignore[assignment]
         self.thread.shutdown(wait=True)
         self.thread = thread = ThreadPoolExecutor(max_workers=1)
         self.actor = (DryActor if self.dry_run else Actor)(

@@ -24,20 +24,18 @@ def slice_pool(name: str = "slice", **changes: Any) -> dict[str, Any]:
     return {**pool, **changes}
 
 
-def empty_pool(name: str = "slice", *, queued: bool = False, **config: Any) -> dict[str, Any]:
-    """Return a flex-start or queued slice, which begins without nodes."""
-    kind: dict[str, Any] = {"queuedProvisioning": {"enabled": True}} if queued else {}
+def empty_pool(name: str = "slice", **config: Any) -> dict[str, Any]:
+    """Return a flex-start slice, which begins without nodes."""
     return slice_pool(
         name,
         initialNodeCount=0,
         autoscaling={"enabled": True, "maxNodeCount": 4, "locationPolicy": "ANY"},
         config={
             "machineType": "ct5lp-hightpu-4t",
-            "flexStart": not queued,
+            "flexStart": True,
             "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"},
             **config,
         },
-        **kind,
     )
 
 

@@ -10,16 +10,12 @@ Whoever creates a group needs what the creation of its machines needs: what its 
 networks, metadata, tags and service accounts. Here that is always asked for, whatever the template says. Everybody has
 every permission but those that the settings deny.
 
-Lists as Compute Engine gives them: pages, filters, orders; and the part of an answer that a client asks for.
-
-Reference of every list: at most 500 a page, names in alphabetical order, filters with = != and : of AIP 160 or with eq
-and ne, of which the values are regular expressions. Other orders, comparisons by size, OR, and parentheses inside
-parentheses are not played. Partial answers: "Partial response", parameter `fields`.
+Lists have at most 500 items a page, in alphabetical order; of the filters only `name eq "REGEX"` is played. Those of
+managed instances are PAGELESS. `fields` asks for a part of an answer.
 """
 
 from __future__ import annotations
 
-import base64
 import functools
 import json
 import re
@@ -39,7 +35,6 @@ from rehearsal.simulators.compute.records import (
     POLICIES,
     RESERVATIONS,
     TEMPLATES,
-    Member,
     Operation,
 )
 from rehearsal.simulators.compute.settings import ComputeSettings
@@ -126,7 +121,7 @@ PERMISSIONS = {method: _permissions_of(method) for _, _, method in _ROUTES}
 
 
 _MOST = 500
-_TERM = re.compile(r"\s*([A-Za-z][\w.-]*)\s*(!=|=|:|\beq\b|\bne\b)\s*(\"[^\"]*\"|'[^']*'|[^\s()\"']+)\s*")
+_FILTER = re.compile(r'name eq "([^"]*)"')
 
 
 class _Named(Protocol):
@@ -138,76 +133,32 @@ _Item = TypeVar("_Item", bound=_Named)
 
 
 def page_of(
-    items: Sequence[_Item], query: Mapping[str, str], render: Callable[[_Item], dict[str, Any]], *, key: str = "items"
+    items: Sequence[_Item], query: Mapping[str, str], render: Callable[[_Item], dict[str, Any]]
 ) -> dict[str, Any]:
     """Return the page of a list that is asked for, with the token of the next; only what has to be is rendered."""
-    size, start = _size(query.get("maxResults", str(_MOST))), _start(query.get("pageToken", ""))
-    if query.get("orderBy", "name") != "name":
-        raise errors.invalid("orderBy", query["orderBy"], "Only name is supported.")
-    items = sorted(items, key=lambda item: item.name)
-    if query.get("filter"):
-        chosen = [item for item in items if _may_match(item.name, query.get("filter", ""))]
-        bodies = [body for body in map(render, chosen) if matches(body, query.get("filter", ""))]
-        total, page = len(bodies), bodies[start : start + size]
-    else:
-        total, page = len(items), [render(item) for item in items[start : start + size]]
-    shown = {key: page} if page else {}
-    if start + size < total:
-        return {**shown, "nextPageToken": base64.urlsafe_b64encode(str(start + size).encode()).decode()}
-    return shown
+    size, start = _number("maxResults", query) or _MOST, _number("pageToken", query)
+    if size > _MOST:
+        raise errors.invalid("maxResults", size, f"Must be from 0 to {_MOST}.")
+    chosen = sorted(_chosen(items, query.get("filter", "")), key=lambda item: item.name)
+    page = [render(item) for item in chosen[start : start + size]]
+    shown: dict[str, Any] = {"items": page} if page else {}
+    return {**shown, "nextPageToken": str(start + size)} if start + size < len(chosen) else shown
 
 
-def _size(text: str) -> int:
-    if not text.isdecimal() or int(text) > _MOST:
-        raise errors.invalid("maxResults", text, f"Must be from 0 to {_MOST}.")
-    return int(text) or _MOST
+def _number(field: str, query: Mapping[str, str]) -> int:
+    text = query.get(field, "0")
+    if not text.isdecimal():
+        raise errors.invalid(field, text, "Not a number.")
+    return int(text)
 
 
-def _start(token: str) -> int:
-    try:
-        return int(base64.b64decode(token, altchars=b"-_", validate=True).decode() or "0")
-    except ValueError as error:
-        raise errors.invalid("pageToken", token, "Not a token of a list.") from error
-
-
-def _may_match(name: str, text: str) -> bool:
-    """Whether something of this name may pass a filter: to render thousands for a few of them takes long."""
-    return all(_holds({"name": name}, *term) for term in _terms(text) if term[0] == "name")
-
-
-def matches(item: Mapping[str, Any], text: str) -> bool:
-    """Tell whether a body passes a filter."""
-    return all(_holds(item, *term) for term in _terms(text))
-
-
-@functools.lru_cache(maxsize=256)
-def _terms(text: str) -> tuple[tuple[str, str, str], ...]:
-    terms = []
-    for part in re.split(r"\)\s*(?:AND\s*)?\(|\s+AND\s+", text.strip().removeprefix("(").removesuffix(")")):
-        match = _TERM.fullmatch(part)
-        if match is None and part.strip():
-            raise errors.invalid("filter", text, "Invalid list filter expression.")
-        if match is not None:
-            terms.append((match[1], match[2], match[3].strip("\"'")))
-    return tuple(terms)
-
-
-def _holds(item: Mapping[str, Any], field: str, operator: str, value: str) -> bool:
-    found: Any = item
-    for name in field.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    if operator == ":" and value == "*":
-        return found is not None
-    shown = str(found).lower() if isinstance(found, bool) else "" if found is None else str(found)
-    match operator:
-        case "=":
-            return shown == value
-        case "!=":
-            return shown != value
-        case ":":
-            return value.rstrip("*") in shown
-        case _:
-            return (re.fullmatch(value, shown) is not None) == (operator == "eq")
+def _chosen(items: Sequence[_Item], text: str) -> Sequence[_Item]:
+    if not text:
+        return items
+    match = _FILTER.fullmatch(text)
+    if match is None:
+        raise errors.invalid("filter", text, 'Only name eq "REGEX" is supported.')
+    return [item for item in items if re.fullmatch(match[1], item.name)]
 
 
 def partial(body: dict[str, Any], fields: str) -> dict[str, Any]:
@@ -303,7 +254,7 @@ class Api:
         if verb in _CHANGES:
             return self._change(found, scope, name, request)
         if verb == "listManagedInstances":
-            return self._list_managed(scope, name, request)
+            return self._list_managed(scope, name)
         if verb == "list":
             return self._page(found, scope, collection, request)
         return self._bodies[collection](self._world.get(collection, scope, name))
@@ -351,18 +302,10 @@ class Api:
         kind = _LIST_KINDS.get(found.method, "operationList")
         return {"kind": f"compute#{kind}", "id": path, "selfLink": f"{google.COMPUTE_API}/{path}", **shown}
 
-    def _list_managed(self, scope: Scope, name: str, request: Request) -> dict[str, Any]:
+    def _list_managed(self, scope: Scope, name: str) -> dict[str, Any]:
         group = self._world.get(GROUPS, scope, name)
-        if "orderBy" in request.query:
-            raise errors.invalid("orderBy", request.query["orderBy"], "Not supported by listManagedInstances.")
-        members: list[Member] = [*group.members]
-        if group.body.get("listManagedInstancesResults") == "PAGINATED":
-            return page_of(
-                members, request.query, lambda member: wire.member_body(group, member), key="managedInstances"
-            )
-        bodies = [wire.member_body(group, member) for member in members]
-        chosen = [body for body in bodies if matches(body, request.query.get("filter", ""))]
-        return {"managedInstances": chosen} if chosen else {}
+        bodies = [wire.member_body(group, member) for member in group.members]
+        return {"managedInstances": bodies} if bodies else {}
 
 
 def _collection_of(found: Route) -> str:

@@ -153,10 +153,6 @@ def check_policy(body: Mapping[str, Any]) -> None:
             raise errors.invalid(field, topology, "Must be a topology such as 4x4x4.")
         if kind != "HIGH_THROUGHPUT":
             raise errors.invalid(field, topology, "Can be specified only with type HIGH_THROUGHPUT.")
-        if "maxTopologyDistance" in policy:
-            raise errors.invalid(field, topology, "Can't be specified together with maxTopologyDistance.")
-    elif "acceleratorTopologyMode" in policy:
-        raise errors.required("resource.workloadPolicy.acceleratorTopology")
 
 
 class World(BaseWorld[ComputeSettings, Fault]):

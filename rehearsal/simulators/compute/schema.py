@@ -24,11 +24,6 @@ class Choice:
     values: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """A map from texts to texts."""
-
-
 class _Ignored:
     """A field that only the service sets."""
 
@@ -49,8 +44,6 @@ RESOURCE_POLICY: Mapping[str, Kind] = {
     "workloadPolicy": {
         "type": Choice(("HIGH_AVAILABILITY", "HIGH_THROUGHPUT")),
         "acceleratorTopology": TEXT,
-        "acceleratorTopologyMode": Choice(("AUTO_CONNECT", "PROVISION_ONLY")),
-        "maxTopologyDistance": Choice(("BLOCK", "CLUSTER", "SUBBLOCK")),
     },
 }
 
@@ -86,7 +79,6 @@ INSTANCE_PROPERTIES: Mapping[str, Kind] = {
                 "sourceImage": TEXT,
                 "diskSizeGb": WHOLE,
                 "diskType": TEXT,
-                "labels": Texts(),
             },
         }
     ],
@@ -102,7 +94,6 @@ INSTANCE_PROPERTIES: Mapping[str, Kind] = {
     ],
     "serviceAccounts": [{"email": TEXT, "scopes": [TEXT]}],
     "tags": {"items": [TEXT], "fingerprint": TEXT},
-    "labels": Texts(),
     "canIpForward": FLAG,
     "shieldedInstanceConfig": {"enableSecureBoot": FLAG, "enableVtpm": FLAG, "enableIntegrityMonitoring": FLAG},
 }
@@ -127,7 +118,6 @@ INSTANCE_GROUP_MANAGER: Mapping[str, Kind] = {
         "defaultActionOnFailure": Choice(("DO_NOTHING", "REPAIR")),
         "forceUpdateOnRepair": Choice(("NO", "YES")),
     },
-    "listManagedInstancesResults": Choice(("PAGELESS", "PAGINATED")),
 }
 
 
@@ -159,8 +149,6 @@ def _value(value: object, kind: Kind, path: str) -> Any:
             if value not in values:
                 raise errors.invalid(f"resource.{path}", value, f"Must be one of {', '.join(values)}.")
             return value
-        case Texts() if isinstance(value, dict) and all(isinstance(item, str) for item in value.values()):
-            return dict(value)
         case dict() if isinstance(value, dict):
             return _message(value, kind, path)
         case list() if isinstance(value, list):

@@ -53,7 +53,7 @@ def check_template(body: Mapping[str, Any], project: str) -> Terms:
                 where = f"{_PROPERTIES}.networkInterfaces[{place}].{field}"
                 raise errors.invalid(where, interface[field], "The URL is malformed.")
     items_of(properties.get("metadata", {}), f"{_PROPERTIES}.metadata")
-    _check_tags_and_labels(properties)
+    _check_tags(properties)
     if len(properties.get("serviceAccounts", [])) > 1:
         raise errors.invalid(f"{_PROPERTIES}.serviceAccounts", "", "At most one service account can be specified.")
     return _terms(properties, machine_type, project)
@@ -91,13 +91,10 @@ def _check_disks(disks: Sequence[Mapping[str, Any]]) -> None:
         raise errors.invalid(f"{_PROPERTIES}.disks[0]", "", "A boot disk must have a source image.")
 
 
-def _check_tags_and_labels(properties: Mapping[str, Any]) -> None:
+def _check_tags(properties: Mapping[str, Any]) -> None:
     for tag in properties.get("tags", {}).get("items", []):
         if not google.is_name(tag):
             raise errors.invalid(f"{_PROPERTIES}.tags.items", tag, f"Must be a match of regex '{google.NAME_PATTERN}'")
-    for key, value in properties.get("labels", {}).items():
-        if not google.is_label(key, value):
-            raise errors.invalid(f"{_PROPERTIES}.labels", f"{key}={value}", "Not a label of Compute Engine.")
 
 
 def _terms(properties: Mapping[str, Any], machine_type: str, project: str) -> Terms:

@@ -148,10 +148,7 @@ class Api:
         if output.mask and "nodePools" not in output.mask:
             return {}
         mask = output.mask.get("nodePools", {})
-        bodies = [
-            wire.masked_pool(pool, version=self._version, mask=mask, mask_key=output.mask_text, numbers=output.numbers)
-            for pool in pools
-        ]
+        bodies = [wire.masked_pool(pool, version=self._version, mask=mask, mask_key=output.mask_text) for pool in pools]
         return {"nodePools": bodies} if bodies else {}
 
     def _delete_pool(self, found: Route, request: Request) -> dict[str, Any]:
@@ -227,20 +224,16 @@ class _Output:
 
     def __init__(self, request: Request, message: str) -> None:
         query, headers = request.query, request.headers
-        self._descriptor = schema.message(message)
         self.mask_text = query.get("fields") or query.get("$fields") or headers.get("x-goog-fieldmask", "")
-        self.mask = parse(self.mask_text, self._descriptor) if self.mask_text else {}
+        self.mask = parse(self.mask_text, schema.message(message)) if self.mask_text else {}
         alt = query.get("$alt") or query.get("alt") or "json"
-        form, _, options = alt.partition(";")
-        if form != "json":
+        if alt != "json":
             raise ApiError(
                 "INVALID_ARGUMENT",
                 f'Invalid value "{alt}" for parameter alt: the simulator supports only json.',
                 violations=(FieldViolation(path="alt", description=alt),),
             )
-        self.numbers = "enum-encoding=int" in options
 
     def render(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the part of the body that was asked for, in the encoding that was asked for."""
-        selected = apply(self.mask, body)
-        return schema.number_enums(self._descriptor, selected) if self.numbers else selected
+        """Return the part of the body that was asked for."""
+        return apply(self.mask, body)

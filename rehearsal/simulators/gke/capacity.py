@@ -36,7 +36,6 @@ class Capacity(StrEnum):
     SPOT = "spot"
     RESERVATION = "reservation"
     FLEX_START = "flex-start"
-    QUEUED = "queued"
 
 
 def capacity_of(pool: Mapping[str, Any]) -> Capacity:
@@ -44,8 +43,6 @@ def capacity_of(pool: Mapping[str, Any]) -> Capacity:
     config = pool.get("config", {})
     if reservation_of(pool):
         return Capacity.RESERVATION
-    if is_queued(pool):
-        return Capacity.QUEUED
     if config.get("flexStart"):
         return Capacity.FLEX_START
     return Capacity.SPOT if config.get("spot") else Capacity.ON_DEMAND
@@ -78,11 +75,6 @@ def full_reservation_text(pool_name: str) -> str:
     return FULL_RESERVATION_TEXTS[zlib.crc32(pool_name.encode()) % len(FULL_RESERVATION_TEXTS)]
 
 
-def is_queued(pool: Mapping[str, Any]) -> bool:
-    """Tell whether a pool's nodes come through ProvisioningRequests alone."""
-    return bool(pool.get("queuedProvisioning", {}).get("enabled"))
-
-
 def keeps_autoscaler_off(pool: Mapping[str, Any]) -> bool:
     """Tell whether a taint keeps the autoscaler from bringing nodes.
 
@@ -104,15 +96,11 @@ def check_capacity(pool: Mapping[str, Any], machine: Machine) -> None:
     reserved = config.get("reservationAffinity", {}).get("consumeReservationType", "UNSPECIFIED")
     if config.get("spot") and reserved not in ("UNSPECIFIED", "NO_RESERVATION"):
         raise _invalid("Spot VMs can't consume reservations.")
-    if machine.is_tpu and reserved in ("ANY_RESERVATION", "ANY_RESERVATION_THEN_FAIL"):
-        raise _invalid("Reservation affinity ANY is not supported with TPUs.")
+    if pool.get("queuedProvisioning", {}).get("enabled"):
+        raise ApiError("UNIMPLEMENTED", "Queued provisioning is not implemented by the simulator.")
     if config.get("flexStart"):
-        _check_made_empty("Flex-start", pool, machine)
-        if pool.get("management", {}).get("autoRepair"):
-            raise _invalid("Flex-start requires node auto-repair to be disabled.")
-    if is_queued(pool):
-        _check_made_empty("Queued provisioning", pool, machine)
-    _check_longest_run(pool, config)
+        _check_flex_start(pool, machine)
+    _check_longest_run(config)
 
 
 def _invalid(text: str) -> ApiError:
@@ -138,31 +126,31 @@ def _check_reservation(config: Mapping[str, Any]) -> None:
         raise _invalid(f"{field}: key and values are for SPECIFIC_RESERVATION only.")
 
 
-def _check_made_empty(what: str, pool: Mapping[str, Any], machine: Machine) -> None:
-    """Refuse what the dynamic workload scheduler, which brings the nodes of both kinds, doesn't take."""
+def _check_flex_start(pool: Mapping[str, Any], machine: Machine) -> None:
+    """Refuse what the dynamic workload scheduler, which brings the nodes, doesn't take."""
     config, scaling = pool.get("config", {}), pool.get("autoscaling", {})
     if machine.is_tpu and not machine.flex_start:
-        raise _invalid(f"{what} is not supported with machine type {machine.name}.")
+        raise _invalid(f"Flex-start is not supported with machine type {machine.name}.")
     if config.get("spot"):
-        raise _invalid(f"{what} can't be combined with Spot VMs.")
+        raise _invalid("Flex-start can't be combined with Spot VMs.")
     if config.get("reservationAffinity", {}).get("consumeReservationType") != "NO_RESERVATION":
-        raise _invalid(f"{what} requires reservation affinity NO_RESERVATION.")
+        raise _invalid("Flex-start requires reservation affinity NO_RESERVATION.")
     if not scaling.get("enabled"):
-        raise _invalid(f"{what} requires cluster autoscaling to be enabled on the node pool.")
+        raise _invalid("Flex-start requires cluster autoscaling to be enabled on the node pool.")
     if pool.get("initialNodeCount", 0) or scaling.get("minNodeCount", 0):
-        raise _invalid(f"{what} requires an initial and a minimum node count of 0.")
+        raise _invalid("Flex-start requires an initial and a minimum node count of 0.")
     if scaling.get("locationPolicy") != "ANY":
-        raise _invalid(f"{what} requires location policy ANY.")
+        raise _invalid("Flex-start requires location policy ANY.")
     if pool.get("upgradeSettings", {}).get("strategy", "SHORT_LIVED") != "SHORT_LIVED":
-        raise _invalid(f"{what} supports only the SHORT_LIVED upgrade strategy.")
+        raise _invalid("Flex-start supports only the SHORT_LIVED upgrade strategy.")
+    if pool.get("management", {}).get("autoRepair"):
+        raise _invalid("Flex-start requires node auto-repair to be disabled.")
 
 
-def _check_longest_run(pool: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+def _check_longest_run(config: Mapping[str, Any]) -> None:
     if "maxRunDuration" not in config:
         return
     flex = config.get("flexStart")
-    if is_queued(pool) and not flex:
-        raise _invalid("Max run duration is not allowed with queued provisioning.")
     low, high = google.run_seconds(flex_start=bool(flex))
     if not low <= float(config["maxRunDuration"][:-1]) <= high:
         raise _invalid(f"Max run duration must be between {low}s and {high}s{' for flex-start' if flex else ''}.")

@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from rehearsal.simulators.gke import capacity, names
-from rehearsal.simulators.gke.capacity import Capacity
 from rehearsal.simulators.gke.faults import (
     CAPACITY_FAULTS,
     CREATE_FAULTS,
@@ -145,7 +144,7 @@ class Lifecycle:
             return
         self.set_status(pool, PoolStatus.RUNNING)
         self._ledger.end(operation, when)
-        if pool.plan.scale_up_hosts and pool.plan.capacity is not Capacity.QUEUED:
+        if pool.plan.scale_up_hosts:
             self._scale_up_later(pool, when, self._settings().scale_up_seconds)
 
     def _scale_up_later(self, pool: Pool, now: datetime, seconds: float) -> None:

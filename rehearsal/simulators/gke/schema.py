@@ -1,4 +1,4 @@
-"""JSON against the published message types of the GKE API: reading requests, checking masks, numbering enums.
+"""JSON against the published message types of the GKE API: reading requests, checking masks.
 
 The field names come from the descriptors in google-cloud-container, so a request with a field that GKE doesn't know
 is refused in GKE's words, and what is stored is in the canonical JSON form. It judges form only; meaning is for
@@ -133,35 +133,11 @@ def _refuse(field: Descriptor, value: Any, path: str, violations: list[FieldViol
     violations.append(FieldViolation(path=path, description=f"Invalid value at '{path}' ({kind}), {shown}"))
 
 
-def number_enums(descriptor: Descriptor, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body with enums as numbers, as clients get it that ask for `enum-encoding=int`."""
-    numbered: dict[str, Any] = {}
-    for name, value in body.items():
-        field = descriptor.fields_by_camelcase_name.get(name)
-        if field is None or _is_map(field):
-            numbered[name] = value
-        elif isinstance(value, list):
-            numbered[name] = [_number_enum(field, item) for item in value]
-        else:
-            numbered[name] = _number_enum(field, value)
-    return numbered
-
-
-def _number_enum(field: Descriptor, value: Any) -> Any:
-    if field.enum_type is not None and isinstance(value, str):
-        return field.enum_type.values_by_name[value].number
-    if field.message_type is not None and isinstance(value, dict):
-        return number_enums(field.message_type, value)
-    return value
-
-
 def canonical_path(descriptor: Descriptor, path: tuple[str, ...]) -> tuple[str, ...] | None:
     """Return a mask's path in JSON names, or None where the message has no such field."""
     names: list[str] = []
     current: Descriptor | None = descriptor
     for step, name in enumerate(path):
-        if name == "*":
-            return (*names, "*")
         if current is None:
             return None
         field = _field_of(current, name)

@@ -26,7 +26,6 @@ _MAX_NODES_PER_ZONE = 1000
 _NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _DNS = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _MAX_CHARACTERS = 1024
-_MAX_RESOURCE_LABELS = 64
 
 
 _AUTH = "https://www.googleapis.com/auth/"
@@ -69,18 +68,6 @@ def check_labels(labels: Mapping[str, str]) -> None:
             f'Invalid value for field "node_pool.config.labels": This field supports up to 1,024 total characters in '
             f"a single request, got {total}.",
         )
-
-
-def check_resource_labels(labels: Mapping[str, str]) -> None:
-    """Refuse labels that Compute Engine would not put on a VM."""
-    if len(labels) > _MAX_RESOURCE_LABELS:
-        raise ApiError("INVALID_ARGUMENT", f"Too many resource labels: {len(labels)}, at most 64 are allowed.")
-    for key, value in labels.items():
-        if not google.is_label(key, value):
-            raise ApiError(
-                "INVALID_ARGUMENT",
-                f'Invalid value for field "node_pool.config.resource_labels": "{key}={value}".',
-            )
 
 
 def check_taints(taints: Sequence[Mapping[str, Any]]) -> None:
@@ -137,7 +124,6 @@ def check_pool(
     zones = _zones(pool, cluster)
     machine = _machine(config, zones[0])
     check_labels(config.get("labels", {}))
-    check_resource_labels(config.get("resourceLabels", {}))
     check_taints(config.get("taints", []))
     _check_disk(config, machine)
     _check_pods_per_node(pool)
@@ -195,12 +181,12 @@ def _machine(config: Mapping[str, Any], zone: str) -> Machine:
 
 
 def _check_disk(config: Mapping[str, Any], machine: Machine) -> None:
-    for disk in (config.get("diskType"), config.get("bootDisk", {}).get("diskType")):
-        if disk and disk not in machine.disks:
-            raise _invalid(
-                f"{disk} disk type cannot be used by {machine.name} machine type. "
-                f"Supported disk types: {', '.join(machine.disks)}."
-            )
+    disk = config.get("diskType")
+    if disk and disk not in machine.disks:
+        raise _invalid(
+            f"{disk} disk type cannot be used by {machine.name} machine type. "
+            f"Supported disk types: {', '.join(machine.disks)}."
+        )
 
 
 def _check_pods_per_node(pool: Mapping[str, Any]) -> None:
@@ -273,8 +259,6 @@ def _check_placement(
     policy = _policy(placement.get("policyName", ""), policies)
     if compact and len(zones) != 1:
         raise _invalid(f"Placement policy of type COMPACT requires exactly one zone, got {', '.join(zones)}.")
-    if compact and pool.get("upgradeSettings", {}).get("strategy") == "BLUE_GREEN":
-        raise _invalid("Placement policy of type COMPACT is not supported with BLUE_GREEN upgrades.")
     if not machine.is_tpu:
         if topology:
             raise _invalid(f"TPU topology can't be specified with machine type {machine.name}.")

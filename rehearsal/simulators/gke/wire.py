@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from rehearsal.simulators.gke import names, schema, validation
+from rehearsal.simulators.gke import names, validation
 from rehearsal.simulators.gke.names import ClusterName
 from rehearsal.simulators.gke.records import Cluster, Operation, Pool, PoolStatus
 from rehearsal.simulators.gke.settings import SimulatorSettings
@@ -17,7 +17,6 @@ from rehearsal.simulators.gke.validation import Failure
 from rehearsal.simulators.http import google
 from rehearsal.simulators.http.fieldmask import Mask, apply
 
-_NODE_POOL = schema.message("NodePool")
 _DEFAULT_PODS = "110"
 _RENDERINGS_KEPT = 8
 
@@ -72,14 +71,12 @@ def _condition(failure: Failure) -> dict[str, Any]:
     return {"code": failure.condition, **condition} if failure.condition else condition
 
 
-def masked_pool(pool: Pool, *, version: str, mask: Mask, mask_key: str, numbers: bool) -> dict[str, Any]:
+def masked_pool(pool: Pool, *, version: str, mask: Mask, mask_key: str) -> dict[str, Any]:
     """Return a pool's body as a client asked for it."""
-    key = (mask_key, numbers, version)
+    key = (mask_key, version)
     known: dict[str, Any] | None = pool.rendered.get(key)
     if known is None:
         known = apply(mask, pool_body(pool, version=version))
-        if numbers:
-            known = schema.number_enums(_NODE_POOL, known)
         if len(pool.rendered) >= _RENDERINGS_KEPT:
             pool.rendered.clear()
         pool.rendered[key] = known

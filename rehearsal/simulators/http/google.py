@@ -38,8 +38,6 @@ STATUSES = {
 _OF_HTTP = {http: status for status, (_, http, _) in reversed(STATUSES.items())} | {412: "FAILED_PRECONDITION"}
 _NAME = re.compile(NAME_PATTERN)
 _ZONE = re.compile(r"[a-z]+-[a-z]+\d+-[a-z][a-z0-9]*")
-_LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-_LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _RUN_SECONDS = (30, 120 * 24 * 3600)
 _FLEX_RUN_SECONDS = (600, 7 * 24 * 3600)
 
@@ -72,11 +70,6 @@ class GoogleSettings(BaseSettings):
 def is_name(text: str) -> bool:
     """Tell whether a text can be a resource's name."""
     return _NAME.fullmatch(text) is not None
-
-
-def is_label(key: str, value: str) -> bool:
-    """Tell whether Compute Engine would put a label on a VM."""
-    return _LABEL_KEY.fullmatch(key) is not None and _LABEL_VALUE.fullmatch(value) is not None
 
 
 def is_zone(text: str) -> bool:

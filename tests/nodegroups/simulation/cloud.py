@@ -1,17 +1,8 @@
-"""The simulated Compute Engine on virtual time, and the wire between it and the real client.
-
-The wire takes the place of the client's HTTP session, which takes most of the time of a call: everything else of the
-client is real, and so is the simulator's API.
-"""
+"""The simulated Compute Engine on virtual time, and the real client of it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from typing import Any
-from urllib.parse import urlsplit
-
-import requests
 
 from provisioner.model.capacity import FailureKind
 from provisioner.nodegroups import act
@@ -20,12 +11,12 @@ from provisioner.nodegroups.compute import records
 from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.nodegroups.compute.records import ComputeError
 from provisioner.nodegroups.planning.actions import Call, Delete, Result, Target
-from rehearsal.simulators.compute import api, errors
+from rehearsal.simulators.compute.api import Api
 from rehearsal.simulators.compute.faults import Fault, FaultKind
 from rehearsal.simulators.compute.model import World
 from rehearsal.simulators.compute.records import Loss, MachineView, Resource
 from rehearsal.simulators.compute.settings import ComputeSettings
-from rehearsal.simulators.http.exchange import Request
+from tests.support.compute import Wire
 from tests.support.simulations.stage import Stage
 
 ZONE = "us-central1-b"
@@ -56,9 +47,9 @@ class Cloud:
             request_id_seconds=86_400.0,
         )
         self.world = World(settings, clock=stage.wall, rng=rng)
-        self.api = api.Api(self.world)
+        self.api = Api(self.world)
         self.client = ComputeClient(endpoint=_ADDRESS)
-        self.client._session = Wire(self)  # type: ignore[assignment]
+        self.client._session = Wire(self.api)  # type: ignore[assignment]
         #: Machines by name, as they were last seen; one that is gone has no status.
         self._seen: dict[str, MachineView] = {}
         self._failing: dict[Kind, Fault] = {}
@@ -161,44 +152,3 @@ class Cloud:
         for resource in self.world.resources():
             if (resource.collection, resource.name) == (collection, target.name) and resource.deleting is None:
                 self.on_delete(resource)
-
-
-class Wire:
-    """The way of requests to the simulated Compute Engine, and of its answers, in place of the client's session."""
-
-    def __init__(self, cloud: Cloud) -> None:
-        self._cloud = cloud
-
-    def request(
-        self,
-        method: str,
-        url: str,
-        *,
-        data: bytes | None,
-        headers: dict[str, str],
-        params: dict[str, str],
-        timeout: float,
-    ) -> requests.Response:
-        """Carry one request there and its answer back; raise GoogleAPICallError for error answers."""
-        path = urlsplit(url).path
-        response = requests.Response()
-        try:
-            body: dict[str, Any] = self._cloud.api.handle(
-                api.route(method, path),
-                Request(
-                    http_method=method,
-                    path=path,
-                    query=params,
-                    headers={key.lower(): value for key, value in headers.items()},
-                    body=json.loads(data) if data else None,
-                ),
-            )
-            response.status_code = 200
-        except errors.ApiError as error:
-            response.status_code, body = error.code, error.body(request_id="0x1")
-        response._content = json.dumps(body).encode()
-        response.url = url
-        if response.status_code >= 300:
-            response.headers["Content-Type"] = "application/json"
-            raise requests.HTTPError(response=response)
-        return response

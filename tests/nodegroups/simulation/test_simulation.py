@@ -1,4 +1,4 @@
-"""Node groups under faults, crashes and people: 200 seeds; `python -m tests.nodegroups.simulation` plays more."""
+"""Node groups under faults, crashes and people; `python -m tests.nodegroups.simulation` plays more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions under faults, crashes and people: 200 seeds; `python -m tests.partitions.simulation` plays more."""
+"""Partitions under faults, crashes and people; `python -m tests.partitions.simulation` plays more."""
 
 from __future__ import annotations
 

@@ -164,3 +164,20 @@ def test_a_terminated_vm_gives_its_room_back(make_compute: MakeCompute) -> None:
     compute.pass_seconds(30)
     assert compute.statuses() == ["TERMINATED"] * 4
     assert compute.statuses("second") == ["RUNNING"] * 4
+
+
+def test_machines_are_listed_by_pages_and_by_the_start_of_their_names(compute: Compute) -> None:
+    """Whole, or the fields that are asked for."""
+    compute.slice()
+    names = sorted(member["name"] for member in compute.members())
+    page = compute.get(f"{INSTANCES}?maxResults=3")
+    rest = compute.get(f"{INSTANCES}?maxResults=3&pageToken={page['nextPageToken']}")
+    assert [each["name"] for each in page["items"] + rest["items"]] == names
+    assert "nextPageToken" not in rest
+    chosen = f'{INSTANCES}?filter=name+eq+"{names[0][:-1]}.*"&fields=items/name,items/disks/boot'
+    assert compute.get(chosen) == {"items": [{"name": names[0], "disks": [{"boot": True}]}]}
+
+
+@pytest.mark.parametrize("query", ["filter=name", "maxResults=501", "pageToken=!", "fields=items(name)"])
+def test_queries_that_are_not_understood_are_refused(compute: Compute, query: str) -> None:
+    assert compute("GET", f"{INSTANCES}?{query}")[0] == 400

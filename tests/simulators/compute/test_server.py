@@ -57,7 +57,7 @@ def test_errors_in_computes_form(call: Client) -> None:
 
 
 def test_the_simulators_own_api(compute: ComputeSimulator, call: Client) -> None:
-    """State, losses, and what every simulator has."""
+    """State, losses, settings, and the faults that only this one has."""
     make_slice(call)
     wait_for(lambda: call("GET", f"{GROUPS}/group")[1]["status"]["isStable"])
     state = call("GET", "/simulator/v1/state")[1]
@@ -68,14 +68,6 @@ def test_the_simulators_own_api(compute: ComputeSimulator, call: Client) -> None
     assert call("POST", f"/simulator/v1/instances/{name}:lose", {"loss": "deleted"})[0] == 404
     assert call("POST", f"/simulator/v1/instances/{name}:lose", {"loss": "odd"})[0] == 400
     assert not compute.lose(name, Loss.PREEMPTED)
-    assert call("PUT", "/simulator/v1/settings", {"retry_seconds": 1.5})[1]["retry_seconds"] == 1.5
-    assert compute.settings.retry_seconds == 1.5
-    status, fault = call("POST", "/simulator/v1/faults", {"kind": "stockout", "model": "SPOT"})
-    assert (status, fault["model"]) == (200, "SPOT")
     assert call("POST", "/simulator/v1/faults", {"kind": "stockout", "model": "CHEAP"})[0] == 400
     assert call("POST", "/simulator/v1/faults", {"kind": "stockout", "name": "("})[0] == 400
-    compute.clear(fault["fault_id"])
-    assert call("GET", "/simulator/v1/faults")[1] == {"faults": []}
-    assert call("GET", "/simulator/v1/nothing")[0] == 404
-    compute.reset_calls()
-    assert compute.call_counts() == {}
+    assert call("PUT", "/simulator/v1/settings", {"retry_seconds": 1.5})[1]["retry_seconds"] == 1.5

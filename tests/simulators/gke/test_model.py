@@ -213,19 +213,6 @@ def test_a_flex_start_pool_waits_for_capacity(make_world: MakeWorld, clock: Fake
         assert len(world.views()[0].nodes) == nodes
 
 
-@pytest.mark.parametrize("flex_start", [False, True], ids=["alone", "with flex-start"])
-def test_a_queued_pool_gets_no_nodes(make_world: MakeWorld, clock: FakeClock, *, flex_start: bool) -> None:
-    """Time alone brings none: nobody reads ProvisioningRequests here. It is deleted as any other."""
-    world = make_world(create_seconds=1, scale_up_seconds=10, delete_seconds=10)
-    world.create_pool(CLUSTER, empty_pool(queued=True, flexStart=flex_start))
-    clock.advance(10_000)
-    (view,) = world.views()
-    assert (view.status, view.capacity, view.nodes) == ("RUNNING", "queued", ())
-    world.delete_pool(CLUSTER, "slice")
-    clock.advance(10)
-    assert status(world) == "gone"
-
-
 def test_a_fixed_cluster_serves_no_other(make_world: MakeWorld) -> None:
     """Another project is forbidden, another location or cluster not found."""
     world = make_world(project="proj", location="us-east5-a", cluster="main")

@@ -27,7 +27,7 @@ def kube(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
     made = FakeKube()
     for name, value in {"ca_pem": None, "server": "https://10.0.0.1", "close": lambda: None}.items():
         monkeypatch.setattr(made, name, value, raising=False)
-    monkeypatch.setattr("provisioner.kube.connect", lambda _: made)
+    monkeypatch.setattr("rehearsal.simulators.gke.app.connect", lambda _: made)
     return made
 
 

@@ -125,7 +125,7 @@ def test_masks_are_honoured_in_query_and_header(call: Client) -> None:
     """`fields` and X-Goog-FieldMask select; a wrong one is refused before the call takes effect."""
     create(call)
     want = {"nodePools": [{"name": "slice", "config": {"machineType": "ct5lp-hightpu-4t"}}]}
-    assert want == call("GET", f"{POOLS_PATH}?fields=nodePools(name,config/machineType)")[1]
+    assert want == call("GET", f"{POOLS_PATH}?fields=nodePools/name,nodePools/config/machineType")[1]
     header = {"X_Goog_FieldMask": "nodePools.name,nodePools.config.machineType"}
     assert want == call("GET", POOLS_PATH, **header)[1]
     assert {"name"} == call("GET", f"{POOLS_PATH}/slice?fields=name")[1].keys()

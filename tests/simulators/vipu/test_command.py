@@ -15,7 +15,7 @@ import pytest
 
 from rehearsal.simulators.vipu import command
 from rehearsal.simulators.vipu.app import VipuSimulator
-from rehearsal.simulators.vipu.faults import CREATE, Fault, FaultKind
+from rehearsal.simulators.vipu.faults import CREATE
 from rehearsal.simulators.vipu.settings import VipuSettings
 
 USERS = {"alice": {"key": "sesame", "allocations": ["alloc-1"]}}
@@ -122,22 +122,6 @@ def test_a_create_is_answered_when_it_is_over(vipu: VipuSimulator, shell: Shell)
     vipu.set(create_seconds=60, change_wait_seconds=0.05)
     assert "DeadlineExceeded" in shell.run("create partition p2 --size 1")[2]
     assert [item.state for item in vipu.partitions] == ["ACTIVE", "PENDING"]
-
-
-@pytest.mark.parametrize(
-    ("fault", "said"),
-    [
-        (Fault(kind=FaultKind.REFUSED, message="not today", grpc_code=""), "not today"),
-        (Fault(kind=FaultKind.HTTP_ERROR), "code = Unavailable desc = transport is closing"),
-        (Fault(kind=FaultKind.HTTP_ERROR, code=0), "code = Unavailable desc = transport is closing"),
-        (Fault(kind=FaultKind.HTTP_ERROR, code=200, body="<html>"), "code = Internal desc = malformed answer"),
-        (Fault(kind=FaultKind.CREATE_LEAKS), "code = Internal desc = failed to configure the IPUs of the partition"),
-    ],
-)
-def test_failures_of_the_server_are_said(vipu: VipuSimulator, shell: Shell, fault: Fault, said: str) -> None:
-    vipu.inject(fault)
-    code, _, error = shell.run("create partition p1 --size 1")
-    assert (code, error.split("failed: ", 1)[1].removeprefix("rpc error: ")) == (1, f"{said}\n")
 
 
 def test_columns_and_words_that_nobody_knows_can_be_played(vipu: VipuSimulator, shell: Shell) -> None:

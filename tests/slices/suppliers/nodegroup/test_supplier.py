@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from provisioner import constants
 from provisioner.kube import errors
 from provisioner.kube.errors import ClusterError
+from provisioner.kube.live import list_nodes_of_pool
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, OperationName, PoolName, PoolStatus
 from provisioner.slices.supplier import SupplierError
@@ -16,6 +18,7 @@ from tests.slices.suppliers.nodegroup.test_translate import REQUEST, SETTINGS
 from tests.support.clock import FakeClock
 from tests.support.kube import FakeKube
 from tests.support.nodegroup_controller import SPEC
+from tests.support.settings import settings
 
 K = FailureKind
 NAME = REQUEST.name
@@ -156,3 +159,12 @@ def test_groups_of_other_namespaces_are_not_listed(ground: Ground) -> None:
     path = object_path("tpunodegroups", "theirs", namespace="other", root=API_ROOT)
     ground.kube.put_object(path, {"metadata": {"namespace": "other"}, "spec": SPEC})
     assert ground.supplier.list_pools() == ()
+
+
+def test_a_node_that_says_it_is_of_the_pool_of_others_does_not_keep_that(ground: Ground) -> None:
+    """Whoever writes a TPUNodeGroup chooses the labels of its nodes, but for one."""
+    selector = settings(provider="gce", node_group_namespace="slices").node_selector
+    for name, namespace in (("own", "slices"), ("liar", "others")):
+        labels = {constants.NODE_POOL: NAME, constants.TRUSTED_GROUP_NAMESPACE: namespace}
+        ground.kube.put_object(object_path("nodes", name), {"metadata": {"labels": labels}})
+    assert [node.name for node in list_nodes_of_pool(ground.kube, NAME, selector)] == ["own"]
