@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from provisioner import controller
-from provisioner import controller as controlling
+from provisioner import constants, controller
 from provisioner.controller import Addresses, Controller
 from provisioner.kube import errors
 from provisioner.model.capacity import PoolName
@@ -177,7 +176,7 @@ def test_a_call_that_hangs_keeps_the_lease_and_not_the_process(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is under way may still have its effect, so nobody may lead before the lease has run out."""
-    monkeypatch.setattr(controlling, "_DRAIN_SECONDS", 0.01)
+    monkeypatch.setattr(controller, "_DRAIN_SECONDS", 0.01)
     hanging, entered = threading.Event(), threading.Event()
 
     def hang(_: PoolName) -> None:
@@ -212,6 +211,11 @@ def test_without_gke_there_is_nothing_to_prove_and_groups_are_listed() -> None:
         assert not loop.pools.fetch()
         assert loop.pools.problem.startswith("Compute Engine does not list the node pools: ")
         assert "CustomResourceDefinitions" in loop.pools.problem
+        # Tenants choose the labels of their nodes, but for this one.
+        trusted = f"{constants.TRUSTED_GROUP_NAMESPACE}=slices"
+        assert process.controller.actor.gate.node_selector == f",{trusted}"
+        loop.watches.nodes.step()
+        assert trusted in process.kube.calls[-1].query["labelSelector"]
     finally:
         process.end()
 
