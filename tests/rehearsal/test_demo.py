@@ -83,9 +83,7 @@ def problem(*raws: dict[str, Any], **environment: str) -> str:
             f"no nodeSelector {constants.TPU_TOPOLOGY}",
             id="no topology, of which no Event tells",
         ),
-        pytest.param(
-            [raw_jobset(metadata={"labels": {constants.DISABLE: "true"}})], "gets no node pools", id="disabled"
-        ),
+        pytest.param([raw_jobset(metadata={"labels": {constants.DISABLE: "true"}})], "is not served", id="disabled"),
         pytest.param([raw_jobset(metadata={"labels": {"a": 1}})], "in quotes", id="rejected by the API server"),
     ],
 )

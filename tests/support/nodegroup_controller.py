@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import copy
-import itertools
 import random
 import threading
 from collections.abc import Callable, Mapping
@@ -75,17 +74,9 @@ class Cluster(FakeKube):
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()
         self._clock = clock
-        #: Whether disruption budgets allow no eviction.
-        self.budget_spent = False
 
     def post(self, path: str, body: JsonObject, **parts: Any) -> JsonObject:
-        """Create an object, or evict a pod."""
-        if path.endswith("/eviction"):
-            if self.budget_spent:
-                raise errors.TooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.")
-            with self._call("POST", path, body=body):
-                self._drop_or_mark(path.removesuffix("/eviction"))
-            return {}
+        """Create an object."""
         body = copy.deepcopy(body)
         if "stringData" in body:
             texts = body.pop("stringData")
@@ -104,14 +95,11 @@ class Cluster(FakeKube):
             current = self._existing(path)
             if uid and current["metadata"]["uid"] != uid:
                 raise errors.Conflict(f"{path} has another uid", status=409, reason="Conflict")
-            self._drop_or_mark(path)
+            raw = copy.deepcopy(current)
+            raw["metadata"].setdefault("deletionTimestamp", format_time(self._clock.now()))
+            self._store(path, raw)
+            self._collect(path)
             return current
-
-    def _drop_or_mark(self, path: str) -> None:
-        raw = copy.deepcopy(self._existing(path))
-        raw["metadata"].setdefault("deletionTimestamp", format_time(self._clock.now()))
-        self._store(path, raw)
-        self._collect(path)
 
     def _collect(self, path: str) -> None:
         with self._changed:
@@ -123,24 +111,19 @@ class Cluster(FakeKube):
 class World:
     """Everything around a loop that is stepped by hand."""
 
-    def __init__(self, *, dry_run: bool = False, compute: Mapping[str, Any] | None = None, **settings: Any) -> None:
+    def __init__(self, *, dry_run: bool = False) -> None:
         self.dry_run = dry_run
         self.clock = FakeClock()
         self.time = FollowedClock(lambda: self.clock.now(), self.clock)  # noqa: PLW0108 - a test may replace `now`
         self.kube = Cluster(self.clock)
-        simulated = ComputeWorld(ComputeSettings(**(compute or {})), clock=self.clock.now, rng=random.Random(1))
+        simulated = ComputeWorld(ComputeSettings(), clock=self.clock.now, rng=random.Random(1))
         self.compute = Compute(simulated, self.clock)
         self.wire = Wire(self.compute.api)
         self.settings = PlanningSettings(
-            **{
-                "startup_script": startup_script(),
-                "device_plugin_version": version_of(_PLUGIN),
-                "drain_seconds": 600.0,
-                **settings,
-            }
+            startup_script=startup_script(), device_plugin_version=version_of(_PLUGIN), drain_seconds=600.0
         )
         self.recorder, self.metrics = FakeRecorder(), Metrics(version="test")
-        self.leading, self.lease_seconds = True, float("inf")
+        self.leading = True
         self.wake, self.stopping = Wake(), threading.Event()
         self.thread = ThreadPoolExecutor(max_workers=1)
         self.watches = self._watches()
@@ -158,7 +141,7 @@ class World:
             writer=Writer(api=self.kube, device_plugin=_PLUGIN),
             gate=Gate(api=self.kube, clock=self.time, monotonic=self.clock),
             clock=self.time,
-            lease_seconds=lambda: self.lease_seconds,
+            lease_seconds=lambda: float("inf"),
             on_answer=self.wake.set,
             executor=thread,
             gate_executor=thread,
@@ -190,31 +173,24 @@ class World:
         assert self.actor.wait_until_idle(timeout_seconds=_SETTLE_SECONDS)
         return pause
 
-    def run(self, until: Callable[[], bool], *, seconds: float = 600.0, crash_every: int = 0) -> None:
-        """Do rounds as they are due, machines join as they can; fail where it takes longer.
-
-        The controller crashes after every so many rounds; 0: never.
-        """
+    def run(self, until: Callable[[], bool], *, seconds: float = 600.0) -> None:
+        """Do rounds as they are due, machines join as they can; fail where it takes longer."""
         end = self.clock.seconds + seconds
         pause = 0.0
-        for number in itertools.count(1):
-            if until():
-                return
+        while not until():
             assert self.clock.seconds < end, self.state()
             pause = self.round(after_seconds=min(max(pause, 0.1), 15.0))
             if self.wake.is_set():
                 self.wake.clear()
                 pause = 0.1
             self.join()
-            if crash_every and number % crash_every == 0:
-                self.start()
 
     # --- what there is ---
 
-    def put_group(self, **changes: Any) -> None:
+    def put_group(self) -> None:
         """Create the group."""
         metadata = {"name": GROUP, "namespace": NAMESPACE, "generation": 1}
-        self.kube.put_object(self.path(), {"metadata": metadata, "spec": {**SPEC, **changes}})
+        self.kube.put_object(self.path(), {"metadata": metadata, "spec": SPEC})
 
     def path(self, kind: Kind = Kind.TPU_NODE_GROUP, name: str = GROUP) -> str:
         """Return the address of an object."""
@@ -292,18 +268,6 @@ class World:
             "status": {"capacity": chips, "allocatable": chips, "conditions": [{"type": "Ready", "status": "True"}]},
         }
         self.kube.put_object(object_path("nodes", name), raw)
-
-    def put_pod(self, node: str, name: str = "train-0", *, chips: int = 4) -> str:
-        """Bind a pod to a node; return its address."""
-        requests_ = {constants.TPU_RESOURCE: str(chips)} if chips else {}
-        path = object_path("pods", name, namespace=NAMESPACE)
-        raw = {
-            "metadata": {"name": name, "namespace": NAMESPACE, "finalizers": ["test/grace"]},
-            "spec": {"nodeName": node, "containers": [{"name": "main", "resources": {"requests": requests_}}]},
-            "status": {"phase": "Running"},
-        }
-        self.kube.put_object(path, raw)
-        return path
 
     def nodes(self) -> list[Json]:
         """Return the nodes as they are, by name."""

@@ -26,12 +26,6 @@ class FaultKind(StrEnum):
     QUOTA_EXCEEDED = "quota_exceeded"
     """Asking for VMs meets QUOTA_EXCEEDED; groups ask again and again."""
 
-    MACHINE_STUCK = "machine_stuck"
-    """A VM stays PROVISIONING until the fault is cleared."""
-
-    JOIN_FAILS = "join_fails"
-    """A VM's try to join its cluster fails."""
-
     KUBELET_SILENT = "kubelet_silent"
     """The kubelet of a VM that has joined, or joins, tells nothing until the fault is cleared."""
 

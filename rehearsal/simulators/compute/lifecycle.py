@@ -18,7 +18,6 @@ from typing import Protocol
 
 from rehearsal.simulators.compute import names
 from rehearsal.simulators.compute.capacity import Market
-from rehearsal.simulators.compute.faults import Fault, FaultKind, Target
 from rehearsal.simulators.compute.ledger import Ledger
 from rehearsal.simulators.compute.names import Scope
 from rehearsal.simulators.compute.records import (
@@ -35,7 +34,6 @@ from rehearsal.simulators.compute.records import (
 from rehearsal.simulators.compute.settings import ComputeSettings
 from rehearsal.simulators.compute.templates import items_of
 from rehearsal.simulators.http import google
-from rehearsal.simulators.http.faults import FaultBook
 from rehearsal.simulators.http.world import Timeline
 
 _LOSABLE = (MachineStatus.PROVISIONING, MachineStatus.STAGING, MachineStatus.RUNNING)
@@ -59,7 +57,6 @@ class Lifecycle:
         market: Market,
         ledger: Ledger,
         timeline: Timeline,
-        faults: FaultBook[Fault],
         rng: random.Random,
     ) -> None:
         self.observer: MachineObserver | None = None
@@ -68,7 +65,6 @@ class Lifecycle:
         self._market = market
         self._ledger = ledger
         self._timeline = timeline
-        self._faults = faults
         self._rng = rng
 
     # -- groups --------------------------------------------------------------------------------------------------
@@ -176,29 +172,14 @@ class Lifecycle:
             },
         )
         member.machine = machine
-        target = Target(
-            name=group.name,
-            location=group.scope.location,
-            machine_type=template.terms.machine_type,
-            model=template.terms.model,
-        )
-        fault = self._faults.take((FaultKind.MACHINE_STUCK,), target)
-        machine.stuck_by = fault.fault_id if fault is not None else None
         self._ledger.note("instances.insert", machine, now, None)
         self._tell(machine)
         jitter = self._rng.random() * settings.machine_jitter_seconds
         self._after(machine, settings.provisioning_seconds + jitter, now, self._stage)
 
     def _stage(self, machine: Machine, when: datetime) -> None:
-        if machine.stuck_by is None:
-            self._set(machine, MachineStatus.STAGING)
-            self._after(machine, self._settings().staging_seconds, when, self._run)
-
-    def unstick(self, machine: Machine, now: datetime) -> None:
-        """Let a VM go on that a fault has kept."""
-        machine.stuck_by = None
-        if machine.status is MachineStatus.PROVISIONING:
-            self._after(machine, 0, now, self._stage)
+        self._set(machine, MachineStatus.STAGING)
+        self._after(machine, self._settings().staging_seconds, when, self._run)
 
     def _run(self, machine: Machine, when: datetime) -> None:
         machine.started, machine.stopped = when, None

@@ -170,7 +170,6 @@ class World(BaseWorld[ComputeSettings, Fault]):
             market=self._market,
             ledger=self._ledger,
             timeline=self.timeline,
-            faults=self.faults,
             rng=self._rng,
         )
 
@@ -318,10 +317,6 @@ class World(BaseWorld[ComputeSettings, Fault]):
         """Let go on what was held by faults that are no longer in force."""
         with self.moment() as now:
             self._ledger.release(now)
-            in_force = {fault.fault_id for fault in self.faults.all()}
-            for machine in self._store.machines():
-                if machine.stuck_by is not None and machine.stuck_by not in in_force:
-                    self._life.unstick(machine, now)
 
     def lose(self, name: str, loss: Loss) -> bool:
         """Take away the VMs of that name; False where there is none that could go."""

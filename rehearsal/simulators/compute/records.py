@@ -210,7 +210,6 @@ class Machine:
     """How often its metadata changed."""
     step: int = 0
     """Which of its steps is the next: whatever was planned for an earlier one no longer applies."""
-    stuck_by: str | None = None
     is_replaced: bool = False
     """It goes for another one to come under its name."""
 

@@ -217,11 +217,6 @@ class World(BaseWorld[SimulatorSettings, Fault]):
             self._check_scope(region.project, "compute.resourcePolicies.create")
             return policies.insert_body(region, self._policies.insert(region, body, now))
 
-    def remove_policy(self, name: str) -> bool:
-        """Take away the policies of that name that were made; False where there is none."""
-        with self._lock:
-            return self._policies.remove(name)
-
     # -- what is asked before anything is made -------------------------------------------------------------------
 
     def reservation(self, project: str, zone: str, name: str) -> dict[str, Any]:

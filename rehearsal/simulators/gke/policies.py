@@ -91,11 +91,6 @@ class PolicyBook:
         self._made.setdefault(region, {})[name] = policy
         return policy
 
-    def remove(self, name: str) -> bool:
-        """Take away the policies of that name that were made, whoever needs them; False where there is none."""
-        found = [policies.pop(name, None) for policies in self._made.values()]
-        return any(found)
-
 
 def _invalid(field: str, value: object, rule: str) -> ApiError:
     return ApiError("INVALID_ARGUMENT", f"Invalid value for field 'resource.{field}': '{value}'. {rule}")

@@ -12,7 +12,6 @@ not published. Its own API has, beside what every simulator's has (`http/service
 
 GET     /simulator/v1/state                     all allocations and partitions
 POST    /simulator/v1/restart                   {"keeps_partitions": true, "down_seconds": 0}
-POST    /simulator/v1/partitions/ID:mark        {"state": WORD, "phase": P}: active, broken ...
 DELETE  /simulator/v1/partitions/ID             it vanishes, as if it had never been
 """
 
@@ -36,10 +35,9 @@ from rehearsal.simulators.http.world import Clock
 from rehearsal.simulators.vipu import faults, records
 from rehearsal.simulators.vipu.faults import Fault
 from rehearsal.simulators.vipu.model import World
-from rehearsal.simulators.vipu.records import Asked, Caller, PartitionView, Phase
+from rehearsal.simulators.vipu.records import Asked, Caller, PartitionView
 from rehearsal.simulators.vipu.settings import VipuSettings
 
-_MARK = re.compile(r"partitions/([^/:]+):mark")
 _PARTITION = re.compile(r"partitions/([^/:]+)")
 
 
@@ -105,7 +103,7 @@ class Api:
         shown = [{"id": item.id, "cluster": item.cluster, "size": item.size, "state": item.state} for item in found]
         if settings.lists_allocations:
             shown = [{**row, "allocation": item.allocation} for row, item in zip(shown, found, strict=True)]
-        return {"partitions": shown, "columns": dict(settings.added_columns)}
+        return {"partitions": shown}
 
 
 def _asked_of(body: object) -> Asked:
@@ -161,11 +159,11 @@ class VipuService(BaseService[World]):
 
     def act(self, http_method: str, path: str, body: object) -> dict[str, Any] | None:
         """Answer what is about partitions."""
-        mark, one = _MARK.fullmatch(path), _PARTITION.fullmatch(path)
-        if mark is not None and http_method == "POST":
-            return self._mark(mark[1], self.object_of(body))
+        one = _PARTITION.fullmatch(path)
         if one is not None and http_method == "DELETE":
-            return self._found(one[1], there=self._world.vanish(one[1]))
+            if not self._world.vanish(one[1]):
+                raise self.refusal(404, f"no partition {one[1]!r}; GET /simulator/v1/state lists all")
+            return {}
         match http_method, path:
             case "GET", "state":
                 return self._state()
@@ -186,21 +184,6 @@ class VipuService(BaseService[World]):
         if not isinstance(keeps, bool) or isinstance(seconds, bool) or not isinstance(seconds, int | float):
             raise self.refusal(400, "restart takes keeps_partitions (true, false) and down_seconds (a number)")
         self._world.restart(keeps_partitions=keeps, down_seconds=seconds)
-        return {}
-
-    def _mark(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
-        phases = [phase.value for phase in Phase]
-        phase, word = body.get("phase"), body.get("state", "")
-        if phase is not None and phase not in phases:
-            raise self.refusal(400, f"phase: {phase!r} is not one of {', '.join(phases)}")
-        if not isinstance(word, str):
-            raise self.refusal(400, f"state: {word!r} is not a word")
-        there = self._world.mark(name, state=word, phase=None if phase is None else Phase(phase))
-        return self._found(name, there=there)
-
-    def _found(self, name: str, *, there: bool) -> dict[str, Any]:
-        if not there:
-            raise self.refusal(404, f"no partition {name!r}; GET /simulator/v1/state lists all")
         return {}
 
 

@@ -53,10 +53,10 @@ def render(header: Sequence[str], rows: Sequence[Sequence[str]], *, rule_first: 
     return "\n".join([*([rule] if rule_first else []), lines[0], rule, *lines[1:], rule]) + "\n"
 
 
-def partitions(listed: Sequence[Mapping[str, Any]], added: Mapping[str, str]) -> str:
-    """Return the table of partitions, with columns that the real one has not had so far."""
+def partitions(listed: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of partitions."""
     allocation = ["Allocation"] if any("allocation" in item for item in listed) else []
-    header = ["Partition", *allocation, "Cluster", "ILDs", "GW Routing", "ILD Routing", "Size", "GCDs", "State", *added]
+    header = ["Partition", *allocation, "Cluster", "ILDs", "GW Routing", "ILD Routing", "Size", "GCDs", "State"]
     rows = [
         [
             item["id"],
@@ -68,7 +68,6 @@ def partitions(listed: Sequence[Mapping[str, Any]], added: Mapping[str, str]) ->
             str(item["size"]),
             "1",
             item["state"],
-            *added.values(),
         ]
         for item in listed
     ]
@@ -229,7 +228,7 @@ def _act(verb: tuple[str, ...], name: str, options: argparse.Namespace, connecti
     match verb:
         case "list", "partitions":
             answer = connection.ask("GET", "/v1/partitions")
-            return partitions(answer["partitions"], answer["columns"])
+            return partitions(answer["partitions"])
         case "list", "allocations":
             answer = connection.ask("GET", "/v1/allocations")
             return allocations(answer["allocations"])

@@ -68,8 +68,6 @@ class _Partition:
     created_at: datetime
     ipus: tuple[Ipu, ...]
     phase: Phase = Phase.CREATING
-    #: A word that somebody gave it; empty: that of its phase.
-    word: str = ""
     #: The fault that holds its creation up.
     stuck_by: str = ""
     #: The change that is under way, if one is.
@@ -168,15 +166,10 @@ class World(BaseWorld[VipuSettings, Fault]):
                     item.stuck_by = ""
                     self._finish(item, now, Phase.ACTIVE)
 
-    def mark(self, partition_id: str, *, state: str = "", phase: Phase | None = None) -> bool:
-        """Give a partition another phase, or a word that lists have for it; False where there is none."""
+    def spoil(self, partition_id: str) -> None:
+        """Break a partition."""
         with self.moment():
-            found = self._partitions.get(partition_id)
-            if found is None:
-                return False
-            found.word = state
-            found.phase = phase or found.phase
-            return True
+            self._partitions[partition_id].phase = Phase.BROKEN
 
     def vanish(self, partition_id: str) -> bool:
         """Take a partition away as if it had never been; False where there is none."""
@@ -333,7 +326,7 @@ class World(BaseWorld[VipuSettings, Fault]):
             reconfigurable=item.asked.reconfigurable,
             user=item.user,
             phase=item.phase,
-            state=item.word or _STATES[item.phase],
+            state=_STATES[item.phase],
             created_at=item.created_at,
             ipus=item.ipus,
         )

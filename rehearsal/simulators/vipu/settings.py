@@ -59,9 +59,6 @@ class VipuSettings(BaseSettings):
     lists_allocations: bool = False
     """The list of partitions says in which allocation each is."""
 
-    added_columns: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Columns of the list of partitions that no version has had so far, each with its value."""
-
     def problems(self) -> list[str]:
         """Return what is wrong with them."""
         problems = [

@@ -135,7 +135,7 @@ class VipuServer:
     def spoil(self, partition_id: str) -> None:
         """Break a partition."""
         self._rob(partition_id)
-        self.world.mark(partition_id, phase=Phase.BROKEN)
+        self.world.spoil(partition_id)
 
     def _rob(self, *partition_ids: str) -> None:
         for each in partition_ids:

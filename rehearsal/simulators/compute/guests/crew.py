@@ -27,7 +27,6 @@ from rehearsal.simulators.compute.guests.client import (
     Client,
     GuestError,
     HttpsClient,
-    JoinError,
     ServerError,
 )
 from rehearsal.simulators.compute.guests.joining import Connect, Join, Membership
@@ -201,10 +200,6 @@ class Guest:
 
     def _step(self, machine: MachineView, now: datetime) -> float:
         if self.membership is None:
-            fault = self.faults.take((FaultKind.JOIN_FAILS,), _target(machine))
-            if fault is not None:
-                self._join.abandon()
-                raise JoinError(fault.message or "kubeadm join failed")
             self.membership = self._join.step(machine, now)
             if self.membership is None:
                 return _CERTIFICATE_LOOK_SECONDS
