@@ -8,6 +8,7 @@ import, and 140 MB. Between Google and a simulator only address and credentials 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -21,6 +22,7 @@ from provisioner.google import failures
 from provisioner.google.errors import LOST, Call
 from provisioner.google.session import ApiSession, find_credentials
 from provisioner.kube import fields
+from provisioner.model import bounds
 from provisioner.model.capacity import Failure, FailureKind, OperationName
 from provisioner.nodegroups.api.specs import InstanceConfig
 from provisioner.nodegroups.compute import records, resources
@@ -98,10 +100,10 @@ _LIST_SECONDS = 20.0
 _CHANGE_SECONDS = 10.0
 #: Google's largest page; groups that are not paged answer with all at once.
 _PAGE_SIZE = 500
-#: Machines have their startup script in their metadata: more of them at once would be megabytes.
-_METADATA_PAGE_SIZE = 100
-#: No list has so many: an answer that never ends is none.
-_MOST_PAGES = 50
+#: Machines have all their metadata in an answer, up to 512 KB each, and each thread may wait for such an answer.
+_METADATA_PAGE_SIZE = 8
+#: As many as the largest group has: an answer that never ends is none.
+_MOST_PAGES = 1 + bounds.GROUP_NODES // _METADATA_PAGE_SIZE
 
 _T = TypeVar("_T")
 
@@ -144,6 +146,8 @@ class ComputeClient:
             user_agent=f"tpu-provisioner/{provisioner.__version__}",
             base_url=self._base_url,
         )
+        #: One answer is read at a time: that takes up to eight times its size in memory.
+        self._reading = threading.Lock()
 
     def close(self) -> None:
         """Close all connections."""
@@ -208,10 +212,11 @@ class ComputeClient:
             "filter": f'name eq "{_common_start(wanted)}.*"',
         }
         found: dict[str, Instance] = {}
+        shared: dict[str, str] = {}
         self._read_pages(
             subject,
             lambda token: self._send("GET", f"{scope.path}/{_INSTANCES}", {**params, **token}, seconds=_LIST_SECONDS),
-            resources.instances_of,
+            lambda body: resources.instances_of(body, shared),
             lambda page: found.update({each.name: each for each in page if each.name in wanted}),
             said=wanted,
         )
@@ -342,14 +347,15 @@ class ComputeClient:
             raise ComputeError(
                 found.failure, subject, retry_after_seconds=found.retry_after_seconds, code=found.code
             ) from error
-        try:
-            body = json.loads(content)
-        # The second: a body of brackets alone.
-        except (ValueError, RecursionError) as error:
-            raise _unreadable(subject, call, "The answer is not JSON.") from error
-        if not isinstance(body, dict) or (named and fields.text(body.get("name")) != named):
-            raise _unreadable(subject, call, "The answer is about something else.")
-        return read(body)
+        with self._reading:
+            try:
+                body = json.loads(content)
+            # The second: a body of brackets alone.
+            except (ValueError, RecursionError) as error:
+                raise _unreadable(subject, call, "The answer is not JSON.") from error
+            if not isinstance(body, dict) or (named and fields.text(body.get("name")) != named):
+                raise _unreadable(subject, call, "The answer is about something else.")
+            return read(body)
 
 
 def _common_start(names: Sequence[str]) -> str:

@@ -186,13 +186,12 @@ def managed_instances_of(raw: object, scope: Scope) -> tuple[tuple[ManagedInstan
     return tuple(each for each in found if each.name), fields.text(body.get("nextPageToken"))
 
 
-def instances_of(raw: object) -> tuple[tuple[Instance, ...], str]:
+def instances_of(raw: object, shared: dict[str, str]) -> tuple[tuple[Instance, ...], str]:
     """Read one page of machines with their metadata, and the token of the next page, empty for none.
 
-    Equal values are one text: the machines of a group have the same startup script.
+    Equal values of all pages are one text of `shared`: the machines of a group have the same startup script.
     """
     body = fields.mapping(raw)
-    shared: dict[str, str] = {}
     found = (_instance_of(each, shared) for each in fields.mappings(body.get("items")))
     return tuple(each for each in found if each.name), fields.text(body.get("nextPageToken"))
 

@@ -263,7 +263,7 @@ def test_a_machine_is_read_with_its_metadata() -> None:
         "metadata": {"fingerprint": "f", "items": [{"key": "a", "value": "1"}, {"key": "b"}, {"value": "c"}, 7]},
     }
 
-    found, token = resources.instances_of({"items": [raw, {"status": "RUNNING"}, 7], "nextPageToken": "t"})
+    found, token = resources.instances_of({"items": [raw, {"status": "RUNNING"}, 7], "nextPageToken": "t"}, {})
 
     assert token == "t"
     assert found == (
@@ -279,10 +279,11 @@ def test_a_machine_is_read_with_its_metadata() -> None:
 def test_machines_with_the_same_script_hold_it_once() -> None:
     """Thousands of machines would hold it thousands of times."""
     page = {"items": [{"name": name, "metadata": {"items": [{"key": "s", "value": "x" * 9}]}} for name in "abc"]}
+    shared: dict[str, str] = {}
 
-    found, _ = resources.instances_of(json.loads(json.dumps(page)))
+    pages = [resources.instances_of(json.loads(json.dumps(page)), shared) for _ in range(2)]
 
-    assert len({id(each.items["s"]) for each in found}) == 1
+    assert len({id(each.items["s"]) for found, _ in pages for each in found}) == 1
 
 
 @pytest.mark.parametrize(
@@ -380,7 +381,7 @@ _JSON = st.recursive(
 def test_whatever_json_comes_it_is_read(raw: object) -> None:
     for read in (resources.policy_of, resources.template_of, resources.manager_of):
         hash(str(read(raw)))
-    instances, token = resources.instances_of(raw)
+    instances, token = resources.instances_of(raw, {})
     assert all(each.name for each in instances)
     assert isinstance(token, str)
     machines, token = resources.managed_instances_of(raw, ZONE)
