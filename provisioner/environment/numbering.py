@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from provisioner import constants
-from provisioner.environment.pods import TpuPod, requests_chips
+from provisioner.environment.pods import TpuPod
 from provisioner.kube import fields
+from provisioner.kube.fields import MalformedObject
+from provisioner.kube.podspec import requested_chips
 from provisioner.model import bounds
 from provisioner.workloads import JOBSET, PLAIN_JOB
 from provisioner.workloads.job import JOB
 from provisioner.workloads.jobset import ended_before
-from provisioner.workloads.kind import STATEFUL_SET
+from provisioner.workloads.kind import STATEFUL_SET, marked
 
 #: The first port of processes: libtpu's on GKE, and the one that LeaderWorkerSet uses.
 PROCESS_PORT = 8471
@@ -173,12 +175,17 @@ def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
     said = pod.marks.get(constants.MULTISLICE, "")
     if said in ("true", "false") or constants.JOBSET_NAME not in pod.marks:
         return said == "true"
-    spec = fields.mapping(owner.get("spec"))
-    return not owner or sum(fields.count(each.get("replicas"), default=1) for each in _slices_of(pod, spec)) > 1
+    together = _slices_of(pod, fields.mapping(owner.get("spec")))
+    # Where a child Job has several pods, each is a slice: nothing numbers these.
+    one_pod = all(fields.count(_job_of(each).get("parallelism"), default=1) == 1 for each in together)
+    return not owner or (one_pod and sum(fields.count(each.get("replicas"), default=1) for each in together) > 1)
 
 
 def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """List the replicated jobs of a JobSet that have pods, request chips, and may run while the pod's own does."""
+    """List the replicated jobs of a JobSet that have pods, may run while the pod's own does, and make equal slices.
+
+    All slices of a multislice have one accelerator and one topology.
+    """
     own = pod.marks.get(constants.REPLICATED_JOB_NAME, "")
     ended = ended_before(spec)
 
@@ -186,17 +193,30 @@ def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
         return name not in ended.get(own, ()) and own not in ended.get(name, ())
 
     listed = fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]
+    named = [(fields.name(each.get("name")), _slice_of(_job_of(each)), each) for each in listed]
+    wanted = next((slice_ for name, slice_, _ in named if name == own), None)
     return [
         each
-        for each in listed
-        if fields.count(each.get("replicas"), default=1)
-        and beside(fields.name(each.get("name")))
-        and requests_chips(_job_of(each).get("template"))
+        for name, slice_, each in named
+        if slice_ and slice_ == wanted and beside(name) and fields.count(each.get("replicas"), default=1)
     ]
 
 
+def _slice_of(job: Mapping[str, Any]) -> tuple[object, ...] | None:
+    """Return what child Jobs whose slices work together have in common; None for one that requests no chips."""
+    template = fields.mapping(job.get("template"))
+    try:
+        chips = requested_chips("pod template", template.get("spec"))
+    except MalformedObject:
+        return None
+    selector = fields.mapping(fields.mapping(template.get("spec")).get("nodeSelector"))
+    apart = marked(fields.mapping(template.get("metadata")), constants.MULTISLICE) == "false"
+    shape = (fields.text(selector.get(each)) for each in (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY))
+    return (apart, *shape, chips, fields.count(job.get("parallelism"), default=1)) if chips else None
+
+
 def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
-    """Return the numbers of a pod of a JobSet: each child Job that requests chips is a slice, in the JobSet's order."""
+    """Return the numbers of a pod of a JobSet: each child Job is a slice, in the JobSet's order."""
     own = pod.marks.get(constants.REPLICATED_JOB_NAME, "")
     number = fields.index(pod.marks.get(constants.JOB_INDEX, ""))
     listed = len(fields.mappings(spec.get("replicatedJobs")))

@@ -17,6 +17,7 @@ V5E_4X4 = {
     "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
     "cloud.google.com/gke-tpu-topology": "4x4",
 }
+TOPOLOGY_8X8 = {"cloud.google.com/gke-tpu-topology": "8x8"}
 V6E_2X2 = {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "2x2"}
 TPU7X_2X2X2 = {"cloud.google.com/gke-tpu-accelerator": "tpu7x", "cloud.google.com/gke-tpu-topology": "2x2x2"}
 ALL = WebhookSettings(injection="all")
@@ -434,11 +435,20 @@ def test_pods_of_a_job_that_run_one_after_the_other_are_no_slices_that_work_toge
     assert found == {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": names(first, first + 4)}
 
 
-def replicated(name: str, replicas: int = 1, chips: int = 4, **after: str) -> dict[str, Any]:
+def replicated(
+    name: str,
+    replicas: int = 1,
+    chips: int = 4,
+    parallelism: int = 4,
+    selector: dict[str, str] | None = None,
+    multislice: str = "",
+    **after: str,
+) -> dict[str, Any]:
     """Return a replicated job; `after` has by name the status of those that it depends on."""
-    template = {"spec": {"containers": [container(chips)]}}
+    notes = {"annotations": {"tpu-provisioner.cloud.google.com/multislice": multislice}} if multislice else {}
+    template = {"metadata": notes, "spec": {"containers": [container(chips)], "nodeSelector": selector or {}}}
     needs = [{"name": each, "status": status} for each, status in after.items()]
-    job = {"spec": {"parallelism": 4, "template": template}}
+    job = {"spec": {"parallelism": parallelism, "template": template}}
     return {"name": name, "replicas": replicas, "template": job, "dependsOn": needs}
 
 
@@ -502,6 +512,29 @@ def test_replicated_jobs_that_never_run_at_the_same_time_are_no_slices_of_each_o
     assert not said.problems
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(replicated("b", 3, selector=V6E_2X2), id="of another accelerator"),
+        pytest.param(replicated("b", 3, selector={**V5E_4X4, **TOPOLOGY_8X8}), id="of another topology"),
+        pytest.param(replicated("b", 3, chips=8, selector=V5E_4X4), id="of VMs with more chips"),
+        pytest.param(replicated("b", 3, parallelism=1, selector=V5E_4X4), id="of fewer pods"),
+        pytest.param(replicated("b", 3, selector=V5E_4X4, multislice="false"), id="whose pods say that they are apart"),
+    ],
+)
+def test_slices_that_differ_do_not_work_together(other: dict[str, Any]):
+    [found], said = injected(pod_of_jobset("a", 1), jobset(other, replicated("a", 2, selector=V5E_4X4)))
+    assert (found["MEGASCALE_NUM_SLICES"], found["MEGASCALE_SLICE_ID"]) == ("2", "1")
+    assert found["MEGASCALE_COORDINATOR_ADDRESS"] == "js-a-0-0.js"
+    assert not said.problems
+
+
+def test_pods_of_one_vm_each_in_one_child_job_are_no_slices_that_work_together():
+    pod = pod_of_jobset("a", 1, 3, selector=V6E_2X2)
+    [found], said = injected(pod, jobset(replicated("a", 2, selector=V6E_2X2), replicated("b", selector=V6E_2X2)))
+    assert (found, said.problems) == (ALONE, ())
+
+
 ALONE = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
 
 
@@ -511,7 +544,7 @@ def test_slices_of_one_vm_need_host_names_and_indexes_only_where_there_are_sever
     pod = pod_of_jobset("a", selector=V6E_2X2, subdomain="" if lacks == "subdomain" else "js")
     if lacks == "Indexed":
         del pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]
-    [found], said = injected(pod, jobset(replicated("a", slices)))
+    [found], said = injected(pod, jobset(replicated("a", slices, parallelism=1)))
     assert found == ALONE
     assert [lacks in each for each in said.problems] == [True] * (slices - 1)
 
