@@ -17,7 +17,7 @@ from provisioner.kube.podspec import requested_chips
 from provisioner.model import bounds
 from provisioner.workloads import JOBSET, PLAIN_JOB
 from provisioner.workloads.job import JOB
-from provisioner.workloads.jobset import ended_before
+from provisioner.workloads.jobset import DEFAULT_GROUP, ended_before
 from provisioner.workloads.kind import STATEFUL_SET, marked
 
 #: The first port of processes: libtpu's on GKE, and the one that LeaderWorkerSet uses.
@@ -193,7 +193,7 @@ def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
         return name not in ended.get(own, ()) and own not in ended.get(name, ())
 
     listed = fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]
-    named = [(fields.name(each.get("name")), _slice_of(_job_of(each)), each) for each in listed]
+    named = [(fields.name(each.get("name")), _slice_of(each), each) for each in listed]
     wanted = next((slice_ for name, slice_, _ in named if name == own), None)
     return [
         each
@@ -202,17 +202,19 @@ def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _slice_of(job: Mapping[str, Any]) -> tuple[object, ...] | None:
-    """Return what child Jobs whose slices work together have in common; None for one that requests no chips."""
+def _slice_of(replicated_job: Mapping[str, Any]) -> tuple[object, ...] | None:
+    """Return what those whose slices work together have in common; None for one that requests no chips."""
+    job = _job_of(replicated_job)
     template = fields.mapping(job.get("template"))
     try:
         chips = requested_chips("pod template", template.get("spec"))
     except MalformedObject:
         return None
     selector = fields.mapping(fields.mapping(template.get("spec")).get("nodeSelector"))
+    group = fields.name(replicated_job.get("groupName")) or DEFAULT_GROUP
     apart = marked(fields.mapping(template.get("metadata")), constants.MULTISLICE) == "false"
     shape = (fields.text(selector.get(each)) for each in (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY))
-    return (apart, *shape, chips, fields.count(job.get("parallelism"), default=1)) if chips else None
+    return (group, apart, *shape, chips, fields.count(job.get("parallelism"), default=1)) if chips else None
 
 
 def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:

@@ -16,6 +16,8 @@ from provisioner.workloads.job import JOB
 from provisioner.workloads.kind import Claim, Kind, begin, controller_of, marked, template_of
 
 _LABELS = "jobset.sigs.k8s.io/"
+#: That of replicated jobs without groupName.
+DEFAULT_GROUP = "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,7 @@ def replicated_jobs_of(raw: dict[str, Any]) -> list[ReplicatedJob]:
     """List the replicated jobs of a JobSet in their order."""
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     entries = fields.mappings(spec.get("replicatedJobs"))
-    groups = [fields.name(each.get("groupName")) or "default" for each in entries]
+    groups = [fields.name(each.get("groupName")) or DEFAULT_GROUP for each in entries]
     counts = [fields.count(each.get("replicas"), default=1) for each in entries]
     found = []
     before: Counter[str] = Counter()

@@ -519,6 +519,7 @@ def test_replicated_jobs_that_never_run_at_the_same_time_are_no_slices_of_each_o
         pytest.param(replicated("b", 3, selector={**V5E_4X4, **TOPOLOGY_8X8}), id="of another topology"),
         pytest.param(replicated("b", 3, chips=8, selector=V5E_4X4), id="of VMs with more chips"),
         pytest.param(replicated("b", 3, parallelism=1, selector=V5E_4X4), id="of fewer pods"),
+        pytest.param({**replicated("b", 3, selector=V5E_4X4), "groupName": "samplers"}, id="of another group"),
         pytest.param(replicated("b", 3, selector=V5E_4X4, multislice="false"), id="whose pods say that they are apart"),
     ],
 )
