@@ -20,6 +20,7 @@ from provisioner.model.capacity import (
 from provisioner.model.fit import misfit
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch import specification
+from provisioner.slices.planning.launch.capacity import choices_of
 from provisioner.slices.planning.launch.specification import labels_left_out
 from provisioner.slices.supplier import UnmeetableError
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
@@ -41,9 +42,12 @@ def slice_of(*, parallelism: int = 2, name: str = "train", **requirements: Any) 
     return make_slice(make_jobset(name, parallelism=parallelism, template=asked), requirements=asked)
 
 
-def fingerprint(request: NodePoolRequest) -> str:
-    """Digest a request as a specification does."""
-    return specification._digest(specification._digest_text(request), request.labels)
+def fingerprint(slice_: Slice, **changes: Any) -> str:
+    """Return the digest of a slice's request, with changes of the supplier's."""
+    rules = replace(GKE_RULES, complete=lambda *given: replace(GKE_RULES.complete(*given), **changes))
+    choice = choices_of(slice_, settings()).open[0]
+    plan = specification.blueprint(slice_, settings(), rules, choice, {})
+    return specification.specify(slice_, plan, rules).digest
 
 
 def request_of(slice_: Slice, attempt: int = 0, **changes: Any) -> NodePoolRequest:
@@ -305,7 +309,7 @@ def test_equal_requests_have_equal_fingerprints_over_attempts() -> None:
     slice_ = slice_of()
     first, second = request_of(slice_), request_of(slice_, 1)
     assert first.name != second.name
-    assert fingerprint(first) == fingerprint(second) == first.labels[constants.NODEPOOL_HASH]
+    assert first.labels[constants.NODEPOOL_HASH] == second.labels[constants.NODEPOOL_HASH] == fingerprint(slice_)
 
 
 @pytest.mark.parametrize(
@@ -328,8 +332,7 @@ def test_equal_requests_have_equal_fingerprints_over_attempts() -> None:
 )
 def test_each_part_of_a_request_counts_in_its_fingerprint(changes: dict[str, Any]) -> None:
     """The Go provisioner's hash left out topology, node count and zone."""
-    made = request_of(slice_of())
-    assert fingerprint(replace(made, **changes)) != fingerprint(made)
+    assert fingerprint(slice_of(), **changes) != fingerprint(slice_of())
 
 
 def test_the_view_of_a_pool_of_unknown_machines_offers_nothing() -> None:

@@ -14,9 +14,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from provisioner import constants, tpu
 from provisioner.model import bounds
@@ -33,7 +33,6 @@ from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableEr
 #: Nodes carry one until the other slices of their workload are ready; then the provisioner takes it off.
 HELD_TAINT = Taint(key=constants.HELD, value="true")
 HELD_LATE_TAINT = Taint(key=constants.HELD_LATE, value="true")
-_FIELDS = tuple(each.name for each in fields(NodePoolRequest))
 #: Labels that differ from slice to slice.
 _OWN_KEYS = frozenset({*constants.OWNER_LABELS, constants.NODE_POOL})
 #: Labels that say how often a slice was tried, and what was asked for: not part of what is asked for.
@@ -147,8 +146,8 @@ class Blueprint:
     request: NodePoolRequest
     #: The capacity that it takes, as back-off names it.
     capacity: str
-    #: The digest's text before and after the labels.
-    digest_text: tuple[str, str]
+    #: What the digest is over, beside the labels.
+    digest_text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +207,8 @@ def blueprint(
         taints=(HELD_LATE_TAINT if late else HELD_TAINT,) if held else (),
     )
     request = replace(rules.complete(facts, slice_, shape, settings), own_inputs=_own_inputs(slice_))
-    return Blueprint(request=request, capacity=capacity_key(request), digest_text=_digest_text(request))
+    asked_for = replace(request, labels={}, own_inputs="")
+    return Blueprint(request=request, capacity=capacity_key(request), digest_text=repr(asked_for))
 
 
 def specify(slice_: Slice, plan: Blueprint, rules: PoolRules) -> Specification:
@@ -256,32 +256,8 @@ def check_shape(slice_: Slice) -> tpu.Shape:
     return shape
 
 
-def _digest_text(request: NodePoolRequest) -> tuple[str, str]:
-    """Return what the digest is over, before and after the labels.
-
-    The digests of earlier releases are on pools and in the hints: what is asked for in the same way keeps its digest.
-    """
-    content: dict[str, Any] = {name: getattr(request, name) for name in _FIELDS if name != "own_inputs"}
-    topology, capacity = content.pop("topology"), content.pop("capacity")
-    content |= {
-        "name": "",
-        "node_count": content.pop("hosts"),
-        "topology": content.pop("placement_topology"),
-        "policy_topology": topology if request.policy_name else "",
-        "spot": capacity is CapacityKind.SPOT,
-        "flex_start": capacity is CapacityKind.FLEX_START,
-    }
-    names = sorted(content)
-    items = [repr((name, content[name])) for name in names]
-    labels_at = names.index("labels")
-    before, after = ", ".join(items[:labels_at]), ", ".join(items[labels_at + 1 :])
-    return f"[{before}, ('labels', ", f"), {after}]"
-
-
-def _digest(text: tuple[str, str], labels: Mapping[str, str]) -> str:
-    kept = sorted([item for item in labels.items() if item[0] not in _STAMPS])
-    before, after = text
-    return hashlib.sha256(f"{before}{kept!r}{after}".encode()).hexdigest()[:_DIGEST_DIGITS]
+def _digest(text: str, labels: Mapping[str, str]) -> str:
+    return hashlib.sha256(f"{text}{sorted(labels.items())!r}".encode()).hexdigest()[:_DIGEST_DIGITS]
 
 
 def _own_inputs(slice_: Slice) -> str:
