@@ -33,7 +33,7 @@ from provisioner.slices.planning.plan import Plan
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
-from provisioner.slices.suppliers.gke.supplier import Calls, GkeSupplier
+from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from tests.simulation.cloud import CLUSTER, Wire
 from tests.simulation.feeds import Feed
 from tests.support.board import make_board
@@ -119,7 +119,7 @@ class Process:
         )
         elector = self.elector
         clock = FollowedClock(self.now, self._monotonic)
-        supplier = GkeSupplier(gke=client, clock=clock, calls=Calls(sleep=self.travel, rng=self.stage.rng))
+        supplier = GkeSupplier(gke=client, clock=clock)
         self.actor = _Actor(
             supplier=supplier,
             api=api,

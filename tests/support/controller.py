@@ -30,7 +30,7 @@ from provisioner.slices.planning.plan import Delete, DeleteReason
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.protocol import Cluster
-from provisioner.slices.suppliers.gke.supplier import Calls, GkeSupplier
+from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from provisioner.workloads import JOBSET
 from provisioner.workloads.jobset import parse_jobset
 from provisioner.workloads.pods import parse_pod
@@ -183,15 +183,11 @@ class World:
     def choose(self, ca_pem: bytes | None) -> Chosen:
         """Return who supplies the pools."""
         return Chosen(
-            supplier=GkeSupplier(gke=self.gke, clock=self.time, calls=self.calls_to_gke()),
+            supplier=GkeSupplier(gke=self.gke, clock=self.time),
             identity=ClusterProof(
                 get_cluster=self.gke.get_cluster, api=self.kube, trusted_ca_pem=ca_pem, assume=False, clock=self.time
             ),
         )
-
-    def calls_to_gke(self) -> Calls:
-        """Return how GKE is called."""
-        return Calls(tries=1)
 
     def round(self, *, after_seconds: float = 0.0) -> float:
         """Let time pass, do one round, and wait until all that it submitted is answered."""

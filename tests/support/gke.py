@@ -70,7 +70,6 @@ class Recorded:
 class _Injected:
     failure: Failure
     after_effect: bool
-    retry_after_seconds: float | None
 
 
 @dataclass
@@ -107,11 +106,10 @@ class FakeGke:
         message: str = "injected by the test",
         times: int = 1,
         after_effect: bool = False,
-        retry_after_seconds: float | None = None,
     ) -> None:
         """Let the next calls of a method fail; `after_effect`: the call does its work, and its answer is lost."""
         assert method in METHODS, method
-        injected = _Injected(failure(kind, message), after_effect, retry_after_seconds)
+        injected = _Injected(failure(kind, message), after_effect)
         with self._lock:
             self._injected[method].extend([injected] * times)
 
@@ -119,7 +117,7 @@ class FakeGke:
         """Let all calls of a method fail until `heal`."""
         assert method in METHODS, method
         with self._lock:
-            self._always[method] = _Injected(failure(kind, message), after_effect=False, retry_after_seconds=None)
+            self._always[method] = _Injected(failure(kind, message), after_effect=False)
 
     def heal(self) -> None:
         """Forget all injected failures."""
@@ -293,7 +291,7 @@ class FakeGke:
 
     def _raise(self, injected: _Injected | None) -> None:
         if injected is not None:
-            raise GkeError(injected.failure, "fake GKE", retry_after_seconds=injected.retry_after_seconds)
+            raise GkeError(injected.failure, "fake GKE")
 
     def _found(self, name: PoolName) -> NodePool:
         if name not in self._pools:

@@ -1,6 +1,6 @@
 """GKE itself, or a simulator of it, over REST.
 
-One client serves the whole process and all its threads. It never retries and never waits: `supplier` repeats reads.
+One client serves the whole process and all its threads. It never retries and never waits.
 Between GKE and a simulator only address and credentials differ. What Google's libraries raise is a `GkeError`.
 """
 
@@ -76,7 +76,7 @@ def to_gke_error(
         help_of=lambda words: remedy_of(words, grant_help),
     )
     found = failures.read(error, api, call)
-    return GkeError(found.failure, subject, retry_after_seconds=found.retry_after_seconds, code=found.code)
+    return GkeError(found.failure, subject, code=found.code)
 
 
 class GkeClient:

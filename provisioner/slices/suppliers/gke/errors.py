@@ -33,11 +33,8 @@ from provisioner.slices.supplier import SupplierError
 class GkeError(SupplierError):
     """The one exception of the cloud boundary; its message is GKE's own, with what to do where that is known."""
 
-    def __init__(
-        self, failure: Failure, subject: str = "", *, retry_after_seconds: float | None = None, code: int = 0
-    ) -> None:
+    def __init__(self, failure: Failure, subject: str = "", *, code: int = 0) -> None:
         super().__init__(failure, subject)
-        self.retry_after_seconds = retry_after_seconds
         #: The HTTP status of the answer; 0 where there was none.
         self.code = code
 

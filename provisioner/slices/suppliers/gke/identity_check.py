@@ -25,8 +25,8 @@ from provisioner.slices.suppliers.gke.protocol import Cluster
 
 _log = structlog.get_logger(__name__)
 
-#: A proof that failed is tried again this often: a node may have come, a setting cannot have changed.
-_RETRY_SECONDS = 30.0
+#: A proof that failed is tried again this often: GKE may answer, a node may have come.
+_RETRY_SECONDS = 15.0
 #: The release channel of a proven cluster is read this often: it can change under a provisioner that runs.
 _LOOK_AGAIN_SECONDS = 600.0
 #: What a release channel means for node pools under NODEPOOL_AUTO_UPGRADE=auto.

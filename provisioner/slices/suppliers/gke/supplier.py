@@ -1,6 +1,6 @@
 """GKE as a supplier of node pools: the calls of its client, and the workload policies that some pools need.
 
-Only a read that found GKE unavailable is repeated, and a call that changes something never. Every try is measured.
+Every call is measured, and none is repeated: the next round asks again.
 
 GKE refuses a multi-host pool of tpu7x and tpu7 whose policy does not exist. A policy under the provisioner's own name
 is made when it is missing; one that a pod names is its owner's, and only looked at. Nothing here waits: a policy that
@@ -9,7 +9,6 @@ is not usable yet is looked at again with the next try of the pool.
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -41,9 +40,6 @@ from provisioner.slices.suppliers.gke.rules import GKE_RULES
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
-_TRIES = 3
-_FIRST_DELAY_SECONDS = 0.3
-_LONGEST_DELAY_SECONDS = 5.0
 _STATUSES = frozenset(map(int, HTTPStatus))
 _READY = "READY"
 #: For so long GKE may miss a policy that was found ready: it is new, or it was deleted since it was looked at.
@@ -54,35 +50,13 @@ _MISLEADING = frozenset({FailureKind.UNKNOWN_OUTCOME, FailureKind.TOO_MANY_OPERA
 
 @dataclass(slots=True, kw_only=True)
 class Calls:
-    """How calls to GKE are made."""
+    """How calls to GKE are measured."""
 
     #: Takes note of one call; the kind is None when it succeeded, the code is HTTP's, or "none".
     observe: Callable[..., None] = lambda _method, **_details: None
-    tries: int = _TRIES
-    sleep: Callable[[float], None] = time.sleep
     monotonic: Callable[[], float] = time.monotonic
-    #: It spreads retries, and guards nothing.
-    rng: random.Random = field(default_factory=random.Random)
 
-    def read(self, method: str, call: Callable[[], _T]) -> _T:
-        """Make a call that changes nothing, again while GKE is unavailable."""
-        for attempt in range(1, self.tries):
-            try:
-                return self.once(method, call)
-            except GkeError as error:
-                wanted = error.retry_after_seconds or 0.0
-                if error.failure.kind is not FailureKind.UNAVAILABLE or wanted > _LONGEST_DELAY_SECONDS:
-                    # The next round comes sooner than GKE wants to be asked again.
-                    raise
-                jittered = _FIRST_DELAY_SECONDS * 2.0 ** (attempt - 1) * self.rng.uniform(0.5, 1.5)
-                delay_seconds = min(max(wanted, jittered), _LONGEST_DELAY_SECONDS)
-                _log.debug(
-                    "gke_call.retried", method=method, attempt=attempt, delay_seconds=delay_seconds, error=str(error)
-                )
-                self.sleep(delay_seconds)
-        return self.once(method, call)
-
-    def once(self, method: str, call: Callable[[], _T]) -> _T:
+    def make(self, method: str, call: Callable[[], _T]) -> _T:
         """Make a call."""
         started = self.monotonic()
         # Anything but a GkeError is a mistake of ours, and counted as such.
@@ -160,7 +134,7 @@ class Policies:
         return self._judge(request, found)
 
     def _get(self, name: str) -> WorkloadPolicy:
-        return self.calls.read("get_workload_policy", lambda: self.gke.get_workload_policy(name))
+        return self.calls.make("get_workload_policy", lambda: self.gke.get_workload_policy(name))
 
     def _missing(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
         if constants.POOL_TOPOLOGY in request.labels:
@@ -171,7 +145,7 @@ class Policies:
             return problem
         policy = WorkloadPolicy(name=request.policy_name, topology=request.topology)
         try:
-            self.calls.once("create_workload_policy", lambda: self.gke.create_workload_policy(policy))
+            self.calls.make("create_workload_policy", lambda: self.gke.create_workload_policy(policy))
             _log.info("workload_policy.created", policy=policy.name, topology=policy.topology)
         except GkeError as error:
             if error.failure.kind is FailureKind.PERMISSION:
@@ -231,7 +205,7 @@ class GkeSupplier:
 
     gke: Gke
     clock: Callable[[], datetime]
-    calls: Calls = field(default_factory=lambda: Calls(tries=1))
+    calls: Calls = field(default_factory=Calls)
     rules: PoolRules = GKE_RULES
     _policies: Policies = field(init=False)
 
@@ -240,15 +214,15 @@ class GkeSupplier:
 
     def get_cluster(self) -> Cluster:
         """Return the cluster itself."""
-        return self.calls.read("get_cluster", self.gke.get_cluster)
+        return self.calls.make("get_cluster", self.gke.get_cluster)
 
     def list_pools(self) -> tuple[NodePool, ...]:
         """Implement `Supplier.list_pools`: one call however many there are."""
-        return self.calls.read("list_node_pools", self.gke.list_node_pools)
+        return self.calls.make("list_node_pools", self.gke.list_node_pools)
 
     def get_pool(self, name: PoolName) -> NodePool:
         """Implement `Supplier.get_pool`."""
-        return self.calls.read("get_node_pool", lambda: self.gke.get_node_pool(name))
+        return self.calls.make("get_node_pool", lambda: self.gke.get_node_pool(name))
 
     def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
         """Implement `Supplier.create_pool`: first the workload policy, where the pool needs one."""
@@ -257,17 +231,16 @@ class GkeSupplier:
         if failure is not None:
             raise GkeError(failure)
         try:
-            operation = self.calls.once("create_node_pool", lambda: self.gke.create_node_pool(request))
+            operation = self.calls.make("create_node_pool", lambda: self.gke.create_node_pool(request))
         except GkeError as error:
-            explained = self._policies.explain(request, error.failure)
-            raise GkeError(explained, error.subject, retry_after_seconds=error.retry_after_seconds) from error
+            raise GkeError(self._policies.explain(request, error.failure), error.subject) from error
         self._policies.succeeded(request)
         return operation
 
     def delete_pool(self, name: PoolName) -> OperationName:
         """Implement `Supplier.delete_pool`."""
-        return self.calls.once("delete_node_pool", lambda: self.gke.delete_node_pool(name))
+        return self.calls.make("delete_node_pool", lambda: self.gke.delete_node_pool(name))
 
     def get_operation(self, name: OperationName) -> Operation:
         """Implement `Supplier.get_operation`."""
-        return self.calls.read("get_operation", lambda: self.gke.get_operation(name))
+        return self.calls.make("get_operation", lambda: self.gke.get_operation(name))

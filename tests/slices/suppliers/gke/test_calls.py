@@ -1,8 +1,7 @@
-"""Metrics and retries of calls to GKE."""
+"""Metrics of calls to GKE."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -31,7 +30,6 @@ CALLS: dict[str, Callable[[GkeSupplier], Any]] = {
     "get_operation": lambda gke: gke.get_operation(OperationName("operation-1")),
 }
 METHODS = tuple(CALLS)
-READS = tuple(method for method in METHODS if not method.startswith(("create", "delete")))
 
 
 def supplier_of(gke: Any, **options: Any) -> GkeSupplier:
@@ -105,91 +103,12 @@ def test_the_status_is_counted_where_there_is_one(status: int, want: str) -> Non
     assert [each[3] for each in recorder.seen] == [want]
 
 
-def make_retrying(fake: FakeGke, slept: list[float]) -> GkeSupplier:
-    """Return a supplier that notes the pauses between its calls."""
-    return supplier_of(fake, sleep=slept.append, rng=random.Random(7))
-
-
-@pytest.mark.parametrize("method", READS)
-def test_reads_are_tried_three_times(method: str) -> None:
-    fake, slept = make_fake(), list[float]()
-    fake.fail_next(method, FailureKind.UNAVAILABLE, times=2)
-    CALLS[method](make_retrying(fake, slept))
-    assert fake.counts()[method] == 3
-    assert 0.15 <= slept[0] <= 0.45
-    assert 0.3 <= slept[1] <= 0.9
-
-
-@pytest.mark.parametrize("method", READS)
-def test_third_failure_is_told(method: str) -> None:
-    fake, slept = make_fake(), list[float]()
-    fake.fail_always(method, FailureKind.UNAVAILABLE)
-    with pytest.raises(GkeError):
-        CALLS[method](make_retrying(fake, slept))
-    assert (fake.counts()[method], len(slept)) == (3, 2)
-
-
 @pytest.mark.parametrize("kind", FailureKind)
-@pytest.mark.parametrize("method", [method for method in METHODS if method not in READS])
-def test_changes_are_never_repeated(method: str, kind: FailureKind) -> None:
-    fake, slept = make_fake(), list[float]()
+@pytest.mark.parametrize("method", METHODS)
+def test_no_call_is_repeated(method: str, kind: FailureKind) -> None:
+    """The next round asks again."""
+    fake = make_fake()
     fake.fail_always(method, kind)
     with pytest.raises(GkeError):
-        CALLS[method](make_retrying(fake, slept))
-    assert (fake.counts()[method], slept) == (1, [])
-
-
-@pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind is not FailureKind.UNAVAILABLE])
-def test_other_failures_of_reads_are_told_at_once(kind: FailureKind) -> None:
-    """Only an unavailable GKE is worth asking again at once."""
-    fake, slept = make_fake(), list[float]()
-    fake.fail_always("list_node_pools", kind)
-    with pytest.raises(GkeError):
-        make_retrying(fake, slept).list_pools()
-    assert (fake.counts()["list_node_pools"], slept) == (1, [])
-
-
-@pytest.mark.parametrize(
-    ("wish", "calls", "slept_seconds"),
-    [
-        pytest.param(3.0, 2, [3.0], id="a short wish is followed"),
-        pytest.param(5.0, 2, [5.0], id="the longest wish that is"),
-        pytest.param(5.5, 1, [], id="a longer wish is left to the next round"),
-        pytest.param(60.0, 1, [], id="a long wish as well"),
-    ],
-)
-def test_wish_of_gke(wish: float, calls: int, slept_seconds: list[float]) -> None:
-    fake, slept = make_fake(), list[float]()
-    fake.fail_next("list_node_pools", FailureKind.UNAVAILABLE, retry_after_seconds=wish)
-    gke = make_retrying(fake, slept)
-    if calls == 1:
-        with pytest.raises(GkeError):
-            gke.list_pools()
-    else:
-        gke.list_pools()
-    assert (fake.counts()["list_node_pools"], slept) == (calls, slept_seconds)
-
-
-class Spread(random.Random):
-    """A chance that always spreads as widely as it may."""
-
-    def uniform(self, a: float, b: float) -> float:
-        """Return the upper bound."""
-        return b
-
-
-def test_pauses_double_up_to_the_longest() -> None:
-    """Spread by half of each, and cut after that."""
-    fake, slept = make_fake(), list[float]()
-    fake.fail_always("list_node_pools", FailureKind.UNAVAILABLE)
-    with pytest.raises(GkeError):
-        supplier_of(fake, tries=6, sleep=slept.append, rng=Spread()).list_pools()
-    assert slept == pytest.approx([0.45, 0.9, 1.8, 3.6, 5.0])
-
-
-def test_a_wish_shorter_than_the_pause_does_not_shorten_it() -> None:
-    """GKE's own delay is the least that is waited."""
-    fake, slept = make_fake(), list[float]()
-    fake.fail_next("list_node_pools", FailureKind.UNAVAILABLE, retry_after_seconds=0.1)
-    supplier_of(fake, sleep=slept.append, rng=Spread()).list_pools()
-    assert slept == pytest.approx([0.45])
+        CALLS[method](supplier_of(fake))
+    assert fake.counts()[method] == 1

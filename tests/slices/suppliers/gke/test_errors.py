@@ -10,6 +10,7 @@ import requests
 import urllib3.exceptions
 from google.auth import exceptions as auth
 
+from provisioner.google import failures
 from provisioner.google.errors import Call
 from provisioner.google.failures import SDK_ERRORS
 from provisioner.model.capacity import Failure, FailureKind, Network, NodePoolRequest, PoolName, Zone
@@ -348,7 +349,8 @@ def test_odd_bodies_of_google() -> None:
 )
 def test_retry_after(headers: dict[str, str], details: list[object], want: float | None) -> None:
     body = {"error": {"code": 429, "message": "API requests", "details": details}}
-    assert to_gke_error(answer(429, body, headers), "it", call=Call.READ).retry_after_seconds == want
+    api = failures.Api(name="GKE", address_option="", kind_of_answer=lambda _: K.UNAVAILABLE, help_of=str)
+    assert failures.read(answer(429, body, headers), api, Call.READ).retry_after_seconds == want
 
 
 def test_exceptions_that_contain_each_other() -> None:
