@@ -106,28 +106,28 @@ def test_equal_memories_give_equal_text() -> None:
     ("key", "text"),
     [
         ("idle-since", "{"),
-        ("idle-since", "[]"),
-        ("idle-since", '{"p": 7}'),
-        ("idle-since", '{"p": "yesterday"}'),
+        ("idle-since", "{}"),
+        ("idle-since", '[["p", 7]]'),
+        ("idle-since", '[["p", "yesterday"]]'),
+        ("idle-since", '[["p", "2026-01-01T00:00:00"]]'),
         ("idle-since", "[" * 100_000),
-        ("last-users", '{"p": "noslash"}'),
-        ("last-users", '{"p": 5}'),
-        ("back-off", '{"k": null}'),
-        ("back-off", '{"k": {"kind": "new kind"}}'),
-        ("back-off", '{"k": {"kind": "quota", "message": "m", "failures": 1e999, "since": "", "until": ""}}'),
-        ("attempts", '{"u/k": -1}'),
-        ("attempts", '{"u/k": 99999999}'),
-        ("attempts", '{"u/k": []}'),
+        ("idle-since", '[["\\ud800", "2026-01-01T00:00:00Z"]]'),
+        ("idle-since", "\ud800"),
+        ("last-users", '[["p", "noslice"]]'),
+        ("back-off", '[["k", null]]'),
+        ("back-off", '[["k", "new kind", "m", 1, "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"]]'),
+        ("back-off", '[["k", "quota", "m", 1e999, "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"]]'),
+        ("attempts", '[[["u", "k"], -1]]'),
+        ("attempts", '[[["u", "k"], 99999999]]'),
     ],
 )
-def test_what_is_not_understood_is_left_out(key: str, text: str) -> None:
+def test_a_section_that_is_not_understood_is_left_out_and_named(key: str, text: str) -> None:
     """Losing hints is safe; crashing over them is not."""
-    assert hints.from_text({key: text}) == Memory()
-
-
-def test_one_bad_entry_costs_no_other() -> None:
-    text = f'{{"bad": 1, "good": "{NOW.replace(tzinfo=None).isoformat()}"}}'
-    assert hints.from_text({"idle-since": text}).unneeded_since == {PoolName("good"): NOW}
+    good = hints.to_text(Memory(unneeded_since={PoolName("p"): NOW}, last_users={PoolName("p"): SLICE}))
+    with structlog.testing.capture_logs() as logs:
+        read = hints.from_text({**good, key: text})
+    assert [(line["event"], line["section"]) for line in logs] == [("hints.section_lost", key)]
+    assert read == hints.from_text({name: each for name, each in good.items() if name != key})
 
 
 _JSON = st.recursive(
