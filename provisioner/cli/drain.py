@@ -32,7 +32,8 @@ from provisioner.runtime.clock import wall_clock
 from provisioner.settings import Settings
 from provisioner.slices.app import choose
 from provisioner.slices.planning.launch.specification import Ownership, read_ownership
-from provisioner.slices.supplier import IdentityCheck, Supplier, SupplierError
+from provisioner.slices.supplier import Supplier, SupplierError
+from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.workloads import live
 from provisioner.workloads.pods import parse_pod
 
@@ -112,14 +113,16 @@ class Look:
     settings: Settings
     api: Api
     supplier: Supplier
-    identity: IdentityCheck
+    #: None: node pools are objects of the same API server.
+    identity: ClusterProof | None
     now: Callable[[], datetime] = wall_clock
 
     def lines(self) -> Iterator[str]:
         """Say what is left and why, or why that cannot be told; nothing where it is certain that nothing is left."""
         # Nothing is left in another cluster, either.
-        if not self.identity.proven and not self.identity.attempt():
-            yield self.identity.problem
+        proof = self.identity
+        if proof is not None and not proof.proven and not proof.attempt():
+            yield proof.problem
             return
         try:
             pools = sorted(self.supplier.list_pools(), key=lambda pool: pool.name)

@@ -29,7 +29,7 @@ from provisioner.slices.meter import Meter
 from provisioner.slices.metrics import Metrics
 from provisioner.slices.observe import PoolList, make_watches
 from provisioner.slices.report import Reporter
-from provisioner.slices.supplier import IdentityCheck, Supplier
+from provisioner.slices.supplier import Supplier
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.protocol import Gke
 from provisioner.slices.suppliers.gke.supplier import Calls, GkeSupplier
@@ -47,7 +47,8 @@ class Chosen:
     """A supplier, and the proof that it and Kubernetes are of one cluster."""
 
     supplier: Supplier
-    identity: IdentityCheck
+    #: None: node pools are objects of the same API server.
+    identity: ClusterProof | None = None
 
 
 def choose(
@@ -55,7 +56,7 @@ def choose(
 ) -> Chosen:
     """Return the supplier of these settings; ValueError where that is GKE and there is no client for it."""
     if settings.on_gce:
-        return Chosen(supplier=NodeGroupSupplier(api=api, settings=settings, clock=clock), identity=IdentityCheck())
+        return Chosen(supplier=NodeGroupSupplier(api=api, settings=settings, clock=clock))
     if gke is None:
         raise ValueError("PROVIDER=gke needs a client of GKE")
     supplier = GkeSupplier(gke=gke, clock=clock, calls=calls or Calls())

@@ -26,7 +26,7 @@ from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Plan, notice
 from provisioner.slices.planning.round import Derived, policy_of
 from provisioner.slices.report import Reporter
-from provisioner.slices.supplier import IdentityCheck
+from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 
 #: A create may be decided on a list of pools this old; a delete needs one of the same round.
 _CREATE_LIST_AGE_SECONDS = 5.0
@@ -44,7 +44,8 @@ class Loop(RoundLoop[answers.Answer]):
     settings: Settings
     watches: Watches
     pools: PoolList
-    identity: IdentityCheck
+    #: None: node pools are objects of the same API server.
+    identity: ClusterProof | None
     actor: Actor
     reporter: Reporter
     metrics: Metrics
@@ -98,14 +99,14 @@ class Loop(RoundLoop[answers.Answer]):
         fold = functools.partial(self._fold, self.pools.by_name())
         self.take_in(self.actor.take_answer, fold, self.reporter.tell_answer)
         self._follow_clock()
-        if not self._prepare():
+        if wait_seconds := self._prepare():
             self.board.leading = True
             self._tell_stalled(take_snapshot(self.watches, self.pools))
-            return min(LONGEST_PAUSE_SECONDS, max(0.1, self.identity.due_in_seconds(self.clock())))
+            return min(LONGEST_PAUSE_SECONDS, wait_seconds)
         plan, snapshot = self._decide()
         plan = replace(plan, alerts=(*plan.alerts, *self.actor.rejected_changes.alerts()))
         self.memory, self.last_plan = plan.memory, plan
-        self.report(lambda: self.board.publish(snapshot, plan, self.identity.adapted(self.settings), self.clock()))
+        self.report(lambda: self.board.publish(snapshot, plan, self._adapted(), self.clock()))
         if snapshot.not_synced:
             self._tell_stalled(snapshot)
         else:
@@ -146,23 +147,25 @@ class Loop(RoundLoop[answers.Answer]):
             return
         self.memory = shifted(self.memory, by)
         self.pools.clock_set(by)
-        self.identity.clock_set(by)
+        if self.identity is not None:
+            self.identity.clock_set(by)
         self.board.timeline.shift(by)
 
-    def _prepare(self) -> bool:
-        now = self.clock()
-        if not self.identity.proven:
-            if self.identity.due_in_seconds(now) <= 0:
-                self.identity.attempt()
-            self.metrics.proven.set(self.identity.proven)
-            self._problems = (self.identity.problem,) if self.identity.problem else ()
-        else:
-            self.identity.look_again(now)
-        if not self._hints_loaded and self.identity.proven:
+    def _prepare(self) -> float:
+        """Return in how many seconds the proof of the cluster is tried again; 0: it is there."""
+        proof = self.identity
+        wait_seconds = proof.follow() if proof is not None else 0.0
+        self.metrics.proven.set(not wait_seconds)
+        self._problems = (proof.problem,) if proof is not None and wait_seconds else ()
+        if not self._hints_loaded and not wait_seconds:
             self._hints = self.store.load()
             self.memory = hints.from_text(self._hints)
             self._hints_loaded = True
-        return self.identity.proven
+        return wait_seconds
+
+    def _adapted(self) -> Settings:
+        """Return the settings, for the release channel of the cluster."""
+        return self.settings if self.identity is None else self.settings.on_channel(self.identity.release_channel)
 
     def _fold(self, pools: Mapping[PoolName, NodePool], answer: answers.Answer) -> None:
         self.memory = answers.fold(self.memory, answer, pools)
@@ -188,7 +191,7 @@ class Loop(RoundLoop[answers.Answer]):
         plan = decide(
             snapshot,
             self.memory,
-            self.identity.adapted(self.settings),
+            self._adapted(),
             self.pools.supplier.rules,
             self.clock(),
             self._derived,

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Protocol
 
 from provisioner import tpu
@@ -108,32 +107,3 @@ class Supplier(Protocol):
     def get_operation(self, name: OperationName) -> Operation:
         """Return an operation; done with a failure is a failure, not an exception. Changes nothing."""
         ...
-
-
-class IdentityCheck:
-    """Whether the supplier and the API server are proven to serve one cluster. Used by the loop's thread alone.
-
-    Where node pools and workloads are objects of one API server it is certain, and this class itself is the check.
-    """
-
-    proven: bool = True
-    #: Why it is not proven, in words; empty where it is.
-    problem: str = ""
-
-    def due_in_seconds(self, now: datetime) -> float:  # noqa: ARG002 - subclasses need it
-        """Return in how many seconds the proof has to be tried (again); infinite where it is proven."""
-        return float("inf")
-
-    def attempt(self) -> bool:
-        """Try to prove it: one call to the supplier."""
-        return True
-
-    def look_again(self, now: datetime) -> None:
-        """Read once in a while, of a cluster that is proven, what somebody may change of it."""
-
-    def adapted(self, settings: Settings) -> Settings:
-        """Return the settings with what the cluster decides of those that are left to it."""
-        return settings
-
-    def clock_set(self, by: timedelta) -> None:
-        """Take note that the clock was set: the last try was as long ago as it was."""

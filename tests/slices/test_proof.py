@@ -72,18 +72,18 @@ def test_where_public_roots_are_trusted_a_node_is_the_proof() -> None:
     node = world.kube.object(object_path("nodes", "z"))
     world.kube.remove_object(object_path("nodes", "z"))
     world.round()
-    assert not world.loop.identity.proven
+    assert not world.proof.proven
     assert node is not None
     world.kube.put_object(object_path("nodes", "z"), node)
     world.round(after_seconds=31)
-    assert world.loop.identity.proven
+    assert world.proof.proven
 
 
 def test_nodes_with_tpus_are_passed_over() -> None:
     """GKE names them gke-tpu-HASH-..., whatever their cluster and pool; a thousand of them hide no other node."""
     world = world_without_ca()
     put_numbered_nodes(world, 1000, **{constants.TPU_ACCELERATOR: "tpu-v6e-slice"})
-    assert world.loop.identity.attempt()
+    assert world.proof.attempt()
     (asked,) = [call.query for call in world.kube.calls if call.path == "/api/v1/nodes"]
     assert asked["labelSelector"] == f"!{constants.TPU_ACCELERATOR}"
 
@@ -92,12 +92,12 @@ def test_all_pages_of_nodes_are_looked_at_until_one_tells() -> None:
     """A node that tells the cluster may be on any page."""
     world = world_without_ca()
     put_numbered_nodes(world, 350, provider_id="kind://elsewhere")
-    assert world.loop.identity.attempt()
+    assert world.proof.attempt()
     assert world.calls("GET").count("/api/v1/nodes") == 4
     first = world_without_ca()
     put_numbered_nodes(first, 1, provider_id="gce://p/us-central2-b/gke-test-default-1f-wxyz")
     put_numbered_nodes(first, 350, provider_id="kind://elsewhere", app="web")
-    assert first.loop.identity.attempt()
+    assert first.proof.attempt()
     assert first.calls("GET").count("/api/v1/nodes") == 1
 
 
@@ -105,25 +105,23 @@ def test_the_pages_of_nodes_have_a_bound() -> None:
     """A cluster of any size is asked for twenty pages at most, and the words count the nodes that were seen."""
     world = world_without_ca()
     put_numbered_nodes(world, 2001, provider_id="kind://elsewhere")
-    assert not world.loop.identity.attempt()
+    assert not world.proof.attempt()
     assert world.calls("GET").count("/api/v1/nodes") == 20
-    assert "none of the 2000 nodes without TPUs" in world.loop.identity.problem
+    assert "none of the 2000 nodes without TPUs" in world.proof.problem
 
 
 def test_the_next_try_is_due_a_quarter_of_a_minute_after_the_last_whatever_the_clock_says() -> None:
     """At once before the first, never again once it is proven."""
     world = World(ca_pem=OTHER_CERTIFICATE)
-    proof, by = world.loop.identity, timedelta(hours=2)
-    assert proof.due_in_seconds(world.clock.now()) == 0.0
+    proof, by = world.proof, timedelta(hours=2)
     proof.clock_set(by)
-    assert not proof.attempt()
+    assert proof.follow() == 15.0
     world.clock.advance(12)
-    assert proof.due_in_seconds(world.clock.now()) == 3.0
+    assert proof.follow() == 3.0
     proof.clock_set(by)
-    assert proof.due_in_seconds(world.clock.now() + by) == 3.0
-    proven = World().loop.identity
-    assert proven.attempt()
-    assert (proven.problem, proven.due_in_seconds(world.clock.now())) == ("", float("inf"))
+    proof.clock = lambda: world.time() + by
+    assert proof.follow() == 3.0
+    assert World().proof.follow() == 0.0
 
 
 def test_a_round_without_a_proof_waits_until_the_next_try_is_due() -> None:
@@ -141,8 +139,8 @@ def test_nodes_are_listed_only_where_no_certificate_can_tell() -> None:
     public = World(ca_pem=None)
     for name, raw in {"a": {}, "b": {"spec": []}, "c": {"spec": {"providerID": 7}}}.items():
         public.kube.put_object(object_path("nodes", name), {"metadata": {"name": name, "labels": {}}, **raw})
-    public.loop.identity.attempt()
-    assert "none of the 0 nodes" in public.loop.identity.problem
+    public.proof.attempt()
+    assert "none of the 0 nodes" in public.proof.problem
 
 
 @pytest.mark.parametrize(
@@ -158,7 +156,7 @@ def test_nodes_are_listed_only_where_no_certificate_can_tell() -> None:
 def test_a_release_channel_is_told_of_once(channel: str, auto_upgrade: bool | None, want: list[str]) -> None:
     """And warned of where GKE refuses what the settings ask for."""
     world = World()
-    world.loop.identity.auto_upgrade = auto_upgrade
+    world.proof.auto_upgrade = auto_upgrade
     world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE, release_channel=channel)
     with capture_logs() as logs:
         world.rounds(3, every_seconds=40)
@@ -177,7 +175,7 @@ def test_a_release_channel_that_changes_is_noticed_within_minutes() -> None:
     world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE, release_channel="REGULAR")
     world.gke.fail_next("get_cluster", FailureKind.PERMISSION)
     world.round(after_seconds=605)
-    assert world.loop.identity.release_channel == ""
+    assert world.proof.release_channel == ""
     world.round(after_seconds=605)
     world.put_jobset("late")
     world.rounds(2, every_seconds=5)
@@ -189,7 +187,7 @@ def test_an_autopilot_cluster_is_refused() -> None:
     """Whatever certificates say: nothing is listed, readiness says why, and the word of the user changes nothing."""
     world = World()
     world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE, autopilot=True)
-    world.loop.identity.assume = True
+    world.proof.assume = True
     world.put_jobset()
     world.rounds(3, every_seconds=40)
     assert set(world.gke.counts()) == {"get_cluster"}
@@ -210,7 +208,7 @@ def test_auto_provisioning_of_tpus_is_warned_of() -> None:
 def test_the_word_of_the_user_is_enough() -> None:
     """ASSUME_SAME_CLUSTER: where nothing can be compared."""
     world = World(ca_pem=OTHER_CERTIFICATE)
-    world.loop.identity.assume = True
+    world.proof.assume = True
     world.round()
     assert world.loop.problems() == ()
 

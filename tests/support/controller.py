@@ -189,6 +189,12 @@ class World:
             ),
         )
 
+    @property
+    def proof(self) -> ClusterProof:
+        """The loop's proof of the cluster."""
+        assert self.loop.identity is not None
+        return self.loop.identity
+
     def round(self, *, after_seconds: float = 0.0) -> float:
         """Let time pass, do one round, and wait until all that it submitted is answered."""
         self.clock.advance(after_seconds)

@@ -18,8 +18,6 @@ import structlog
 from provisioner.kube.errors import ClusterError
 from provisioner.kube.live import list_provider_ids_without_tpus
 from provisioner.kube.protocol import Api
-from provisioner.settings import Settings
-from provisioner.slices.supplier import IdentityCheck
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.protocol import Cluster
 
@@ -102,8 +100,8 @@ def _certificates(pem: bytes) -> frozenset[bytes]:
 
 
 @dataclass(slots=True, kw_only=True)
-class ClusterProof(IdentityCheck):
-    """Whether kubeconfig and GCP_CLUSTER are proven to be one cluster."""
+class ClusterProof:
+    """Whether kubeconfig and GCP_CLUSTER are proven to be one cluster. Used by the loop's thread alone."""
 
     get_cluster: Callable[[], Cluster]
     api: Api
@@ -119,18 +117,19 @@ class ClusterProof(IdentityCheck):
     #: The cluster's; empty for none, and as long as nothing is proven.
     release_channel: str = ""
 
-    def adapted(self, settings: Settings) -> Settings:
-        """Implement `IdentityCheck.adapted`: for the release channel of the cluster."""
-        return settings.on_channel(self.release_channel)
-
-    def due_in_seconds(self, now: datetime) -> float:
-        """Implement `IdentityCheck.due_in_seconds`."""
+    def follow(self) -> float:
+        """Try to prove it where that is due; return in how many seconds the next try is, 0: it is proven."""
         if self.proven:
-            return float("inf")
-        return 0.0 if self.tried_at is None else _RETRY_SECONDS - (now - self.tried_at).total_seconds()
+            self._look_again()
+        elif self._since_try_seconds() >= _RETRY_SECONDS:
+            self.attempt()
+        return 0.0 if self.proven else max(0.1, _RETRY_SECONDS - self._since_try_seconds())
+
+    def _since_try_seconds(self) -> float:
+        return (self.clock() - self.tried_at).total_seconds() if self.tried_at is not None else float("inf")
 
     def attempt(self) -> bool:
-        """Implement `IdentityCheck.attempt`."""
+        """Try to prove it."""
         self.tried_at = self.clock()
         try:
             found = self.get_cluster()
@@ -152,11 +151,11 @@ class ClusterProof(IdentityCheck):
             self._set_problem(proof.why)
         return proof.proven
 
-    def look_again(self, now: datetime) -> None:
-        """Implement `IdentityCheck.look_again`: the release channel."""
-        if self.tried_at is None or (now - self.tried_at).total_seconds() < _LOOK_AGAIN_SECONDS:
+    def _look_again(self) -> None:
+        """Read the release channel of a cluster that is proven, once in a while."""
+        if self._since_try_seconds() < _LOOK_AGAIN_SECONDS:
             return
-        self.tried_at = now
+        self.tried_at = self.clock()
         try:
             found = self.get_cluster()
         except GkeError as error:
@@ -175,7 +174,7 @@ class ClusterProof(IdentityCheck):
             _log.info("cluster.on_release_channel", channel=found.release_channel, consequence=CHANNEL_CONSEQUENCE)
 
     def clock_set(self, by: timedelta) -> None:
-        """Implement `IdentityCheck.clock_set`."""
+        """Take note that the clock was set: the last try was as long ago as it was."""
         if self.tried_at is not None:
             self.tried_at += by
 
