@@ -70,8 +70,8 @@ def command(kubeconfig: str | None, *, wait: bool, patience_seconds: float) -> i
     effective, api, tried = prepare(kubeconfig, os.environ)
     # What it finds it prints; the log is for what nobody expects.
     logs.configure("error", stream=sys.stderr)
-    chosen = choose(effective, api, tried.gke, wall_clock)
-    look = Look(settings=effective, api=api, supplier=chosen.supplier, identity=chosen.identity)
+    supplier, proof = choose(effective, api, tried.gke, wall_clock)
+    look = Look(settings=effective, api=api, supplier=supplier, identity=proof)
     patience = (patience_seconds or float("inf")) if wait else 0.0
     # At once: whoever waits for it reads along through a pipe.
     return drain(look, patience, say=lambda line: print(line, flush=True), wait=time.sleep, monotonic=time.monotonic)

@@ -13,7 +13,6 @@ from provisioner.runtime.clock import wall_clock
 from provisioner.slices.preflight.checking import Subject
 from provisioner.slices.suppliers.gke.client import GkeClient, default_credentials
 from provisioner.slices.suppliers.gke.errors import GkeError
-from provisioner.slices.suppliers.gke.supplier import Calls, GkeSupplier
 
 #: Settings that are taken from where this runs: the name of each there, and what it is.
 _INFERRED = {
@@ -92,8 +91,7 @@ def subject_of(tried: Attempt, effective: settings.Settings) -> Subject:
         api=tried.api,
         server=tried.api.server if tried.api is not None else "",
         trusted_ca_pem=tried.api.ca_pem if tried.api is not None else None,
-        gke=GkeSupplier(gke=tried.gke, clock=wall_clock, calls=Calls()) if tried.gke is not None else None,
-        inspector=tried.gke,
+        gke=tried.gke,
         now=wall_clock,
     )
 

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
@@ -30,8 +29,8 @@ from provisioner.slices.metrics import Metrics
 from provisioner.slices.observe import PoolList, make_watches
 from provisioner.slices.report import Reporter
 from provisioner.slices.supplier import Supplier
+from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
-from provisioner.slices.suppliers.gke.protocol import Gke
 from provisioner.slices.suppliers.gke.supplier import Calls, GkeSupplier
 from provisioner.slices.suppliers.nodegroup.supplier import NodeGroupSupplier
 
@@ -42,21 +41,15 @@ _AT_ONCE_PER_POOL = 16
 _AT_ONCE = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """A supplier, and the proof that it and Kubernetes are of one cluster."""
-
-    supplier: Supplier
-    #: None: node pools are objects of the same API server.
-    identity: ClusterProof | None = None
-
-
 def choose(
-    settings: Settings, api: KubeApi, gke: Gke | None, clock: Callable[[], datetime], calls: Calls | None = None
-) -> Chosen:
-    """Return the supplier of these settings; ValueError where that is GKE and there is no client for it."""
+    settings: Settings, api: KubeApi, gke: GkeClient | None, clock: Callable[[], datetime], calls: Calls | None = None
+) -> tuple[Supplier, ClusterProof | None]:
+    """Return the supplier of these settings, and the proof that it and Kubernetes are of one cluster.
+
+    No proof where node pools are objects of the same API server. ValueError where GKE is it and has no client.
+    """
     if settings.on_gce:
-        return Chosen(supplier=NodeGroupSupplier(api=api, settings=settings, clock=clock))
+        return NodeGroupSupplier(api=api, settings=settings, clock=clock), None
     if gke is None:
         raise ValueError("PROVIDER=gke needs a client of GKE")
     supplier = GkeSupplier(gke=gke, clock=clock, calls=calls or Calls())
@@ -68,14 +61,14 @@ def choose(
         auto_upgrade=settings.auto_upgrade,
         clock=clock,
     )
-    return Chosen(supplier=supplier, identity=proof)
+    return supplier, proof
 
 
 def build(
     settings: Settings,
     addresses: Addresses,
     api: KubeApi,
-    client: Gke | None,
+    client: GkeClient | None,
     *,
     exit_process: Callable[[int], object] = os._exit,
     lease_clock: Callable[[], float] = time.monotonic,
@@ -95,9 +88,9 @@ def build(
     )
     watches = make_watches(api, settings, replica.wake.set)
     clock = FollowedClock()
-    chosen = choose(settings, api, client, clock, Calls(observe=metrics.observe_gke_call))
+    supplier, proof = choose(settings, api, client, clock, Calls(observe=metrics.observe_gke_call))
     actor = Actor(
-        supplier=chosen.supplier,
+        supplier=supplier,
         api=api,
         gate=make_gate(api, clock, keep_suspended=settings.keep_suspended, node_selector=settings.node_selector),
         clock=clock,
@@ -123,15 +116,15 @@ def build(
     loop = Loop(
         settings=settings,
         watches=watches,
-        pools=PoolList(supplier=chosen.supplier, clock=clock),
-        identity=chosen.identity,
+        pools=PoolList(supplier=supplier, clock=clock),
+        identity=proof,
         actor=actor,
         reporter=Reporter(
             recorder=replica.recorder,
             metrics=metrics,
             journal=board.journal,
             clock=clock,
-            supplier_name=chosen.supplier.rules.supplier_name,
+            supplier_name=supplier.rules.supplier_name,
         ),
         metrics=metrics,
         board=board,
@@ -167,16 +160,10 @@ def make_gate(
     """Return the gate before deletes, with threads of its own."""
     gates = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="gate")
     for_each = Parallel(executor=gates, at_once=_AT_ONCE_PER_POOL)
-    return Gate(
-        api=api,
-        clock=clock,
-        keep_suspended=keep_suspended,
-        node_selector=node_selector,
-        for_each=for_each,
-    )
+    return Gate(api=api, clock=clock, keep_suspended=keep_suspended, node_selector=node_selector, for_each=for_each)
 
 
-def run(settings: Settings, addresses: Addresses, api: KubeApi, client: Gke | None) -> int:
+def run(settings: Settings, addresses: Addresses, api: KubeApi, client: GkeClient | None) -> int:
     """Run the controller until SIGTERM or SIGINT; return the exit code. ServerError: an address cannot be served."""
     on_gce = {"node_groups": settings.node_groups_in} if settings.on_gce else {}
     return build(settings, addresses, api, client).run(

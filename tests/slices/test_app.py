@@ -15,7 +15,7 @@ from provisioner.model.capacity import PoolName
 from provisioner.slices import app
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import LookUp, Plan
-from provisioner.slices.suppliers.gke.protocol import Cluster
+from provisioner.slices.suppliers.gke.translate import Cluster
 from tests.support.clock import FakeClock
 from tests.support.controller import CERTIFICATE
 from tests.support.gke import FakeGke

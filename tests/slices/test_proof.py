@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from provisioner import constants
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind
-from provisioner.slices.suppliers.gke.protocol import Cluster
+from provisioner.slices.suppliers.gke.translate import Cluster
 from tests.support.controller import CERTIFICATE, OTHER_CERTIFICATE, World
 
 

@@ -19,7 +19,6 @@ from provisioner.model.workloads import ObjectRef, WorkloadKind
 from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.rounds import Wake
 from provisioner.slices.act import Actor, RejectedChanges
-from provisioner.slices.app import Chosen
 from provisioner.slices.gate import Gate
 from provisioner.slices.hints import HintsStore
 from provisioner.slices.loop import Loop
@@ -28,9 +27,10 @@ from provisioner.slices.metrics import Metrics
 from provisioner.slices.observe import PoolList, Watches
 from provisioner.slices.planning.plan import Delete, DeleteReason
 from provisioner.slices.report import Reporter
+from provisioner.slices.supplier import Supplier
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
-from provisioner.slices.suppliers.gke.protocol import Cluster
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
+from provisioner.slices.suppliers.gke.translate import Cluster
 from provisioner.workloads import JOBSET
 from provisioner.workloads.jobset import parse_jobset
 from provisioner.workloads.pods import parse_pod
@@ -133,7 +133,7 @@ class World:
 
     def start(self, *, ca_pem: bytes | None = CERTIFICATE) -> Loop:
         """Start a controller afresh, as after a crash."""
-        chosen = self.choose(ca_pem)
+        supplier, proof = self.choose(ca_pem)
         self.gate = Gate(
             api=self.kube,
             clock=self.clock.now,
@@ -143,7 +143,7 @@ class World:
         )
         executor = ThreadPoolExecutor(max_workers=1)
         self.actor = Actor(
-            supplier=chosen.supplier,
+            supplier=supplier,
             api=self.kube,
             gate=self.gate,
             clock=self.time,
@@ -158,8 +158,8 @@ class World:
         self.loop = Loop(
             settings=self.settings,
             watches=self.watches,
-            pools=PoolList(supplier=chosen.supplier, clock=self.time),
-            identity=chosen.identity,
+            pools=PoolList(supplier=supplier, clock=self.time),
+            identity=proof,
             actor=self.actor,
             reporter=Reporter(
                 recorder=self.recorder,
@@ -180,14 +180,12 @@ class World:
         )
         return self.loop
 
-    def choose(self, ca_pem: bytes | None) -> Chosen:
-        """Return who supplies the pools."""
-        return Chosen(
-            supplier=GkeSupplier(gke=self.gke, clock=self.time),
-            identity=ClusterProof(
-                get_cluster=self.gke.get_cluster, api=self.kube, trusted_ca_pem=ca_pem, assume=False, clock=self.time
-            ),
+    def choose(self, ca_pem: bytes | None) -> tuple[Supplier, ClusterProof | None]:
+        """Return who supplies the pools, and the proof of the cluster."""
+        proof = ClusterProof(
+            get_cluster=self.gke.get_cluster, api=self.kube, trusted_ca_pem=ca_pem, assume=False, clock=self.time
         )
+        return GkeSupplier(gke=self.gke, clock=self.time), proof
 
     @property
     def proof(self) -> ClusterProof:

@@ -24,7 +24,7 @@ from provisioner.model.capacity import (
     Zone,
 )
 from provisioner.slices.suppliers.gke.errors import GkeError
-from provisioner.slices.suppliers.gke.protocol import Cluster
+from provisioner.slices.suppliers.gke.translate import Cluster
 
 CLUSTER_NAME = ClusterName(project="p", location="us-east5", cluster="c")
 #: A v6e slice of four hosts.
@@ -74,7 +74,7 @@ class _Injected:
 
 @dataclass
 class FakeGke:
-    """Implements `Gke`. Nothing moves by itself: pools stay as the test leaves them.
+    """The part of a `GkeClient` that is GKE. Nothing moves by itself: pools stay as the test leaves them.
 
     A create makes a PROVISIONING pool, a delete makes it STOPPING; `finish_create`, `finish_delete`, `fail_pool` and
     `set_pool` do the rest. Deletes of STOPPING pools are refused as GKE refuses them. Workload policies stay as they
@@ -185,31 +185,31 @@ class FakeGke:
         with self._lock:
             return Counter(call.method for call in self.calls)
 
-    # --- Gke ---
+    # --- GkeClient ---
 
     def get_cluster(self) -> Cluster:
-        """Implement `Gke.get_cluster`."""
+        """Implement `GkeClient.get_cluster`."""
         with self._lock:
             lost = self._record("get_cluster")
             self._raise(lost)
             return self.cluster
 
     def list_node_pools(self) -> tuple[NodePool, ...]:
-        """Implement `Gke.list_node_pools`."""
+        """Implement `GkeClient.list_node_pools`."""
         with self._lock:
             lost = self._record("list_node_pools")
             self._raise(lost)
             return tuple(self._pools.values())
 
     def get_node_pool(self, name: PoolName) -> NodePool:
-        """Implement `Gke.get_node_pool`."""
+        """Implement `GkeClient.get_node_pool`."""
         with self._lock:
             lost = self._record("get_node_pool", name)
             self._raise(lost)
             return self._found(name)
 
     def create_node_pool(self, request: NodePoolRequest) -> OperationName:
-        """Implement `Gke.create_node_pool`."""
+        """Implement `GkeClient.create_node_pool`."""
         with self._lock:
             lost = self._record("create_node_pool", request.name)
             if request.name in self._pools:
@@ -224,7 +224,7 @@ class FakeGke:
             return operation
 
     def delete_node_pool(self, name: PoolName) -> OperationName:
-        """Implement `Gke.delete_node_pool`."""
+        """Implement `GkeClient.delete_node_pool`."""
         with self._lock:
             lost = self._record("delete_node_pool", name)
             pool = self._found(name)
@@ -242,7 +242,7 @@ class FakeGke:
             return operation
 
     def get_operation(self, name: OperationName) -> Operation:
-        """Implement `Gke.get_operation`."""
+        """Implement `GkeClient.get_operation`."""
         with self._lock:
             lost = self._record("get_operation", name)
             self._raise(lost)
@@ -253,7 +253,7 @@ class FakeGke:
             return self._operations[name]
 
     def get_workload_policy(self, name: str) -> WorkloadPolicy:
-        """Implement `Gke.get_workload_policy`."""
+        """Implement `GkeClient.get_workload_policy`."""
         with self._lock:
             lost = self._record("get_workload_policy", name)
             self._raise(lost)
@@ -265,7 +265,7 @@ class FakeGke:
             return self._policies[name]
 
     def create_workload_policy(self, policy: WorkloadPolicy) -> None:
-        """Implement `Gke.create_workload_policy`."""
+        """Implement `GkeClient.create_workload_policy`."""
         with self._lock:
             lost = self._record("create_workload_policy", policy.name)
             if policy.name in self._policies:

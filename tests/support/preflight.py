@@ -14,8 +14,7 @@ from provisioner.slices.preflight import Finding
 from provisioner.slices.preflight.checking import Subject, run_checks
 from provisioner.slices.preflight.in_google import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
 from provisioner.slices.suppliers.gke.errors import GkeError
-from provisioner.slices.suppliers.gke.protocol import Cluster, Reservation
-from provisioner.slices.suppliers.gke.supplier import GkeSupplier
+from provisioner.slices.suppliers.gke.translate import Cluster, Reservation
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB
 from tests.support.controller import CERTIFICATE
 from tests.support.gke import FakeGke, failure
@@ -34,7 +33,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 @dataclass
 class FakeInspector:
-    """Implements `Inspector`: permissions that the test grants, reservations that it makes, failures that it sets."""
+    """The rest of a `GkeClient`: permissions that the test grants, reservations and failures that it makes."""
 
     on_project: set[str] = field(default_factory=lambda: {*PROJECT_PERMISSIONS, *POLICY_PERMISSIONS})
     on_account: dict[str, set[str]] = field(default_factory=lambda: {ACCOUNT: {ACT_AS}})
@@ -47,19 +46,19 @@ class FakeInspector:
     calls: list[str] = field(default_factory=list)
 
     def test_project_permissions(self, permissions: Sequence[str]) -> frozenset[str]:
-        """Implement `Inspector.test_project_permissions`."""
+        """Implement `GkeClient.test_project_permissions`."""
         self._call("test_project_permissions")
         return frozenset(permissions) & self.on_project
 
     def test_account_permissions(self, account: str, permissions: Sequence[str]) -> frozenset[str]:
-        """Implement `Inspector.test_account_permissions`."""
+        """Implement `GkeClient.test_account_permissions`."""
         self._call("test_account_permissions")
         if account not in self.on_account:
             raise GkeError(failure(FailureKind.NOT_FOUND, "Unknown service account"), "fake IAM")
         return frozenset(permissions) & self.on_account[account]
 
     def get_reservation(self, *, project: str, zone: str, name: str) -> Reservation:
-        """Implement `Inspector.get_reservation`."""
+        """Implement `GkeClient.get_reservation`."""
         self._call("get_reservation")
         status = self.reservations.get((project, zone, name))
         if status is None:
@@ -73,6 +72,18 @@ class FakeInspector:
         self.calls.append(method)
         if method in self.failures:
             raise GkeError(failure(self.failures[method], "API has not been used in project 1"), "fake Google Cloud")
+
+
+@dataclass
+class FakeGoogle:
+    """GKE, and what is asked of Google Cloud beside it, as one client."""
+
+    gke: FakeGke
+    inspector: FakeInspector
+
+    def __getattr__(self, method: str) -> Any:
+        """Return the method of the one that has it."""
+        return getattr(self.gke if hasattr(self.gke, method) else self.inspector, method)
 
 
 @dataclass
@@ -99,8 +110,7 @@ class World:
             api=self.kube,
             server="https://kube.example.com",
             trusted_ca_pem=self.ca_pem,
-            gke=GkeSupplier(gke=self.gke, clock=lambda: NOW),
-            inspector=self.inspector,
+            gke=FakeGoogle(self.gke, self.inspector),  # type: ignore[arg-type]
             now=lambda: NOW,
         )
 

@@ -15,9 +15,9 @@ from provisioner.kube.errors import ClusterError
 from provisioner.kube.protocol import Api
 from provisioner.settings import Settings
 from provisioner.slices.preflight import Finding, Status, failed, in_google, in_kubernetes, unknown
+from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError
-from provisioner.slices.suppliers.gke.protocol import Cluster, Inspector
-from provisioner.slices.suppliers.gke.supplier import GkeSupplier
+from provisioner.slices.suppliers.gke.translate import Cluster
 from provisioner.workloads import kinds_served
 
 _log = structlog.get_logger(__name__)
@@ -40,9 +40,8 @@ class Subject:
     #: The API server's address, for people.
     server: str
     trusted_ca_pem: bytes | None
-    #: Both None where there are no credentials for GKE, likewise, or no GKE.
-    gke: GkeSupplier | None
-    inspector: Inspector | None
+    #: None where there are no credentials for GKE, likewise, or no GKE.
+    gke: GkeClient | None
     now: Callable[[], datetime]
 
 
@@ -90,8 +89,7 @@ def run_checks(
         of_cluster = _of_cluster(lambda: read[0], api if serves else None, subject)
         yield from each_of(of_cluster, impossible="" if read else "GKE does not describe the cluster")
         yield one("node pools", lambda: in_google.check_node_pools(gke))
-    if subject.inspector is not None:
-        yield from each_of(_of_project(subject.inspector, subject.settings))
+        yield from each_of(_of_project(gke, subject.settings))
 
 
 def _of_kubernetes(api: Api, subject: Subject) -> Iterator[_Check]:
@@ -116,13 +114,13 @@ def _of_cluster(read: Callable[[], Cluster], api: Api | None, subject: Subject) 
     yield "Workload Identity", lambda: in_google.check_workload_identity(read())
 
 
-def _of_project(inspector: Inspector, settings: Settings) -> Iterator[_Check]:
+def _of_project(gke: GkeClient, settings: Settings) -> Iterator[_Check]:
     project = settings.project_id
-    yield "permissions on the project", lambda: in_google.check_permissions(inspector, project)
-    yield "nodes' service account", lambda: in_google.check_node_account(inspector, settings)
-    yield "workload policies", lambda: in_google.check_policies(inspector, project)
+    yield "permissions on the project", lambda: in_google.check_permissions(gke, project)
+    yield "nodes' service account", lambda: in_google.check_node_account(gke, settings)
+    yield "workload policies", lambda: in_google.check_policies(gke, project)
     for named in in_google.named_reservations(settings):
-        yield f"reservation {named.name}", functools.partial(in_google.check_reservation, inspector, named)
+        yield f"reservation {named.name}", functools.partial(in_google.check_reservation, gke, named)
 
 
 def log_findings(subject: Subject) -> None:

@@ -12,8 +12,9 @@ from provisioner.kube.protocol import Api
 from provisioner.model.capacity import FailureKind, PoolStatus
 from provisioner.model.choices import reservation_parts
 from provisioner.settings import Settings
-from provisioner.slices.planning.launch.specification import is_ours
+from provisioner.slices.planning.launch.specification import read_ownership
 from provisioner.slices.preflight import Finding, failed, ok, unknown, warning
+from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.identity_check import (
     CHANNEL_CONSEQUENCE,
@@ -22,8 +23,7 @@ from provisioner.slices.suppliers.gke.identity_check import (
     channel_problem,
     prove,
 )
-from provisioner.slices.suppliers.gke.protocol import Cluster, Inspector, Reservation
-from provisioner.slices.suppliers.gke.supplier import GkeSupplier
+from provisioner.slices.suppliers.gke.translate import Cluster, Reservation
 
 _HEALTHY = frozenset({"RUNNING", "RECONCILING"})
 #: So many reservations are looked at: each is a call for each of its zones.
@@ -103,23 +103,23 @@ def check_workload_identity(found: Cluster) -> Finding:
 # --- what may be done -------------------------------------------------------------------------------------------------
 
 
-def check_node_pools(gke: GkeSupplier) -> Finding:
+def check_node_pools(gke: GkeClient) -> Finding:
     """List the node pools as `run` does."""
-    pools = gke.list_pools()
+    pools = gke.list_node_pools()
     strange = sorted(pool.name for pool in pools if pool.status is PoolStatus.UNKNOWN)
     if strange:
         return warning(
             f"{len(strange)} of {len(pools)} cannot be read: {', '.join(strange[:5])}",
             "They are not changed; a newer release of the provisioner may be able to read them.",
         )
-    ours = sum(is_ours(pool) for pool in pools)
+    ours = sum(read_ownership(pool.labels) is not None for pool in pools)
     return ok(f"{len(pools)} are listed, {ours} of them belong to the provisioner")
 
 
-def check_permissions(inspector: Inspector, project: str) -> Finding:
+def check_permissions(gke: GkeClient, project: str) -> Finding:
     """Ask which of the permissions that are needed the identity has."""
     try:
-        granted = inspector.test_project_permissions(PROJECT_PERMISSIONS)
+        granted = gke.test_project_permissions(PROJECT_PERMISSIONS)
     except GkeError as error:
         return unknown(str(error), _ask_by_gcloud(error, project, "cloudresourcemanager.googleapis.com"))
     missing = [permission for permission in PROJECT_PERMISSIONS if permission not in granted]
@@ -128,14 +128,14 @@ def check_permissions(inspector: Inspector, project: str) -> Finding:
     return ok(f"{', '.join(PROJECT_PERMISSIONS)} on project {project}")
 
 
-def check_node_account(inspector: Inspector, settings: Settings) -> Finding:
+def check_node_account(gke: GkeClient, settings: Settings) -> Finding:
     """Ask whether the identity may act as the nodes' service account."""
     account, project = settings.node_service_account, settings.project_id
     if not account:
-        return _check_default_account(inspector, project)
+        return _check_default_account(gke, project)
     grant = f"Grant {ACT_AS} on it: {_ROLES}"
     try:
-        granted = inspector.test_account_permissions(account, (ACT_AS,))
+        granted = gke.test_account_permissions(account, (ACT_AS,))
     except GkeError as error:
         if error.failure.kind is FailureKind.NOT_FOUND:
             return failed(f"{account} does not exist: {error}", "Create it, or change GCP_NODE_SERVICE_ACCOUNT.")
@@ -145,11 +145,11 @@ def check_node_account(inspector: Inspector, settings: Settings) -> Finding:
     return failed(f"{ACT_AS} missing on {account}, so GKE rejects every node pool", grant)
 
 
-def _check_default_account(inspector: Inspector, project: str) -> Finding:
+def _check_default_account(gke: GkeClient, project: str) -> Finding:
     """Ask for the whole project: the name of Compute Engine's default account has a number in it that is not known."""
     default = "GCP_NODE_SERVICE_ACCOUNT is not set, so that nodes get Compute Engine's default service account"
     try:
-        granted = inspector.test_project_permissions((ACT_AS,))
+        granted = gke.test_project_permissions((ACT_AS,))
     except GkeError as error:
         return unknown(f"{default}: {error}", _ask_by_gcloud(error, project, "cloudresourcemanager.googleapis.com"))
     if ACT_AS in granted:
@@ -160,11 +160,11 @@ def _check_default_account(inspector: Inspector, project: str) -> Finding:
     )
 
 
-def check_policies(inspector: Inspector, project: str) -> Finding:
+def check_policies(gke: GkeClient, project: str) -> Finding:
     """Ask for the optional permissions on workload policies, which no setting names."""
     only = "only multi-host slices of tpu7x and tpu7 need them"
     try:
-        granted = inspector.test_project_permissions(POLICY_PERMISSIONS)
+        granted = gke.test_project_permissions(POLICY_PERMISSIONS)
     except GkeError as error:
         return unknown(str(error), _ask_by_gcloud(error, project, "cloudresourcemanager.googleapis.com"))
     missing = [permission for permission in POLICY_PERMISSIONS if permission not in granted]
@@ -210,13 +210,13 @@ def named_reservations(settings: Settings) -> tuple[NamedReservation, ...]:
     return tuple(itertools.islice(named, _MOST_RESERVATIONS))
 
 
-def check_reservation(inspector: Inspector, named: NamedReservation) -> Finding:
+def check_reservation(gke: GkeClient, named: NamedReservation) -> Finding:
     """Look for a reservation in each of its zones."""
     project = named.project
     found: dict[str, Reservation] = {}
     for zone in named.zones:
         try:
-            found[zone] = inspector.get_reservation(project=project, zone=zone, name=named.name)
+            found[zone] = gke.get_reservation(project=project, zone=zone, name=named.name)
         except GkeError as error:
             kind = error.failure.kind
             if kind is FailureKind.NOT_FOUND:

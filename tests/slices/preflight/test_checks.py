@@ -419,7 +419,7 @@ def without_gke() -> World:
 
 def found_without_gke(without_gke: World) -> dict[str, Finding]:
     """Make all checks; return the findings by name."""
-    subject = replace(without_gke.subject, gke=None, inspector=None, trusted_ca_pem=None)
+    subject = replace(without_gke.subject, gke=None, trusted_ca_pem=None)
     return {finding.name: finding for finding in run_checks(subject)}
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 
 from provisioner import constants, tpu
 from provisioner.model import bounds
-from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest, PoolName, Taint, Zone, expected_pool
+from provisioner.model.capacity import CapacityKind, NodePoolRequest, PoolName, Taint, Zone, expected_pool
 from provisioner.model.choices import CapacityChoice, capacity_key, comma_items
 from provisioner.model.fit import demand_key, is_system, misfit, room_misfit
 from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, WorkloadUid
@@ -35,14 +35,12 @@ HELD_TAINT = Taint(key=constants.HELD, value="true")
 HELD_LATE_TAINT = Taint(key=constants.HELD_LATE, value="true")
 #: Labels that differ from slice to slice.
 _OWN_KEYS = frozenset({*constants.OWNER_LABELS, constants.NODE_POOL})
-#: Labels that say how often a slice was tried, and what was asked for: not part of what is asked for.
-_STAMPS = frozenset({constants.POOL_ATTEMPT, constants.NODEPOOL_HASH})
 #: Of the labels of one pool, keys and values together. config.labels of the GKE API: "supports up to 1,024 total
 #: characters in a single request"; node groups allow no more, so that a workload which is served there is served here.
 LABEL_CHARACTERS = 1024
 _DIGEST_DIGITS = 16
-#: Their keys, the digest, and an attempt of one digit.
-_STAMP_CHARACTERS = sum(map(len, _STAMPS)) + _DIGEST_DIGITS + 1
+#: Labels that are stamped: their keys, the digest, and an attempt of one digit.
+_STAMP_CHARACTERS = len(constants.POOL_ATTEMPT + constants.NODEPOOL_HASH) + _DIGEST_DIGITS + 1
 _MAX_LABEL_VALUE = 63
 _KINDS = {each.value: each for each in WorkloadKind}
 _MAX_LENGTH = 40
@@ -118,11 +116,6 @@ def read_ownership(labels: Mapping[str, str]) -> Ownership | None:
         GroupKey(labels.get(constants.POOL_JOB_KEY, "")),
         labels.get(constants.PARENT_NAME, ""),
     )
-
-
-def is_ours(pool: NodePool) -> bool:
-    """Whether the provisioner, or the Go provisioner, created the pool."""
-    return read_ownership(pool.labels) is not None
 
 
 def _jobset_of(labels: Mapping[str, str]) -> str:

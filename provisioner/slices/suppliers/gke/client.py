@@ -32,7 +32,7 @@ from provisioner.model.capacity import (
 from provisioner.settings import region_of
 from provisioner.slices.suppliers.gke import translate
 from provisioner.slices.suppliers.gke.errors import GkeError, kind_of_answer, remedy_of
-from provisioner.slices.suppliers.gke.protocol import Cluster, Reservation
+from provisioner.slices.suppliers.gke.translate import Cluster, Reservation
 
 GKE_ADDRESS = "https://container.googleapis.com"
 COMPUTE_ADDRESS = "https://compute.googleapis.com"
@@ -80,7 +80,12 @@ def to_gke_error(
 
 
 class GkeClient:
-    """Implements the protocols `Gke` and `Inspector` over HTTP."""
+    """The node pools of one cluster, the workload policies of its region, and what a start is checked by.
+
+    Safe to call from many threads. Each method is one short HTTP call and raises `GkeError` alone; those of node pools
+    keep the contract of a `Supplier`. What a start is checked by may need an API or a permission that the work itself
+    does not: PERMISSION says nothing of the answer.
+    """
 
     def __init__(
         self,
@@ -88,15 +93,12 @@ class GkeClient:
         *,
         endpoint: str | None = None,
         credentials: auth_credentials.Credentials | None = None,
-        change_seconds: float = _CHANGE_SECONDS,
     ) -> None:
         """Resolve the credentials, once; raise GkeError where there are none.
 
-        With an endpoint (http:// or https://) calls go there without credentials. A create or delete may take
-        `change_seconds`.
+        With an endpoint (http:// or https://) calls go there without credentials.
         """
         self._cluster = cluster
-        self._change_seconds = change_seconds
         gke_url, compute_url, self._resource_manager_url, self._iam_url = (
             (endpoint or address).rstrip("/")
             for address in (GKE_ADDRESS, COMPUTE_ADDRESS, RESOURCE_MANAGER_ADDRESS, IAM_ADDRESS)
@@ -123,12 +125,12 @@ class GkeClient:
         self._session.close()  # type: ignore[no-untyped-call]
 
     def get_cluster(self) -> Cluster:
-        """Implement `Gke.get_cluster`."""
+        """Return the cluster itself."""
         subject = f"get of cluster {self._cluster.cluster!r}"
         return self._read(subject, self._cluster_url, translate.cluster_of, mask=translate.CLUSTER_FIELDS)
 
     def list_node_pools(self) -> tuple[NodePool, ...]:
-        """Implement `Gke.list_node_pools`."""
+        """Return all node pools of the cluster, ours or not, in one call: see `Supplier.list_pools`."""
         return self._read(
             f"list of node pools of cluster {self._cluster.cluster!r}",
             f"{self._cluster_url}/nodePools",
@@ -138,7 +140,7 @@ class GkeClient:
         )
 
     def get_node_pool(self, name: PoolName) -> NodePool:
-        """Implement `Gke.get_node_pool`."""
+        """Return one node pool: see `Supplier.get_pool`."""
         return self._read(
             f"get of node pool {name!r}",
             self._pool_url(name),
@@ -148,7 +150,7 @@ class GkeClient:
         )
 
     def create_node_pool(self, request: NodePoolRequest) -> OperationName:
-        """Implement `Gke.create_node_pool`."""
+        """Submit the creation of a node pool: see `Supplier.create_pool`."""
         said = translate.said_by_request(request)
         body = translate.create_request_json(self._cluster.path, request)
         subject, url = f"create of node pool {request.name!r}", f"{self._cluster_url}/nodePools"
@@ -160,18 +162,18 @@ class GkeClient:
         return operation
 
     def delete_node_pool(self, name: PoolName) -> OperationName:
-        """Implement `Gke.delete_node_pool`."""
+        """Submit the deletion of a node pool with all its nodes: see `Supplier.delete_pool`."""
         subject, url = f"delete of node pool {name!r}", self._pool_url(name)
         return self._send(subject, Call.DELETE, "DELETE", url, _name_of_operation, values=(name,))
 
     def get_operation(self, name: OperationName) -> Operation:
-        """Implement `Gke.get_operation`."""
+        """Return an operation: see `Supplier.get_operation`; how long GKE remembers it is not documented."""
         url = f"{self._location_url}/operations/{quote(name, safe='')}"
         said = self._said.get(name, ())
         return self._read(f"get of operation {name!r}", url, lambda body: translate.operation_of(body, said))
 
     def get_workload_policy(self, name: str) -> WorkloadPolicy:
-        """Implement `Gke.get_workload_policy`."""
+        """Return a resource policy of the cluster's project and region. PERMISSION: it may be there all the same."""
         return self._read(
             f"get of workload policy {name!r}",
             f"{self._policies_url}/{quote(name, safe='')}",
@@ -181,7 +183,7 @@ class GkeClient:
         )
 
     def create_workload_policy(self, policy: WorkloadPolicy) -> None:
-        """Implement `Gke.create_workload_policy`."""
+        """Submit the creation of a workload policy, which may be used once `get_workload_policy` calls it READY."""
         self._send(
             f"create of workload policy {policy.name!r}",
             Call.CREATE,
@@ -197,12 +199,12 @@ class GkeClient:
         )
 
     def test_project_permissions(self, permissions: Sequence[str]) -> frozenset[str]:
-        """Implement `Inspector.test_project_permissions`."""
+        """Return those of the permissions that the identity has on the project of the cluster."""
         url = f"{self._resource_manager_url}/v1/projects/{quote(self._cluster.project, safe=':')}:testIamPermissions"
         return self._test_permissions(f"test of permissions on project {self._cluster.project!r}", url, permissions)
 
     def test_account_permissions(self, account: str, permissions: Sequence[str]) -> frozenset[str]:
-        """Implement `Inspector.test_account_permissions`; the account may be of any project."""
+        """Return those of the permissions that the identity has on a service account; NOT_FOUND: there is none."""
         url = f"{self._iam_url}/v1/projects/-/serviceAccounts/{quote(account, safe='@')}:testIamPermissions"
         return self._test_permissions(f"test of permissions on service account {account!r}", url, permissions)
 
@@ -215,7 +217,7 @@ class GkeClient:
         return self._send(subject, Call.READ, "POST", url, granted, json=json, grant_help="")
 
     def get_reservation(self, *, project: str, zone: str, name: str) -> Reservation:
-        """Implement `Inspector.get_reservation`."""
+        """Return a reservation of any project."""
         path = f"{quote(project, safe=':')}/zones/{quote(zone, safe='')}/reservations/{quote(name, safe='')}"
         subject, url = f"get of reservation {name!r} in {zone}", f"{self._compute_projects_url}/{path}"
         return self._read(subject, url, translate.reservation_of, grant_help="", values=(name,))
@@ -242,7 +244,7 @@ class GkeClient:
     ) -> _T:
         """Send one request, and read its answer; raise GkeError where either fails."""
         headers = {_FIELD_MASK_HEADER: ",".join(mask)} if mask else {}
-        timeout = seconds if call is Call.READ else self._change_seconds
+        timeout = seconds if call is Call.READ else _CHANGE_SECONDS
         try:
             response = self._session.request(method, url, headers=headers, json=json, timeout=timeout)
             return parse(_object_of(response.content))

@@ -1,10 +1,7 @@
 """What GKE's texts and codes mean: the one table from them to kinds of failure.
 
-What GKE shares with Google's other APIs, and the two rules that stand over all tables, are in
-`provisioner.google.errors`; the first of the rules holds for GKE in so many words: "In the event of an error, the node
-pool may be partially created" (API reference of CREATE_NODE_POOL). What users wrote is taken out of a text before it is
-read (`provisioner.google.errors`); the message that is kept is whole. What Google's libraries raise
-becomes a `GkeError` in `client`.
+What GKE shares with Google's other APIs is in `provisioner.google.errors`. What users wrote is taken out of a text
+before it is read; the message that is kept is whole.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from provisioner.kube.errors import ClusterError
 from provisioner.kube.live import list_provider_ids_without_tpus
 from provisioner.kube.protocol import Api
 from provisioner.slices.suppliers.gke.errors import GkeError
-from provisioner.slices.suppliers.gke.protocol import Cluster
+from provisioner.slices.suppliers.gke.translate import Cluster
 
 _log = structlog.get_logger(__name__)
 

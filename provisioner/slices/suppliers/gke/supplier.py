@@ -33,9 +33,10 @@ from provisioner.model.capacity import (
 )
 from provisioner.settings import region_of
 from provisioner.slices.supplier import Blocked, PoolRules
+from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError, blames, says_missing
-from provisioner.slices.suppliers.gke.protocol import Cluster, Gke
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
+from provisioner.slices.suppliers.gke.translate import Cluster
 
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
@@ -80,7 +81,7 @@ class Calls:
 class Policies:
     """Which workload policies are known to be as their node pools need them. Used by many threads."""
 
-    gke: Gke
+    gke: GkeClient
     calls: Calls
     clock: Callable[[], datetime]
     #: (Name, topology) of those that were found to be right.
@@ -127,10 +128,17 @@ class Policies:
         except GkeError as error:
             if error.failure.kind is FailureKind.NOT_FOUND:
                 return self._missing(request, blocked)
-            if error.failure.kind is FailureKind.PERMISSION:
-                self._warn(request, error)
-                return None
-            raise
+            if error.failure.kind is not FailureKind.PERMISSION:
+                raise
+            if self._may_look:
+                _log.warning(
+                    "workload_policy.not_checked",
+                    policy=request.policy_name,
+                    error=str(error),
+                    advice="node pools are requested without the check; missing policies are not created",
+                )
+            self._may_look = False
+            return None
         return self._judge(request, found)
 
     def _get(self, name: str) -> WorkloadPolicy:
@@ -175,17 +183,6 @@ class Policies:
             self._right.add((request.policy_name, request.topology))
         return None
 
-    def _warn(self, request: NodePoolRequest, error: GkeError) -> None:
-        with self._lock:
-            first, self._may_look = self._may_look, False
-        if first:
-            _log.warning(
-                "workload_policy.not_checked",
-                policy=request.policy_name,
-                error=str(error),
-                advice="node pools are requested without the check; missing policies are not created",
-            )
-
 
 def _invalid(request: NodePoolRequest, words: str) -> Failure:
     region = region_of(request.zone)
@@ -203,7 +200,7 @@ def _by_hand(request: NodePoolRequest) -> str:
 class GkeSupplier:
     """The node pools of one GKE cluster; implements `Supplier`."""
 
-    gke: Gke
+    gke: GkeClient
     clock: Callable[[], datetime]
     calls: Calls = field(default_factory=Calls)
     rules: PoolRules = GKE_RULES

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from provisioner.model.capacity import (
@@ -26,7 +26,6 @@ from provisioner.model.capacity import (
     Zone,
 )
 from provisioner.slices.suppliers.gke.errors import classify_message, rpc_code
-from provisioner.slices.suppliers.gke.protocol import Cluster, Reservation
 from provisioner.slices.suppliers.gke.rules import slice_topology
 
 #: Exactly what a NodePool is made from, and what GKE may repeat of it in the words for its failure.
@@ -80,6 +79,43 @@ _EFFECTS = {
 }
 _EFFECT_NAMES = {word: name for name, word in _EFFECTS.items()}
 _FAILED = frozenset({PoolStatus.ERROR, PoolStatus.RUNNING_WITH_ERROR})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The cluster that the client is bound to, as far as it helps to recognise it."""
+
+    name: str
+    #: GKE's own word: RUNNING, RECONCILING, DEGRADED, ...; empty when it says nothing we know.
+    status: str = ""
+    #: RAPID, REGULAR, STABLE, EXTENDED; empty for none. Only on none GKE takes pools without auto-upgrade.
+    release_channel: str = ""
+    #: The certificate authority of the Kubernetes API server, PEM; empty when GKE gives none.
+    ca_certificate_pem: bytes = b""
+    #: Instance group managers of all node pools.
+    instance_group_urls: tuple[str, ...] = ()
+    #: GKE makes and deletes the nodes itself, and takes no node pools from others.
+    autopilot: bool = False
+    #: Resources with "tpu" in their names that node auto-provisioning may buy; empty where it is off or buys none.
+    auto_provisioned_tpus: tuple[str, ...] = ()
+    #: PROJECT.svc.id.goog; empty where Workload Identity is off.
+    workload_pool: str = ""
+    #: Node pools whose pods have the permissions of their node all the same.
+    pools_without_identity: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """A reservation of Compute Engine, as far as it is looked at."""
+
+    name: str
+    #: Compute Engine's own word: CREATING, READY, UPDATING, DELETING, INVALID; empty when it says none.
+    status: str = ""
+    #: How much is reserved, and how much of that is in use; None when it does not say.
+    total: int | None = None
+    in_use: int | None = None
+    #: What these count: whole machines, or chips.
+    unit: str = "hosts"
 
 
 def _at(body: Json, path: str, absent: _T) -> _T:

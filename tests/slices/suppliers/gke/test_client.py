@@ -38,7 +38,7 @@ from provisioner.slices.act import CALL_TIMEOUT_SECONDS
 from provisioner.slices.suppliers.gke import translate
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError
-from provisioner.slices.suppliers.gke.protocol import Cluster, Gke, Reservation
+from provisioner.slices.suppliers.gke.translate import Cluster, Reservation
 from tests.support.clock import FakeClock
 from tests.support.gke import CLUSTER_NAME
 from tests.support.recording_server import Answer, RecordingServer, google_error
@@ -529,7 +529,7 @@ def test_policies_are_of_the_region_of_the_cluster(server: RecordingServer, loca
 # --- Failures ---
 
 
-def kind_of(client: Gke, method: str) -> FailureKind:
+def kind_of(client: GkeClient, method: str) -> FailureKind:
     calls = {
         "list": client.list_node_pools,
         "get": lambda: client.get_node_pool(PoolName("a")),
@@ -600,7 +600,7 @@ def test_nothing_listens() -> None:
     ],
 )
 def test_each_call_has_its_time_out(
-    client: GkeClient, monkeypatch: pytest.MonkeyPatch, call: Callable[[Gke], object], seconds: float
+    client: GkeClient, monkeypatch: pytest.MonkeyPatch, call: Callable[[GkeClient], object], seconds: float
 ) -> None:
     """What changes something takes no longer than the controller wants to have of its lease."""
     seen = []

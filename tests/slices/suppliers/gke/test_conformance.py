@@ -45,7 +45,7 @@ class GkeGround:
         policies = {_WITH_POLICY.policy_name: _WITH_POLICY.topology}
         self._simulator = Simulator(SimulatorSettings(workload_policies=policies), clock=self._clock.now)
         self._simulator.start()
-        self._client = GkeClient(CLUSTER_NAME, endpoint=self._simulator.url, change_seconds=5.0)
+        self._client = GkeClient(CLUSTER_NAME, endpoint=self._simulator.url)
         self.supplier = GkeSupplier(gke=self._client, clock=self._clock.now)
 
     def sells(self, accelerator: str) -> bool:

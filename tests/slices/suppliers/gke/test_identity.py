@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from provisioner.slices.suppliers.gke.identity_check import prove_same_cluster
-from provisioner.slices.suppliers.gke.protocol import Cluster
+from provisioner.slices.suppliers.gke.translate import Cluster
 
 
 def pem(der: bytes, *, line_end: bytes = b"\n", width: int = 64) -> bytes:

@@ -62,7 +62,7 @@ class Rehearsal:
     def start(self) -> None:
         """Open the port and make the client."""
         self.simulator.start()
-        self.client = GkeClient(CLUSTER_NAME, endpoint=self.simulator.url, change_seconds=5.0)
+        self.client = GkeClient(CLUSTER_NAME, endpoint=self.simulator.url)
 
     def stop(self) -> None:
         self.client.close()

@@ -27,7 +27,7 @@ from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.shape import resolve
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.launch.specification import Candidates, Specification, is_ours, pool_name
+from provisioner.slices.planning.launch.specification import Candidates, Specification, pool_name, read_ownership
 from provisioner.slices.supplier import UnmeetableError
 from provisioner.slices.suppliers import rules_of
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
@@ -151,12 +151,12 @@ def test_whose_a_pool_is_cannot_be_changed_by_the_labels_of_the_object() -> None
     """Anybody may write these; the spec is fixed."""
     raw = made(REQUEST)
     raw["metadata"]["labels"] = {}
-    assert is_ours(pool(raw))
+    assert read_ownership(pool(raw).labels) is not None
     by_hand = {
         "metadata": {"namespace": "slices", "name": "by-hand", "uid": "2", "labels": dict(REQUEST.labels)},
         "spec": SPEC,
     }
-    assert not is_ours(pool(by_hand))
+    assert read_ownership(pool(by_hand).labels) is None
 
 
 def test_a_group_that_somebody_made_is_listed_as_far_as_it_says_what_it_is() -> None:
