@@ -233,7 +233,7 @@ def _lines(result: _Result, *, wide: bool) -> Iterator[str]:
     if groups:
         yield from _table(groups, wide=wide)
         yield ""
-    mistakes = [*map(str, result.manifests.problems), *map(str, found.problems)]
+    mistakes = list(map(str, result.manifests.problems))
     mistakes += [str(each) for each in found.remarks if each.severity.refused]
     notes = [str(each) for each in found.remarks if not each.severity.refused]
     for head, lines, colour in (("Not served:", mistakes, "red"), ("Notes:", notes, "yellow")):
@@ -369,7 +369,11 @@ def _data(result: _Result) -> dict[str, Any]:
         ],
         "problems": [
             *({"file": each.source, "line": each.line, "message": each.message} for each in result.manifests.problems),
-            *({"file": each.document.source, "line": each.line, "message": each.message} for each in found.problems),
+            *(
+                {"file": each.document.source, "line": each.line, "message": each.message}
+                for each in found.remarks
+                if not each.subject
+            ),
         ],
         "remarks": [
             {
@@ -382,6 +386,7 @@ def _data(result: _Result) -> dict[str, Any]:
                 "slices": each.slices,
             }
             for each in found.remarks
+            if each.subject
         ],
         "assumptions": list(result.effective.remarks),
         "totals": {

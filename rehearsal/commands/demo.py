@@ -191,7 +191,7 @@ def problem_with(manifests: Manifests, environment: Mapping[str, str]) -> str:
     if found.pools or any(each.reason for each in found.remarks):
         # What Events tell is a part of what is shown.
         return ""
-    reasons = [output.plain(str(each)) for each in (*found.problems, *found.remarks)]
+    reasons = [output.plain(str(each)) for each in found.remarks]
     return "\n".join(reasons) or f"no JobSet in these files requests {TPU_RESOURCE}, so that nothing would happen"
 
 

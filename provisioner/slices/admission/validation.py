@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import chain, islice, repeat
+from itertools import islice
 from typing import Any, NamedTuple
 
 from provisioner import constants, tpu
@@ -18,13 +18,11 @@ from provisioner.admission.review import Answer, Request
 from provisioner.kube import fields, podspec
 from provisioner.model.workloads import WorkloadKind
 from provisioner.settings import Settings
-from provisioner.slices.demand import Slice
 from provisioner.slices.demand.allowlists import NO_TOPOLOGY
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, value_at
 from provisioner.slices.offline.expand import Template, templates_of
-from provisioner.slices.offline.forecast import NOT_SERVED, Forecast, forecast_of, template_of
+from provisioner.slices.offline.forecast import NOT_SERVED, forecast_of
 from provisioner.slices.offline.reading import MOST_KEYS, Reading, path_of, read_document, title, unread_keys
-from provisioner.slices.planning.launch import limits
 from provisioner.slices.supplier import PoolRules
 from provisioner.workloads.jobset import ended_before
 from provisioner.workloads.kind import controller_of
@@ -36,10 +34,8 @@ KINDS = frozenset({*(each.value for each in WorkloadKind), STATEFUL_SET, POD})
 _COUNTS = ("replicas", "parallelism", "completions")
 #: kubectl apply writes the whole object there.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-#: Slices of each template that stand for all of them: the first one, and the last one, whose name is the longest.
-_SAMPLE = 2
-#: Where limits do not allow all slices, so many of an object are looked at to find the first that is refused.
-_MOST_WITHIN_LIMITS = 256
+#: Slices of an object that stand for all of them: the first ones, and the last one, whose name is the longest.
+_MOST_SLICES = 256
 _ORDER = {severity: place for place, severity in enumerate(Severity)}
 
 _KINDS = {each.value: each for each in WorkloadKind}
@@ -183,34 +179,12 @@ def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str =
     not judged: the labels of the namespace are not known. Errors come first. `slices` of a finding is always 1.
 
     Nothing is read and nothing is raised, whatever the JSON is. The time depends on the size of the object and not on
-    what it asks for: two slices of each template stand for all. Where limits (MAX_CHIPS and others) do not allow all of
-    them, up to 256 are looked at to find the first that is refused; a limit of more slices is left to the Event.
+    what it asks for: up to 256 slices stand for all, so that a limit of more slices is left to the Event.
     """
-    settings, document = replace(settings, opt_in_label=None), Document(raw)
-
-    def look(most_of_template: int) -> tuple[Reading, Forecast]:
-        reading = Reading(settings, namespace, most_of_template=most_of_template)
-        read_document(reading, document, 1)
-        return reading, forecast_of(reading, rules)
-
-    reading, found = look(_SAMPLE)
-    if _exceeds_limits(reading, found):
-        templates = max(1, sum(len(each.templates) for each in reading.subjects.values()))
-        _, found = look(max(_SAMPLE, _MOST_WITHIN_LIMITS // templates))
-    every = (each._replace(slices=1) for each in (*found.problems, *found.remarks))
+    reading = Reading(replace(settings, opt_in_label=None), namespace, most_of_object=_MOST_SLICES)
+    read_document(reading, Document(raw), 1)
+    every = (each._replace(slices=1) for each in forecast_of(reading, rules).remarks)
     return tuple(sorted(every, key=lambda each: _ORDER[each.severity]))
-
-
-def _exceeds_limits(reading: Reading, found: Forecast) -> bool:
-    """Whether limits do not allow all slices of the objects at once, of which those found are a sample."""
-    first: dict[int, tuple[Slice, int]] = {}
-    for slice_ in found.slices:
-        subject = reading.subjects[slice_.workload.uid]
-        template = template_of(subject, slice_.group_name)
-        if slice_.leader is not None and template is not None:
-            first.setdefault(template.place, (slice_, template.replicas))
-    every = chain.from_iterable(repeat(*each) for each in first.values())
-    return bool(limits.problem_of(every, reading.settings))
 
 
 class Mode(Enum):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from provisioner import constants
 from provisioner.kube import fields, podspec
 from provisioner.model import bounds
-from provisioner.model.workloads import Pod, Toleration, Workload, WorkloadKind, group_key
+from provisioner.model.workloads import Pod, Requirements, Toleration, Workload, WorkloadKind, group_key
 from provisioner.slices.offline.documents import Path, value_at
 from provisioner.workloads.jobset import replicated_jobs_of
 
@@ -120,20 +120,6 @@ def _pods_of_job(spec: Json) -> int:
     return min(parallelism, fields.count(spec.get("completions"), default=parallelism))
 
 
-class _Group(NamedTuple):
-    """A group of pods, and what its controllers add to the template of its first pod."""
-
-    name: str
-    #: Of the first pod.
-    pod: str
-    labels: dict[str, str]
-    workload_uid: str = ""
-    #: Of the pods, where each group says it itself.
-    size: int = 0
-    #: The value of the selector by which JobSet places jobs on nodes that somebody labelled beforehand; empty for none.
-    pinned: str = ""
-
-
 def leaders_of(
     workload: Workload, raw: Json, template: Template, now: datetime, numbers: Iterable[int] | None = None
 ) -> Iterator[Pod]:
@@ -141,67 +127,63 @@ def leaders_of(
     spec = fields.mapping(value_at(raw, (*template.path, "spec")))
     if template.pods == 0 or not podspec.requested_chips("pod template", spec):
         return
-    asked = workload.groups[template.place].template
+    name, asked = workload.name, workload.groups[template.place].template
     asked = replace(asked, tolerations=(*asked.tolerations, _CHIP_TOLERATION))
-    by_index = template.indexed and workload.kind is not WorkloadKind.LEADER_WORKER_SET
-    index = {constants.COMPLETION_INDEX: "0"} if by_index else {}
-    for group in _groups(workload, raw, template, range(template.replicas) if numbers is None else numbers):
-        requirements = replace(asked, labels={**asked.labels, **index, **group.labels})
-        if group.pinned:
-            requirements = replace(
-                requirements,
-                node_selector={**asked.node_selector, f"{_JOBSET}namespaced-job": group.pinned},
-                tolerations=(*asked.tolerations, _PLACED_TOLERATION),
-            )
-        yield Pod(
+    index = {constants.COMPLETION_INDEX: "0"} if template.indexed else {}
+
+    def leader(group: str, pod: str, labels: dict[str, str], *, uid: str = "", size: int = 0) -> Pod:
+        """Return the first pod of a group; `size` is the group's where each says it itself."""
+        return Pod(
             kind=workload.kind,
             namespace=workload.namespace,
-            name=group.pod,
-            uid=f"uid-of-{workload.uid}-{group.pod}",
-            workload_name=workload.name,
-            workload_uid=group.workload_uid,
-            group_name=group.name,
-            group_key=group_key(workload.namespace, group.name),
+            name=pod,
+            uid=f"uid-of-{workload.uid}-{pod}",
+            workload_name=name,
+            workload_uid=uid,
+            group_name=group,
+            group_key=group_key(workload.namespace, group),
             completion_index=0 if template.indexed else None,
-            group_size=group.size,
-            requirements=requirements,
+            group_size=size,
+            requirements=replace(asked, labels={**asked.labels, **labels}),
             created_at=now,
             unschedulable_since=now,
             unschedulable_message=_NO_NODES,
         )
 
-
-def _groups(workload: Workload, raw: Json, template: Template, numbers: Iterable[int]) -> Iterator[_Group]:
-    name = workload.name
+    numbers = range(template.replicas) if numbers is None else numbers
     if workload.kind is WorkloadKind.JOB:
-        yield _Group(name, f"{name}-0-xxxxx", _labels_of_job(name, workload.uid), workload.uid)
-        return
-    if workload.kind is WorkloadKind.LEADER_WORKER_SET:
+        yield leader(name, f"{name}-0-xxxxx", index | _labels_of_job(name, workload.uid), uid=workload.uid)
+    elif workload.kind is WorkloadKind.LEADER_WORKER_SET:
         for number in numbers:
-            leader = f"{name}-{number}"
+            pod = f"{name}-{number}"
             labels = {
                 constants.LWS_NAME: name,
                 constants.LWS_WORKER_INDEX: "0",
                 constants.LWS_GROUP_INDEX: str(number),
-                constants.LWS_GROUP_KEY: group_key(workload.namespace, leader),
+                constants.LWS_GROUP_KEY: group_key(workload.namespace, pod),
                 constants.POD_INDEX: str(number),
-                constants.STATEFUL_SET_POD_NAME: leader,
+                constants.STATEFUL_SET_POD_NAME: pod,
             }
-            yield _Group(leader, leader, labels, size=template.pods)
-        return
-    job = replicated_jobs_of(raw)[template.place]
-    metadata_of_job = (*template.path[:3], "template", "metadata")
-    annotated = [fields.mapping(value_at(raw, (*path, "annotations"))) for path in (("metadata",), metadata_of_job)]
-    placed = {key for each in annotated if _EXCLUSIVE in each for key in _PLACEMENT if key in each}
-    for number in numbers:
-        child = job.child(number)
-        yield _Group(
-            child,
-            f"{child}-0-xxxxx",
-            {**job.marks(number), **_labels_of_job(child, f"uid-of-{child}")},
-            job.jobset_uid,
-            pinned=f"{job.namespace}_{child}" if placed == set(_PLACEMENT) else "",
-        )
+            yield leader(pod, pod, labels, size=template.pods)
+    else:
+        job, placed = replicated_jobs_of(raw)[template.place], _is_placed(raw, template)
+        for number in numbers:
+            child = job.child(number)
+            labels = index | job.marks(number) | _labels_of_job(child, f"uid-of-{child}")
+            made = leader(child, f"{child}-0-xxxxx", labels, uid=job.jobset_uid)
+            yield replace(made, requirements=_placed(made.requirements, f"{job.namespace}_{child}")) if placed else made
+
+
+def _is_placed(raw: Json, template: Template) -> bool:
+    """Whether JobSet places jobs by a selector on nodes that somebody labelled beforehand."""
+    of_job = (*template.path[:3], "template", "metadata")
+    annotated = [fields.mapping(value_at(raw, (*path, "annotations"))) for path in (("metadata",), of_job)]
+    return {key for each in annotated if _EXCLUSIVE in each for key in _PLACEMENT if key in each} == set(_PLACEMENT)
+
+
+def _placed(asked: Requirements, job: str) -> Requirements:
+    selector = {**asked.node_selector, f"{_JOBSET}namespaced-job": job}
+    return replace(asked, node_selector=selector, tolerations=(*asked.tolerations, _PLACED_TOLERATION))
 
 
 def _labels_of_job(name: str, uid: str) -> dict[str, str]:

@@ -70,15 +70,11 @@ class Forecast(NamedTuple):
     pools: tuple[PlannedPool, ...] = ()
     #: By file and line.
     remarks: tuple[Finding, ...] = ()
-    #: Mistakes in the text of objects, which the API server rejects.
-    problems: tuple[Finding, ...] = ()
-    #: All that were looked at.
-    slices: tuple[Slice, ...] = ()
 
     @property
     def all_served(self) -> bool:
         """Whether all that requests chips gets them."""
-        return not self.problems and not any(each.severity.refused for each in self.remarks)
+        return not any(each.severity.refused for each in self.remarks)
 
 
 def forecast(
@@ -101,17 +97,10 @@ def forecast_of(reading: Reading, rules: PoolRules) -> Forecast:
     plan, slices = _decide(accepted, reading, rules)
     pools = tuple(_pools(reading, plan, slices, rules))
     _Verdicts(reading, accepted, plan, slices, rules).tell()
-    every = list(slices.values())
     for subjects in apart:
         plan, slices = _decide(subjects, reading, rules)
         _Verdicts(reading, subjects, plan, slices, rules).tell()
-        every += slices.values()
-    return Forecast(
-        pools=pools,
-        remarks=tuple(_merged(reading.remarks)),
-        problems=tuple(reading.problems),
-        slices=tuple(every),
-    )
+    return Forecast(pools=pools, remarks=tuple(_merged(reading.remarks)))
 
 
 def _decide(
@@ -141,7 +130,7 @@ def _pools(reading: Reading, plan: Plan, slices: Mapping[SliceId, Slice], rules:
     for create in plan.creates:
         slice_ = slices[create.slice_id]
         subject = reading.subjects[slice_.workload.uid]
-        template = template_of(subject, slice_.group_name)
+        template = subject.template_of.get(slice_.group_name)
         key = (slice_.workload.uid, template.name if template is not None else "", create.request.zone)
         if key not in known:
             known[key] = tuple(_options(candidates, slice_, create.request))
@@ -165,14 +154,6 @@ def _options(candidates: Candidates, slice_: Slice, request: NodePoolRequest) ->
             yield Option(choice=choice, problem=str(error))
         else:
             yield Option(choice=choice)
-
-
-def template_of(subject: Subject, group_name: str) -> Template | None:
-    """Find the template that a group is made from; None where its name tells of none."""
-    if len(subject.templates) == 1:
-        return subject.templates[0]
-    name = group_name.removeprefix(f"{subject.workload.name}-").rpartition("-")[0]
-    return next((each for each in subject.templates if each.name == name), None)
 
 
 def _named(subject: Subject, message: str) -> Template | None:
@@ -244,7 +225,7 @@ class _Verdicts:
 
     def _say_all(self, slice_: Slice, first: Notice) -> None:
         """Say what is wrong with the slices of a template; the decision tells the first thing, of each slice."""
-        key = (slice_.workload.uid, template_of(self.subjects[slice_.workload.uid], slice_.group_name))
+        key = (slice_.workload.uid, self.subjects[slice_.workload.uid].template_of.get(slice_.group_name))
         found = {} if key in self._searched else _problems_of(slice_, self.reading.settings, self.rules)
         self._searched.add(key)
         told = next((each for each in found if first.message.endswith(f": {each}")), "")
@@ -267,7 +248,7 @@ class _Verdicts:
         if isinstance(about, Slice) and is_made_up(workload.uid):
             name = pool_name(workload.name, about.id, 0)
             message = message.replace(name, shown_name(name))
-        template = template_of(subject, group) if group else _named(subject, message)
+        template = subject.template_of.get(group) if group else _named(subject, message)
         key = (workload.uid, template, message.replace(group, "") if group else message)
         if key not in self._paths:
             self._paths[key] = path_of(message, subject.document.raw, template)

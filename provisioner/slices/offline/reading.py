@@ -115,6 +115,8 @@ class Subject:
     workload: Workload
     templates: list[Template]
     pods: list[Pod] = field(default_factory=list)
+    #: By the name of a group, what it is made from.
+    template_of: dict[str, Template] = field(default_factory=dict)
     #: The API server takes it.
     accepted: bool = True
 
@@ -125,20 +127,14 @@ class Reading:
 
     settings: Settings
     default_namespace: str
-    #: So many slices of each template stand for all of them; None: all are looked at.
-    most_of_template: int | None = None
+    #: So many slices of an object stand for all of them, at least two of each template; None: all are looked at.
+    most_of_object: int | None = None
     subjects: dict[WorkloadUid, Subject] = field(default_factory=dict)
     remarks: list[Finding] = field(default_factory=list)
-    #: What the API server rejects in the text of objects.
-    problems: list[Finding] = field(default_factory=list)
     namespace_labels: dict[str, Mapping[str, str]] = field(default_factory=dict)
     #: Kind, namespace and name -> where.
     seen: dict[tuple[str, str, str], Document] = field(default_factory=dict)
     slices: int = 0
-
-    def reject(self, document: Document, message: str, path: Path = ()) -> None:
-        """Say what the API server rejects in the text of an object."""
-        self.problems.append(Finding(document, path, message, Severity.ERROR))
 
     def remark(
         self,
@@ -150,7 +146,7 @@ class Reading:
         *,
         impossible: bool = False,
     ) -> None:
-        """Say something that no Event says."""
+        """Say something that no Event says; without a subject it is what the API server rejects in the text."""
         self.remarks.append(Finding(document, path, message, severity, subject, impossible=impossible))
 
 
@@ -159,7 +155,7 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
     raw = document.raw
     kind, version = fields.text(raw.get("kind")), fields.text(raw.get("apiVersion"))
     if not kind or not version:
-        reading.reject(document, "is no Kubernetes object: apiVersion or kind is missing")
+        reading.remark(document, (), "", "is no Kubernetes object: apiVersion or kind is missing")
         return
     created = _as_created(raw, reading.default_namespace, number)
     metadata = created["metadata"]
@@ -177,11 +173,12 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
         return
     first = reading.seen.setdefault((kind, metadata["namespace"], metadata["name"]), document)
     if first is not document:
-        reading.reject(document, f"{named} is there twice, first in {first.source}:{first.line}; only that is planned")
+        message = f"{named} is there twice, first in {first.source}:{first.line}; only that is planned"
+        reading.remark(document, (), "", message)
         return
     accepted = True
     for path, message in islice(_unquoted(document.value), MOST_KEYS):
-        reading.reject(document, message, path)
+        reading.remark(document, path, "", message)
         accepted = False
     _read_workload(reading, document, workload, created, accepted=accepted)
 
@@ -256,7 +253,8 @@ def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[st
         return
     if workload.groups[template.place].template.chips == 0:
         return
-    numbers = _numbers(template.replicas, reading.most_of_template)
+    most = reading.most_of_object
+    numbers = _numbers(template.replicas, most and max(2, most // len(subject.templates)))
     named = title(kind.value, raw["metadata"])
     if len(numbers) > MOST_SLICES - reading.slices:
         message = f"is left out: at most {MOST_SLICES:,} slices are planned at once; plan fewer files at once"
@@ -276,6 +274,7 @@ def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[st
         reading.remark(subject.document, (*template.pods_path[:-1], "completionMode"), named, message)
     reading.slices += len(found)
     subject.pods += found
+    subject.template_of |= {pod.group_name: template for pod in found}
 
 
 def _numbers(replicas: int, most: int | None) -> Sequence[int]:

