@@ -149,7 +149,7 @@ _LABELS = (
     ("stage", _words(*(each.value for each in Stage)), "listed by GKE; all nodes ready; the leader pod bound"),
     (
         "state",
-        _words(*CHIP_STATES),
+        _words(*dict.fromkeys(CHIP_STATES.values())),
         f"the state of the chips' node pool; of node groups the state of a node: {_words(*NODE_STATES)}",
     ),
     ("use", _words(*(each.value for each in Use)), _USES),

@@ -11,13 +11,24 @@ from typing import NamedTuple
 
 from provisioner.model.capacity import FailureKind
 from provisioner.runtime.metrics import LoopMetrics, Registry
+from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import DeleteReason
 
 PREFIX = "tpu_provisioner_"
-#: States of chips, from asked for to going away.
-CHIP_STATES = ("wanted", "provisioning", "ready", "in_use", "idle", "deleting")
+#: The chips of a pool count as this state.
+CHIP_STATES = {
+    Phase.WANTED: "wanted",
+    Phase.BLOCKED: "wanted",
+    Phase.CREATING: "provisioning",
+    Phase.PROVISIONING: "provisioning",
+    Phase.READY: "ready",
+    Phase.IN_USE: "in_use",
+    Phase.IDLE: "idle",
+    Phase.DELETING: "deleting",
+    Phase.FAILED: "idle",
+}
 #: The phases that slices are timed to.
-TIMED_PHASES = ("provisioning", "ready", "in_use")
+TIMED_PHASES = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE)
 
 _CALL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
 #: From a pool that is there already to the hours that a stockout takes.
@@ -99,7 +110,7 @@ class Metrics(LoopMetrics):
         self.slices = registry.picture("slices", "Slices that workloads request, by phase.", "phase")
         self.node_pools = registry.picture("node_pools", "Node pools of the provisioner, by phase.", "phase")
         self.chips = registry.picture("chips", "TPU chips, by state.", "state")
-        self.chips.replace(dict.fromkeys(CHIP_STATES, 0))
+        self.chips.replace(dict.fromkeys(CHIP_STATES.values(), 0))
 
         self.creates = registry.counter("creates", "Creates of node pools, by result.", "result")
         self.deletes = registry.counter("deletes", "Deletes of node pools, by reason and result.", "reason", "result")
@@ -187,7 +198,7 @@ class Metrics(LoopMetrics):
         for reason in DeleteReason:
             self.deletes.labels(reason.value, "ok")
         for phase in TIMED_PHASES:
-            self.phase_seconds.labels(phase)
+            self.phase_seconds.labels(phase.value)
         for stage in Stage:
             self.startup_seconds.labels(stage.value)
         for kind in (*(each.value for each in FailureKind), NOT_READY):

@@ -17,7 +17,7 @@ from provisioner.model.choices import choice_of
 from provisioner.model.workloads import ObjectRef, WorkloadKind, pod_ref, workload_ref
 from provisioner.runtime.clock import wall_clock
 from provisioner.slices.board import Journal
-from provisioner.slices.metrics import Metrics
+from provisioner.slices.metrics import CHIP_STATES, TIMED_PHASES, Metrics
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult
 from provisioner.slices.planning.memory.state import CallState, Phase
 from provisioner.slices.planning.plan import Alert, Create, Delete, Notice, Plan, PoolState, Transition
@@ -26,25 +26,12 @@ from provisioner.slices.view.types import workload_of_pool
 
 _log = structlog.get_logger(__name__)
 
-#: The chips of a pool count as this state.
-_CHIP_STATE = {
-    Phase.WANTED: "wanted",
-    Phase.BLOCKED: "wanted",
-    Phase.CREATING: "provisioning",
-    Phase.PROVISIONING: "provisioning",
-    Phase.READY: "ready",
-    Phase.IN_USE: "in_use",
-    Phase.IDLE: "idle",
-    Phase.DELETING: "deleting",
-    Phase.FAILED: "idle",
-}
 #: A notice that lasts is emitted this often: a little more than the recorder waits before it writes a repeat.
 _REPEAT_SECONDS = 310.0
 #: One that comes back is logged again, this often at most.
 _LOG_AGAIN_SECONDS = 10.0
 #: Notices that are over and remembered, so that those which come and go are not told each time.
 _PAST_VERDICTS = 4096
-_TIMED = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE)
 #: UID of the first object, reason, and key or message.
 _Identity = tuple[str, str, str]
 
@@ -178,9 +165,9 @@ class Reporter:
         self._write("pool", f"Node pool {name} {_SENTENCES[new]}", name, warning=new is Phase.FAILED, state=state)
         if new.planned:
             self._wanted_at.setdefault(name, transition.at)
-        elif new in _TIMED and name in self._wanted_at:
+        elif new in TIMED_PHASES and name in self._wanted_at:
             # Where the look came late, it has passed the phases before as well.
-            for phase in _TIMED[: _TIMED.index(new) + 1]:
+            for phase in TIMED_PHASES[: TIMED_PHASES.index(new) + 1]:
                 if (name, phase) not in self._timed:
                     self._timed.add((name, phase))
                     took = (transition.at - self._wanted_at[name]).total_seconds()
@@ -204,7 +191,7 @@ class Reporter:
     def _tell_gone(self, transition: Transition, workload: ObjectRef | None) -> None:
         name = transition.pool
         self._wanted_at.pop(name, None)
-        self._timed -= {(name, phase) for phase in _TIMED}
+        self._timed -= {(name, phase) for phase in TIMED_PHASES}
         # Deleted at once, it is not seen while it is being deleted.
         if transition.old is Phase.DELETING or name in self._accepted:
             self._on_pool(name, constants.DELETION_SUCCEEDED, f"Node pool {name} is deleted")
@@ -292,7 +279,7 @@ class Reporter:
         self.metrics.set_events_dropped(self.recorder.dropped_total)
         chips: Counter[str] = Counter()
         for state in plan.pools:
-            chips[_CHIP_STATE[state.phase]] += state.chips
+            chips[CHIP_STATES[state.phase]] += state.chips
         self.metrics.chips.replace(chips)
         created = (state for state in plan.pools if not state.phase.before_create)
         self.metrics.node_pools.replace(Counter(state.phase.value for state in created))

@@ -34,7 +34,8 @@ def test_what_is_gone_is_zero() -> None:
 def test_all_chip_states_are_there_from_the_start() -> None:
     """A sum over the states of chips is right before the first round."""
     metrics = Metrics(version="1")
-    assert [metrics.registry.get_sample_value(P + "chips", {"state": state}) for state in CHIP_STATES] == [0] * 6
+    states = {*CHIP_STATES.values()}
+    assert [metrics.registry.get_sample_value(P + "chips", {"state": state}) for state in states] == [0] * 6
 
 
 def test_what_is_counted_is_there_from_the_start() -> None:

@@ -160,13 +160,8 @@ class Wishes:
     problems: Mapping[str, str] = field(default_factory=dict)
 
 
-_NONE = Wishes()
-
-
 def read_wishes(annotations: Mapping[str, str], of_workload: Mapping[str, str]) -> Wishes:
     """Read the annotations of a pod, and of its workload for those that the pod does not have."""
-    if not annotations and not of_workload:
-        return _NONE
     return _read(tuple([annotations.get(key) or of_workload.get(key, "") for key in _KEYS]))
 
 
@@ -186,8 +181,6 @@ def _read(texts: tuple[str, ...]) -> Wishes:
             problems[key] = f"annotation {key}={bounds.quoted(asked[key])} {error}"
             return None
 
-    if not any(texts):
-        return _NONE
     wishes = Wishes(
         capacity=read(constants.CAPACITY, choices.parse_choices) or (),
         zones=read(constants.ZONES, choices.parse_zones) or (),

@@ -1,11 +1,11 @@
 """From the snapshot and the plan of one round to the view of it.
 
-Chips by state, limits and how much of them is used, back-off, operations.
+Chips by state, limits and how much of them is used, back-off, operations, and the queue for each limit.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,12 +21,14 @@ from provisioner.settings.prices import Prices
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.slices import all_slices
+from provisioner.slices.planning.launch import limits
+from provisioner.slices.planning.launch.reserving import scope_of
 from provisioner.slices.planning.memory.answers import operations_under_way
 from provisioner.slices.planning.memory.state import Memory, Phase
 from provisioner.slices.planning.plan import Notice, Plan, PoolState
 from provisioner.slices.planning.round import Supply
+from provisioner.slices.planning.turns import Unit, in_order, unit_of, waits_since
 from provisioner.slices.view import reasons
-from provisioner.slices.view.queue import queues
 from provisioner.slices.view.types import (
     HOST_ABSENT,
     HOST_CHIPS_MISSING,
@@ -71,6 +73,52 @@ _TOLD_OF_THE_LAST = (Phase.FAILED, Phase.DELETING)
 #: What is backed off that is no capacity.
 _FAILED_REQUEST = "a request whose node pool failed"
 _ALIKE = "all slices that ask for the same"
+
+
+#: So many workloads that use a limit are named, and so many slices that are ahead.
+_NAMED = 3
+
+
+def _queues(
+    memory: Memory, slices: Mapping[SliceId, Slice], pools: Collection[PoolView], now: datetime
+) -> dict[SliceId, QueueView]:
+    """Return the place of each slice that waits for a limit; slices that start together have one place."""
+    waiting: dict[str, dict[Unit, list[Slice]]] = defaultdict(lambda: defaultdict(list))
+    for each in slices.values():
+        for unit in (unit_of(each), unit_of(each, together=True)):
+            if unit in memory.waits_for:
+                waiting[memory.waits_for[unit]][unit].append(each)
+    found: dict[SliceId, QueueView] = {}
+    for resource, units in waiting.items():
+        since = {unit: min(waits_since(each, now) for each in members) for unit, members in units.items()}
+        turn = memory.turns.get(resource)
+        # Whoever has the turn is next, until it is served.
+        order = sorted(
+            in_order(resource, since, memory.last_turns), key=lambda unit: turn is None or unit != turn.holder
+        )
+        scope = scope_of(resource)
+        counted = [
+            each
+            for each in pools
+            if scope in (limits.ALL, f"namespace {each.namespace}", f"accelerator {each.accelerator}")
+        ]
+        used = Counter[str]()
+        for pool in counted:
+            used[pool.workload or pool.name] += pool.chips
+        idle = [each for each in counted if each.delete_at is not None]
+        for place, unit in enumerate(order, start=1):
+            view = QueueView(
+                limit=scope,
+                place=place,
+                length=len(order),
+                ahead=tuple(id_of_slice(units[each][0]) for each in order[: min(place - 1, _NAMED)]),
+                users=tuple(f"{name}: {chips} chips" for name, chips in used.most_common(_NAMED)),
+                other_users=max(0, len(used) - _NAMED),
+                idle_chips=sum(each.chips for each in idle),
+                idle_until=min((each.delete_at for each in idle if each.delete_at is not None), default=None),
+            )
+            found |= {each.id: view for each in units[unit]}
+    return found
 
 
 def _capacity_view(
@@ -140,7 +188,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     )
     states = _states_of_slices(plan.pools, slices)
     pools = [round_.pool_view(state) for state in plan.pools if state.name in derived.supply]
-    queue = queues(plan.memory, slices, pools, now)
+    queue = _queues(plan.memory, slices, pools, now)
     slice_views = [round_.slice_view(each, states.get(each.id), queue.get(each.id), now) for each in slices.values()]
     chips: dict[str, int] = defaultdict(int)
     for each in slice_views:

@@ -41,10 +41,10 @@ def choices_of(slice_: Slice, settings: Settings) -> Choices:
     if slice_.requirements.node_selector.get(constants.QUEUED) == "true":
         raise UnmeetableError(f"the pod selects {constants.QUEUED}=true, and {QUEUED_NOT_SERVED}")
     pinned = None if settings.force_on_demand else _pinned(slice_.requirements.node_selector, settings)
-    if settings.force_on_demand:
-        listed: tuple[CapacityChoice, ...] = (_ON_DEMAND,)
-    else:
-        listed = (pinned,) if pinned is not None else capacity_of(slice_, settings) or (_ON_DEMAND,)
+    listed: tuple[CapacityChoice, ...] = (pinned or _ON_DEMAND,)
+    if pinned is None and not settings.force_on_demand:
+        _refuse_unreadable(slice_, constants.CAPACITY)
+        listed = slice_.wishes.capacity or settings.capacity or listed
     own = pinned is not None or bool(slice_.wishes.capacity)
     possible: list[CapacityChoice] = []
     left_out: list[str] = []
@@ -103,8 +103,12 @@ def _problem(choice: CapacityChoice, shape: tpu.Shape | None, settings: Settings
 
 
 def _in_zones(listed: Sequence[CapacityChoice], slice_: Slice, settings: Settings) -> Iterator[CapacityChoice]:
-    selected = selected_zone(slice_)
-    zones = zones_of(slice_, settings)
+    selector = slice_.requirements.node_selector
+    # A zone that the pod selects, by whichever label, is the only one.
+    selected = next((Zone(selector[key]) for key in constants.ZONE_LABELS if selector.get(key)), None)
+    if selected is None:
+        _refuse_unreadable(slice_, constants.ZONES)
+    zones = (selected,) if selected is not None else slice_.wishes.zones or settings.zones or (settings.zone,)
     region = region_of(settings.cluster_location)
     count = sum(1 if choice.zone else len(zones) for choice in listed)
     if count > bounds.CHOICES_IN_ZONES:
@@ -120,30 +124,6 @@ def _in_zones(listed: Sequence[CapacityChoice], slice_: Slice, settings: Setting
             yield from (replace(choice, zone=zone) for zone in zones)
         elif selected in (None, choice.zone):
             yield choice
-
-
-def capacity_of(slice_: Slice, settings: Settings) -> tuple[CapacityChoice, ...]:
-    """Return the choices of capacity, best first; empty where nobody has made any."""
-    _refuse_unreadable(slice_, constants.CAPACITY)
-    return slice_.wishes.capacity or settings.capacity
-
-
-def selected_zone(slice_: Slice) -> Zone | None:
-    """Return the zone that the pod selects, by whichever label; None for none."""
-    selector = slice_.requirements.node_selector
-    for key in constants.ZONE_LABELS:
-        if selector.get(key):
-            return Zone(selector[key])
-    return None
-
-
-def zones_of(slice_: Slice, settings: Settings) -> tuple[Zone, ...]:
-    """Return the zones to try, best first; a zone that the pod selects is the only one."""
-    selected = selected_zone(slice_)
-    if selected is not None:
-        return (selected,)
-    _refuse_unreadable(slice_, constants.ZONES)
-    return slice_.wishes.zones or settings.zones or (settings.zone,)
 
 
 def wants_one_zone(slice_: Slice, settings: Settings) -> bool:

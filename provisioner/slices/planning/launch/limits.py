@@ -24,7 +24,8 @@ from provisioner.slices.planning.round import Round, Supply
 from provisioner.slices.planning.turns import Unit, unit_of
 
 HOUR = timedelta(hours=1)
-_ALL = "all pools together"
+#: The scope of MAX_CHIPS.
+ALL = "all pools together"
 #: The scope of MAX_CREATES_PER_HOUR.
 CREATES_PER_HOUR = "creates"
 _PAUSE = "PAUSE_CREATION"
@@ -231,7 +232,7 @@ class Budget:
         """Return how much of each limit that is set is used."""
         settings, uses = self.settings, list[LimitUse]()
         if settings.max_chips is not None:
-            uses.append(LimitUse("MAX_CHIPS", "all", self.used[_ALL], settings.max_chips))
+            uses.append(LimitUse("MAX_CHIPS", "all", self.used[ALL], settings.max_chips))
         uses += self._uses("MAX_CHIPS_PER_NAMESPACE", settings.max_chips_per_namespace, _namespace(""))
         uses += self._uses("MAX_CHIPS_PER_ACCELERATOR", settings.max_chips_per_accelerator, _accelerator(""))
         if settings.max_pools_per_jobset is not None:
@@ -248,7 +249,7 @@ class Budget:
 
     def _count(self, charge: Charge, sign: int) -> None:
         for namespace, chips in charge.chips.items():
-            for scope in (_ALL, _namespace(namespace), _accelerator(charge.accelerator)):
+            for scope in (ALL, _namespace(namespace), _accelerator(charge.accelerator)):
                 self.used[scope] += sign * chips
                 self.chips_of_workloads[scope, charge.uid] += sign * chips
         self.pools[charge.workload] += sign
@@ -280,7 +281,7 @@ class Budget:
         """Yield setting, scope, how much that allows, and how much of it the slice asks for."""
         settings, namespace, chips = self.settings, slice_.workload.namespace, _chips_of(slice_)
         if settings.max_chips is not None:
-            yield "MAX_CHIPS", _ALL, settings.max_chips, chips
+            yield "MAX_CHIPS", ALL, settings.max_chips, chips
         most = _amount(settings.max_chips_per_namespace, namespace)
         if most is not None:
             yield "MAX_CHIPS_PER_NAMESPACE", _namespace(namespace), most, chips
@@ -390,7 +391,7 @@ def remembered(created_at: Iterable[datetime], started: int, settings: Settings,
 
 
 def _scopes(charge: Charge) -> set[str]:
-    return {_ALL, _accelerator(charge.accelerator), *map(_namespace, charge.chips)}
+    return {ALL, _accelerator(charge.accelerator), *map(_namespace, charge.chips)}
 
 
 def _namespace(name: str) -> str:
