@@ -36,13 +36,14 @@ from provisioner.nodegroups.compute.records import Scope
 from provisioner.nodegroups.planning.decide import decide
 from provisioner.nodegroups.metrics import Metrics
 from provisioner.runtime import process
-from provisioner.runtime.status import Probes, Scrapes, make_status_server
+from provisioner.runtime.status import make_status_server
 process.look_less_often()
 metrics = Metrics(version="benchmark")
 server = make_status_server(
     "benchmark",
-    Scrapes(address="127.0.0.1:0", exposition=metrics.exposition),
-    Probes(address="127.0.0.1:0", alive=lambda: True, problems=tuple),
+    metrics="127.0.0.1:0",
+exposition=metrics.exposition,
+    probes="127.0.0.1:0", alive=lambda: True, problems=tuple,
 )
 server.start()
 imported = memory("VmRSS")

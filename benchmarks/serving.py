@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from provisioner.runtime import logs
 from provisioner.runtime.http import HttpServer, Limits
-from provisioner.runtime.status import Probes, Scrapes, make_status_server
+from provisioner.runtime.status import make_status_server
 from provisioner.slices.metrics import Metrics
 
 _STARTS = 7
@@ -39,8 +39,11 @@ def measure(say: Callable[..., None]) -> None:
     metrics = _metrics()
     server = make_status_server(
         "benchmark",
-        Scrapes(address="127.0.0.1:0", exposition=metrics.exposition),
-        Probes(address="127.0.0.1:0", alive=lambda: True, problems=tuple),
+        metrics="127.0.0.1:0",
+        exposition=metrics.exposition,
+        probes="127.0.0.1:0",
+        alive=lambda: True,
+        problems=tuple,
         limits=Limits(),
     )
     server.start()

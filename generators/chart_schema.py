@@ -15,7 +15,7 @@ from typing import Any
 
 from provisioner.model import bounds, choices
 from provisioner.model.capacity import CapacityKind
-from provisioner.settings import Option, forms, nodegroups, options, prices
+from provisioner.settings import Option, forms, nodegroups, options
 from provisioner.tpu.catalogue import ACCELERATORS
 
 Property = dict[str, Any]
@@ -62,7 +62,7 @@ def _form(option: Option) -> Property:
             return _text(_list(_item(made_with)))
         case forms.amounts.__name__:
             # A check says more than the pattern does.
-            name = _ACCELERATOR if made_with["check"] is prices.check_accelerator else _item(made_with)
+            name = _ACCELERATOR if made_with["check"] is forms.check_accelerator else _item(made_with)
             return _text(_list(rf"(?:{name}|\*)\s*=\s*{whole(0, forms.MOST)}"))
     raise LookupError(
         f"{option.variable} is read by {option.read.__qualname__}, whose form generators/chart_schema.py lacks"
@@ -149,7 +149,7 @@ _API_SERVER = f"{forms.HOST}{_PORT}"
 _ACCELERATOR = "|".join(ACCELERATORS)
 _PRICE = (
     rf"(?:{_ACCELERATOR}|\*)(?:/(?:{'|'.join(kind.value for kind in CapacityKind)}))?"
-    rf"\s*=\s*{prices.PRICE.pattern}"
+    rf"\s*=\s*{forms.PRICE.pattern}"
 )
 _FORMS: Mapping[Callable[[str], Any], Property] = {
     # Any text: names that only Google knows.
@@ -166,7 +166,7 @@ _FORMS: Mapping[Callable[[str], Any], Property] = {
     forms.endpoint: _text(rf"(?:http://(?:localhost|127\.0\.0\.1){_PORT}|https://{_HOST}{_PORT})?"),
     forms.label: _text(rf"(?:(?:{forms.LABEL_KEY.pattern})={forms.LABEL_VALUE.pattern})?"),
     choices.parse_zones: _at_most(bounds.ZONES, _text(_list(_ZONE))),
-    prices.parse_prices: _text(_list(_PRICE)),
+    forms.parse_prices: _text(_list(_PRICE)),
     options.parse_images: _text(_list(rf"(?:{_ACCELERATOR}|\*)\s*=\s*{options.IMAGE.pattern}")),
     choices.parse_choices: _at_most(bounds.CHOICES, _text(_list(_CHOICE))),
 }

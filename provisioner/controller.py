@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 
@@ -18,6 +18,7 @@ from provisioner.kube.events import EventRecorder
 from provisioner.kube.lease import LeaseElector
 from provisioner.kube.watches import Watch
 from provisioner.runtime import process
+from provisioner.runtime.actor import CallingActor
 from provisioner.runtime.http import HttpServer
 from provisioner.runtime.rounds import RoundLoop, Wake
 
@@ -28,13 +29,6 @@ _DRAIN_SECONDS = 22.0
 _LAST_EVENTS_SECONDS = 2.0
 #: The last log line of a process that lost its lease may take this long: its reader may hang as well.
 _LAST_WORDS_SECONDS = 1.0
-
-
-class Actor(Protocol):
-    """What carries out what the loop decides."""
-
-    def drain(self, *, timeout_seconds: float) -> bool:
-        """Drop what has not begun, wait until no call is under way; False when the time is up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +95,7 @@ def make_replica(
 
 
 LoopT = TypeVar("LoopT", bound=RoundLoop[Any])
-ActorT = TypeVar("ActorT", bound=Actor)
+ActorT = TypeVar("ActorT", bound=CallingActor[Any])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

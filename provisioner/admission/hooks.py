@@ -33,9 +33,8 @@ from provisioner.admission.review import (
     parse_review,
 )
 from provisioner.kube.errors import TooLarge
-from provisioner.runtime.pages import Content
 from provisioner.runtime.repeats import Repeats, place_of
-from provisioner.runtime.resources import Call, Lane
+from provisioner.runtime.resources import Call, Content, Lane
 
 _log = structlog.get_logger(__name__)
 _JSON = "application/json"

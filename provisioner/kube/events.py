@@ -11,9 +11,9 @@ import contextlib
 import hashlib
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -84,17 +84,6 @@ class _Series:
     name: str = ""
 
 
-@dataclass(slots=True)
-class _Namespace:
-    #: Longest not seen first.
-    series: OrderedDict[bytes, _Series] = field(default_factory=OrderedDict)
-    #: Those to be written, in order.
-    waiting: dict[bytes, _Series] = field(default_factory=dict)
-    #: By object: how many more Events it may have.
-    budgets: dict[str, _Budget] = field(default_factory=dict)
-    paused_until: float = float("-inf")
-
-
 class EventRecorder:
     """Writes core/v1 Events from a thread of its own. `instance` is this process, for reportingInstance."""
 
@@ -110,11 +99,16 @@ class EventRecorder:
         self._api, self._instance, self._capacity, self._clock, self._now = api, instance, capacity, clock, now
         #: Guards all below it; never held during a call.
         self._changed = threading.Condition()
-        self._namespaces: dict[str, _Namespace] = {}
-        #: Namespaces in which something waits, whose turn it is first.
-        self._turns: OrderedDict[str, None] = OrderedDict()
+        #: By namespace; those that were not seen for longest first.
+        self._known: defaultdict[str, OrderedDict[bytes, _Series]] = defaultdict(OrderedDict)
+        #: Those to be written in order, by namespace; the namespace whose turn it is comes first.
+        self._waiting: OrderedDict[str, dict[bytes, _Series]] = OrderedDict()
+        #: By namespace: it is left alone until then.
+        self._paused: dict[str, float] = {}
+        #: By object: how many more Events it may have.
+        self._budgets: dict[str, _Budget] = {}
         self._writes = _Budget(WRITE_BURST, WRITES_PER_SECOND, clock())
-        self._known, self._writing, self._stopping = 0, False, False
+        self._writing = self._stopping = False
         #: How many were not written since the start; by namespace since the last line about it; and why the last one.
         self.dropped_total, self._drops, self._last_why = 0, Counter[str](), ""
         self._tidied_at = clock()
@@ -134,27 +128,26 @@ class EventRecorder:
         parts = "\0".join((owner, kind, reason, key or message)).encode("utf-8", "replace")
         digest = hashlib.blake2b(parts, digest_size=16).digest()
         with self._changed:
-            space = self._namespaces.setdefault(ref.namespace, _Namespace())
-            series = space.series.get(digest)
-            if series is not None and digest not in space.waiting and now - series.seen_at > _WINDOW_SECONDS:
-                self._forget(space, series)
+            known = self._known[ref.namespace]
+            series = known.get(digest)
+            waits = digest in self._waiting.get(ref.namespace, ())
+            if series is not None and not waits and now - series.seen_at > _WINDOW_SECONDS:
                 series = None
-            if self._stopping or (series is None and not self._has_room(ref.namespace, space, owner, now)):
+            if self._stopping or (series is None and not self._has_room(ref.namespace, owner, now)):
                 return
             if series is None:
-                series = space.series[digest] = _Series(ref, kind, reason, digest)
-                self._known += 1
+                series = known[digest] = _Series(ref, kind, reason, digest)
             series.message, series.moment, series.seen_at = message, self._now(), now
             series.count += 1
-            space.series.move_to_end(digest)
-            if digest not in space.waiting and now - series.due_at >= _REPEAT_SECONDS:
+            known.move_to_end(digest)
+            if not waits and now - series.due_at >= _REPEAT_SECONDS:
                 series.due_at = now
-                self._enqueue(space, series)
+                self._enqueue(series)
 
     def flush(self, *, timeout_seconds: float) -> bool:
         """Wait until everything recorded so far is written or dropped; False when the time is up."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._turns and not self._writing, timeout=timeout_seconds)
+            return self._changed.wait_for(lambda: not self._waiting and not self._writing, timeout=timeout_seconds)
 
     def stop(self) -> None:
         """Take no more Events and end the thread; what still waits is not written (see flush)."""
@@ -170,7 +163,14 @@ class EventRecorder:
             name = None if self._stopping else self._turn()
             if name is None:
                 return False
-            series, self._writing = self._take(name), True
+            waiting = self._waiting[name]
+            series = waiting.pop(next(iter(waiting)))
+            if waiting:
+                self._waiting.move_to_end(name)
+            else:
+                del self._waiting[name]
+            self._writes.left -= 1
+            self._writing = True
             body = {"count": series.count, "lastTimestamp": format_time(series.moment), "message": series.message}
         error: Exception | None = None
         try:
@@ -179,7 +179,7 @@ class EventRecorder:
             error = caught
         with self._changed:
             if error is not None:
-                self._failed(self._namespaces[name], series, error)
+                self._failed(series, error)
             self._writing = False
             self._changed.notify_all()
         return True
@@ -191,13 +191,15 @@ class EventRecorder:
             if now - self._tidied_at < _TIDY_SECONDS:
                 return
             self._tidied_at = now
-            for name, space in list(self._namespaces.items()):
-                ended = [each for key, each in space.series.items() if key not in space.waiting]
-                for series in (each for each in ended if now - each.seen_at > _WINDOW_SECONDS):
-                    self._forget(space, series)
-                space.budgets = {owner: each for owner, each in space.budgets.items() if each.fill(now) < each.burst}
-                if not (space.series or space.budgets):
-                    del self._namespaces[name]
+            for name, known in list(self._known.items()):
+                waiting = self._waiting.get(name, {})
+                for digest in [each.digest for each in known.values() if now - each.seen_at > _WINDOW_SECONDS]:
+                    if digest not in waiting:
+                        del known[digest]
+                if not known:
+                    del self._known[name]
+            self._budgets = {owner: each for owner, each in self._budgets.items() if each.fill(now) < each.burst}
+            self._paused = {name: until for name, until in self._paused.items() if until > now}
             drops, self._drops = self._drops, Counter()
         if drops:
             shown = dict(drops.most_common(_NAMED_NAMESPACES))
@@ -212,26 +214,24 @@ class EventRecorder:
 
     # --- the table; the caller holds the lock
 
-    def _has_room(self, name: str, space: _Namespace, owner: str, now: float) -> bool:
+    def _has_room(self, namespace: str, owner: str, now: float) -> bool:
         """Whether one more Event of an object is taken; then it counts for the object."""
-        budget = space.budgets.setdefault(owner, _Budget(_BURST, _REFILL_PER_SECOND, now))
+        budget = self._budgets.setdefault(owner, _Budget(_BURST, _REFILL_PER_SECOND, now))
         if budget.fill(now) < 1:
-            return self._drop(name, "too many for one object")
-        if self._known >= self._capacity:
+            return self._drop(namespace, "too many for one object")
+        if sum(map(len, self._known.values())) >= self._capacity:
             # The namespace that has the most gives way.
-            largest = max(self._namespaces.values(), key=lambda each: len(each.series))
-            if len(largest.series) <= len(space.series) + 1:
-                return self._drop(name, "too many for one namespace")
-            oldest = next(iter(largest.series.values()))
-            if oldest.digest in largest.waiting:
-                self._drop(oldest.ref.namespace, "too many for one namespace")
-            self._forget(largest, oldest)
+            largest = max(self._known, key=lambda name: len(self._known[name]))
+            if len(self._known[largest]) <= len(self._known[namespace]) + 1:
+                return self._drop(namespace, "too many for one namespace")
+            oldest = next(iter(self._known[largest].values()))
+            if self._forget(oldest):
+                self._drop(largest, "too many for one namespace")
         budget.left -= 1
         return True
 
-    def _enqueue(self, space: _Namespace, series: _Series) -> None:
-        space.waiting[series.digest] = series
-        self._turns.setdefault(series.ref.namespace)
+    def _enqueue(self, series: _Series) -> None:
+        self._waiting.setdefault(series.ref.namespace, {})[series.digest] = series
         self._changed.notify_all()
 
     def _turn(self) -> str | None:
@@ -239,29 +239,22 @@ class EventRecorder:
         now = self._clock()
         if self._writes.fill(now) < 1:
             return None
-        return next((name for name in self._turns if self._namespaces[name].paused_until <= now), None)
+        return next((name for name in self._waiting if self._paused.get(name, now) <= now), None)
 
-    def _take(self, name: str) -> _Series:
-        waiting = self._namespaces[name].waiting
-        series = waiting.pop(next(iter(waiting)))
-        del self._turns[name]
-        if waiting:
-            self._turns[name] = None
-        self._writes.left -= 1
-        return series
-
-    def _failed(self, space: _Namespace, series: _Series, error: Exception) -> None:
-        now = self._clock()
+    def _failed(self, series: _Series, error: Exception) -> None:
+        now, namespace = self._clock(), series.ref.namespace
+        known = self._known[namespace].get(series.digest) is series
         if isinstance(error, errors.Unavailable | errors.TooManyRequests):
-            space.paused_until = now + _PAUSE_SECONDS
-            if space.series.get(series.digest) is series and now - series.seen_at < _WINDOW_SECONDS:
-                self._enqueue(space, series)
+            self._paused[namespace] = now + _PAUSE_SECONDS
+            if known and now - series.seen_at < _WINDOW_SECONDS:
+                self._enqueue(series)
                 return
-        # So that the next one like it is written at once.
-        self._forget(space, series)
+        if known:
+            # So that the next one like it is written at once.
+            self._forget(series)
         ends = isinstance(error, errors.Forbidden) and "being terminated" in error.message
         if not (ends or isinstance(error, errors.NotFound)):
-            self._drop(series.ref.namespace, str(error) if isinstance(error, errors.ClusterError) else repr(error))
+            self._drop(namespace, str(error) if isinstance(error, errors.ClusterError) else repr(error))
 
     def _drop(self, namespace: str, why: str) -> bool:
         self._drops[namespace] += 1
@@ -269,12 +262,15 @@ class EventRecorder:
         self._last_why = why
         return False
 
-    def _forget(self, space: _Namespace, series: _Series) -> None:
-        if space.series.get(series.digest) is series:
-            del space.series[series.digest]
-            self._known -= 1
-            if space.waiting.pop(series.digest, None) is not None and not space.waiting:
-                del self._turns[series.ref.namespace]
+    def _forget(self, series: _Series) -> bool:
+        """Forget a series; return whether it was to be written."""
+        namespace = series.ref.namespace
+        del self._known[namespace][series.digest]
+        waiting = self._waiting.get(namespace, {})
+        waits = waiting.pop(series.digest, None) is not None
+        if waits and not waiting:
+            del self._waiting[namespace]
+        return waits
 
     # --- the calls
 

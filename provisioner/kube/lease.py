@@ -12,6 +12,7 @@ than its own time-out.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -278,29 +279,28 @@ class _Claim:
             else:
                 return None
         sent = self.clock()
-        try:
+        current: JsonObject | None = None
+        with contextlib.suppress(errors.NotFound):
             current = self.api.get(self._path, timeouts=_TIMEOUTS)
-        except errors.NotFound:
-            self.holder = ""
-            if self.must_exist:
-                self.confirmed_at = sent
-                return None
-            return self._create()
-        spec = fields.mapping(current.get("spec"))
+        spec = fields.mapping((current or {}).get("spec"))
         holder = spec.get("holderIdentity") or ""
         self.holder = str(holder)[:_LONGEST_HOLDER]
-        if holder != self.identity:
-            waiting = self._seconds_to_wait(spec) if holder else 0.0
-            if waiting > 0:
-                self.confirmed_at = None
-                who = "the Go provisioner" if self.must_exist else "another instance"
-                return (
-                    f"lease {self.namespace}/{self.name} is held by {who}, {str(holder)[:100]}: waiting until it ends "
-                    "or stops renewing the lease"
-                )
+        if current is None and self.must_exist:
+            self.confirmed_at = sent
+            return None
+        if holder not in ("", self.identity) and self._seconds_to_wait(spec) > 0:
+            self.confirmed_at = None
+            who = "the Go provisioner" if self.must_exist else "another instance"
+            return (
+                f"lease {self.namespace}/{self.name} is held by {who}, {str(holder)[:100]}: waiting until it ends or "
+                "stops renewing the lease"
+            )
         try:
             self._write(current, taking=holder != self.identity)
-        except (errors.Conflict, errors.NotFound):
+        except (errors.Conflict, errors.NotFound) as error:
+            if current is None and isinstance(error, errors.NotFound):
+                # There is no such namespace.
+                raise
             if holder != self.identity:
                 self.confirmed_at = None
             return f"lease {self.namespace}/{self.name}: another process wrote it at the same time; retrying"
@@ -313,67 +313,35 @@ class _Claim:
             return
         self.holder = ""
         moment = fields.format_micro_time(self.now())
-        spec = {
-            **fields.mapping(held.get("spec")),
-            "holderIdentity": "",
-            "leaseDurationSeconds": 1,
-            "renewTime": moment,
-            "acquireTime": moment,
-        }
+        ended = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": moment, "acquireTime": moment}
         try:
-            self.api.put(self._path, {**held, "spec": spec}, timeouts=_TIMEOUTS)
+            self.api.put(self._path, {**held, "spec": fields.mapping(held.get("spec")) | ended}, timeouts=_TIMEOUTS)
         except errors.ClusterError as error:
             _log.warning("lease.release_failed", lease=self.name, error=str(error))
         else:
             _log.info("lease.released", lease=self.name, identity=self.identity)
 
-    def _create(self) -> str | None:
-        moment = fields.format_micro_time(self.now())
-        body = {
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": {"name": self.name, "namespace": self.namespace},
-            "spec": {
-                "holderIdentity": self.identity,
-                "leaseDurationSeconds": _DURATION_SECONDS,
-                "acquireTime": moment,
-                "renewTime": moment,
-                "leaseTransitions": 0,
-            },
-        }
-        sent = self.clock()
-        try:
-            self._held = self.api.post(
-                collection_path("leases", namespace=self.namespace, root=LEASES_ROOT),
-                body,
-                timeouts=_TIMEOUTS,
-            )
-        except errors.Conflict:
-            self.confirmed_at = None
-            return f"lease {self.namespace}/{self.name}: another process created it at the same time; retrying"
-        self.holder, self.confirmed_at = self.identity, sent
-        return None
-
-    def _write(self, current: JsonObject, *, taking: bool) -> None:
-        spec = fields.mapping(current.get("spec"))
-        metadata = current.get("metadata")
-        if not isinstance(metadata, dict) or not metadata.get("resourceVersion"):
+    def _write(self, current: JsonObject | None, *, taking: bool) -> None:
+        """Make the Lease ours as it was read; None: create it."""
+        spec = fields.mapping((current or {}).get("spec"))
+        if current is not None and not fields.mapping(current.get("metadata")).get("resourceVersion"):
             # Without it, the write could go over somebody else's.
             raise errors.Malformed(f"lease {self.namespace}/{self.name} has no resourceVersion")
         moment = fields.format_micro_time(self.now())
-        changed = {
-            **spec,
-            "holderIdentity": self.identity,
-            "leaseDurationSeconds": _DURATION_SECONDS,
-            "renewTime": moment,
-        }
+        ours = {"holderIdentity": self.identity, "leaseDurationSeconds": _DURATION_SECONDS, "renewTime": moment}
         if taking:
-            transitions = spec.get("leaseTransitions")
-            changed["acquireTime"] = moment
-            changed["leaseTransitions"] = (transitions if isinstance(transitions, int) else 0) + 1
+            before = spec.get("leaseTransitions")
+            count = (before if isinstance(before, int) else 0) + (current is not None)
+            ours |= {"acquireTime": moment, "leaseTransitions": count}
         sent = self.clock()
-        # The body carries the resourceVersion that was read: the write fails where anybody wrote in between.
-        self._held = self.api.put(self._path, {**current, "spec": changed}, timeouts=_TIMEOUTS)
+        if current is not None:
+            # The body carries the resourceVersion that was read: the write fails where anybody wrote in between.
+            self._held = self.api.put(self._path, {**current, "spec": spec | ours}, timeouts=_TIMEOUTS)
+        else:
+            path = collection_path("leases", namespace=self.namespace, root=LEASES_ROOT)
+            metadata = {"name": self.name, "namespace": self.namespace}
+            body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": ours}
+            self._held = self.api.post(path, body, timeouts=_TIMEOUTS)
         self.holder, self.confirmed_at = self.identity, sent
 
     def _seconds_to_wait(self, spec: dict[str, Any]) -> float:

@@ -81,32 +81,13 @@ class WatchOptions:
 WATCH_DEFAULTS = WatchOptions()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListRequest:
-    """Ask for one page of the collection."""
-
-    query: Mapping[str, str]
-    limit: int
-    #: Empty for the first page.
-    continue_token: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchRequest:
-    """Ask for the changes since the last one that is known."""
-
-    query: Mapping[str, str]
-    #: When the server ends the watch.
-    seconds: int
-
-
 class Reflector(Store[T]):
     """The records of one collection, kept current by what it is fed.
 
     For `parse` and `quiet` see `Store`, which it extends. `on_change` is called by whoever feeds it, after every change
     of the records that is told, and of `synced`; it must not block.
 
-    The one that feeds it sends what `next_request` returns and hands over what comes of it: each page to `take_page`,
+    The one that feeds it lists or watches, as `begin` says, and hands over what comes of it: each page to `take_page`,
     each line to `take_line`, the clean end of a watch to `watch_ended`, and whatever failed, these methods included, to
     `failed`. The last two return how many seconds to wait before the next request.
     """
@@ -122,6 +103,7 @@ class Reflector(Store[T]):
     ) -> None:
         super().__init__(collection.full_name, parse, quiet=quiet)
         self.path = collection.path
+        self.query, self.page_size = collection.query, options.page_size
         self._collection = collection
         self._on_change = on_change
         self._options = options
@@ -160,30 +142,26 @@ class Reflector(Store[T]):
 
     # --- for the one that feeds it
 
-    def next_request(self) -> ListRequest | WatchRequest:
-        """Begin to list or to watch, whichever is due; return what to ask for."""
+    def begin(self) -> Mapping[str, str] | None:
+        """Begin to list or to watch, whichever is due; return the query of the watch, None for the first page."""
         if self._relist:
             self._relist, self._resource_version = False, ""
         if not self._resource_version:
             self._listing = Listing(self._clock())
-            return self._page_request("")
+            return None
         self._listing = None
         seconds = self._options.rng.randint(*self._options.watch_seconds)
         self._watch_began, self._watch_seconds, self._heard = self._clock(), seconds, False
-        query = {
-            **self._collection.query,
+        return {
+            **self.query,
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._resource_version,
             "timeoutSeconds": str(seconds),
         }
-        return WatchRequest(query=query, seconds=seconds)
 
-    def _page_request(self, token: str) -> ListRequest:
-        return ListRequest(query=self._collection.query, limit=self._options.page_size, continue_token=token)
-
-    def take_page(self, page: Page) -> ListRequest | None:
-        """Take the page that was asked for; return what to ask for next, None after the last one."""
+    def take_page(self, page: Page) -> str:
+        """Take the page that was asked for; return the token of the next one, empty after the last."""
         listing = self._listing
         if listing is None:
             raise ValueError(f"list of {self.name}: a page that was not requested")
@@ -191,11 +169,11 @@ class Reflector(Store[T]):
             self.take(listing, raw)
         if not page.continue_token:
             self._listed(listing, page.resource_version)
-            return None
+            return ""
         if page.continue_token == listing.continue_token:
             raise errors.Malformed(f"list of {self.name}: the server returns the same page repeatedly")
         listing.continue_token = page.continue_token
-        return self._page_request(page.continue_token)
+        return page.continue_token
 
     def _listed(self, listing: Listing[T], version: str) -> None:
         changed = self.replace(listing) or not self.synced

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from provisioner import constants
 from provisioner.kube import fields, podspec
 from provisioner.kube.protocol import Api, JsonObject, Pager, Stream, Timeouts
-from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, ListRequest, Reflector, WatchOptions, WatchRequest
+from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, Reflector, WatchOptions
 from provisioner.kube.store import Key
 from provisioner.model import bounds
 from provisioner.model.capacity import Node, PoolName, Taint
@@ -82,23 +82,21 @@ class ListWatch(Reflector[T]):
     def step(self) -> float:
         """List or watch once, whichever is due; return the seconds to wait before the next step."""
         try:
-            request = self.next_request()
-            if isinstance(request, ListRequest):
-                self._list(request)
-                return 0.0
-            return self._watch(request)
+            query = self.begin()
+            return self._list() if query is None else self._watch(query)
         except Exception as error:  # noqa: BLE001 - a dead watch is a controller that sees nothing
             return 0.0 if self._stopping.is_set() else self.failed(error)
 
-    def _list(self, first: ListRequest) -> None:
-        request: ListRequest | None = first
-        pager = Pager(self._api, self.path, first.query, most=first.limit, timeouts=self.list_timeouts)
-        while request is not None and not self._stopping.is_set():
-            # No name for the page: it would live on while the next one is read.
-            request = self.take_page(pager.fetch(request.continue_token))
+    def _list(self) -> float:
+        pager = Pager(self._api, self.path, self.query, most=self.page_size, timeouts=self.list_timeouts)
+        # No name for a page: it would live on while the next one is read.
+        token = self.take_page(pager.fetch())
+        while token and not self._stopping.is_set():
+            token = self.take_page(pager.fetch(token))
+        return 0.0
 
-    def _watch(self, request: WatchRequest) -> float:
-        with self._api.stream(self.path, request.query, timeouts=self.watch_timeouts) as stream:
+    def _watch(self, query: Mapping[str, str]) -> float:
+        with self._api.stream(self.path, query, timeouts=self.watch_timeouts) as stream:
             with self._lock:
                 self._stream = stream
             try:

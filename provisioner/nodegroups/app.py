@@ -29,7 +29,7 @@ from provisioner.nodegroups.writing import Writer
 from provisioner.runtime.clock import FollowedClock, shifted
 from provisioner.runtime.parallel import Parallel
 from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
-from provisioner.runtime.status import Probes, Scrapes, make_status_server
+from provisioner.runtime.status import make_status_server
 from provisioner.settings.nodegroups import NodeGroupSettings
 
 _log = structlog.get_logger(__name__)
@@ -154,8 +154,11 @@ def build(
     )
     server = make_status_server(
         "tpu-provisioner",
-        Scrapes(address=addresses.metrics, exposition=metrics.exposition),
-        Probes(address=addresses.probes, alive=loop.alive, problems=loop.problems),
+        metrics=addresses.metrics,
+        exposition=metrics.exposition,
+        probes=addresses.probes,
+        alive=loop.alive,
+        problems=loop.problems,
     )
     return Controller(
         replica=replica,

@@ -6,9 +6,7 @@ tells nothing.
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
@@ -66,15 +64,17 @@ class Reporter:
         """Tell what one decision came to."""
         for crashed in plan.crashed:
             self._tell_crash(crashed)
-        self._apart(lambda: self._measure(plan.memory, snapshot))
-        if self.dry_run:
-            return
+        if not self.dry_run:
+            self._tell_events(plan)
+        self._measure(plan.memory, snapshot)
+
+    def _tell_events(self, plan: Plan) -> None:
         statuses = {write.record.meta.uid: write.key for write in plan.writes if isinstance(write, PatchStatus)}
         now: dict[str, list[Event]] = {}
         for event in plan.events:
             key = statuses.get(event.object.uid)
             if key is None:
-                self._apart(functools.partial(self._emit, event))
+                self._emit(event)
             else:
                 now.setdefault(key, []).append(event)
         open_writes = {key for key, each in plan.memory.writes.items() if each.answered_at is None}
@@ -89,14 +89,6 @@ class Reporter:
         about = crashed.object
         said = {"kind": about.kind, "namespace": about.namespace, "name": about.name}
         _log.error("node_group.decide_crashed", **said, left_out=left_out, exc_info=crashed.error)
-
-    def _apart(self, tell: Callable[[], None]) -> None:
-        """Tell one thing; what cannot be told costs nothing else its turn."""
-        try:
-            tell()
-        except Exception as error:  # noqa: BLE001 - the boundary of what is told
-            if self._repeats.left_out(place_of(error)) is not None:
-                _log.exception("report.crashed")
 
     def tell_answer(self, answer: Answer) -> None:
         """Tell how a call or a write ended."""
@@ -128,7 +120,7 @@ class Reporter:
             log = _log.debug if isinstance(answer.write, PatchStatus) else _log.info
             log("object.written", write=kind, object=key)
             for event in events:
-                self._apart(functools.partial(self._emit, event))
+                self._emit(event)
             return
         said = {"write": kind, "object": key, "message": answer.message}
         match answer.failure:

@@ -29,9 +29,9 @@ from provisioner.partitions.report import Reporter
 from provisioner.partitions.rest.api import Rest, Sources, make_rest
 from provisioner.partitions.vipu.protocol import Vipu
 from provisioner.runtime.clock import FollowedClock, shifted
-from provisioner.runtime.pages import file_pages
+from provisioner.runtime.resources import file_pages
 from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
-from provisioner.runtime.status import Probes, Scrapes, make_status_server
+from provisioner.runtime.status import make_status_server
 from provisioner.settings.partitions import PartitionSettings
 
 _WRITES_AT_ONCE = 8
@@ -173,13 +173,12 @@ def build(
     rest = make_rest(addresses.api, addresses.api_tls, addresses.certificate, api, _sources(loop, ledger, vipu))
     server = make_status_server(
         "tpu-provisioner",
-        Scrapes(address=addresses.metrics, exposition=metrics.exposition),
-        Probes(
-            address=addresses.probes,
-            alive=loop.alive,
-            problems=lambda: (*loop.problems(), *rest.problems()),
-            pages=(*file_pages("provisioner.partitions"), loop.board.page()),
-        ),
+        metrics=addresses.metrics,
+        exposition=metrics.exposition,
+        probes=addresses.probes,
+        alive=loop.alive,
+        problems=lambda: (*loop.problems(), *rest.problems()),
+        pages=(*file_pages("provisioner.partitions"), loop.board.page()),
     )
     controller = Controller(
         replica=replica,

@@ -17,7 +17,7 @@ from provisioner.partitions.planning.picture import PartitionLine, RejectedLine,
 from provisioner.partitions.planning.round import ServerView, Snapshot
 from provisioner.partitions.planning.standing import Phase
 from provisioner.runtime.clock import wall_clock
-from provisioner.runtime.pages import Content, Page
+from provisioner.runtime.resources import Content, Page
 
 PATH = "/api/v1/partitions"
 #: Of each kind, the lines that are shown: whoever asks every two seconds costs little, however many pods there are.

@@ -18,7 +18,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.datastructures import Headers
@@ -26,8 +26,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from provisioner.runtime.http import Address, HttpServer, Limits, parse_address
-from provisioner.runtime.pages import Content, Page, text
-from provisioner.runtime.resources import Call, Lane, Resource, ResourceApp
+from provisioner.runtime.resources import Call, Content, Lane, Page, Resource, ResourceApp, text
 
 #: Probes, scrapers and people ask far less often.
 _LIMITS = Limits(answers_per_second=100.0)
@@ -47,49 +46,36 @@ _REJECTED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scrapes:
-    """What scrapers are served, and at which address."""
+def make_status_server(
+    name: str,
+    *,
+    metrics: str,
+    exposition: Callable[[], bytes],
+    probes: str,
+    alive: Callable[[], bool],
+    problems: Callable[[], Sequence[str]],
+    stopped: str = "the loop has stopped making rounds",
+    pages: Sequence[Page] = (),
+    limits: Limits = _LIMITS,
+) -> HttpServer:
+    """Return the server of two addresses, `metrics` and `probes`; raise ServerError where one is invalid.
 
-    address: str
-    #: Returns all metrics in Prometheus' text format.
-    exposition: Callable[[], bytes]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probes:
-    """What probes and people are served, and at which address.
-
-    `alive` and `problems` are called by the thread of the server, and must not block.
+    `exposition` returns all metrics in Prometheus' text format. `alive` is the heartbeat of what the process is there
+    for; /healthz says `stopped` without it. `problems` keep the process from being ready, one line each. Both are
+    called by the thread of the server, and must not block. `pages` are what a product adds to the probes.
     """
-
-    address: str
-    #: The heartbeat of what the process is there for.
-    alive: Callable[[], bool]
-    #: What keeps the process from being ready, one line each.
-    problems: Callable[[], Sequence[str]]
-    #: What /healthz says when `alive` is false.
-    stopped: str = "the loop has stopped making rounds"
-    #: What a product adds.
-    pages: Sequence[Page] = ()
-
-
-def make_status_server(name: str, scrapes: Scrapes, probes: Probes, *, limits: Limits = _LIMITS) -> HttpServer:
-    """Return the server of metrics, health and readiness; raise ServerError for an invalid address."""
     served: dict[Address, list[Resource]] = {}
-    if (address := parse_address(scrapes.address)) is not None:
+    if (address := parse_address(metrics)) is not None:
         lane = Lane(places=_SCRAPES, room=_SCRAPES)
-        metrics = Page(
-            path="/metrics", make=lambda: Content(body=scrapes.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
-        )
-        served[address] = [_page(metrics, lane)]
-    if (address := parse_address(probes.address)) is not None:
+        scraped = Page(path="/metrics", make=lambda: Content(body=exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4))
+        served[address] = [_page(scraped, lane)]
+    if (address := parse_address(probes)) is not None:
         lane = Lane(places=1, room=_PAGES, longest_rest_seconds=_LONGEST_REST_SECONDS)
         served.setdefault(address, []).extend(
             (
-                _probe("/healthz", lambda: () if probes.alive() else (probes.stopped,)),
-                _probe("/readyz", probes.problems),
-                *(_page(each, lane) for each in probes.pages),
+                _probe("/healthz", lambda: () if alive() else (stopped,)),
+                _probe("/readyz", problems),
+                *(_page(each, lane) for each in pages),
             )
         )
     apps = {address: _for_known_hosts(ResourceApp(resources)) for address, resources in served.items()}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
+from provisioner import tpu
 from provisioner.model import bounds
-from provisioner.model.capacity import Network
+from provisioner.model.capacity import CapacityKind, Network
 from provisioner.model.choices import PROJECT, comma_items
 
 _T = TypeVar("_T")
@@ -306,3 +308,70 @@ def allowed(pattern: re.Pattern[str], meaning: str) -> Callable[[str], tuple[str
         return () if text.strip() == NONE else list_of(pattern, meaning)(text)
 
     return read
+
+
+#: Of a price: so many millionths of the currency are one.
+MILLIONTHS = 1_000_000
+ACCELERATOR = re.compile(r"[a-z][-a-z0-9]{0,62}")
+PRICE = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
+_NAME = re.compile(rf"({ACCELERATOR.pattern}|\*)(/.*)?")
+_FORM = (
+    '"ACCELERATOR=PRICE" or "ACCELERATOR/CAPACITY=PRICE", such as "tpu-v6e-slice/spot=1.35" ("*" is every other '
+    "accelerator)"
+)
+_KINDS = tuple(kind.value for kind in CapacityKind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """Prices of a chip for an hour, in millionths of the currency: the one that the administrator writes them in.
+
+    As in "tpu-v6e-slice/spot=1.35, tpu-v6e-slice=2.7, */reservation=1.9, *=3" the closest entry counts: accelerator and
+    capacity type, the accelerator alone, any accelerator with the capacity type, anything.
+    """
+
+    #: Accelerator label, capacity type, price; `*` stands for any accelerator, an empty type for any.
+    entries: tuple[tuple[str, str, int], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.entries)
+
+    def per_hour(self, accelerator: str, capacity: CapacityKind, chips: int) -> float | None:
+        """Return what chips cost an hour, in the currency; None where no entry names them."""
+        by_name = {(name, kind): price for name, kind, price in self.entries}
+        closest = ((accelerator, capacity.value), (accelerator, ""), (OTHERS, capacity.value), (OTHERS, ""))
+        return next((by_name[key] * chips / MILLIONTHS for key in closest if key in by_name), None)
+
+
+def check_accelerator(name: str) -> None:
+    """Raise ValueError, with the nearest names, where there is no such accelerator."""
+    try:
+        tpu.find_accelerator(name)
+    except tpu.ShapeError as error:
+        raise ValueError(f"cannot be used: {error}") from error
+
+
+def parse_prices(text: str) -> Prices:
+    """Read a comma list of prices; raise ValueError with what is wrong."""
+    found = by_name(text, _FORM, _NAME, _millionths, _check)
+    return Prices(entries=tuple((*_parts(name), price) for name, price in found))
+
+
+def _parts(name: str) -> tuple[str, str]:
+    accelerator, _, capacity = name.partition("/")
+    return accelerator, capacity
+
+
+def _check(name: str) -> None:
+    accelerator, capacity = _parts(name)
+    if accelerator != OTHERS:
+        check_accelerator(accelerator)
+    if "/" in name and capacity not in _KINDS:
+        raise ValueError(f"has {name!r}, where {capacity!r} is not a capacity type: {', '.join(_KINDS)}")
+
+
+def _millionths(text: str) -> int:
+    if not PRICE.fullmatch(text):
+        raise ValueError("is not a price from 0 to 999999 with at most six decimals, such as 1.35")
+    whole, _, decimals = text.partition(".")
+    return int(whole) * MILLIONTHS + int(decimals.ljust(6, "0"))

@@ -15,7 +15,7 @@ from provisioner.model import choices
 from provisioner.model.capacity import ClusterName, Network, Zone
 from provisioner.model.choices import CapacityChoice
 from provisioner.settings import forms
-from provisioner.settings.forms import GCE
+from provisioner.settings.forms import ACCELERATOR, GCE, Prices, check_accelerator, parse_prices
 from provisioner.settings.option import (
     MOST_CONCURRENCY,
     Group,
@@ -27,7 +27,6 @@ from provisioner.settings.option import (
     required,
     served_namespaces,
 )
-from provisioner.settings.prices import ACCELERATOR, Prices, check_accelerator, parse_prices
 
 _MAX_PODS = 256
 IMAGE = re.compile(r"[A-Za-z0-9:/._~-]*projects/[A-Za-z0-9:._~-]+/global/images/[A-Za-z0-9/._~-]+")

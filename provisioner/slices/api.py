@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from provisioner.runtime.pages import Content, Page, file_pages
+from provisioner.runtime.resources import Content, Page, file_pages
 from provisioner.slices.board import About, Board, Document
 from provisioner.slices.view.timeline import Track
 from provisioner.slices.view.types import AlertView, CapacityView, Entry, PoolView, SliceView, WorkloadView

@@ -16,7 +16,7 @@ from provisioner.kube.api import KubeApi
 from provisioner.kube.protocol import Api
 from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.parallel import Parallel
-from provisioner.runtime.status import Probes, Scrapes, make_status_server
+from provisioner.runtime.status import make_status_server
 from provisioner.settings import Settings
 from provisioner.slices import api as board_api
 from provisioner.slices.act import Actor
@@ -137,13 +137,12 @@ def build(
     )
     server = make_status_server(
         "tpu-provisioner",
-        Scrapes(address=addresses.metrics, exposition=metrics.exposition),
-        Probes(
-            address=addresses.probes,
-            alive=loop.alive,
-            problems=loop.problems,
-            pages=board_api.pages(board),
-        ),
+        metrics=addresses.metrics,
+        exposition=metrics.exposition,
+        probes=addresses.probes,
+        alive=loop.alive,
+        problems=loop.problems,
+        pages=board_api.pages(board),
     )
     return Controller(
         replica=replica,

@@ -30,10 +30,9 @@ from provisioner.partitions.admission import review_pod as review_pod_with_ipus
 from provisioner.runtime import process
 from provisioner.runtime.http import HttpServer, Limits, ServerError, parse_address
 from provisioner.runtime.metrics import Registry
-from provisioner.runtime.pages import Content, text
 from provisioner.runtime.repeats import Repeats
-from provisioner.runtime.resources import Call, Resource, ResourceApp
-from provisioner.runtime.status import Probes, Scrapes, make_status_server
+from provisioner.runtime.resources import Call, Content, Resource, ResourceApp, text
+from provisioner.runtime.status import make_status_server
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.slices.admission.jobs import JobChanges, jobset_to_read, review_job
 from provisioner.slices.admission.validation import Judge, Mode, review_scale, review_workload
@@ -170,13 +169,12 @@ def build(
 
     status = make_status_server(
         NAME,
-        Scrapes(address=addresses.metrics, exposition=metrics.registry.exposition),
-        Probes(
-            address=addresses.probes,
-            alive=certificates.alive,
-            stopped=_STOPPED,
-            problems=problems,
-        ),
+        metrics=addresses.metrics,
+        exposition=metrics.registry.exposition,
+        probes=addresses.probes,
+        alive=certificates.alive,
+        stopped=_STOPPED,
+        problems=problems,
     )
     return WebhookServer(certificates=certificates, server=server, status=status, metrics=metrics, recorder=recorder)
 

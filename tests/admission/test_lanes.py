@@ -13,8 +13,7 @@ import pytest
 
 from provisioner.admission.hooks import Begin, Lanes, Later
 from provisioner.kube.errors import TooLarge
-from provisioner.runtime.pages import Content, text
-from provisioner.runtime.resources import Busy, Call
+from provisioner.runtime.resources import Busy, Call, Content, text
 from tests.support.waiting import wait_for
 
 DONE = text("done")

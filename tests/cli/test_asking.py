@@ -17,7 +17,7 @@ from provisioner.cli import gc, main, status
 from provisioner.cli.explain import explanations, lines
 from provisioner.model.capacity import FailureKind
 from provisioner.model.wording import clock
-from provisioner.settings.prices import parse_prices
+from provisioner.settings.forms import parse_prices
 from provisioner.slices.board import Board, Document
 from provisioner.slices.view.explain import for_how_long
 from tests.support.board import make_board

@@ -292,7 +292,7 @@ def test_what_is_over_is_forgotten() -> None:
     for _ in range(150):
         harness.clock.advance(60)
         harness.recorder.tidy()
-    assert harness.recorder._namespaces == {}
+    assert harness.recorder._known == {}
 
 
 def test_emit_never_waits() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -281,21 +281,3 @@ def test_an_object_that_cannot_be_decided_on_is_told_once_a_minute_for_each_mist
     assert (line["namespace"], line["name"]) == ("research", "slice")
     assert line["exc_info"] is error
     assert b"decisions_crashed_total 3.0" in reporter.metrics.exposition()
-
-
-def test_an_event_that_cannot_be_told_costs_no_other_its_turn(reporter: Reporter) -> None:
-    """Nor do numbers that cannot be measured."""
-
-    class Choosy(FakeRecorder):
-        def emit(self, ref: ObjectRef, **parts: Any) -> None:
-            if ref.name == "odd":
-                raise ValueError
-            super().emit(ref, **parts)
-
-    reporter.recorder = recorder = Choosy()
-    recorder.dropped_total = cast("int", None)
-    odd = replace(EVENT, object=replace(EVENT.object, name="odd"))
-    with capture_logs() as logs:
-        reporter.tell(Plan(memory=Memory(), events=(odd, EVENT)), Snapshot(cluster=Cluster(uid="u")))
-    assert [line["event"] for line in logs if line["log_level"] == "error"] == ["report.crashed"] * 2
-    assert recorder.reasons("TPUNodeGroup") == ["Provisioned"]

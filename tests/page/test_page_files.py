@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 import provisioner.slices
-from provisioner.runtime.pages import file_pages
+from provisioner.runtime.resources import file_pages
 
 _FOLDER = Path(str(resources.files(provisioner.slices) / "page"))
 _SOURCES = {path.name: path.read_text("utf-8") for path in _FOLDER.iterdir() if path.suffix in (".js", ".html", ".css")}

@@ -16,7 +16,7 @@ from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.memory import Memory
 from provisioner.partitions.planning.picture import PartitionLine, RejectedLine, View, WaitingLine
 from provisioner.partitions.planning.round import Snapshot
-from provisioner.runtime.pages import file_pages
+from provisioner.runtime.resources import file_pages
 from tests.support.clock import NOW
 from tests.support.partitions import SERVER, Controller
 from tests.support.wire_server import Answer, WireServer

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from provisioner.runtime import resources
-from provisioner.runtime.pages import Content, text
-from provisioner.runtime.resources import Busy, Call, Lane, Resource, ResourceApp
+from provisioner.runtime.resources import Busy, Call, Content, Lane, Resource, ResourceApp, text
 from tests.support.clock import FakeClock
 
 JSON = (b"content-type", b"application/json")

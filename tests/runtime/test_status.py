@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from provisioner.runtime.http import Address, HttpServer, ServerError, parse_address
-from provisioner.runtime.pages import Content, Page
-from provisioner.runtime.status import Probes, Scrapes, make_status_server
+from provisioner.runtime.resources import Content, Page
+from provisioner.runtime.status import make_status_server
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,12 @@ def serve() -> Iterator[Serve]:
     ) -> HttpServer:
         server = make_status_server(
             "a-controller",
-            Scrapes(address=metrics_address, exposition=exposition),
-            Probes(address=probe_address, alive=alive, problems=problems, pages=pages),
+            metrics=metrics_address,
+            exposition=exposition,
+            probes=probe_address,
+            alive=alive,
+            problems=problems,
+            pages=pages,
         )
         started.append(server)
         server.start()

@@ -19,8 +19,8 @@ from dataclasses import replace
 from provisioner.model.capacity import Zone
 from provisioner.model.choices import parse_choices
 from provisioner.runtime.http import ServerError
-from provisioner.runtime.status import Probes, Scrapes, make_status_server
-from provisioner.settings.prices import parse_prices
+from provisioner.runtime.status import make_status_server
+from provisioner.settings.forms import parse_prices
 from provisioner.slices import api
 from provisioner.slices.board import Board
 from rehearsal.simulators.gke.faults import Fault, FaultKind
@@ -241,13 +241,12 @@ def serve(demo: Demo, *, address: str, speed: float, seconds: float | None = Non
     board = demo.begin()
     server = make_status_server(
         "tpu-provisioner",
-        Scrapes(address=address, exposition=demo.metrics.exposition),
-        Probes(
-            address=address,
-            alive=lambda: True,
-            problems=tuple,
-            pages=api.pages(board),
-        ),
+        metrics=address,
+        exposition=demo.metrics.exposition,
+        probes=address,
+        alive=lambda: True,
+        problems=tuple,
+        pages=api.pages(board),
     )
     with logs.told_to(demo.stage):
         server.start()

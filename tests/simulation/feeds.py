@@ -9,12 +9,11 @@ event, with something that is no JSON, too early, or not at all while nothing is
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from provisioner.kube import errors
 from provisioner.kube.protocol import JsonObject, Page
-from provisioner.kube.reflector import ListRequest, WatchRequest
 from provisioner.kube.watches import ListWatch
 from tests.simulation.calls import Trouble
 from tests.simulation.store import Change, selector
@@ -79,11 +78,11 @@ class Feed:
         self._process.enter(step)
 
     def _next(self) -> None:
-        request = self._watch.next_request()
-        if isinstance(request, ListRequest):
-            self._list(request)
+        query = self._watch.begin()
+        if query is None:
+            self._list()
         else:
-            self._open(request)
+            self._open(query)
 
     def _failed(self, error: Exception) -> None:
         self._after(self._watch.failed(error))
@@ -124,14 +123,14 @@ class Feed:
 
     # --- lists
 
-    def _list(self, request: ListRequest) -> None:
+    def _list(self, token: str = "") -> None:
         def serve(trouble: Trouble | None) -> None:
             answer: Page | errors.ClusterError
-            if request.continue_token and self._calls.list_expires():
+            if token and self._calls.list_expires():
                 self._stage.store.compact()
             try:
                 answer = self._stage.store.page(
-                    self._watch.path, request.query, limit=request.limit, continue_token=request.continue_token
+                    self._watch.path, self._watch.query, limit=self._watch.page_size, continue_token=token
                 )
             except errors.Gone as error:
                 self._stage.fault("list expired between pages", self._resource)
@@ -149,21 +148,21 @@ class Feed:
             self._failed(answer)
             return
         try:
-            more = self._watch.take_page(answer)
+            token = self._watch.take_page(answer)
         except Exception as error:  # noqa: BLE001 - as the thread does
             self._failed(error)
             return
-        if more is None:
-            self._next()
+        if token:
+            self._list(token)
         else:
-            self._list(more)
+            self._next()
 
     # --- watches
 
-    def _open(self, request: WatchRequest) -> None:
+    def _open(self, query: Mapping[str, str]) -> None:
         def serve(trouble: Trouble | None) -> None:
             try:
-                missed = self._stage.store.changes_since(self._resource, int(request.query["resourceVersion"]))
+                missed = self._stage.store.changes_since(self._resource, int(query["resourceVersion"]))
             except errors.Gone as error:
                 self._stage.fault("version compacted", self._resource)
                 self._answer(error)
@@ -171,7 +170,7 @@ class Feed:
             if trouble is not None and trouble.code is not None:
                 self._answer(errors.Unavailable(trouble.text, status=trouble.code))
                 return
-            self._stream = _Stream(self, request, missed)
+            self._stream = _Stream(self, query, missed)
 
         self._send("WATCH", serve)
 
@@ -179,13 +178,13 @@ class Feed:
 class _Stream:
     """One watch, from its beginning to its end."""
 
-    def __init__(self, feed: Feed, request: WatchRequest, missed: list[Change]) -> None:
+    def __init__(self, feed: Feed, query: Mapping[str, str], missed: list[Change]) -> None:
         self._feed = feed
         self._stage, self._calls = feed._stage, feed._calls
         self._agenda = feed._stage.agenda
         self._watch = feed._watch
         self._resource = feed._resource
-        self._selects = selector(feed._watch.path, request.query)
+        self._selects = selector(feed._watch.path, query)
         #: What is on its way, in order, with the moment of its arrival.
         self._coming: deque[tuple[float, _Arrival]] = deque()
         self._last_arrival = 0.0
@@ -197,7 +196,7 @@ class _Stream:
         for change in missed:
             if self._open:
                 self._tell(change)
-        ends, bookmark = self._calls.watch_ends(request.seconds)
+        ends, bookmark = self._calls.watch_ends(int(query["timeoutSeconds"]))
         self._agenda.after(ends, self._end)
         if bookmark is not None:
             self._agenda.after(bookmark, self._bookmark)

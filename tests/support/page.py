@@ -19,7 +19,7 @@ from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 
-from provisioner.runtime.status import Probes, Scrapes, make_status_server
+from provisioner.runtime.status import make_status_server
 from provisioner.slices import api
 from provisioner.slices.board import About, Board, Document
 from provisioner.slices.view.timeline import Segment, Track
@@ -211,13 +211,12 @@ def served(board: Board, port: int = 0, *, prefix: str = "") -> Iterator[str]:
     """Serve a board as the provisioner does, and return the address; under a prefix, as a proxy has it."""
     server = make_status_server(
         "a-controller",
-        Scrapes(address="0", exposition=bytes),
-        Probes(
-            address=f"127.0.0.1:{port}",
-            alive=lambda: True,
-            problems=tuple,
-            pages=[replace(each, path=prefix + each.path) for each in api.pages(board)],
-        ),
+        metrics="0",
+        exposition=bytes,
+        probes=f"127.0.0.1:{port}",
+        alive=lambda: True,
+        problems=tuple,
+        pages=[replace(each, path=prefix + each.path) for each in api.pages(board)],
     )
     server.start()
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from provisioner.admission.hooks import Begin, Hook, begin_of
 from provisioner.admission.review import READ_BYTES
-from provisioner.runtime.pages import Content
+from provisioner.runtime.resources import Content
 
 #: Both have the same fields.
 VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")

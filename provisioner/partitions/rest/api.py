@@ -27,9 +27,8 @@ from provisioner.partitions.rest.access import Access, Servers
 from provisioner.partitions.rest.wire import Caller, PodIdentity, Refused
 from provisioner.partitions.vipu.protocol import Vipu, VipuError
 from provisioner.runtime.http import Address, HttpServer, Limits, parse_address
-from provisioner.runtime.pages import Content
 from provisioner.runtime.repeats import Repeats
-from provisioner.runtime.resources import NAME, Call, Resource, ResourceApp
+from provisioner.runtime.resources import NAME, Call, Content, Resource, ResourceApp
 
 _log = structlog.get_logger(__name__)
 

@@ -17,7 +17,7 @@ from provisioner.model.choices import choice_of
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Pod, Workload
 from provisioner.settings import Settings
-from provisioner.settings.prices import Prices
+from provisioner.settings.forms import Prices
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.slices import all_slices

@@ -10,7 +10,7 @@ from provisioner import constants
 from provisioner.model.capacity import FailureKind
 from provisioner.model.choices import parse_choices
 from provisioner.settings import Settings
-from provisioner.settings.prices import parse_prices
+from provisioner.settings.forms import parse_prices
 from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import DeleteReason
 from provisioner.slices.view import reasons
