@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provisioner import settings
+from provisioner.settings.forms import region_of
 
 _DEPLOY = Path(__file__).parents[1] / "deploy"
 _TEMPLATE = Path("example-project") / "example-cluster"
@@ -124,10 +125,10 @@ def _check(values: Mapping[str, str], choices: Choices) -> None:
     # What is inferred on GKE need not be given here, so it must not count as missing.
     inferred = {"GCP_CLUSTER_LOCATION": "us-central2", "GCP_ZONE": "us-central2-b"}
     if values["GCP_CLUSTER_LOCATION"] and not values["GCP_ZONE"]:
-        region = settings.region_of(values["GCP_CLUSTER_LOCATION"])
+        region = region_of(values["GCP_CLUSTER_LOCATION"])
         inferred["GCP_ZONE"] = f"{region}-a"
     elif values["GCP_ZONE"] and not values["GCP_CLUSTER_LOCATION"]:
-        inferred["GCP_CLUSTER_LOCATION"] = settings.region_of(values["GCP_ZONE"])
+        inferred["GCP_CLUSTER_LOCATION"] = region_of(values["GCP_ZONE"])
     try:
         settings.read_settings(values, inferred=inferred)
     except settings.SettingsError as error:

@@ -6,16 +6,8 @@ import pytest
 
 from provisioner.model.capacity import CapacityKind, Network, Zone
 from provisioner.model.choices import CapacityChoice
-from provisioner.settings import (
-    OPTIONS,
-    Prices,
-    SettingsError,
-    go_bool,
-    go_duration_seconds,
-    parse_prices,
-    read_settings,
-    warnings_about,
-)
+from provisioner.settings import OPTIONS, SettingsError, read_settings, warnings_about
+from provisioner.settings.forms import Prices, go_bool, go_duration_seconds, parse_prices
 
 REQUIRED = {
     "GCP_PROJECT_ID": "a-project",

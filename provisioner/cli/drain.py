@@ -14,7 +14,7 @@ from datetime import datetime
 
 import click
 
-from provisioner import constants, settings
+from provisioner import constants
 from provisioner.cli.frame import Command, kubeconfig_option, read_by
 from provisioner.cli.output import ExitCode
 from provisioner.cli.start import prepare
@@ -30,6 +30,7 @@ from provisioner.model.workloads import WorkloadKind
 from provisioner.runtime import logs
 from provisioner.runtime.clock import wall_clock
 from provisioner.settings import Settings
+from provisioner.settings.forms import go_duration_seconds
 from provisioner.slices.app import choose
 from provisioner.slices.planning.launch.specification import Ownership, read_ownership
 from provisioner.slices.supplier import Supplier, SupplierError
@@ -57,7 +58,7 @@ _WITHOUT_NODE = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
     "--timeout",
     "patience_seconds",
     default="0s",
-    callback=read_by(settings.go_duration_seconds),
+    callback=read_by(go_duration_seconds),
     metavar="DURATION",
     help='give up waiting after this time, such as "30m" (default: never)',
 )

@@ -124,7 +124,7 @@ def truth_option(name: str, text: str, **options: Any) -> Callable[[_Function], 
     """Add a flag that may have a value, as flags of Go programs may."""
 
     def read(value: str) -> bool:
-        from provisioner.settings import go_bool  # noqa: PLC0415 - only where there is such a flag
+        from provisioner.settings.forms import go_bool  # noqa: PLC0415 - only where there is such a flag
 
         return go_bool(value)
 

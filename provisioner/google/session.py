@@ -15,7 +15,7 @@ from google.auth import credentials as auth_credentials
 from google.auth.transport import requests as auth_requests
 from requests.adapters import HTTPAdapter
 
-from provisioner.settings import is_loopback
+from provisioner.settings.forms import is_loopback
 
 _CONNECT_TIMEOUT_SECONDS = 3.0
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)

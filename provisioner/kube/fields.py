@@ -11,7 +11,7 @@ import functools
 import re
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
-from decimal import ROUND_CEILING, Decimal
+from decimal import Decimal
 from typing import Any
 
 from provisioner.model import bounds
@@ -215,11 +215,6 @@ def parse_quantity(raw: object) -> Decimal | None:
     if suffix:
         value *= _SCALES[suffix]
     return value if 0 <= value <= _LARGEST else None
-
-
-def ceil(value: Decimal) -> int:
-    """Return the smallest integer that is not below the value."""
-    return int(value.to_integral_value(rounding=ROUND_CEILING))
 
 
 def parse_timestamp(raw: object) -> datetime | None:

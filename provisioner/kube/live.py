@@ -7,7 +7,8 @@ being skipped: a pod that nobody could count must stop a delete.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -36,6 +37,8 @@ _IDENTITY_PAGES = 20
 _LIST_ATTEMPTS = 3
 #: A node that others write to meanwhile is read and written again this often.
 _CHANGE_ATTEMPTS = 5
+#: What has failed again and again is read so often.
+_REREAD_CAP_SECONDS = 60.0
 #: The last look is worth this long, from when it is asked for. A node that registers right after it has no chips, and
 #: takes no pod that asks for any, until its device plugin runs: 13 s later at the earliest, by which time the delete
 #: has taken effect, unless it takes longer to reach Google.
@@ -188,6 +191,43 @@ def read_cluster_uid(api: Api, *, timeouts: Timeouts) -> str:
     if not uid:
         raise errors.Malformed(f"namespace {_UID_NAMESPACE} has no uid")
     return uid
+
+
+@dataclass(slots=True, kw_only=True)
+class Rereading:
+    """What a loop's thread reads of the cluster now and then, and sooner after failures: it waits for these reads."""
+
+    api: Api
+    clock: Callable[[], datetime]
+    #: Why the last one failed; empty where it did not.
+    problem: str = ""
+    failures: int = 0
+    tried_at: datetime = field(default=datetime.min.replace(tzinfo=UTC))
+
+    def left_seconds(self, now: datetime, pause_seconds: float) -> float:
+        """Return how much is left of a pause after the last one."""
+        passed = (now - self.tried_at).total_seconds()
+        # Somebody may have set the clock back.
+        return pause_seconds - passed if passed >= 0 else 0.0
+
+    def retry_seconds(self) -> float:
+        """Return the pause after failures: longer after each, and none without any."""
+        return min(_REREAD_CAP_SECONDS, 2.0 ** min(self.failures - 1, 10)) if self.failures else 0.0
+
+    def attempt(self, read: Callable[[], None], trouble: str, logged_as: str) -> None:
+        """Read; what was known stays where that fails. `trouble` says to people what cannot be read, with a colon."""
+        self.tried_at = self.clock()
+        try:
+            read()
+        except errors.ClusterError as error:
+            self.failures += 1
+            if not self.problem:
+                _log.warning(f"{logged_as}.not_read", error=str(error))
+            self.problem = f"{trouble} {error}"
+        else:
+            if self.problem:
+                _log.info(f"{logged_as}.read_again", failures=self.failures)
+            self.problem, self.failures = "", 0
 
 
 class KeptError(Exception):

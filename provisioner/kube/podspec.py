@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from decimal import Decimal
+from math import ceil
 from typing import Any
 
 from provisioner import constants
@@ -88,8 +89,8 @@ def requirements(
     reader = reader or reader_of_pod()
     return Requirements(
         chips=requested_chips(what, spec),
-        cpu_millicores=fields.ceil(pod_requests(what, spec, "cpu") * 1000),
-        memory_bytes=fields.ceil(pod_requests(what, spec, "memory")),
+        cpu_millicores=ceil(pod_requests(what, spec, "cpu") * 1000),
+        memory_bytes=ceil(pod_requests(what, spec, "memory")),
         node_selector=reader.labels("nodeSelector", spec.get("nodeSelector"), keep=_KEPT_SELECTORS),
         labels=reader.labels("labels", metadata.get("labels"), keep=_KEPT_LABELS),
         annotations=reader.annotations(metadata.get("annotations"), keep=constants.READ_ANNOTATIONS),

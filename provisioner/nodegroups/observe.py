@@ -15,8 +15,8 @@ import functools
 import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -28,8 +28,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from provisioner import constants
 from provisioner.kube import fields
-from provisioner.kube.errors import ClusterError, NotFound
-from provisioner.kube.live import read_cluster_uid
+from provisioner.kube.errors import NotFound
+from provisioner.kube.live import Rereading, read_cluster_uid
 from provisioner.kube.protocol import Api, Timeouts, object_path
 from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
 from provisioner.kube.watches import UNFINISHED, ListWatch, Watch, doubt_of
@@ -58,10 +58,8 @@ _log = structlog.get_logger(__name__)
 _INSTALL_HINT = "install the definitions of node groups"
 #: Set by Kubernetes on pods of DaemonSets, and on no other.
 _OF_A_DAEMON_SET = "pod-template-generation"
-#: What is known of the cluster is read again so often; after a failure after a second, doubled by each further one.
+#: What is known of the cluster is read again so often.
 _REREAD_SECONDS = 600.0
-_RETRY_SECONDS = 1.0
-_RETRY_CAP_SECONDS = 60.0
 #: The loop waits for these reads.
 _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
 #: ConfigMaps: (namespace, name).
@@ -195,11 +193,9 @@ def _wanted_pod(raw: object, nodes: Watch[Node]) -> Pod | None:
 
 
 @dataclass(slots=True, kw_only=True)
-class ClusterReader:
+class ClusterReader(Rereading):
     """What machines have to know of the cluster, as last read. Used by the loop's thread alone."""
 
-    api: Api
-    clock: Callable[[], datetime]
     #: The project that the provisioner itself runs in.
     project: str
     #: What settings say instead of the cluster; empty where they do not.
@@ -207,36 +203,14 @@ class ClusterReader:
     kubernetes_version: str = ""
     #: None until the first success.
     cluster: Cluster | None = None
-    #: Why the last attempt failed; empty when it did not.
-    problem: str = ""
-    failures: int = 0
-    tried_at: datetime = field(default=datetime.min.replace(tzinfo=UTC))
 
     def due_in_seconds(self, now: datetime) -> float:
         """Return in how many seconds it has to be read again; 0 or less: now."""
-        pause = _REREAD_SECONDS
-        if self.failures:
-            pause = min(_RETRY_CAP_SECONDS, _RETRY_SECONDS * 2.0 ** min(self.failures - 1, 10))
-        passed = (now - self.tried_at).total_seconds()
-        # Somebody may have set the clock back.
-        return pause - passed if passed >= 0 else 0.0
+        return self.left_seconds(now, self.retry_seconds() or _REREAD_SECONDS)
 
     def read(self) -> None:
         """Read all of it: four calls at most. Where one fails, what was known before stays."""
-        self.tried_at = self.clock()
-        try:
-            found = self._read()
-        except ClusterError as error:
-            self.failures += 1
-            if not self.problem:
-                _log.warning("cluster.not_read", error=str(error))
-            self.problem = f"what machines have to know of the cluster cannot be read: {error}"
-        else:
-            # What has not changed stays the same record: all that was concluded from it holds.
-            self.cluster = self.cluster if found == self.cluster else found
-            if self.problem:
-                _log.info("cluster.read_again", failures=self.failures)
-            self.problem, self.failures = "", 0
+        self.attempt(self._read, "what machines have to know of the cluster cannot be read:", "cluster")
 
     def doubt(self) -> str:
         """Say why nothing may be decided yet; empty: it may. What was read once is good for now."""
@@ -244,8 +218,8 @@ class ClusterReader:
             return ""
         return self.problem or "what machines have to know of the cluster is not read yet"
 
-    def _read(self) -> Cluster:
-        return Cluster(
+    def _read(self) -> None:
+        found = Cluster(
             uid=read_cluster_uid(self.api, timeouts=_TIMEOUTS),
             project=self.project,
             ca_hash=ca_hash_of(self._config_map(_ROOT_CA)),
@@ -253,6 +227,8 @@ class ClusterReader:
             kubernetes_version=self.kubernetes_version
             or kubernetes_version_of(self.api.get("/version", timeouts=_TIMEOUTS)),
         )
+        # What has not changed stays the same record: all that was concluded from it holds.
+        self.cluster = self.cluster if found == self.cluster else found
 
     def _config_map(self, place: tuple[str, str]) -> object:
         """Read a ConfigMap; one that is not there says nothing, as on a cluster that kubeadm did not make."""

@@ -21,7 +21,7 @@ from provisioner.partitions.demand import Pod, parse_pod
 from provisioner.partitions.metrics import Metrics
 from provisioner.partitions.observe import Known, make_ledger_watch, make_pod_watch
 from provisioner.partitions.planning.calls import Answer
-from provisioner.partitions.planning.decide import Plan, decide
+from provisioner.partitions.planning.decide import decide
 from provisioner.partitions.planning.ledger import Ledger
 from provisioner.partitions.planning.memory import Memory, fold
 from provisioner.partitions.planning.round import PlanningSettings
@@ -50,7 +50,6 @@ class Loop(RoundLoop[Answer]):
     board: Board
     is_leader: Callable[[], bool]
     memory: Memory = field(default_factory=Memory)
-    last_plan: Plan | None = None
 
     def problems(self) -> tuple[str, ...]:
         """Say what keeps the controller from its work; a follower that waits for the lease has no problem."""
@@ -81,7 +80,7 @@ class Loop(RoundLoop[Answer]):
         plan = decide(snapshot, self.memory, self.settings, self.clock())
         self.metrics.decide_seconds.observe(self.monotonic() - started)
         # First what is remembered as being under way.
-        self.memory, self.last_plan = plan.memory, plan
+        self.memory = plan.memory
         self.board.publish(plan, snapshot, self.clock())
         if not snapshot.not_synced:
             self.actor.carry_out(plan)

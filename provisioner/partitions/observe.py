@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import structlog
 
 from provisioner.kube import fields
-from provisioner.kube.errors import ClusterError, NotFound
-from provisioner.kube.live import read_cluster_uid
+from provisioner.kube.errors import NotFound
+from provisioner.kube.live import Rereading, read_cluster_uid
 from provisioner.kube.protocol import Api, Timeouts, object_path
 from provisioner.kube.reflector import Collection
 from provisioner.kube.watches import UNFINISHED, ListWatch, Watch, doubt_of
@@ -30,9 +30,6 @@ from provisioner.settings.partitions import Server
 
 _log = structlog.get_logger(__name__)
 
-#: After a failure it is read again after a second, doubled by each further one.
-_RETRY_SECONDS = 1.0
-_RETRY_CAP_SECONDS = 60.0
 #: The ledger is read so often though nobody else writes to it.
 _REREAD_SECONDS = 60.0
 #: The loop waits for these reads.
@@ -80,22 +77,16 @@ def _parse_ledger(raw: object) -> Ledger:
 
 
 @dataclass(slots=True, kw_only=True)
-class Known:
+class Known(Rereading):
     """What is known beside the pods: the ledger, the cluster and its servers. Used by the loop's thread alone."""
 
-    api: Api
     #: The controller's own, with the ledger.
     namespace: str
-    clock: Callable[[], datetime]
     servers: Sequence[Server]
     #: None: it has to be read before anything is decided.
     ledger: Ledger | None = None
     #: Of the namespace kube-system; empty until it was read.
     cluster_uid: str = ""
-    #: Why the last read failed; empty when it did not.
-    problem: str = ""
-    failures: int = 0
-    tried_at: datetime = field(default=datetime.min.replace(tzinfo=UTC))
     _readings: dict[str, Reading] = field(default_factory=dict)
     _failing: dict[str, Failure] = field(default_factory=dict)
 
@@ -106,36 +97,22 @@ class Known:
         """
         if self.cluster_uid and not leading:
             return float("inf")
-        if self.cluster_uid and self.ledger is not None:
-            # Somebody may have repaired an entry by hand.
-            pause = _REREAD_SECONDS
-        elif self.failures:
-            pause = min(_RETRY_CAP_SECONDS, _RETRY_SECONDS * 2.0 ** min(self.failures - 1, 10))
-        else:
-            return 0.0
-        passed = (now - self.tried_at).total_seconds()
-        # Somebody may have set the clock back.
-        return pause - passed if passed >= 0 else 0.0
+        is_known = self.cluster_uid and self.ledger is not None
+        # Somebody may have repaired an entry by hand.
+        return self.left_seconds(now, _REREAD_SECONDS if is_known else self.retry_seconds())
 
     def read(self, *, leading: bool) -> None:
         """Read what is not known, or the ledger again: two calls at most. What was known stays where that fails."""
-        self.tried_at = self.clock()
-        try:
+
+        def read() -> None:
             if not self.cluster_uid:
                 self.cluster_uid = read_cluster_uid(self.api, timeouts=_TIMEOUTS)
             if leading:
                 before, self.ledger = self.ledger, of_cluster(self._read_ledger(), self.cluster_uid)
                 if self.ledger.unreadable and (before is None or before.unreadable != self.ledger.unreadable):
                     _log.warning("ledger.unreadable", entries=sorted(self.ledger.unreadable)[:10])
-        except ClusterError as error:
-            self.failures += 1
-            if not self.problem:
-                _log.warning("ledger.not_read", error=str(error))
-            self.problem = f"the ledger cannot be read: {error}"
-        else:
-            if self.problem:
-                _log.info("ledger.read_again", failures=self.failures)
-            self.problem, self.failures = "", 0
+
+        self.attempt(read, "the ledger cannot be read:", "ledger")
 
     def _read_ledger(self) -> Ledger:
         """Read the ledger; one that is not there is empty."""

@@ -19,7 +19,8 @@ from provisioner.model import bounds
 from provisioner.model.capacity import FailureKind, PoolName
 from provisioner.model.choices import capacity_key
 from provisioner.model.snapshot import Snapshot
-from provisioner.settings import Prices, Settings
+from provisioner.settings import Settings
+from provisioner.settings.forms import Prices
 from provisioner.slices.demand import SliceId
 from provisioner.slices.metrics import NOT_READY, OTHERS, Account, Metrics, Stage, Use
 from provisioner.slices.planning.memory import backoff

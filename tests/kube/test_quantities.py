@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from provisioner.kube.fields import ceil, format_micro_time, format_time, parse_quantity, parse_timestamp
+from provisioner.kube.fields import format_micro_time, format_time, parse_quantity, parse_timestamp
 
 
 @pytest.mark.parametrize(
@@ -57,11 +57,6 @@ def test_what_is_a_quantity(raw: object, want: str) -> None:
 def test_what_is_no_quantity(raw: object) -> None:
     """Too large for the API server, negative, or of another notation."""
     assert parse_quantity(raw) is None
-
-
-def test_parts_are_rounded_up() -> None:
-    """Who asks for a part of a chip asks for a chip."""
-    assert [ceil(Decimal(text)) for text in ("0", "0.001", "1", "1.5")] == [0, 1, 1, 2]
 
 
 def test_times_are_read_as_they_are_written() -> None:

@@ -10,7 +10,7 @@ import pytest
 from provisioner import constants
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind
-from provisioner.settings import parse_prices
+from provisioner.settings.forms import parse_prices
 from provisioner.slices.planning.memory.state import Phase
 from tests.support.controller import World
 

@@ -10,7 +10,7 @@ import pytest
 
 from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, PoolStatus
-from provisioner.settings import parse_prices
+from provisioner.settings.forms import parse_prices
 from provisioner.slices.meter import PoolUse, account_of, use_of
 from provisioner.slices.metrics import OTHERS, Account, Use
 from tests.support.models import make_jobset

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from typing import Annotated, Any, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -25,10 +25,16 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
+class _Form:
+    about: str
+    #: The value of an absent field; None: it has none.
+    default: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text(_Form):
     """A text."""
 
-    about: str
     most: int = bounds.OBJECT_NAME
     #: The whole text's form in the syntax that Go and Python share, without anchors; empty for any.
     pattern: str = ""
@@ -37,55 +43,40 @@ class Text:
     #: The only texts that are valid; empty for any.
     choices: tuple[str, ...] = ()
     least: int = 0
-    default: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whole:
+class Whole(_Form):
     """A whole number."""
 
-    about: str
     least: int = 0
     most: int = 2**31 - 1
-    default: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flag:
+class Flag(_Form):
     """True or false."""
 
-    about: str
-    default: bool | None = None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class Moment(_Form):
     """A time as RFC 3339 has it."""
 
-    about: str
-    default: None = None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Array:
+class Array(_Form):
     """A list of alike."""
 
-    about: str
     items: Form
     most: int
     #: The field that is different in each; empty for none.
     key: str = ""
-    default: None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Map:
+class Map(_Form):
     """Texts by name."""
 
-    about: str
     values: Text
     most: int
-    default: None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +91,9 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Struct:
+class Struct(_Form):
     """An object with fields of its own."""
 
-    about: str
     fields: Mapping[str, Form]
     required: tuple[str, ...] = ()
     rules: tuple[Rule, ...] = ()
@@ -111,7 +101,6 @@ class Struct:
     fixed: bool = False
     #: Whether all of it stays as it is.
     all_fixed: bool = False
-    default: Mapping[str, Any] | None = field(default=None)
 
 
 Form = Text | Whole | Flag | Moment | Array | Map | Struct
@@ -126,7 +115,6 @@ T = TypeVar("T")
 
 #: Marks a field whose own fields stand beside the others.
 INLINE = object()
-_FORMS = (Text, Whole, Flag, Moment, Array, Map, Struct)
 _LARGEST = 2**63
 
 
@@ -231,7 +219,7 @@ def _part(cls: Callable[..., Any], each: dataclasses.Field[Any], hint: Any) -> _
     first, *rest = each.name.split("_")
     name = next((mark for mark in marks if isinstance(mark, str)), first + "".join(word.title() for word in rest))
     default = each.default_factory() if each.default_factory is not dataclasses.MISSING else each.default
-    form: Form | None = next((mark for mark in marks if isinstance(mark, _FORMS)), None)
+    form: Form | None = next((mark for mark in marks if isinstance(mark, Form)), None)
     if form is None and INLINE not in marks:
         form = struct_of(_bare(hint))
     if form is not None and default is not dataclasses.MISSING and default and not isinstance(default, tuple):

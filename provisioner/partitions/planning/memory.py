@@ -123,25 +123,18 @@ DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     FailureKind.PERMISSION: (30, 600),
     FailureKind.NOT_FOUND: (10, 600),
 }
-#: Elsewhere there may be a server that makes it.
-_IN_VAIN = (300, 600)
+#: Of a place in which creates have failed for long: elsewhere there may be a server that makes it.
+IN_VAIN = (300, 600)
 #: A remove that was kept from being sent, because its pod is there.
 _KEPT = (2, 30)
 
 
-def failed(before: Backoff | None, failure: Failure, key: str, now: datetime) -> Backoff:
-    """Return the back-off after one more failure."""
-    return _after(before, failure, DELAYS[failure.kind], key, now)
-
-
-def failed_in_vain(before: Backoff | None, failure: Failure, key: str, now: datetime) -> Backoff:
-    """Return the back-off of a place in which creates have failed for long."""
-    return _after(before, failure, _IN_VAIN, key, now)
-
-
-def _after(before: Backoff | None, failure: Failure, delay: tuple[float, float], key: str, now: datetime) -> Backoff:
+def failed(
+    before: Backoff | None, failure: Failure, key: str, now: datetime, delay: tuple[float, float] | None = None
+) -> Backoff:
+    """Return the back-off after one more failure, with the delay of its kind or another one."""
     failures = before.failures + 1 if before is not None else 1
-    until = waits.after(now, waits.doubled_seconds(*delay, failures, key))
+    until = waits.after(now, waits.doubled_seconds(*(delay or DELAYS[failure.kind]), failures, key))
     return Backoff(failure=failure, failures=failures, at=now, until=until)
 
 
@@ -211,7 +204,7 @@ def _removed(memory: Memory, call: RemovePartition, answer: CallAnswer) -> Memor
         return memory
     if answer.kept:
         said = Failure(kind=FailureKind.OPERATION_IN_THE_WAY, message=answer.kept)
-        wait = _after(known.removing, said, _KEPT, call.key, answer.at)
+        wait = failed(known.removing, said, call.key, answer.at, _KEPT)
     else:
         gone = failure is None or failure.kind is FailureKind.NOT_FOUND
         wait = failed(known.removing, _STILL_LISTED if failure is None or gone else failure, call.key, answer.at)

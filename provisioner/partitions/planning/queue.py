@@ -12,7 +12,7 @@ from math import inf
 from provisioner.model.capacity import FailureKind
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning.memory import Refusal, Site, failed, failed_in_vain
+from provisioner.partitions.planning.memory import IN_VAIN, Refusal, Site, failed
 from provisioner.partitions.planning.round import Guard, PlanningSettings, Round
 from provisioner.partitions.planning.standing import MOST_REMOVES, MOST_TRIES, OVER, Phase, Standing
 from provisioner.partitions.vipu.protocol import Allocation, Partition
@@ -198,11 +198,11 @@ def refusals_of(
         failure, before = known.backoff.failure, found.get(uid, {}).get(site)
         if before is not None and before.backoff.at >= known.backoff.at:
             continue
-        again = failed if known.refused else failed_in_vain
+        last = before.backoff if before is not None else None
         at = known.backoff.at if known.refused else round_.now
         listed = supply[site].listed if failure.kind is FailureKind.STOCKOUT and site in supply else None
         refusal = Refusal(
-            backoff=again(before.backoff if before is not None else None, failure, standing.entry.id, at),
+            backoff=failed(last, failure, standing.entry.id, at, None if known.refused else IN_VAIN),
             since=before.since if before is not None else round_.now,
             listed=listed,
             in_vain=(before.in_vain if before is not None else 0) + (listed == frozenset()),

@@ -259,13 +259,13 @@ class Rest:
     """The REST API, at each of its addresses with bounds of its own."""
 
     servers: tuple[HttpServer, ...]
-    #: None: it is not served over TLS.
-    certificate: CertificateLoop | None
+    #: Of the one that is served over TLS, if one is.
+    certificates: tuple[CertificateLoop, ...]
 
     def start(self) -> None:
         """Serve; raise ServerError where an address is not free."""
-        if self.certificate is not None:
-            self.certificate.start()
+        for certificate in self.certificates:
+            certificate.start()
         for each in self.servers:
             each.start()
 
@@ -273,12 +273,12 @@ class Rest:
         """Serve no more."""
         for each in self.servers:
             each.stop()
-        if self.certificate is not None:
-            self.certificate.stop()
+        for certificate in self.certificates:
+            certificate.stop()
 
     def problems(self) -> Sequence[str]:
         """Return what keeps it from being served; files that became useless later leave what was read before."""
-        return () if self.certificate is None else self.certificate.problems()
+        return tuple(problem for each in self.certificates for problem in each.problems())
 
 
 def make_rest(plain: str, encrypted: str, files: Files | None, api: Api, sources: Sources) -> Rest:
@@ -288,12 +288,12 @@ def make_rest(plain: str, encrypted: str, files: Files | None, api: Api, sources
     """
     address, tls_address = parse_address(plain), parse_address(encrypted)
     servers = [make_rest_server(address, api, sources)] if address is not None else []
-    certificate = None
+    certificates = []
     if tls_address is not None and files is not None:
         context = server_context()
-        certificate = CertificateLoop(CertificateFiles(files, context), _tell)
+        certificates.append(CertificateLoop(CertificateFiles(files, context), _tell))
         servers.append(make_rest_server(tls_address, api, sources, tls=context))
-    return Rest(servers=tuple(servers), certificate=certificate)
+    return Rest(servers=tuple(servers), certificates=tuple(certificates))
 
 
 def _tell(problem: str) -> None:

@@ -231,7 +231,7 @@ class VipuCommand:
             raise VipuError(errors.unsent(f"cannot prepare a folder for vipu: {error.strerror}"), subject) from None
         if ended.code is None:
             text = f"vipu did not end by itself: {ended.cause}. {known.hidden(ended.stderr)}"
-            raise VipuError(errors.unfinished(verb, text), subject)
+            raise VipuError(errors.failure_of(verb, text, whole=False), subject)
         return _Answer(verb=verb, subject=subject, names=names, ended=ended, known=known)
 
 

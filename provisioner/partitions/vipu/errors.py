@@ -96,14 +96,12 @@ _RULES: Sequence[_Rule] = (
 _UNSUPPORTED = re.compile(r"unknown command|code = Unimplemented", re.IGNORECASE)
 
 
-def failure_of(verb: Verb, said: str, asked: Iterable[str] = ()) -> Failure:
-    """Return the failure that the words of a command mean; `asked` are names that it was given."""
-    return Failure(kind=_kind_of(verb, without(said, asked)), message=message_of(said))
+def failure_of(verb: Verb, said: str, asked: Iterable[str] = (), *, whole: bool = True) -> Failure:
+    """Return the failure that the words of a command mean; `asked` are names that it was given.
 
-
-def unfinished(verb: Verb, said: str) -> Failure:
-    """Return the failure of a command that was not heard to its end: killed, cut off, too late."""
-    return Failure(kind=_kind_of(verb, ""), message=message_of(said))
+    Of a command that was not heard to its end (killed, cut off, too late) they are not the `whole`, and mean nothing.
+    """
+    return Failure(kind=_kind_of(verb, without(said, asked) if whole else ""), message=message_of(said))
 
 
 def unsent(said: str) -> Failure:

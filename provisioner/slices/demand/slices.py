@@ -33,7 +33,7 @@ from provisioner.model.workloads import (
     WorkloadUid,
     group_key,
 )
-from provisioner.settings import go_bool, go_duration_seconds
+from provisioner.settings.forms import go_bool, go_duration_seconds
 from provisioner.slices.demand.allowlists import ServingPolicy
 
 #: GKE's API server adds it to every pod that asks for chips; templates do not have it yet.

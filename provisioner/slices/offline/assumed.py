@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from provisioner import constants
 from provisioner.kube import fields
-from provisioner.settings import Settings, read_settings, region_of
+from provisioner.settings import Settings, read_settings
+from provisioner.settings.forms import region_of
 from provisioner.slices.offline.documents import Document, mappings_in
 
 _PROJECT, _CLUSTER, _LOCATION, _ZONE = "GCP_PROJECT_ID", "GCP_CLUSTER", "GCP_CLUSTER_LOCATION", "GCP_ZONE"

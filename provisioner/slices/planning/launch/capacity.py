@@ -12,7 +12,8 @@ from provisioner import constants, tpu
 from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, Zone
 from provisioner.model.choices import QUEUED_NOT_SERVED, CapacityChoice, reservation_path
-from provisioner.settings import Settings, forms, region_of
+from provisioner.settings import Settings, forms
+from provisioner.settings.forms import region_of
 from provisioner.slices.demand import Slice, allowlists
 from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 

@@ -29,7 +29,7 @@ from provisioner.model.capacity import (
     PoolName,
     WorkloadPolicy,
 )
-from provisioner.settings import region_of
+from provisioner.settings.forms import region_of
 from provisioner.slices.suppliers.gke import translate
 from provisioner.slices.suppliers.gke.errors import GkeError, kind_of_answer, remedy_of
 from provisioner.slices.suppliers.gke.translate import Cluster, Reservation

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from provisioner import constants, tpu
 from provisioner.model.capacity import CapacityKind, Network, NodePool, NodePoolRequest
-from provisioner.settings import Settings, parse_networks, region_of
+from provisioner.settings import Settings
+from provisioner.settings.forms import parse_networks, region_of
 from provisioner.slices.demand import Slice, allowlists
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 from provisioner.slices.suppliers import nodes

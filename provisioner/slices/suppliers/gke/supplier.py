@@ -31,7 +31,7 @@ from provisioner.model.capacity import (
     PoolName,
     WorkloadPolicy,
 )
-from provisioner.settings import region_of
+from provisioner.settings.forms import region_of
 from provisioner.slices.supplier import Blocked, PoolRules
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError, blames, says_missing

@@ -14,7 +14,8 @@ from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest
 from provisioner.model.fit import NodeView
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
-from provisioner.settings import Settings, region_of
+from provisioner.settings import Settings
+from provisioner.settings.forms import region_of
 from provisioner.slices.demand import Slice
 from provisioner.slices.supplier import PoolRules, UnmeetableError
 from provisioner.slices.suppliers import nodes
