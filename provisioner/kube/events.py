@@ -24,6 +24,7 @@ from provisioner.kube import errors
 from provisioner.kube.fields import format_time
 from provisioner.kube.protocol import Api, JsonObject, Timeouts, collection_path, object_path
 from provisioner.model import bounds
+from provisioner.model.waits import Budget
 from provisioner.model.workloads import ObjectRef
 
 _log = structlog.get_logger(__name__)
@@ -49,22 +50,6 @@ _TIDY_SECONDS = 60.0
 _LOOK_SECONDS = 1.0
 #: Namespaces that the line about drops names.
 _NAMED_NAMESPACES = 5
-
-
-@dataclass(slots=True)
-class _Budget:
-    """So many at once, then so many a second."""
-
-    burst: float
-    per_second: float
-    filled_at: float
-    left: float = float("inf")
-
-    def fill(self, now: float) -> float:
-        """Return how many there may be now."""
-        self.left = min(self.burst, self.left + (now - self.filled_at) * self.per_second)
-        self.filled_at = now
-        return self.left
 
 
 @dataclass(slots=True, eq=False)
@@ -106,8 +91,8 @@ class EventRecorder:
         #: By namespace: it is left alone until then.
         self._paused: dict[str, float] = {}
         #: By object: how many more Events it may have.
-        self._budgets: dict[str, _Budget] = {}
-        self._writes = _Budget(WRITE_BURST, WRITES_PER_SECOND, clock())
+        self._budgets: dict[str, Budget] = {}
+        self._writes = Budget(WRITE_BURST, WRITES_PER_SECOND, clock())
         self._writing = self._stopping = False
         #: How many were not written since the start; by namespace since the last line about it; and why the last one.
         self.dropped_total, self._drops, self._last_why = 0, Counter[str](), ""
@@ -216,7 +201,7 @@ class EventRecorder:
 
     def _has_room(self, namespace: str, owner: str, now: float) -> bool:
         """Whether one more Event of an object is taken; then it counts for the object."""
-        budget = self._budgets.setdefault(owner, _Budget(_BURST, _REFILL_PER_SECOND, now))
+        budget = self._budgets.setdefault(owner, Budget(_BURST, _REFILL_PER_SECOND, now))
         if budget.fill(now) < 1:
             return self._drop(namespace, "too many for one object")
         if sum(map(len, self._known.values())) >= self._capacity:

@@ -7,21 +7,24 @@ read. Resource versions are handed back to the server, never compared.
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
 
 import structlog
 
-from provisioner.kube import errors
+from provisioner.kube import errors, fields
+from provisioner.kube.fields import MalformedObject
 from provisioner.kube.protocol import PAGE_SIZE, JsonObject, Page, collection_path
-from provisioner.kube.store import Listing, Store
 from provisioner.kube.wire import decode_object, error_of_status
 
 _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+Key = tuple[str, str]
 
 #: A watch that ends sooner, with nothing said, counts as a failure: else a server could make us spin.
 SHORT_WATCH_SECONDS = 1.0
@@ -32,6 +35,8 @@ _EARLY_SECONDS = 5.0
 WATCHES_BEFORE_RELIST = 3
 #: After failures.
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 30.0
+#: So many ends are remembered: more than any round could have missed.
+_DELETIONS_KEPT = 10_000
 #: How often to look for a kind that is not installed, or not permitted (yet).
 ABSENT_RETRY_SECONDS = 10.0
 
@@ -81,11 +86,28 @@ class WatchOptions:
 WATCH_DEFAULTS = WatchOptions()
 
 
-class Reflector(Store[T]):
-    """The records of one collection, kept current by what it is fed.
+@dataclass(slots=True)
+class Listing(Generic[T]):
+    """The objects of one list so far."""
 
-    For `parse` and `quiet` see `Store`, which it extends. `on_change` is called by whoever feeds it, after every change
-    of the records that is told, and of `synced`; it must not block.
+    #: When its first page was asked for.
+    started: float
+    #: Of the page that is asked for now.
+    continue_token: str = ""
+    records: dict[Key, T] = field(default_factory=dict)
+    #: The uid of every record.
+    uids: dict[Key, str] = field(default_factory=dict)
+    #: Every object of the list, also those that are not wanted or can't be read.
+    seen: set[Key] = field(default_factory=set)
+
+
+class Reflector(Generic[T]):
+    """The records of one collection, kept current by what it is fed: no JSON is kept.
+
+    `parse` returns None for objects that are not wanted, and raises MalformedObject for those that can't be read:
+    these are logged once and keep the last record that could be read. `on_change` is called by whoever feeds it, after
+    every change of the records, and of `synced`; it must not block. A change from one record to another is not told
+    where `quiet` says that it is nothing to act on.
 
     The one that feeds it lists or watches, as `begin` says, and hands over what comes of it: each page to `take_page`,
     each line to `take_line`, the clean end of a watch to `watch_ended`, and whatever failed, these methods included, to
@@ -101,13 +123,21 @@ class Reflector(Store[T]):
         quiet: Callable[[T, T], bool] | None = None,
         options: WatchOptions = WATCH_DEFAULTS,
     ) -> None:
-        super().__init__(collection.full_name, parse, quiet=quiet)
+        self.name = collection.full_name
         self.path = collection.path
         self.query, self.page_size = collection.query, options.page_size
         self._collection = collection
-        self._on_change = on_change
+        self._parse, self._quiet, self._on_change = parse, quiet, on_change
         self._options = options
         self._clock = options.clock
+        self._lock = threading.Lock()
+        self._records: dict[Key, T] = {}
+        #: The uid of every record, for late DELETED events of a namesake.
+        self._uids: dict[Key, str] = {}
+        self._malformed: dict[Key, str] = {}
+        #: The uids of what was seen to end, oldest first; a dict for its order and its look-up.
+        self._seen_deleted: dict[str, None] = {}
+        self._snapshot: Mapping[Key, T] | None = None
 
         #: Whether a full list was read, and the kind exists and may be read as far as the server last said.
         self.synced = False
@@ -129,6 +159,18 @@ class Reflector(Store[T]):
         self._heard = False
 
     # --- for everyone
+
+    def records(self) -> Mapping[Key, T]:
+        """Return (namespace, name) -> record; a snapshot that never changes, and the same one while nothing does."""
+        with self._lock:
+            if self._snapshot is None:
+                self._snapshot = MappingProxyType(dict(self._records))
+            return self._snapshot
+
+    def seen_deleted(self, uid: str) -> bool:
+        """Whether an object was seen to be deleted or wanted no more, and is not merely missing from a list."""
+        with self._lock:
+            return uid in self._seen_deleted
 
     def fresh(self, *, max_silence_seconds: float) -> bool:
         """Whether it is synced and was confirmed lately; a healthy watch is silent for up to a minute."""
@@ -166,7 +208,7 @@ class Reflector(Store[T]):
         if listing is None:
             raise ValueError(f"list of {self.name}: a page that was not requested")
         for raw in page.items:
-            self.take(listing, raw)
+            self._add(listing, raw)
         if not page.continue_token:
             self._listed(listing, page.resource_version)
             return ""
@@ -176,7 +218,7 @@ class Reflector(Store[T]):
         return page.continue_token
 
     def _listed(self, listing: Listing[T], version: str) -> None:
-        changed = self.replace(listing) or not self.synced
+        changed = self._replace(listing) or not self.synced
         with self._lock:
             self.synced = True
             # What the first page shows was current when it was asked for, not when the last page arrived.
@@ -221,9 +263,9 @@ class Reflector(Store[T]):
         version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
         changed = False
         if kind == "DELETED":
-            changed = self.remove(raw)
+            changed = self._remove(raw)
         elif kind != "BOOKMARK":
-            changed = self.apply(raw)
+            changed = self._apply(raw)
         if isinstance(version, str) and version:
             self._resource_version = version
         with self._lock:
@@ -316,3 +358,106 @@ class Reflector(Store[T]):
             self._on_change()
         except Exception:  # noqa: BLE001 - the listener's bug is not the watch's
             _log.exception("watch.listener_failed", watch=self.name)
+
+    # --- its records
+
+    def _add(self, listing: Listing[T], raw: object) -> None:
+        """Add an object to a list, which counts once it is complete (`_replace`)."""
+        key, uid = _identity(raw)
+        listing.seen.add(key)
+        record = self._read(key, uid, raw)
+        if record is not None:
+            listing.records[key] = _same_or_new(self._records.get(key), record)
+            listing.uids[key] = uid
+
+    def _replace(self, listing: Listing[T]) -> bool:
+        """Go by a complete list from now on; tell whether it changed any record, other than quietly."""
+        with self._lock:
+            changed = listing.records != self._records
+            loud = changed and self._is_loud(listing.records)
+            if changed:
+                self._records = listing.records
+                self._snapshot = None
+            self._uids = listing.uids
+            self._malformed = {key: text for key, text in self._malformed.items() if key in listing.seen}
+        return loud
+
+    def _is_loud(self, records: Mapping[Key, T]) -> bool:
+        if self._quiet is None or records.keys() != self._records.keys():
+            return True
+        return any(
+            record is not self._records[key] and not self._quiet(self._records[key], record)
+            for key, record in records.items()
+        )
+
+    def _apply(self, raw: JsonObject) -> bool:
+        """Take an object that was added or modified; tell whether that changed its record, other than quietly."""
+        key, uid = _identity(raw)
+        record = self._read(key, uid, raw)
+        with self._lock:
+            before = self._records.get(key)
+            self._uids[key] = uid
+            if record is None:
+                self._uids.pop(key)
+                if before is None:
+                    return False
+                del self._records[key]
+            else:
+                if before == record:
+                    return False
+                self._records[key] = record
+            self._snapshot = None
+        return record is None or before is None or self._quiet is None or not self._quiet(before, record)
+
+    def _remove(self, raw: JsonObject) -> bool:
+        """Take note that an object was deleted; tell whether it had a record."""
+        key, uid = _identity(raw)
+        with self._lock:
+            # A namesake that was made since has another uid, and lives.
+            if uid and self._uids.get(key, uid) != uid:
+                return False
+            malformed = self._malformed.pop(key, None) is not None
+            self._uids.pop(key, None)
+            # Of what is not wanted there may be so much that the others would be forgotten for it.
+            if malformed or key in self._records:
+                self._note_end(uid)
+            if self._records.pop(key, None) is None:
+                return False
+            self._snapshot = None
+        return True
+
+    def _note_end(self, uid: str) -> None:
+        self._seen_deleted[uid] = None
+        if len(self._seen_deleted) > _DELETIONS_KEPT:
+            del self._seen_deleted[next(iter(self._seen_deleted))]
+
+    def _read(self, key: Key, uid: str, raw: Any) -> T | None:
+        """Parse one object; what can't be read keeps its last good record, and costs no other object its turn."""
+        try:
+            record = self._parse(raw)
+        except MalformedObject as error:
+            reason = str(error)
+        except Exception as error:  # noqa: BLE001 - one object must not cost the others their turn
+            reason = f"{self.name} {'/'.join(key)}: {error!r}"
+        else:
+            self._malformed.pop(key, None)
+            if record is None and self._uids.get(key) == uid:
+                # Nobody wonders where it is.
+                with self._lock:
+                    self._note_end(uid)
+            return record
+        if self._malformed.get(key) != reason:
+            self._malformed[key] = reason
+            _log.warning("watch.object_skipped", watch=self.name, reason=reason)
+        return self._records.get(key) if self._uids.get(key) == uid else None
+
+
+def _same_or_new(before: T | None, record: T) -> T:
+    """Keep an equal record that is there already: a relist must not double the memory."""
+    return before if before is not None and before == record else record
+
+
+def _identity(raw: object) -> tuple[Key, str]:
+    metadata = fields.mapping(fields.mapping(raw).get("metadata"))
+    namespace, name, uid = (fields.text(metadata.get(key)) for key in ("namespace", "name", "uid"))
+    return (namespace, name), uid

@@ -18,8 +18,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from provisioner import constants
 from provisioner.kube import fields, podspec
 from provisioner.kube.protocol import Api, JsonObject, Pager, Stream, Timeouts
-from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, Reflector, WatchOptions
-from provisioner.kube.store import Key
+from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, Key, Reflector, WatchOptions
 from provisioner.model import bounds
 from provisioner.model.capacity import Node, PoolName, Taint
 

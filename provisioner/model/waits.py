@@ -1,8 +1,9 @@
-"""How long to wait after failures in a row."""
+"""How long to wait after failures in a row, and how often something may be done."""
 
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 #: Doubled more often, no first wait is below any cap.
@@ -31,3 +32,26 @@ def after(moment: datetime, seconds: float) -> datetime:
         return moment + timedelta(seconds=seconds)
     except OverflowError:
         return datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class Budget:
+    """So many at once, then so many a second, by a clock of the user's."""
+
+    burst: float
+    per_second: float
+    filled_at: float
+    left: float = float("inf")
+
+    def fill(self, now: float) -> float:
+        """Return how many there may be now."""
+        self.left = min(self.burst, self.left + (now - self.filled_at) * self.per_second)
+        self.filled_at = now
+        return self.left
+
+    def spend(self, now: float) -> bool:
+        """Take one; return whether there was one."""
+        if self.fill(now) < 1:
+            return False
+        self.left -= 1
+        return True

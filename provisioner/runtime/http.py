@@ -31,6 +31,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from provisioner.model.waits import Budget
 from provisioner.model.wording import UserError
 from provisioner.runtime.repeats import Repeats, place_of
 
@@ -359,7 +360,8 @@ def _guarded(app: ASGIApp, limits: Limits, draining: Callable[[], bool]) -> ASGI
     While `draining`, each answer is the last of its connection.
     """
     limited = RequestBodyLimitMiddleware(app, max_body_size=limits.body_bytes)
-    repeats, pace = Repeats(), _Pace(limits)
+    repeats, rate = Repeats(), limits.answers_per_second
+    pace = Budget(limits.answers_at_once, rate, 0.0) if rate is not None else None
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         started = False
@@ -372,7 +374,7 @@ def _guarded(app: ASGIApp, limits: Limits, draining: Callable[[], bool]) -> ASGI
                     message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
             await send(message)
 
-        if pace.is_exceeded():
+        if pace is not None and not pace.spend(asyncio.get_running_loop().time()):
             await asyncio.sleep(_PAUSE_SECONDS)
         try:
             await limited(scope, receive, send_and_note)
@@ -389,24 +391,6 @@ def _guarded(app: ASGIApp, limits: Limits, draining: Callable[[], bool]) -> ASGI
                 await PlainTextResponse("internal error; see the log\n", 500)(scope, receive, send_and_note)
 
     return guarded
-
-
-class _Pace:
-    """How often clients are answered."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._per_second, self._most = limits.answers_per_second, limits.answers_at_once
-        self._left, self._counted_at = float(limits.answers_at_once), 0.0
-
-    def is_exceeded(self) -> bool:
-        """Count one answer; return whether it was one too many."""
-        if self._per_second is None:
-            return False
-        now = asyncio.get_running_loop().time()
-        passed, self._counted_at = now - self._counted_at, now
-        left = min(self._most, self._left + passed * self._per_second) - 1
-        self._left = max(0.0, left)
-        return left < 0
 
 
 def _listen(address: Address) -> socket.socket:

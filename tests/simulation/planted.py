@@ -22,10 +22,9 @@ from provisioner.constants import (
     POOL_JOBSET_UID,
 )
 from provisioner.google import errors as google_errors
-from provisioner.kube import live, store
+from provisioner.kube import live, reflector
 from provisioner.kube.lease import LeaseElector
 from provisioner.kube.reflector import Reflector
-from provisioner.kube.store import Store
 from provisioner.model.capacity import Failure, FailureKind, PoolStatus, Taint
 from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, Workloads, WorkloadUid
 from provisioner.runtime.clock import FollowedClock
@@ -394,11 +393,11 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="held-for-ever", at=(gangs, "_releases"), mutate=always(()), search_from=20),
     Bug(
         name="relist-keeps-old-records",
-        at=(store, "_same_or_new"),
+        at=(reflector, "_same_or_new"),
         mutate=lambda _original: lambda before, record: before if before is not None and before != record else record,
         search_from=85,
     ),
-    Bug(name="relist-forgets-nothing", at=(Store, "replace"), mutate=_merging, search_from=54),
+    Bug(name="relist-forgets-nothing", at=(Reflector, "_replace"), mutate=_merging, search_from=54),
     Bug(
         name="instances-are-named-to-all",
         at=(Failure, "for_all"),
