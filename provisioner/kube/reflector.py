@@ -57,16 +57,6 @@ class Collection:
     #: Whether the API server need not know it.
     optional: bool = False
 
-    @property
-    def full_name(self) -> str:
-        """Its name with its namespace."""
-        return f"{self.name} in {self.namespace}" if self.namespace else self.name
-
-    @property
-    def path(self) -> str:
-        """Its address."""
-        return collection_path(self.resource, namespace=self.namespace, root=self.root)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchOptions:
@@ -123,8 +113,8 @@ class Reflector(Generic[T]):
         quiet: Callable[[T, T], bool] | None = None,
         options: WatchOptions = WATCH_DEFAULTS,
     ) -> None:
-        self.name = collection.full_name
-        self.path = collection.path
+        self.name = f"{collection.name} in {collection.namespace}" if collection.namespace else collection.name
+        self.path = collection_path(collection.resource, namespace=collection.namespace, root=collection.root)
         self.query, self.page_size = collection.query, options.page_size
         self._collection = collection
         self._parse, self._quiet, self._on_change = parse, quiet, on_change

@@ -129,23 +129,21 @@ def blocked_until(write: OpenWrite[WriteT] | None, seen: str, now: datetime) -> 
 def with_answer(writes: Mapping[str, OpenWrite[WriteT]], answer: Answered[WriteT]) -> Mapping[str, OpenWrite[WriteT]]:
     """Return what is remembered of writes, by key, after the answer to one of them; to any other it stays the same."""
     key = answer.write.key
-    return {**writes, key: _answered(writes[key], answer)} if key in writes else writes
-
-
-def _answered(write: OpenWrite[WriteT], answer: Answered[WriteT]) -> OpenWrite[WriteT]:
-    """Return what is remembered of a write after its answer."""
-    if answer.failure is None:
-        return replace(write, answered_at=answer.at, failure=None, failures=0, message="", retry_at=None)
-    failures = write.failures + 1
-    wait = waits.doubled_seconds(*_RETRIES[answer.failure], failures, answer.write.key)
-    return replace(
-        write,
+    if key not in writes:
+        return writes
+    failures, message, retry_at = 0, "", None
+    if answer.failure is not None:
+        failures, message = writes[key].failures + 1, answer.message
+        retry_at = waits.after(answer.at, waits.doubled_seconds(*_RETRIES[answer.failure], failures, key))
+    known = replace(
+        writes[key],
         answered_at=answer.at,
         failure=answer.failure,
         failures=failures,
-        message=answer.message,
-        retry_at=waits.after(answer.at, wait),
+        message=message,
+        retry_at=retry_at,
     )
+    return {**writes, key: known}
 
 
 def still_open(

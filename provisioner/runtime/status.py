@@ -1,12 +1,9 @@
 """HTTP pages for scrapers and probes: /metrics on one address, /healthz and /readyz on another, or all on one.
 
-A product adds pages of its own to those of the probes.
-
-Addresses are in Go's form, as the Go provisioner's flags have them. There is neither TLS nor authentication; what is
-served is no secret, network policies decide who may ask, and web pages of others may not. Probes are answered at once,
-by the thread of the server. Scrapes are created in threads of their own, a few at a time. What a product adds is
-created one at a time, and for half of the time at most: threads share the interpreter, and whoever asks all the time
-must not slow down the controller.
+There is neither TLS nor authentication; what is served is no secret, network policies decide who may ask, and web pages
+of others may not. Probes are answered at once, by the thread of the server. Scrapes are created in threads of their
+own, a few at a time. Pages that a product adds to the probes are created one at a time, and for half of the time at
+most: whoever asks all the time must not slow down the controller.
 """
 
 from __future__ import annotations

@@ -1,20 +1,17 @@
 """What Compute Engine has and is asked for, and how (`Compute`). Frozen; knows nothing of JSON.
 
 One record says both what an insert asks for and what a get returns: fields below `# --- only asked for` and
-`# --- only read` are empty in the other. Words that are Google's own (statuses, actions, modes) are texts as Google
-spells them, so that one which is new fails nothing; the ones that decisions need have constants here or in the API.
-
-What a caller of `Compute` can rely on:
+`# --- only read` are empty in the other. Statuses, actions and modes are texts as Google spells them, so that a new one
+fails nothing. What a caller of `Compute` can rely on:
 
 - Every method is one short exchange (the pages of a list count as one), may be called from many threads, never waits
-  for an operation and never tries again. An insert or delete returns as soon as Google has taken it, and says nothing
-  about how it will end. Every method raises `ComputeError` and nothing else.
+  for an operation, never tries again, and raises `ComputeError` and nothing else.
 - **Idempotent by request id.** The same changing call sent again with its request id changes nothing more, and answers
   with the operation of the first, for as long as Google remembers it (some minutes at least; not documented).
 - **Idempotent by name.** An insert of a name that is there ends in ALREADY_EXISTS and changes nothing: whose it is, its
   description says. A delete of a name that is not there ends in NOT_FOUND.
-- **UNKNOWN_OUTCOME** is what a changing call ends in that was lost on its way: it may have had its effect, also later.
-  Every other failure means that nothing was changed.
+- **UNKNOWN_OUTCOME**: a changing call was lost on its way, and may have its effect, also later. After every other
+  failure nothing was changed.
 - INVALID and PERMISSION: this request will not be taken as it is, until somebody changes something.
 - OPERATION_IN_THE_WAY passes by itself: something else is under way on the resource, or it is still used by another.
 """
