@@ -303,7 +303,8 @@ class _Claim:
                 raise
             if holder != self.identity:
                 self.confirmed_at = None
-            return f"lease {self.namespace}/{self.name}: another process wrote it at the same time; retrying"
+            did = "wrote" if current is not None else "created"
+            return f"lease {self.namespace}/{self.name}: another process {did} it at the same time; retrying"
         return None
 
     def release(self) -> None:
