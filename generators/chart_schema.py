@@ -149,7 +149,7 @@ _API_SERVER = f"{forms.HOST}{_PORT}"
 _ACCELERATOR = "|".join(ACCELERATORS)
 _PRICE = (
     rf"(?:{_ACCELERATOR}|\*)(?:/(?:{'|'.join(kind.value for kind in CapacityKind)}))?"
-    rf"\s*=\s*{prices.PRICE.pattern}"
+    rf"\s*=\s*{prices.PRICE.pattern}|currency\s*=\s*[A-Z]{{3}}"
 )
 _FORMS: Mapping[Callable[[str], Any], Property] = {
     # Any text: names that only Google knows.

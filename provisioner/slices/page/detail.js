@@ -98,7 +98,7 @@ export function makeDetail(panel, links) {
       ["Pods", slice?.pods && `${number(slice.bound_pods)} of ${number(slice.pods)} bound to a node`],
       ["Leader pod", slice?.leader],
       ["Leader unschedulable", slice?.unschedulable_since && moment("for", slice.unschedulable_since)],
-      ["Cost an hour", pool && pool.cost_per_hour !== null && costInWords(pool.cost_per_hour)],
+      ["Cost an hour", pool && pool.cost_per_hour !== null && costInWords(pool.cost_per_hour, store)],
     ]);
   }
 
