@@ -148,8 +148,8 @@ _HOST = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]{0,61}[a-
 _API_SERVER = f"{forms.HOST}{_PORT}"
 _ACCELERATOR = "|".join(ACCELERATORS)
 _PRICE = (
-    rf"(?:{_ACCELERATOR}|\*)(?:/(?:{'|'.join(kind.value for kind in CapacityKind)}))?"
-    rf"\s*=\s*{forms.PRICE.pattern}"
+    rf"(?:(?:{_ACCELERATOR}|\*)(?:/(?:{'|'.join(kind.value for kind in CapacityKind)}))?"
+    rf"\s*=\s*{forms.PRICE.pattern}|currency\s*=\s*[A-Z]{{3}})"
 )
 _FORMS: Mapping[Callable[[str], Any], Property] = {
     # Any text: names that only Google knows.

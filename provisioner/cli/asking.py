@@ -94,14 +94,14 @@ def _converted(raw: Any, kind: type[_T], what: str) -> _T:
 
 def _ask(remote: Remote, path: str) -> Any:
     if remote.server:
-        return _by_address(remote.server, path)
+        return _by_address(remote, path)
     try:
         api = connect(remote.kubeconfig)
         return _by_proxy(remote, api, _holder(remote, api, constants.LEASE_NAME) or _any_pod(remote, api), path)
     except Forbidden as error:
         raise RemoteError(
             f"{error}. To ask the controller you need the right to get leases, to list pods and to get pods/proxy "
-            f"in namespace {remote.namespace}; or use `kubectl port-forward` and --server."
+            f"in namespace {remote.namespace}; or use {_port_forward(remote)}."
         ) from error
     except KubeconfigError:
         raise
@@ -109,14 +109,13 @@ def _ask(remote: Remote, path: str) -> Any:
         raise RemoteError(
             f"the controller in namespace {remote.namespace} cannot be asked: {error}. Is it running? See "
             f"`kubectl --namespace {remote.namespace} get pods`. If only the API server's proxy does not reach it, "
-            f"use `kubectl --namespace {remote.namespace} port-forward deployment/tpu-provisioner {remote.port}` and "
-            f"--server http://127.0.0.1:{remote.port}."
+            f"use {_port_forward(remote)}."
         ) from error
 
 
 def _ask_partitions(remote: Remote, path: str) -> Any:
     if remote.server:
-        return _by_address(remote.server, path, absent_ok=True)
+        return _by_address(remote, path, absent_ok=True)
     try:
         api = connect(remote.kubeconfig)
         pod = _holder(remote, api, names.LEASE_NAME)
@@ -152,13 +151,22 @@ def _any_pod(remote: Remote, api: Api) -> str:
     running = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
     if not running:
         raise RemoteError(
-            f"no controller runs in namespace {remote.namespace}: no pod with the labels {_SELECTOR}. Name another "
-            "namespace with --controller-namespace, or the address of its probes with --server."
+            f"no controller runs in namespace {remote.namespace}: no running pod has the labels {_SELECTOR}. Name "
+            f"another namespace with --controller-namespace, or use {_port_forward(remote)}."
         )
     return str(running[0]["metadata"]["name"])
 
 
-def _by_address(server: str, path: str, *, absent_ok: bool = False) -> Any:
+def _port_forward(remote: Remote, port: int | None = None) -> str:
+    port = port or remote.port
+    return (
+        f"`kubectl --namespace {remote.namespace} port-forward deployment/tpu-provisioner {port}:{remote.port}` and "
+        f"--server http://127.0.0.1:{port}"
+    )
+
+
+def _by_address(remote: Remote, path: str, *, absent_ok: bool = False) -> Any:
+    server = remote.server
     address = server if "://" in server else f"http://{server}"
     if not _is_address(address):
         raise RemoteError(f"--server {server!r} is not an address such as http://127.0.0.1:8081")
@@ -171,6 +179,9 @@ def _by_address(server: str, path: str, *, absent_ok: bool = False) -> Any:
         if absent_ok and error.code == HTTPStatus.NOT_FOUND:
             return None
         raise RemoteError(f"{url} cannot be read: {error}") from error
+    except urllib.error.URLError as error:
+        forward = _port_forward(remote, urlsplit(address).port)
+        raise RemoteError(f"{url} cannot be read: {error.reason}. To reach the controller, use {forward}.") from error
     except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
         # Whatever answers there need not be a controller, nor speak HTTP.
         raise RemoteError(f"{url} cannot be read: {error}") from error

@@ -10,7 +10,7 @@ import click
 
 from provisioner import settings
 from provisioner.cli import output
-from provisioner.cli.frame import Command, kubeconfig_option
+from provisioner.cli.frame import FORMATS, Command, format_option, kubeconfig_option
 from provisioner.cli.output import ExitCode
 from provisioner.cli.start import Attempt, attempt, subject_of
 from provisioner.runtime import logs
@@ -29,29 +29,22 @@ _SETTINGS, _KUBECONFIG, _CREDENTIALS = "settings", "kubeconfig", "credentials fo
     ),
 )
 @kubeconfig_option
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="output format",
-)
-def command(kubeconfig: str | None, form: str) -> int:
+@format_option("text")
+def command(kubeconfig: str | None, form: str | None) -> int:
     """Check whether `run` would work here, and say what to do; changes nothing.
 
     Exit code 1 when a check failed, or not all could be made.
     """
     # What it finds it prints; the log is for what nobody expects.
     logs.configure("error", stream=sys.stderr)
-    found = []
+    found, width = [], output.terminal_width()
     for finding in all_findings(attempt(kubeconfig, os.environ), os.environ):
         found.append(finding)
-        if form == "text":
-            output.show(str(finding))
-    if form == "json":
-        output.write({"checks": found}, "json")
+        if form not in FORMATS:
+            # After the column of the status.
+            output.show("\n".join(output.wrapped(str(finding), width, hanging=" " * 9)))
+    if form in FORMATS:
+        output.write({"checks": found}, form)
     return ExitCode.ERROR if any(finding.status is Status.FAILED for finding in found) else ExitCode.OK
 
 

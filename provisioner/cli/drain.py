@@ -15,8 +15,8 @@ from datetime import datetime
 import click
 
 from provisioner import constants
-from provisioner.cli.frame import Command, kubeconfig_option, read_by
-from provisioner.cli.output import ExitCode
+from provisioner.cli.frame import FORMATS, Command, format_option, kubeconfig_option, read_by
+from provisioner.cli.output import ExitCode, write
 from provisioner.cli.start import prepare
 from provisioner.kube import fields
 from provisioner.kube.errors import ClusterError, NotFound
@@ -24,7 +24,7 @@ from provisioner.kube.fields import MalformedObject
 from provisioner.kube.live import list_all, list_nodes_of_pool
 from provisioner.kube.protocol import LEASES_ROOT, Api, collection_path, object_path
 from provisioner.kube.watches import PAUSE_QUERY, created_at
-from provisioner.model.capacity import NodePool, PoolStatus
+from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.wording import first_of
 from provisioner.model.workloads import WorkloadKind
 from provisioner.runtime import logs
@@ -51,8 +51,10 @@ _WITHOUT_NODE = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
     examples=(
         "{prog} drain                         # what is left, and why",
         "{prog} drain --wait --timeout 30m    # before an uninstall",
+        "{prog} drain -o json                 # for programs",
     ),
 )
+@format_option()
 @click.option("--wait", is_flag=True, help="wait until no node pool is left")
 @click.option(
     "--timeout",
@@ -63,7 +65,7 @@ _WITHOUT_NODE = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
     help='give up waiting after this time, such as "30m" (default: never)',
 )
 @kubeconfig_option
-def command(kubeconfig: str | None, *, wait: bool, patience_seconds: float) -> int:
+def command(kubeconfig: str | None, *, wait: bool, patience_seconds: float, form: str | None) -> int:
     """List the node pools that are left and why, or wait until none is left.
 
     It changes nothing: the controller deletes the pools. Exit code 0 only when none is left.
@@ -74,6 +76,13 @@ def command(kubeconfig: str | None, *, wait: bool, patience_seconds: float) -> i
     supplier, proof = choose(effective, api, tried.gke, wall_clock)
     look = Look(settings=effective, api=api, supplier=supplier, identity=proof)
     patience = (patience_seconds or float("inf")) if wait else 0.0
+    if form in FORMATS:
+        code = drain(look, patience, say=lambda _: None, wait=time.sleep, monotonic=time.monotonic)
+        pools, messages = look.left()
+        write(
+            {"node_pools": [{"name": name, "reason": why} for name, why in pools.items()], "messages": messages}, form
+        )
+        return code
     # At once: whoever waits for it reads along through a pipe.
     return drain(look, patience, say=lambda line: print(line, flush=True), wait=time.sleep, monotonic=time.monotonic)
 
@@ -120,35 +129,41 @@ class Look:
 
     def lines(self) -> Iterator[str]:
         """Say what is left and why, or why that cannot be told; nothing where it is certain that nothing is left."""
-        # Nothing is left in another cluster, either.
-        proof = self.identity
-        if proof is not None and not proof.proven and not proof.attempt():
-            yield proof.problem
-            return
-        try:
-            pools = sorted(self.supplier.list_pools(), key=lambda pool: pool.name)
-        except SupplierError as error:
-            yield f"{self.supplier.rules.supplier_name} does not list the node pools: {error}"
-            return
-        left = {pool.name: self._why(pool, owner) for pool in pools if (owner := read_ownership(pool.labels))}
+        left, messages = self.left()
         if left:
             yield f"{len(left)} node pool{'s are' if len(left) > 1 else ' is'} left in {self.settings.cluster_name}:"
             width = max(map(len, left))
             yield from (f"  {name.ljust(width)}  {why}" for name, why in left.items())
+        yield from messages
+
+    def left(self) -> tuple[dict[PoolName, str], list[str]]:
+        """Return why each node pool is left, by name, and what else there is to say."""
+        # Nothing is left in another cluster, either.
+        proof = self.identity
+        if proof is not None and not proof.proven and not proof.attempt():
+            return {}, [proof.problem]
+        try:
+            pools = sorted(self.supplier.list_pools(), key=lambda pool: pool.name)
+        except SupplierError as error:
+            return {}, [f"{self.supplier.rules.supplier_name} does not list the node pools: {error}"]
+        left = {pool.name: self._why(pool, owner) for pool in pools if (owner := read_ownership(pool.labels))}
+        return left, [*self._messages(any_left=bool(left))]
+
+    def _messages(self, *, any_left: bool) -> Iterator[str]:
         try:
             paused = self.settings.pause_creation or self._is_paused()
-            waiting = "" if paused or left else first_of(self._waiting())
+            waiting = "" if paused or any_left else first_of(self._waiting())
         except (ClusterError, MalformedObject) as error:
             paused, waiting = False, f"cannot be told: {error}"
         if waiting:
             yield f"Pods that wait for a node pool: {waiting}"
         namespace = self.settings.own_namespace
-        if not paused and (left or waiting):
+        if not paused and (any_left or waiting):
             yield (
                 "Creation is not paused: the controller continues to create node pools. To pause it: "
                 f"kubectl --namespace={namespace} create configmap {constants.PAUSE_CONFIGMAP_NAME}"
             )
-        idle = self._why_nobody_leads() if left or waiting else ""
+        idle = self._why_nobody_leads() if any_left or waiting else ""
         if idle:
             yield (
                 f"{idle}. Unless a controller runs without --leader-elect, nothing deletes node pools. To start it: "

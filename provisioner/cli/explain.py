@@ -10,7 +10,7 @@ import click
 from provisioner.cli import ipus
 from provisioner.cli.asking import attention, board, partitions, view_of, view_problem
 from provisioner.cli.frame import FORMATS, Command, Remote, RemoteError, format_option, remote_options
-from provisioner.cli.output import ExitCode, aligned, plain, show, write
+from provisioner.cli.output import ExitCode, aligned, plain, show, terminal_width, wrapped, write
 from provisioner.slices.board import Document
 from provisioner.slices.view.explain import Explanation, explain, moment
 
@@ -55,7 +55,8 @@ def command(name: str, *, namespace: str, form: str | None, remote: Remote) -> i
     shown = [*attention(document), *told]
     shown += [line for each in found for line in lines(each)]
     if shown:
-        show("\n".join(shown))
+        width = terminal_width()
+        show("\n".join(part for line in shown for part in wrapped(line, width)))
     if not found and not told:
         print("\n".join((*nothing_found(document, name, namespace), *left_out)), file=sys.stderr)
         return ExitCode.ERROR

@@ -9,7 +9,7 @@ import click
 
 from provisioner.cli.asking import attention, board, view_of
 from provisioner.cli.frame import FORMATS, Command, Remote, format_option, remote_options
-from provisioner.cli.output import ExitCode, aligned, plain, show, terminal_width, write
+from provisioner.cli.output import ExitCode, aligned_with_words, plain, show, terminal_width, write
 from provisioner.model.wording import clock
 from provisioner.slices.board import Document
 from provisioner.slices.view.types import PoolView, State
@@ -54,13 +54,13 @@ def page(document: Document, width: int | None = None) -> Iterator[str]:
             (each.name, each.state.value, str(each.chips), _when(each, document.served_at), each.reason)
             for each in going
         ]
-        yield from aligned(rows, width=width)
+        yield from aligned_with_words(rows, width=width)
     if staying:
         yield ""
         yield f"{len(staying)} stay, {sum(each.chips for each in staying)} chips"
         rows = [("NODE POOL", "STATE", "CHIPS", "FOR", "WHY")]
         rows += [(each.name, each.state.value, str(each.chips), each.slice or "-", each.reason) for each in staying]
-        yield from aligned(rows, width=width)
+        yield from aligned_with_words(rows, width=width)
 
 
 def _goes(pool: PoolView) -> bool:

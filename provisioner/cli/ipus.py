@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from provisioner.cli.output import aligned, aligned_with_words, plain
+from provisioner.cli.output import aligned, aligned_with_words, plain, wrapped
 from provisioner.slices.view.explain import for_how_long, moment
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def page(document: Document, namespace: str = "", *, width: int | None = None) -
     if document.decided_at is None:
         yield "IPU partitions: nothing has been decided yet"
         return
-    yield _summary(document)
+    yield from wrapped(_summary(document), width)
     if document.supply:
         yield from aligned([*_supply(document)], right=(2, 3, 4, 5), width=width)
     waiting = [each for each in document.waiting if namespace in ("", each.namespace)]

@@ -99,26 +99,30 @@ def aligned(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), width
 
 
 def aligned_with_words(rows: Sequence[Sequence[str]], *, width: int | None = None) -> list[str]:
-    """Return the rows as lines; where not all fit into `width`, the words of the last column stand beneath, wrapped."""
-    lines = aligned(rows)
-    if width is None or all(len(line) <= width for line in lines):
-        return lines
+    """Return the rows as lines; the last columns stand beneath, wrapped, where `width` has no room for them."""
+    kept = len(rows[0]) if rows else 0
+    while kept > 1 and width is not None and any(len(line) > width for line in aligned([row[:kept] for row in rows])):
+        kept -= 1
     found = []
-    for line, row in zip(aligned([row[:-1] for row in rows], width=width), rows, strict=True):
+    for line, row in zip(aligned([row[:kept] for row in rows], width=width), rows, strict=True):
         found.append(line)
-        # The heading of the column stands above no column any more.
-        if row is not rows[0]:
-            found += _wrapped(plain(row[-1]), width)
+        # The headings of these columns stand above no column any more; the last one is words.
+        named = zip(rows[0][kept:-1], row[kept:-1], strict=True)
+        below = [*(f"{head.lower()} {cell}" for head, cell in named if cell != "-"), *row[max(kept, len(row) - 1) :]]
+        if any(below) and row is not rows[0]:
+            found += wrapped(f"{_INDENT}{plain('; '.join(filter(None, below)))}", width, most=_LINES_OF_WORDS)
     return found
 
 
-def _wrapped(words: str, width: int) -> list[str]:
+def wrapped(line: str, width: int | None, *, hanging: str = _INDENT, most: int | None = None) -> list[str]:
+    """Return a line as those that fit into `width`, at most so many; `hanging` is before the second and the next."""
+    if width is None or len(line) <= width:
+        return [line]
     return textwrap.wrap(
-        words,
+        line,
         max(width, _NARROWEST),
-        initial_indent=_INDENT,
-        subsequent_indent=_INDENT,
-        max_lines=_LINES_OF_WORDS,
+        subsequent_indent=hanging,
+        max_lines=most,
         placeholder="…",
         break_on_hyphens=False,
     )

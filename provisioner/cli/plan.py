@@ -22,6 +22,7 @@ from provisioner.cli.frame import Command, Remote, complete_files, remote_option
 from provisioner.cli.manifests import Manifests, read_documents, read_manifests
 from provisioner.model.capacity import NodePoolRequest, PoolName
 from provisioner.settings import Settings
+from provisioner.settings.forms import Prices, cost_in_words
 from provisioner.slices.offline.assumed import CHANNEL, assumed
 from provisioner.slices.offline.documents import Document
 from provisioner.slices.offline.forecast import Forecast, PlannedPool, forecast
@@ -231,7 +232,7 @@ def _lines(result: _Result, *, wide: bool) -> Iterator[str]:
     found = result.found
     groups = _groups(found.pools)
     if groups:
-        yield from _table(groups, wide=wide)
+        yield from _table(groups, result.effective.settings.prices, wide=wide)
         yield ""
     mistakes = list(map(str, result.manifests.problems))
     mistakes += [str(each) for each in found.remarks if each.severity.refused]
@@ -241,6 +242,11 @@ def _lines(result: _Result, *, wide: bool) -> Iterator[str]:
             yield click.style(head, fg=colour, bold=True)
             yield from (f"  {output.plain(line)}" for line in lines)
             yield ""
+    for kind, count, first in found.ignored:
+        yield output.plain(f"Ignored: {_count(count, kind)} ({first.source}:{first.line})")
+    if found.ignored:
+        yield f"plan reads JobSets, LeaderWorkerSets and Jobs with pods that request {constants.TPU_RESOURCE}."
+        yield ""
     if not result.manifests.documents and not mistakes:
         yield "There is no object in these files."
         return
@@ -248,15 +254,29 @@ def _lines(result: _Result, *, wide: bool) -> Iterator[str]:
         yield from textwrap.wrap(output.plain(remark), _COLUMNS, break_on_hyphens=False)
     if any(not each.named for each in found.pools):
         yield "* stands for digits that depend on the UID of the object, which it gets later."
-    yield _summary(found)
+    yield _summary(found, result.effective.settings.prices)
 
 
-def _summary(found: Forecast) -> str:
+def _summary(found: Forecast, prices: Prices) -> str:
     if not found.pools:
         return "No node pools would be created."
     pools, hosts = len(found.pools), sum(each.request.hosts for each in found.pools)
     chips = sum(each.chips for each in found.pools)
-    return f"{_count(pools, 'node pool')} would be created: {_count(hosts, 'host')}, {_count(chips, 'chip')}."
+    cost = _cost(found.pools, prices)
+    priced = f", {cost_in_words(cost, prices.currency)}" if cost is not None else ""
+    return f"{_count(pools, 'node pool')} would be created: {_count(hosts, 'host')}, {_count(chips, 'chip')}{priced}."
+
+
+def _cost(pools: Iterable[PlannedPool], prices: Prices) -> float | None:
+    """Return what pools cost an hour, each by its first possible choice; None where no price says."""
+    costs = [
+        prices.per_hour(pool.slice_.shape.accelerator.label, option.choice.kind, pool.chips)
+        for pool in pools
+        for option in [each for each in pool.options if not each.problem][:1]
+        if pool.slice_.shape is not None
+    ]
+    priced = [each for each in costs if each is not None]
+    return sum(priced) if priced else None
 
 
 def _count(number: int, what: str) -> str:
@@ -281,7 +301,7 @@ def _groups(pools: Sequence[PlannedPool]) -> list[list[PlannedPool]]:
     return list(groups.values())
 
 
-def _table(groups: Sequence[Sequence[PlannedPool]], *, wide: bool) -> Iterator[str]:
+def _table(groups: Sequence[Sequence[PlannedPool]], prices: Prices, *, wide: bool) -> Iterator[str]:
     rows = [_HEAD]
     below: list[list[str]] = [[]]
     for pools in groups:
@@ -291,7 +311,7 @@ def _table(groups: Sequence[Sequence[PlannedPool]], *, wide: bool) -> Iterator[s
         first, *rest = _wrapped(output.plain(f"{workload.kind.value} {workload.name}"), output.plain(part))
         cells = (str(len(pools)), request.machine_type, request.topology, str(request.hosts), str(pool.chips))
         rows.append((first, *cells))
-        below.append([*rest, *_details(pools, wide=wide)])
+        below.append([*rest, *_details(pools, prices, wide=wide)])
     for line, more in zip(output.aligned(rows, right=_NUMBERS), below, strict=True):
         yield click.style(line, bold=True) if line.startswith(_HEAD[0]) else line
         yield from more
@@ -306,7 +326,7 @@ def _wrapped(text: str, part: str) -> list[str]:
     return [first, *(f"  {each}" for each in rest)]
 
 
-def _details(pools: Sequence[PlannedPool], *, wide: bool) -> Iterator[str]:
+def _details(pools: Sequence[PlannedPool], prices: Prices, *, wide: bool) -> Iterator[str]:
     """Yield what does not fit the table: choices of capacity, and on request all that is asked for."""
     pool = pools[0]
     request = _shown_request(pool)
@@ -314,6 +334,8 @@ def _details(pools: Sequence[PlannedPool], *, wide: bool) -> Iterator[str]:
     for number, option in enumerate(pool.options, start=1):
         impossible = f" (not possible: {output.plain(option.problem)})" if option.problem else ""
         yield f"    {number}. {option.choice}{impossible}"
+    if (cost := _cost(pools, prices)) is not None:
+        yield f"    cost: {cost_in_words(cost, prices.currency)}"
     if not wide:
         return
     source, namespace = output.plain(pool.document.source), output.plain(pool.slice_.workload.namespace)
@@ -358,6 +380,7 @@ def _data(result: _Result) -> dict[str, Any]:
                 "topology": pool.request.topology,
                 "hosts": pool.request.hosts,
                 "chips": pool.chips,
+                "costPerHour": _cost([pool], effective.prices),
                 "zone": pool.request.zone,
                 "capacity": [
                     {"choice": str(option.choice), "possible": not option.problem, "problem": option.problem}
@@ -388,11 +411,17 @@ def _data(result: _Result) -> dict[str, Any]:
             for each in found.remarks
             if each.subject
         ],
+        "ignored": [
+            {"kind": kind, "count": count, "file": first.source, "line": first.line}
+            for kind, count, first in found.ignored
+        ],
         "assumptions": list(result.effective.remarks),
         "totals": {
             "nodePools": len(found.pools),
             "hosts": sum(pool.request.hosts for pool in found.pools),
             "chips": sum(pool.chips for pool in found.pools),
+            "costPerHour": _cost(found.pools, effective.prices),
+            "currency": effective.prices.currency,
             "nodePoolsByKind": dict(counts),
         },
         "exitCode": int(result.exit_code),

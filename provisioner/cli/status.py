@@ -12,8 +12,17 @@ import click
 from provisioner.cli import asking, ipus
 from provisioner.cli.asking import attention, view_problem
 from provisioner.cli.frame import FORMATS, Command, Remote, RemoteError, format_option, remote_options
-from provisioner.cli.output import ExitCode, aligned_with_words, drop_the_rest, plain, terminal_width, write
+from provisioner.cli.output import (
+    ExitCode,
+    aligned_with_words,
+    drop_the_rest,
+    plain,
+    terminal_width,
+    wrapped,
+    write,
+)
 from provisioner.model.wording import clock
+from provisioner.settings.forms import cost_in_words
 from provisioner.slices.board import Document
 from provisioner.slices.view.explain import for_how_long
 from provisioner.slices.view.types import RUNS, PoolView, SliceView, State, View
@@ -92,6 +101,11 @@ def page(
     document: Document, namespace: str = "", state: str = "", *, wide: bool = False, width: int | None = None
 ) -> Iterator[str]:
     """Write the board for people; `width` is the terminal's, None for any."""
+    for line in _page(document, namespace, state, wide=wide, width=width):
+        yield from wrapped(line, width)
+
+
+def _page(document: Document, namespace: str, state: str, *, wide: bool, width: int | None) -> Iterator[str]:
     about = document.about
     yield (
         f"cluster {about.cluster} ({about.project}, {about.location}), tpu-provisioner {about.release}, "
@@ -128,7 +142,7 @@ def page(
 def _chips(view: View) -> str:
     told = [f"{count} {state}" for state, count in view.capacity.chips.items() if count]
     priced = [each.cost_per_hour for each in view.pools if each.cost_per_hour is not None]
-    cost = f"; {sum(priced):,.2f} an hour" if priced else ""
+    cost = f"; {cost_in_words(sum(priced), view.capacity.currency)}" if priced else ""
     operations = view.capacity.operations
     most = f" of {view.capacity.operations_limit}" if view.capacity.operations_limit is not None else ""
     paused = "; creation is paused" if view.capacity.creation_paused else ""

@@ -314,6 +314,7 @@ def allowed(pattern: re.Pattern[str], meaning: str) -> Callable[[str], tuple[str
 MILLIONTHS = 1_000_000
 ACCELERATOR = re.compile(r"[a-z][-a-z0-9]{0,62}")
 PRICE = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
+_CURRENCY = re.compile(r"(?:^|,)\s*currency\s*=\s*([A-Z]{3})\s*(?=,|$)")
 _NAME = re.compile(rf"({ACCELERATOR.pattern}|\*)(/.*)?")
 _FORM = (
     '"ACCELERATOR=PRICE" or "ACCELERATOR/CAPACITY=PRICE", such as "tpu-v6e-slice/spot=1.35" ("*" is every other '
@@ -324,14 +325,16 @@ _KINDS = tuple(kind.value for kind in CapacityKind)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Prices of a chip for an hour, in millionths of the currency: the one that the administrator writes them in.
+    """Prices of a chip for an hour, in millionths of the currency, which is shown beside amounts.
 
-    As in "tpu-v6e-slice/spot=1.35, tpu-v6e-slice=2.7, */reservation=1.9, *=3" the closest entry counts: accelerator and
-    capacity type, the accelerator alone, any accelerator with the capacity type, anything.
+    As in "tpu-v6e-slice/spot=1.35, tpu-v6e-slice=2.7, */reservation=1.9, *=3, currency=USD" the closest entry counts:
+    accelerator and capacity type, the accelerator alone, any accelerator with the capacity type, anything.
     """
 
     #: Accelerator label, capacity type, price; `*` stands for any accelerator, an empty type for any.
     entries: tuple[tuple[str, str, int], ...] = ()
+    #: Such as USD; empty where no entry says it.
+    currency: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.entries)
@@ -341,6 +344,11 @@ class Prices:
         by_name = {(name, kind): price for name, kind, price in self.entries}
         closest = ((accelerator, capacity.value), (accelerator, ""), (OTHERS, capacity.value), (OTHERS, ""))
         return next((by_name[key] * chips / MILLIONTHS for key in closest if key in by_name), None)
+
+
+def cost_in_words(per_hour: float, currency: str) -> str:
+    """Return what an hour costs, such as "10.80 USD an hour"."""
+    return f"{per_hour:,.2f}{f' {currency}' if currency else ''} an hour"
 
 
 def check_accelerator(name: str) -> None:
@@ -353,8 +361,10 @@ def check_accelerator(name: str) -> None:
 
 def parse_prices(text: str) -> Prices:
     """Read a comma list of prices; raise ValueError with what is wrong."""
-    found = by_name(text, _FORM, _NAME, _millionths, _check)
-    return Prices(entries=tuple((*_parts(name), price) for name, price in found))
+    currency = _CURRENCY.search(text)
+    found = by_name(_CURRENCY.sub("", text, count=1), _FORM, _NAME, _millionths, _check)
+    entries = tuple((*_parts(name), price) for name, price in found)
+    return Prices(entries=entries, currency=currency[1] if currency is not None else "")
 
 
 def _parts(name: str) -> tuple[str, str]:
@@ -364,6 +374,8 @@ def _parts(name: str) -> tuple[str, str]:
 
 def _check(name: str) -> None:
     accelerator, capacity = _parts(name)
+    if name == "currency":
+        raise ValueError("has currency twice, or not as three capital letters, such as currency=USD")
     if accelerator != OTHERS:
         check_accelerator(accelerator)
     if "/" in name and capacity not in _KINDS:

@@ -214,8 +214,8 @@ class Settings:
         parse_prices,
         Prices(),
         "The price of one chip for one hour, by accelerator and capacity type, in any one currency: "
-        '"tpu-v6e-slice/spot=1.35, tpu-v6e-slice=2.7, *=3"; * is every other accelerator. Empty: no cost is '
-        "shown.",
+        '"tpu-v6e-slice/spot=1.35, tpu-v6e-slice=2.7, *=3, currency=USD"; * is every other accelerator. Empty: no '
+        "cost is shown.",
     )
 
     node_service_account: str = _nodes(

@@ -197,7 +197,8 @@ def test_what_users_write_does_not_steer_the_terminal() -> None:
 def test_status_of_many_states() -> None:
     """What somebody has to look at comes first; costs and limits are on top; pools that nothing needs at the end."""
     done = make_jobset("done")
-    world = World(make_jobset("train"), done, settings_=settings(max_chips=64, prices=parse_prices("*=2")))
+    prices = parse_prices("*=2, currency=EUR")
+    world = World(make_jobset("train"), done, settings_=settings(max_chips=64, prices=prices))
     world.live(4)
     world.finish(done)
     world.refuse_create = lambda _: failure(FailureKind.STOCKOUT, "No capacity.")
@@ -206,7 +207,7 @@ def test_status_of_many_states() -> None:
     world.add(make_jobset("late", namespace="team-b", parallelism=4, template=template))
     world.run(3)
     shown = list(status.page(document_of(world)))
-    assert "chips: 16 waiting, 8 running, 8 idle; 32.00 an hour; operations in progress: 0" in shown
+    assert "chips: 16 waiting, 8 running, 8 idle; 32.00 EUR an hour; operations in progress: 0" in shown
     assert "limit MAX_CHIPS (all): 16 of 64" in shown
     table = shown[shown.index("") + 1 :]
     assert [line.split()[:4] for line in table[1:3]] == [
@@ -220,8 +221,18 @@ def test_status_of_many_states() -> None:
     wide = "\n".join(status.page(document_of(world), wide=True))
     assert "us-central2-b" in wide
     assert "ct4p-hightpu-4t" in wide
-    narrow = list(status.page(document_of(world), width=80))
-    assert [line for line in narrow if "-slice-0" in line and len(line) > 80] == []
+
+
+def test_long_names_fit_the_terminal_and_nothing_is_lost() -> None:
+    """What has no column stands beneath its row."""
+    world = World(make_jobset("a-training-of-many-words-in-its-name", namespace="the-namespace-of-a-large-team"))
+    world.live(4)
+    (pool,) = world.pools
+    for shown in (status.page(document_of(world), width=80), gc.page(document_of(world), 80)):
+        lines = list(shown)
+        assert [line for line in lines if len(line) > 80] == []
+        assert any(pool in line for line in lines)
+    assert any("state running" in line for line in status.page(document_of(world), width=80))
 
 
 def test_gc_says_what_goes_and_why_the_rest_stays() -> None:
@@ -269,7 +280,7 @@ def test_by_an_address(wire: WireServer, capsys: pytest.CaptureFixture[str]) -> 
     """As after `kubectl port-forward`; nothing else is asked."""
     wire.answer(f"GET {_BOARD}", Answer(body=body_of(World(make_jobset("train")))))
     assert run("explain", "train", "--server", wire.url) == 0
-    assert capsys.readouterr().out.startswith("JobSet default/train is active; slices: 1 waiting.")
+    assert capsys.readouterr().out.startswith("JobSet default/train is active. Slice train-slice-0 waits")
     assert run("status", "--server", wire.url.removeprefix("http://"), "-o", "json") == 0
     assert json.loads(capsys.readouterr().out)["slices"][0]["id"] == "JobSet/default/train/train-slice-0"
     assert run("gc", "--dry-run", "--server", wire.url, "-o", "yaml") == 0
@@ -321,7 +332,7 @@ def test_without_a_lease_any_running_pod_is_asked(
                 f"GET {_LEASE}": Answer(status=404, body=b'{"kind":"Status","reason":"NotFound"}'),
                 f"GET {_PODS}": Answer(body=b'{"metadata":{"resourceVersion":"1"},"items":[]}'),
             },
-            "no controller runs in namespace tpu-provisioner-system",
+            "use `kubectl --namespace tpu-provisioner-system port-forward deployment/tpu-provisioner 8081:8081`",
             id="not installed",
         ),
         pytest.param(
@@ -394,6 +405,15 @@ def test_an_address_that_leads_nowhere(capsys: pytest.CaptureFixture[str], serve
     """Nothing but HTTP is spoken."""
     assert run("status", "--server", server) == 1
     assert server.partition("://")[2] in capsys.readouterr().err
+
+
+def test_an_address_that_nothing_listens_on_is_told_with_the_command_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """The port on this machine is the one that was asked."""
+    assert run("status", "--server", "127.0.0.1:1", "--controller-namespace", "tpus") == 1
+    assert (
+        "Connection refused. To reach the controller, use `kubectl --namespace tpus port-forward "
+        "deployment/tpu-provisioner 1:8081` and --server http://127.0.0.1:1."
+    ) in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"])

@@ -38,7 +38,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         pytest.param(
             ["drain", "--tiemout=3s"], "No such option '--tiemout'. Did you mean '--timeout'?", id="an option"
         ),
-        pytest.param(["check", "-o", "jsn"], "'jsn' is not one of 'text', 'json'", id="a value"),
+        pytest.param(["check", "-o", "jsn"], "'jsn' is not one of 'json', 'yaml', 'text'", id="a value"),
         pytest.param(["topologies", "a", "b"], "unexpected extra argument", id="an argument too many"),
         pytest.param([], "Usage: tpu-provisioner [OPTIONS] COMMAND", id="no command"),
     ],

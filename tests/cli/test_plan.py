@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from provisioner import constants
 from provisioner.cli import main
 from provisioner.cli.output import ExitCode
 from provisioner.settings import OPTIONS
@@ -128,6 +129,43 @@ def test_names_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> 
     assert "\x07" not in told
 
 
+def test_what_is_ignored_is_counted_by_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the first place of each."""
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
+    path = write(
+        "a.yaml",
+        config_map,
+        GOOD,
+        config_map,
+        raw_jobset(pod=pod_spec(chips=0)),
+        raw_job(metadata={"annotations": {}}, pod=pod_spec(chips=0)),
+    )
+    code, told = plan(capsys, "-f", path)
+    assert code == ExitCode.OK
+    assert "Ignored: 2 ConfigMaps (a.yaml:1)\nIgnored: 1 JobSet (a.yaml:" in told
+    ignored = json.loads(plan(capsys, "-f", path, "-o", "json")[1])["ignored"]
+    assert [(each["kind"], each["count"]) for each in ignored] == [("ConfigMap", 2), ("JobSet", 1), ("Job", 1)]
+
+
+def test_prices_show_the_cost_of_the_first_possible_choice(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Per row and in total, with the currency."""
+    monkeypatch.setenv("CHIP_HOUR_PRICES", "*=0.5, */on-demand=2, currency=USD")
+    monkeypatch.setenv("CAPACITY", "spot, on-demand")
+    path = write(
+        "a.yaml", GOOD, raw_jobset("dear", uid="", metadata={"annotations": {constants.CAPACITY: "on-demand"}})
+    )
+    _, told = plan(capsys, "-f", path)
+    assert "1. spot in your-region1-a (not possible: " in told
+    assert "    cost: 32.00 USD an hour" in told
+    assert "    cost: 16.00 USD an hour" in told
+    assert told.endswith("3 node pools would be created: 6 hosts, 24 chips, 48.00 USD an hour.\n")
+    found = json.loads(plan(capsys, "-f", path, "-o", "json")[1])
+    assert [pool["costPerHour"] for pool in found["nodePools"]] == [16, 16, 16]
+    assert (found["totals"]["costPerHour"], found["totals"]["currency"]) == (48, "USD")
+
+
 def test_wide_has_labels_and_taints(capsys: pytest.CaptureFixture[str]) -> None:
     """What follows from the UID is left open."""
     raw = raw_jobset("train", uid="", metadata={"annotations": {"tpu-provisioner.cloud.google.com/capacity": "spot"}})
@@ -146,7 +184,8 @@ def test_programs_get_the_request_to_gke(form: str, capsys: pytest.CaptureFixtur
     code, told = plan(capsys, "-f", write("a.yaml", GOOD, WRONG), "--settings", "settings.env", "-o", form)
     found = json.loads(told) if form == "json" else yaml.safe_load(told)
     assert code == found["exitCode"] == ExitCode.NOT_SERVED
-    assert found["totals"] == {"nodePools": 2, "hosts": 4, "chips": 16, "nodePoolsByKind": {"JobSet": 2}}
+    assert (found["totals"]["nodePools"], found["totals"]["hosts"], found["totals"]["chips"]) == (2, 4, 16)
+    assert found["totals"]["nodePoolsByKind"] == {"JobSet": 2}
     pool = found["nodePools"][0]
     assert (pool["name"], pool["group"], pool["machineType"]) == ("good-*", "good-slice-0", "ct4p-hightpu-4t")
     assert pool["workload"] == {"kind": "JobSet", "namespace": "default", "name": "good", "file": "a.yaml", "line": 1}

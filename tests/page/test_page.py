@@ -355,6 +355,7 @@ def test_capacity_shows_chips_limits_operations_and_back_off(browser: Chrome, bo
         backoffs=(backoff,),
         operations=7,
         operations_limit=9,
+        currency="USD",
     )
     workload = a_workload()
     runs = a_slice(workload)
@@ -365,7 +366,7 @@ def test_capacity_shows_chips_limits_operations_and_back_off(browser: Chrome, bo
 
     tiles = [each.text.split("\n")[:2] for each in browser.find_elements(By.CSS_SELECTOR, ".tile")]
     want = {"Requested": "16", "Starting": "16", "Running": "64", "Idle": "4", "Being deleted": "0"}
-    assert dict(tiles) == {**want, "Cost": "48.00/h"}
+    assert dict(tiles) == {**want, "Cost": "48.00 USD/h"}
     text = text_of(browser, "#capacity")
     for words in (
         "MAX_CHIPS all node pools 84",
@@ -379,7 +380,7 @@ def test_capacity_shows_chips_limits_operations_and_back_off(browser: Chrome, bo
     assert re.search(r"in (4\d|50) s", text)
     assert browser.execute_script("return [...document.querySelectorAll('.meter.full')].length") == 1
     sums = [each.text for each in browser.find_elements(By.CSS_SELECTOR, "#capacity tbody tr")][-2:]
-    assert sums == ["tpu-v5p-slice 16 0 16 0 0 0 48.00/h", "team-a 16 0 16 0 0 0 48.00/h"]
+    assert sums == ["tpu-v5p-slice 16 0 16 0 0 0 48.00 USD/h", "team-a 16 0 16 0 0 0 48.00 USD/h"]
 
 
 def test_activity_is_filtered(browser: Chrome, board: HandMadeBoard, url: str) -> None:

@@ -15,6 +15,7 @@ import requests
 from provisioner.cli import status
 from provisioner.cli.asking import attention
 from provisioner.cli.explain import explanations, lines, nothing_found
+from provisioner.cli.output import wrapped
 from provisioner.google.errors import Call
 from provisioner.kube.errors import NotFound
 from provisioner.kube.reflector import Collection, Reflector
@@ -168,6 +169,8 @@ class Cause:
     play: Callable[[], World]
     #: Each of them has to be said.
     words: tuple[str, ...]
+    #: The first three lines of `explain` in a terminal of 80 columns say what comes next.
+    next: str = ""
     #: Whether the provisioner tells it in Events: it tells none without a pod, nor on what is not its own.
     in_events: bool = True
     #: Whether it concerns everybody, so that it stands above everything, and in /readyz.
@@ -178,9 +181,19 @@ CAUSES = {
     "no such topology": Cause(
         play=no_such_topology, words=("topology 3x5x7 is not valid for tpu-v4-podslice", "nearest valid: 4x4x8")
     ),
-    "stockout": Cause(play=stockout, words=("stockout since", "next try", "does not have enough resources")),
-    "quota": Cause(play=quota, words=("quota since", "next try", "Quota 'TPUS_PER_TPU_FAMILY' exceeded")),
-    "limit": Cause(play=limit, words=("MAX_CHIPS allows all pools together 4 chips", "would add 4")),
+    "stockout": Cause(
+        play=stockout,
+        words=("stockout since", "next try", "does not have enough resources"),
+        next="next try 00:17:16 UTC",
+    ),
+    "quota": Cause(
+        play=quota, words=("quota since", "next try", "Quota 'TPUS_PER_TPU_FAMILY' exceeded"), next="next try"
+    ),
+    "limit": Cause(
+        play=limit,
+        words=("MAX_CHIPS allows all pools together 4 chips", "would add 4"),
+        next="place 1 of 1 in the queue",
+    ),
     "back-off": Cause(play=back_off, words=("stockout since", "next try", "does not have enough resources")),
     "missing permission": Cause(
         play=missing_permission, words=('Required "container.clusters.update"', "Grant the provisioner's identity")
@@ -227,6 +240,9 @@ def test_the_cause_is_found_in_all_three_places(cause: Cause) -> None:
     for name in ("train", "train-workers-0", "pod/train-workers-0-0"):
         found = explanations(document, name, "")
         first = [next(lines(each)) for each in found]
+        shown = [part for each in found for line in lines(each) for part in wrapped(line, 80)]
+        assert cause.next in flat("\n".join(shown[:3])), name
+        assert [line for line in shown if len(line) > 80] == []
         if name.startswith("pod/") and not cause.in_events:
             # Where there is no such pod nobody knows its name.
             continue

@@ -41,10 +41,10 @@ class Person:
     meanwhile: list[Callable[[], object]] = field(default_factory=list)
     certificate: bytes = CERTIFICATE
 
-    def __call__(self, *, patience_seconds: float = 0.0) -> Drained:
-        """Run it."""
-        world, lines = self.world, list[str]()
-        look = drain.Look(
+    def look(self) -> drain.Look:
+        """Return what the command looks with."""
+        world = self.world
+        return drain.Look(
             settings=world.settings,
             api=world.kube,
             supplier=GkeSupplier(gke=world.gke, clock=world.time),
@@ -57,6 +57,10 @@ class Person:
             ),
             now=world.time,
         )
+
+    def __call__(self, *, patience_seconds: float = 0.0) -> Drained:
+        """Run it."""
+        world, lines = self.world, list[str]()
         began, steps = world.clock(), list(self.meanwhile)
 
         def wait(seconds: float) -> None:
@@ -64,7 +68,7 @@ class Person:
             if steps:
                 steps.pop(0)()
 
-        code = drain.drain(look, patience_seconds, say=lines.append, wait=wait, monotonic=world.clock)
+        code = drain.drain(self.look(), patience_seconds, say=lines.append, wait=wait, monotonic=world.clock)
         return Drained(code, "\n".join(lines), world.clock() - began)
 
 
@@ -107,6 +111,8 @@ def test_a_jobset_keeps_its_pool(world: World) -> None:
         f"  {pool}  JobSet {NAMESPACE}/train needs it; delete the JobSet, or let it end"
     )
     assert [call.method for call in world.gke.calls if call.method == "delete_node_pool"] == []
+    pools, messages = Person(_paused(world)).look().left()
+    assert (pools, messages) == ({pool: f"JobSet {NAMESPACE}/train needs it; delete the JobSet, or let it end"}, [])
 
 
 def test_a_suspended_jobset_that_keeps_its_pool() -> None:

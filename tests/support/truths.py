@@ -125,7 +125,9 @@ def _untrue_of_waiting(each: SliceView, plan: Plan) -> Iterator[str]:
     if is_sent != (each.reason == _ABOUT_TO_BE_SENT):
         yield f"its create {'is' if is_sent else 'is not'} sent, the reason is {each.reason!r}"
     told = [notice.message for notice in each.notices if notice.reason in _WAITS]
-    if told and not is_sent and each.reason not in told:
+    # Of several choices the reason is short: what is in the way of each stands beside it.
+    in_short = each.reason.startswith("None of ") and any(message.startswith("No choice of") for message in told)
+    if told and not is_sent and each.reason not in told and not in_short:
         yield f"the Events say {told}, the reason is {each.reason!r}"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from provisioner import tpu
@@ -9,18 +11,34 @@ from provisioner.cli import main
 
 
 def table(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[list[str]], list[str]]:
-    """Run the command; return the rows below the head, as words, and the notes below them."""
+    """Run the command; return the rows below the head, with their accelerator, as words, and the notes below them."""
     assert main(["topologies", *arguments]) == 0
-    rows, _, notes = capsys.readouterr().out.partition("\n\n")
-    return [line.split() for line in rows.splitlines()[1:]], notes.splitlines()
+    lines, _, notes = capsys.readouterr().out.partition("\n\n")
+    rows, accelerator = [], ""
+    for line in lines.splitlines()[1:]:
+        assert len(line) <= 80
+        if line.startswith(" "):
+            rows.append([accelerator, *line.split()])
+        else:
+            accelerator = line.partition(":")[0]
+    return rows, notes.splitlines()
 
 
 def test_one_accelerator(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every column, for a topology that two machine types make."""
+    """Every column, for a topology that two machine types make; as JSON too."""
     rows, notes = table(capsys, "tpu-v6e-slice")
-    assert [" ".join(row) for row in rows if row[2] == "2x4"] == [
-        "tpu-v6e-slice v6e 2x4 8 ct6e-standard-4t 2 4 multi-host hyperdisk-balanced yes yes",
-        "tpu-v6e-slice v6e 2x4 8 ct6e-standard-8t 1 1,2,4*,8 single-host hyperdisk-balanced yes yes",
+    assert [" ".join(row) for row in rows if row[1] == "2x4"] == [
+        "tpu-v6e-slice 2x4 8 ct6e-standard-4t 2 4 multi-host yes",
+        "tpu-v6e-slice 2x4 8 ct6e-standard-8t 1 1,2,4*,8 single-host yes",
+    ]
+    main(["topologies", "tpu-v6e-slice"])
+    assert "tpu-v6e-slice: v6e, boot disk hyperdisk-balanced, flex-start\n" in capsys.readouterr().out
+    main(["topologies", "tpu-v6e-slice", "-o", "json"])
+    found = json.loads(capsys.readouterr().out)["topologies"]
+    assert len(found) == len(rows)
+    assert [(each["chips_per_pod"], each["on_request"]) for each in found if each["topology"] == "2x4"] == [
+        ([4], []),
+        ([1, 2, 4, 8], [4]),
     ]
     assert len(rows) == 9
     (note,) = notes
@@ -48,7 +66,7 @@ def test_topologies_on_no_list_are_counted_and_shown_on_request(label: str, caps
 def test_a_machine_type_that_must_be_asked_for_is_a_note(capsys: pytest.CaptureFixture[str]) -> None:
     """It makes the same slices as another: no second row for each."""
     rows, notes = table(capsys, "tpu7x")
-    assert {row[4] for row in rows} == {"tpu7x-standard-1t", "tpu7x-standard-4t"}
+    assert {row[3] for row in rows} == {"tpu7x-standard-1t", "tpu7x-standard-4t"}
     assert "tpu7x-ultranet-4t has the same slices as tpu7x-standard-4t" in notes[-1]
 
 

@@ -18,7 +18,7 @@ from provisioner.admission.review import Answer, Request
 from provisioner.kube import fields, podspec
 from provisioner.model.workloads import WorkloadKind
 from provisioner.settings import Settings
-from provisioner.slices.demand.allowlists import NO_TOPOLOGY
+from provisioner.slices.demand.allowlists import NO_SELECTORS, NO_TOPOLOGY
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, value_at
 from provisioner.slices.offline.expand import Template, templates_of
 from provisioner.slices.offline.forecast import NOT_SERVED, forecast_of
@@ -272,7 +272,7 @@ def _of_slices(kind: str, document: Document, namespace: str, settings: Settings
 def _is_said(finding: Finding) -> bool:
     """Whether its owner can mend it; fields of a wrong type the API server has rejected already."""
     if finding.severity is Severity.NOT_SERVED:
-        return finding.message == f"{NOT_SERVED}{NO_TOPOLOGY.why}"
+        return finding.message.removeprefix(NOT_SERVED) in (NO_TOPOLOGY.why, NO_SELECTORS.why)
     return bool(finding.subject) and finding.severity is not Severity.NOTE
 
 

@@ -25,7 +25,11 @@ class NotServed(NamedTuple):
     meant: bool = False
 
 
-NO_TOPOLOGY = NotServed(f"its pods have no nodeSelector {constants.TPU_TOPOLOGY}")
+_VALUES = "; `tpu-provisioner topologies` lists the values"
+NO_TOPOLOGY = NotServed(f"its pods have no nodeSelector {constants.TPU_TOPOLOGY}{_VALUES}")
+NO_SELECTORS = NotServed(
+    f"its pods have no nodeSelector {constants.TPU_TOPOLOGY} and no {constants.TPU_ACCELERATOR}{_VALUES}"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +67,7 @@ class ServingPolicy:
         if not dynamic and constants.SLICE_TOPOLOGY in requirements.annotations:
             return NotServed(f"its pods have the annotation {constants.SLICE_TOPOLOGY}", meant=True)
         if not dynamic and constants.TPU_TOPOLOGY not in requirements.node_selector:
-            return NO_TOPOLOGY
+            return NO_TOPOLOGY if constants.TPU_ACCELERATOR in requirements.node_selector else NO_SELECTORS
         if self.namespaces and workload.namespace not in self.namespaces:
             return NotServed(f"namespace {workload.namespace} is not among SERVED_NAMESPACES")
         if self.opt_in_label is None:

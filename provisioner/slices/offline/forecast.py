@@ -70,6 +70,8 @@ class Forecast(NamedTuple):
     pools: tuple[PlannedPool, ...] = ()
     #: By file and line.
     remarks: tuple[Finding, ...] = ()
+    #: Kind, how many objects of it request no chips, and the first of them.
+    ignored: tuple[tuple[str, int, Document], ...] = ()
 
     @property
     def all_served(self) -> bool:
@@ -100,7 +102,8 @@ def forecast_of(reading: Reading, rules: PoolRules) -> Forecast:
     for subjects in apart:
         plan, slices = _decide(subjects, reading, rules)
         _Verdicts(reading, subjects, plan, slices, rules).tell()
-    return Forecast(pools=pools, remarks=tuple(_merged(reading.remarks)))
+    ignored = tuple((kind, *found) for kind, found in reading.ignored.items())
+    return Forecast(pools=pools, remarks=tuple(_merged(reading.remarks)), ignored=ignored)
 
 
 def _decide(

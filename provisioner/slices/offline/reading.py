@@ -1,11 +1,14 @@
-"""Read objects as the API server would show them once they are created, with all that is wrong with each alone."""
+"""Read objects as the API server would show them once they are created, with all that is wrong with each alone.
+
+Not handled: of several amounts of one object that are no quantities, only the first is reported.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from provisioner import constants, workloads
@@ -13,6 +16,7 @@ from provisioner.kube import fields
 from provisioner.model import bounds
 from provisioner.model.workloads import Pod, Workload, WorkloadKind, WorkloadUid
 from provisioner.settings import Settings
+from provisioner.settings.forms import OBJECT_NAME
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, dotted, mappings_in, value_at
 from provisioner.slices.offline.expand import Template, leaders_of, made_up_uid, templates_of
 from provisioner.workloads.kind import Owner, controller_of
@@ -134,7 +138,14 @@ class Reading:
     namespace_labels: dict[str, Mapping[str, str]] = field(default_factory=dict)
     #: Kind, namespace and name -> where.
     seen: dict[tuple[str, str, str], Document] = field(default_factory=dict)
+    #: Kind -> how many objects of it request no chips, and the first of them.
+    ignored: dict[str, tuple[int, Document]] = field(default_factory=dict)
     slices: int = 0
+
+    def ignore(self, document: Document, kind: str) -> None:
+        """Count an object that requests no chips."""
+        count, first = self.ignored.get(kind, (0, document))
+        self.ignored[kind] = (count + 1, first)
 
     def remark(
         self,
@@ -155,7 +166,10 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
     raw = document.raw
     kind, version = fields.text(raw.get("kind")), fields.text(raw.get("apiVersion"))
     if not kind or not version:
-        reading.remark(document, (), "", "is no Kubernetes object: apiVersion or kind is missing")
+        missing = " and no ".join(key for key, text in (("apiVersion", version), ("kind", kind)) if not text)
+        name = bounds.cut(fields.text(fields.mapping(raw.get("metadata")).get("name"))) or "it"
+        message = f"{name} is no Kubernetes object: it has no {missing}; add what is missing"
+        reading.remark(document, (), "", message)
         return
     created = _as_created(raw, reading.default_namespace, number)
     metadata = created["metadata"]
@@ -177,9 +191,11 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
         reading.remark(document, (), "", message)
         return
     accepted = True
-    for path, message in islice(_unquoted(document.value), MOST_KEYS):
-        reading.remark(document, path, "", message)
+    for path, message in islice(chain(_wrong(workload, document), _unquoted(document.value)), MOST_KEYS):
+        reading.remark(document, path, "", f"{named}: {message}")
         accepted = False
+    if not metadata["name"]:
+        return
     _read_workload(reading, document, workload, created, accepted=accepted)
 
 
@@ -214,9 +230,11 @@ def _read_workload(
         for template in templates:
             _expand(reading, subject, kind, raw, template)
     except fields.MalformedObject as error:
-        only = templates[0] if len(templates) == 1 else None
-        reading.remark(document, path_of(str(error), document.raw, only), named, str(error), impossible=True)
+        only, message = templates[0] if len(templates) == 1 else None, str(error).removeprefix(f"{named}: ")
+        reading.remark(document, path_of(message, document.raw, only), named, message, impossible=True)
         return
+    if not (workload.problem or any(group.template.chips for group in workload.groups)):
+        reading.ignore(document, kind.value)
     if fields.mapping(document.raw.get("spec")).get("suspend") is True:
         message = "is suspended; this is what it gets when it is resumed"
         reading.remark(document, ("spec", "suspend"), named, message, Severity.NOTE)
@@ -242,6 +260,8 @@ def _is_for_us(reading: Reading, document: Document, metadata: dict[str, Any], n
             "the setting SERVE_JOBS=true; add the annotation, or use a JobSet"
         )
         reading.remark(document, path, named, message, Severity.NOT_SERVED)
+    elif not asks:
+        reading.ignore(document, WorkloadKind.JOB.value)
     return asks
 
 
@@ -261,7 +281,7 @@ def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[st
         reading.remark(subject.document, template.replicas_path, named, message)
         return
     found = list(leaders_of(workload, raw, template, MOMENT, numbers))
-    if template.replicas == 0 or template.pods == 0:
+    if (template.replicas == 0 or template.pods == 0) and subject.accepted:
         path = template.pods_path if template.replicas else template.replicas_path
         message = f"{dotted(path)} is 0, so that there are no pods and no node pools"
         reading.remark(subject.document, path, named, message, Severity.NOTE)
@@ -288,12 +308,18 @@ def _tell_of_others(reading: Reading, document: Document, kind: str, named: str)
     """Say of an object of another kind that it requests chips and is not served."""
     path = _find_chips(document)
     if path is None:
+        reading.ignore(document, bounds.cut(kind))
         return
     maker = controller_of(fields.mapping(document.raw.get("metadata")))
     if maker is not None:
         _tell_of_maker(reading, document, kind, maker, named)
         return
-    message = f"requests chips, but a {bounds.cut(kind)} is not served; use a JobSet, a LeaderWorkerSet or a Job"
+    meant = next((each for each in workloads.KINDS.values() if each.kind.value.lower() == kind.lower()), None)
+    what, advice = bounds.cut(kind), "use a JobSet, a LeaderWorkerSet or a Job"
+    if meant is not None:
+        what += f" of {bounds.cut(fields.text(document.raw.get('apiVersion')))}"
+        advice = f"write kind: {meant.kind.value} and apiVersion: {meant.root.removeprefix('/apis/')}"
+    message = f"requests chips, but a {what} is not served; {advice}"
     reading.remark(document, path, named, message, Severity.NOT_SERVED)
     _tell_of_keys(reading, document, named)
 
@@ -331,6 +357,21 @@ def _mended(key: str) -> str:
     return f"did you mean {_PREFIX}{near[0]}?" if near else "remove it"
 
 
+def _wrong(kind: WorkloadKind, document: Document) -> Iterator[tuple[Path, str]]:
+    """Yield a name that is none, and counts of groups and pods that are none."""
+    metadata = fields.mapping(document.raw.get("metadata"))
+    name, stem = fields.text(metadata.get("name")), fields.text(metadata.get("generateName"))
+    if not OBJECT_NAME.fullmatch(name or (stem and f"{stem}x")):
+        words = "use at most 253 lower-case letters, digits, - and ."
+        yield ("metadata", "name"), f"metadata.name is {fields.shown(name)}; {words}"
+    for each in templates_of(kind, document.raw):
+        paths = (each.replicas_path, each.pods_path, (*each.pods_path[:-1], "completions"))
+        for path in dict.fromkeys(paths):
+            value = value_at(document.raw, path)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+                yield path, f"{dotted(path)} is {fields.shown(value)}; set a whole number from 0"
+
+
 def _unquoted(raw: object) -> Iterator[tuple[Path, str]]:
     """Yield labels, annotations and selectors whose values lack their quotes: the API server rejects them."""
     for path, found in mappings_in(raw):
@@ -338,7 +379,7 @@ def _unquoted(raw: object) -> Iterator[tuple[Path, str]]:
             for key, value in found.items():
                 if isinstance(value, (bool, int, float)):
                     text = fields.shown(value).lower()
-                    yield (*path, key), f'{dotted((*path, key))} is {text}; it must be a text: write "{text}" in quotes'
+                    yield (*path, key), f'{dotted((*path, key))} is {text}, not a string; write "{text}" in quotes'
 
 
 def _find_chips(document: Document) -> Path | None:

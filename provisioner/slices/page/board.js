@@ -35,7 +35,8 @@ const TOTALS = [
 ];
 
 export const number = (value) => value.toLocaleString("en");
-export const costInWords = (value) => value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+export const costInWords = (value, store) =>
+  `${value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })} ${store?.summary?.capacity?.currency ?? ""}`.trim();
 const collator = new Intl.Collator("en", { numeric: true });
 const rank = (state) => Object.keys(STATES).indexOf(state);
 const priced = (store) => [...store.pools.values()].some((each) => each.cost_per_hour !== null);
@@ -265,7 +266,7 @@ function showTotals(node, store) {
   });
   if (tiles[0][1] === "0") tiles.shift();
   if (priced(store)) {
-    tiles.push(["Cost an hour", costInWords(sum([...store.pools.values()], (each) => each.cost_per_hour)), "", "of all hosts that exist, by CHIP_HOUR_PRICES"]);
+    tiles.push(["Cost an hour", costInWords(sum([...store.pools.values()], (each) => each.cost_per_hour), store), "", "of all hosts that exist, by CHIP_HOUR_PRICES"]);
   }
   const waits = items.filter((each) => each.state === "waiting" && each.since).map((each) => Date.parse(each.since));
   if (waits.length) tiles.push(["Oldest wait", duration(serverNow() - Math.min(...waits)), "", "of a slice that waits now"]);

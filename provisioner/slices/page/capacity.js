@@ -1,12 +1,12 @@
 // Capacity: chips by state against limits, back-off, operations.
 
+import { costInWords } from "./board.js";
 import { Keyed, icon, make, setAttribute, setText, showTexts } from "./dom.js";
 import { STATES, stateChip } from "./states.js";
 import { namespaceOf } from "./query.js";
 import { dropTimes, keepTimes, setTime } from "./times.js";
 
 const number = (value) => value.toLocaleString("en");
-const costInWords = (value) => `${value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}/h`;
 
 function percent(share) {
   if (share > 0 && share < 0.01) return "< 1 %";
@@ -100,7 +100,7 @@ function sums(store, keyOfSlice, keyOfPool) {
   return [...found].sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true }));
 }
 
-function showSums({ body, head }, entries, isPriced) {
+function showSums({ body, head }, entries, isPriced, store) {
   head.lastElementChild.hidden = !isPriced;
   const rows = entries.map(([key, by]) => [
     key || "unknown",
@@ -112,7 +112,7 @@ function showSums({ body, head }, entries, isPriced) {
     if (!Array.isArray(row)) return "";
     const [key, cost, ...values] = row;
     const cells = values.map((each) => make("td", { className: `numeric${each ? "" : " zero"}` }, number(each)));
-    if (isPriced) cells.push(make("td", { className: "numeric" }, costInWords(cost)));
+    if (isPriced) cells.push(make("td", { className: "numeric" }, `${costInWords(cost, store)}/h`));
     return make("tr", {}, make("th", { scope: "row" }, key), ...cells);
   });
 }
@@ -151,7 +151,7 @@ export function makeCapacity(panel) {
     if (!capacity) return;
     const costs = [...store.pools.values()].map((pool) => pool.cost_per_hour).filter((each) => each !== null);
     const isPriced = costs.length > 0;
-    showChips(capacity.chips, isPriced ? costs.reduce((sum, each) => sum + each, 0) : null);
+    showChips(capacity.chips, isPriced ? costs.reduce((sum, each) => sum + each, 0) : null, store);
     showTexts(limits.body, capacity.limits, ({ name, scope, used, most }) =>
       make(
         "tr",
@@ -169,15 +169,15 @@ export function makeCapacity(panel) {
     keyed.show(capacity.backoffs.map((each, index) => [`${index} ${each.capacity}`, each]));
     backoffs.node.hidden = !capacity.backoffs.length;
     noBackoffs.hidden = capacity.backoffs.length > 0;
-    showSums(accelerators, sums(store, (slice) => slice.accelerator, (pool) => pool.accelerator), isPriced);
-    showSums(namespaces, sums(store, (slice) => namespaceOf(slice.workload), (pool) => pool.namespace), isPriced);
+    showSums(accelerators, sums(store, (slice) => slice.accelerator, (pool) => pool.accelerator), isPriced, store);
+    showSums(namespaces, sums(store, (slice) => namespaceOf(slice.workload), (pool) => pool.namespace), isPriced, store);
     const told = store.summary.alerts;
     showTexts(alerts, told.length ? told : [{ message: "No alerts." }], ({ kind, message }) =>
       make("p", { className: kind ? "" : "muted" }, ...(kind ? [icon("warning"), make("strong", {}, `${kind.replaceAll("_", " ")} `)] : []), message),
     );
   }
 
-  function showChips(chips, cost) {
+  function showChips(chips, cost, store) {
     const of = (names) => names.reduce((sum, each) => sum + (chips[each] ?? 0), 0);
     const rows = USES.map(([name, names, words]) => [name, of(names), words]).filter(([name, value]) => value || name !== "Failed");
     if (cost !== null) rows.push(["Cost", cost, "of the hosts that are there, by CHIP_HOUR_PRICES"]);
@@ -186,7 +186,7 @@ export function makeCapacity(panel) {
         "div",
         { className: `tile${value ? "" : " zero"}` },
         make("dt", {}, name),
-        make("dd", {}, name === "Cost" ? costInWords(value) : number(value)),
+        make("dd", {}, name === "Cost" ? `${costInWords(value, store)}/h` : number(value)),
         make("dd", { className: "muted" }, words),
       ),
     );

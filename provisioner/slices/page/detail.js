@@ -52,7 +52,7 @@ function table(caption, heads, rows) {
 }
 
 /** The reason, what comes next, and notices, each in full. */
-function why({ slice, pool, item }) {
+function why({ slice, pool, item }, isListed) {
   const shown = slice ?? pool ?? item;
   const parts = [];
   // A notice may say the same, and more.
@@ -62,6 +62,8 @@ function why({ slice, pool, item }) {
   const goes = slice ? null : pool?.delete_at;
   if (goes) parts.push(make("p", { className: "next" }, icon("next"), "To be deleted ", moment("in", goes), pool.delete_reason ? `: ${pool.delete_reason}` : ""));
   for (const each of shown?.notices ?? []) {
+    // The table of choices says the same.
+    if (isListed && each.reason === "NodePoolCreationWaiting") continue;
     parts.push(make("p", { className: each.warning ? "notice warning" : "notice" }, icon(each.warning ? "warning" : "info"), make("strong", {}, each.reason), ` ${each.message}`));
   }
   return parts;
@@ -98,7 +100,7 @@ export function makeDetail(panel, links) {
       ["Pods", slice?.pods && `${number(slice.bound_pods)} of ${number(slice.pods)} bound to a node`],
       ["Leader pod", slice?.leader],
       ["Leader unschedulable", slice?.unschedulable_since && moment("for", slice.unschedulable_since)],
-      ["Cost an hour", pool && pool.cost_per_hour !== null && costInWords(pool.cost_per_hour)],
+      ["Cost an hour", pool && pool.cost_per_hour !== null && costInWords(pool.cost_per_hour, store)],
     ]);
   }
 
@@ -170,7 +172,7 @@ export function makeDetail(panel, links) {
       const since = (found.kind === "Slice" ? slice : pool)?.since;
       const title = make("h2", {}, make("span", { className: "kind" }, found.kind), ` ${found.name} `, state ? chipOf(state) : "");
       if (since) title.append(" ", moment("for", since));
-      const parts = [make("p", {}, make("a", { href: links({ view: "board" }) }, "Board")), title, ...why(found), about(store, found)];
+      const parts = [make("p", {}, make("a", { href: links({ view: "board" }) }, "Board")), title, ...why(found, backoffs.length > 0), about(store, found)];
       if (backoffs.length) {
         const rows = backoffs.map((each) => [[each.zone, each.terms].filter(Boolean).join(" ") || each.capacity, each.kind.replaceAll("_", " "), moment("failing", each.since), moment("in", each.until), each.message]);
         parts.push(section("Choices that are not tried now", table("Choices that are not tried now", ["Choice", "Reason", "Since", "Next try", "What was said"], rows)));

@@ -135,6 +135,7 @@ def _capacity_view(
         operations=len(operations_under_way(snapshot.pools, plan.memory)),
         operations_limit=plan.memory.operations.limit,
         creation_paused=settings.pause_creation or snapshot.paused_since is not None,
+        currency=settings.prices.currency,
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
+from provisioner import constants
 from provisioner.model.wording import clock
 from provisioner.model.workloads import WorkloadKind
+from provisioner.settings.forms import cost_in_words
 from provisioner.slices.view.timeline import Track
 from provisioner.slices.view.types import (
     RUNS,
@@ -86,7 +88,7 @@ def explain(
     activity, tracks = tuple(activity), tuple(tracks)
     found: list[Explanation] = []
     if kind in ("", "pool"):
-        found += [_pool(each, now, tracks, activity) for each in view.pools if each.name == name]
+        found += [_pool(view, each, now, tracks, activity) for each in view.pools if each.name == name]
         found = found or [_absent_pool(view, each, now, activity) for each in tracks if each.pool == name]
     if kind in _WORKLOADS:
         found += [
@@ -170,13 +172,17 @@ def _slice(view: View, each: SliceView, now: datetime, activity: Iterable[Entry]
         facts=(
             *_facts_of_waiting(view, each, now),
             *_facts_of_slice(each),
-            *(_facts_of_pool(pool, now) if pool is not None else ()),
+            *(_facts_of_pool(pool, now, view.capacity.currency) if pool is not None else ()),
             *((f"also node pool {one.name}", one.reason) for one in others),
         ),
-        # The headline says the reason.
-        notices=tuple(notice for notice in each.notices if not _says(notice.message, each)),
+        # The headline says the reason, and the facts say what is in the way of each choice.
+        notices=tuple(notice for notice in each.notices if not _is_said(notice, each)),
         activity=tuple(entry for entry in _about(activity, each.workload, each.pool) if not _says(entry.message, each)),
     )
+
+
+def _is_said(notice: NoticeView, each: SliceView) -> bool:
+    return notice.reason == constants.CREATION_WAITING or _says(notice.message, each)
 
 
 def _says(message: str, each: SliceView) -> bool:
@@ -213,15 +219,17 @@ def backoffs_of(view: View, each: SliceView) -> tuple[BackoffView, ...]:
 
 
 def _doing(each: SliceView, now: datetime) -> str:
-    words = _DOING[each.state].format(pool=each.pool)
-    told = f"{words} ({how_long(each.since, now, is_least=each.since_start)})" if each.since is not None else words
-    then = ""
-    if each.next_try_at is not None:
+    words, about = _DOING[each.state].format(pool=each.pool), []
+    if each.since is not None:
+        about.append(how_long(each.since, now, is_least=each.since_start))
+    if each.queue is not None:
+        about.append(f"place {each.queue.place} of {each.queue.length} in the queue")
+    if each.next_try_at is not None and (due := clock(each.next_try_at, now)) not in each.reason:
         # While nothing can be decided it passes.
-        due = "is due" if each.next_try_at <= now else f"is tried at {clock(each.next_try_at, now)}"
-        then = f" The next create {due}."
+        about.append("next try due" if each.next_try_at <= now else f"next try {due}")
+    told = f"{words} ({', '.join(about)})" if about else words
     # What the state says already is not said twice.
-    return f"{told}: {each.reason}{then}" if each.reason not in ("", RUNS) else f"{told}.{then}"
+    return f"{told}: {each.reason}" if each.reason not in ("", RUNS) else f"{told}."
 
 
 def how_long(since: datetime, now: datetime, *, is_least: bool) -> str:
@@ -244,7 +252,7 @@ def _facts_of_slice(each: SliceView) -> Iterator[tuple[str, str]]:
     yield "pods", f"{each.bound_pods} of {each.pods} are bound to nodes"
 
 
-def _facts_of_pool(each: PoolView, now: datetime) -> Iterator[tuple[str, str]]:
+def _facts_of_pool(each: PoolView, now: datetime, currency: str) -> Iterator[tuple[str, str]]:
     yield "node pool", f"{each.name} ({each.state.value})"
     terms = f"{each.capacity} {each.reservation}".strip()
     yield "capacity", f"{terms} in {each.zone}"
@@ -253,7 +261,7 @@ def _facts_of_pool(each: PoolView, now: datetime) -> Iterator[tuple[str, str]]:
     if each.unready_nodes:
         yield "not ready", ", ".join(each.unready_nodes)
     if each.cost_per_hour is not None:
-        yield "cost", f"{each.cost_per_hour:.2f} an hour"
+        yield "cost", cost_in_words(each.cost_per_hour, currency)
     if each.delete_at is not None:
         yield "deleted", f"{_when_deleted(each.delete_at, now)}: {each.delete_reason}"
 
@@ -264,24 +272,34 @@ def _workload(view: View, each: WorkloadView, now: datetime, activity: Iterable[
     for one in slices:
         counts[one.state] = counts.get(one.state, 0) + 1
     in_order = sorted(slices, key=lambda one: (_WORST.index(one.state), one.reason == RUNS))
-    worst = in_order[0] if in_order else None
+    first = in_order[0] if in_order and in_order[0].reason != RUNS else None
     told = ", ".join(f"{count} {state.value}" for state, count in counts.items()) or "none with pods"
-    headline = (
-        f"{each.kind} {each.namespace}/{each.name} {_WORKLOAD_DOING.get(each.state, each.state)}; slices: {told}."
-    )
-    if worst is not None and worst.reason != RUNS:
-        headline += f" Slice {worst.group} {_doing(worst, now)}"
+    headline = f"{each.kind} {each.namespace}/{each.name} {_WORKLOAD_DOING.get(each.state, each.state)}"
+    headline += "." if first is not None and len(slices) == 1 else f"; slices: {told}."
+    if first is not None:
+        headline += f" Slice {first.group} {_doing(first, now)}"
     elif not slices and (each.notices or each.reason):
         headline += f" {each.notices[0].message if each.notices else each.reason}"
-    facts = [(f"slice {one.group}", _doing(one, now)) for one in slices]
+    facts = [*_facts_of_waiting(view, first, now)] if first is not None else []
+    # The headline says the first one, and its reason.
+    facts += [
+        (f"slice {one.group}", _doing(replace(one, reason="") if first and one.reason == first.reason else one, now))
+        for one in slices
+        if one is not first
+    ]
     pools = [(f"node pool {one.name}", one.reason) for one in view.pools if one.workload == each.id and not one.slice]
     return Explanation(
         kind="workload",
         id=each.id,
         headline=headline,
         facts=(*facts, *pools),
-        notices=(*each.notices, *dict.fromkeys(notice for one in slices for notice in one.notices)),
-        activity=_about(activity, each.id, ""),
+        notices=(
+            *each.notices,
+            *dict.fromkeys(notice for one in slices for notice in one.notices if not _is_said(notice, one)),
+        ),
+        activity=tuple(
+            entry for entry in _about(activity, each.id, "") if first is None or not _says(entry.message, first)
+        ),
     )
 
 
@@ -307,7 +325,7 @@ _WORST = (
 )
 
 
-def _pool(each: PoolView, now: datetime, tracks: Iterable[Track], activity: Iterable[Entry]) -> Explanation:
+def _pool(view: View, each: PoolView, now: datetime, tracks: Iterable[Track], activity: Iterable[Entry]) -> Explanation:
     since = how_long(each.since, now, is_least=each.since_start)
     then = ""
     if each.delete_at is not None and each.state is not State.DELETING:
@@ -321,7 +339,11 @@ def _pool(each: PoolView, now: datetime, tracks: Iterable[Track], activity: Iter
             ("slice", ", ".join(filter(None, (each.slice, *each.other_slices))) or "none"),
             ("workload", each.workload or "none"),
             ("machines", f"{len(each.hosts)} x {each.machine_type}, topology {each.topology}, {each.chips} chips"),
-            *((name, value) for name, value in _facts_of_pool(each, now) if name not in ("node pool", "deleted")),
+            *(
+                (name, value)
+                for name, value in _facts_of_pool(each, now, view.capacity.currency)
+                if name not in ("node pool", "deleted")
+            ),
             *(_history(history) if history is not None else ()),
         ),
         notices=(),

@@ -206,6 +206,8 @@ class CapacityView:
     operations: int
     operations_limit: int | None
     creation_paused: bool
+    #: Of amounts, such as USD; empty where CHIP_HOUR_PRICES does not say it.
+    currency: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

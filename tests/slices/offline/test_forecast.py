@@ -125,8 +125,31 @@ MISTAKES = [
     pytest.param(
         raw_jobset(pod={**pod_spec(), "nodeSelector": {constants.TPU_ACCELERATOR: "tpu-v4-podslice"}}),
         "nodeSelector:",
-        "its pods have no nodeSelector cloud.google.com/gke-tpu-topology",
+        "its pods have no nodeSelector cloud.google.com/gke-tpu-topology; ",
         id="no topology",
+    ),
+    pytest.param(
+        raw_jobset(pod={**pod_spec(), "nodeSelector": {}}),
+        "nodeSelector:",
+        "its pods have no nodeSelector cloud.google.com/gke-tpu-topology and no cloud.google.com/gke-tpu-accelerator",
+        id="neither topology nor accelerator",
+    ),
+    pytest.param(
+        raw_jobset(replicas=-1),
+        "replicas: -1",
+        "JobSet default/train: spec.replicatedJobs[0].replicas is -1; set a whole number from 0",
+        id="negative replicas",
+    ),
+    pytest.param(raw_jobset(parallelism=-2), "parallelism: -2", "parallelism is -2", id="negative parallelism"),
+    pytest.param(raw_lws(size="four"), "size: four", "leaderWorkerTemplate.size is 'four'", id="a size in words"),
+    pytest.param(raw_job(spec={"completions": -3}), "completions: -3", "spec.completions is -3", id="completions"),
+    pytest.param(raw_jobset(""), "name: ''", "JobSet default/: metadata.name is ''; use", id="no name"),
+    pytest.param(raw_jobset("Train_1"), "Train_1", "metadata.name is 'Train_1'; use", id="a name with capitals"),
+    pytest.param(
+        {**raw_jobset(), "apiVersion": "batch/v1"},
+        "google.com/tpu",
+        "a JobSet of batch/v1 is not served; write kind: JobSet and apiVersion: jobset.x-k8s.io/v1alpha2",
+        id="another API group",
     ),
     pytest.param(asking(constants.CAPACITY, "sopt"), "sopt", "'sopt'", id="a choice of capacity"),
     pytest.param(
@@ -180,6 +203,8 @@ def test_a_mistake_is_told_with_its_line(raw: dict[str, Any], marked: str, words
     assert [pool.slice_.workload.name for pool in found.pools] == ["good"]
     lines = [text.splitlines()[line - 1] for line, message in told if words in message]
     assert any(marked in line for line in lines), (told, lines)
+    # The object is named once.
+    assert [each for each in map(str, found.remarks) if each.count("default/") > 1] == []
 
 
 def test_a_key_that_nobody_reads_is_told_but_for_those_of_namespaces() -> None:

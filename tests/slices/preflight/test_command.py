@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 from provisioner import constants
 from provisioner.cli import run as run_command
@@ -108,6 +109,7 @@ def test_what_failed_is_told_with_what_to_do(machine: Machine) -> None:
         "message": "project project-1 has no reservation of this name in us-central2-b",
         "advice": "Correct its name, project or zone in CAPACITY or ALLOWED_RESERVATIONS.",
     }
+    assert yaml.safe_load(machine.check("-o", "yaml").stdout) == json.loads(done.stdout)
     machine.gke.set(reservations=None)
     assert machine.check().returncode == 0
 
