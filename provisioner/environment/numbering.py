@@ -182,24 +182,17 @@ def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
 
 
 def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """List the replicated jobs of a JobSet that have pods, may run while the pod's own does, and make equal slices.
+    """List the replicated jobs of a JobSet that have pods, make slices like the pod's own, and wait for the same ones.
 
-    All slices of a multislice have one accelerator and one topology.
+    All slices of a multislice have one accelerator and one topology, and all its pods have to find the same slices.
     """
     own = pod.marks.get(constants.REPLICATED_JOB_NAME, "")
-    ended = ended_before(spec)
-
-    def beside(name: str) -> bool:
-        return name not in ended.get(own, ()) and own not in ended.get(name, ())
-
     listed = fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]
-    named = [(fields.name(each.get("name")), _slice_of(each), each) for each in listed]
-    wanted = next((slice_ for name, slice_, _ in named if name == own), None)
-    return [
-        each
-        for name, slice_, each in named
-        if slice_ and slice_ == wanted and beside(name) and fields.count(each.get("replicas"), default=1)
-    ]
+    by_name = {fields.name(each.get("name")): each for each in listed if fields.count(each.get("replicas"), default=1)}
+    slices = {name: _slice_of(each) for name, each in by_name.items()}
+    equal = {name for name, slice_ in slices.items() if slice_ and slice_ == slices.get(own)}
+    after = {name: ended & equal for name, ended in ended_before(spec).items()}
+    return [each for name, each in by_name.items() if name in equal and after[name] == after[own]]
 
 
 def _slice_of(replicated_job: Mapping[str, Any]) -> tuple[object, ...] | None:

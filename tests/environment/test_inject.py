@@ -512,6 +512,15 @@ def test_replicated_jobs_that_never_run_at_the_same_time_are_no_slices_of_each_o
     assert not said.problems
 
 
+def test_all_pods_of_a_multislice_count_the_same_slices():
+    """`eval` runs beside two that run one after the other; which of them waits for a job without chips is no matter."""
+    warm, train = replicated("warm", fetch="Complete"), replicated("train", warm="Complete")
+    owner = jobset(replicated("fetch", chips=0), warm, train, replicated("eval"))
+    found = [injected(pod_of_jobset(name), owner)[0][0] for name in ("warm", "train", "eval")]
+    assert [each.get("MEGASCALE_NUM_SLICES") for each in found] == ["2", None, "2"]
+    assert [each.get("MEGASCALE_SLICE_ID") for each in found] == ["0", None, "1"]
+
+
 @pytest.mark.parametrize(
     "other",
     [
