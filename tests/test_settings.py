@@ -281,8 +281,8 @@ def test_an_option_is_read(variable: str, text: str, field: str, want: object) -
         ("CHIP_HOUR_PRICES", "tpu7x=1,5", "has '5', which is not"),
         ("CHIP_HOUR_PRICES", "tpu7x=$1", "where '$1' is not a price from 0 to 999999 with at most six decimals"),
         ("CHIP_HOUR_PRICES", "tpu7x/spot=1, tpu7x/spot=2", "names 'tpu7x/spot' twice"),
-        ("CHIP_HOUR_PRICES", "*=1, currency=usd", "needs one currency code of three capital letters"),
-        ("CHIP_HOUR_PRICES", "currency=USD, *=1, currency=EUR", "needs one currency code of three capital letters"),
+        ("CHIP_HOUR_PRICES", "*=1, currency=usd", "has currency twice, or not as three capital letters"),
+        ("CHIP_HOUR_PRICES", "currency=USD, *=1, currency=EUR", "has currency twice, or not as three capital letters"),
     ],
 )
 def test_a_mistake_names_the_variable_its_value_and_what_is_wrong(variable: str, text: str, words: str) -> None:
