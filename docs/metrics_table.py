@@ -141,7 +141,7 @@ _LABELS = (
     (
         "phase",
         _words(*(each.value for each in Phase)),
-        f"the phase of a node pool; of a partition: {_words(*PARTITION_PHASES)}",
+        f"the phase of a node pool ([states](glossary.md#states)); of a partition: {_words(*PARTITION_PHASES)}",
     ),
     ("server", "", "a V-IPU server, HOST:PORT"),
     ("allocation", "", "an allocation of it"),

@@ -94,8 +94,8 @@ RULES = (
         query=f"{metric('alerts', kind='mass_disappearance')} > 0",
         minutes=1,
         severity=CRITICAL,
-        summary="More than half of the node pools have lost their workloads, and nobody saw these being deleted.",
-        description="The brake holds: one node pool a minute is deleted, each after a read of its workload. Check the "
+        summary="More than half of the node pools have lost workloads whose deletion the provisioner did not see.",
+        description="One node pool a minute is deleted, each after a read of its workload. Check the "
         "API server before they are all gone.",
     ),
     Rule(
@@ -106,7 +106,7 @@ RULES = (
         severity=WARNING,
         summary="A node pool could not be deleted for ten minutes, or its status should have changed long ago.",
         description="It costs money. The log (alert.began) has its name, and the pod, the message or the status that "
-        "is in the way.",
+        "prevents it.",
     ),
     Rule(
         name="TPUProvisionerNodeChangeRejected",
@@ -115,7 +115,7 @@ RULES = (
         minutes=5,
         severity=WARNING,
         summary="Kubernetes has rejected changes of nodes for ten minutes.",
-        description="Nodes that should be open stay cordoned or tainted, so that pods wait for them. The log "
+        description="Nodes that should be open stay cordoned or tainted, so pods wait for them. The log "
         "(alert.began) has the nodes and the message of Kubernetes.",
     ),
     Rule(
@@ -174,7 +174,7 @@ RULES = (
         minutes=30,
         severity=WARNING,
         summary="The webhook server cannot renew its certificates, or have them trusted.",
-        description="The log (webhook_certificates.problem) says why. What is served stays, until it ends.",
+        description="The log (webhook_certificates.problem) says why. The served certificate is used until it expires.",
     ),
     Rule(
         name="TPUProvisionerWebhookFailing",

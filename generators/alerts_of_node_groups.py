@@ -15,7 +15,7 @@ def _groups_by(*reasons: Reason) -> str:
 
 
 _NO_GROUPS = (
-    "Until then TPUNodeGroups are neither made, repaired nor deleted, and machines that nobody needs cost money."
+    "Until then TPUNodeGroups are neither created, repaired nor deleted, and machines that nobody needs cost money."
 )
 RULES = (
     Rule(
@@ -78,8 +78,8 @@ RULES = (
         minutes=15,
         severity=WARNING,
         labels=("reason",),
-        summary="A TPUNodeGroup is not made: <reason>.",
-        description="The message of its condition Ready has the cause in Google's words. It is tried again meanwhile.",
+        summary="A TPUNodeGroup cannot be created: <reason>.",
+        description="The message of its condition Ready has the cause in Google's message. The call is retried.",
     ),
     Rule(
         name="TPUNodeGroupsWaitForCapacity",
@@ -109,7 +109,7 @@ RULES = (
         severity=WARNING,
         labels=("reason",),
         summary="A TPUNodeGroup has lacked a machine, a node or a chip for half an hour.",
-        description="It is not made anew by itself: the message of its condition Ready says why.",
+        description="It is not recreated automatically: the message of its condition Ready says why.",
     ),
     Rule(
         name="TPUNodeGroupsDeleteHeldUp",
@@ -126,9 +126,9 @@ RULES = (
         minutes=120,
         severity=WARNING,
         labels=("reason",),
-        summary="The machines of a TPUNodeGroup have been going for two hours: <reason>.",
+        summary="The deletion of the machines of a TPUNodeGroup has lasted for two hours: <reason>.",
         description="Its machines may cost money. The message of its condition Ready has the pod or the message of "
-        "Google that is in the way.",
+        "Google that prevents it.",
     ),
     Rule(
         name="TPUNodeGroupsDecisionFaults",
@@ -137,7 +137,7 @@ RULES = (
         minutes=1,
         severity=WARNING,
         summary="The controller of TPUNodeGroups cannot decide about a group or one of its children.",
-        description="It is a mistake of the program; all others are decided on. The log (node_group.decide_crashed) "
+        description="It is a mistake of the controller; others are not affected. The log (node_group.decide_crashed) "
         "names it.",
     ),
 )

@@ -7,7 +7,8 @@ from provisioner.kube.watches import MAX_SILENCE_SECONDS
 from provisioner.partitions.metrics import PREFIX
 
 _NOTHING_DONE = (
-    "Until then pods that ask for IPUs wait, and IPUs of pods that have ended stay taken. Pods that run go on running."
+    "Until then pods that ask for IPUs wait, and IPUs of pods that have ended stay taken. Running pods are not "
+    "affected."
 )
 RULES = (
     Rule(
@@ -66,7 +67,8 @@ RULES = (
         severity=WARNING,
         labels=("server",),
         summary="The V-IPU server <server> cannot be read.",
-        description="Nothing is made or removed on it; other servers go on. The log (server.not_read) has its words.",
+        description="Nothing is created or removed on it; other servers are not affected. The log (server.not_read) "
+        "has its message.",
     ),
     Rule(
         name="IPUPartitionsPodWaits",
@@ -94,6 +96,6 @@ RULES = (
         minutes=1,
         severity=WARNING,
         summary="The controller of IPU partitions cannot decide about a pod, a partition or a server.",
-        description="It is a mistake of the program; all others are decided on. The log (decision.failed) names it.",
+        description="It is a mistake of the controller; others are not affected. The log (decision.failed) names it.",
     ),
 )

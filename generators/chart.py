@@ -204,7 +204,7 @@ def _schema() -> dict[str, Any]:
                 enabled={
                     **_FLAG,
                     "description": "Limit the permission to patch nodes: only cordon, and remove the provisioner's own "
-                    "taint from, nodes of its own pools; and that of the controller of TPUNodeGroups likewise.",
+                    "taint from, nodes of its own pools; likewise for the controller of TPUNodeGroups.",
                 }
             ),
             "webhook": _webhook(),
@@ -223,7 +223,7 @@ def _webhook() -> dict[str, Any]:
             "description": "The webhook server, which gives pods their TPU variables; see docs/webhook.md.",
         },
         only={**_FLAG, "description": "The webhook server without the provisioner."},
-        replicas={"type": "integer", "minimum": 0, "description": "Spread over nodes; each answers by itself."},
+        replicas={"type": "integer", "minimum": 0, "description": "Spread over nodes; every replica answers."},
         failurePolicy={
             "enum": ["Ignore", "Fail"],
             "description": "When no replica answers, pods that request chips are created without variables (Ignore), "
@@ -232,12 +232,13 @@ def _webhook() -> dict[str, Any]:
         extraArgs={"type": "array", "items": _TEXT, "description": "Additional flags of `tpu-provisioner webhook`."},
         settings={
             **_closed(**{option.variable: property_of(option) for option in offered}),
-            "description": "Environment variables of the webhook server, beside `settings`; see docs/settings.md.",
+            "description": "Environment variables of the webhook server, in addition to `settings`; see "
+            "docs/settings.md.",
         },
         certManager=_closed(
             enabled={
                 **_FLAG,
-                "description": "Certificates by cert-manager, instead of those that the server makes itself.",
+                "description": "Certificates by cert-manager, instead of those that the server creates.",
             }
         ),
         partitions=_closed(

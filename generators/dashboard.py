@@ -20,7 +20,7 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         (
             stat(
                 "Cost per hour",
-                "What the chips that exist cost an hour, in the currency of CHIP_HOUR_PRICES; nothing without prices.",
+                "Cost of the existing chips an hour, in the currency of CHIP_HOUR_PRICES; nothing without prices.",
                 _Q.gauge("cost_per_hour", summed=(*_ACCOUNT, "use")),
                 width=6,
             ),
@@ -129,8 +129,8 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 unit="s",
             ),
             Panel(
-                "What slices are told",
-                "Events that stand now, by reason; docs/reliability.md says when each is sent.",
+                "Events of slices",
+                "Events that slices have now, by reason; docs/reliability.md says when each is sent.",
                 ((_Q.gauge("notices", "reason"), "{{reason}}"),),
                 stacked=True,
             ),
@@ -169,14 +169,14 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 unit="percentunit",
             ),
             Panel(
-                "Slices that a limit keeps out",
+                "Slices that wait for a limit",
                 "Slices that get no node pool because of a limit.",
                 ((_Q.gauge("limit_waiting_slices", "limit"), "{{limit}}"),),
                 stacked=True,
             ),
             Panel(
                 "Operations in progress",
-                "Node pool operations of the cluster, and how many GKE takes at once as far as that is learned.",
+                "Node pool operations of the cluster, and how many GKE accepts at once, as far as known.",
                 (
                     (_Q.worst("gke_operations_in_flight"), "in progress"),
                     (f"{_Q.worst('gke_operations_limit')} > 0", "limit after a rejection"),
@@ -217,7 +217,7 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Cost per hour by use",
-                "What the chips that exist cost an hour, in the currency of CHIP_HOUR_PRICES.",
+                "Cost of the existing chips an hour, in the currency of CHIP_HOUR_PRICES.",
                 ((_Q.gauge("cost_per_hour", "use", summed=_ACCOUNT), "{{use}}"),),
                 stacked=True,
             ),
@@ -344,7 +344,7 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Age of the list of node pools",
-                "How old the list is that the last decision was made on.",
+                "Age of the list at the last decision.",
                 ((_Q.worst("pool_list_age_seconds"), "age"),),
                 unit="s",
             ),
@@ -360,7 +360,7 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 unit="s",
             ),
             Panel(
-                "Watches without a complete picture",
+                "Incomplete watches",
                 "List-watches of each replica that have not listed everything; the leader needs complete lists.",
                 ((f"count by (pod, resource) ({_Q.series('watch_synced')} == 0)", "{{pod}} {{resource}}"),),
             ),

@@ -51,7 +51,7 @@ NODE_GROUPS = Dashboard(
                 _leader(_N, "machines are neither created nor deleted"),
                 stat(
                     "Cluster known",
-                    "Whether all is known of the cluster that machines have to know to join it.",
+                    "Whether the controller knows all that machines need to join the cluster.",
                     _N.known("cluster_known"),
                     texts={"0": "no", "1": "yes"},
                     steps=RED_BELOW_1,
@@ -59,7 +59,7 @@ NODE_GROUPS = Dashboard(
                 _last_round(_N),
                 stat(
                     "Nodes missing",
-                    "Nodes that the groups are to have and that are not ready.",
+                    "Nodes that the groups should have and that are not ready.",
                     f"{_N.gauge('nodes_wanted')} - {_N.gauge('nodes', matchers=(_READY,))}",
                     steps=((None, "green"), (1, "orange")),
                 ),
@@ -82,7 +82,7 @@ NODE_GROUPS = Dashboard(
                 ),
                 Panel(
                     "Nodes by state",
-                    "Nodes of all groups by state, and how many the groups are to have.",
+                    "Nodes of all groups by state, and how many the groups should have.",
                     ((_N.gauge("nodes", "state"), "{{state}}"), (_N.gauge("nodes_wanted"), "wanted")),
                 ),
                 Panel(
@@ -178,7 +178,7 @@ WEBHOOK = Dashboard(
                 ),
                 Panel(
                     "Reviews by outcome",
-                    "Reviews by what became of them; patched: the object was changed.",
+                    "Reviews by outcome; patched: the object was changed.",
                     ((_W.growth("reviews", "outcome"), "{{outcome}}"),),
                     stacked=True,
                 ),
@@ -232,7 +232,7 @@ PARTITIONS = Dashboard(
                 ),
                 stat(
                     "Longest wait",
-                    "For how long the pod has waited that has waited for longest.",
+                    "How long the pod that waits longest has waited.",
                     _P.worst("oldest_wait_seconds"),
                     unit="s",
                 ),

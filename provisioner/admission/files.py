@@ -16,7 +16,7 @@ _log = structlog.get_logger(__name__)
 _NO_PASSWORD = ""
 #: Certificates are looked at so often.
 _LOOK_SECONDS = 10.0
-_DATED = "the certificate may not be trusted any more: it was not looked at for long, or it ended"
+_DATED = "the certificate may no longer be trusted: it was not checked for long, or it expired"
 
 
 def server_context() -> ssl.SSLContext:
@@ -81,7 +81,7 @@ class CertificateFiles:
         """Fail for a pair that does not fit, as while files are replaced; the context would keep half of it."""
         self._load(server_context())
         if found != self._read():
-            raise ValueError("they change at this moment")
+            raise ValueError("they are being changed")
 
     def _read(self) -> tuple[bytes, bytes]:
         return self.files.certificate.read_bytes(), self.files.key.read_bytes()

@@ -133,7 +133,7 @@ class Keeper:
         try:
             missing = self._keep()
         except errors.ClusterError as error:
-            self.problem = f"the webhook's certificates cannot be kept: {error}"
+            self.problem = f"the webhook's certificates cannot be maintained: {error}"
         except KeysError as error:
             self.problem = f"the webhook's certificate cannot be served: {error}"
         else:

@@ -44,7 +44,9 @@ def settings(remote: Remote) -> dict[str, str]:
     raw = _ask(remote, _SETTINGS)
     found = raw.get("settings") if isinstance(raw, dict) else None
     if not isinstance(found, dict) or not found:
-        raise RemoteError("the controller tells no settings yet: it has not decided anything, or it does not lead")
+        raise RemoteError(
+            "the controller has no settings to show yet: it has not decided anything, or it does not lead"
+        )
     return {str(name): str(value) for name, value in found.items()}
 
 
@@ -89,7 +91,7 @@ def _converted(raw: Any, kind: type[_T], what: str) -> _T:
     try:
         return msgspec.convert(raw, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise RemoteError(f"{what} is not what this release understands: {error}") from error
+        raise RemoteError(f"{what} is not in the format of this release: {error}") from error
 
 
 def _ask(remote: Remote, path: str) -> Any:
@@ -107,7 +109,7 @@ def _ask(remote: Remote, path: str) -> Any:
         raise
     except ClusterError as error:
         raise RemoteError(
-            f"the controller in namespace {remote.namespace} cannot be asked: {error}. Is it running? See "
+            f"the controller in namespace {remote.namespace} does not answer: {error}. Is it running? See "
             f"`kubectl --namespace {remote.namespace} get pods`. If only the API server's proxy does not reach it, "
             f"use {_port_forward(remote)}."
         ) from error
@@ -127,7 +129,7 @@ def _ask_partitions(remote: Remote, path: str) -> Any:
         return None
     except ClusterError as error:
         raise RemoteError(
-            f"the controller of partitions in namespace {remote.namespace} cannot be asked: {error}"
+            f"the controller of partitions in namespace {remote.namespace} does not answer: {error}"
         ) from error
 
 

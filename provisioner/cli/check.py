@@ -33,7 +33,7 @@ _SETTINGS, _KUBECONFIG, _CREDENTIALS = "settings", "kubeconfig", "credentials fo
 def command(kubeconfig: str | None, form: str | None) -> int:
     """Check whether `run` would work here, and say what to do; changes nothing.
 
-    Exit code 1 when a check failed, or not all could be made.
+    Exit code 1 when a check failed, or not all checks could run.
     """
     # What it finds it prints; the log is for what nobody expects.
     logs.configure("error", stream=sys.stderr)

@@ -154,7 +154,7 @@ class Look:
             paused = self.settings.pause_creation or self._is_paused()
             waiting = "" if paused or any_left else first_of(self._waiting())
         except (ClusterError, MalformedObject) as error:
-            paused, waiting = False, f"cannot be told: {error}"
+            paused, waiting = False, f"unknown: {error}"
         if waiting:
             yield f"Pods that wait for a node pool: {waiting}"
         namespace = self.settings.own_namespace

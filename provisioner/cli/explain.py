@@ -1,4 +1,4 @@
-"""`tpu-provisioner explain`: why one workload, slice, pod or node pool waits, runs or goes."""
+"""`tpu-provisioner explain`: why one workload, slice, pod or node pool waits, runs or is deleted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from provisioner.slices.view.explain import Explanation, explain, moment
 @format_option()
 @remote_options
 def command(name: str, *, namespace: str, form: str | None, remote: Remote) -> int:
-    """Say why a workload, slice, pod or node pool waits, runs or goes.
+    """Say why a workload, slice, pod or node pool waits, runs or is deleted.
 
     One line first: why, since when, what happens next. Then the evidence. KIND is jobset, lws, job, slice, pod or pool.
     Of pods that ask for IPUs it says the same.
@@ -80,13 +80,13 @@ def nothing_found(document: Document, name: str, namespace: str) -> Iterator[str
     if document.view is not None and (document.problems or document.stalled):
         yield (
             f"tpu-provisioner: no workload, slice, pod or node pool {name!r}{where} was known at the last decision "
-            f"({moment(document.view.at)}). Nothing is decided at the moment, for anybody: see ATTENTION above, or "
-            "/readyz. What was created since then gets node pools after that."
+            f"({moment(document.view.at)}). Nothing is decided at the moment: see ATTENTION above, or "
+            "/readyz. Workloads created since then get node pools after that."
         )
         return
     yield f"tpu-provisioner: the provisioner knows no workload, slice, pod or node pool {name!r}{where}. Causes:"
     yield "  - it does not exist: see `kubectl get jobsets,leaderworkersets,jobs,pods --all-namespaces`"
-    yield "  - its pods do not ask for google.com/tpu"
+    yield "  - its pods do not request google.com/tpu"
     yield "  - it is a plain Job or pod: only Jobs with the annotation of docs/workloads.md are served"
     yield "  - its namespace is not in the setting SERVED_NAMESPACES"
     yield "  - its kind is not installed: see `kubectl get crd jobsets.jobset.x-k8s.io`"

@@ -1,4 +1,4 @@
-"""`tpu-provisioner gc --dry-run`: which node pools go and when, and why each other one stays."""
+"""`tpu-provisioner gc --dry-run`: which node pools go and when, and why the others stay."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ from provisioner.slices.view.types import PoolView, State
     cls=Command,
     examples=("{prog} gc --dry-run", "{prog} gc --dry-run -o yaml"),
 )
-@click.option("--dry-run", is_flag=True, help="required: the controller alone deletes node pools")
+@click.option("--dry-run", is_flag=True, help="required: only the controller deletes node pools")
 @format_option()
 @remote_options
 def command(*, dry_run: bool, form: str | None, remote: Remote) -> int:
-    """Say which node pools are deleted and when, and why each other one stays.
+    """Say which node pools are deleted and when, and why the others stay.
 
     It deletes nothing: the controller does, after it has proven for each node pool that nothing needs it.
     """
     if not dry_run:
-        raise click.UsageError("add --dry-run: the controller alone deletes node pools, and needs no command for it")
+        raise click.UsageError(
+            "add --dry-run: only the controller deletes node pools, and it needs no command for that"
+        )
     document = board(remote)
     view = view_of(document)
     if form in FORMATS:
@@ -47,7 +49,7 @@ def page(document: Document, width: int | None = None) -> Iterator[str]:
         yield plain(f"ALERT {alert.kind}: {alert.message}")
     going = [each for each in view.pools if _goes(each)]
     staying = [each for each in view.pools if not _goes(each)]
-    yield f"{len(going)} of {len(view.pools)} node pools go, {sum(each.chips for each in going)} chips"
+    yield f"{len(going)} of {len(view.pools)} node pools will be deleted, {sum(each.chips for each in going)} chips"
     if going:
         rows = [("NODE POOL", "STATE", "CHIPS", "DELETED AT", "WHY")]
         rows += [

@@ -16,13 +16,13 @@ _UNKNOWN = "?"
 #: Pods in one explanation.
 _MOST_EXPLAINED = 20
 _MEANINGS = {
-    "wanted": "is recorded, and not asked for yet",
-    "creating": "is being made",
+    "wanted": "is recorded and not requested yet",
+    "creating": "is being created",
     "active": "is active",
-    "broken": "is there and good for nothing",
-    "misplaced": "is where its pod may not run, and is given up",
-    "lost": "has vanished from its server, and is made again",
-    "withdrawn": "is given up in this place",
+    "broken": "exists and is unusable",
+    "misplaced": "is where its pod may not run, and is removed",
+    "lost": "is gone from its server, and is created again",
+    "withdrawn": "is withdrawn from this server",
     "releasing": "is being removed",
     "gone": "is removed",
     "orphan": "has no pod, and is removed soon",
@@ -83,11 +83,11 @@ def explain(document: Document, name: str, namespace: str) -> Iterator[str]:
         )
     for each in held[:_MOST_EXPLAINED]:
         since = for_how_long(each.since, document.served_at)
-        whose = f"of pod {each.pod}" if each.pod else "of nobody"
+        whose = f"of pod {each.pod}" if each.pod else "of no pod"
         meaning = _MEANINGS.get(each.phase, each.phase)
         why = f": {each.why}" if each.why else ""
         yield plain(f"partition {each.id} {whose}, {each.ipus} IPUs, {meaning} ({since}){why}")
-        where = [("  server", each.server), ("  allocation", each.allocation or "not told")]
+        where = [("  server", each.server), ("  allocation", each.allocation or "unknown")]
         yield from aligned([*where, ("  since", moment(each.since))])
 
 

@@ -22,7 +22,7 @@ _PROGRAM = "tpu-provisioner"
 #: Module and summary of each command, in the order of `--help`.
 COMMANDS = {
     "status": ("status", "show slices, their node pools, and why they wait"),
-    "explain": ("explain", "say why a workload, slice, pod or node pool waits, runs or goes"),
+    "explain": ("explain", "say why a workload, slice, pod or node pool waits, runs or is deleted"),
     "gc": ("gc", "say which node pools are deleted and when, and why the others stay"),
     "plan": ("plan", "show offline which node pools manifests would get, and what is wrong with them"),
     "check": ("check", "check whether run would work here, and say what to do; changes nothing"),

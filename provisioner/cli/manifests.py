@@ -120,7 +120,7 @@ class _Loader(_LOADER):  # type: ignore[misc]
             # What `<<` adds is written elsewhere.
             if node.start_mark.line <= line <= node.end_mark.line:
                 if key.value in lines:
-                    words = f"key {key.value[:60]!r} is there twice, first in line {lines[key.value] + 1}; remove one"
+                    words = f"key {key.value[:60]!r} occurs twice, first in line {lines[key.value] + 1}; remove one"
                     raise yaml.constructor.ConstructorError(None, None, words, key.start_mark)
                 lines[key.value] = line
             found[key.value] = self.construct_object(value, deep=deep)

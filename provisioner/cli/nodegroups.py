@@ -47,7 +47,7 @@ def command(
     """Run the controller of TPUNodeGroups, for clusters on Compute Engine without GKE.
 
     Each TPUNodeGroup becomes a workload policy, an instance template and a managed instance group,
-    whose machines join the cluster by themselves.
+    whose machines join the cluster.
 
     Other settings come from the environment; see docs/settings.md.
     """

@@ -62,7 +62,7 @@ def command(
 ) -> int:
     """Run the controller of IPU partitions.
 
-    Each pod with the annotation graphcore.ai/ipus gets a partition of so many IPUs from a V-IPU
+    Each pod with the annotation graphcore.ai/ipus gets a partition with that many IPUs from a V-IPU
     server before it runs, and gives it back when it ends.
 
     Other settings come from the environment; see docs/settings.md.

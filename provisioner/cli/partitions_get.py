@@ -48,13 +48,13 @@ _VARIABLES = (
     help="the token of the pod; read again each time",
 )
 @click.option(
-    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="give up after so long (default: never)"
+    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="give up after this time (default: never)"
 )
 def command(server: str, ca_file: str | None, file: str | None, token_file: str, timeout: float | None) -> int:
     """Wait until the pod's partition is active, and write its configuration.
 
     The pod is named by the variables POD_NAMESPACE, POD_NAME, POD_UID and IPUS, which the
-    webhook sets. It waits as long as it takes, and ends only where the pod can get no
+    webhook sets. It waits without limit, and ends early only if the pod can get no
     partition as it is.
     """
     missing = [each for each in _VARIABLES if not os.environ.get(each)]
@@ -62,9 +62,9 @@ def command(server: str, ca_file: str | None, file: str | None, token_file: str,
     if missing:
         return refuse(f"not set: {', '.join(missing)}; the webhook sets them in the init container")
     if not (size.isascii() and size.isdigit()):
-        return refuse(f"{names.SIZE_VARIABLE} is {size!r}, and has to be a number of IPUs")
+        return refuse(f"{names.SIZE_VARIABLE} is {size!r}, but must be a number of IPUs")
     if not server.startswith(("http://", "https://")):
-        return refuse(f"--server is {server!r}, and has to begin with http:// or https://")
+        return refuse(f"--server is {server!r}, but must begin with http:// or https://")
     if ca_file is not None and not server.startswith("https://"):
         return refuse("--ca-file needs a --server that begins with https://")
     from random import random  # noqa: PLC0415 - 10 ms that other commands need not spend

@@ -182,8 +182,8 @@ def command(
 ) -> int:
     """Show which node pools manifests would get, and what is wrong with them.
 
-    It works offline, but for --live: it asks the decision that the controller
-    makes, about a cluster without node pools. It reads JobSets,
+    It works offline, except with --live: it makes the decision of the
+    controller for a cluster without node pools. It reads JobSets,
     LeaderWorkerSets, and Jobs that ask to be served.
 
     Exit code 3 when something would not be served, 1 when a file cannot be read.

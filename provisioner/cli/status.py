@@ -60,7 +60,7 @@ _CLEAR = "\x1b[H\x1b[2J"
 @format_option("wide")
 @remote_options
 def command(namespace: str, *, state: str | None, watch: bool, form: str | None, remote: Remote) -> int:
-    """Show what there is: slices, their node pools, why they wait, and what happens next."""
+    """Show slices, their node pools, why they wait, and what happens next."""
     if form in FORMATS:
         write(asking.view_of(asking.board(remote)), form)
         return ExitCode.OK

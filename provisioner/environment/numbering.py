@@ -109,7 +109,7 @@ def numbering_of(pod: TpuPod, owner: Mapping[str, Any]) -> Numbering:
     """Return the numbers of a pod; `owner` is what `owner_to_read` names, empty for nothing."""
     if pod.owner is None:
         raise UnnumberedError(
-            "no controller owns it, so that nothing tells which worker it is; create it by a StatefulSet, a Job, a "
+            "no controller owns it, so nothing shows which worker it is; create it by a StatefulSet, a Job, a "
             "JobSet or a LeaderWorkerSet, or set TPU_WORKER_ID and TPU_WORKER_HOSTNAMES"
         )
     if pod.marks.get(constants.LWS_NAME):
@@ -136,14 +136,14 @@ def _of_stateful_set(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Num
     service = fields.name(spec.get("serviceName"))
     if not service:
         raise NumberingError(
-            f"{key.title} has no spec.serviceName, so that its pods have no host names; name a headless Service there"
+            f"{key.title} has no spec.serviceName, so its pods have no host names; name a headless Service there"
         )
     if len(service) > bounds.LABEL_VALUE:
         raise NumberingError(f"{key.title}: {bounds.too_long('spec.serviceName', service, bounds.LABEL_VALUE)}")
     ordinal = fields.index(pod.marks.get(constants.POD_INDEX, "") or pod.name.removeprefix(f"{key.name}-"))
     if ordinal is None or ordinal < first:
         raise NumberingError(
-            f"it has no number: neither label {constants.POD_INDEX} nor its name tells one from {first} on"
+            f"it has no number: neither label {constants.POD_INDEX} nor its name gives one from {first} on"
         )
     return Numbering(
         index=ordinal - first,
@@ -271,7 +271,7 @@ def _completion_index(pod: TpuPod, key: OwnerKey) -> int:
     index = fields.index(pod.marks.get(constants.COMPLETION_INDEX, ""))
     if index is None:
         raise NumberingError(
-            f"{key.title} has no completionMode Indexed, so that nothing tells which worker a pod is; set it"
+            f"{key.title} has no completionMode Indexed, so nothing shows which worker a pod is; set it"
         )
     return index
 
@@ -279,7 +279,7 @@ def _completion_index(pod: TpuPod, key: OwnerKey) -> int:
 def _subdomain(pod: TpuPod) -> str:
     if not pod.subdomain:
         raise NumberingError(
-            "its template has no subdomain, so that it has no host name; name a headless Service in "
+            "its template has no subdomain, so it has no host name; name a headless Service in "
             "spec.template.spec.subdomain"
         )
     return f".{pod.subdomain}"

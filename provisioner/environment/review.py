@@ -103,7 +103,7 @@ def _judged_by_owner(
         return _judged(pod, owner, settings)
     if is_complete(pod):
         return Answer()
-    told = f"{key.title} could not be read ({why}), so that its TPU variables cannot be told"
+    told = f"{key.title} could not be read ({why}), so its TPU variables cannot be determined"
     return _told(pod, (told,), settings)
 
 
@@ -225,7 +225,7 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
             )
         patch += _operations(container, variables)
     if settings.topology and layout is None:
-        problems.append("it selects no accelerator and topology, so that the variables of the topology cannot be told")
+        problems.append("it selects no accelerator and topology, so the variables of the topology cannot be determined")
     return Injected(patch=tuple(patch), problems=tuple(dict.fromkeys(problems)))
 
 

@@ -222,7 +222,7 @@ def check_size(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> None
     if workers > bounds.SLICE_WORKERS:
         raise NumberingError(
             f"its slice would have {workers:,} workers, and {WORKER_HOSTNAMES} lists at most {bounds.SLICE_WORKERS:,}; "
-            f"create fewer pods, or select an accelerator and a topology, which tell the size of a slice"
+            f"create fewer pods, or select an accelerator and a topology, which determine the size of a slice"
         )
 
 

@@ -56,7 +56,7 @@ NETWORK_TAGS = 64
 SCOPES = 64
 #: Addresses of resources; those of Compute Engine have about 200 characters.
 RESOURCE_ADDRESS = 1024
-#: Conditions of one object, and moments at which a slice was made anew.
+#: Conditions of one object, and moments at which a slice was recreated.
 CONDITIONS = 16
 RECREATIONS = 100
 

@@ -65,7 +65,7 @@ class Gate:
         except NotFound as error:
             raise KeptError(f"there is no {kind} {proof.namespace}/{proof.name}") from error
         if meta.uid != proof.uid:
-            raise KeptError(f"{kind} {meta} is another one by now")
+            raise KeptError(f"{kind} {meta} was replaced by another one")
         if not meta.deleting:
             raise KeptError(f"{kind} {meta} is not being deleted")
 

@@ -165,7 +165,7 @@ class Writer:
         self.api.delete(path, uid=fields.name(made.get("uid")), timeouts=_SHORT_TIMEOUTS)
         behind = (now - what.expires_at + tokens.LIFE).total_seconds() / 60
         raise Invalid(
-            f"the token of machine {what.machine} would be over too early: the clock of this controller is "
+            f"the token of machine {what.machine} would expire too early: the clock of this controller is "
             f"{behind:.0f} minutes behind that of the API server; set the clock of its machine",
             status=0,
         )

@@ -172,7 +172,7 @@ def check_unused(api: Api, cluster_uid: str, call: RemovePartition) -> None:
     Raises ClusterError where Kubernetes does not answer.
     """
     if not call.id.startswith(names.id_prefix(cluster_uid)):
-        raise KeptError("it is no partition of this cluster")
+        raise KeptError("it is not a partition of this cluster")
     if call.pod is None:
         query = {"labelSelector": names.POD_LABEL}
         for pod in list_all(api, collection_path("pods"), query, parse_pod):
@@ -239,11 +239,11 @@ def open_gate(api: Api, what: OpenGate) -> None:
     raw = api.get(path, timeouts=_POD_TIMEOUTS)
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     if metadata.get("uid") != pod.uid:
-        raise Conflict(f"pod {pod.namespace}/{pod.name} is another one by now", status=409)
+        raise Conflict(f"pod {pod.namespace}/{pod.name} was replaced by another one", status=409)
     gates = fields.mappings(spec.get("schedulingGates"))
     left = [gate for gate in gates if gate.get("name") != names.SCHEDULING_GATE]
     if len(left) == len(gates):
-        raise Conflict(f"pod {pod.namespace}/{pod.name} has no gate of ours any more", status=409)
+        raise Conflict(f"pod {pod.namespace}/{pod.name} no longer has the scheduling gate", status=409)
     change: dict[str, Any] = {"schedulingGates": left or None}
     if what.server.node_selector is not None:
         key, value = what.server.node_selector

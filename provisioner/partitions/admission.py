@@ -237,12 +237,12 @@ def _conflicts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[st
         yield f"it {bounds.too_many('containers', containers, bounds.IPU_CONTAINERS)}."
     if node := fields.text(spec.get("nodeName")):
         yield (
-            f"spec.nodeName is {bounds.quoted(node)}, so nothing can hold the pod back until its partition is there; "
+            f"spec.nodeName is {bounds.quoted(node)}, so the pod cannot wait for its partition; "
             "select the node by nodeSelector or node affinity instead."
         )
     if any(each.get("kind") == "DaemonSet" for each in fields.mappings(metadata.get("ownerReferences"))):
         yield (
-            "it is of a DaemonSet, and the nodes of its pods are chosen before their partitions are; use a Job, a "
+            "it belongs to a DaemonSet, whose pods have nodes before they have partitions; use a Job, a "
             "StatefulSet or a Deployment."
         )
     if fields.mapping(spec.get("os")).get("name") == "windows":
@@ -250,7 +250,7 @@ def _conflicts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[st
     for place, container in enumerate(fields.mappings(spec.get("containers"))):
         if container.get("name") == names.INIT_CONTAINER:
             where = f"spec.containers[{place}]"
-            yield f"{where} has the name of the init container, {names.INIT_CONTAINER}; call it otherwise."
+            yield f"{where} has the name of the init container, {names.INIT_CONTAINER}; rename it."
     if settings.ipu_injection == _COMPATIBLE:
         yield from _mounts(spec)
         yield from _of_the_nodes_network(spec)
@@ -280,7 +280,7 @@ def _mounts(spec: Mapping[str, Any]) -> Iterator[str]:
             if _path_of(mount) == names.CONFIG_DIRECTORY and mount.get("name") != CONFIG_VOLUME:
                 yield (
                     f"{where} mounts the volume {bounds.quoted(fields.text(mount.get('name')))} at "
-                    f"{names.CONFIG_DIRECTORY}, where its way to the IPUs is mounted; mount it elsewhere."
+                    f"{names.CONFIG_DIRECTORY}, where its IPUoF configuration is mounted; mount it elsewhere."
                 )
 
 
@@ -341,7 +341,7 @@ def _created(request: Request, settings: WebhookSettings) -> Answer:
     if wrong:
         return Answer(denied=" ".join((f"{title} asks for IPUs:", *wrong)))
     warnings = [
-        f"{title}: the annotation {each} is written by the controller, and was left out."
+        f"{title}: the annotation {each} is written by the controller, and was removed."
         for each in OF_THE_CONTROLLER
         if each in annotations
     ]
@@ -377,15 +377,15 @@ def _changed(request: Request, settings: WebhookSettings) -> Answer:
     of_controller = _differing(before, after, "annotations", OF_THE_CONTROLLER)
     if others and of_controller:
         return Answer(
-            denied=f"{title}: {' and '.join(of_controller)} can be changed by the controller alone; to give the "
+            denied=f"{title}: {' and '.join(of_controller)} can be changed only by the controller; to give the "
             "partition back early, send DELETE to the REST API, or delete the pod."
         )
     # The API server ignores the rest of an object whose status is written.
     with_spec = request.subresource != _STATUS
     if others and with_spec and _gated(request.old_object) and not _gated(request.object):
         return Answer(
-            denied=f"{title}: the scheduling gate {names.SCHEDULING_GATE} is taken off by the controller when the "
-            "pod's partition is there; without it the pod would run, and have no IPUs."
+            denied=f"{title}: the scheduling gate {names.SCHEDULING_GATE} is removed by the controller when the "
+            "pod's partition is active; without the gate the pod would run without IPUs."
         )
     differing = [
         *_differing(before, after, "annotations", (*names.SIZE_ANNOTATIONS, names.STATUS)),
@@ -396,8 +396,8 @@ def _changed(request: Request, settings: WebhookSettings) -> Answer:
     named = " and ".join(differing)
     if fields.mapping(before.get("annotations")).get(names.STATUS) == names.INJECTED:
         return Answer(
-            denied=f"{title}: {named} cannot be changed: the pod's partition was made for what it asked for when it "
-            "was created; delete it, and create it with the annotation that you want."
+            denied=f"{title}: {named} cannot be changed: the pod's partition was created for what it requested "
+            "at first; delete the pod, and create it with the annotation that you want."
         )
     present = fields.mapping(after.get("annotations")).keys() | fields.mapping(after.get("labels")).keys()
     if present.isdisjoint(differing):

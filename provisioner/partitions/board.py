@@ -50,13 +50,13 @@ class LeftOut:
 class Document(View):
     """Everything that is served; of each kind of lines as many as are shown, `left_out` has the others."""
 
-    #: The time of day at the process when it put this together: what durations are counted up to.
+    #: The time at which the process created this answer.
     served_at: datetime
     release: str
     #: This process, as the Lease names it.
     identity: str
     leading: bool
-    #: Why nothing is decided at the moment; empty: it is.
+    #: Why nothing is decided at the moment; empty if decisions are made.
     problems: tuple[str, ...] = ()
     #: When this was decided; None: nothing was yet.
     decided_at: datetime | None = None

@@ -101,7 +101,7 @@ def read_size(annotations: Mapping[str, str], *, largest: int) -> int | None:
 def _read(key: str, value: object) -> int:
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         return int(value)
-    raise Wrong(f'{key} is {fields.shown(value)}, and has to be a number of IPUs that is a power of two, such as "4".')
+    raise Wrong(f'{key} is {fields.shown(value)}, but must be a number of IPUs that is a power of two, such as "4".')
 
 
 def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int = LARGEST_SIZE) -> Pod:

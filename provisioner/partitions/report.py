@@ -131,7 +131,7 @@ class Reporter:
                         write.pod,
                         RELEASED,
                         f"The scheduler has found no node for it, and others wait for IPUs: partition "
-                        f"{write.partition_id} is given to them. Make the pod again when there is a node for it.",
+                        f"{write.partition_id} is given to them. Create the pod again when a node fits it.",
                     )
                 if isinstance(write, OpenGate):
                     _log.info("pod.released_to_scheduler", **said)
@@ -152,7 +152,7 @@ class Reporter:
             self._emit(
                 answer.write.pod,
                 FAILED,
-                f"Partition {answer.write.partition_id} is active, and the pod cannot be let to the scheduler: "
+                f"Partition {answer.write.partition_id} is active, but the pod's scheduling gate cannot be removed: "
                 f"{answer.message}",
             )
 

@@ -129,13 +129,13 @@ class NodeGroupSettings:
         "DEVICE_PLUGIN_AGENT_IMAGE",
         _image,
         "gcr.io/gke-release/vbar_control_agent@sha256:450e948cfa0b0db0c0136138f96da19589635409e6eb790b80fcaee3ffc6cd75",
-        'The image of the container beside it that controls the links between chips. "none": no such container.',
+        'The image of the sidecar container that controls the links between chips. "none": no such container.',
     )
     device_plugin_log_image: str = _option(
         "DEVICE_PLUGIN_LOG_IMAGE",
         _image,
         "gcr.io/gke-release/gke-distroless/bash@sha256:f97677214e19917c800bd7165a42bf5dbe1e5afde513aecb48a4916c145e1504",
-        "The image, with a shell and tail, of the container beside it that prints the log of the TPU driver. "
+        "The image, with a shell and tail, of the sidecar container that prints the log of the TPU driver. "
         '"none": no such container.',
     )
     gce_endpoint: str = _option(

@@ -86,7 +86,7 @@ class PartitionSettings:
     )
     create_seconds: float = _option(
         "VIPU_CREATE_TIMEOUT",
-        forms.duration_from(10, "is less than 10s, in which no partition is made"),
+        forms.duration_from(10, "is less than 10s, in which no partition is created"),
         "5m",
         "The longest that the creation of a partition may take. At least 10s.",
     )

@@ -154,4 +154,4 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
     if values.get("ipu_injection", "off") != "off" and not values.get("ipu_init_image"):
         yield "IPU_INIT_IMAGE is not set, and IPU_INJECTION is on; set it to the image of this program."
     if values.get("ipu_api_ca_config_map") and not values.get("ipu_api_url", "").startswith("https://"):
-        yield "IPU_API_CA_CONFIG_MAP is set, and IPU_API_URL is no https URL; set both, or neither."
+        yield "IPU_API_CA_CONFIG_MAP is set, but IPU_API_URL is not an https URL; set both, or neither."

@@ -48,7 +48,7 @@ _PARTS: Mapping[str, _Part] = {
     "workloads": _Part("Workloads", {"items": tuple[WorkloadView, ...]}, _viewed("workloads")),
     "slices": _Part("Slices of workloads", {"items": tuple[SliceView, ...]}, _viewed("slices")),
     "pools": _Part("Node pools of the provisioner", {"items": tuple[PoolView, ...]}, _viewed("pools")),
-    "timeline": _Part("What became of each node pool over time", {"items": tuple[Track, ...]}, lambda it: (it.tracks,)),
+    "timeline": _Part("The states of each node pool over time", {"items": tuple[Track, ...]}, lambda it: (it.tracks,)),
     "activity": _Part("The last 500 decisions, oldest first", {"items": tuple[Entry, ...]}, lambda it: (it.activity,)),
 }
 
@@ -99,7 +99,7 @@ def description() -> dict[str, Any]:
         "info": {
             "title": "tpu-provisioner",
             "version": "1",
-            "description": "What there is, why it waits, and what happens next. Read-only; moments are in UTC.",
+            "description": "What exists, why it waits, and what happens next. Read-only; times are in UTC.",
         },
         "paths": paths,
         "components": {"schemas": components},

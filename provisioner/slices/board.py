@@ -97,16 +97,16 @@ class Document:
     """Everything that is served; `version` counts its changes since the process started."""
 
     version: int
-    #: The time of day at the process when it put this together: what durations are counted up to.
+    #: The time at which the process created this answer.
     served_at: datetime
     about: About
-    #: This process decides; else another one does, or none.
+    #: True: this process decides. False: another one does, or none.
     leading: bool
-    #: The pod that leads, as this process last read the Lease; empty where none is known to.
+    #: The pod that leads, by the last reading of the Lease; empty if unknown.
     leader: str
-    #: Why nothing is decided at the moment; empty: it is.
+    #: Why nothing is decided at the moment; empty if decisions are made.
     problems: tuple[str, ...]
-    #: It leads, and has decided nothing for a minute: what it shows is from the moment of the view.
+    #: It leads, but has decided nothing for a minute: the view is old.
     stalled: bool
     #: None before the first decision.
     view: View | None

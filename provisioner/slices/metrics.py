@@ -107,9 +107,18 @@ class Metrics(LoopMetrics):
 
         self.list_age = registry.gauge("pool_list_age_seconds", "Age of the list of node pools at the last decision.")
 
-        self.slices = registry.picture("slices", "Slices that workloads request, by phase.", "phase")
-        self.node_pools = registry.picture("node_pools", "Node pools of the provisioner, by phase.", "phase")
-        self.chips = registry.picture("chips", "TPU chips, by state.", "state")
+        text = (
+            "Slices that workloads request, by phase. States of the status page: wanted and blocked are waiting, "
+            "provisioning is joining, in_use is running or draining."
+        )
+        self.slices = registry.picture("slices", text, "phase")
+        text = "Node pools of the provisioner, by phase, as for slices."
+        self.node_pools = registry.picture("node_pools", text, "phase")
+        text = (
+            "TPU chips, by state. On the status page wanted is waiting, provisioning is creating or joining, in_use is "
+            "running or draining, idle is idle or failed."
+        )
+        self.chips = registry.picture("chips", text, "state")
         self.chips.replace(dict.fromkeys(CHIP_STATES.values(), 0))
 
         self.creates = registry.counter("creates", "Creates of node pools, by result.", "result")

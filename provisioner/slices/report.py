@@ -295,7 +295,7 @@ class Reporter:
 
 _SENTENCES = {
     Phase.WANTED: "is wanted",
-    Phase.BLOCKED: "is wanted, and something is in the way",
+    Phase.BLOCKED: "is wanted and blocked",
     Phase.CREATING: "is being created",
     Phase.PROVISIONING: "exists; its hosts are joining",
     Phase.READY: "is ready",

@@ -116,7 +116,7 @@ def not_whole_slices(
 ) -> str:
     """Say that `wanted` pods are not the `pods` of a slice, nor, where there may be several slices, a multiple."""
     return (
-        f"a {accelerator} slice of topology {topology} has {pods} pods of {chips_per_pod} chips, and there are to be "
+        f"a {accelerator} slice of topology {topology} has {pods} pods of {chips_per_pod} chips, but there are "
         f"{wanted}; make it {'a multiple of ' if several else ''}{pods}"
     )
 

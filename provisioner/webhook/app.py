@@ -65,12 +65,12 @@ class Metrics:
 
     def __init__(self, *, version: str) -> None:
         self.registry = registry = Registry(PREFIX, version=version)
-        self._reviews = registry.counter("reviews", "Reviews by webhook and what became of them.", "hook", "outcome")
+        self._reviews = registry.counter("reviews", "Reviews, by webhook and outcome.", "hook", "outcome")
         self._seconds = registry.histogram(
             "review_duration_seconds", "Time from a whole review to its answer.", _BUCKETS, "hook"
         )
         self._problem = registry.gauge(
-            "certificates_problem", "1: the certificates are not as they should be; the log says why."
+            "certificates_problem", "1: there is a problem with the certificates; the log says which."
         )
 
     def know(self, hook: str) -> None:
@@ -199,9 +199,9 @@ def _read_owner(api: Api, key: OwnerKey, most_bytes: int) -> Mapping[str, Any] |
 def _admitted_unread(key: OwnerKey, why: OwnerError, maker: ObjectRef | None) -> Answer:
     """Admit an object as it is; the controller that made it would be the only one to see the warning."""
     told = f"{key.title} could not be read ({why})"
-    message = f"A Job is created without the selectors that it was to get: {told}"
+    message = f"A Job is created without its selectors: {told}"
     notice = Notice(about=maker, message=message) if maker is not None else None
-    return Answer(warnings=(f"{told}, so that this is admitted as it is",), notice=notice)
+    return Answer(warnings=(f"{told}, so this is admitted unchanged",), notice=notice)
 
 
 def _tell(recorder: EventRecorder, repeats: Repeats, notice: Notice) -> None:

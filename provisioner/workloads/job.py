@@ -61,11 +61,11 @@ def _not_served(spec: dict[str, Any], owner_kind: str) -> str:
         return f"a {bounds.cut(owner_kind)} controls it; annotate only Jobs that no other object controls"
     if spec.get("completionMode") != "Indexed":
         return (
-            "its completionMode is not Indexed, so that its pods have no completion index; create it again with "
+            "its completionMode is not Indexed, so its pods have no completion index; create it again with "
             "completionMode: Indexed"
         )
     if marked(fields.mapping(fields.mapping(spec.get("template")).get("metadata")), constants.JOBSET_NAME):
-        return f"its pod template has {constants.JOBSET_NAME}, so that its pods count as a JobSet's; remove that"
+        return f"its pod template has {constants.JOBSET_NAME}, so its pods count as a JobSet's; remove that"
     return ""
 
 

@@ -12,7 +12,7 @@ from rehearsal.localcluster import LWS, LocalClusterError, resolve_binaries
 @click.command(cls=Command, examples=("{prog} build", "{prog} build --lws"))
 @click.option("--lws", is_flag=True, help="include the LeaderWorkerSet controller")
 def command(*, lws: bool) -> int:
-    """Build the programs of the local control plane where they are not yet, and print their paths.
+    """Build the missing programs of the local control plane, and print their paths.
 
     The first build takes about ten minutes.
     """

@@ -78,7 +78,7 @@ def command(
     """Run a JobSet on a local control plane with a simulated GKE, and show what happens.
 
     FILE is a manifest to apply (default: the example JobSet). The first run builds the control plane, which takes about
-    ten minutes. Exit code 0 when everything came and went as it should.
+    ten minutes. Exit code 0 when everything was created and deleted.
     """
     files = files or (example(_EXAMPLE),)
     if problem := missing(files):
@@ -180,7 +180,7 @@ def problem_with(manifests: Manifests, environment: Mapping[str, str]) -> str:
         there = f" (only {output.plain(', '.join(kinds))})" if kinds else ""
         return f"there is no JobSet in these files{there}, and the demo shows nothing but the life of JobSets"
     if all(_is_suspended(each) for each in jobsets):
-        return "every JobSet in these files is suspended, so that nothing would happen; remove spec.suspend"
+        return "every JobSet in these files is suspended, so nothing would happen; remove spec.suspend"
     mine = {key: value for key, value in environment.items() if not key.startswith(("GCP_", "GKE_"))}
     place = {"GCP_PROJECT_ID": PROJECT, "GCP_CLUSTER_LOCATION": LOCATION, "GCP_ZONE": ZONE, "GCP_CLUSTER": CLUSTER}
     try:
@@ -192,7 +192,7 @@ def problem_with(manifests: Manifests, environment: Mapping[str, str]) -> str:
         # What Events tell is a part of what is shown.
         return ""
     reasons = [output.plain(str(each)) for each in found.remarks]
-    return "\n".join(reasons) or f"no JobSet in these files requests {TPU_RESOURCE}, so that nothing would happen"
+    return "\n".join(reasons) or f"no JobSet in these files requests {TPU_RESOURCE}, so nothing would happen"
 
 
 def _is_suspended(document: Document) -> bool:

@@ -62,8 +62,8 @@ def command(files: tuple[Path, ...], *, create_seconds: float, boot_seconds: flo
     FILE is a manifest to apply (default: the example of a slice, and a JobSet on it). With JobSets alone the
     provisioner runs as well, with PROVIDER=gce, and creates their groups. The machines join the control plane
     with bootstrap tokens, as by kubeadm. When every JobSet has completed, the groups are deleted.
-    The first run builds the control plane, which takes about ten minutes. Exit code 0 when everything came and
-    went as it should.
+    The first run builds the control plane, which takes about ten minutes. Exit code 0 when everything was
+    created and deleted.
     """
     files = files or tuple(map(example, _EXAMPLES))
     if problem := missing(files):

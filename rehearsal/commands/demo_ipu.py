@@ -37,15 +37,15 @@ def command(files: tuple[Path, ...], *, ipus: int, create_seconds: float, keep: 
     """Run pods with IPUs on a local control plane with a simulated V-IPU server.
 
     FILE is a manifest to apply (default: the example of a Job, and of Jobs that have to wait for one another). The
-    first run builds the control plane, which takes about ten minutes. Exit code 0 when everything came and went
-    as it should.
+    first run builds the control plane, which takes about ten minutes. Exit code 0 when everything was created and
+    deleted.
     """
     files = files or tuple(map(example, _EXAMPLES))
     if problem := missing(files):
         refuse(problem)
         return ExitCode.USAGE
     if ipus < 1 or ipus % IPUS_OF_AGENT:
-        raise click.UsageError(f"--ipus={ipus} is not a multiple of {IPUS_OF_AGENT}: an IPU-Machine has so many")
+        raise click.UsageError(f"--ipus={ipus} is not a multiple of {IPUS_OF_AGENT}, the IPUs of an IPU-Machine")
     try:
         simulated = VipuSettings(
             allocations={"alloc-1": {"cluster": "demo", "agents": ipus // IPUS_OF_AGENT}},

@@ -27,7 +27,7 @@ from rehearsal.simulators.http.settings import SettingsError
 def command(*, port: int, host: str, project: str | None, join: bool, changes: tuple[str, ...]) -> int:
     """Run only the simulated Compute Engine, until SIGINT or SIGTERM. docs/simulator.md describes it.
 
-    VALUE is JSON; what is none is a text.
+    VALUE is JSON, or else a text.
     """
     from rehearsal.simulators.compute import app  # noqa: PLC0415 - a server: not for the help
 

@@ -110,7 +110,7 @@ _WORDS = {
     "resource.delete_accepted": "deletes {kind} {name}",
     "resource.gone": "{kind} {name} is gone",
 }
-_DONE = {"CREATE": "{kind} {name} is there", "DELETE": "{kind} {name} is gone"}
+_DONE = {"CREATE": "{kind} {name} exists", "DELETE": "{kind} {name} is gone"}
 #: What is counted of a group's machines, each with its words.
 _COUNTED = {
     "running": "machines run",

@@ -258,7 +258,7 @@ class PartitionStory:
         if names.SCHEDULING_GATE not in gates and self._enter(times, "opened"):
             times.partition = metadata["annotations"][names.PARTITION_ID]
             nodes = ", ".join(f"{key}={value}" for key, value in (spec.get("nodeSelector") or {}).items())
-            yield f"{title} is let to the scheduler with partition {times.partition}, for nodes with {nodes}"
+            yield f"{title} is released to the scheduler with partition {times.partition}, for nodes with {nodes}"
         if status.get("phase") == "Running" and self._enter(times, "running"):
             yield f"{title} runs on {spec.get('nodeName')}"
         if metadata["uid"] not in self._served and spec.get("nodeName"):

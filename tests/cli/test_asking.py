@@ -147,7 +147,7 @@ def test_a_pool_that_an_event_names_is_explained_before_it_exists_and_after() ->
     world.pass_time(60)
     board.publish(world.snapshot(), world.look(), world.settings, world.now)
     (found,) = explanations(board.document(), f"pool/{name}", "")
-    assert found.headline == f"Node pool {name} does not exist since {clock(world.now, world.now)}."
+    assert found.headline == f"Node pool {name} has not existed since {clock(world.now, world.now)}."
 
 
 def test_a_pool_that_serves_no_slice_is_in_the_list_although_its_slice_is() -> None:
@@ -242,7 +242,7 @@ def test_gc_says_what_goes_and_why_the_rest_stays() -> None:
     world.live(4)
     world.finish(done)
     shown = list(gc.page(document_of(world)))
-    assert shown[0] == "1 of 2 node pools go, 8 chips"
+    assert shown[0] == "1 of 2 node pools will be deleted, 8 chips"
     going = next(line for line in shown if "its workload has finished" in line)
     due = world.now + timedelta(seconds=world.settings.deletion_delay_seconds)
     assert f"{due:%H:%M}" in going
@@ -288,7 +288,7 @@ def test_by_an_address(wire: WireServer, capsys: pytest.CaptureFixture[str]) -> 
     assert run("explain", "train", "--server", wire.url, "-o", "json") == 0
     assert json.loads(capsys.readouterr().out)[0]["kind"] == "workload"
     assert run("explain", "nobody", "--server", wire.url) == 1
-    assert "its pods do not ask for google.com/tpu" in capsys.readouterr().err
+    assert "its pods do not request google.com/tpu" in capsys.readouterr().err
 
 
 def test_the_leading_pod_is_found_by_the_lease(
@@ -340,7 +340,7 @@ def test_without_a_lease_any_running_pod_is_asked(
                 f"GET {_LEASE}": Answer(body=b'{"spec":{"holderIdentity":"a"}}'),
                 f"GET {_PODS}/a:8081/proxy{_BOARD}": Answer(body=b'{"version":"x"}'),
             },
-            "not what this release understands",
+            "not in the format of this release",
             id="another release",
         ),
         pytest.param(
@@ -385,7 +385,7 @@ def test_plan_with_the_settings_of_the_running_controller(
     wire.answer("GET /api/v1/settings", Answer(body=b'{"settings":{}}'), Answer(body=b'{"settings":{}}'))
     run("plan", *options)
     run("plan", *options)
-    assert "tells no settings yet" in capsys.readouterr().err
+    assert "has no settings to show yet" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -469,7 +469,7 @@ def test_gc_deletes_nothing_and_says_so(capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit) as caught:
         run("gc")
     assert caught.value.code == 2
-    assert "the controller alone deletes node pools" in capsys.readouterr().err
+    assert "only the controller deletes node pools" in capsys.readouterr().err
 
 
 def test_who_watches_sees_that_the_controller_is_away_and_comes_back(

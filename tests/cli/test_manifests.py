@@ -54,7 +54,7 @@ def test_values(text: str | bytes, want: Any) -> None:
         pytest.param("a: 1\n\t- b: 2", 2, "tab", id="a tab"),
         pytest.param("a: [1,\nb: 3\n", 4, "flow sequence that begins in line 3", id="a bracket that is not closed"),
         pytest.param("a: 1\nb: c: d", 2, "mapping values are not allowed", id="a colon too many"),
-        pytest.param("a: 1\nb: 2\na: 3", 3, "key 'a' is there twice, first in line 3", id="a key that comes twice"),
+        pytest.param("a: 1\nb: 2\na: 3", 3, "key 'a' occurs twice, first in line 3", id="a key that comes twice"),
         pytest.param("a: *x", 1, "undefined alias", id="an alias of nothing"),
         pytest.param("? [a]\n: b", 1, "a key is a mapping or a list", id="a list as a key"),
         pytest.param(f"a: {'9' * 5000}", -2, "is not YAML", id="more digits than Python reads"),

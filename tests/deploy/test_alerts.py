@@ -215,7 +215,7 @@ _CASES = (
         {"reason": "AwaitingNodeJoin"},
     ),
     _Case(
-        "a lost node whose slice is not made anew",
+        "a lost node whose slice is not recreated",
         {'nodegroups_groups{pod="n",reason="NodeLost"}': "0x9 1x80"},
         {"TPUNodeGroupsNodeLost": (40, _END)},
         {"reason": "NodeLost"},
@@ -228,7 +228,7 @@ _CASES = (
         minutes=150,
     ),
     _Case(
-        "a slice that is made anew and whose machines stay",
+        "a slice that is recreated and whose machines stay",
         {'nodegroups_groups{pod="n",reason="Recreating"}': "1x150"},
         {"TPUNodeGroupsDeleteHeldUp": (120, _END)},
         {"reason": "Recreating"},

@@ -40,6 +40,6 @@ def test_limits() -> None:
     assert f"| machines of a group | {bounds.GROUP_NODES:,}" in _PAGE
     (row,) = re.findall(r"(?m)^\| machine types \| (.+) \|$", _PAGE)
     assert set(re.findall(r"`([a-z0-9]+-)`", row)) == set(MACHINE_TYPE_PREFIXES)
-    assert f"good for {tokens.LIFE.total_seconds() / 60:.0f} minutes" in _PAGE
+    assert f"valid for {tokens.LIFE.total_seconds() / 60:.0f} minutes" in _PAGE
     longest = max(longest for _, longest in memory.DELAYS.values())
     assert f"pauses of at most {longest / 60:.0f} minutes" in _PAGE

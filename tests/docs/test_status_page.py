@@ -1,15 +1,16 @@
-"""docs/status-page.md shows the pictures that `make screenshots` makes, and names the states as the page does."""
+"""docs/status-page.md shows the pictures of `make screenshots`; the glossary names the states as the page does."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from provisioner.slices.view.types import State
+from provisioner.slices.view.types import STATES, State
 from tests.page.screenshots import LARGE, MOST_BYTES, PICTURES
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = (_ROOT / "docs" / "status-page.md").read_text("utf-8")
+_GLOSSARY = (_ROOT / "docs" / "glossary.md").read_text("utf-8")
 _FOLDER = _ROOT / "docs" / "pictures"
 
 
@@ -23,16 +24,19 @@ def test_each_picture_is_there_and_shown() -> None:
 
 
 def test_each_state_is_explained_in_the_words_of_the_page() -> None:
-    """The table lists the states in the page's order, with its words."""
+    """The table lists the states in the page's order, with its words and the phases of the metrics."""
     script = (_ROOT / "provisioner" / "slices" / "page" / "states.js").read_text("utf-8")
     words, helps = (
         dict(re.findall(r'^  (\w+): "([^"]+)",$', part.partition("};")[0], re.MULTILINE))
         for part in script.split("export const STATE")[1:3]
     )
     assert set(words) == set(helps) == {state.value for state in State}
-    board = _PAGE.partition("## Board\n")[2].partition("\n## ")[0]
-    rows = dict(re.findall(r"^\| ([A-Z][a-z ]+) \| ([^|]+) \|$", board, re.MULTILINE))
+    table = re.findall(r"^\| ([A-Z][a-z ]+) \|([^|]*)\|[^|]*\| ([^|]+) \|$", _GLOSSARY, re.MULTILINE)
+    rows = {word: meaning for word, _, meaning in table}
     explained = {words[state]: (helps[state][0].lower() + helps[state][1:]).partition(":")[0] for state in words}
     assert list(rows) == list(explained)
     for word, meaning in explained.items():
         assert rows[word].startswith(meaning), word
+    phases = {word: re.findall(r"`(\w+)`", shown) for word, shown, _ in table}
+    of_states = {words[state]: [phase.value for phase, of in STATES.items() if of is state] for state in State}
+    assert phases == {**of_states, words[State.DRAINING]: of_states[words[State.RUNNING]]}

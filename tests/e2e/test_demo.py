@@ -60,7 +60,7 @@ def test_the_demo_of_node_groups_shows_machines_that_join_and_ends_well() -> Non
     assert process.returncode == 0, told
     story = [
         r"requests instance template slice-template-\w+ from Compute Engine",
-        r"managed instance group slice-mig-\w+ is there",
+        r"managed instance group slice-mig-\w+ exists",
         r"machine slice-mig-\w+-\w+ gets a token of its own",
         r"2 of 2 nodes are ready and show their chips",
         r"leader pod default/train-workers-0-0-\w+ has succeeded",
@@ -85,13 +85,13 @@ def test_the_demo_of_partitions_shows_pods_from_waiting_to_released_and_ends_wel
         r"the webhook server runs, and pods with IPUs are sent to it",
         r"the controller of partitions runs; V-IPU is simulated, with 16 IPUs",
         r"asks for 8 IPUs, and is held back from the scheduler",
-        r"waits: 8 IPUs have to be free in one allocation",
-        r"is let to the scheduler with partition tpup-[\w-]+, for nodes with ipu-pod=one",
+        r"waits: 8 IPUs must be free in one allocation",
+        r"is released to the scheduler with partition tpup-[\w-]+, for nodes with ipu-pod=one",
         r"has its IPUoF configuration, \d+ characters",
         r"has succeeded",
         r"partition tpup-[\w-]+ is removed",
         # One that waited for these IPUs.
-        r"is let to the scheduler with partition tpup-[\w-]+",
+        r"is released to the scheduler with partition tpup-[\w-]+",
         r"has succeeded",
         r"nothing is left: no partition, no entry in the ledger",
         r"4 partitions, created, used and removed",

@@ -211,7 +211,7 @@ RULES: Mapping[Kind, Rules] = {
 #: Changes of a group: what is there, what it is to become, and the words of the rule against that.
 CHANGES = (
     *(
-        (GROUP, without(GROUP, **{name: value}), f"{name} cannot be changed; make the object anew")
+        (GROUP, without(GROUP, **{name: value}), f"{name} cannot be changed; create another object")
         for name, value in {
             "project": "another-project",
             "nodeLocation": "us-central1-a",
@@ -227,10 +227,10 @@ CHANGES = (
     (
         _OWN,
         without(_OWN, instanceTemplateURI=f"{OWN_TEMPLATE}-2"),
-        "instanceTemplateURI cannot be changed; make the object anew",
+        "instanceTemplateURI cannot be changed; create another object",
     ),
     *(
-        (old, new, "can be neither added nor taken away; make the object anew")
+        (old, new, "cannot be added or removed; create another object")
         for old, new in (
             (GROUP, without(GROUP, "nodeCount")),
             (without(GROUP, "topology"), GROUP),
@@ -258,7 +258,7 @@ def _rules(schema: Mapping[str, Any]) -> Iterator[str]:
 def test_no_rule_is_left_out(kind: Kind) -> None:
     """Every rule of every kind is tried below, and every rule that is tried is there."""
     schema = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    tried = {*RULES.get(kind, ()), "spec is missing", "Compute Engine takes no other"}
+    tried = {*RULES.get(kind, ()), "spec is missing", "Compute Engine accepts no other"}
     tried |= {words for _, _, words in CHANGES} if kind is Kind.TPU_NODE_GROUP else {"spec cannot be changed; make"}
     rules = list(_rules(schema))
     assert [message for message in rules if not any(words in message for words in tried)] == []
@@ -305,7 +305,7 @@ def test_names(name: str, kind: Kind, good: bool, server: Server) -> None:
     """A name is taken if the resources that follow from it can have theirs."""
     answer = server.create(kind, EXAMPLES[kind], name=name)
     assert answer.status_code == (201 if good else 422), answer.text
-    assert ("Compute Engine takes no other" in answer.text) is not good
+    assert ("Compute Engine accepts no other" in answer.text) is not good
     problem = names.group_name_problem if kind is Kind.TPU_NODE_GROUP else names.resource_name_problem
     assert (problem(name) == "") is good
 
@@ -334,7 +334,7 @@ def test_nothing_of_a_child_changes(kind: Kind, server: Server) -> None:
     path = f"{server.path(kind, 'fixed')}?dryRun=All"
     answer = server.kube.call("PUT", path, {**made.json(), "spec": {**EXAMPLES[kind], **CHILD_CHANGES[kind]}})
     assert answer.status_code == 422, answer.text
-    assert "spec cannot be changed; make the object anew" in answer.text
+    assert "spec cannot be changed; create another object" in answer.text
     labelled = {**made.json(), "metadata": {**made.json()["metadata"], "labels": {"team": "research"}}}
     assert server.kube.call("PUT", path, labelled).status_code == 200
 
@@ -468,7 +468,7 @@ def test_the_examples_apply(rehearsal: Rehearsal, server: Server) -> None:
 
 @pytest.mark.e2e
 def test_a_child_reads_as_what_it_was_made_from(server: Server) -> None:
-    """The API server adds nothing that would look like a difference: it would be made anew again and again."""
+    """The API server adds nothing that would look like a difference: it would be recreated again and again."""
     made = server.create(Kind.TPU_NODE_GROUP, GROUP, name="parent", dry=False)
     group = parse(TpuNodeGroup, made.json()).meta
     for wanted in _children(group):

@@ -234,10 +234,10 @@ def test_which_pods_are_sent_and_what_may_be_changed(rehearsal: Rehearsal, port:
         ):
             with pytest.raises(Forbidden, match="cannot be changed"):
                 changed(annotations, labels)
-        with pytest.raises(Forbidden, match="by the controller alone"):
+        with pytest.raises(Forbidden, match="only by the controller"):
             changed({names.PARTITION_ID: "tpup-1"})
 
-        with pytest.raises(Forbidden, match="taken off by the controller"):
+        with pytest.raises(Forbidden, match="removed by the controller"):
             rehearsal.api.patch(path, {"spec": {"schedulingGates": []}})
 
         # A status takes annotations and labels along; other parts of a pod do not.

@@ -60,7 +60,7 @@ def leader_worker_set(**pods: Any) -> dict[str, Any]:
     ("raw", "problem"),
     [
         (stateful_set(pod_template(), serviceName=""), "Pod ml/train-0: StatefulSet ml/train has no spec.service"),
-        (stateful_set(pod_template(), 6), "has 4 pods of 4 chips, and there are to be 6"),
+        (stateful_set(pod_template(), 6), "has 4 pods of 4 chips, but there are 6"),
         (stateful_set(pod_template("3x3")), "topology 3x3 is not valid"),
         (job(pod_template(), completionMode="NonIndexed"), "Pod ml/of Job train: Job ml/train has no completionMode"),
         (jobset(replicated("a", pod_template()), network={"enableDNSHostnames": False}), "no subdomain"),

@@ -68,7 +68,7 @@ def test_an_owner_that_cannot_be_read(wrong: str) -> None:
         answer = review_pod(request(pod()), reads, settings)
         told = answer.denied if wrong == "deny" else answer.warnings[0]
         assert told == (
-            f"Pod ml/train-3: StatefulSet ml/train could not be read ({why}), so that its TPU variables cannot be told"
+            f"Pod ml/train-3: StatefulSet ml/train could not be read ({why}), so its TPU variables cannot be determined"
         )
         assert not answer.patch
 

@@ -164,7 +164,7 @@ def test_what_keeps_no_group(world: World, change: Callable[[World], None], proo
         pytest.param(
             lambda world: world.kube.remove_object(kind_path(MIG, MANAGER)), {}, "there is no", id="its object is gone"
         ),
-        pytest.param(_nothing, {"uid": "other"}, "is another one by now", id="its object is another one"),
+        pytest.param(_nothing, {"uid": "other"}, "was replaced by another one", id="its object is another one"),
         pytest.param(
             lambda world: world.put_manager(labels={}), {}, "is not being deleted", id="its object is not being deleted"
         ),

@@ -66,7 +66,7 @@ _AT = datetime(2026, 11, 23, 2, tzinfo=UTC)
         pytest.param(_raw(told=_ELSEWHERE), {}, True, id="nor one that has another partition"),
         pytest.param(_raw(told=_ID), {"server": "vipu.example:8090"}, False, id="a server may have two names"),
         pytest.param(_raw(gated=True), {}, False, id="one that waits keeps it"),
-        pytest.param(_raw(gated=True), {"unused": True}, True, id="but for what is made anew"),
+        pytest.param(_raw(gated=True), {"unused": True}, True, id="but for what is recreated"),
         pytest.param(_raw(phase="Pending"), {"unused": True}, True, id="also where its init container waits"),
         pytest.param(_raw(), {"unused": True}, False, id="and its others do not run meanwhile"),
         pytest.param(_raw(deletionTimestamp=_DELETED), {}, False, id="one that is being deleted has its grace"),
@@ -210,7 +210,7 @@ def test_a_server_that_all_nodes_reach_adds_no_selector(api: FakeKube) -> None:
     ("change", "want"),
     [
         pytest.param({"metadata": {"uid": "u-2"}}, "another one", id="a pod of the same name came after it"),
-        pytest.param({"spec": {"schedulingGates": []}}, "no gate", id="somebody opened it"),
+        pytest.param({"spec": {"schedulingGates": []}}, "no longer has the scheduling gate", id="somebody opened it"),
         pytest.param({"spec": {"nodeSelector": {"ipu-pod": "two"}}}, "selects other nodes", id="it may not go there"),
     ],
 )

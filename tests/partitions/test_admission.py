@@ -220,12 +220,12 @@ def test_a_copy_of_a_running_pod_is_a_new_one() -> None:
         pytest.param(raw_pod({names.STATUS: "injected"}), "asks for no IPUs; leave it out", id="injected, but no size"),
         pytest.param(
             {**raw_pod(), "metadata": {**raw_pod()["metadata"], "ownerReferences": [{"kind": "DaemonSet"}]}},
-            "it is of a DaemonSet",
+            "it belongs to a DaemonSet",
             id="a DaemonSet",
         ),
         pytest.param(raw_pod(os={"name": "windows"}), "IPUs are used on Linux", id="Windows"),
         pytest.param(raw_pod(hostUsers=False), "spec.hostUsers is false", id="a user namespace"),
-        pytest.param(raw_pod(containers=[{"name": names.INIT_CONTAINER}]), "call it otherwise", id="our name"),
+        pytest.param(raw_pod(containers=[{"name": names.INIT_CONTAINER}]), "rename it", id="our name"),
         pytest.param(
             raw_pod(containers=[{"name": "m", "volumeMounts": [{"name": "x", "mountPath": "/etc/graphcore/"}]}]),
             "spec.containers[0] mounts the volume 'x' at /etc/graphcore",
@@ -381,7 +381,7 @@ HELD = {**GATED, "spec": {**GATED["spec"], "schedulingGates": [GATE]}}
 
 
 def test_nobody_but_the_controller_takes_the_gate_off() -> None:
-    assert "is taken off by the controller" in update(GATED, OPENED).denied
+    assert "is removed by the controller" in update(GATED, OPENED).denied
     assert update(GATED, OPENED, CONTROLLER) == Answer()
     # Other gates are for others.
     assert update(GATED, HELD) == Answer()
@@ -399,7 +399,7 @@ def test_what_a_status_brings_along_is_a_change_too() -> None:
         return review_pod(request, COMPATIBLE)
 
     released = with_annotation(RUNNING, names.RELEASE, "true")
-    assert "by the controller alone" in update_status(RUNNING, released).denied
+    assert "only by the controller" in update_status(RUNNING, released).denied
     assert "cannot be changed" in update_status(RUNNING, with_annotation(RUNNING, names.IPUS, "8")).denied
     assert update_status(RUNNING, released, CONTROLLER) == Answer()
     assert update_status(RUNNING, with_annotation(RUNNING, "note", "x")) == Answer()

@@ -214,11 +214,11 @@ def test_the_init_container_ends_with_the_file(
     ("more", "variables", "code", "want"),
     [
         pytest.param((), {"IPUS": "8"}, ExitCode.NOT_SERVED, "asks for 4 IPUs, and not for 8", id="another size"),
-        pytest.param((), {"POD_UID": "x"}, ExitCode.NOT_SERVED, "only a pod itself", id="the UID of another"),
+        pytest.param((), {"POD_UID": "x"}, ExitCode.NOT_SERVED, "only the pod itself", id="the UID of another"),
         pytest.param(("--timeout=0",), {}, ExitCode.ERROR, "there is no partition after 0 s", id="no time"),
         pytest.param((), {"IPUS": ""}, ExitCode.ERROR, "not set: IPUS", id="a variable that is missing"),
         pytest.param((), {"IPUS": "two"}, ExitCode.ERROR, "IPUS is 'two'", id="no number"),
-        pytest.param(("--server=it",), {}, ExitCode.ERROR, "has to begin with http://", id="no URL"),
+        pytest.param(("--server=it",), {}, ExitCode.ERROR, "must begin with http://", id="no URL"),
         pytest.param(("--ca-file=it",), {}, ExitCode.ERROR, "begins with https://", id="an authority for plain HTTP"),
         pytest.param(
             ("--server=https://127.0.0.1:1", "--ca-file=it", "--timeout=0"),

@@ -185,7 +185,7 @@ def test_a_gate_that_may_not_be_opened_is_told_on_the_pod(controller: Controller
     controller.rounds(_ROUNDS)
     told = [each.message for each in controller.recorder.told if each.reason == "PartitionFailed"]
     assert len(told) == 1
-    assert "cannot be let to the scheduler: a policy says no" in told[0]
+    assert "scheduling gate cannot be removed: a policy says no" in told[0]
     controller.rounds(_ROUNDS * 3, seconds=30.0)
     assert not controller.is_gated("train")
 

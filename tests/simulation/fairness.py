@@ -150,7 +150,7 @@ class Fairness:
         return any(not pod.node and pod.waiting_since is not None for pod in pods)
 
     def _is_on_its_way(self, workload: WorkloadRun, job: int) -> bool:
-        """Whether a pool is being made for a slice, or for all slices of those that start together."""
+        """Whether a pool is being created for a slice, or for all slices of those that start together."""
         jobs = workload.slots() if workload.gang else (job,)
         return all(self._waiting.on_its_way(workload, each) or not self._waits(workload, each) for each in jobs)
 

@@ -133,7 +133,7 @@ class Waiting:
         )
 
     def on_its_way(self, workload: WorkloadRun, job: int) -> bool:
-        """Whether a pool is being made for it, or one that it could have is empty."""
+        """Whether a pool is being created for it, or one that it could have is empty."""
         return any(
             is_ours(pool)
             and pool.status in _UP

@@ -249,7 +249,7 @@ def test_what_cannot_be_read(world: World) -> None:
     world.kube.fail("GET", "pods", errors.Forbidden("pods: no", status=403))
     done = Person(world)()
     assert done.code == 1
-    assert "Pods that wait for a node pool: cannot be told: pods: no" in done.text
+    assert "Pods that wait for a node pool: unknown: pods: no" in done.text
     assert Person(_paused(world))().code == 0
     pool = world.run_to_use()
     world.kube.fail("GET", "jobsets", errors.Forbidden("jobsets: no", status=403))

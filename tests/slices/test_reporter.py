@@ -142,7 +142,7 @@ def test_metrics_of_a_life(world: World) -> None:
 
 
 def test_a_pool_that_is_ready_once_more_is_not_measured_once_more(world: World) -> None:
-    """Its leader is restarted on another day; only a pool made anew under that name would count again."""
+    """Its leader is restarted on another day; only a pool recreated under that name would count again."""
     world.run_to_use()
     world.put_leader()
     world.rounds(2, every_seconds=600)

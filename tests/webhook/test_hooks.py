@@ -95,10 +95,8 @@ def test_the_provisioners_settings_count_where_they_are_set() -> None:
 
 
 ASKING = {"labels": {"tpu-provisioner.cloud.google.com/inject": "enabled"}}
-NO_SERVICE = "Pod ml/serve-0: StatefulSet ml/serve has no spec.serviceName, so that its pods have no host names"
-NO_INDEX = (
-    "Pod ml/of Job sweep: Job ml/sweep has no completionMode Indexed, so that nothing tells which worker a pod is"
-)
+NO_SERVICE = "Pod ml/serve-0: StatefulSet ml/serve has no spec.serviceName, so its pods have no host names"
+NO_INDEX = "Pod ml/of Job sweep: Job ml/sweep has no completionMode Indexed, so nothing shows which worker a pod is"
 
 
 def stateful_set(**metadata: Any) -> Json:
@@ -207,8 +205,8 @@ def test_a_child_job_whose_jobset_cannot_be_read_stays_with_a_warning_and_the_jo
     [notice] = told
     assert (notice.about.kind, notice.about.namespace, notice.about.name) == ("JobSet", "ml", "train")
     assert notice.about.uid == "uid-of-train"
-    assert notice.message.endswith("without the selectors that it was to get: JobSet ml/train could not be read (away)")
-    assert found["warnings"] == ["JobSet ml/train could not be read (away), so that this is admitted as it is"]
+    assert notice.message.endswith("without its selectors: JobSet ml/train could not be read (away)")
+    assert found["warnings"] == ["JobSet ml/train could not be read (away), so this is admitted unchanged"]
 
 
 def test_an_owner_whose_name_is_none_is_not_read() -> None:

@@ -35,10 +35,10 @@ class Shown:
 
 _READY = '.status.conditions[?(@.type=="Ready")]'
 _STATE = (
-    _column("Ready", f"{_READY}.status", "Whether it is there and works."),
-    _column("Reason", f"{_READY}.reason", "Why, in one word."),
-    _column("Age", ".metadata.creationTimestamp", "Since when it is wanted.", kind="date"),
-    _column("Message", f"{_READY}.message", "Why, in words.", wide=True),
+    _column("Ready", f"{_READY}.status", "Whether it exists and works."),
+    _column("Reason", f"{_READY}.reason", "The reason in one word."),
+    _column("Age", ".metadata.creationTimestamp", "When the object was created.", kind="date"),
+    _column("Message", f"{_READY}.message", "The reason in a sentence.", wide=True),
 )
 
 SHOWN: Mapping[Kind, Shown] = {
@@ -54,7 +54,7 @@ SHOWN: Mapping[Kind, Shown] = {
         ),
     ),
     Kind.WORKLOAD_POLICY: Shown(
-        about="A workload policy of Compute Engine: how machines are wired. A TPUNodeGroup makes its own.",
+        about="A workload policy of Compute Engine: how machines are wired. A TPUNodeGroup creates its own.",
         short_name="tpol",
         columns=(
             _column("Topology", ".spec.acceleratorTopology", "Chips along each axis of a slice."),
@@ -62,7 +62,7 @@ SHOWN: Mapping[Kind, Shown] = {
         ),
     ),
     Kind.INSTANCE_TEMPLATE: Shown(
-        about="An instance template of Compute Engine: what each machine is. A TPUNodeGroup makes its own.",
+        about="An instance template of Compute Engine: what each machine is. A TPUNodeGroup creates its own.",
         short_name="ttmpl",
         columns=(
             _column("Machine-Type", ".spec.machineType", "Compute Engine's machine type."),
@@ -70,7 +70,7 @@ SHOWN: Mapping[Kind, Shown] = {
         ),
     ),
     Kind.MANAGED_INSTANCE_GROUP: Shown(
-        about="A managed instance group of Compute Engine: the machines. A TPUNodeGroup makes its own.",
+        about="A managed instance group of Compute Engine: the machines. A TPUNodeGroup creates its own.",
         short_name="tmig",
         columns=(
             _column("Size", ".spec.targetSize", "Machines that are wanted.", kind="integer"),
@@ -147,7 +147,7 @@ def _object(kind: Kind, about: str) -> Json:
                 f"'^[a-z]([-a-z0-9]{{0,{_longest_name(kind) - 2}}}[a-z0-9])?$')",
                 "optionalOldSelf": True,
                 "message": f"a name has at most {_longest_name(kind)} lower-case letters, digits and hyphens, a letter "
-                "first and no hyphen last: Compute Engine takes no other",
+                "first and no hyphen last: Compute Engine accepts no other",
             },
         ],
     }
@@ -206,7 +206,7 @@ def _array(form: Array) -> Json:
 def _struct(form: Struct) -> Json:
     properties = {name: openapi(each) for name, each in form.fields.items()}
     for name in form.fields if form.fixed else ():
-        stays = {"rule": "self == oldSelf", "message": f"{name} cannot be changed; make the object anew"}
+        stays = {"rule": "self == oldSelf", "message": f"{name} cannot be changed; create another object"}
         properties[name].setdefault("x-kubernetes-validations", []).append(stays)
     written: Json = {"type": "object", "properties": properties}
     if form.required:
@@ -224,11 +224,11 @@ def _rule(rule: Rule) -> Json:
 
 def _of_changes(form: Struct) -> Iterator[Json]:
     if form.all_fixed:
-        yield {"rule": "self == oldSelf", "message": "spec cannot be changed; make the object anew"}
+        yield {"rule": "self == oldSelf", "message": "spec cannot be changed; create another object"}
     # A rule of a field itself is not asked when the field comes or goes.
     loose = [name for name, each in form.fields.items() if name not in form.required and each.default is None]
     if loose and form.fixed:
         yield {
             "rule": " && ".join(f"has(self.{name}) == has(oldSelf.{name})" for name in loose),
-            "message": f"{', '.join(loose)} can be neither added nor taken away; make the object anew",
+            "message": f"{', '.join(loose)} cannot be added or removed; create another object",
         }

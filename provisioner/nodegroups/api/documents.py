@@ -56,7 +56,7 @@ def _meta(kind: Kind, metadata: dict[str, Any]) -> ObjectMeta:
     if not names.is_identity(namespace, name, uid):
         raise fields.MalformedObject(
             f"{kind} {bounds.cut(namespace)}/{bounds.cut(name)} with uid {bounds.quoted(uid)}: namespace, name or uid "
-            f"is none that the API server gives"
+            "is invalid"
         )
     annotations = fields.mapping(metadata.get("annotations"))
     return ObjectMeta(

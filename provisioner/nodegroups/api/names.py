@@ -69,7 +69,7 @@ ABANDON = "tpu-provisioner.cloud.google.com/abandon"
 ADOPT = "tpu-provisioner.cloud.google.com/adopt"
 #: On a group that is being deleted: wait neither for pods to leave nor for nodes to be free.
 FORCE = "tpu-provisioner.cloud.google.com/force"
-#: On a group, an RFC 3339 time: slices made anew before it do not count against the limit.
+#: On a group, an RFC 3339 time: slices recreated before it do not count against the limit.
 RECREATIONS_RESET = "tpu-provisioner.cloud.google.com/recreations-reset"
 READ_ANNOTATIONS = (ABANDON, ADOPT, FORCE, RECREATIONS_RESET)
 
@@ -110,7 +110,7 @@ def group_name_problem(name: str) -> str:
     if len(name) > NAME_BUDGET:
         return (
             f"name {bounds.quoted(name)} has {len(name)} characters, and names of its resources in Compute Engine "
-            f"leave {NAME_BUDGET}; make the group anew with a shorter name"
+            f"leave {NAME_BUDGET}; create the group with a shorter name"
         )
     return resource_name_problem(name)
 
@@ -120,8 +120,8 @@ def resource_name_problem(name: str) -> str:
     if len(name) <= RESOURCE_NAME and _RESOURCE_FORM.fullmatch(name):
         return ""
     return (
-        f"name {bounds.quoted(name)} is none for Compute Engine, which takes at most {RESOURCE_NAME} lower-case "
-        f"letters, digits and hyphens, a letter first and no hyphen last; make the object anew with another name"
+        f"name {bounds.quoted(name)} is invalid for Compute Engine, which accepts at most {RESOURCE_NAME} lower-case "
+        f"letters, digits and hyphens, a letter first and no hyphen last; create the object with another name"
     )
 
 

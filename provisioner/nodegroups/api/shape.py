@@ -122,7 +122,7 @@ def _one_slice(spec: TpuNodeGroupSpec, shape: tpu.Shape) -> GroupShape:
         warning=""
         if shape.documented
         else f"topology {shape.topology} for {offer.label} is not on Google's lists; it follows the rule for slices of "
-        "whole 4x4x4 cubes, and Compute Engine decides whether it makes the slice",
+        "whole 4x4x4 cubes, and Compute Engine decides whether it creates the slice",
     )
 
 

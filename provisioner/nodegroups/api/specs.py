@@ -64,7 +64,7 @@ def _address(about: str) -> Text:
     return Text(about=about, most=bounds.RESOURCE_ADDRESS, pattern=_ADDRESS, meaning="a name or an address of Google's")
 
 
-@declared("A service account and what its tokens are good for.", required=("email", "scopes"))
+@declared("A service account and the scopes of its tokens.", required=("email", "scopes"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceAccount:
     """The account that a machine acts as."""
@@ -150,7 +150,7 @@ class InstanceConfig:
     max_run_duration_seconds: Annotated[
         int | None,
         Whole(
-            about="Seconds after which Google takes the machines away; with FLEX_START, and only then.",
+            about="Seconds after which Google removes the machines; with FLEX_START, and only then.",
             least=_SHORTEST_RUN_SECONDS,
             most=_LONGEST_RUN_SECONDS,
         ),
@@ -243,7 +243,7 @@ class BootstrapConfig:
 
 
 @declared(
-    "The machines that are wanted. Nothing in it can be changed: make another group instead.",
+    "The machines that are wanted. Nothing in it can be changed: create another group instead.",
     fixed=True,
     rules=(
         Rule(
@@ -283,8 +283,8 @@ class BootstrapConfig:
 class TpuNodeGroupSpec:
     """A slice, or machines that are alike; `shape.resolve` tells which, and derives what is not given."""
 
-    project: Annotated[str, _project("The project that the machines are made in.")]
-    node_location: Annotated[str, _zone("The zone that the machines are made in, such as us-central1-c.")]
+    project: Annotated[str, _project("The project in which the machines are created.")]
+    node_location: Annotated[str, _zone("The zone in which the machines are created, such as us-central1-c.")]
     instance_template_uri: Annotated[
         str,
         Text(
@@ -333,16 +333,16 @@ class TpuNodeGroupSpec:
     ] = None
 
 
-@declared("The workload policy that is wanted. It cannot be changed: Compute Engine changes none.", all_fixed=True)
+@declared("The workload policy that is wanted. It cannot be changed in Compute Engine.", all_fixed=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadPolicySpec:
     """A resource policy of Compute Engine: how the machines of a slice are wired."""
 
-    project: Annotated[str, _project("The project that the policy is made in.")]
+    project: Annotated[str, _project("The project in which the policy is created.")]
     region: Annotated[
         str,
         Text(
-            about="The region that the policy is made in, such as us-central1.",
+            about="The region in which the policy is created, such as us-central1.",
             most=bounds.LABEL_VALUE,
             pattern="[a-z]+-[a-z]+[0-9]+",
             meaning="a region such as us-central1",
@@ -357,9 +357,9 @@ class WorkloadPolicySpec:
             meaning="a topology such as 4x4 or 2x2x2",
         ),
     ]
-    type: Annotated[str, choice("The sort of workload policy; there is one for TPUs.", ("HIGH_THROUGHPUT",))] = (
-        "HIGH_THROUGHPUT"
-    )
+    type: Annotated[
+        str, choice("The type of the workload policy; there is one type for TPUs.", ("HIGH_THROUGHPUT",))
+    ] = "HIGH_THROUGHPUT"
 
 
 @declared("The boot disk of the machines.")
@@ -372,16 +372,18 @@ class TemplateDisk:
     ] = True
 
 
-@declared("The instance template that is wanted. It cannot be changed: Compute Engine changes none.", all_fixed=True)
+@declared("The instance template that is wanted. It cannot be changed in Compute Engine.", all_fixed=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceTemplateSpec:
     """An instance template of Compute Engine."""
 
-    project: Annotated[str, _project("The project that the template is made in.")]
+    project: Annotated[str, _project("The project in which the template is created.")]
     config: Annotated[InstanceConfig, INLINE]
     maintenance_policy: Annotated[
         str,
-        choice("What becomes of a machine while its host is maintained; TPU machines cannot be moved.", ("TERMINATE",)),
+        choice(
+            "What happens to a machine during maintenance of its host; TPU machines cannot be moved.", ("TERMINATE",)
+        ),
     ] = "TERMINATE"
     boot_disk: TemplateDisk = field(default_factory=TemplateDisk)
 
@@ -394,12 +396,12 @@ class InstanceTemplateSpec:
 class ManagedInstanceGroupSpec:
     """A managed instance group of Compute Engine."""
 
-    project: Annotated[str, _project("The project that the machines are made in.")]
-    location: Annotated[str, _zone("The zone that the machines are made in, such as us-central1-c.")]
+    project: Annotated[str, _project("The project in which the machines are created.")]
+    location: Annotated[str, _zone("The zone in which the machines are created, such as us-central1-c.")]
     instance_template: Annotated[
         str,
         Text(
-            about="Address of the instance template that the machines are made from.",
+            about="Address of the instance template from which the machines are created.",
             most=bounds.RESOURCE_ADDRESS,
             pattern="[A-Za-z0-9:/._~-]+",
             meaning="the address of an instance template",
@@ -412,8 +414,8 @@ class ManagedInstanceGroupSpec:
     target_size_policy_mode: Annotated[
         SizePolicyMode | None,
         choice(
-            "BULK makes all machines at once or none, INDIVIDUAL each for itself. BULK with a workload policy and "
-            "INDIVIDUAL without one where it is not given.",
+            "BULK creates all machines at once or none, INDIVIDUAL one by one. Default: BULK with a workload policy, "
+            "INDIVIDUAL without one.",
             SizePolicyMode,
         ),
     ] = None

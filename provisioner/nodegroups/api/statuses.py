@@ -65,13 +65,13 @@ class Reason(StrEnum):
     NOT_ALLOWED = "NotAllowed"
     #: A machine, its node or a chip is gone or not ready, after all had been.
     NODE_LOST = "NodeLost"
-    #: All machines of the slice are being made anew.
+    #: All machines of the slice are being recreated.
     RECREATING = "Recreating"
     #: The nodes are cordoned, and pods on them are leaving or keep them.
     DRAINING_NODES = "DrainingNodes"
 
 
-@declared("The answer to one question.", required=("type", "status", "reason", "message", "lastTransitionTime"))
+@declared("One condition of the object.", required=("type", "status", "reason", "message", "lastTransitionTime"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
     """One of an object's conditions."""
@@ -79,7 +79,7 @@ class Condition:
     type: Annotated[
         str,
         Text(
-            about="The question, such as Ready.",
+            about="Type of the condition, such as Ready.",
             most=316,
             pattern="([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
             "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])",
@@ -90,19 +90,19 @@ class Condition:
     reason: Annotated[
         str,
         Text(
-            about="Why, in one word.",
+            about="The reason in one word.",
             least=1,
             most=1024,
             pattern="[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?",
             meaning="a reason in one word",
         ),
     ]
-    message: Annotated[str, Text(about="Why, in words for people.", most=32_768)] = ""
+    message: Annotated[str, Text(about="The reason in a sentence.", most=32_768)] = ""
     #: None until `with_condition` puts it among an object's conditions.
-    last_transition_time: Annotated[datetime | None, Moment(about="Since when the status is what it is.")] = None
+    last_transition_time: Annotated[datetime | None, Moment(about="When the status last changed.")] = None
     observed_generation: Annotated[
         int,
-        Whole(about="The generation of the object that this was concluded from.", most=LARGEST_GENERATION),
+        Whole(about="The generation of the object that the condition is based on.", most=LARGEST_GENERATION),
     ] = 0
 
 
@@ -169,22 +169,22 @@ class OperationRef:
     attempt: int
 
 
-@declared("What there is of the resource.")
+@declared("The state of the resource.")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceStatus:
     """Status of a child: of the one resource of Compute Engine that it stands for."""
 
     conditions: Annotated[tuple[Condition, ...], _CONDITIONS] = ()
     observed_generation: Annotated[int, _OBSERVED_GENERATION] = 0
-    url: Annotated[
-        str, Text(about="Address of the resource; empty until it is there.", most=bounds.RESOURCE_ADDRESS)
-    ] = ""
+    url: Annotated[str, Text(about="Address of the resource; empty until it exists.", most=bounds.RESOURCE_ADDRESS)] = (
+        ""
+    )
     operation_name: Annotated[str, Text(about="Compute Engine's operation that has not ended.")] = ""
     operation_type: Annotated[OperationType | None, choice("What the operation does.", OperationType)] = None
     #: That of an open operation included: numbers that are not used again.
     attempts: Annotated[
         int,
-        Whole(about="Number of the latest attempt; a repeated request of one counts once."),
+        Whole(about="Number of the latest attempt; repeated requests of one attempt count once."),
         "operationAttempt",
     ] = 0
 
@@ -217,14 +217,14 @@ class Machine:
     name: Annotated[str, Text(about="Its name in Compute Engine.", most=63, least=1, meaning="the name of a machine")]
     state: Annotated[
         str,
-        Text(about="Compute Engine's status of it, or what is done about it.", most=63),
+        Text(about="Its status in Compute Engine, or what the controller does with it.", most=63),
     ] = ""
     node: Annotated[str, Text(about="Its node; empty until it has joined.")] = ""
     ready: Annotated[bool, Flag(about="Whether the node is ready and shows all its chips.")] = False
-    since: Annotated[datetime | None, Moment(about="Since when state, node and ready are what they are.")] = None
+    since: Annotated[datetime | None, Moment(about="When state, node or ready last changed.")] = None
 
 
-@declared("What there is of the machines.")
+@declared("The state of the machines.")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TpuNodeGroupStatus:
     """What there is of a group."""

@@ -116,7 +116,7 @@ def secret_of(
             "usage-bootstrap-authentication": "true",
             "usage-bootstrap-signing": "true",
             "auth-extra-groups": GROUP,
-            "description": f"Lets the machine {machine} join the cluster. Made by tpu-provisioner.",
+            "description": f"Lets the machine {machine} join the cluster. Created by tpu-provisioner.",
         },
     }
 

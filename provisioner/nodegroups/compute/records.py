@@ -258,13 +258,13 @@ def same_resource(url: str, other: str) -> bool:
 def address_problem(scope: Scope, name: str, *, operation: bool = False) -> str:
     """Say why there can be no resource, or operation, of this name in this scope; empty where there can."""
     if not _PROJECT.fullmatch(scope.project):
-        return f"{scope.project!r} is no project"
+        return f"{scope.project!r} is not a project"
     if scope.zone and not _NAME.fullmatch(scope.zone):
-        return f"{scope.zone!r} is no zone"
+        return f"{scope.zone!r} is not a zone"
     if scope.region and not _NAME.fullmatch(scope.region):
-        return f"{scope.region!r} is no region"
+        return f"{scope.region!r} is not a region"
     if not (_OPERATION if operation else _NAME).fullmatch(name):
-        return f"{name!r} is no name of {'an operation' if operation else 'a resource'}"
+        return f"{name!r} is not the name of {'an operation' if operation else 'a resource'}"
     return ""
 
 

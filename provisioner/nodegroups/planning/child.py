@@ -171,7 +171,7 @@ def _poll(child: Child, known: ResourceMemory, operation: OperationRef, round_: 
     condition = None
     wait = known.backoffs.get(POLL)
     if wait is not None and wait.failure.kind not in _PASSING:
-        message = f"how far the {_WHAT[child.kind]} is cannot be read: {wait.failure.message}"
+        message = f"the progress of the {_WHAT[child.kind]} cannot be read: {wait.failure.message}"
         condition = not_ready(Reason.REQUEST_REJECTED, message)
     elif operation.type is OperationType.CREATE and INSERT not in known.backoffs:
         condition = _being_made(child)
@@ -212,7 +212,7 @@ def _absent(child: Child, known: ResourceMemory, round_: Round) -> Outcome:
         request_id=names.request_id(child.meta.uid, OperationType.CREATE, attempt),
     )
     wait = known.backoffs.get(INSERT)
-    condition = _failing(child, wait, "made") if wait is not None else _being_made(child)
+    condition = _failing(child, wait, "created") if wait is not None else _being_made(child)
     wanted = want(known, INSERT, call, known.changed_at, round_)
     if not wanted.calls:
         return Outcome(step=wanted, condition=condition, url="")
@@ -241,10 +241,10 @@ def _foreign(child: Child, known: ResourceMemory, reading: Reading, resource: Re
         return Outcome(done=True)
     due_at = later(reading.asked_at, _FOREIGN_SECONDS, child.meta.uid)
     words = f"its description is {bounds.quoted(resource.description)}" if resource.description else "it has no mark"
-    advice = "Delete it, or make this object anew with another name"
+    advice = "Delete it, or create this object with another name"
     if round_.parent_of(child) is not None:
-        advice = f'Delete it, or set the annotation {names.ADOPT}: "true" to take one that gke-labs/tpu-operator made'
-    message = f"a {_WHAT[child.kind]} {resource.name} is there that was not made for this object: {words}. {advice}"
+        advice = f'Delete it, or set the annotation {names.ADOPT}: "true" to take over one of gke-labs/tpu-operator'
+    message = f"a {_WHAT[child.kind]} {resource.name} exists that was not created for this object: {words}. {advice}"
     step = want(known, READ, Read(target=target_of(child)), due_at, round_)
     return Outcome(step=step, condition=not_ready(Reason.REQUEST_REJECTED, message), url="")
 
@@ -300,7 +300,7 @@ def _delete(child: Child, known: ResourceMemory, round_: Round) -> Outcome:
 
 
 def _being_made(child: Child) -> Condition:
-    return not_ready(Reason.PROVISIONING, f"the {_WHAT[child.kind]} is being made")
+    return not_ready(Reason.PROVISIONING, f"the {_WHAT[child.kind]} is being created")
 
 
 def _failing(child: Child, wait: Backoff, verb: str) -> Condition:
@@ -308,7 +308,7 @@ def _failing(child: Child, wait: Backoff, verb: str) -> Condition:
     if wait.failure.kind in _PASSING:
         return not_ready(Reason.PROVISIONING, f"the {_WHAT[child.kind]} is not {verb} yet: {wait.failure.message}")
     reason = Reason.OPERATION_FAILED if wait.accepted else Reason.REQUEST_REJECTED
-    return not_ready(reason, f"the {_WHAT[child.kind]} is not {verb}, and is tried again: {wait.failure.message}")
+    return not_ready(reason, f"the {_WHAT[child.kind]} is not {verb}, and is retried: {wait.failure.message}")
 
 
 def _status(child: Child, known: ResourceMemory, outcome: Outcome, now: datetime) -> Step:

@@ -60,7 +60,7 @@ class Sightings:
     children: Mapping[Kind, Child] = field(default_factory=dict)
     #: Kinds of children that it needs.
     needed: tuple[Kind, ...] = ()
-    #: What is not as it should be and waits for the slice to be made anew, or for what the cluster does not say.
+    #: What is not as it should be and waits for the slice to be recreated, or for what the cluster does not say.
     notes: tuple[str, ...] = ()
     fleet: Fleet | None = None
     loss: Loss | None = None
@@ -115,7 +115,7 @@ def _of_children(sightings: Sightings) -> tuple[Condition, ...]:
 def _of_child(kind: Kind, child: Child | None) -> Condition:
     condition_type = _TYPES[kind]
     if child is None:
-        return not_ready(Reason.PROVISIONING, f"{kind} is not there yet", condition_type)
+        return not_ready(Reason.PROVISIONING, f"{kind} does not exist yet", condition_type)
     own = condition_of(child.status.conditions, ConditionType.READY)
     if own is not None and own.status is ConditionStatus.TRUE and child.status.url:
         return Condition(type=condition_type, status=ConditionStatus.TRUE, reason=Reason.READY, message=own.message)
@@ -143,7 +143,7 @@ def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroup
     loss = sightings.loss
     if loss is not None:
         if loss.due_at is not None and loss.due_at <= now:
-            message = f"all machines are made anew: {loss.message}"
+            message = f"all machines are recreated: {loss.message}"
             return not_ready(Reason.RECREATING, message), replace(status, recreated_at=repair.recorded(group, now))
         return not_ready(Reason.NODE_LOST, loss.message), status
     unmarked = nodes.marks_to_set(group, resolved, fleet, round_)
@@ -160,8 +160,8 @@ def _unmarked(changes: Sequence[PatchNode], round_: Round) -> Condition:
     """Say that nodes lack labels or the taint: pods that go by a worker's index would not find it."""
     first = changes[0]
     lacks = [*sorted(first.labels), *([nodes.TPU_TAINT.key] if first.taints is not None else [])]
-    more = f", and {len(changes) - 1} more nodes have not got theirs" if len(changes) > 1 else ""
-    words = f"node {first.name} has not got {', '.join(lacks)} yet{more}"
+    more = f" (and {len(changes) - 1} more)" if len(changes) > 1 else ""
+    words = f"node {first.name}{more} does not have {', '.join(lacks)} yet"
     why = round_.refused(first)
     if why:
         words = f"{words}: {why}"
@@ -179,17 +179,17 @@ def _recreating(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNode
         )
         summary = _summary(sightings.shape, None, None)
         status = replace(group.status, conditions=anew, machines=(), node_summary=summary)
-        return not_ready(Reason.AWAITING_NODE_JOIN, "all machines are made anew"), status
+        return not_ready(Reason.AWAITING_NODE_JOIN, "all machines are recreated"), status
     before = condition_of(group.status.conditions, ConditionType.READY)
     message = before.message if before is not None else ""
     if manager is not None and manager.meta.deleting:
         own = condition_of(manager.status.conditions, ConditionType.READY)
         if own is not None and own.status is not ConditionStatus.TRUE and own.message:
-            message = f"all machines are made anew: {own.message}"
+            message = f"all machines are recreated: {own.message}"
     elif manager is None:
         failed = _failed(sightings)
-        words = failed.message if failed is not None else f"node {old[0].name} is still there"
-        message = f"all machines are made anew: {words}"
+        words = failed.message if failed is not None else f"node {old[0].name} still exists"
+        message = f"all machines are recreated: {words}"
     return not_ready(Reason.RECREATING, message), group.status
 
 
@@ -203,7 +203,7 @@ def _waiting(sightings: Sightings) -> Condition:
     for kind in sightings.needed:
         needed = sightings.children.get(kind)
         if needed is None or not needed.status.url or needed.meta.deleting:
-            words = "is being deleted and made anew" if needed is not None and needed.meta.deleting else "is being made"
+            words = "is being recreated" if needed is not None and needed.meta.deleting else "is being created"
             return not_ready(Reason.AWAITING_NODE_JOIN, ". ".join((f"{kind} {words}", *sightings.notes)))
     resolved, fleet = sightings.shape, sightings.fleet
     if resolved is None or fleet is None:
@@ -211,7 +211,7 @@ def _waiting(sightings: Sightings) -> Condition:
     refused = [member for member in fleet.members if member.refusal]
     if refused:
         more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
-        message = f"machine {refused[0].machine.name}{more} cannot be told how to join: {refused[0].refusal}"
+        message = f"machine {refused[0].machine.name}{more} cannot be given its join token: {refused[0].refusal}"
         return not_ready(Reason.REQUEST_REJECTED, message)
     awaited = [_awaited(member) for member in fleet.members if not member.ready]
     words = f"{fleet.ready} of {resolved.node_count} nodes are ready"

@@ -54,7 +54,7 @@ def reference(record: Record) -> ObjectRef:
 def propose(
     record: Record, status: ResourceStatus | TpuNodeGroupStatus, conditions: Sequence[Condition], now: datetime
 ) -> Step:
-    """Propose a status with these conditions, where the object has not got it already, and what is told of it then."""
+    """Propose a status with these conditions, where the object does not have it already, and its Events."""
     kept = status.conditions
     for condition in conditions:
         kept = with_condition(kept, replace(condition, observed_generation=record.meta.generation), now)
@@ -76,12 +76,12 @@ def _of_child(target: ObjectRef, old: ResourceStatus, new: ResourceStatus) -> tu
     events = []
     if new.operation is not None and new.operation != old.operation:
         making = new.operation.type is OperationType.CREATE
-        words = "begun to make" if making else "begun to delete"
+        words = "begun to create" if making else "begun to delete"
         reason = PROVISIONING if making else CLEANUP
         events.append(Event(object=target, reason=reason, message=f"Compute Engine has {words} {target.name}"))
     before, after = _ready(old.conditions), _ready(new.conditions)
     if after is not None and _is_true(after) and not _is_true(before):
-        events.append(Event(object=target, reason=PROVISIONED, message=f"{target.name} is there: {new.url}"))
+        events.append(Event(object=target, reason=PROVISIONED, message=f"{target.name} exists: {new.url}"))
     return (*events, *_warning(target, before, after))
 
 
@@ -89,7 +89,7 @@ def _of_group(target: ObjectRef, old: TpuNodeGroupStatus, new: TpuNodeGroupStatu
     events = []
     manager = ConditionType.MANAGED_INSTANCE_GROUP_READY
     if _is_true(condition_of(new.conditions, manager)) and not _is_true(condition_of(old.conditions, manager)):
-        message = "the resources in Compute Engine are there"
+        message = "the resources in Compute Engine exist"
         events.append(Event(object=target, reason=CHILD_RESOURCES_PROVISIONED, message=message))
     before, after = _ready(old.conditions), _ready(new.conditions)
     joined = new.node_summary.ready if new.node_summary is not None else 0

@@ -1,7 +1,7 @@
 """A group: its children, what it says of them and of its nodes, what its nodes carry, and how it goes.
 
 Children are made in order, each as soon as what it refers to is there; what there is of them is taken from their
-status. A child whose specification is not as it should be (a new startup script, somebody's edit) is made anew with the
+status. A child whose specification is not as it should be (a new startup script, somebody's edit) is recreated with the
 slice, since Compute Engine changes none of these resources, and until then the group says so.
 
 It goes in this order: machines, template, policy, nodes and tokens, device plugin. Each round looks at what is left and
@@ -120,8 +120,8 @@ def _problem_of_script(group: TpuNodeGroup, round_: Round) -> str:
         return ""
     room = len(users) - (len(whole) - bounds.METADATA_VALUE)
     return (
-        f"instanceConfig.metadata: startup-script has {len(users)} characters; beside the script with which machines "
-        f"join, {room} fit"
+        f"instanceConfig.metadata: startup-script has {len(users)} characters; with the script with which machines "
+        f"join, at most {room} fit"
     )
 
 
@@ -136,9 +136,7 @@ def _machines(group: TpuNodeGroup, round_: Round) -> Sightings:
         return Sightings(group=group, shape=resolved, model=config.effective_provisioning_model)
     target = external_target(group.meta, group.spec.instance_template_uri)
     if target is None:
-        return Sightings(
-            group=group, refusal=invalid("neither instanceConfig nor instanceTemplateURI says what machines to make")
-        )
+        return Sightings(group=group, refusal=invalid("neither instanceConfig nor instanceTemplateURI is set"))
     refusal = not_allowed(group.meta, target.scope.project, round_)
     refusal = refusal or names_others(
         group.meta.namespace, {"instanceTemplateURI": group.spec.instance_template_uri}, round_
@@ -199,7 +197,7 @@ def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings
     found = {kind: child for kind in needed if (child := round_.child_of(group, kind)) is not None}
     template_url = seen.external_url or _url(found.get(Kind.INSTANCE_TEMPLATE))
     policy_url = _url(found.get(Kind.WORKLOAD_POLICY))
-    # Without machines a child that is out of date can be made anew.
+    # Without machines a child that is out of date can be recreated.
     free = Kind.MANAGED_INSTANCE_GROUP not in found
     old = nodes.left_over(group, None, round_) if free else ()
     # Their names may come again, and a node that a new machine takes over must not be deleted.
@@ -211,7 +209,7 @@ def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings
         elif differs(there, child):
             if free and not there.meta.deleting:
                 step += of_record(DeleteChild(record=there))
-            notes.append(f"{kind} {there.meta.name} is out of date and is made anew with the slice")
+            notes.append(f"{kind} {there.meta.name} is out of date and is recreated with the slice")
     outdated = bool(notes)
     if template_url and (policy_url or policy is None) and not seen.problem_of_template:
         child = managed_instance_group(group, resolved, seen.model, template_url, policy_url)
@@ -219,11 +217,11 @@ def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings
         deleting = any(each.meta.deleting for each in found.values())
         # Machines that cannot join would cost, and do nothing.
         in_vain = joining.problem_of(group, round_)
-        # The status has to say otherwise first that the slice is made anew (`conditions`).
+        # The status has to say otherwise first that the slice is recreated (`conditions`).
         if manager is None and not (outdated or deleting or old or in_vain or repair.recreating(group)):
             step += _create(child, notes, round_)
         elif manager is not None and differs(manager, child):
-            notes.append(f"{Kind.MANAGED_INSTANCE_GROUP} {manager.meta.name} is not as it is made today")
+            notes.append(f"{Kind.MANAGED_INSTANCE_GROUP} {manager.meta.name} differs from what this release creates")
     manager = found.get(Kind.MANAGED_INSTANCE_GROUP)
     if manager is not None and not manager.meta.deleting and repair.recreating(group):
         step += of_record(DeleteChild(record=manager))
@@ -286,7 +284,7 @@ def managed_instance_group(
 ) -> ManagedInstanceGroup:
     """Return the managed instance group.
 
-    Machines of one slice are never made anew one by one, nor is the machine of a group of one, which is a slice, too:
+    Machines of one slice are never recreated one by one, nor is the machine of a group of one, which is a slice, too:
     that is done here, for all at once. Others Compute Engine makes anew itself, where the terms allow it.
     """
     several = not shape.one_slice and shape.node_count > 1

@@ -86,10 +86,10 @@ def _condition(child: ManagedInstanceGroup, resource: Manager, fleet: Fleet | No
         )
     if failures:
         name, failure = failures[0]
-        return not_ready(Reason.INSTANCES_CREATION_FAILED, f"machine {name} is not made: {failure.message}")
+        return not_ready(Reason.INSTANCES_CREATION_FAILED, f"machine {name} is not created: {failure.message}")
     if not resource.is_stable or (bulk is not None and bulk.in_progress):
         since = _since(resource.created_at)
-        return not_ready(Reason.UNSTABLE, f"Compute Engine is making {resource.target_size} machines{since}")
+        return not_ready(Reason.UNSTABLE, f"Compute Engine is creating {resource.target_size} machines{since}")
     return created(difference(child, resource))
 
 
@@ -177,14 +177,14 @@ def _keeping(manager: ManagedInstanceGroup, pods: list[Pod], round_: Round) -> s
     group = round_.parent_of(manager)
     if group is not None and not group.meta.deleting:
         return words
-    return f'{words}. The annotation {names.FORCE}: "true" deletes them all the same'
+    return f'{words}. The annotation {names.FORCE}: "true" deletes them anyway'
 
 
 def machines_before(round_: Round) -> dict[str, int]:
     """Count, for each managed instance group by its UID, the machines of its namespace whose turn is before its own.
 
     First are those that are made, as read of Compute Engine: people may write any status. Then those of slices that are
-    made anew, and then others, by the age of their groups. What Compute Engine refuses, or a policy or template that it
+    recreated, and then others, by the age of their groups. What Compute Engine refuses, or a policy or template that it
     needs, has its turn after all others, first what was refused first, and what cannot be made has none.
     """
     limit = round_.settings.machines_per_namespace
@@ -256,12 +256,12 @@ def _too_many(child: ManagedInstanceGroup, round_: Round) -> Condition | None:
         return None
     message = (
         f"{size} machines are more than the setting MAX_MACHINES_PER_NAMESPACE leaves: namespace {namespace} may have "
-        f"{limit}, and {others} are taken or come before these. They are made when there is room"
+        f"{limit}, and {others} are in use or ahead of these. They are created when there is room"
     )
     if size > limit:
         message = (
             f"{size} machines are more than namespace {namespace} may have by the setting MAX_MACHINES_PER_NAMESPACE: "
-            f"{limit}. Make a smaller group, or have the setting changed"
+            f"{limit}. Create a smaller group, or ask the administrator to raise the limit"
         )
     return not_ready(Reason.NOT_ALLOWED, message)
 

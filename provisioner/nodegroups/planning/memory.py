@@ -271,7 +271,9 @@ def _listed(known: ResourceMemory, answer: CallAnswer) -> ResourceMemory:
 def _inserted(known: ResourceMemory, call: Insert, answer: CallAnswer) -> ResourceMemory:
     if answer.result is not None:
         return _taken(known, OperationType.CREATE, call.attempt, answer.result, answer)
-    failure = answer.failure or Failure(kind=FailureKind.INVALID, message="What the request refers to is not there.")
+    failure = answer.failure or Failure(
+        kind=FailureKind.INVALID, message="The request refers to something that does not exist."
+    )
     known = _failing(known, INSERT, failure, answer)
     if failure.kind is FailureKind.UNKNOWN_OUTCOME:
         return replace(known, unsure_at=answer.at, changed_at=answer.at)

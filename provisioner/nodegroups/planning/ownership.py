@@ -70,7 +70,7 @@ def squats(child: Child, round_: Round) -> Condition | None:
     group = round_.parents.get((child.kind, child.meta.name))
     if group is None or group.meta.namespace == child.meta.namespace:
         return None
-    return invalid(f"the name {child.meta.name} is that of the {child.kind} of TPUNodeGroup {group.meta}")
+    return invalid(f"the name {child.meta.name} belongs to the {child.kind} of TPUNodeGroup {group.meta}")
 
 
 def not_served(child: Child, round_: Round) -> Condition | None:
@@ -93,7 +93,7 @@ def not_allowed(meta: ObjectMeta, project: str, round_: Round) -> Condition | No
         return invalid(f"project {bounds.quoted(project)} is not a project id")
     if project not in projects:
         message = (
-            f"project {bounds.quoted(project)} is not among those in which resources may be made; "
+            f"project {bounds.quoted(project)} is not among those in which resources may be created; "
             "see the setting ALLOWED_PROJECTS"
         )
         return not_ready(Reason.NOT_ALLOWED, message)
@@ -108,7 +108,7 @@ def names_others(namespace: str, addresses: Mapping[str, str], round_: Round) ->
     for field, address in addresses.items():
         group = round_.parents.get((_KINDS.get(field, Kind.TPU_NODE_GROUP), address.rpartition("/")[2]))
         if group is not None and group.meta.namespace != namespace:
-            message = f"{field} {bounds.quoted(address)} is of TPUNodeGroup {group.meta}, which is of another namespace"
+            message = f"{field} {bounds.quoted(address)} belongs to TPUNodeGroup {group.meta} of another namespace"
             return not_ready(Reason.NOT_ALLOWED, message)
         for project in _NAMED_PROJECT.findall(address):
             if project not in round_.projects and not (field == "image" and project in _PUBLIC_IMAGES):

@@ -1,6 +1,6 @@
-"""When a slice is made anew: a machine of it is lost for too long, and the others can do nothing without it.
+"""When a slice is recreated: a machine of it is lost for too long, and the others can do nothing without it.
 
-All machines are made anew together, by deleting the managed instance group and making another of the same name. The
+All machines are recreated together, by deleting the managed instance group and making another of the same name. The
 group's status says so before anything is deleted (reason Recreating), and says otherwise before anything is made again:
 so a managed instance group that is there while the status says Recreating is always the old one.
 """
@@ -24,11 +24,11 @@ from provisioner.nodegroups.planning.memory import Lost
 from provisioner.nodegroups.planning.nodes import Fleet, Member, provider_id
 from provisioner.nodegroups.planning.round import Round, zone_of
 
-#: What the limit on slices that are made anew counts.
+#: What the limit on slices that are recreated counts.
 DAY_SECONDS = 86_400.0
-_WORK_GOES_ON = ". The slice is made anew when the pods with chips on it have ended"
+_WORK_GOES_ON = ". The slice is recreated when the pods with chips on it have ended"
 _SILENT_ZONE = (
-    ". The slice is not made anew while most nodes of all groups of its zone do not report: check the network between "
+    ". The slice is not recreated while most nodes of all groups of its zone do not report: check the network between "
     "the machines and the API server"
 )
 
@@ -42,7 +42,7 @@ class Loss:
     machines: int
     #: As it is to be remembered (`Memory.lost`).
     lost: Mapping[str, Lost]
-    #: When the slice is made anew; None: never by us.
+    #: When the slice is recreated; None: never by us.
     due_at: datetime | None = None
     #: What else there is to say.
     note: str = ""
@@ -96,7 +96,7 @@ def _remembered(group: TpuNodeGroup, only_chips: Mapping[str, bool], round_: Rou
 
 
 def _with_limit(group: TpuNodeGroup, loss: Loss, since: datetime, round_: Round) -> Loss:
-    """Say when a slice is made anew."""
+    """Say when a slice is recreated."""
     settings, counted = round_.settings, recreations(group, round_.now)
     if settings.repairs_per_day <= 0:
         return loss
@@ -105,30 +105,30 @@ def _with_limit(group: TpuNodeGroup, loss: Loss, since: datetime, round_: Round)
         return replace(loss, due_at=due_at)
     free_at = waits.after(counted[-settings.repairs_per_day], DAY_SECONDS)
     times = f"{len(counted)} times within a day"
-    note = f". The slice was made anew {times}, and is not again before {format_time(free_at)}"
+    note = f". The slice was recreated {times}, and will not be again before {format_time(free_at)}"
     return replace(loss, due_at=max(due_at, free_at), note=note)
 
 
 def recreations(group: TpuNodeGroup, now: datetime) -> tuple[datetime, ...]:
-    """Return when the slice was made anew, as far as it counts against the limit."""
+    """Return when the slice was recreated, as far as it counts against the limit."""
     reset = parse_timestamp(group.meta.annotations.get(names.RECREATIONS_RESET))
     return tuple(moment for moment in of_last_day(group, now) if reset is None or moment > reset)
 
 
 def of_last_day(group: TpuNodeGroup, now: datetime) -> tuple[datetime, ...]:
-    """Return when the slice was made anew within a day, earliest first."""
+    """Return when the slice was recreated within a day, earliest first."""
     moments = sorted(group.status.recreated_at)
     return tuple(moment for moment in moments if (now - moment).total_seconds() < DAY_SECONDS)
 
 
 def recorded(group: TpuNodeGroup, now: datetime) -> tuple[datetime, ...]:
-    """Return what the status says when the slice is made anew now."""
+    """Return what the status says when the slice is recreated now."""
     at = now.astimezone(UTC).replace(microsecond=0)
     return (*of_last_day(group, now), at)[-bounds.RECREATIONS :]
 
 
 def recreating(group: TpuNodeGroup) -> bool:
-    """Whether the status says that the slice is being made anew."""
+    """Whether the status says that the slice is being recreated."""
     ready = condition_of(group.status.conditions, ConditionType.READY)
     return ready is not None and ready.reason == Reason.RECREATING
 

@@ -82,7 +82,7 @@ def difference(child: Child, found: Resource) -> str:
                 return ""
             return (
                 f"it has type {found.type or 'none'} and topology {found.topology or 'none'}, and cannot be changed; "
-                "delete this object to have it made anew"
+                "delete this object to recreate it"
             )
         case InstanceTemplate(spec=template), Template():
             config, model = template.config, found.provisioning_model or ProvisioningModel.STANDARD
@@ -91,7 +91,7 @@ def difference(child: Child, found: Resource) -> str:
                 "provisioning model": config.effective_provisioning_model == model,
                 "metadata": dict(config.metadata) == dict(found.metadata),
             }
-            advice = ", and cannot be changed; it is made anew with its slice"
+            advice = ", and cannot be changed; it is recreated with its slice"
         case ManagedInstanceGroup(spec=manager), Manager():
             same = {
                 "template": same_resource(manager.instance_template, found.template),
@@ -99,7 +99,7 @@ def difference(child: Child, found: Resource) -> str:
                 "mode": manager.effective_mode == (found.mode or SizePolicyMode.INDIVIDUAL),
                 "workload policy": same_resource(manager.workload_policy, found.policy),
             }
-            advice = "; delete this object to have it made anew"
+            advice = "; delete this object to recreate it"
         case _:
             # What is read for a child is of its sort.
             return ""
@@ -112,7 +112,7 @@ def not_to_be_used(child: InstanceTemplate, round_: Round) -> Condition | None:
     for account in child.spec.config.service_accounts:
         if account.email.endswith(_DEFAULT_ACCOUNTS):
             message = (
-                f"serviceAccounts {bounds.quoted(account.email)} does not say of which project it is; "
+                f"serviceAccounts {bounds.quoted(account.email)} does not name its project; "
                 'use "default" for the account of the project of the machines'
             )
             return not_ready(Reason.NOT_ALLOWED, message)
@@ -133,25 +133,25 @@ def external_problem(template: Template) -> str:
     """Say why a template that a user names cannot make TPU nodes; empty where it can."""
     if not template.machine_type.startswith(MACHINE_TYPE_PREFIXES):
         return (
-            f"its machine type {bounds.quoted(template.machine_type)} is none of a TPUNodeGroup's: "
+            f"its machine type {bounds.quoted(template.machine_type)} is not supported by TPUNodeGroups: "
             f"{', '.join(each + '*' for each in MACHINE_TYPE_PREFIXES)}"
         )
     if not template.has_scheduling:
-        return "it says nothing of scheduling; set onHostMaintenance TERMINATE"
+        return "it has no scheduling; set onHostMaintenance TERMINATE"
     if template.on_host_maintenance != TERMINATE:
         return f"its onHostMaintenance is {template.on_host_maintenance or 'not set'}; TPU machines need TERMINATE"
     models = {model.value: model for model in ProvisioningModel}
     model = models.get(template.provisioning_model or ProvisioningModel.STANDARD)
     if model is None:
         return (
-            f"its provisioningModel is {bounds.quoted(template.provisioning_model)}, and may be one of "
+            f"its provisioningModel is {bounds.quoted(template.provisioning_model)}, but must be one of "
             f"{', '.join(models)}"
         )
     action = TERMINATION_ACTIONS[model]
     if action and template.termination_action != action:
         return (
             f"its instanceTerminationAction is {template.termination_action or 'not set'}; with provisioningModel "
-            f"{model.value} it has to be {action}"
+            f"{model.value} it must be {action}"
         )
     return ""
 

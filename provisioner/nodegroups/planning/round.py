@@ -149,7 +149,7 @@ class PlanningSettings:
     machines_per_namespace: int = 0
     #: Hash of the manifest that the device plugin is to be applied from; empty: it is not our job.
     device_plugin_version: str = ""
-    #: A slice is made anew when a machine of it has been lost for so long, and so often within a day.
+    #: A slice is recreated when a machine of it has been lost for so long, and so often within a day.
     repair_after_seconds: float = 300.0
     repairs_per_day: int = 3
     #: A machine that runs has so long to become a node that is ready, before it counts as lost.

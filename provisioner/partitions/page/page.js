@@ -37,7 +37,7 @@ function show(id, empty, head, rows, leftOut = []) {
 }
 
 function bar(line) {
-  if (line.ipus === null) return "its server does not tell";
+  if (line.ipus === null) return "unknown";
   return make("progress", { max: line.ipus, value: line.ours + line.others, title: `${line.ours + line.others} of ${line.ipus} IPUs are in partitions` });
 }
 
@@ -76,7 +76,7 @@ async function look() {
     live.textContent = `as of ${new Date(found.served_at).toLocaleTimeString()}`;
   } catch (error) {
     live.className = "stale";
-    live.textContent = `the controller cannot be asked: ${error.message}`;
+    live.textContent = `the controller does not answer: ${error.message}`;
   } finally {
     setTimeout(look, LOOK_MS);
   }

@@ -62,7 +62,7 @@ class RemovePartition:
 
     - one that is being deleted has had its grace, if its deletionTimestamp is `past_deletion`;
     - one that was told of another partition (`Pod.told_partition`) does not use this one;
-    - with `unused`, one whose init container has not ended does not use it: it is broken, and made anew.
+    - with `unused`, one whose init container has not ended does not use it: it is broken, and recreated.
     """
 
     server: str

@@ -234,10 +234,10 @@ def unrecorded_of(entries: Iterable[Entry], picture: Picture, round_: Round) -> 
     write = round_.memory.writes.get(LEDGER)
     if write is not None and write.failure is WriteFailure.REFUSED:
         words = bounds.cut(write.message, bounds.HINTED_WORDS)
-        why = f"There are IPUs for it, and the API server does not let the ledger be written: {words}"
+        why = f"IPUs are free for it, but the ledger cannot be written: {words}"
         return {pod.uid: why for pod, _ in picture.schedule.placed}
     recorded = {entry.pod_uid for entry in entries}
-    why = "There are IPUs for it, and the ledger is full."
+    why = "IPUs are free for it, but the ledger is full."
     return {pod.uid: why for pod, _ in picture.schedule.placed if pod.uid not in recorded}
 
 

@@ -47,7 +47,7 @@ def waiting(candidate: Candidate) -> Event:
 
 def why_limited(pod: Pod) -> str:
     """Say that a pod waits for the limit of its namespace."""
-    return f"Namespace {pod.namespace} has, or its older pods wait for, all the IPUs that it may have."
+    return f"Namespace {pod.namespace} has used its limit of IPUs, or its older pods wait for the rest."
 
 
 def created(pod: Pod, entry: Entry) -> Event:
@@ -59,14 +59,14 @@ def created(pod: Pod, entry: Entry) -> Event:
 def failed(pod: Pod, entry: Entry, failure: Failure) -> Event:
     """Say why a pod's partition was not made."""
     words = bounds.cut(failure.message, bounds.HINTED_WORDS)
-    message = f"Partition {entry.id} is not made on {entry.server}, and is tried again: {words}"
+    message = f"Partition {entry.id} is not created on {entry.server}, and is retried: {words}"
     return Event(f"failed {failure.kind.value}", pod, FAILED, message, warning=True)
 
 
 def broken(pod: Pod, entry: Entry, partition: Partition | None) -> Event:
-    """Say that a pod's partition is there and good for nothing."""
+    """Say that a pod's partition exists and is unusable."""
     state = bounds.cut(partition.state_text, bounds.QUOTED) if partition is not None else ""
-    what = "The pod may be using it, so it stays." if pod.begun else "It is removed and made anew."
+    what = "The pod may be using it, so it stays." if pod.begun else "It is removed and created again."
     message = f"Partition {entry.id} on {entry.server} is not usable (state {state or 'unknown'}). {what}"
     return Event("broken", pod, FAILED, message, warning=True)
 
@@ -74,7 +74,7 @@ def broken(pod: Pod, entry: Entry, partition: Partition | None) -> Event:
 def not_removed(pod: Pod, entry: Entry, failure: Failure) -> Event:
     """Say why a pod's partition could not be removed, though that was tried again and again."""
     words = bounds.cut(failure.message, bounds.HINTED_WORDS)
-    message = f"Partition {entry.id} is not removed from {entry.server}, and that is tried again: {words}"
+    message = f"Partition {entry.id} is not removed from {entry.server}, and this is retried: {words}"
     return Event("not removed", pod, FAILED, message, warning=True)
 
 
@@ -89,13 +89,13 @@ def misplaced(pod: Pod, entry: Entry) -> Event:
 
 def lost(pod: Pod, entry: Entry) -> Event:
     """Say that a pod's partition has vanished."""
-    message = f"Partition {entry.id} is not on {entry.server} any more, and is made again under the same id."
+    message = f"Partition {entry.id} is gone from {entry.server}, and is created again under the same id."
     return Event("lost", pod, LOST, message, warning=True)
 
 
 def unnamed(pod: Pod, entry: Entry) -> Event:
     """Say that nobody can ask for a pod's partition."""
-    message = f"Partition {entry.id} is on {entry.server}, which no setting names any more: nobody knows how it is."
+    message = f"Partition {entry.id} is on {entry.server}, which VIPU_SERVERS no longer names: its state is unknown."
     return Event("unnamed", pod, FAILED, message, warning=True)
 
 
@@ -104,7 +104,7 @@ def unreadable(pod: Pod, entry: Entry, failure: Failure, most_seconds: float) ->
     if pod.gated:
         what = f"After {most_seconds / 60:g} minutes without an answer the pod waits for IPUs of other servers, too."
     else:
-        what = "The pod waits for it on its node; delete it, and make it again, to have IPUs of another server."
+        what = "The pod waits for it on its node; delete it and create it again to get IPUs of another server."
     words = bounds.cut(failure.message, bounds.HINTED_WORDS)
     message = f"Partition {entry.id} is for {entry.server}, which cannot be read ({words}). {what}"
     return Event("unreadable", pod, FAILED, message, warning=True)

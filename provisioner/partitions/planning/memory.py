@@ -140,8 +140,8 @@ def failed(
 
 # --- answers ---
 
-_NOT_LISTED = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="It was made, and its server does not list it.")
-_STILL_LISTED = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="It was removed, and its server lists it still.")
+_NOT_LISTED = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="It was created, but its server does not list it.")
+_STILL_LISTED = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="It was removed, but its server still lists it.")
 _WAS_BROKEN = Failure(kind=FailureKind.UNAVAILABLE, message="The partition was broken, and is removed.")
 #: What a create ends in for which this is not the place, or not now: the pod may go elsewhere meanwhile.
 _REFUSALS = frozenset(

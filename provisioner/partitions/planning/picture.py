@@ -30,10 +30,10 @@ from provisioner.partitions.planning.standing import OVER, Phase, Standing, know
 #: The phase of a partition that no entry is for.
 ORPHAN = "orphan"
 _NOT_PREPARED = (
-    "The webhook did not prepare it: it came around it, or has its IPUs from another program. Make it again."
+    "The webhook did not prepare it: it was created without it, or has its IPUs from another program. Create it again."
 )
-_GIVEN_BACK = "Its partition was given back before it ran: delete it and make it again."
-_UNREADABLE = f"ConfigMap {names.LEDGER_CONFIGMAP_NAME}: its entry {{id}} cannot be read; repair it, or take it out."
+_GIVEN_BACK = "Its partition was given back before it ran: delete it and create it again."
+_UNREADABLE = f"ConfigMap {names.LEDGER_CONFIGMAP_NAME}: its entry {{id}} cannot be read; repair it, or remove it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +191,7 @@ class PartitionLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupplyLine:
-    """The IPUs of an allocation; `ipus` and `free` are None where its server does not tell."""
+    """The IPUs of an allocation; `ipus` and `free` are None where unknown."""
 
     server: str
     allocation: str

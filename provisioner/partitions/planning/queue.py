@@ -269,7 +269,7 @@ def _candidate(pod: Pod, stays: Standing | None, choose: Callable[..., _Choice],
     if sites:
         return Candidate(pod=pod, wait=Wait.QUEUE, why=words, sites=sites, until=until)
     failure = first.backoff.failure if first is not None else None
-    why = f"Its partition could not be made: {failure.message}" if failure is not None else ""
+    why = f"Its partition could not be created: {failure.message}" if failure is not None else ""
     if stays is not None and stays.known.removing is not None:
         why = f"Partition {stays.entry.id} cannot be removed: {stays.known.removing.failure.message}"
     return Candidate(pod=pod, wait=Wait.REFUSED, why=why, until=until)
@@ -294,11 +294,11 @@ def _choose(
     usable = [each for each in large if each.usable]
     sites = tuple(each.site for each in usable if each.within_reach is None or each.within_reach >= size)
     if sites:
-        return Wait.QUEUE, f"{size} IPUs have to be free in one allocation.", sites
+        return Wait.QUEUE, f"{size} IPUs must be free in one allocation.", sites
     if usable:
         words = (
-            f"Partitions of others, or that cannot be removed, leave no allocation {size} IPUs: it has its turn when "
-            "they are gone, and others pass it meanwhile."
+            f"Partitions of others, or that cannot be removed, leave no allocation {size} IPUs. It has its turn when "
+            "they are gone; other pods go first meanwhile."
         )
         return Wait.OTHERS, words, ()
     unread = sorted({each.site[0] for each in large} | {a for a in servers if round_.servers[a].reading is None})

@@ -46,7 +46,7 @@ class PlanningSettings:
     #: What a pod may take, at most, besides its activeDeadlineSeconds and its grace: until it runs, and until its
     #: partition is removed. A younger pod passes an older one only where it is gone in time even so.
     backfill_allowance_seconds: float = 120.0
-    #: A partition that no pod uses yet, and that is not active after so long, is made anew; one that is not there by
+    #: A partition that no pod uses yet, and that is not active after so long, is recreated; one that is not there by
     #: then, as while its server is down, is given up, and its pod waits again.
     stuck_seconds: float = 900.0
     #: A pod that its server refuses although enough IPUs are free holds up others for so long, where no deadlines tell

@@ -18,7 +18,7 @@ class Phase(Enum):
 
     #: It is not there, and is to be made.
     WANTED = "wanted"
-    #: It is being made, or a reading has yet to show what there is.
+    #: It is being created, or a reading has yet to show what there is.
     CREATING = "creating"
     ACTIVE = "active"
     #: It says that it failed, is another one than was asked for, or takes too long.

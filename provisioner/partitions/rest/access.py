@@ -40,7 +40,7 @@ _READ_PATIENCE_SECONDS, _READ_KEPT_SECONDS = 15.0, 5.0
 
 def _busy() -> Refused:
     """Return what is said where there is no turn for a question, or no answer to it, soon."""
-    return Refused(503, "too much is asked at once; ask again", retry_after_seconds=1)
+    return Refused(503, "too many requests at once; try again", retry_after_seconds=1)
 
 
 class Shared:

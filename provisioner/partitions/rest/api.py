@@ -101,7 +101,7 @@ class PartitionsApi:
         left_out = self._repeats.left_out((what, type(error)))
         if left_out is not None:
             _log.warning("partitions_api.unavailable", what=what, error=str(error), left_out=left_out)
-        return wire.refusal(Refused(503, f"{what}; ask again", retry_after_seconds=_UNKNOWN_SECONDS))
+        return wire.refusal(Refused(503, f"{what}; try again", retry_after_seconds=_UNKNOWN_SECONDS))
 
     async def _health(self, _call: Call) -> Content:
         """Answer without asking who asks. It is healthy while it answers; what it lacks is said."""
@@ -116,13 +116,13 @@ class PartitionsApi:
         asked = wire.read_ask(call.body)
         whose = PodIdentity(namespace=asked.namespace, name=asked.pod, uid=asked.uid)
         if caller.pod != whose:
-            raise Refused(403, "only a pod itself asks for its partition, with a token that is bound to it")
+            raise Refused(403, "only the pod itself may ask for its partition, with a token that is bound to it")
         ledger, owner = self._ledger(), names.owner_id(self._cluster_uid(), asked.uid)
         pod = self._pod(whose)
         if pod is None:
             # The token shows that there is one.
             raise Refused(
-                503, "the controller has not seen the pod yet; ask again", retry_after_seconds=_MAKING_SECONDS
+                503, "the controller has not seen the pod yet; try again", retry_after_seconds=_MAKING_SECONDS
             )
         entry = next((each for each in ledger.entries if _is_of(each, pod, owner)), None)
         # What it has it keeps, whatever the settings are by now.
@@ -140,8 +140,8 @@ class PartitionsApi:
             is_so = "reconfigurable" if entry.reconfigurable else "not reconfigurable"
             raise Refused(409, f"the pod's partition is {is_so}")
         if pod.gated:
-            # Until it was told of its partition, that may still be removed and made anew.
-            return _creating(pod, entry, "the partition is being made")
+            # Until it was told of its partition, that may still be removed and recreated.
+            return _creating(pod, entry, "the partition is being created")
         if not pod.node:
             # It asks, so it has one, and this is old: its partition may have been taken back before it had.
             return _creating(pod, entry, "the pod was not seen on a node yet")
@@ -156,9 +156,9 @@ class PartitionsApi:
         if entry is None:
             state, message = "waiting", "the pod waits for IPUs"
         elif pod is None or pod.finished or pod.released:
-            state, message = "releasing", "the pod needs it no more"
+            state, message = "releasing", "the pod no longer needs it"
         elif pod.gated:
-            state, message = "creating", "the partition is being made"
+            state, message = "creating", "the partition is being created"
         else:
             state, message = "active", "the pod has its partition"
         return wire.answer(200, wire.described(pod, entry, state, message))
@@ -166,7 +166,7 @@ class PartitionsApi:
     async def _config(self, call: Call, caller: Caller) -> Content:
         _, _, entry = await self._known(call, caller, "get")
         if entry is None:
-            raise Refused(409, f"the partition {call.name} is not made yet", retry_after_seconds=_WAITING_SECONDS)
+            raise Refused(409, f"the partition {call.name} is not created yet", retry_after_seconds=_WAITING_SECONDS)
         message, configuration = await self._read(entry)
         if not configuration:
             raise Refused(409, message, retry_after_seconds=_MAKING_SECONDS)
@@ -226,7 +226,7 @@ class PartitionsApi:
     def _ledger(self) -> Ledger:
         problems = self._sources.problems()
         if problems:
-            raise Refused(503, f"nothing can be known now: {problems[0]}", retry_after_seconds=_UNKNOWN_SECONDS)
+            raise Refused(503, f"the state is unknown now: {problems[0]}", retry_after_seconds=_UNKNOWN_SECONDS)
         return self._sources.ledger()
 
     def _cluster_uid(self) -> str:

@@ -61,7 +61,7 @@ def read_ask(body: bytes) -> Ask:
         raise Refused(400, f"the body cannot be read: {error}") from error
     size = asked.size
     if isinstance(size, bool) or not isinstance(size, int) or size < 1 or size & (size - 1):
-        raise Refused(422, f"size is {fields.shown(size)}, and has to be a number of IPUs that is a power of two")
+        raise Refused(422, f"size is {fields.shown(size)}, but must be a number of IPUs that is a power of two")
     return asked
 
 
@@ -129,12 +129,12 @@ def token_of(authorization: str, now_seconds: float) -> str:
     """
     match = _BEARER.fullmatch(authorization)
     if match is None:
-        raise Refused(401, f"send a token of a ServiceAccount, made for the audience {names.AUDIENCE}, as bearer token")
+        raise Refused(401, f"send a token of a ServiceAccount for the audience {names.AUDIENCE}, as bearer token")
     token = match[1]
     said = _claims(token)
     audiences = said.get("aud")
     if names.AUDIENCE not in (audiences if isinstance(audiences, list) else [audiences]):
-        raise Refused(401, f"the token is not made for the audience {names.AUDIENCE}")
+        raise Refused(401, f"the token is not valid for the audience {names.AUDIENCE}")
     expires = said.get("exp")
     if not isinstance(expires, (int, float)) or expires + _SKEW_SECONDS < now_seconds:
         raise Refused(401, "the token has expired")
@@ -163,7 +163,7 @@ def read_token_review(raw: Mapping[str, Any]) -> Caller | str:
     status = fields.mapping(raw.get("status"))
     # An API server that knows no audiences names none, and means its own.
     if status.get("authenticated") is not True or names.AUDIENCE not in fields.sequence(status.get("audiences")):
-        return f"the API server does not take the token for the audience {names.AUDIENCE}"
+        return f"the API server does not accept the token for the audience {names.AUDIENCE}"
     user = fields.mapping(status.get("user"))
     username = fields.text(user.get("username"))
     if not username:

@@ -117,7 +117,7 @@ class _Answer:
     def words(self) -> str:
         """Return what it said to people, without secrets."""
         said = self.ended.stderr.strip() or self.ended.stdout.strip()
-        return self.known.hidden(said or f"vipu ended with exit code {self.ended.code} and without a word")
+        return self.known.hidden(said or f"vipu ended with exit code {self.ended.code} and no output")
 
     def failed(self) -> VipuError:
         """Return what its words mean, where it failed."""
@@ -215,7 +215,7 @@ class VipuCommand:
         subject = " ".join(arguments[:3])
         for name in names:
             if _NAME.fullmatch(name) is None:
-                raise VipuError(Failure(kind=FailureKind.INVALID, message=f"{name!r} cannot be asked for"), subject)
+                raise VipuError(Failure(kind=FailureKind.INVALID, message=f"{name!r} is not a valid name"), subject)
         seconds = (
             self.create_seconds if verb is Verb.CREATE else _REMOVE_SECONDS if verb is Verb.REMOVE else _READ_SECONDS
         )
@@ -230,7 +230,7 @@ class VipuCommand:
         except OSError as error:
             raise VipuError(errors.unsent(f"cannot prepare a folder for vipu: {error.strerror}"), subject) from None
         if ended.code is None:
-            text = f"vipu did not end by itself: {ended.cause}. {known.hidden(ended.stderr)}"
+            text = f"vipu did not exit: {ended.cause}. {known.hidden(ended.stderr)}"
             raise VipuError(errors.failure_of(verb, text, whole=False), subject)
         return _Answer(verb=verb, subject=subject, names=names, ended=ended, known=known)
 

@@ -23,7 +23,7 @@ class PartitionState(Enum):
     """What a partition is good for. V-IPU has more states, whose names are not published: those are OTHER."""
 
     ACTIVE = "active"
-    #: It is being made, or anything else that is neither good nor known to be bad.
+    #: It is being created, or anything else that is neither good nor known to be bad.
     OTHER = "other"
     #: It says that it failed.
     ERROR = "error"

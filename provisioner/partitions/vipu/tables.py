@@ -182,7 +182,7 @@ class _Table:
         for name, names in needed.items():
             column = self.column(names)
             if column is None:
-                raise self._header.error(f"is no header with a column {name}")
+                raise self._header.error(f"is not a header with a column {name}")
             self.needed[name] = column
 
     def column(self, names: Sequence[str]) -> int | None:

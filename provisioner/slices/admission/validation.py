@@ -149,7 +149,7 @@ def _doubt(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str
     serves = fields.mapping(fields.mapping(raw.get("metadata")).get("annotations")).get(constants.SERVE) == "true"
     if kind == WorkloadKind.JOB.value and not pods.template.indexed and not serves:
         return (
-            f"its completionMode is not Indexed, so that nothing tells which of the {shape.nodes(1)} workers of the "
+            f"its completionMode is not Indexed, so nothing shows which of the {shape.nodes(1)} workers of the "
             f"slice a pod is; set completionMode: Indexed"
         )
     return ""

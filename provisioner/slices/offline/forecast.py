@@ -210,7 +210,7 @@ class _Verdicts:
             workload = subject.workload
             if workload.managed_by and subject.pods and uid not in with_slices:
                 manager = bounds.cut(workload.managed_by)
-                words = f"spec.managedBy is {manager}: another controller runs it, so that it gets no node pools here"
+                words = f"spec.managedBy is {manager}: another controller runs it, so it gets no node pools here"
                 self._say(workload, words, Severity.NOTE)
             elif workload.problem and uid not in rejected:
                 # No Event says so, for it is not served for other reasons as well.

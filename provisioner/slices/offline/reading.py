@@ -168,7 +168,7 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
     if not kind or not version:
         missing = " and no ".join(key for key, text in (("apiVersion", version), ("kind", kind)) if not text)
         name = bounds.cut(fields.text(fields.mapping(raw.get("metadata")).get("name"))) or "it"
-        message = f"{name} is no Kubernetes object: it has no {missing}; add what is missing"
+        message = f"{name} is not a Kubernetes object: it has no {missing}; add what is missing"
         reading.remark(document, (), "", message)
         return
     created = _as_created(raw, reading.default_namespace, number)
@@ -187,7 +187,7 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
         return
     first = reading.seen.setdefault((kind, metadata["namespace"], metadata["name"]), document)
     if first is not document:
-        message = f"{named} is there twice, first in {first.source}:{first.line}; only that is planned"
+        message = f"{named} occurs twice, first in {first.source}:{first.line}; only that is planned"
         reading.remark(document, (), "", message)
         return
     accepted = True
@@ -283,12 +283,12 @@ def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[st
     found = list(leaders_of(workload, raw, template, MOMENT, numbers))
     if (template.replicas == 0 or template.pods == 0) and subject.accepted:
         path = template.pods_path if template.replicas else template.replicas_path
-        message = f"{dotted(path)} is 0, so that there are no pods and no node pools"
+        message = f"{dotted(path)} is 0, so there are no pods and no node pools"
         reading.remark(subject.document, path, named, message, Severity.NOTE)
         return
     if not template.indexed:
         message = (
-            "its completionMode is not Indexed, so that its pods have no completion index, and no leader; set "
+            "its completionMode is not Indexed, so its pods have no completion index, and no leader; set "
             "completionMode: Indexed"
         )
         reading.remark(subject.document, (*template.pods_path[:-1], "completionMode"), named, message)
@@ -327,7 +327,7 @@ def _tell_of_others(reading: Reading, document: Document, kind: str, named: str)
 def _tell_of_maker(reading: Reading, document: Document, kind: str, maker: Owner, named: str) -> None:
     """Say of what a controller made, as `kubectl get` prints it, that it is not planned."""
     owner = bounds.cut(maker.kind)
-    message = f"is a {bounds.cut(kind)} of {owner} {bounds.cut(maker.name)}; plan the {owner}, which it is made from"
+    message = f"is a {bounds.cut(kind)} of {owner} {bounds.cut(maker.name)}; plan the {owner} that creates it"
     reading.remark(document, ("metadata",), named, message, Severity.NOTE)
 
 

@@ -43,7 +43,7 @@ export function makeActivity(panel, links) {
     empty.hidden = shown.length > 0;
     const isFiltered = all > 0 && (words(query).length || query.kind || query.namespace || query.warnings);
     showTexts(empty, [isFiltered ? "Nothing matches these filters" : "Nothing has been decided since this process started"], (each) =>
-      make("div", {}, make("h2", {}, each), make("p", {}, "Creates, deletes, what became of node pools, notices and alerts are listed here, the last 500.")),
+      make("div", {}, make("h2", {}, each), make("p", {}, "The last 500 creates, deletes, changes of node pools, notices and alerts are listed here.")),
     );
   }
 

@@ -78,7 +78,7 @@ function renderBanners() {
   const banners = [];
   if (connection.kind === "lost") {
     const since = clockTime(connection.since);
-    banners.push(["lost", `Connection lost since ${since}, trying again.`, store.loaded ? "What is shown is from then." : ""]);
+    banners.push(["lost", `Connection lost since ${since}, trying again.`, store.loaded ? "The page shows the state at that time." : ""]);
   }
   if (store.loaded) {
     if (!store.leading) {
@@ -87,7 +87,7 @@ function renderBanners() {
     }
     for (const each of store.problems) banners.push(["problem", "Nothing is decided at the moment:", each]);
     if (store.stalled) {
-      banners.push(["problem", `Nothing has been decided since ${timeOfDay(Date.parse(store.summary.at))}.`, "What is shown is from then. Workloads created since are missing."]);
+      banners.push(["problem", `Nothing has been decided since ${timeOfDay(Date.parse(store.summary.at))}.`, "The page shows the state at that time. Workloads created since are missing."]);
     }
     if (store.summary?.capacity.creation_paused) {
       banners.push(["info", "Creation is paused.", "No node pool is created until an administrator resumes it."]);

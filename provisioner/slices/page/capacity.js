@@ -24,7 +24,7 @@ const USES = [
   ["Starting", ["creating", "joining", "ready"], "of node pools that no pod runs on yet"],
   ["Running", ["running", "draining"], "of node pools with pods"],
   ["Idle", ["idle"], "of node pools that nothing needs"],
-  ["Being deleted", ["deleting"], "of node pools that go"],
+  ["Being deleted", ["deleting"], "of node pools that are being deleted"],
   ["Failed", ["failed"], "of node pools that failed"],
 ];
 const IN_BAR = ["running", "draining", "ready", "joining", "creating", "waiting", "idle", "deleting", "failed"];
@@ -124,7 +124,7 @@ export function makeCapacity(panel) {
   const limits = table("Limits", [["Setting"], ["Counted for"], ["Used", "numeric"], ["", "wide"], ["Limit", "numeric"]], "stacked limits");
   const noLimits = make("p", { className: "muted" }, "No limit is set. MAX_CHIPS and the others in the settings bound what may be spent.");
   const operations = make("div", { className: "operations" });
-  const backoffs = table("Back-off", [["Capacity"], ["Reason"], ["What was said", "wide"], ["Failures", "numeric"], ["Next try"]], "stacked backoffs");
+  const backoffs = table("Back-off", [["Capacity"], ["Reason"], ["Message", "wide"], ["Failures", "numeric"], ["Next try"]], "stacked backoffs");
   const noBackoffs = make("p", { className: "muted" }, "Nothing is backed off: every capacity is tried as soon as a slice needs it.");
   const uses = [...USES.map(([name]) => [name, "numeric"]), ["Cost", "numeric"]];
   const accelerators = table("Chips by accelerator", [["Accelerator"], ...uses]);
@@ -180,7 +180,7 @@ export function makeCapacity(panel) {
   function showChips(chips, cost, store) {
     const of = (names) => names.reduce((sum, each) => sum + (chips[each] ?? 0), 0);
     const rows = USES.map(([name, names, words]) => [name, of(names), words]).filter(([name, value]) => value || name !== "Failed");
-    if (cost !== null) rows.push(["Cost", cost, "of the hosts that are there, by CHIP_HOUR_PRICES"]);
+    if (cost !== null) rows.push(["Cost", cost, "of the hosts that exist, by CHIP_HOUR_PRICES"]);
     showTexts(tiles, rows, ([name, value, words]) =>
       make(
         "div",

@@ -156,7 +156,7 @@ export function makeDetail(panel, links) {
     const found = find(store, query.id);
     if (found === null) {
       showTexts(box, [[query.id, store.leading]], ([id, leads]) =>
-        make("div", { className: "empty" }, make("h2", {}, `${id || "Nothing"} is not there`), make("p", {}, leads ? "It was deleted, or never existed." : "This process stands by: it shows no slices.")),
+        make("div", { className: "empty" }, make("h2", {}, `${id || "This object"} does not exist`), make("p", {}, leads ? "It was deleted, or never existed." : "This process stands by: it shows no slices.")),
       );
       return;
     }
@@ -175,7 +175,7 @@ export function makeDetail(panel, links) {
       const parts = [make("p", {}, make("a", { href: links({ view: "board" }) }, "Board")), title, ...why(found, backoffs.length > 0), about(store, found)];
       if (backoffs.length) {
         const rows = backoffs.map((each) => [[each.zone, each.terms].filter(Boolean).join(" ") || each.capacity, each.kind.replaceAll("_", " "), moment("failing", each.since), moment("in", each.until), each.message]);
-        parts.push(section("Choices that are not tried now", table("Choices that are not tried now", ["Choice", "Reason", "Since", "Next try", "What was said"], rows)));
+        parts.push(section("Choices that are not tried now", table("Choices that are not tried now", ["Choice", "Reason", "Since", "Next try", "Message"], rows)));
       }
       if (slice?.queue) parts.push(queueOf(slice.queue));
       if (item) parts.push(slicesOf(store, workload));

@@ -18,7 +18,7 @@ export const STATES = {
 
 export const STATE_HELP = {
   failed: "The node pool failed",
-  waiting: "There is no node pool yet: the reason is beside it",
+  waiting: "There is no node pool yet: see the reason",
   creating: "The create of the node pool has been sent",
   joining: "The node pool exists; not all of its hosts are ready",
   ready: "All hosts are ready; no pod is bound yet",

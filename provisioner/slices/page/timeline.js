@@ -169,7 +169,7 @@ export function makeTimeline(panel, links) {
     empty.hidden = found.length > 0;
     const isShort = found.length > MOST_ROWS;
     setText(note, isShort ? `The first ${MOST_ROWS} of ${found.length} node pools are shown; filters find the others.` : "");
-    showTexts(empty, [store.tracks.size ? "No node pool was there in this time that matches the filters" : "Nothing has happened yet"], (each) =>
+    showTexts(empty, [store.tracks.size ? "No node pool of this time matches the filters" : "Nothing has happened yet"], (each) =>
       make("div", {}, make("h2", {}, each), make("p", {}, "The timeline begins when this process started; it shows each node pool that a slice waits for.")),
     );
     const shown = found.slice(0, MOST_ROWS);

@@ -246,7 +246,7 @@ def _unready_moments(round_: Round) -> Iterable[datetime]:
 
 
 def phase_of(supply: Supply, matching: Matching) -> Phase:
-    """Observe the phase of a pool that exists or is being made."""
+    """Observe the phase of a pool that exists or is being created."""
     status = supply.pool.status
     if supply.leaving or status is PoolStatus.STOPPING:
         return Phase.DELETING

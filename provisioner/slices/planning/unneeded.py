@@ -34,7 +34,7 @@ _VANISHED_AT_ONCE = 3
 _PAUSE = timedelta(seconds=60)
 #: What such a pool waits for.
 _HELD_BACK = (
-    "its turn: the workloads of many node pools vanished at once, so that one node pool every "
+    "its turn: the workloads of many node pools vanished at once, so one node pool every "
     f"{_PAUSE.total_seconds():.0f} s is deleted"
 )
 

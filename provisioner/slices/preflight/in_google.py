@@ -147,7 +147,7 @@ def check_node_account(gke: GkeClient, settings: Settings) -> Finding:
 
 def _check_default_account(gke: GkeClient, project: str) -> Finding:
     """Ask for the whole project: the name of Compute Engine's default account has a number in it that is not known."""
-    default = "GCP_NODE_SERVICE_ACCOUNT is not set, so that nodes get Compute Engine's default service account"
+    default = "GCP_NODE_SERVICE_ACCOUNT is not set, so nodes get Compute Engine's default service account"
     try:
         granted = gke.test_project_permissions((ACT_AS,))
     except GkeError as error:

@@ -1,4 +1,4 @@
-"""Why one thing waits, runs or goes: one line first, then the evidence."""
+"""Why one thing waits, runs or is deleted: one line first, then the evidence."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _DOING = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """The answer to one question."""
+    """One condition of the object."""
 
     #: slice, workload, pool.
     kind: str
@@ -226,7 +226,7 @@ def _doing(each: SliceView, now: datetime) -> str:
         about.append(f"place {each.queue.place} of {each.queue.length} in the queue")
     if each.next_try_at is not None and (due := clock(each.next_try_at, now)) not in each.reason:
         # While nothing can be decided it passes.
-        about.append("next try due" if each.next_try_at <= now else f"next try {due}")
+        about.append("next try now" if each.next_try_at <= now else f"next try {due}")
     told = f"{words} ({', '.join(about)})" if about else words
     # What the state says already is not said twice.
     return f"{told}: {each.reason}" if each.reason not in ("", RUNS) else f"{told}."
@@ -352,7 +352,7 @@ def _pool(view: View, each: PoolView, now: datetime, tracks: Iterable[Track], ac
 
 
 def _when_deleted(at: datetime, now: datetime) -> str:
-    return f"at {clock(at, now)} at the earliest" if at > now else "as soon as nothing is in the way"
+    return f"at {clock(at, now)} at the earliest" if at > now else "as soon as nothing blocks it"
 
 
 def _absent_pool(view: View, track: Track, now: datetime, activity: Iterable[Entry]) -> Explanation:
@@ -360,7 +360,7 @@ def _absent_pool(view: View, track: Track, now: datetime, activity: Iterable[Ent
     last = track.segments[-1]
     slice_ = next((each for each in view.slices if each.id == last.slice), None)
     if last.until is not None:
-        headline = f"Node pool {track.pool} does not exist since {clock(last.until, now)}."
+        headline = f"Node pool {track.pool} has not existed since {clock(last.until, now)}."
     elif slice_ is not None:
         headline = f"Node pool {track.pool} does not exist yet: slice {slice_.group} {_doing(slice_, now)}"
     else:

@@ -51,9 +51,7 @@ def of_workload(workload: Workload, *, has_slices: bool) -> str:
     if workload.problem:
         return f"No node pools are created: {workload.problem}."
     if workload.managed_by:
-        return (
-            f"spec.managedBy is {workload.managed_by}: another controller runs it, so that it gets no node pools here."
-        )
+        return f"spec.managedBy is {workload.managed_by}: another controller runs it, so it gets no node pools here."
     return "It has no pods that ask for TPUs."
 
 
@@ -166,7 +164,7 @@ def _of_idle(state: PoolState, supply: Supply, known: Known) -> str:
     if state.unwatched:
         return (
             f"It was created for {name}, whose namespace or kind is not watched: before it is deleted, the provisioner "
-            "asks the API server whether that lives."
+            "asks the API server whether that still exists."
         )
     return f"It is not needed: {_why_unneeded(state, supply, known)}."
 
@@ -244,7 +242,7 @@ def _how_it_goes(state: PoolState, supply: Supply, known: Known) -> str:
         return f"The provisioner confirms that nothing needs it, and deletes it then.{again}"
     supplier = supply.rules.supplier_name
     if call is None:
-        return f"{supplier} is deleting it; this process did not ask for it: somebody else did, or an earlier process."
+        return f"{supplier} is deleting it; somebody else or an earlier process requested that."
     return f"{supplier} is deleting it."
 
 

@@ -1,4 +1,4 @@
-"""What became of each node pool over time, from the round that first wanted it: bounded, and lost with the process."""
+"""The states of each node pool over time, from the round that first wanted it: bounded, and lost with the process."""
 
 from __future__ import annotations
 

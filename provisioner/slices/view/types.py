@@ -74,7 +74,7 @@ class WorkloadView:
     chips: int
     #: Why it has no slices; empty where it has some, or where its state says why.
     reason: str
-    #: Those that concern the workload and no slice of it alone.
+    #: Those about the workload as a whole.
     notices: tuple[NoticeView, ...] = ()
 
 
@@ -105,12 +105,12 @@ class SliceView:
     id: str
     #: The id of its workload.
     workload: str
-    #: The child Job or group, by which it is known in the cluster.
+    #: The name of the child Job or group.
     group: str
     state: State
-    #: When the state was entered; None where nothing tells.
+    #: When the state was entered; None: unknown.
     since: datetime | None
-    #: It was in this state when the process first looked, which was at `since`: it has been for longer.
+    #: It was already in this state at `since`, when the process started.
     since_start: bool
     #: One sentence: why it is in this state.
     reason: str
@@ -131,7 +131,7 @@ class SliceView:
     pods: int
     bound_pods: int
     notices: tuple[NoticeView, ...] = ()
-    #: None where it waits for no limit.
+    #: None: it waits for no limit.
     queue: QueueView | None = None
 
 
@@ -142,17 +142,17 @@ class PoolView:
     name: str
     state: State
     since: datetime
-    #: It was in this state when the process first looked, which was at `since`: it has been for longer.
+    #: It was already in this state at `since`, when the process started.
     since_start: bool
-    #: One sentence: why it stays, or why it goes.
+    #: One sentence: why it stays, or why it is deleted.
     reason: str
     #: The id of the slice that has it; empty where none does.
     slice: str
-    #: Of all others that have pods on it.
+    #: The ids of other slices that have pods on it.
     other_slices: tuple[str, ...]
-    #: The id of the workload that it is for, or was made for; empty where nothing tells.
+    #: The id of the workload that it is for, or was created for; empty if unknown.
     workload: str
-    #: Of the workload that it is for, or was made for.
+    #: Of the workload that it is for, or was created for.
     namespace: str
     zone: str
     #: on-demand, spot, reservation, flex-start.
@@ -167,27 +167,27 @@ class PoolView:
     hosts: str
     #: Nodes that are not ready or do not show all their chips: the first ten.
     unready_nodes: tuple[str, ...]
-    #: What its hosts that are there cost an hour, in the currency of CHIP_HOUR_PRICES; None: no price says.
+    #: The cost of its existing hosts an hour, in the currency of CHIP_HOUR_PRICES; None: without a price.
     cost_per_hour: float | None
-    #: When it is due to be deleted at the earliest, and why; None and empty while something needs it.
+    #: When it is deleted at the earliest, and why; None and empty while something needs it.
     delete_at: datetime | None
     delete_reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackoffView:
-    """A capacity that could not be had and is not asked for before a moment."""
+    """A choice of capacity that was not available, and is not tried before `until`."""
 
     #: Zone, machine type, shape and terms as one text; for a single slice, or a rejected request of it, the slice's id.
     capacity: str
     zone: str
     machine_type: str
-    #: Topology and hosts; of a request that was rejected, or whose pool failed, whom it delays.
+    #: Topology and hosts; for a rejected request or a failed pool, what it delays.
     shape: str
     terms: str
     #: stockout, quota, permission, ...
     kind: str
-    #: The supplier's words.
+    #: The message of GKE or Compute Engine.
     message: str
     failures: int
     since: datetime
@@ -196,13 +196,13 @@ class BackoffView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityView:
-    """Chips by state, and what is in the way of more."""
+    """Chips by state, and what prevents more."""
 
-    #: By `State`; those that are 0 as well.
+    #: By state, including those that are 0.
     chips: dict[str, int]
     limits: tuple[LimitUse, ...]
     backoffs: tuple[BackoffView, ...]
-    #: Node pool operations of the cluster under way, and how many the supplier takes at once; None: not known.
+    #: Node pool operations in progress in the cluster, and how many GKE accepts at once; None: unknown.
     operations: int
     operations_limit: int | None
     creation_paused: bool
@@ -222,7 +222,7 @@ class AlertView:
 class View:
     """Everything at one moment."""
 
-    #: When the decision was made that this shows.
+    #: The time of the decision that this shows.
     at: datetime
     alerts: tuple[AlertView, ...]
     capacity: CapacityView
@@ -233,7 +233,7 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One decision, or one thing that became of one."""
+    """One decision, or one result of a decision."""
 
     #: Counts up from 1 since the process started.
     number: int
@@ -276,7 +276,7 @@ def id_of_slice(slice_: Slice) -> str:
 
 
 def workload_of_pool(state: PoolState) -> str:
-    """Return the id of the workload that a pool is for, or was created for; empty where nothing tells."""
+    """Return the id of the workload that a pool is for, or was created for; empty if unknown."""
     return workload_id(state.named) if state.named.name else ""
 
 

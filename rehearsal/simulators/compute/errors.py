@@ -98,7 +98,7 @@ def already_exists(path: str) -> ApiError:
 
 
 def not_ready(path: str) -> ApiError:
-    """Refuse the use of a resource that is being made or deleted."""
+    """Refuse the use of a resource that is being created or deleted."""
     return ApiError(400, "resourceNotReady", f"The resource '{path}' is not ready")
 
 

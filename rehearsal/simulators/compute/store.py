@@ -85,7 +85,7 @@ class Store:
         return [found for found in shelf.values() if found.scope == scope and self._is_visible(found)]
 
     def _is_visible(self, resource: Resource) -> bool:
-        # A policy's status tells that it is being made.
+        # A policy's status tells that it is being created.
         is_hidden = resource.inserting is not None and not isinstance(resource, Policy)
         return not is_hidden or self._settings().visible_while_inserted
 

@@ -77,7 +77,7 @@ def no_room(size: int, where: str) -> VipuRefusalError:
 
 
 def busy(partition_id: str) -> VipuRefusalError:
-    """Refuse to touch a partition that is being made or removed."""
+    """Refuse to touch a partition that is being created or removed."""
     return VipuRefusalError("FailedPrecondition", f"another operation on partition '{partition_id}' is in progress")
 
 

@@ -61,8 +61,8 @@ def test_names_within_the_budget_give_names_of_resources(name: str, uid: str) ->
         pytest.param("a" * 46, "has 46 characters, and names of its resources in Compute Engine leave", id="too long"),
         pytest.param("1-slice", "a letter first", id="a digit first"),
         pytest.param("my.slice", "digits and hyphens", id="a dot, which Kubernetes takes"),
-        pytest.param("", "is none for Compute Engine", id="no name"),
-        pytest.param("slice\n", "is none for Compute Engine", id="a line end"),
+        pytest.param("", "is invalid for Compute Engine", id="no name"),
+        pytest.param("slice\n", "is invalid for Compute Engine", id="a line end"),
         pytest.param("slice-", "no hyphen last", id="a hyphen last"),
     ],
 )

@@ -118,7 +118,7 @@ def test_metadata_is_read() -> None:
         pytest.param({"metadata": {"namespace": "n", "name": "s"}}, "uid is missing", id="no uid"),
         pytest.param(
             {"metadata": {"namespace": "n", "name": "s\nuid 5", "uid": UID}},
-            "namespace, name or uid is none that the API server gives",
+            "namespace, name or uid is invalid",
             id="a name that no API server takes",
         ),
         pytest.param(

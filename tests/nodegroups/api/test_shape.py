@@ -164,7 +164,7 @@ def test_a_topology_that_only_follows_the_rule_brings_a_warning() -> None:
     assert shape.resolve(_spec("2x2x2"), V7X).warning == ""
     assert shape.resolve(_spec("4x4x256"), V7X).warning == (
         "topology 4x4x256 for tpu7x is not on Google's lists; it follows the rule for slices of whole 4x4x4 cubes, and "
-        "Compute Engine decides whether it makes the slice"
+        "Compute Engine decides whether it creates the slice"
     )
 
 

@@ -179,7 +179,7 @@ def test_the_secret_is_what_kubernetes_takes_for_a_token() -> None:
             "usage-bootstrap-authentication": "true",
             "usage-bootstrap-signing": "true",
             "auth-extra-groups": tokens.GROUP,
-            "description": "Lets the machine g-mig-x1b2 join the cluster. Made by tpu-provisioner.",
+            "description": "Lets the machine g-mig-x1b2 join the cluster. Created by tpu-provisioner.",
         },
     }
 

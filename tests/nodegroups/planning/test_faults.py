@@ -82,7 +82,7 @@ def test_4_nodes_are_cordoned_by_what_no_controller_takes_back() -> None:
 
 @pytest.mark.parametrize("loss", [Loss.PREEMPTED, Loss.DELETED])
 def test_5_ready_drops_when_a_machine_goes_and_the_slice_is_made_anew(loss: Loss) -> None:
-    """Ready says which machine is lost; five minutes later all are made anew, and the group is ready again."""
+    """Ready says which machine is lost; five minutes later all are recreated, and the group is ready again."""
     world = ready_world()
     before = {vm.name for vm in world.machines("train")}
     victim = world.machines("train")[0]
@@ -254,12 +254,12 @@ def test_12_children_with_defaults_filled_in_are_as_they_should_be() -> None:
 
 
 def test_13_a_new_startup_script_is_told_and_comes_with_the_next_slice() -> None:
-    """An upgrade rolls nothing under work; the template is made anew when the slice is."""
+    """An upgrade rolls nothing under work; the template is recreated when the slice is."""
     world = ready_world()
     world.restart(startup_script="#!/bin/bash\necho new")
     world.wait(120.0)
     assert world.is_ready("train")
-    assert "is made anew with the slice" in world.message("train")
+    assert "is recreated with the slice" in world.message("train")
     assert world.process.writes["DeleteChild"] == 0
     world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
     world.wait_until(lambda: world.reason("train") == Reason.RECREATING)

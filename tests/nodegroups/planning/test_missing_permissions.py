@@ -84,13 +84,13 @@ def test_without_a_permission_to_delete(permission: str, reason: Reason) -> None
 
 @pytest.mark.parametrize("permission", PERMISSIONS["instances.setMetadata"])
 def test_machines_that_may_be_made_and_not_told_how_to_join(permission: str) -> None:
-    """What goes missing once machines are there is told as well, and no slice is made anew for it."""
+    """What goes missing once machines are there is told as well, and no slice is recreated for it."""
     world = World(settings=replace(SETTINGS, join_seconds=300.0))
     world.kube.create_group(make_group("train", topology="2x4"))
     world.wait_until(lambda: len(world.machines("train")) == 2, step_seconds=0.25)
     world.deny(permission)
     world.wait_until(lambda: _is_told(world, permission), within_seconds=_TOLD_WITHIN_SECONDS)
-    assert "cannot be told how to join" in world.message("train")
+    assert "cannot be given its join token" in world.message("train")
     # Longer than machines are waited for that say nothing.
     world.wait(1200.0)
     assert _is_told(world, permission)

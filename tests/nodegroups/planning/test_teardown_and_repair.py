@@ -1,4 +1,4 @@
-"""What keeps machines, what ends that, and how often a slice is made anew."""
+"""What keeps machines, what ends that, and how often a slice is recreated."""
 
 from __future__ import annotations
 
@@ -98,13 +98,13 @@ def test_a_slice_is_not_made_anew_more_often_than_the_setting_says() -> None:
     world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST)
     world.wait(2 * 3600.0)
     assert world.reason("train") == Reason.NODE_LOST
-    assert "was made anew 1 times within a day, and is not again before 2026-01-02T00:" in world.message("train")
+    assert "was recreated 1 times within a day, and will not be again before 2026-01-02T00:" in world.message("train")
     world.kube.annotate("train", names.RECREATIONS_RESET, "2026-01-01T02:30:00Z")
     world.wait_until(lambda: world.is_ready("train"))
 
 
 def test_a_chip_that_is_gone_waits_for_the_work_beside_it() -> None:
-    """Pods that run go on with the chips that they have; the slice is made anew when they have ended."""
+    """Pods that run go on with the chips that they have; the slice is recreated when they have ended."""
     world = ready_world(topology="2x4")
     pods = world.run_pods("train")
     world.kube.change_node(world.machines("train")[0].name, allocatable_chips=3)
@@ -252,12 +252,10 @@ def test_a_group_is_ready_when_all_nodes_have_their_labels_and_the_taint() -> No
     world = World()
     world.kube.refused_nodes = True
     world.kube.create_group(make_group("train", topology="2x4"))
-    world.wait_until(lambda: "has not got" in world.message("train"))
+    world.wait_until(lambda: "does not have" in world.message("train"))
     world.wait(300.0)
     assert world.reason("train") == Reason.AWAITING_NODE_JOIN
-    assert f"{names.WORKER_INDEX}, google.com/tpu yet, and 1 more nodes have not got theirs: not today" in (
-        world.message("train")
-    )
+    assert f"{names.WORKER_INDEX}, google.com/tpu yet: not today" in (world.message("train"))
     world.kube.refused_nodes = False
     world.wait_until(lambda: world.is_ready("train"), within_seconds=400.0)
     nodes = world.kube.all("Node")
@@ -298,7 +296,7 @@ def test_a_startup_script_that_leaves_no_room_for_the_join_is_refused() -> None:
     world = World()
     world.kube.create_group(_with_script("#" * 262_144))
     world.wait_until(lambda: world.reason("train") == Reason.INVALID_SPEC)
-    fits = int(world.message("train").rpartition(", ")[2].partition(" ")[0])
+    fits = int(world.message("train").rpartition("at most ")[2].partition(" ")[0])
     assert 261_000 < fits < 262_144
     assert not world.process.calls
     other = replace(_with_script("#" * fits), meta=replace(make_group("fits").meta))
@@ -440,7 +438,7 @@ def test_what_is_used_by_what_is_abandoned_goes_with_it() -> None:
 
 
 def test_force_ends_no_work_of_a_group_that_nobody_deletes() -> None:
-    """It is for a deletion; pods on the other machines of a slice that is made anew may save their work."""
+    """It is for a deletion; pods on the other machines of a slice that is recreated may save their work."""
     world = ready_world(topology="2x4")
     pods = world.run_pods("train")
     world.kube.protected.update(pods)
@@ -454,7 +452,7 @@ def test_force_ends_no_work_of_a_group_that_nobody_deletes() -> None:
 
 
 def test_a_group_that_nobody_deletes_abandons_nothing() -> None:
-    """The calls of a slice that is made anew are refused for a while; all goes on when they are not."""
+    """The calls of a slice that is recreated are refused for a while; all goes on when they are not."""
     world = ready_world(topology="2x4")
     world.kube.annotate("train", names.ABANDON, "true")
     world.deny("compute.instanceGroupManagers.delete")

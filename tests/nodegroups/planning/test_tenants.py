@@ -332,7 +332,7 @@ def test_machines_of_a_namespace_are_limited_and_come_when_there_is_room() -> No
     world.kube.create_group(make_group("second", topology="4x4"))
     world.wait(60.0)
     assert world.reason("second") == Reason.NOT_ALLOWED
-    assert "namespace default may have 5, and 4 are taken" in world.message("second")
+    assert "namespace default may have 5, and 4 are in use" in world.message("second")
     world.delete_group("first")
     world.wait_until(lambda: world.is_ready("second"))
     world.restart(machines_per_namespace=1)
@@ -372,7 +372,7 @@ def test_a_slice_that_cannot_be_made_anew_keeps_no_room(refused: str) -> None:
     """What refuses it may do so for ever."""
     world = ready_world("running", settings=replace(SETTINGS, machines_per_namespace=5))
     world.kube.create_group(make_group("waiting"))
-    # The template is made anew with the slice.
+    # The template is recreated with the slice.
     world.restart(startup_script=f"{world.settings.startup_script}\n# new")
     world.wait(60.0)
     world.cloud.fail(Kind.INSTANCE_TEMPLATE, "INVALID_USAGE", "The image was deleted.")

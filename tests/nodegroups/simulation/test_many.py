@@ -7,7 +7,7 @@ import pytest
 from tests.nodegroups.simulation.many import Many
 
 #: For a group of 16 machines, from its creation until no token is left: three creates with their operations, one
-#: change of each machine, and looks at what is being made every ten seconds.
+#: change of each machine, and looks at what is being created every ten seconds.
 MOST_CALLS = 70
 
 pytestmark = pytest.mark.timeout(60)

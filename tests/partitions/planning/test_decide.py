@@ -183,7 +183,7 @@ def test_a_broken_partition_is_made_anew_as_long_as_its_pod_was_told_nothing() -
     ],
 )
 def test_a_broken_partition_of_a_pod_whose_gate_is_open(begun: bool, told: list[str], state: PartitionState) -> None:
-    """It is made anew as long as nothing else of the pod has run, and left to the pod afterwards."""
+    """It is recreated as long as nothing else of the pod has run, and left to the pod afterwards."""
     pod = make_pod("a", gated=False, told_server=SERVER.address, node="host-1", begun=begun)
     story = held(pod, state=PartitionState.ERROR)
     assert reasons(story.settle())[:2] == told
@@ -374,7 +374,7 @@ def test_an_entry_of_a_pod_that_ended_does_not_outlive_its_server() -> None:
     pod = make_pod("train", gated=False, told_server=SERVER.address, node="host-1", begun=True)
     story = held(pod, servers={OTHER: (Allocation(name="a", ipus=64),)})
     told = events_of(story.settle(5))
-    assert ["no setting names" in event.message for event in told] == [True]
+    assert ["no longer names" in event.message for event in told] == [True]
     assert "train" in story.entries()
     story.change(pod, finished=True)
     story.settle(5)

@@ -202,7 +202,7 @@ def test_a_pod_whose_useless_partition_cannot_be_removed_has_another_one(misplac
         story.change(pod, servers=frozenset({OTHER.address}))
     plans = _carry_out(story, 0.5, lambda call: isinstance(call, RemovePartition))
     assert story.pods[0].told_partition == id_of(pod, OTHER)
-    assert "that is tried again: no" in " ".join(event.message for event in events_of(plans))
+    assert "this is retried: no" in " ".join(event.message for event in events_of(plans))
     _carry_out(story, 0.5, lambda _: False)
     assert (story.at(), set(story.at(OTHER))) == ({}, {id_of(pod, OTHER)})
 

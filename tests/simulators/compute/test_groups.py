@@ -177,7 +177,7 @@ def test_bulk_mode_takes_all_or_nothing(make_compute: MakeCompute) -> None:
             {"proj/us-east5-a/res": {"machine_type": "ct6e-standard-4t", "count": 9, "status": "CREATING"}},
             "RESOURCE_NOT_READY",
             "READY state",
-            id="one that is being made",
+            id="one that is being created",
         ),
     ],
 )

@@ -156,7 +156,7 @@ def test_names_are_taken_once(compute: Compute) -> None:
 
 
 def test_nothing_is_used_before_it_is_ready(compute: Compute) -> None:
-    """What is being made or deleted can't be deleted, and no group can use it."""
+    """What is being created or deleted can't be deleted, and no group can use it."""
     compute("POST", TEMPLATES, template())
     compute("POST", POLICIES, policy())
     for path in (f"{TEMPLATES}/template", f"{POLICIES}/policy"):

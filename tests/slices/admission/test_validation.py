@@ -112,7 +112,7 @@ def updated(old: Json, new: Json, mode: Mode = Mode.DENY, by: Judge = USUAL, **r
             "topology 2x2x3 is not valid",
             id="a Job whose nodes somebody else makes",
         ),
-        pytest.param(plain_job(parallelism=3), "spec.parallelism", "to be 3; make it 2", id="such a Job of 3 pods"),
+        pytest.param(plain_job(parallelism=3), "spec.parallelism", "there are 3; make it 2", id="such a Job of 3 pods"),
         pytest.param(
             stateful_set(pod=CHIPS),
             "spec.template.spec.containers[0].resources.requests[google.com/tpu]",

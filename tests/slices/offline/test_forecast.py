@@ -189,7 +189,7 @@ MISTAKES = [
         "Deployment is not served",
         id="a kind",
     ),
-    pytest.param({"a": 1}, "a: 1", "no Kubernetes object", id="no object"),
+    pytest.param({"a": 1}, "a: 1", "not a Kubernetes object", id="no object"),
 ]
 
 
@@ -320,7 +320,7 @@ def test_what_is_there_twice_is_planned_once() -> None:
     """`kubectl apply` would change the first into the second."""
     found = plan(raw_jobset(uid=""), raw_jobset(uid="", replicas=4))
     assert len(found.pools) == 1
-    assert "is there twice, first in f:1" in found.remarks[0].message
+    assert "occurs twice, first in f:1" in found.remarks[0].message
 
 
 def test_lists_are_read() -> None:

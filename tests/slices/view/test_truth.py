@@ -376,7 +376,7 @@ def test_a_pool_that_somebody_deletes_by_hand_under_its_pods() -> None:
     told = headline(view, "slice/train-slice-0")
     assert "has ended" not in told
     assert "is being deleted" in told
-    assert "did not ask for it" in told
+    assert "requested that" in told
     assert "pods are still bound to it" in told
 
 

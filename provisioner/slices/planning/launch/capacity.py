@@ -59,7 +59,7 @@ def choices_of(slice_: Slice, settings: Settings) -> Choices:
     if not zoned:
         selector = slice_.requirements.node_selector
         selected = next((f"{key}={selector[key]}" for key in constants.ZONE_LABELS if selector.get(key)), "no zone")
-        elsewhere = f"the pod selects {selected}, and none of {', '.join(map(str, listed))} is there"
+        elsewhere = f"the pod selects {selected}, and none of {', '.join(map(str, listed))} exists"
         # A reservation may be one that a setting does not allow here.
         impossible = own and not any(each.reservation for each in listed)
         raise (ImpossibleError if impossible else UnmeetableError)("; ".join(left_out) or elsewhere)

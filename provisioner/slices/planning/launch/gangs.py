@@ -2,8 +2,8 @@
 
 Pools of such a workload carry a taint. It is taken off their nodes when every slice of the workload that wants a pool
 has a ready one, so no pod is bound before, and what is there can be given back: when no further slice has come for
-PARTIAL_HOLD and none is being made, the workload lets its pools go and queues. Of those that queue for one accelerator
-one has its turn at a time (`planning.turns`), so two half-served workloads do not wait for each other.
+PARTIAL_HOLD and none is being created, the workload lets its pools go and queues. Of those that queue for one
+accelerator one has its turn at a time (`planning.turns`), so two half-served workloads do not wait for each other.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def progress_of(round_: Round, turns: Turns, matching: Matching) -> Progress:
         since = before.since if before.since is not None and there <= before.there else now
         # What others have just given back may be for it.
         since = max((since, *(turn.began_at for turn in turns.turns.values() if turn.holder is None)))
-        # While another has its turn nothing is held, but what is being made: it may be there in a moment.
+        # While another has its turn nothing is held, but what is being created: it may be there in a moment.
         held = since + hold > now and not _is_anothers_turn(uid, members, turns)
         if held or any(_is_coming(each, now, since, hold) for each in waiting):
             gangs[uid] = replace(before, there=max(there, before.there), since=since)
@@ -313,7 +313,7 @@ def _is_anothers_turn(uid: WorkloadUid, members: Iterable[Slice], turns: Turns) 
 
 
 def _is_coming(each: Supply, now: datetime, since: datetime, hold: timedelta) -> bool:
-    """Whether a pool is being made, or has just been: its nodes get ready a little after GKE calls it up."""
+    """Whether a pool is being created, or has just been: its nodes get ready a little after GKE calls it up."""
     if each.pool.status is PoolStatus.PROVISIONING:
         # One choice after the other may be tried in vain.
         return now - since < SLOWEST

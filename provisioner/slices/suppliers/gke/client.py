@@ -258,7 +258,7 @@ def _object_of(body: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError("The answer is not JSON; is GKE_ENDPOINT the address of GKE?") from error
     if not isinstance(answer, dict):
-        raise ValueError("The answer is no object; is GKE_ENDPOINT the address of GKE?")  # noqa: TRY004 - not ours
+        raise ValueError("The answer is not an object; is GKE_ENDPOINT the address of GKE?")  # noqa: TRY004 - not ours
     return answer
 
 

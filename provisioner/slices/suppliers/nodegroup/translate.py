@@ -226,7 +226,7 @@ def _lacks_machines_alone(group: TpuNodeGroup) -> bool:
 
 
 def _waited_seconds(group: TpuNodeGroup, now: datetime) -> float:
-    """Return for how long nothing that it needs has come or gone: a slice that is made anew may be old."""
+    """Return for how long nothing that it needs has come or gone: a slice that is recreated may be old."""
     conditions = (each for each in group.status.conditions if each.type != ConditionType.READY)
     moments = (each.last_transition_time for each in conditions)
     latest = max((moment for moment in moments if moment is not None), default=group.meta.created_at or now)

@@ -83,7 +83,7 @@ LOST = [condition("ManagedInstanceGroupReady", "Ready"), condition("Ready", "Nod
         pytest.param(READY, {"deleting": True}, PoolStatus.STOPPING, id="somebody deletes it"),
         pytest.param(JOINING, {}, PoolStatus.RUNNING, id="the machines run and join"),
         pytest.param(LOST, {}, PoolStatus.RUNNING, id="a node is lost, which nodes tell"),
-        pytest.param([condition("Ready", "Recreating")], {}, PoolStatus.RECONCILING, id="the slice is made anew"),
+        pytest.param([condition("Ready", "Recreating")], {}, PoolStatus.RECONCILING, id="the slice is recreated"),
         pytest.param(
             making("AwaitingNodeJoin"), {"recreations": 1}, PoolStatus.RECONCILING, id="machines are made once more"
         ),
@@ -108,7 +108,7 @@ LOST = [condition("ManagedInstanceGroupReady", "Ready"), condition("Ready", "Nod
             [
                 condition("WorkloadPolicyReady", "Provisioning"),
                 condition("InstanceTemplateReady", "Ready", seconds_ago=700),
-                condition("Ready", "AwaitingNodeJoin", "WorkloadPolicy is being made"),
+                condition("Ready", "AwaitingNodeJoin", "WorkloadPolicy is being created"),
             ],
             {"spec": FLEX_START},
             PoolStatus.PROVISIONING,
@@ -145,7 +145,7 @@ LOST = [condition("ManagedInstanceGroupReady", "Ready"), condition("Ready", "Nod
             ],
             {"age_seconds": 1e6, "recreations": 1},
             PoolStatus.RECONCILING,
-            id="an old slice is made anew from another template",
+            id="an old slice is recreated from another template",
         ),
         pytest.param(
             [condition("Ready", "AwaitingNodeJoin")],
@@ -176,7 +176,7 @@ def test_how_far_it_is(conditions: list[dict[str, Any]], parts: dict[str, Any], 
             id="what stands beside the summary counts",
         ),
         pytest.param(
-            making("AwaitingNodeJoin", "Compute Engine is making 4 machines", seconds_ago=601),
+            making("AwaitingNodeJoin", "Compute Engine is creating 4 machines", seconds_ago=601),
             {},
             FailureKind.STOCKOUT,
             id="no machines, and no word why",
@@ -217,7 +217,7 @@ def test_how_far_it_is(conditions: list[dict[str, Any]], parts: dict[str, Any], 
             id="flex-start too",
         ),
         pytest.param(
-            [condition("Ready", "AwaitingNodeJoin", "WorkloadPolicy is being made")],
+            [condition("Ready", "AwaitingNodeJoin", "WorkloadPolicy is being created")],
             {"age_seconds": 601},
             FailureKind.UNAVAILABLE,
             id="something else than machines is missing for too long",
