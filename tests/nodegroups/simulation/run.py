@@ -12,6 +12,7 @@ from provisioner.nodegroups.planning.actions import Target
 from rehearsal.simulators.compute.records import Loss
 from tests.nodegroups.simulation.planted import BUGS
 from tests.nodegroups.simulation.world import World, make_group
+from tests.support.compute import broken_invariants
 from tests.support.simulations.bugs import planted
 from tests.support.simulations.runs import Outcome, outcome_of
 
@@ -142,6 +143,8 @@ class Run:
 
     def _something(self) -> None:
         rng, world = self.stage.rng, self.world
+        for problem in broken_invariants(world.cloud.world):
+            self.stage.violate(f"the simulated Compute Engine is wrong: {problem}")
         vms = [vm for vm in world.cloud.machines() if vm.status == "RUNNING"]
         nodes = [node.name for node in world.kube.all("Node")]
         pods = world.kube.all("Pod")
