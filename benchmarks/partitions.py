@@ -14,7 +14,7 @@ from functools import partial
 
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning.calls import (
+from provisioner.partitions.planning.actions import (
     Call,
     CallAnswer,
     CreatePartition,

@@ -20,18 +20,7 @@ from typing import TypeVar, cast
 
 import structlog
 
-from provisioner.admission.review import (
-    READ_ALONE_BYTES,
-    READ_BYTES,
-    Answer,
-    Deferred,
-    NotAReview,
-    Notice,
-    Request,
-    encode_answer,
-    encode_rejection,
-    parse_review,
-)
+from provisioner.admission import review
 from provisioner.kube.errors import TooLarge
 from provisioner.runtime.repeats import Repeats, place_of
 from provisioner.runtime.resources import Call, Content, Lane
@@ -69,7 +58,7 @@ class Hook:
 
     name: str
     path: str
-    answer: Callable[[Request], Answer | Deferred]
+    answer: Callable[[review.Request], review.Answer | review.Deferred]
     #: What is answered where that fails.
     strict: bool = False
     #: It takes no longer than reading the review does.
@@ -80,7 +69,7 @@ def begin_of(
     hook: Hook,
     reviewed: Observer,
     *,
-    tell: Callable[[Notice], None] = lambda _: None,
+    tell: Callable[[review.Notice], None] = lambda _: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Begin:
     """Return what answers the bodies that are posted to a webhook: each gets a valid answer.
@@ -91,27 +80,27 @@ def begin_of(
 
     def begin(body: bytes, since: float) -> Content | Later:
         try:
-            request = parse_review(body)
-        except NotAReview as error:
+            request = review.parse_review(body)
+        except review.NotAReview as error:
             reviewed(hook.name, "malformed", clock() - since)
-            return Content(body=encode_rejection(str(error)), media_type=_JSON, status=400)
+            return Content(body=review.encode_rejection(str(error)), media_type=_JSON, status=400)
         # The objects need not wait along.
         head = replace(request, object={}, old_object={})
 
-        def go_on(judge: Callable[[], Answer | Deferred]) -> Content | Later:
+        def go_on(judge: Callable[[], review.Answer | review.Deferred]) -> Content | Later:
             try:
                 found = judge()
                 if callable(found):
                     # It is put off once.
                     return cast(Later, lambda most_bytes: go_on(partial(found, most_bytes)))
                 outcome, given = _judged(found, head)
-                encoded = encode_answer(head, given)
+                encoded = review.encode_answer(head, given)
                 if given.notice is not None and not head.dry_run:
                     tell(given.notice)
             except TooLarge:
                 raise
             except Exception as error:  # noqa: BLE001 - the edge of the process: the API server gets an answer
-                outcome, encoded = "failed", encode_answer(head, _failed(hook, head, error, repeats))
+                outcome, encoded = "failed", review.encode_answer(head, _failed(hook, head, error, repeats))
             reviewed(hook.name, outcome, clock() - since)
             return Content(body=encoded, media_type=_JSON)
 
@@ -120,17 +109,17 @@ def begin_of(
     return begin
 
 
-def _failed(hook: Hook, request: Request, error: Exception, repeats: Repeats) -> Answer:
+def _failed(hook: Hook, request: review.Request, error: Exception, repeats: Repeats) -> review.Answer:
     """Log a failure unless it repeats; return what is answered then."""
     left_out = repeats.left_out(place_of(error))
     if left_out is not None:
         about = {"hook": hook.name, "kind": request.kind, "namespace": request.namespace}
         _log.error("webhook.failed", **about, left_out=left_out, exc_info=error)
     text = f"tpu-provisioner: the webhook {hook.name} failed, see its log"
-    return Answer(denied=text) if hook.strict else Answer(warnings=(f"{text}; nothing was changed",))
+    return review.Answer(denied=text) if hook.strict else review.Answer(warnings=(f"{text}; nothing was changed",))
 
 
-def _judged(given: Answer, request: Request) -> tuple[str, Answer]:
+def _judged(given: review.Answer, request: review.Request) -> tuple[str, review.Answer]:
     """Name what becomes of an object; keep of the answer what applies."""
     if given.denied:
         return "denied", given
@@ -166,7 +155,9 @@ class Lanes:
             # A body that waits here is not decoded: of a small one, this is done again.
             async with self._large.place(len(body), flow):
                 content = await self._in_thread(lambda: begin(body, since))
-                return await self._in_thread(partial(content, READ_ALONE_BYTES)) if callable(content) else content
+                return (
+                    await self._in_thread(partial(content, review.READ_ALONE_BYTES)) if callable(content) else content
+                )
 
         async def answer_small(body: bytes, since: float, flow: str) -> Content:
             if quick:
@@ -177,7 +168,7 @@ class Lanes:
             if not callable(content):
                 return content
             async with self._later.place(max(len(body), _LATER_LEAST_BYTES), flow):
-                return await self._in_thread(partial(content, READ_BYTES))
+                return await self._in_thread(partial(content, review.READ_BYTES))
 
         return answer
 

@@ -26,17 +26,17 @@ class WriteFailure(Enum):
 
 
 class Keyed(Protocol):
-    """A write; those of one object have one key."""
+    """A write, or a call; writes of one object have one key."""
 
     @property
     def key(self) -> str:
-        """Names what is written."""
+        """Names what is written, or the call: equal while it is the same one."""
         ...
 
 
 #: A product's writes, and its calls.
 WriteT = TypeVar("WriteT", bound=Keyed)
-CallT = TypeVar("CallT")
+CallT = TypeVar("CallT", bound=Keyed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,25 @@ class Answered(Generic[WriteT]):
     def key(self) -> str:
         """Names what is answered."""
         return self.write.key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredCall(Generic[CallT]):
+    """How a call ended."""
+
+    call: CallT
+    #: When the request was sent, and when it was answered.
+    asked_at: datetime
+    at: datetime
+    #: None: it is done.
+    failure: Failure | None = None
+    #: Of a delete that was not sent: what keeps the resource, in words.
+    kept: str = ""
+
+    @property
+    def key(self) -> str:
+        """Names what is answered."""
+        return self.call.key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,24 +23,7 @@ from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.records import Compute, ComputeError, Manager, Resource, ResourcePolicy, Template
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.metrics import Metrics
-from provisioner.nodegroups.planning.actions import (
-    Call,
-    CallAnswer,
-    Delete,
-    EvictPod,
-    Insert,
-    ListMachines,
-    PatchNode,
-    PatchStatus,
-    Poll,
-    Read,
-    ReadMachines,
-    Result,
-    SetMetadata,
-    Write,
-    WriteAnswer,
-    words_of,
-)
+from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.planning.decide import Plan
 from provisioner.nodegroups.planning.memory import Answer
 from provisioner.nodegroups.writing import WRITE_SECONDS, Writer
@@ -53,7 +36,7 @@ CALL_SECONDS = 10.0
 #: What a dry run says of what it does not do, and how much it remembers to have said.
 _DRY = "Not done: this is a dry run."
 _MOST_SAID = 10_000
-_CHANGES = (Insert, Delete, SetMetadata)
+_CHANGES = (actions.Insert, actions.Delete, actions.SetMetadata)
 #: By kind: what metrics call a resource, and its record.
 _SORTS: Mapping[Kind, tuple[str, type[Resource]]] = {
     Kind.WORKLOAD_POLICY: ("policy", ResourcePolicy),
@@ -87,7 +70,7 @@ class Actor(CallingActor[Answer]):
                 not_sent=functools.partial(self._not_written, write),
             )
         for call in plan.calls:
-            gated = isinstance(call, Delete) and call.proof is not None
+            gated = isinstance(call, actions.Delete) and call.proof is not None
             self.submit(
                 functools.partial(self._call, call),
                 self.gate_executor if gated else self.executor,
@@ -97,19 +80,19 @@ class Actor(CallingActor[Answer]):
 
     # --- Compute Engine ---
 
-    def _call(self, call: Call) -> CallAnswer:
+    def _call(self, call: actions.Call) -> actions.CallAnswer:
         if isinstance(call, _CHANGES) and self.lease_seconds() <= CALL_SECONDS:
             return self._not_called(call, NO_LEASE)
-        if isinstance(call, Delete) and call.proof is not None:
+        if isinstance(call, actions.Delete) and call.proof is not None:
             kept = why_kept(functools.partial(self.gate.pass_through, call.proof), call=call.key)
             if kept is not None:
-                return CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), kept=kept)
+                return actions.CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), kept=kept)
             # Again: the gate may have taken long.
             if self.lease_seconds() <= CALL_SECONDS:
                 return self._not_called(call, NO_LEASE)
         return self._send(call)
 
-    def _send(self, call: Call) -> CallAnswer:
+    def _send(self, call: actions.Call) -> actions.CallAnswer:
         asked_at, started = self.clock(), self.monotonic()
         failure, retry_after, code, result = None, None, 200, None
         method = "none"
@@ -125,9 +108,9 @@ class Actor(CallingActor[Answer]):
         kind = failure.kind if failure is not None else None
         self.metrics.observe_call(method, seconds=self.monotonic() - started, failure=kind, code=code)
         # Of a create it is a failure: what the request refers to is not there.
-        if kind is FailureKind.NOT_FOUND and not isinstance(call, Insert):
+        if kind is FailureKind.NOT_FOUND and not isinstance(call, actions.Insert):
             failure = None
-        return CallAnswer(
+        return actions.CallAnswer(
             call=call,
             asked_at=asked_at,
             at=self.clock(),
@@ -136,13 +119,13 @@ class Actor(CallingActor[Answer]):
             retry_after_seconds=retry_after,
         )
 
-    def _not_called(self, call: Call, why: str) -> CallAnswer:
+    def _not_called(self, call: actions.Call, why: str) -> actions.CallAnswer:
         failure = Failure(kind=FailureKind.UNAVAILABLE, message=why)
-        return CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), failure=failure)
+        return actions.CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), failure=failure)
 
     # --- Kubernetes ---
 
-    def _write(self, write: Write) -> WriteAnswer:
+    def _write(self, write: actions.Write) -> actions.WriteAnswer:
         failure, message = None, ""
         if self.lease_seconds() <= WRITE_SECONDS:
             return self._not_written(write, NO_LEASE)
@@ -153,10 +136,10 @@ class Actor(CallingActor[Answer]):
         except Exception as error:  # noqa: BLE001 - the answer must not be lost
             _log.exception("write.crashed", write=write.key)
             failure, message = WriteFailure.UNAVAILABLE, repr(error)
-        return WriteAnswer(write=write, at=self.clock(), failure=failure, message=message)
+        return actions.WriteAnswer(write=write, at=self.clock(), failure=failure, message=message)
 
-    def _not_written(self, write: Write, why: str) -> WriteAnswer:
-        return WriteAnswer(write=write, at=self.clock(), failure=WriteFailure.UNAVAILABLE, message=why)
+    def _not_written(self, write: actions.Write, why: str) -> actions.WriteAnswer:
+        return actions.WriteAnswer(write=write, at=self.clock(), failure=WriteFailure.UNAVAILABLE, message=why)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -173,12 +156,12 @@ class DryActor(Actor):
         for call in changes:
             self._say(would(call))
             failure = Failure(kind=FailureKind.PERMISSION, message=_DRY)
-            answer = CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), failure=failure)
+            answer = actions.CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), failure=failure)
             self.put(answer, key=call.key)
         for write in plan.writes:
-            if not isinstance(write, PatchStatus):
+            if not isinstance(write, actions.PatchStatus):
                 self._say(would(write))
-            refused = WriteAnswer(write=write, at=self.clock(), failure=WriteFailure.REFUSED, message=_DRY)
+            refused = actions.WriteAnswer(write=write, at=self.clock(), failure=WriteFailure.REFUSED, message=_DRY)
             self.put(refused, key=write.key)
 
     def _say(self, action: str) -> None:
@@ -189,44 +172,44 @@ class DryActor(Actor):
             _log.info("dry_run.would", action=action)
 
 
-def would(change: Call | Write) -> str:
+def would(change: actions.Call | actions.Write) -> str:
     """Say what a change would do, without what it carries: metadata has tokens."""
-    if isinstance(change, Insert | Delete):
+    if isinstance(change, actions.Insert | actions.Delete):
         target = change.target
         return f"{type(change).__name__.lower()} {target.name} in {target.scope.path}"
-    if isinstance(change, SetMetadata):
+    if isinstance(change, actions.SetMetadata):
         return change.key
-    verb = words_of(type(change).__name__)
-    if isinstance(change, PatchNode):
+    verb = actions.words_of(type(change).__name__)
+    if isinstance(change, actions.PatchNode):
         verb = "cordon" if change.cordon else "label or taint"
     return f"{verb}: {change.key}"
 
 
-def failure_of(write: Write, error: ClusterError) -> WriteFailure:
+def failure_of(write: actions.Write, error: ClusterError) -> WriteFailure:
     """Return what a failed write means."""
-    if isinstance(write, EvictPod) and isinstance(error, TooManyRequests):
+    if isinstance(write, actions.EvictPod) and isinstance(error, TooManyRequests):
         return WriteFailure.NOT_NOW
     return errors.failure_of(error)
 
 
-def _exchange(compute: Compute, call: Call) -> tuple[str, Callable[[], Result]]:
+def _exchange(compute: Compute, call: actions.Call) -> tuple[str, Callable[[], actions.Result]]:
     """Return the method of a call, as metrics name it, and how it is sent."""
     scope, name = call.target.scope, call.target.name
     word, sort = _SORTS[call.target.kind]
     match call:
-        case Read():
+        case actions.Read():
             return f"get_{word}", lambda: compute.get(sort, scope, name)
-        case ListMachines():
+        case actions.ListMachines():
             return "list_managed_instances", lambda: compute.list_managed_instances(scope, name)
-        case Insert():
+        case actions.Insert():
             return f"insert_{word}", lambda: compute.insert(scope, call.resource, request_id=call.request_id)
-        case Delete():
+        case actions.Delete():
             return f"delete_{word}", lambda: compute.delete(sort, scope, name, request_id=call.request_id)
-        case Poll():
+        case actions.Poll():
             return "get_operation", lambda: compute.get_operation(scope, call.operation)
-        case ReadMachines(machines=machines):
+        case actions.ReadMachines(machines=machines):
             return "list_instances", lambda: compute.list_instances(scope, [machine.name for machine in machines])
-        case SetMetadata():
+        case actions.SetMetadata():
             return "set_metadata", lambda: compute.set_metadata(
                 call.machine.scope,
                 call.machine.name,

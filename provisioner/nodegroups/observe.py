@@ -33,7 +33,7 @@ from provisioner.kube.live import Rereading, read_cluster_uid
 from provisioner.kube.protocol import Api, Timeouts, object_path
 from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
 from provisioner.kube.watches import UNFINISHED, ListWatch, Watch, doubt_of
-from provisioner.nodegroups import device_plugin
+from provisioner.nodegroups import device_plugin, reading
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.documents import R, parse
 from provisioner.nodegroups.api.types import InstanceTemplate, Kind, ManagedInstanceGroup, TpuNodeGroup, WorkloadPolicy
@@ -41,15 +41,6 @@ from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.bootstrap.metadata import api_server
 from provisioner.nodegroups.bootstrap.tokens import Request, Token
 from provisioner.nodegroups.planning.round import Cluster, DevicePlugin, Node, Pod, Snapshot
-from provisioner.nodegroups.reading import (
-    API_ROOT,
-    APPS_ROOT,
-    may_be_of_a_group,
-    parse_device_plugin,
-    parse_node,
-    parse_pod,
-    tolerates_tpu_nodes,
-)
 
 T = TypeVar("T")
 
@@ -114,7 +105,7 @@ def make_watches(api: Api, on_change: Callable[[], None], *, options: WatchOptio
 
     def of_kind(record: type[R]) -> Watch[R]:
         read = functools.partial(parse, record)
-        return watch(record.kind.plural, read, root=API_ROOT, install_hint=_INSTALL_HINT)
+        return watch(record.kind.plural, read, root=reading.API_ROOT, install_hint=_INSTALL_HINT)
 
     nodes: Watch[Node] = watch("nodes", lambda raw: _node_seen(raw, nodes, pods), _differ_by_version_alone)
     pods: ListWatch[Pod] = watch(
@@ -146,8 +137,8 @@ def make_watches(api: Api, on_change: Callable[[], None], *, options: WatchOptio
         ),
         device_plugin=watch(
             "daemonsets",
-            parse_device_plugin,
-            root=APPS_ROOT,
+            reading.parse_device_plugin,
+            root=reading.APPS_ROOT,
             namespace=device_plugin.NAMESPACE,
             query={"fieldSelector": f"metadata.name={device_plugin.NAME}"},
         ),
@@ -155,8 +146,8 @@ def make_watches(api: Api, on_change: Callable[[], None], *, options: WatchOptio
 
 
 def _node_seen(raw: object, nodes: Watch[Node], pods: ListWatch[Pod]) -> Node | None:
-    node = parse_node(raw)
-    if not may_be_of_a_group(node):
+    node = reading.parse_node(raw)
+    if not reading.may_be_of_a_group(node):
         return None
     if nodes.synced and _has_come_to_a_group(node, nodes.records().get(("", node.name))):
         # What is on it already was of no group's when it was seen, and nobody tells of it again.
@@ -179,10 +170,10 @@ def _differ_by_version_alone(before: Node, after: Node) -> bool:
 
 
 def _wanted_pod(raw: object, nodes: Watch[Node]) -> Pod | None:
-    pod = parse_pod(raw)
+    pod = reading.parse_pod(raw)
     if pod.bound_to_node or not pod.node:
         return None
-    if pod.chips or tolerates_tpu_nodes(raw):
+    if pod.chips or reading.tolerates_tpu_nodes(raw):
         return pod
     if not nodes.synced:
         # Of a group's node or not: nobody knows yet, and nobody will ask again.

@@ -18,20 +18,7 @@ from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.nodegroups.compute.records import Operation
 from provisioner.nodegroups.metrics import DONE, UNKNOWN, Metrics
-from provisioner.nodegroups.planning.actions import (
-    CallAnswer,
-    Delete,
-    Event,
-    Insert,
-    ListMachines,
-    PatchStatus,
-    Poll,
-    Read,
-    ReadMachines,
-    SetMetadata,
-    WriteAnswer,
-    words_of,
-)
+from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.planning.decide import Crashed, Plan
 from provisioner.nodegroups.planning.memory import Answer, Memory
 from provisioner.nodegroups.planning.round import Snapshot
@@ -56,7 +43,7 @@ class Reporter:
     #: What is done is not done, and only the actor says what that would be.
     dry_run: bool = False
     #: By the key of the write that they tell of.
-    _held: dict[str, tuple[Event, ...]] = field(default_factory=dict)
+    _held: dict[str, tuple[actions.Event, ...]] = field(default_factory=dict)
     _lasting: Lasting = field(default_factory=Lasting)
     _repeats: Repeats = field(default_factory=Repeats)
 
@@ -69,8 +56,8 @@ class Reporter:
         self._measure(plan.memory, snapshot)
 
     def _tell_events(self, plan: Plan) -> None:
-        statuses = {write.record.meta.uid: write.key for write in plan.writes if isinstance(write, PatchStatus)}
-        now: dict[str, list[Event]] = {}
+        statuses = {write.record.meta.uid: write.key for write in plan.writes if isinstance(write, actions.PatchStatus)}
+        now: dict[str, list[actions.Event]] = {}
         for event in plan.events:
             key = statuses.get(event.object.uid)
             if key is None:
@@ -92,11 +79,15 @@ class Reporter:
 
     def tell_answer(self, answer: Answer) -> None:
         """Tell how a call or a write ended."""
-        if self.dry_run and isinstance(answer, WriteAnswer):
+        if self.dry_run and isinstance(answer, actions.WriteAnswer):
             return
-        if self.dry_run and isinstance(answer, CallAnswer) and isinstance(answer.call, Insert | Delete | SetMetadata):
+        if (
+            self.dry_run
+            and isinstance(answer, actions.CallAnswer)
+            and isinstance(answer.call, actions.Insert | actions.Delete | actions.SetMetadata)
+        ):
             return
-        if isinstance(answer, WriteAnswer):
+        if isinstance(answer, actions.WriteAnswer):
             self._tell_write(answer)
         elif answer.kept:
             self.metrics.kept.inc()
@@ -109,7 +100,7 @@ class Reporter:
             self._lasting.ended(answer.call.key)
             _tell_success(answer)
 
-    def _tell_write(self, answer: WriteAnswer) -> None:
+    def _tell_write(self, answer: actions.WriteAnswer) -> None:
         key, kind = answer.write.key, _label(answer.write)
         result = answer.failure.value if answer.failure is not None else DONE
         self.metrics.writes.labels(kind, result).inc()
@@ -117,7 +108,7 @@ class Reporter:
         if answer.failure is None:
             self._lasting.ended(key)
             # Statuses change often, and what matters in them is an Event.
-            log = _log.debug if isinstance(answer.write, PatchStatus) else _log.info
+            log = _log.debug if isinstance(answer.write, actions.PatchStatus) else _log.info
             log("object.written", write=kind, object=key)
             for event in events:
                 self._emit(event)
@@ -131,23 +122,23 @@ class Reporter:
             case WriteFailure.UNAVAILABLE:
                 self._lasting.fails(key, answer.message, lambda: _log.warning("write.failed", **said))
 
-    def _tell_failure(self, answer: CallAnswer, kind: FailureKind) -> None:
+    def _tell_failure(self, answer: actions.CallAnswer, kind: FailureKind) -> None:
         said = {**_of(answer), "kind": kind.value}
         if kind in _PASSING:
             _log.info("call.postponed", **said)
             return
         words = f"{kind.value} {answer.failure.message if answer.failure is not None else ''}"
         match answer.call:
-            case Insert():
+            case actions.Insert():
                 self._lasting.fails(answer.call.key, words, lambda: _log.warning("resource.create_failed", **said))
-            case Delete():
+            case actions.Delete():
                 self._lasting.fails(answer.call.key, words, lambda: _log.warning("resource.delete_failed", **said))
-            case SetMetadata():
+            case actions.SetMetadata():
                 self._lasting.fails(answer.call.key, words, lambda: _log.warning("machine.metadata_failed", **said))
             case _:
                 self._lasting.fails(answer.call.key, words, lambda: _log.warning("compute.read_failed", **said))
 
-    def _emit(self, event: Event) -> None:
+    def _emit(self, event: actions.Event) -> None:
         said = {"kind": event.object.kind, "namespace": event.object.namespace, "name": event.object.name}
         if event.warning:
             _log.warning("node_group.notice", reason=event.reason, message=event.message, **said)
@@ -180,20 +171,20 @@ class Reporter:
         self.metrics.cluster_known.set(known)
 
 
-def _tell_success(answer: CallAnswer) -> None:
+def _tell_success(answer: actions.CallAnswer) -> None:
     """Log what has changed; what was read shows in what follows from it."""
     operation = answer.result if isinstance(answer.result, Operation) else None
     said = {**_of(answer), **({"operation": operation.name} if operation is not None else {})}
     match answer.call:
-        case Insert():
+        case actions.Insert():
             _log.info("resource.create_accepted", **said)
-        case Delete() if operation is None:
+        case actions.Delete() if operation is None:
             _log.info("resource.gone", **said)
-        case Delete():
+        case actions.Delete():
             _log.info("resource.delete_accepted", **said)
-        case SetMetadata():
+        case actions.SetMetadata():
             _log.info("machine.metadata_set", **said)
-        case Poll(type=kind) if operation is not None and operation.done:
+        case actions.Poll(type=kind) if operation is not None and operation.done:
             if operation.failure is None:
                 _log.info("operation.done", type=kind.value, **said)
             else:
@@ -203,13 +194,13 @@ def _tell_success(answer: CallAnswer) -> None:
                 )
 
 
-def _of(answer: CallAnswer) -> dict[str, str]:
+def _of(answer: actions.CallAnswer) -> dict[str, str]:
     """Name what a call was about, without what it carries: metadata has tokens."""
     call, failure = answer.call, answer.failure
     said = {"resource": f"{call.target.scope.path} {call.target.name}", "object": call.target.kind.value}
-    if isinstance(call, SetMetadata):
+    if isinstance(call, actions.SetMetadata):
         said["machine"] = call.machine.provider_id
-    if isinstance(call, Read | ListMachines | ReadMachines | Poll):
+    if isinstance(call, actions.Read | actions.ListMachines | actions.ReadMachines | actions.Poll):
         said["call"] = _label(call)
     if failure is not None:
         said["message"] = failure.message
@@ -220,7 +211,7 @@ def _of(answer: CallAnswer) -> dict[str, str]:
 
 def _label(what: object) -> str:
     """Return the name of a record's class as a label: PatchStatus -> patch_status."""
-    return words_of(type(what).__name__).replace(" ", "_")
+    return actions.words_of(type(what).__name__).replace(" ", "_")
 
 
 def _reason(group: TpuNodeGroup) -> str:

@@ -21,21 +21,7 @@ from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import documents, names
 from provisioner.nodegroups.api.types import Child, Record
 from provisioner.nodegroups.bootstrap import tokens
-from provisioner.nodegroups.planning.actions import (
-    ApplyDevicePlugin,
-    ApproveRequest,
-    CreateChild,
-    CreateToken,
-    DeleteChild,
-    DeleteDevicePlugin,
-    DeleteNode,
-    DeleteToken,
-    EvictPod,
-    PatchNode,
-    PatchStatus,
-    SetFinalizers,
-    Write,
-)
+from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT, taint_of
 
 #: A write takes no longer than this, and is not begun with less of the lease left.
@@ -65,35 +51,35 @@ class Writer:
     device_plugin: Mapping[str, Any] | None = None
     draw_token: Callable[[], str] = draw_token
 
-    def write(self, what: Write) -> None:
+    def write(self, what: actions.Write) -> None:
         """Make one write."""
         match what:
-            case CreateChild():
+            case actions.CreateChild():
                 self._create_child(what.record)
-            case DeleteChild():
+            case actions.DeleteChild():
                 self._delete(_path(what.record), what.record.meta.uid)
-            case SetFinalizers():
+            case actions.SetFinalizers():
                 self._patch(_path(what.record), documents.finalizers_patch(what.record.meta, what.finalizers))
-            case PatchStatus():
+            case actions.PatchStatus():
                 patch = documents.status_patch(what.record, what.new)
                 if patch is not None:
                     self._patch(f"{_path(what.record)}/status", patch)
-            case PatchNode():
+            case actions.PatchNode():
                 self._patch_node(what)
-            case DeleteNode():
+            case actions.DeleteNode():
                 self._delete(object_path("nodes", what.name), what.uid)
-            case EvictPod():
+            case actions.EvictPod():
                 self._evict(what)
-            case CreateToken():
+            case actions.CreateToken():
                 self._create_token(what)
-            case DeleteToken():
+            case actions.DeleteToken():
                 self._delete(object_path("secrets", what.name, namespace=tokens.NAMESPACE), what.uid)
-            case ApproveRequest():
+            case actions.ApproveRequest():
                 path = object_path("certificatesigningrequests", what.name, root=tokens.CERTIFICATES_ROOT)
                 self._patch(f"{path}/approval", tokens.approval_patch(what.uid, what.resource_version))
-            case ApplyDevicePlugin():
+            case actions.ApplyDevicePlugin():
                 self._apply_device_plugin(what)
-            case DeleteDevicePlugin():
+            case actions.DeleteDevicePlugin():
                 self._delete(_device_plugin_path(), what.uid)
 
     def _create_child(self, child: Child) -> None:
@@ -111,7 +97,7 @@ class Writer:
         with contextlib.suppress(NotFound):
             self.api.delete(path, uid=uid, timeouts=_TIMEOUTS)
 
-    def _patch_node(self, what: PatchNode) -> None:
+    def _patch_node(self, what: actions.PatchNode) -> None:
         path = object_path("nodes", what.name)
         # No other node has it, under the same name or another.
         patch: dict[str, Any] = {"metadata": {"resourceVersion": what.resource_version}}
@@ -125,7 +111,7 @@ class Writer:
         # A merge patch: with a strategic one a taint that is to go would stay.
         self.api.patch(path, patch, timeouts=_SHORT_TIMEOUTS)
 
-    def _evict(self, what: EvictPod) -> None:
+    def _evict(self, what: actions.EvictPod) -> None:
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -136,7 +122,7 @@ class Writer:
         with contextlib.suppress(NotFound):
             self.api.post(f"{path}/eviction", body, timeouts=_TIMEOUTS)
 
-    def _create_token(self, what: CreateToken) -> None:
+    def _create_token(self, what: actions.CreateToken) -> None:
         path = collection_path("secrets", namespace=tokens.NAMESPACE)
         for draw in range(1, _DRAWS + 1):
             secret = tokens.secret_of(
@@ -156,7 +142,7 @@ class Writer:
                 self._keep_if_it_lasts(what, fields.mapping(made.get("metadata")))
                 return
 
-    def _keep_if_it_lasts(self, what: CreateToken, made: Mapping[str, Any]) -> None:
+    def _keep_if_it_lasts(self, what: actions.CreateToken, made: Mapping[str, Any]) -> None:
         """Delete a token that ends too early by the clock of the API server, which alone counts."""
         now = fields.parse_timestamp(made.get("creationTimestamp"))
         if now is None or what.expires_at - now >= tokens.LIFE / 2:
@@ -170,7 +156,7 @@ class Writer:
             status=0,
         )
 
-    def _apply_device_plugin(self, what: ApplyDevicePlugin) -> None:
+    def _apply_device_plugin(self, what: actions.ApplyDevicePlugin) -> None:
         manifest = self.device_plugin
         if manifest is None or device_plugin.version_of(manifest) != what.version:
             raise ValueError(f"there is no manifest of the device plugin with version {what.version}")

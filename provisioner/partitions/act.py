@@ -24,19 +24,7 @@ from provisioner.model.writes import WriteFailure
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod, parse_pod
 from provisioner.partitions.metrics import Metrics
-from provisioner.partitions.planning.calls import (
-    Answer,
-    Call,
-    CallAnswer,
-    CreatePartition,
-    OpenGate,
-    ReadServer,
-    RemovePartition,
-    SaveLedger,
-    TakeBack,
-    Write,
-    WriteAnswer,
-)
+from provisioner.partitions.planning import actions
 from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.ledger import Ledger, encode
 from provisioner.partitions.vipu.protocol import Reading, Vipu, VipuError
@@ -44,7 +32,11 @@ from provisioner.runtime.actor import NO_LEASE, CallingActor
 
 _log = structlog.get_logger(__name__)
 #: As metrics have them.
-_NAMES: Mapping[type[Call], str] = {ReadServer: "read", CreatePartition: "create", RemovePartition: "remove"}
+_NAMES: Mapping[type[actions.Call], str] = {
+    actions.ReadServer: "read",
+    actions.CreatePartition: "create",
+    actions.RemovePartition: "remove",
+}
 _READ_TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
 #: A write takes no longer than this, and is not begun with less of the lease left.
 _WRITE_SECONDS = 10.0
@@ -64,7 +56,7 @@ class Line:
 
 
 @dataclass(slots=True, kw_only=True)
-class Actor(CallingActor[Answer]):
+class Actor(CallingActor[actions.Answer]):
     """Carries plans out. The key of a call is that of its `Call` or `Write`."""
 
     #: By HOST:PORT.
@@ -91,39 +83,39 @@ class Actor(CallingActor[Answer]):
             line = self.servers[call.server]
             self.submit(
                 partial(self._call, line.vipu, call),
-                line.reads if isinstance(call, ReadServer) else line.changes,
+                line.reads if isinstance(call, actions.ReadServer) else line.changes,
                 key=call.key,
                 not_sent=partial(self._not_called, call),
             )
 
     # --- V-IPU ---
 
-    def _call(self, vipu: Vipu, call: Call) -> CallAnswer:
-        if not isinstance(call, ReadServer) and self.lease_seconds() <= 0:
+    def _call(self, vipu: Vipu, call: actions.Call) -> actions.CallAnswer:
+        if not isinstance(call, actions.ReadServer) and self.lease_seconds() <= 0:
             return self._not_called(call, NO_LEASE)
-        if isinstance(call, RemovePartition):
+        if isinstance(call, actions.RemovePartition):
             kept = why_kept(partial(check_unused, self.api, self.cluster_uid(), call), call=call.key)
             if kept is not None:
-                return CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), kept=kept)
+                return actions.CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), kept=kept)
             # Again: the gate may have taken long.
             if self.lease_seconds() <= 0:
                 return self._not_called(call, NO_LEASE)
         return self._send(vipu, call)
 
-    def _send(self, vipu: Vipu, call: Call) -> CallAnswer:
+    def _send(self, vipu: Vipu, call: actions.Call) -> actions.CallAnswer:
         asked_at, started = self.clock(), self.monotonic()
         failure: Failure | None = None
         reading: Reading | None = None
         try:
             match call:
-                case ReadServer():
+                case actions.ReadServer():
                     allocations, partitions = vipu.list_allocations(), vipu.list_partitions()
                     reading = Reading(
                         asked_at=asked_at, at=self.clock(), allocations=allocations, partitions=partitions
                     )
-                case CreatePartition():
+                case actions.CreatePartition():
                     vipu.create_partition(call.request)
-                case RemovePartition():
+                case actions.RemovePartition():
                     vipu.remove_partition(call.id)
         except VipuError as error:
             failure = error.failure
@@ -134,39 +126,39 @@ class Actor(CallingActor[Answer]):
         self.metrics.call_seconds.labels(_NAMES[type(call)]).observe(self.monotonic() - started)
         if failure is not None:
             self.metrics.call_errors.labels(_NAMES[type(call)], failure.kind.value).inc()
-        return CallAnswer(call=call, asked_at=asked_at, at=self.clock(), reading=reading, failure=failure)
+        return actions.CallAnswer(call=call, asked_at=asked_at, at=self.clock(), reading=reading, failure=failure)
 
-    def _not_called(self, call: Call, why: str) -> CallAnswer:
+    def _not_called(self, call: actions.Call, why: str) -> actions.CallAnswer:
         failure = Failure(kind=FailureKind.UNAVAILABLE, message=why)
-        return CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), failure=failure)
+        return actions.CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), failure=failure)
 
     # --- Kubernetes ---
 
-    def _write(self, write: Write) -> WriteAnswer:
+    def _write(self, write: actions.Write) -> actions.WriteAnswer:
         if self.lease_seconds() <= _WRITE_SECONDS:
             return self._not_written(write, NO_LEASE)
         failure, message = None, ""
         ledger: Ledger | None = None
         try:
             match write:
-                case SaveLedger():
+                case actions.SaveLedger():
                     ledger = save_ledger(self.api, self.namespace, write)
-                case OpenGate():
+                case actions.OpenGate():
                     open_gate(self.api, write)
-                case TakeBack():
+                case actions.TakeBack():
                     take_back(self.api, write)
         except ClusterError as error:
             failure, message = failure_of(error), str(error)
         except Exception as error:  # noqa: BLE001 - the answer must not be lost
             _log.exception("write.crashed", write=write.key)
             failure, message = WriteFailure.UNAVAILABLE, repr(error)
-        return WriteAnswer(write=write, at=self.clock(), failure=failure, message=message, ledger=ledger)
+        return actions.WriteAnswer(write=write, at=self.clock(), failure=failure, message=message, ledger=ledger)
 
-    def _not_written(self, write: Write, why: str) -> WriteAnswer:
-        return WriteAnswer(write=write, at=self.clock(), failure=WriteFailure.UNAVAILABLE, message=why)
+    def _not_written(self, write: actions.Write, why: str) -> actions.WriteAnswer:
+        return actions.WriteAnswer(write=write, at=self.clock(), failure=WriteFailure.UNAVAILABLE, message=why)
 
 
-def check_unused(api: Api, cluster_uid: str, call: RemovePartition) -> None:
+def check_unused(api: Api, cluster_uid: str, call: actions.RemovePartition) -> None:
     """Prove, by what is read live, that no pod may use a partition any more; raise KeptError where one may.
 
     Raises ClusterError where Kubernetes does not answer.
@@ -189,7 +181,7 @@ def check_unused(api: Api, cluster_uid: str, call: RemovePartition) -> None:
         _refuse_if_used(pod, call)
 
 
-def _refuse_if_used(pod: Pod, call: RemovePartition) -> None:
+def _refuse_if_used(pod: Pod, call: actions.RemovePartition) -> None:
     if pod.finished or pod.released:
         return
     if pod.told_partition not in ("", call.id):
@@ -203,7 +195,7 @@ def _refuse_if_used(pod: Pod, call: RemovePartition) -> None:
     raise KeptError(f"pod {pod.namespace}/{pod.name} has not ended")
 
 
-def save_ledger(api: Api, namespace: str, what: SaveLedger) -> Ledger:
+def save_ledger(api: Api, namespace: str, what: actions.SaveLedger) -> Ledger:
     """Write what differs from the ledger that was read; Conflict where somebody else has written since.
 
     Entries that could not be read stay. Raises ClusterError and nothing else.
@@ -229,7 +221,7 @@ def save_ledger(api: Api, namespace: str, what: SaveLedger) -> Ledger:
     return Ledger(entries=what.entries, resource_version=version, unreadable=before.unreadable)
 
 
-def open_gate(api: Api, what: OpenGate) -> None:
+def open_gate(api: Api, what: actions.OpenGate) -> None:
     """Open the gate of a pod; Conflict where it is not the pod any more that was decided on.
 
     Raises ClusterError and nothing else. Of a pod with scheduling gates, node selectors can be added and none changed.
@@ -261,7 +253,7 @@ def open_gate(api: Api, what: OpenGate) -> None:
     api.patch(path, {"metadata": metadata, "spec": change}, timeouts=_POD_TIMEOUTS)
 
 
-def take_back(api: Api, what: TakeBack) -> None:
+def take_back(api: Api, what: actions.TakeBack) -> None:
     """Release a pod; Conflict where it has changed since it was decided on, as when it got a node.
 
     Raises ClusterError and nothing else.

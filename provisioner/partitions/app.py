@@ -20,7 +20,7 @@ from provisioner.partitions.board import Board
 from provisioner.partitions.demand import Pod, parse_pod
 from provisioner.partitions.metrics import Metrics
 from provisioner.partitions.observe import Known, make_ledger_watch, make_pod_watch
-from provisioner.partitions.planning.calls import Answer
+from provisioner.partitions.planning.actions import Answer
 from provisioner.partitions.planning.decide import decide
 from provisioner.partitions.planning.ledger import Ledger
 from provisioner.partitions.planning.memory import Memory, fold

@@ -21,7 +21,7 @@ from provisioner.kube.watches import UNFINISHED, ListWatch, Watch, doubt_of
 from provisioner.model.capacity import Failure
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod, parse_pod
-from provisioner.partitions.planning.calls import CallAnswer, ReadServer, SaveLedger, WriteAnswer
+from provisioner.partitions.planning.actions import CallAnswer, ReadServer, SaveLedger, WriteAnswer
 from provisioner.partitions.planning.ledger import Ledger, ledger_of, of_cluster
 from provisioner.partitions.planning.round import ServerView, Snapshot
 from provisioner.partitions.vipu.protocol import Reading

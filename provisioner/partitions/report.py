@@ -15,19 +15,7 @@ from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import WriteFailure
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.metrics import DONE, PHASES, Metrics
-from provisioner.partitions.planning.calls import (
-    Answer,
-    Call,
-    CallAnswer,
-    CreatePartition,
-    OpenGate,
-    ReadServer,
-    RemovePartition,
-    SaveLedger,
-    TakeBack,
-    Write,
-    WriteAnswer,
-)
+from provisioner.partitions.planning import actions
 from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.events import FAILED, RELEASED
 from provisioner.partitions.planning.picture import View
@@ -35,7 +23,11 @@ from provisioner.partitions.planning.round import Snapshot
 from provisioner.runtime.repeats import Lasting
 
 _log = structlog.get_logger(__name__)
-_KINDS: Mapping[type[Write], str] = {SaveLedger: "save_ledger", OpenGate: "open_gate", TakeBack: "take_back"}
+_KINDS: Mapping[type[actions.Write], str] = {
+    actions.SaveLedger: "save_ledger",
+    actions.OpenGate: "open_gate",
+    actions.TakeBack: "take_back",
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,19 +55,19 @@ class Reporter:
         )
         self._measure(plan.view, now)
 
-    def tell_answer(self, answer: Answer) -> None:
+    def tell_answer(self, answer: actions.Answer) -> None:
         """Tell how a call or a write ended."""
-        if isinstance(answer, WriteAnswer):
+        if isinstance(answer, actions.WriteAnswer):
             self._tell_write(answer)
         else:
             self._tell_call(answer)
 
-    def _tell_call(self, answer: CallAnswer) -> None:
+    def _tell_call(self, answer: actions.CallAnswer) -> None:
         call, key, failure = answer.call, answer.call.key, answer.failure
         said: dict[str, object] = {"server": call.server}
-        if isinstance(call, CreatePartition):
+        if isinstance(call, actions.CreatePartition):
             said |= {"partition": call.request.id, "size": call.request.size, "allocation": call.request.allocation}
-        elif isinstance(call, RemovePartition):
+        elif isinstance(call, actions.RemovePartition):
             said["partition"] = call.id
             if call.pod is not None:
                 said |= {"namespace": call.pod[0], "pod": call.pod[1]}
@@ -95,37 +87,37 @@ class Reporter:
                 f"{failure.kind.value} {failure.message}",
                 lambda: _log.warning(
                     "server.not_read"
-                    if isinstance(call, ReadServer)
+                    if isinstance(call, actions.ReadServer)
                     else "partition.create_failed"
-                    if isinstance(call, CreatePartition)
+                    if isinstance(call, actions.CreatePartition)
                     else "partition.remove_failed",
                     **said,
                 ),
             )
 
-    def _tell_done(self, call: Call, said: Mapping[str, object], *, failed_before: bool) -> None:
+    def _tell_done(self, call: actions.Call, said: Mapping[str, object], *, failed_before: bool) -> None:
         match call:
-            case CreatePartition():
+            case actions.CreatePartition():
                 _log.info("partition.created", **said)
-            case RemovePartition():
+            case actions.RemovePartition():
                 _log.info("partition.removed", **said)
                 if call.pod is None:
                     self.metrics.orphans.inc()
-            case ReadServer() if failed_before:
+            case actions.ReadServer() if failed_before:
                 _log.info("server.read_again", **said)
 
-    def _tell_write(self, answer: WriteAnswer) -> None:
+    def _tell_write(self, answer: actions.WriteAnswer) -> None:
         write, key = answer.write, answer.write.key
         kind = _KINDS[type(write)]
         result = answer.failure.value if answer.failure is not None else DONE
         self.metrics.writes.labels(kind, result).inc()
         said: dict[str, object] = {"write": kind, "object": key}
-        if not isinstance(write, SaveLedger):
+        if not isinstance(write, actions.SaveLedger):
             said |= {"namespace": write.pod.namespace, "pod": write.pod.name, "partition": write.partition_id}
         match answer.failure:
             case None:
                 self._lasting.ended(key)
-                if isinstance(write, TakeBack):
+                if isinstance(write, actions.TakeBack):
                     _log.info("partition.taken_back", **said)
                     self._emit(
                         write.pod,
@@ -133,7 +125,7 @@ class Reporter:
                         f"The scheduler has found no node for it, and others wait for IPUs: partition "
                         f"{write.partition_id} is given to them. Create the pod again when a node fits it.",
                     )
-                if isinstance(write, OpenGate):
+                if isinstance(write, actions.OpenGate):
                     _log.info("pod.released_to_scheduler", **said)
                     self.metrics.waited.observe(max(0.0, (answer.at - write.pod.created_at).total_seconds()))
             case WriteFailure.CONFLICT:
@@ -145,9 +137,9 @@ class Reporter:
                     key, answer.message, lambda: _log.warning("write.failed", **said, message=answer.message)
                 )
 
-    def _refused(self, answer: WriteAnswer, said: Mapping[str, object]) -> None:
+    def _refused(self, answer: actions.WriteAnswer, said: Mapping[str, object]) -> None:
         _log.warning("write.refused", **said, message=answer.message)
-        if isinstance(answer.write, OpenGate):
+        if isinstance(answer.write, actions.OpenGate):
             # Its IPUs are taken, and it waits until somebody changes something: its people have to know.
             self._emit(
                 answer.write.pod,

@@ -14,7 +14,7 @@ from provisioner.kube.protocol import object_path
 from provisioner.partitions import names
 from provisioner.partitions.act import check_unused, open_gate, save_ledger, take_back
 from provisioner.partitions.observe import Known
-from provisioner.partitions.planning.calls import OpenGate, RemovePartition, SaveLedger, TakeBack
+from provisioner.partitions.planning.actions import OpenGate, RemovePartition, SaveLedger, TakeBack
 from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.settings.partitions import Server
 from tests.partitions.planning.stories import CLUSTER, make_entry, make_pod

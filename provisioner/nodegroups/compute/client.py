@@ -27,18 +27,6 @@ from provisioner.model.capacity import Failure, FailureKind, OperationName
 from provisioner.nodegroups.api.specs import InstanceConfig
 from provisioner.nodegroups.compute import records, resources
 from provisioner.nodegroups.compute.errors import help_of, kind_of_answer
-from provisioner.nodegroups.compute.records import (
-    ComputeError,
-    Instance,
-    ManagedInstance,
-    Manager,
-    Operation,
-    R,
-    Resource,
-    ResourcePolicy,
-    Scope,
-    Template,
-)
 
 COMPUTE_ADDRESS = "https://compute.googleapis.com"
 #: The option that names another address.
@@ -63,21 +51,21 @@ class _Sort(NamedTuple):
 
 
 _SORTS: Mapping[type[Any], _Sort] = {
-    ResourcePolicy: _Sort(
+    records.ResourcePolicy: _Sort(
         _POLICIES,
         resources.POLICY_FIELDS,
         resources.policy_of,
         resources.policy_body,
         lambda policy: (policy.topology,),
     ),
-    Template: _Sort(
+    records.Template: _Sort(
         _TEMPLATES,
         resources.TEMPLATE_FIELDS,
         resources.template_of,
         resources.template_body,
         lambda template: _said_of_template(template.config),
     ),
-    Manager: _Sort(
+    records.Manager: _Sort(
         _MANAGERS,
         resources.MANAGER_FIELDS,
         resources.manager_of,
@@ -153,13 +141,13 @@ class ComputeClient:
         """Close all connections."""
         self._session.close()  # type: ignore[no-untyped-call]
 
-    def get(self, sort: type[R], scope: Scope, name: str) -> R:
+    def get(self, sort: type[records.R], scope: records.Scope, name: str) -> records.R:
         """Implement `Compute.get`."""
         of = _SORTS[sort]
-        found: R = self._get(scope, of.collection, name, of.fields, of.read)
+        found: records.R = self._get(scope, of.collection, name, of.fields, of.read)
         return found
 
-    def insert(self, scope: Scope, resource: Resource, *, request_id: str) -> Operation:
+    def insert(self, scope: records.Scope, resource: records.Resource, *, request_id: str) -> records.Operation:
         """Implement `Compute.insert`."""
         of, name = _SORTS[type(resource)], resource.name
         subject = f"insert of {_NOUNS[of.collection]} {name!r}"
@@ -175,19 +163,21 @@ class ComputeClient:
             body=of.body(resource),
         )
 
-    def delete(self, sort: type[Resource], scope: Scope, name: str, *, request_id: str) -> Operation:
+    def delete(
+        self, sort: type[records.Resource], scope: records.Scope, name: str, *, request_id: str
+    ) -> records.Operation:
         """Implement `Compute.delete`."""
         collection = _SORTS[sort].collection
         subject = f"delete of {_NOUNS[collection]} {name!r}"
         path = self._path(scope, collection, name, subject, Call.DELETE)
         return self._change(subject, Call.DELETE, scope, "DELETE", path, request_id=request_id, said=(name,))
 
-    def list_managed_instances(self, scope: Scope, name: str) -> tuple[ManagedInstance, ...]:
+    def list_managed_instances(self, scope: records.Scope, name: str) -> tuple[records.ManagedInstance, ...]:
         """Implement `Compute.list_managed_instances`: POST, though it changes nothing."""
         subject = f"list of instances of instance group manager {name!r}"
         path = f"{self._path(scope, _MANAGERS, name, subject, Call.READ)}/listManagedInstances"
         params = {"fields": resources.MANAGED_INSTANCES_FIELDS, "maxResults": str(_PAGE_SIZE)}
-        found: dict[str, ManagedInstance] = {}
+        found: dict[str, records.ManagedInstance] = {}
         self._read_pages(
             subject,
             lambda token: self._send("POST", path, {**params, **token}, seconds=_LIST_SECONDS),
@@ -197,7 +187,7 @@ class ComputeClient:
         )
         return tuple(found[each] for each in sorted(found))
 
-    def list_instances(self, scope: Scope, names: Collection[str]) -> tuple[Instance, ...]:
+    def list_instances(self, scope: records.Scope, names: Collection[str]) -> tuple[records.Instance, ...]:
         """Implement `Compute.list_instances`.
 
         Asked for by what the names begin with, as those of one group do: all names would be too long for an address.
@@ -211,7 +201,7 @@ class ComputeClient:
             "maxResults": str(_METADATA_PAGE_SIZE),
             "filter": f'name eq "{_common_start(wanted)}.*"',
         }
-        found: dict[str, Instance] = {}
+        found: dict[str, records.Instance] = {}
         shared: dict[str, str] = {}
         self._read_pages(
             subject,
@@ -223,8 +213,8 @@ class ComputeClient:
         return tuple(found[each] for each in sorted(found))
 
     def set_metadata(
-        self, scope: Scope, name: str, items: Mapping[str, str], *, fingerprint: str, request_id: str
-    ) -> Operation:
+        self, scope: records.Scope, name: str, items: Mapping[str, str], *, fingerprint: str, request_id: str
+    ) -> records.Operation:
         """Implement `Compute.set_metadata`."""
         subject = f"change of metadata of instance {name!r}"
         path = self._path(scope, _INSTANCES, name, subject, Call.UPDATE)
@@ -239,7 +229,7 @@ class ComputeClient:
             body=resources.metadata_body(items, fingerprint),
         )
 
-    def get_operation(self, scope: Scope, name: OperationName) -> Operation:
+    def get_operation(self, scope: records.Scope, name: OperationName) -> records.Operation:
         """Implement `Compute.get_operation`."""
         return self._get(
             scope,
@@ -270,7 +260,7 @@ class ComputeClient:
                 return
         raise _unreadable(subject, Call.READ, f"The list has more than {_MOST_PAGES} pages.")
 
-    def _get(self, scope: Scope, collection: str, name: str, mask: str, read: Callable[[object], _T]) -> _T:
+    def _get(self, scope: records.Scope, collection: str, name: str, mask: str, read: Callable[[object], _T]) -> _T:
         subject = f"get of {_NOUNS[collection]} {name!r}"
         path = self._path(scope, collection, name, subject, Call.READ)
         return self._call(
@@ -286,14 +276,14 @@ class ComputeClient:
         self,
         subject: str,
         call: Call,
-        scope: Scope,
+        scope: records.Scope,
         method: str,
         path: str,
         *,
         request_id: str,
         said: Sequence[str],
         body: dict[str, Any] | None = None,
-    ) -> Operation:
+    ) -> records.Operation:
         params = {"fields": resources.OPERATION_FIELDS, "requestId": request_id}
         started = self._call(
             subject,
@@ -306,12 +296,12 @@ class ComputeClient:
             raise _unreadable(subject, call, "The answer is not an operation.")
         return started
 
-    def _path(self, scope: Scope, collection: str, name: str, subject: str, call: Call) -> str:
+    def _path(self, scope: records.Scope, collection: str, name: str, subject: str, call: Call) -> str:
         """Return the path of a resource, without a call where there can be none of this name."""
         problem = records.address_problem(scope, name, operation=collection == _OPERATIONS)
         if problem:
             kind = FailureKind.INVALID if call is Call.CREATE else FailureKind.NOT_FOUND
-            raise ComputeError(Failure(kind=kind, message=f"{problem}; nothing was sent"), subject)
+            raise records.ComputeError(Failure(kind=kind, message=f"{problem}; nothing was sent"), subject)
         return f"{scope.path}/{collection}/{name}"
 
     def _send(
@@ -344,7 +334,7 @@ class ComputeClient:
             content = send()
         except failures.SDK_ERRORS as error:
             found = failures.read(error, _api(call, said), call)
-            raise ComputeError(
+            raise records.ComputeError(
                 found.failure, subject, retry_after_seconds=found.retry_after_seconds, code=found.code
             ) from error
         with self._reading:
@@ -370,7 +360,7 @@ def _own_credentials() -> auth_credentials.Credentials:
         return find_credentials()
     except auth_exceptions.GoogleAuthError as error:
         found = failures.read(error, _api(Call.READ), Call.READ)
-        raise ComputeError(found.failure, "start of the Compute Engine client") from error
+        raise records.ComputeError(found.failure, "start of the Compute Engine client") from error
 
 
 def _api(call: Call, said: Sequence[str] = ()) -> failures.Api:
@@ -382,7 +372,7 @@ def _api(call: Call, said: Sequence[str] = ()) -> failures.Api:
     )
 
 
-def _unreadable(subject: str, call: Call, what: str) -> ComputeError:
+def _unreadable(subject: str, call: Call, what: str) -> records.ComputeError:
     """Return the failure of an answer with a good status that is not what was asked for."""
     message = f"{what} Is {ADDRESS_OPTION} the address of Compute Engine?"
-    return ComputeError(Failure(kind=LOST.of(call), message=message), subject)
+    return records.ComputeError(Failure(kind=LOST.of(call), message=message), subject)

@@ -13,17 +13,8 @@ from provisioner.google.errors import Call
 from provisioner.kube import fields
 from provisioner.model.capacity import Failure, OperationName
 from provisioner.nodegroups.api.specs import InstanceConfig, ProvisioningModel
+from provisioner.nodegroups.compute import records
 from provisioner.nodegroups.compute.errors import WorkError, failure_of_work
-from provisioner.nodegroups.compute.records import (
-    BulkOperation,
-    Instance,
-    ManagedInstance,
-    Manager,
-    Operation,
-    ResourcePolicy,
-    Scope,
-    Template,
-)
 
 #: Field masks: exactly what the records are made from.
 POLICY_FIELDS = "name,description,status,selfLink,workloadPolicy"
@@ -49,7 +40,7 @@ _MOST_DIGITS = 20
 # --- Bodies -------------------------------------------------------------------------------------------------
 
 
-def policy_body(policy: ResourcePolicy) -> dict[str, Any]:
+def policy_body(policy: records.ResourcePolicy) -> dict[str, Any]:
     """Return the body of a workload policy's insert."""
     return _body(
         name=policy.name,
@@ -58,7 +49,7 @@ def policy_body(policy: ResourcePolicy) -> dict[str, Any]:
     )
 
 
-def template_body(template: Template) -> dict[str, Any]:
+def template_body(template: records.Template) -> dict[str, Any]:
     """Return the body of an instance template's insert."""
     config, affinity = template.config, None
     if config.reservation:
@@ -87,7 +78,7 @@ def template_body(template: Template) -> dict[str, Any]:
     return _body(name=template.name, description=template.description, properties=properties)
 
 
-def manager_body(manager: Manager) -> dict[str, Any]:
+def manager_body(manager: records.Manager) -> dict[str, Any]:
     """Return the body of a managed instance group's insert."""
     return {
         # 0 is a size, too.
@@ -126,11 +117,11 @@ def _body(**entries: Any) -> dict[str, Any]:
 # --- Answers ------------------------------------------------------------------------------------------------
 
 
-def policy_of(raw: object) -> ResourcePolicy:
+def policy_of(raw: object) -> records.ResourcePolicy:
     """Read a resource policy; one of another sort has no type."""
     body = fields.mapping(raw)
     policy = fields.mapping(body.get("workloadPolicy"))
-    return ResourcePolicy(
+    return records.ResourcePolicy(
         name=fields.text(body.get("name")),
         description=fields.text(body.get("description")),
         type=fields.text(policy.get("type")),
@@ -140,12 +131,12 @@ def policy_of(raw: object) -> ResourcePolicy:
     )
 
 
-def template_of(raw: object) -> Template:
+def template_of(raw: object) -> records.Template:
     """Read what decisions need of an instance template, of ours or of a user."""
     body = fields.mapping(raw)
     properties = fields.mapping(body.get("properties"))
     scheduling = fields.mapping(properties.get("scheduling"))
-    return Template(
+    return records.Template(
         name=fields.text(body.get("name")),
         description=fields.text(body.get("description")),
         machine_type=fields.text(properties.get("machineType")),
@@ -158,11 +149,11 @@ def template_of(raw: object) -> Template:
     )
 
 
-def manager_of(raw: object) -> Manager:
+def manager_of(raw: object) -> records.Manager:
     """Read what decisions need of a managed instance group."""
     body = fields.mapping(raw)
     status = fields.mapping(body.get("status"))
-    return Manager(
+    return records.Manager(
         name=fields.text(body.get("name")),
         description=fields.text(body.get("description")),
         template=fields.text(body.get("instanceTemplate")),
@@ -176,7 +167,7 @@ def manager_of(raw: object) -> Manager:
     )
 
 
-def managed_instances_of(raw: object, scope: Scope) -> tuple[tuple[ManagedInstance, ...], str]:
+def managed_instances_of(raw: object, scope: records.Scope) -> tuple[tuple[records.ManagedInstance, ...], str]:
     """Read one page of a zonal group's machines, and the token of the next page, empty for none.
 
     An entry without a name could be neither matched nor counted, and is left out; Google names all.
@@ -186,7 +177,7 @@ def managed_instances_of(raw: object, scope: Scope) -> tuple[tuple[ManagedInstan
     return tuple(each for each in found if each.name), fields.text(body.get("nextPageToken"))
 
 
-def instances_of(raw: object, shared: dict[str, str]) -> tuple[tuple[Instance, ...], str]:
+def instances_of(raw: object, shared: dict[str, str]) -> tuple[tuple[records.Instance, ...], str]:
     """Read one page of machines with their metadata, and the token of the next page, empty for none.
 
     Equal values of all pages are one text of `shared`: the machines of a group have the same startup script.
@@ -196,7 +187,7 @@ def instances_of(raw: object, shared: dict[str, str]) -> tuple[tuple[Instance, .
     return tuple(each for each in found if each.name), fields.text(body.get("nextPageToken"))
 
 
-def operation_of(raw: object, scope: Scope) -> Operation:
+def operation_of(raw: object, scope: records.Scope) -> records.Operation:
     """Read an operation; done with errors is a failure."""
     body = fields.mapping(raw)
     errors = _work_errors(body.get("error"))
@@ -212,12 +203,12 @@ def operation_of(raw: object, scope: Scope) -> Operation:
             http_code=http_code,
             values=(_last(fields.text(body.get("targetLink"))),),
         )
-    return Operation(name=OperationName(fields.text(body.get("name"))), scope=scope, done=done, failure=failure)
+    return records.Operation(name=OperationName(fields.text(body.get("name"))), scope=scope, done=done, failure=failure)
 
 
-def _instance_of(body: Mapping[str, Any], shared: dict[str, str]) -> Instance:
+def _instance_of(body: Mapping[str, Any], shared: dict[str, str]) -> records.Instance:
     metadata = fields.mapping(body.get("metadata"))
-    return Instance(
+    return records.Instance(
         name=fields.text(body.get("name")),
         items={key: shared.setdefault(value, value) for key, value in _items_of(metadata).items()},
         fingerprint=fields.text(metadata.get("fingerprint")),
@@ -225,10 +216,10 @@ def _instance_of(body: Mapping[str, Any], shared: dict[str, str]) -> Instance:
     )
 
 
-def _managed_instance_of(entry: Mapping[str, Any], scope: Scope) -> ManagedInstance:
+def _managed_instance_of(entry: Mapping[str, Any], scope: records.Scope) -> records.ManagedInstance:
     name = fields.text(entry.get("name")) or _last(fields.text(entry.get("instance")))
     attempt = fields.mapping(entry.get("lastAttempt"))
-    return ManagedInstance(
+    return records.ManagedInstance(
         name=name,
         scope=scope,
         status=fields.text(entry.get("instanceStatus")),
@@ -238,11 +229,11 @@ def _managed_instance_of(entry: Mapping[str, Any], scope: Scope) -> ManagedInsta
     )
 
 
-def _bulk_of(raw: object) -> BulkOperation | None:
+def _bulk_of(raw: object) -> records.BulkOperation | None:
     if not isinstance(raw, dict):
         return None
     check = fields.mapping(raw.get("lastProgressCheck"))
-    return BulkOperation(
+    return records.BulkOperation(
         in_progress=raw.get("inProgress") is True,
         failures=_failures_of(check.get("error"), ""),
     )

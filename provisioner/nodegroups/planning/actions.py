@@ -15,9 +15,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from provisioner.model.capacity import Failure, OperationName, Taint
+from provisioner.model.capacity import OperationName, Taint
 from provisioner.model.workloads import ObjectRef
-from provisioner.model.writes import Answered
+from provisioner.model.writes import Answered, AnsweredCall
 from provisioner.nodegroups.api.statuses import OperationType, ResourceStatus, TpuNodeGroupStatus
 from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, ManagedInstanceGroup, Record, WorkloadPolicy
 from provisioner.nodegroups.compute.records import (
@@ -182,25 +182,13 @@ Result = Resource | tuple[ManagedInstance, ...] | tuple[Instance, ...] | Operati
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallAnswer:
+class CallAnswer(AnsweredCall[Call]):
     """How a call ended. `result` None without failure: what was asked for is not there (NOT_FOUND)."""
 
-    call: Call
-    #: When the request was sent, and when it was answered.
-    asked_at: datetime
-    at: datetime
     #: A `Result` as the call says.
     result: Any = None
-    failure: Failure | None = None
     #: Google's own wish, None for none.
     retry_after_seconds: float | None = None
-    #: Of a Delete that was not sent: why the proof failed, in words.
-    kept: str = ""
-
-    @property
-    def key(self) -> str:
-        """Names what is answered."""
-        return self.call.key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,22 +230,24 @@ class PatchStatus(_OfRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _OfNode:
-    """A write of a node."""
+class _OfObject:
+    """A write of an object that belongs to no namespace, or to one alone."""
 
+    kind: ClassVar[str]
     name: str
     uid: str
 
     @property
     def key(self) -> str:
         """Names what is written."""
-        return f"Node {self.name}"
+        return f"{self.kind} {self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PatchNode(_OfNode):
+class PatchNode(_OfObject):
     """Change a node, with UID and resource version as preconditions."""
 
+    kind: ClassVar[str] = "Node"
     resource_version: str
     #: Those to be set; the others stay.
     labels: Mapping[str, str]
@@ -268,8 +258,10 @@ class PatchNode(_OfNode):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteNode(_OfNode):
+class DeleteNode(_OfObject):
     """Delete a node whose machine is gone, with its UID as precondition."""
+
+    kind: ClassVar[str] = "Node"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,30 +296,18 @@ class CreateToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteToken:
+class DeleteToken(_OfObject):
     """Delete a Secret, with its UID as precondition."""
 
-    name: str
-    uid: str
-
-    @property
-    def key(self) -> str:
-        """Names what is written."""
-        return f"Secret {self.name}"
+    kind: ClassVar[str] = "Secret"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApproveRequest:
+class ApproveRequest(_OfObject):
     """Approve the certificate of a machine's kubelet, with UID and resource version as preconditions."""
 
-    name: str
-    uid: str
+    kind: ClassVar[str] = "CertificateSigningRequest"
     resource_version: str
-
-    @property
-    def key(self) -> str:
-        """Names what is written."""
-        return f"CertificateSigningRequest {self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

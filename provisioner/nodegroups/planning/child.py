@@ -28,19 +28,8 @@ from provisioner.nodegroups.api.statuses import (
 )
 from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, ManagedInstanceGroup, WorkloadPolicy
 from provisioner.nodegroups.compute.records import READY, Manager, Resource, ResourcePolicy, same_resource
-from provisioner.nodegroups.planning import events, manager
+from provisioner.nodegroups.planning import events, manager, memory
 from provisioner.nodegroups.planning.actions import Delete, Insert, ListMachines, Poll, Read, SetFinalizers, target_of
-from provisioner.nodegroups.planning.memory import (
-    DELETE,
-    INSERT,
-    LIST,
-    LONG_AGO,
-    POLL,
-    READ,
-    Backoff,
-    Reading,
-    ResourceMemory,
-)
 from provisioner.nodegroups.planning.ownership import is_ours, mark_for, not_served, squats
 from provisioner.nodegroups.planning.resource import asked_for, difference, not_to_be_used
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step, later, of_record, want
@@ -121,17 +110,17 @@ def step_of(child: Child, round_: Round) -> Step:
     return outcome.step + _status(child, known, outcome, round_.now)
 
 
-def _denied(child: Child, known: ResourceMemory) -> bool:
+def _denied(child: Child, known: memory.ResourceMemory) -> bool:
     """Whether Compute Engine has refused, since the object was deleted, a call without which its resource stays."""
     denials, deleted_at = {FailureKind.PERMISSION}, child.meta.deleted_at
     if child.kind is not Kind.MANAGED_INSTANCE_GROUP:
         # Machines that stay use it, and it costs nothing itself.
         denials.add(FailureKind.OPERATION_IN_THE_WAY)
-    waits_of = [known.backoffs[what] for what in (READ, POLL, DELETE) if what in known.backoffs]
+    waits_of = [known.backoffs[what] for what in (memory.READ, memory.POLL, memory.DELETE) if what in known.backoffs]
     return deleted_at is not None and any(wait.failure.kind in denials and wait.at >= deleted_at for wait in waits_of)
 
 
-def _refused(child: Child, known: ResourceMemory, refusal: Condition) -> Outcome:
+def _refused(child: Child, known: memory.ResourceMemory, refusal: Condition) -> Outcome:
     if not child.meta.deleting:
         return Outcome(condition=refusal)
     untouched = not (child.status.url or known.attempts or known.operation or known.reading)
@@ -141,7 +130,7 @@ def _refused(child: Child, known: ResourceMemory, refusal: Condition) -> Outcome
     return Outcome(condition=replace(refusal, message=note))
 
 
-def _look(child: Child, known: ResourceMemory, round_: Round) -> Outcome:
+def _look(child: Child, known: memory.ResourceMemory, round_: Round) -> Outcome:
     uid = child.meta.uid
     if round_.calling(uid, Insert, Delete):
         # Its answer comes first: a reading that crosses it says nothing.
@@ -150,11 +139,11 @@ def _look(child: Child, known: ResourceMemory, round_: Round) -> Outcome:
         return _poll(child, known, known.operation, round_)
     reading = known.reading
     if reading is None or reading.asked_at < known.changed_at:
-        due_at = max(known.changed_at, round_.memory.began_at or LONG_AGO)
-        step = want(known, READ, Read(target=target_of(child)), due_at, round_)
+        due_at = max(known.changed_at, round_.memory.began_at or memory.LONG_AGO)
+        step = want(known, memory.READ, Read(target=target_of(child)), due_at, round_)
         if isinstance(child, ManagedInstanceGroup) and child.status.url and known.listing is None:
             # A process that crashes soon gets to know both, or neither.
-            step += want(known, LIST, ListMachines(target=target_of(child)), due_at, round_)
+            step += want(known, memory.LIST, ListMachines(target=target_of(child)), due_at, round_)
         return Outcome(step=step, condition=_unread(child, known))
     if reading.resource is None:
         return _absent(child, known, round_)
@@ -163,24 +152,24 @@ def _look(child: Child, known: ResourceMemory, round_: Round) -> Outcome:
     return _ours(child, known, reading, reading.resource, round_)
 
 
-def _poll(child: Child, known: ResourceMemory, operation: OperationRef, round_: Round) -> Outcome:
+def _poll(child: Child, known: memory.ResourceMemory, operation: OperationRef, round_: Round) -> Outcome:
     polls = min(known.polls, _MOST_POLLS_COUNTED)
     seconds = min(_LAST_POLL_SECONDS, _FIRST_POLL_SECONDS * _POLL_GROWTH**polls)
     due_at = round_.now if known.polled_at is None else later(known.polled_at, seconds, child.meta.uid)
     call = Poll(target=target_of(child), operation=OperationName(operation.name), type=operation.type)
     condition = None
-    wait = known.backoffs.get(POLL)
+    wait = known.backoffs.get(memory.POLL)
     if wait is not None and wait.failure.kind not in _PASSING:
         message = f"the progress of the {_WHAT[child.kind]} cannot be read: {wait.failure.message}"
         condition = not_ready(Reason.REQUEST_REJECTED, message)
-    elif operation.type is OperationType.CREATE and INSERT not in known.backoffs:
+    elif operation.type is OperationType.CREATE and memory.INSERT not in known.backoffs:
         condition = _being_made(child)
-    return Outcome(step=want(known, POLL, call, due_at, round_), condition=condition)
+    return Outcome(step=want(known, memory.POLL, call, due_at, round_), condition=condition)
 
 
-def _unread(child: Child, known: ResourceMemory) -> Condition | None:
+def _unread(child: Child, known: memory.ResourceMemory) -> Condition | None:
     """Say that the resource cannot be read, where nothing is known of it."""
-    wait = known.backoffs.get(READ)
+    wait = known.backoffs.get(memory.READ)
     if condition_of(child.status.conditions, ConditionType.READY) is not None and known.reading is None:
         # An earlier process knew more.
         return None
@@ -189,7 +178,7 @@ def _unread(child: Child, known: ResourceMemory) -> Condition | None:
     return not_ready(Reason.REQUEST_REJECTED, f"the {_WHAT[child.kind]} cannot be read: {wait.failure.message}")
 
 
-def _absent(child: Child, known: ResourceMemory, round_: Round) -> Outcome:
+def _absent(child: Child, known: memory.ResourceMemory, round_: Round) -> Outcome:
     target = target_of(child)
     if child.meta.deleting:
         sure_at = _nothing_arrives_after(child, known, round_)
@@ -198,7 +187,7 @@ def _absent(child: Child, known: ResourceMemory, round_: Round) -> Outcome:
         words = (
             f"the {_WHAT[child.kind]} is gone; a create of an earlier process may arrive until {format_time(sure_at)}"
         )
-        step = want(known, READ, Read(target=target), sure_at, round_)
+        step = want(known, memory.READ, Read(target=target), sure_at, round_)
         return Outcome(step=step, condition=not_ready(Reason.PROVISIONING, words))
     refusal = _not_to_be_made(child, round_)
     if refusal is not None:
@@ -211,31 +200,33 @@ def _absent(child: Child, known: ResourceMemory, round_: Round) -> Outcome:
         attempt=attempt,
         request_id=names.request_id(child.meta.uid, OperationType.CREATE, attempt),
     )
-    wait = known.backoffs.get(INSERT)
+    wait = known.backoffs.get(memory.INSERT)
     condition = _failing(child, wait, "created") if wait is not None else _being_made(child)
-    wanted = want(known, INSERT, call, known.changed_at, round_)
+    wanted = want(known, memory.INSERT, call, known.changed_at, round_)
     if not wanted.calls:
         return Outcome(step=wanted, condition=condition, url="")
     reading = known.reading
     if reading is not None and (round_.now - reading.asked_at).total_seconds() > _ARRIVED_SECONDS:
         # Somebody may have made one of this name since.
-        wanted = want(known, READ, Read(target=target), round_.now, round_)
+        wanted = want(known, memory.READ, Read(target=target), round_.now, round_)
     return Outcome(step=wanted, condition=condition, url="")
 
 
-def _nothing_arrives_after(child: Child, known: ResourceMemory, round_: Round) -> datetime:
+def _nothing_arrives_after(child: Child, known: memory.ResourceMemory, round_: Round) -> datetime:
     """Return from when on no insert for a deleted object can take effect any more.
 
     Earlier processes may have sent one right before this one began. One that crashes again and again never gets as old
     as that needs; but none of them sends an insert for an object that it sees deleted.
     """
-    before_us = waits.after(round_.memory.began_at or LONG_AGO, _ARRIVED_SECONDS)
+    before_us = waits.after(round_.memory.began_at or memory.LONG_AGO, _ARRIVED_SECONDS)
     if child.meta.deleted_at is not None:
         before_us = min(before_us, waits.after(child.meta.deleted_at, _SEEN_DELETED_SECONDS + _ARRIVED_SECONDS))
-    return max(before_us, waits.after(known.unsure_at or LONG_AGO, _ARRIVED_SECONDS))
+    return max(before_us, waits.after(known.unsure_at or memory.LONG_AGO, _ARRIVED_SECONDS))
 
 
-def _foreign(child: Child, known: ResourceMemory, reading: Reading, resource: Resource, round_: Round) -> Outcome:
+def _foreign(
+    child: Child, known: memory.ResourceMemory, reading: memory.Reading, resource: Resource, round_: Round
+) -> Outcome:
     if child.meta.deleting:
         # Not ours to delete.
         return Outcome(done=True)
@@ -245,7 +236,7 @@ def _foreign(child: Child, known: ResourceMemory, reading: Reading, resource: Re
     if round_.parent_of(child) is not None:
         advice = f'Delete it, or set the annotation {names.ADOPT}: "true" to take over one of gke-labs/tpu-operator'
     message = f"a {_WHAT[child.kind]} {resource.name} exists that was not created for this object: {words}. {advice}"
-    step = want(known, READ, Read(target=target_of(child)), due_at, round_)
+    step = want(known, memory.READ, Read(target=target_of(child)), due_at, round_)
     return Outcome(step=step, condition=not_ready(Reason.REQUEST_REJECTED, message), url="")
 
 
@@ -259,7 +250,9 @@ def _not_to_be_made(child: Child, round_: Round) -> Condition | None:
     return None
 
 
-def _ours(child: Child, known: ResourceMemory, reading: Reading, resource: Resource, round_: Round) -> Outcome:
+def _ours(
+    child: Child, known: memory.ResourceMemory, reading: memory.Reading, resource: Resource, round_: Round
+) -> Outcome:
     if child.meta.deleting:
         return _delete(child, known, round_)
     step, url = NOTHING, resource.url
@@ -272,11 +265,11 @@ def _ours(child: Child, known: ResourceMemory, reading: Reading, resource: Resou
         condition = created(difference(child, resource))
         again = _SETTLED_SECONDS if _lasts(child, round_.now) else _CONFIRMED_SECONDS
     due_at = later(reading.asked_at, again, child.meta.uid)
-    step += want(known, READ, Read(target=target_of(child)), due_at, round_)
+    step += want(known, memory.READ, Read(target=target_of(child)), due_at, round_)
     return Outcome(step=step, condition=condition, url=url)
 
 
-def _delete(child: Child, known: ResourceMemory, round_: Round) -> Outcome:
+def _delete(child: Child, known: memory.ResourceMemory, round_: Round) -> Outcome:
     if isinstance(child, ManagedInstanceGroup):
         hold, step = manager.drain(child, known, round_)
     else:
@@ -290,20 +283,20 @@ def _delete(child: Child, known: ResourceMemory, round_: Round) -> Outcome:
         request_id=names.request_id(child.meta.uid, OperationType.DELETE, attempt),
         proof=hold,
     )
-    wait = known.backoffs.get(DELETE)
+    wait = known.backoffs.get(memory.DELETE)
     condition = _failing(child, wait, "deleted") if wait is not None else None
     due_at = known.changed_at
     if known.kept is not None:
         due_at = known.kept.until
         condition = not_ready(Reason.DRAINING_NODES, known.kept.failure.message)
-    return Outcome(step=step + want(known, DELETE, call, due_at, round_), condition=condition)
+    return Outcome(step=step + want(known, memory.DELETE, call, due_at, round_), condition=condition)
 
 
 def _being_made(child: Child) -> Condition:
     return not_ready(Reason.PROVISIONING, f"the {_WHAT[child.kind]} is being created")
 
 
-def _failing(child: Child, wait: Backoff, verb: str) -> Condition:
+def _failing(child: Child, wait: memory.Backoff, verb: str) -> Condition:
     """Say what is in the way of a create or a delete."""
     if wait.failure.kind in _PASSING:
         return not_ready(Reason.PROVISIONING, f"the {_WHAT[child.kind]} is not {verb} yet: {wait.failure.message}")
@@ -311,7 +304,7 @@ def _failing(child: Child, wait: Backoff, verb: str) -> Condition:
     return not_ready(reason, f"the {_WHAT[child.kind]} is not {verb}, and is retried: {wait.failure.message}")
 
 
-def _status(child: Child, known: ResourceMemory, outcome: Outcome, now: datetime) -> Step:
+def _status(child: Child, known: memory.ResourceMemory, outcome: Outcome, now: datetime) -> Step:
     """Propose the status, where it is not as it is already."""
     condition = outcome.condition
     status = replace(

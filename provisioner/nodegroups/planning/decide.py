@@ -24,16 +24,7 @@ from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition
 from provisioner.nodegroups.api.types import Child, Record, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.compute.records import region_of
-from provisioner.nodegroups.planning import events, group, joining
-from provisioner.nodegroups.planning.actions import (
-    ApplyDevicePlugin,
-    Call,
-    CreateToken,
-    Event,
-    SetMetadata,
-    Sort,
-    Write,
-)
+from provisioner.nodegroups.planning import actions, events, group, joining
 from provisioner.nodegroups.planning.child import step_of as child_step
 from provisioner.nodegroups.planning.manager import machines_before
 from provisioner.nodegroups.planning.memory import (
@@ -72,9 +63,9 @@ class Plan:
 
     memory: Memory
     #: Most urgent first.
-    calls: tuple[Call, ...] = ()
-    writes: tuple[Write, ...] = ()
-    events: tuple[Event, ...] = ()
+    calls: tuple[actions.Call, ...] = ()
+    writes: tuple[actions.Write, ...] = ()
+    events: tuple[actions.Event, ...] = ()
     crashed: tuple[Crashed, ...] = ()
     #: When to decide again at the latest, without any event; None: whenever something happens.
     wake_at: datetime | None = None
@@ -203,7 +194,7 @@ def _apply_device_plugin(round_: Round) -> Step:
     )
     if not version or not needed or found == version:
         return NOTHING
-    return to_write(ApplyDevicePlugin(version=version), found)
+    return to_write(actions.ApplyDevicePlugin(version=version), found)
 
 
 def _choose(
@@ -226,11 +217,13 @@ def _choose(
 
 def _with_few_tokens(chosen: list[Proposed], snapshot: Snapshot, memory: Memory) -> list[Proposed]:
     """Leave out creates of tokens that are too many. The groups take turns: a large one leaves others theirs."""
-    creating = sum(isinstance(each.write, CreateToken) and each.answered_at is None for each in memory.writes.values())
+    creating = sum(
+        isinstance(each.write, actions.CreateToken) and each.answered_at is None for each in memory.writes.values()
+    )
     turns: Counter[tuple[str, str]] = Counter()
     queue = []
     for each in chosen:
-        if isinstance(each.write, CreateToken):
+        if isinstance(each.write, actions.CreateToken):
             group = (each.write.namespace, each.write.name)
             queue.append((turns[group], group, each.write.key))
             turns[group] += 1
@@ -251,7 +244,7 @@ def _machines_of(resources: Iterable[ResourceMemory], memory: Memory) -> dict[st
 
 
 #: Most urgent first.
-_SORTS = tuple(Sort)
+_SORTS = tuple(actions.Sort)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +252,7 @@ class Paced:
     """What may be called now."""
 
     memory: Memory
-    calls: tuple[Call, ...]
+    calls: tuple[actions.Call, ...]
     #: When more may be; None: all that is due is called.
     wake_at: datetime | None = None
 
@@ -281,7 +274,7 @@ def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, n
     most = max(1.0, settings.calls_per_second * settings.burst_seconds)
     spare = {bucket: _spare(before, most, settings, now) for bucket, before in memory.pace.items()}
     room = settings.most_calls - len(memory.calls)
-    chosen: list[Call] = []
+    chosen: list[actions.Call] = []
     waiting = False
     for each in queue:
         bucket = bucket_of(each.call)
@@ -314,18 +307,18 @@ def _in_turn(wanted: Iterable[Wanted], memory: Memory) -> list[Wanted]:
     return [each for *_, each in sorted(queue, key=lambda entry: entry[:-1])]
 
 
-def _urgency(call: Call) -> tuple[int, bool]:
-    return (_SORTS.index(call.sort), isinstance(call, SetMetadata))
+def _urgency(call: actions.Call) -> tuple[int, bool]:
+    return (_SORTS.index(call.sort), isinstance(call, actions.SetMetadata))
 
 
-def _party(call: Call) -> tuple[str, str]:
+def _party(call: actions.Call) -> tuple[str, str]:
     """Say on whose behalf a call is made, for its sort."""
-    if isinstance(call, SetMetadata):
+    if isinstance(call, actions.SetMetadata):
         return ("machines", call.target.uid)
     return (call.sort, call.target.namespace)
 
 
-def bucket_of(call: Call) -> str:
+def bucket_of(call: actions.Call) -> str:
     """Name the limit that a call counts against: of its sort, in its project, and there in its region or globally."""
     scope = call.target.scope
     place = scope.region or region_of(scope.zone) or "global"

@@ -36,15 +36,7 @@ from provisioner.nodegroups.api.types import (
 )
 from provisioner.nodegroups.bootstrap.metadata import with_users_script
 from provisioner.nodegroups.compute.records import Manager, Template, region_of
-from provisioner.nodegroups.planning import conditions, joining, nodes, repair
-from provisioner.nodegroups.planning.actions import (
-    CreateChild,
-    DeleteChild,
-    DeleteDevicePlugin,
-    DeleteToken,
-    Read,
-    SetFinalizers,
-)
+from provisioner.nodegroups.planning import actions, conditions, joining, nodes, repair
 from provisioner.nodegroups.planning.conditions import Sightings
 from provisioner.nodegroups.planning.memory import LONG_AGO, READ, ResourceMemory
 from provisioner.nodegroups.planning.nodes import fleet_of
@@ -65,7 +57,7 @@ def step_of(group: TpuNodeGroup, round_: Round) -> Sightings:
     refusal = _refusal(group, round_)
     missing = tuple(each for each in names.GROUP_FINALIZERS if each not in group.meta.finalizers)
     if refusal is None and missing:
-        write = SetFinalizers(record=group, finalizers=(*group.meta.finalizers, *missing))
+        write = actions.SetFinalizers(record=group, finalizers=(*group.meta.finalizers, *missing))
         return Sightings(group=group, step=of_record(write))
     seen = _machines(group, round_) if refusal is None else Sightings(group=group, refusal=refusal)
     if seen.refusal is not None:
@@ -147,7 +139,7 @@ def _machines(group: TpuNodeGroup, round_: Round) -> Sightings:
     template, problem = _external(known)
     again = _EXTERNAL_AGAIN_SECONDS if problem or template is None else _EXTERNAL_SECONDS
     due_at = later(known.reading.asked_at, again, group.meta.uid) if known.reading is not None else LONG_AGO
-    step = want(known, READ, Read(target=target), due_at, round_)
+    step = want(known, READ, actions.Read(target=target), due_at, round_)
     if template is None:
         return Sightings(group=group, problem_of_template=problem, step=step)
     try:
@@ -208,7 +200,7 @@ def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings
             step += _create(child, notes, round_)
         elif differs(there, child):
             if free and not there.meta.deleting:
-                step += of_record(DeleteChild(record=there))
+                step += of_record(actions.DeleteChild(record=there))
             notes.append(f"{kind} {there.meta.name} is out of date and is recreated with the slice")
     outdated = bool(notes)
     if template_url and (policy_url or policy is None) and not seen.problem_of_template:
@@ -224,13 +216,13 @@ def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings
             notes.append(f"{Kind.MANAGED_INSTANCE_GROUP} {manager.meta.name} differs from what this release creates")
     manager = found.get(Kind.MANAGED_INSTANCE_GROUP)
     if manager is not None and not manager.meta.deleting and repair.recreating(group):
-        step += of_record(DeleteChild(record=manager))
+        step += of_record(actions.DeleteChild(record=manager))
     return replace(seen, children=found, needed=needed, notes=tuple(notes), step=seen.step + step)
 
 
 def _create(child: Child, notes: list[str], round_: Round) -> Step:
     """Propose to create a child, and note why that is refused, as by a quota of its namespace."""
-    write = CreateChild(record=child)
+    write = actions.CreateChild(record=child)
     why = round_.refused(write)
     if why:
         notes.append(f"{child.kind} {child.meta.name} cannot be created: {why}")
@@ -356,7 +348,7 @@ def tear_down(group: TpuNodeGroup, round_: Round) -> Step:
     if step is not None:
         return step + late
     others = tuple(each for each in group.meta.finalizers if each != finalizer)
-    return of_record(SetFinalizers(record=group, finalizers=others)) + late
+    return of_record(actions.SetFinalizers(record=group, finalizers=others)) + late
 
 
 def _late_children(group: TpuNodeGroup, round_: Round) -> Step:
@@ -366,7 +358,7 @@ def _late_children(group: TpuNodeGroup, round_: Round) -> Step:
         child = round_.child_of(group, kind)
         turn_is_over = finalizer not in group.meta.finalizers
         if turn_is_over and child is not None and not child.meta.deleting:
-            step += of_record(DeleteChild(record=child))
+            step += of_record(actions.DeleteChild(record=child))
     return step
 
 
@@ -378,7 +370,7 @@ def _delete_child(group: TpuNodeGroup, kind: Kind, reason: Reason, round_: Round
     step = NOTHING
     message = f"{kind} {child.meta.name} is being deleted"
     if not child.meta.deleting:
-        step = of_record(DeleteChild(record=child))
+        step = of_record(actions.DeleteChild(record=child))
     else:
         own = condition_of(child.status.conditions, ConditionType.READY)
         if own is not None and own.reason == Reason.DRAINING_NODES:
@@ -408,7 +400,7 @@ def _delete_nodes(group: TpuNodeGroup, round_: Round) -> Step | None:
     # Tokens tell of nodes that have no labels.
     if left:
         return nodes.remove(left, forced=forced) + told
-    return merged(to_write(DeleteToken(name=token.name, uid=token.uid), token.uid) for token in tokens) + told
+    return merged(to_write(actions.DeleteToken(name=token.name, uid=token.uid), token.uid) for token in tokens) + told
 
 
 def others_need_plugin(group: TpuNodeGroup, round_: Round) -> bool:
@@ -431,4 +423,6 @@ def _delete_device_plugin(group: TpuNodeGroup, round_: Round) -> Step | None:
     ):
         return None
     condition = not_ready(Reason.DELETING_DEVICE_PLUGIN, "the device plugin is being deleted")
-    return to_write(DeleteDevicePlugin(uid=plugin.uid), plugin.uid) + conditions.say(group, condition, round_.now)
+    return to_write(actions.DeleteDevicePlugin(uid=plugin.uid), plugin.uid) + conditions.say(
+        group, condition, round_.now
+    )

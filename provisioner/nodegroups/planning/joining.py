@@ -21,15 +21,7 @@ from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, TpuNode
 from provisioner.nodegroups.bootstrap import metadata, tokens
 from provisioner.nodegroups.bootstrap.tokens import Token
 from provisioner.nodegroups.compute.records import STARTING_OR_RUNNING, ManagedInstance
-from provisioner.nodegroups.planning.actions import (
-    ApproveRequest,
-    CreateToken,
-    DeleteToken,
-    ReadMachines,
-    SetMetadata,
-    Target,
-    target_of,
-)
+from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.planning.memory import LONG_AGO
 from provisioner.nodegroups.planning.nodes import Fleet, Member, is_marked, labels_of, provider_id
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step, Wanted, merged, to_write
@@ -48,7 +40,7 @@ _REQUESTS = uuid.UUID("0d0f3f2c-9d55-5a0b-8f0e-4d8f4f6f2c11")
 class _Joining:
     """One group whose machines join."""
 
-    target: Target
+    target: actions.Target
     labels: Mapping[str, str]
     #: None: they do by themselves.
     join: metadata.Join | None
@@ -89,8 +81,12 @@ def join_machines(
 ) -> Step:
     """Bring each machine of a group what it needs to join, and delete the tokens that are over."""
     bootstrapped = group.spec.bootstrap_kubernetes is not None
-    target = target_of(manager)
-    calls = [each for each in round_.calls.get(target.uid, ()) if isinstance(each, ReadMachines | SetMetadata)]
+    target = actions.target_of(manager)
+    calls = [
+        each
+        for each in round_.calls.get(target.uid, ())
+        if isinstance(each, actions.ReadMachines | actions.SetMetadata)
+    ]
     joining = _Joining(
         target=target,
         labels=labels_of(group, shape),
@@ -111,7 +107,7 @@ def join_machines(
     for token in plan.delete:
         node = round_.nodes.get(provider_id(group, token.machine))
         if node is None or (is_marked(group, node) and names.MACHINE_ID in node.labels):
-            steps.append(to_write(DeleteToken(name=token.name, uid=token.uid), token.uid))
+            steps.append(to_write(actions.DeleteToken(name=token.name, uid=token.uid), token.uid))
     for member in free.values():
         current = plan.current.get(member.machine.name)
         if member.machine.status not in STARTING_OR_RUNNING or (bootstrapped and current is None):
@@ -142,7 +138,8 @@ def approvals(round_: Round) -> Step:
             chosen.setdefault(token.machine, request)
     return merged(
         to_write(
-            ApproveRequest(name=each.name, uid=each.uid, resource_version=each.resource_version), each.resource_version
+            actions.ApproveRequest(name=each.name, uid=each.uid, resource_version=each.resource_version),
+            each.resource_version,
         )
         for each in chosen.values()
     )
@@ -167,8 +164,8 @@ def _join(group: TpuNodeGroup, round_: Round, token: str = "") -> metadata.Join:
     )
 
 
-def _token_for(group: TpuNodeGroup, machine: tuple[str, str], round_: Round) -> CreateToken:
-    return CreateToken(
+def _token_for(group: TpuNodeGroup, machine: tuple[str, str], round_: Round) -> actions.CreateToken:
+    return actions.CreateToken(
         namespace=group.meta.namespace,
         name=group.meta.name,
         machine=machine[0],
@@ -207,13 +204,13 @@ def _equip(joining: _Joining, member: Member, token: Token | None) -> Step | dat
 
 def _read(joining: _Joining, unread: Sequence[tuple[datetime, ManagedInstance]]) -> Step:
     """Read the machines of a group together, as soon as one has to be."""
-    if not unread or joining.round.calling(joining.target.uid, ReadMachines):
+    if not unread or joining.round.calling(joining.target.uid, actions.ReadMachines):
         return NOTHING
     now, first = joining.round.now, min(at for at, _ in unread)
     if first > now:
         return Step(moments=(first,))
     soon = waits.after(now, _TOGETHER_SECONDS)
-    call = ReadMachines(target=joining.target, machines=tuple(machine for at, machine in unread if at <= soon))
+    call = actions.ReadMachines(target=joining.target, machines=tuple(machine for at, machine in unread if at <= soon))
     return Step(calls=(Wanted(call=call, due_at=first),))
 
 
@@ -224,7 +221,7 @@ def _set(
         return Step(moments=(due_at,))
     text = "\n".join(f"{key}={value}" for key, value in sorted(items.items()))
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    call = SetMetadata(
+    call = actions.SetMetadata(
         target=joining.target,
         machine=machine,
         items=items,

@@ -18,19 +18,7 @@ from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import LOST, OpenCall, OpenWrite, lost_calls, with_answer
 from provisioner.nodegroups.api.statuses import OperationRef, OperationType
 from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Operation, Resource
-from provisioner.nodegroups.planning.actions import (
-    Call,
-    CallAnswer,
-    Delete,
-    Insert,
-    ListMachines,
-    Poll,
-    Read,
-    ReadMachines,
-    SetMetadata,
-    Write,
-    WriteAnswer,
-)
+from provisioner.nodegroups.planning import actions
 
 #: Before everything, and still a moment that can be moved when the clock is set.
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -134,8 +122,8 @@ class Memory:
     #: By provider id.
     machines: Mapping[str, MachineMemory] = field(default_factory=dict)
     #: By key.
-    calls: Mapping[str, OpenCall[Call]] = field(default_factory=dict)
-    writes: Mapping[str, OpenWrite[Write]] = field(default_factory=dict)
+    calls: Mapping[str, OpenCall[actions.Call]] = field(default_factory=dict)
+    writes: Mapping[str, OpenWrite[actions.Write]] = field(default_factory=dict)
     #: By what Compute Engine counts together (`decide.bucket_of`); as much as there can be where there is none.
     pace: Mapping[str, Pace] = field(default_factory=dict)
     #: Machines that are lost, by the UID of the group and their names; "" stands for those that have none.
@@ -152,7 +140,7 @@ INSERT = OperationType.CREATE.value
 DELETE = OperationType.DELETE.value
 
 
-Answer = CallAnswer | WriteAnswer
+Answer = actions.CallAnswer | actions.WriteAnswer
 
 
 #: The first wait after a failure of Compute Engine, and the longest.
@@ -187,12 +175,12 @@ def failed(
 
 def fold(memory: Memory, answer: Answer) -> Memory:
     """Fold one answer into the memory."""
-    if isinstance(answer, WriteAnswer):
+    if isinstance(answer, actions.WriteAnswer):
         return replace(memory, writes=with_answer(memory.writes, answer))
     call = answer.call
     known = {key: each for key, each in memory.calls.items() if key != call.key}
     memory = _paused(replace(memory, calls=known), answer)
-    if isinstance(call, ReadMachines | SetMetadata):
+    if isinstance(call, actions.ReadMachines | actions.SetMetadata):
         return replace(memory, machines={**memory.machines, **_of_machines(memory, call, answer)})
     resource = memory.resources.get(call.target.uid)
     if resource is None:
@@ -205,13 +193,13 @@ def give_up_lost_calls(memory: Memory, live: frozenset[str], now: datetime) -> M
     """Take calls that should be under way, and that nobody makes, for calls whose outcome nobody knows."""
     for key, each in lost_calls(memory.calls, live, now).items():
         try:
-            memory = fold(memory, CallAnswer(call=each.call, asked_at=each.since, at=now, failure=LOST))
+            memory = fold(memory, actions.CallAnswer(call=each.call, asked_at=each.since, at=now, failure=LOST))
         except Exception:  # noqa: BLE001 - one call must not cost the others their turn
             memory = replace(memory, calls={other: call for other, call in memory.calls.items() if other != key})
     return memory
 
 
-def _paused(memory: Memory, answer: CallAnswer) -> Memory:
+def _paused(memory: Memory, answer: actions.CallAnswer) -> Memory:
     """Pause all calls of a project where Compute Engine wants a pause: it counts those of the whole project."""
     if answer.failure is None or not answer.retry_after_seconds:
         return memory
@@ -222,22 +210,22 @@ def _paused(memory: Memory, answer: CallAnswer) -> Memory:
     return replace(memory, paused={**going_on, project: max(until, going_on.get(project, until))})
 
 
-def _of_resource(known: ResourceMemory, call: Call, answer: CallAnswer) -> ResourceMemory:
+def _of_resource(known: ResourceMemory, call: actions.Call, answer: actions.CallAnswer) -> ResourceMemory:
     match call:
-        case Read():
+        case actions.Read():
             return _read(known, answer)
-        case ListMachines():
+        case actions.ListMachines():
             return _listed(known, answer)
-        case Insert():
+        case actions.Insert():
             return _inserted(known, call, answer)
-        case Delete():
+        case actions.Delete():
             return _deleted(known, call, answer)
-        case Poll():
+        case actions.Poll():
             return _polled(known, call, answer)
     return known
 
 
-def _failing(known: ResourceMemory, what: str, failure: Failure, answer: CallAnswer) -> ResourceMemory:
+def _failing(known: ResourceMemory, what: str, failure: Failure, answer: actions.CallAnswer) -> ResourceMemory:
     wait = failed(known.backoffs.get(what), failure, f"{what} {answer.call.key}", answer.at, answer.retry_after_seconds)
     return replace(known, backoffs={**known.backoffs, what: wait})
 
@@ -246,7 +234,7 @@ def _without(backoffs: Mapping[str, Backoff], what: str) -> Mapping[str, Backoff
     return {each: wait for each, wait in backoffs.items() if each != what}
 
 
-def _read(known: ResourceMemory, answer: CallAnswer) -> ResourceMemory:
+def _read(known: ResourceMemory, answer: actions.CallAnswer) -> ResourceMemory:
     if answer.failure is not None:
         return _failing(known, READ, answer.failure, answer)
     known = replace(known, backoffs=_without(known.backoffs, READ))
@@ -258,7 +246,7 @@ def _read(known: ResourceMemory, answer: CallAnswer) -> ResourceMemory:
     return replace(known, reading=Reading(asked_at=answer.asked_at, resource=answer.result))
 
 
-def _listed(known: ResourceMemory, answer: CallAnswer) -> ResourceMemory:
+def _listed(known: ResourceMemory, answer: actions.CallAnswer) -> ResourceMemory:
     if answer.failure is not None:
         return _failing(known, LIST, answer.failure, answer)
     known = replace(known, backoffs=_without(known.backoffs, LIST))
@@ -268,7 +256,7 @@ def _listed(known: ResourceMemory, answer: CallAnswer) -> ResourceMemory:
     return replace(known, listing=Listing(asked_at=answer.asked_at, machines=ordered))
 
 
-def _inserted(known: ResourceMemory, call: Insert, answer: CallAnswer) -> ResourceMemory:
+def _inserted(known: ResourceMemory, call: actions.Insert, answer: actions.CallAnswer) -> ResourceMemory:
     if answer.result is not None:
         return _taken(known, OperationType.CREATE, call.attempt, answer.result, answer)
     failure = answer.failure or Failure(
@@ -283,7 +271,7 @@ def _inserted(known: ResourceMemory, call: Insert, answer: CallAnswer) -> Resour
     return known
 
 
-def _deleted(known: ResourceMemory, call: Delete, answer: CallAnswer) -> ResourceMemory:
+def _deleted(known: ResourceMemory, call: actions.Delete, answer: actions.CallAnswer) -> ResourceMemory:
     if answer.kept:
         in_use = Failure(kind=FailureKind.OPERATION_IN_THE_WAY, message=answer.kept)
         return replace(known, kept=failed(known.kept, in_use, call.key, answer.at))
@@ -299,7 +287,7 @@ def _deleted(known: ResourceMemory, call: Delete, answer: CallAnswer) -> Resourc
 
 
 def _taken(
-    known: ResourceMemory, kind: OperationType, attempt: int, operation: Operation, answer: CallAnswer
+    known: ResourceMemory, kind: OperationType, attempt: int, operation: Operation, answer: actions.CallAnswer
 ) -> ResourceMemory:
     """Take note of an operation that has begun, or of one that had when the request was first sent."""
     known = replace(
@@ -313,7 +301,7 @@ def _taken(
     return _ended(known, kind, operation.failure, answer) if operation.done else known
 
 
-def _polled(known: ResourceMemory, call: Poll, answer: CallAnswer) -> ResourceMemory:
+def _polled(known: ResourceMemory, call: actions.Poll, answer: actions.CallAnswer) -> ResourceMemory:
     if known.operation is None or known.operation.name != call.operation:
         return known
     known = replace(known, polled_at=answer.at, polls=known.polls + 1)
@@ -328,7 +316,9 @@ def _polled(known: ResourceMemory, call: Poll, answer: CallAnswer) -> ResourceMe
     return _ended(known, call.type, operation.failure, answer) if operation.done else known
 
 
-def _ended(known: ResourceMemory, kind: OperationType, failure: Failure | None, answer: CallAnswer) -> ResourceMemory:
+def _ended(
+    known: ResourceMemory, kind: OperationType, failure: Failure | None, answer: actions.CallAnswer
+) -> ResourceMemory:
     """Take note of an operation's end. What there is now, a reading tells."""
     known = replace(known, operation=None, changed_at=answer.at)
     gone = kind is OperationType.DELETE and failure is not None and failure.kind is FailureKind.NOT_FOUND
@@ -339,23 +329,25 @@ def _ended(known: ResourceMemory, kind: OperationType, failure: Failure | None, 
     return replace(known, backoffs={**known.backoffs, kind.value: wait})
 
 
-def _of_machines(memory: Memory, call: ReadMachines | SetMetadata, answer: CallAnswer) -> dict[str, MachineMemory]:
+def _of_machines(
+    memory: Memory, call: actions.ReadMachines | actions.SetMetadata, answer: actions.CallAnswer
+) -> dict[str, MachineMemory]:
     """Return what has changed of what is remembered, by provider id."""
-    instances = {each.name: each for each in answer.result or ()} if isinstance(call, ReadMachines) else {}
+    instances = {each.name: each for each in answer.result or ()} if isinstance(call, actions.ReadMachines) else {}
     changed = {}
     for machine in call.machines:
         known = memory.machines.get(machine.provider_id)
         if known is None or known.id != machine.id:
             # The first call for this machine.
             known = MachineMemory(id=machine.id)
-        if isinstance(call, SetMetadata):
+        if isinstance(call, actions.SetMetadata):
             changed[machine.provider_id] = _set(known, call, answer)
         else:
             changed[machine.provider_id] = _read_of(known, instances.get(machine.name), answer)
     return changed
 
 
-def _set(known: MachineMemory, call: SetMetadata, answer: CallAnswer) -> MachineMemory:
+def _set(known: MachineMemory, call: actions.SetMetadata, answer: actions.CallAnswer) -> MachineMemory:
     if answer.failure is not None:
         # Whether it counted or not: it is read before it is set again.
         return MachineMemory(id=known.id, backoff=_wait(known, answer.failure, answer), change_failed=True)
@@ -364,7 +356,7 @@ def _set(known: MachineMemory, call: SetMetadata, answer: CallAnswer) -> Machine
     return MachineMemory(id=known.id, asked_at=answer.at, items=call.items)
 
 
-def _read_of(known: MachineMemory, instance: Instance | None, answer: CallAnswer) -> MachineMemory:
+def _read_of(known: MachineMemory, instance: Instance | None, answer: actions.CallAnswer) -> MachineMemory:
     if answer.failure is not None:
         return replace(known, backoff=_wait(known, answer.failure, answer))
     known = replace(known, asked_at=answer.asked_at, backoff=known.backoff if known.change_failed else None)
@@ -373,5 +365,5 @@ def _read_of(known: MachineMemory, instance: Instance | None, answer: CallAnswer
     return replace(known, items=instance.items, fingerprint=instance.fingerprint)
 
 
-def _wait(known: MachineMemory, failure: Failure, answer: CallAnswer) -> Backoff:
+def _wait(known: MachineMemory, failure: Failure, answer: actions.CallAnswer) -> Backoff:
     return failed(known.backoff, failure, answer.call.key, answer.at, answer.retry_after_seconds)

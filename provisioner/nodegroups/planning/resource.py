@@ -17,42 +17,32 @@ from provisioner.nodegroups.api.types import (
     ObjectMeta,
     WorkloadPolicy,
 )
-from provisioner.nodegroups.compute.records import (
-    DELETE,
-    STOP,
-    TERMINATE,
-    Manager,
-    Resource,
-    ResourcePolicy,
-    Template,
-    parse_link,
-    same_resource,
-)
+from provisioner.nodegroups.compute import records
 from provisioner.nodegroups.planning.actions import Target
 from provisioner.nodegroups.planning.ownership import names_others
 from provisioner.nodegroups.planning.round import Round
 
 #: What Google does with a machine that it takes away, as the managed instance groups of TPUs want it.
 TERMINATION_ACTIONS = {
-    ProvisioningModel.RESERVATION_BOUND: DELETE,
-    ProvisioningModel.FLEX_START: DELETE,
-    ProvisioningModel.SPOT: STOP,
+    ProvisioningModel.RESERVATION_BOUND: records.DELETE,
+    ProvisioningModel.FLEX_START: records.DELETE,
+    ProvisioningModel.SPOT: records.STOP,
     ProvisioningModel.STANDARD: "",
 }
 #: How the addresses of projects' default accounts of Compute Engine end.
 _DEFAULT_ACCOUNTS = "-compute@developer.gserviceaccount.com"
 
 
-def asked_for(child: Child, mark: str) -> Resource:
+def asked_for(child: Child, mark: str) -> records.Resource:
     """Return what Compute Engine is asked for."""
     match child:
         case WorkloadPolicy(spec=policy):
-            return ResourcePolicy(
+            return records.ResourcePolicy(
                 name=child.meta.name, description=mark, type=policy.type, topology=policy.accelerator_topology
             )
         case InstanceTemplate(spec=template):
             config, model = template.config, template.config.effective_provisioning_model
-            return Template(
+            return records.Template(
                 name=child.meta.name,
                 description=mark,
                 machine_type=config.machine_type,
@@ -63,7 +53,7 @@ def asked_for(child: Child, mark: str) -> Resource:
                 config=config,
             )
         case ManagedInstanceGroup(spec=manager):
-            return Manager(
+            return records.Manager(
                 name=child.meta.name,
                 description=mark,
                 template=manager.instance_template,
@@ -74,17 +64,17 @@ def asked_for(child: Child, mark: str) -> Resource:
             )
 
 
-def difference(child: Child, found: Resource) -> str:
+def difference(child: Child, found: records.Resource) -> str:
     """Say in what the resource is not what the object asks for, as far as Google gives that back; empty where it is."""
     match child, found:
-        case WorkloadPolicy(spec=policy), ResourcePolicy():
+        case WorkloadPolicy(spec=policy), records.ResourcePolicy():
             if (policy.type, policy.accelerator_topology) == (found.type, found.topology):
                 return ""
             return (
                 f"it has type {found.type or 'none'} and topology {found.topology or 'none'}, and cannot be changed; "
                 "delete this object to recreate it"
             )
-        case InstanceTemplate(spec=template), Template():
+        case InstanceTemplate(spec=template), records.Template():
             config, model = template.config, found.provisioning_model or ProvisioningModel.STANDARD
             same = {
                 "machine type": config.machine_type == found.machine_type,
@@ -92,12 +82,12 @@ def difference(child: Child, found: Resource) -> str:
                 "metadata": dict(config.metadata) == dict(found.metadata),
             }
             advice = ", and cannot be changed; it is recreated with its slice"
-        case ManagedInstanceGroup(spec=manager), Manager():
+        case ManagedInstanceGroup(spec=manager), records.Manager():
             same = {
-                "template": same_resource(manager.instance_template, found.template),
+                "template": records.same_resource(manager.instance_template, found.template),
                 "target size": manager.target_size == found.target_size,
                 "mode": manager.effective_mode == (found.mode or SizePolicyMode.INDIVIDUAL),
-                "workload policy": same_resource(manager.workload_policy, found.policy),
+                "workload policy": records.same_resource(manager.workload_policy, found.policy),
             }
             advice = "; delete this object to recreate it"
         case _:
@@ -121,7 +111,7 @@ def not_to_be_used(child: InstanceTemplate, round_: Round) -> Condition | None:
 
 def external_target(group: ObjectMeta, uri: str) -> Target | None:
     """Return the template that a group's user names; None for a text that names none."""
-    link = parse_link(uri)
+    link = records.parse_link(uri)
     if link is None or link.collection != "instanceTemplates" or link.scope.zone:
         return None
     return Target(
@@ -129,7 +119,7 @@ def external_target(group: ObjectMeta, uri: str) -> Target | None:
     )
 
 
-def external_problem(template: Template) -> str:
+def external_problem(template: records.Template) -> str:
     """Say why a template that a user names cannot make TPU nodes; empty where it can."""
     if not template.machine_type.startswith(MACHINE_TYPE_PREFIXES):
         return (
@@ -138,7 +128,7 @@ def external_problem(template: Template) -> str:
         )
     if not template.has_scheduling:
         return "it has no scheduling; set onHostMaintenance TERMINATE"
-    if template.on_host_maintenance != TERMINATE:
+    if template.on_host_maintenance != records.TERMINATE:
         return f"its onHostMaintenance is {template.on_host_maintenance or 'not set'}; TPU machines need TERMINATE"
     models = {model.value: model for model in ProvisioningModel}
     model = models.get(template.provisioning_model or ProvisioningModel.STANDARD)

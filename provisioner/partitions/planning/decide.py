@@ -15,17 +15,7 @@ from functools import partial
 from provisioner.model import bounds
 from provisioner.model.writes import OpenCall, WriteFailure, blocked_until, opened, still_open
 from provisioner.partitions import names
-from provisioner.partitions.planning import events, making
-from provisioner.partitions.planning.calls import (
-    LEDGER,
-    Call,
-    OpenGate,
-    ReadServer,
-    SaveLedger,
-    TakeBack,
-    Wanted,
-    Write,
-)
+from provisioner.partitions.planning import actions, events, making
 from provisioner.partitions.planning.events import Event
 from provisioner.partitions.planning.ledger import MOST_CHARACTERS, Entry, characters_of
 from provisioner.partitions.planning.making import Step, Stray
@@ -48,8 +38,8 @@ class Plan:
 
     memory: Memory
     #: Most urgent first.
-    calls: tuple[Call, ...] = ()
-    writes: tuple[Write, ...] = ()
+    calls: tuple[actions.Call, ...] = ()
+    writes: tuple[actions.Write, ...] = ()
     events: tuple[Event, ...] = ()
     view: View = field(default_factory=View)
     faults: tuple[Fault, ...] = ()
@@ -70,10 +60,12 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: 
     guard = Guard()
     picture, round_ = look(begin_round(snapshot, snapshot.ledger, memory, settings, now), guard)
     steps = tuple(_steps(picture, round_, guard))
-    calls = _choose((each for each in steps if isinstance(each, Wanted)), round_.memory, settings)
+    calls = _choose((each for each in steps if isinstance(each, actions.Wanted)), round_.memory, settings)
     entries = entries_of(picture, round_)
     unrecorded = unrecorded_of(entries, picture, round_)
-    writes, later = _writes(entries, (each for each in steps if isinstance(each, OpenGate | TakeBack)), round_)
+    writes, later = _writes(
+        entries, (each for each in steps if isinstance(each, actions.OpenGate | actions.TakeBack)), round_
+    )
     told, known, more = events.choose(
         (*(each for each in steps if isinstance(each, Event)), *_notices(picture, unrecorded, round_)),
         memory.told,
@@ -151,7 +143,7 @@ def _take_back(picture: Picture, round_: Round) -> Iterator[Step]:
         if due_at > round_.now:
             yield due_at
         else:
-            yield TakeBack(pod=pod, partition_id=standing.entry.id)
+            yield actions.TakeBack(pod=pod, partition_id=standing.entry.id)
 
 
 def _read(
@@ -172,18 +164,22 @@ def _read(
         else:
             seconds = settings.idle_read_seconds
         due_at = view.reading.asked_at + timedelta(seconds=seconds)
-    yield due_at if due_at > round_.now else Wanted(ReadServer(server=address), due_at)
+    yield due_at if due_at > round_.now else actions.Wanted(actions.ReadServer(server=address), due_at)
 
 
-def _choose(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings) -> tuple[Call, ...]:
+def _choose(wanted: Iterable[actions.Wanted], memory: Memory, settings: PlanningSettings) -> tuple[actions.Call, ...]:
     """Choose what is called now: of each server so many changes at once, and one call of a key."""
-    under_way = Counter(each.call.server for each in memory.calls.values() if not isinstance(each.call, ReadServer))
-    chosen: dict[str, Call] = {}
+    under_way = Counter(
+        each.call.server for each in memory.calls.values() if not isinstance(each.call, actions.ReadServer)
+    )
+    chosen: dict[str, actions.Call] = {}
     # Creates and removals by turns: neither kind, where it hangs, keeps the other waiting.
-    for call, _ in sorted(wanted, key=lambda each: (not isinstance(each.call, ReadServer), each.due_at, each.call.key)):
+    for call, _ in sorted(
+        wanted, key=lambda each: (not isinstance(each.call, actions.ReadServer), each.due_at, each.call.key)
+    ):
         if call.key in memory.calls or call.key in chosen:
             continue
-        if not isinstance(call, ReadServer):
+        if not isinstance(call, actions.ReadServer):
             if under_way[call.server] >= settings.most_changes_per_server:
                 continue
             under_way[call.server] += 1
@@ -231,7 +227,7 @@ def entries_of(picture: Picture, round_: Round) -> tuple[Entry, ...]:
 
 def unrecorded_of(entries: Iterable[Entry], picture: Picture, round_: Round) -> Mapping[str, str]:
     """Return why pods that have a place now wait all the same, by UID: the ledger does not take them."""
-    write = round_.memory.writes.get(LEDGER)
+    write = round_.memory.writes.get(actions.LEDGER)
     if write is not None and write.failure is WriteFailure.REFUSED:
         words = bounds.cut(write.message, bounds.HINTED_WORDS)
         why = f"IPUs are free for it, but the ledger cannot be written: {words}"
@@ -248,12 +244,12 @@ def _as_listed(standing: Standing) -> Entry:
 
 
 def _writes(
-    entries: tuple[Entry, ...], of_pods: Iterable[OpenGate | TakeBack], round_: Round
-) -> tuple[tuple[Write, ...], list[datetime]]:
+    entries: tuple[Entry, ...], of_pods: Iterable[actions.OpenGate | actions.TakeBack], round_: Round
+) -> tuple[tuple[actions.Write, ...], list[datetime]]:
     """Choose what is written now; return when the rest may be."""
-    proposals: list[Write] = [*of_pods]
+    proposals: list[actions.Write] = [*of_pods]
     if entries != round_.ledger.entries:
-        proposals.insert(0, SaveLedger(before=round_.ledger, entries=entries))
+        proposals.insert(0, actions.SaveLedger(before=round_.ledger, entries=entries))
     chosen, later, keys = [], [], set[str]()
     for write in proposals:
         if write.key in keys:
@@ -267,7 +263,9 @@ def _writes(
     return tuple(chosen), later
 
 
-def _remembered(picture: Picture, round_: Round, calls: Iterable[Call], writes: Iterable[Write]) -> Memory:
+def _remembered(
+    picture: Picture, round_: Round, calls: Iterable[actions.Call], writes: Iterable[actions.Write]
+) -> Memory:
     memory, now = round_.memory, round_.now
     return replace(
         memory,
@@ -289,6 +287,6 @@ def _known(standing: Standing, now: datetime) -> PartitionMemory:
     return replace(known, refused=False, backoff=None) if known.refused or known.backoff is not None else known
 
 
-def _seen_by(write: Write) -> str:
+def _seen_by(write: actions.Write) -> str:
     """Return how the object of a write looked when it was decided on."""
-    return write.before.resource_version if isinstance(write, SaveLedger) else write.pod.resource_version
+    return write.before.resource_version if isinstance(write, actions.SaveLedger) else write.pod.resource_version

@@ -12,17 +12,7 @@ from datetime import datetime, timedelta
 
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning import events
-from provisioner.partitions.planning.calls import (
-    LEDGER,
-    CreatePartition,
-    OpenGate,
-    RemovePartition,
-    SaveLedger,
-    TakeBack,
-    Wanted,
-    pod_key,
-)
+from provisioner.partitions.planning import actions, events
 from provisioner.partitions.planning.events import Event
 from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.memory import PartitionMemory, Site
@@ -31,7 +21,7 @@ from provisioner.partitions.planning.standing import Phase, Standing, cannot_be_
 from provisioner.partitions.vipu.protocol import Partition, PartitionRequest
 
 #: A call, a write of a pod, words for its people, or when to look again.
-Step = Wanted | OpenGate | TakeBack | Event | datetime
+Step = actions.Wanted | actions.OpenGate | actions.TakeBack | Event | datetime
 
 
 def steps_of(standing: Standing, round_: Round) -> Iterator[Step]:
@@ -80,7 +70,7 @@ def _create(standing: Standing, pod: Pod, round_: Round) -> Iterator[Step]:
             return
     # The oldest pod has its turn first; who has failed comes after those that had none yet.
     due_at = backoff.until if backoff is not None else pod.created_at
-    yield Wanted(CreatePartition(server=entry.server, request=request_of(entry)), due_at)
+    yield actions.Wanted(actions.CreatePartition(server=entry.server, request=request_of(entry)), due_at)
 
 
 def entry_of(pod: Pod, partition_id: str, site: Site, round_: Round) -> Entry:
@@ -113,17 +103,17 @@ def _hand_over(standing: Standing, pod: Pod, round_: Round) -> Iterator[Step]:
             yield events.created(pod, entry)
         return
     # A remove may be under way: a reading that shows it active meanwhile is no promise.
-    is_being_removed = isinstance(round_.change_of(entry), RemovePartition)
+    is_being_removed = isinstance(round_.change_of(entry), actions.RemovePartition)
     if pod.deletion_deadline is not None or is_being_removed or _is_being_dropped(entry, round_):
         return
-    yield OpenGate(pod=pod, partition_id=entry.id, server=round_.servers[entry.server].server)
+    yield actions.OpenGate(pod=pod, partition_id=entry.id, server=round_.servers[entry.server].server)
     yield events.created(pod, entry)
 
 
 def _is_being_dropped(entry: Entry, round_: Round) -> bool:
     """Whether the ledger is being written without the entry: a partition that appears late is recorded again first."""
-    under_way = round_.memory.writes.get(LEDGER)
-    if under_way is None or under_way.answered_at is not None or not isinstance(under_way.write, SaveLedger):
+    under_way = round_.memory.writes.get(actions.LEDGER)
+    if under_way is None or under_way.answered_at is not None or not isinstance(under_way.write, actions.SaveLedger):
         return False
     return entry.id not in {each.id for each in under_way.write.entries}
 
@@ -131,7 +121,7 @@ def _is_being_dropped(entry: Entry, round_: Round) -> bool:
 def _make_anew(standing: Standing, pod: Pod, round_: Round, notice: Event) -> Iterator[Step]:
     """Remove what is of no use, as long as nothing of the pod but its init container has run."""
     yield notice
-    write = round_.memory.writes.get(pod_key(pod))
+    write = round_.memory.writes.get(actions.pod_key(pod))
     # While its gate is being opened, a pod that is read live has it still, and not a moment later.
     is_being_told = write is not None and write.answered_at is None
     if not (pod.begun or is_being_told):
@@ -161,7 +151,7 @@ def _remove(
     entry, known = standing.entry, standing.known
     if standing.pod is not None and known.removing is not None and cannot_be_removed(known):
         yield events.not_removed(standing.pod, entry, known.removing.failure)
-    call = RemovePartition(
+    call = actions.RemovePartition(
         server=entry.server,
         id=entry.id,
         pod=(entry.namespace, entry.pod, entry.pod_uid),
@@ -171,8 +161,8 @@ def _remove(
     yield _at(known.removing.until if known.removing is not None else known.since, call, round_)
 
 
-def _at(due_at: datetime, call: RemovePartition, round_: Round) -> Step:
-    return Wanted(call, due_at) if due_at <= round_.now else due_at
+def _at(due_at: datetime, call: actions.RemovePartition, round_: Round) -> Step:
+    return actions.Wanted(call, due_at) if due_at <= round_.now else due_at
 
 
 # --- partitions where the ledger has none ---
@@ -245,7 +235,7 @@ def clear(stray: Stray, round_: Round) -> Iterator[Step]:
     due_at = known.since if ended else known.since + timedelta(seconds=round_.settings.orphan_seconds)
     if known.removing is not None:
         due_at = max(due_at, known.removing.until)
-    call = RemovePartition(
+    call = actions.RemovePartition(
         server=stray.server,
         id=stray.partition.id,
         pod=_proof_of(stray),

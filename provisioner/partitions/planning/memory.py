@@ -14,16 +14,7 @@ from datetime import datetime
 from provisioner.model import waits
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import LOST, OpenCall, OpenWrite, lost_calls, with_answer
-from provisioner.partitions.planning.calls import (
-    Answer,
-    Call,
-    CallAnswer,
-    CreatePartition,
-    ReadServer,
-    RemovePartition,
-    Write,
-    WriteAnswer,
-)
+from provisioner.partitions.planning import actions
 
 #: A server (HOST:PORT) and the name of an allocation on it: where a partition can be.
 Site = tuple[str, str]
@@ -99,8 +90,8 @@ class Memory:
     #: another grace. What it has had of its grace is counted here: its deletionTimestamp is by another clock.
     ending: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
     #: By key.
-    calls: Mapping[str, OpenCall[Call]] = field(default_factory=dict)
-    writes: Mapping[str, OpenWrite[Write]] = field(default_factory=dict)
+    calls: Mapping[str, OpenCall[actions.Call]] = field(default_factory=dict)
+    writes: Mapping[str, OpenWrite[actions.Write]] = field(default_factory=dict)
     #: By the pod's UID: what its people have been told.
     told: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
@@ -151,17 +142,17 @@ _REFUSALS = frozenset(
 _UNSURE = frozenset({FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS, FailureKind.NOT_FOUND})
 
 
-def fold(memory: Memory, answer: Answer) -> Memory:
+def fold(memory: Memory, answer: actions.Answer) -> Memory:
     """Fold one answer into the memory."""
-    if isinstance(answer, WriteAnswer):
+    if isinstance(answer, actions.WriteAnswer):
         return replace(memory, writes=with_answer(memory.writes, answer))
     memory = replace(memory, calls={key: each for key, each in memory.calls.items() if key != answer.call.key})
     match answer.call:
-        case ReadServer():
+        case actions.ReadServer():
             return _read(memory, answer.call, answer)
-        case CreatePartition():
+        case actions.CreatePartition():
             return _created(memory, answer.call, answer)
-        case RemovePartition():
+        case actions.RemovePartition():
             return _removed(memory, answer.call, answer)
 
 
@@ -169,20 +160,20 @@ def give_up_lost_calls(memory: Memory, live: frozenset[str], now: datetime) -> M
     """Take calls that should be under way, and that nobody makes, for calls whose outcome nobody knows."""
     for key, each in lost_calls(memory.calls, live, now).items():
         try:
-            memory = fold(memory, CallAnswer(call=each.call, asked_at=each.since, at=now, failure=LOST))
+            memory = fold(memory, actions.CallAnswer(call=each.call, asked_at=each.since, at=now, failure=LOST))
         except Exception:  # noqa: BLE001 - one call must not cost the others their turn
             memory = replace(memory, calls={other: call for other, call in memory.calls.items() if other != key})
     return memory
 
 
-def _read(memory: Memory, call: ReadServer, answer: CallAnswer) -> Memory:
+def _read(memory: Memory, call: actions.ReadServer, answer: actions.CallAnswer) -> Memory:
     servers = {address: each for address, each in memory.servers.items() if address != call.server}
     if answer.failure is not None:
         servers[call.server] = failed(memory.servers.get(call.server), answer.failure, call.key, answer.at)
     return replace(memory, servers=servers)
 
 
-def _created(memory: Memory, call: CreatePartition, answer: CallAnswer) -> Memory:
+def _created(memory: Memory, call: actions.CreatePartition, answer: actions.CallAnswer) -> Memory:
     request, failure = call.request, answer.failure
     known = memory.partitions.get(request.id)
     if known is None:
@@ -197,7 +188,7 @@ def _created(memory: Memory, call: CreatePartition, answer: CallAnswer) -> Memor
     return _with_partition(memory, request.id, known)
 
 
-def _removed(memory: Memory, call: RemovePartition, answer: CallAnswer) -> Memory:
+def _removed(memory: Memory, call: actions.RemovePartition, answer: actions.CallAnswer) -> Memory:
     failure, place = answer.failure, (call.server, call.id)
     known = memory.strays.get(place) or memory.partitions.get(call.id)
     if known is None:

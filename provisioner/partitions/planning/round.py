@@ -10,7 +10,7 @@ from typing import TypeVar
 from provisioner.model import bounds, waits
 from provisioner.model.capacity import Failure
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning.calls import Call, partition_key
+from provisioner.partitions.planning.actions import Call, partition_key
 from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.partitions.planning.memory import Memory
 from provisioner.partitions.vipu.protocol import Partition, Reading

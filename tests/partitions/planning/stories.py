@@ -11,7 +11,7 @@ from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning.calls import (
+from provisioner.partitions.planning.actions import (
     Call,
     CallAnswer,
     CreatePartition,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from provisioner.partitions.planning import making, queue
-from provisioner.partitions.planning.calls import SaveLedger
+from provisioner.partitions.planning.actions import SaveLedger
 from provisioner.partitions.planning.events import MOST_PER_ROUND
 from provisioner.partitions.planning.round import PlanningSettings
 from tests.partitions.planning.stories import Story, events_of, make_entry, make_pod

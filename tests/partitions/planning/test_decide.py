@@ -9,7 +9,7 @@ import pytest
 
 from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
-from provisioner.partitions.planning.calls import CreatePartition, OpenGate, ReadServer, RemovePartition, SaveLedger
+from provisioner.partitions.planning.actions import CreatePartition, OpenGate, ReadServer, RemovePartition, SaveLedger
 from provisioner.partitions.planning.memory import Memory
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState
 from provisioner.settings.partitions import Server

@@ -11,7 +11,7 @@ import pytest
 from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning.calls import Call, CreatePartition, RemovePartition, TakeBack
+from provisioner.partitions.planning.actions import Call, CreatePartition, RemovePartition, TakeBack
 from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.ledger import MOST_CHARACTERS, Ledger
 from provisioner.partitions.planning.round import PlanningSettings

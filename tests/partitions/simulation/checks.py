@@ -6,7 +6,7 @@ from math import inf
 
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning.calls import (
+from provisioner.partitions.planning.actions import (
     Call,
     CreatePartition,
     OpenGate,

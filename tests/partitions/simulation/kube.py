@@ -10,7 +10,7 @@ from typing import Any
 from provisioner.model.writes import WriteFailure
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning.calls import OpenGate, SaveLedger, TakeBack
+from provisioner.partitions.planning.actions import OpenGate, SaveLedger, TakeBack
 from provisioner.partitions.planning.ledger import Ledger, encode, ledger_of
 from tests.simulation.agenda import seconds_of
 from tests.support.simulations.stage import Stage

@@ -12,7 +12,7 @@ from math import inf
 
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning.calls import ReadServer, SaveLedger
+from provisioner.partitions.planning.actions import ReadServer, SaveLedger
 from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.memory import Refusal, Site

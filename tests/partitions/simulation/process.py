@@ -12,7 +12,7 @@ from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.partitions import names
 from provisioner.partitions.planning import decide as deciding
-from provisioner.partitions.planning.calls import (
+from provisioner.partitions.planning.actions import (
     Answer,
     Call,
     CallAnswer,

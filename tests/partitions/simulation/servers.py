@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.partitions.planning.calls import Call, CreatePartition, ReadServer, RemovePartition
+from provisioner.partitions.planning.actions import Call, CreatePartition, ReadServer, RemovePartition
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState
 from provisioner.settings.partitions import Server
 from rehearsal.simulators.vipu.model import World

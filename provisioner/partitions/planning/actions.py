@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from provisioner.model.capacity import Failure
-from provisioner.model.writes import Answered
+from provisioner.model.writes import Answered, AnsweredCall
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.partitions.vipu.protocol import PartitionRequest, Reading
@@ -127,23 +126,10 @@ class Wanted(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallAnswer:
+class CallAnswer(AnsweredCall[Call]):
     """How a call ended."""
 
-    call: Call
-    #: When the request was sent, and when it was answered.
-    asked_at: datetime
-    at: datetime
     reading: Reading | None = None
-    #: None: it is done.
-    failure: Failure | None = None
-    #: Of a RemovePartition that was not sent: what keeps the partition, in words.
-    kept: str = ""
-
-    @property
-    def key(self) -> str:
-        """Names what is answered."""
-        return self.call.key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
