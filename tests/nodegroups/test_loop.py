@@ -161,6 +161,23 @@ def test_a_clock_that_is_set_stops_nothing(world: World, hours: int) -> None:
     assert [line["by_seconds"] for line in logs if line["event"] == "clock.set"] == [hours * _HOUR]
 
 
+def test_a_clock_that_is_set_back_while_a_call_is_under_way_stops_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it read is none of the future, which would count as newer than all that is read later."""
+    send, now = world.wire.request, world.clock.now
+
+    def request(method: str, url: str, **parts: Any) -> Any:
+        if "/resourcePolicies/" in url:
+            monkeypatch.undo()
+            monkeypatch.setattr(world.clock, "now", lambda: now() - timedelta(hours=2))
+            world.loop.round()
+        return send(method, url, **parts)
+
+    monkeypatch.setattr(world.wire, "request", request)
+    world.run(world.is_ready, seconds=900)
+
+
 # --- what is told ---
 
 

@@ -24,7 +24,7 @@ from provisioner.nodegroups.api.types import Child, ManagedInstanceGroup
 from provisioner.nodegroups.compute.records import Manager
 from provisioner.nodegroups.planning.actions import EvictPod, Insert, ListMachines, PatchNode, Proof, target_of
 from provisioner.nodegroups.planning.memory import INSERT, LIST, LONG_AGO, ResourceMemory
-from provisioner.nodegroups.planning.nodes import Fleet, fleet_of
+from provisioner.nodegroups.planning.nodes import Fleet, fleet_of, running
 from provisioner.nodegroups.planning.ownership import is_ours, names_others, not_served
 from provisioner.nodegroups.planning.resource import difference
 from provisioner.nodegroups.planning.round import NOTHING, Node, Pod, Round, Step, later, merged, to_write, want
@@ -102,9 +102,8 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
     if fleet is None:
         step = want(known, LIST, listing, known.changed_at, round_)
         return _draining("its machines are being listed", step)
-    running = frozenset(member.machine.provider_id for member in fleet.members if member.runs)
     labels = _labels(manager, round_)
-    nodes = _nodes(manager, fleet, labels, round_)
+    nodes = running(fleet, labels, _place(manager), round_)
     step = want(known, LIST, listing, fleet.asked_at + timedelta(seconds=_LIST_WHILE_DRAINED_SECONDS), round_)
     step += merged(to_write(_cordon(node, labels), node.resource_version) for node in nodes if not node.unschedulable)
     deadline = waits.after(manager.meta.deleted_at or round_.now, round_.settings.drain_seconds)
@@ -129,7 +128,7 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
         name=manager.meta.name,
         uid=manager.meta.uid,
         group_labels=labels,
-        provider_ids=running,
+        provider_ids=frozenset(member.machine.provider_id for member in fleet.members if member.runs),
         place=_place(manager),
         deadline=deadline,
     )
@@ -150,20 +149,6 @@ def _labels(manager: ManagedInstanceGroup, round_: Round) -> dict[str, str]:
     """Return the labels of its nodes; none for a managed instance group that is not a group's own."""
     group = round_.parent_of(manager)
     return {} if group is None else names.group_labels(group.meta)
-
-
-def _nodes(manager: ManagedInstanceGroup, fleet: Fleet, labels: dict[str, str], round_: Round) -> tuple[Node, ...]:
-    """Return the nodes of all machines that may run: those of listed ones, and those that say so themselves.
-
-    A labelled node whose machine is not listed may be one that joined since; not one of another name, whatever it says.
-    """
-    found = {node.name: node for node in fleet.nodes}
-    key = (labels.get(names.GROUP_NAMESPACE, ""), labels.get(names.GROUP_NAME, ""))
-    for node in round_.labelled.get(key, ()):
-        here = names.manager_of(node.provider_id) == _place(manager)
-        if here and node.ready:
-            found.setdefault(node.name, node)
-    return tuple(found[name] for name in sorted(found))
 
 
 def _place(manager: ManagedInstanceGroup) -> str:

@@ -178,6 +178,10 @@ def fold(memory: Memory, answer: Answer) -> Memory:
     if isinstance(answer, actions.WriteAnswer):
         return replace(memory, writes=with_answer(memory.writes, answer))
     call = answer.call
+    if answer.asked_at > answer.at:
+        # The clock was set back meanwhile, and what is remembered has moved along.
+        under_way = memory.calls.get(call.key)
+        answer = replace(answer, asked_at=under_way.since if under_way is not None else LONG_AGO)
     known = {key: each for key, each in memory.calls.items() if key != call.key}
     memory = _paused(replace(memory, calls=known), answer)
     if isinstance(call, actions.ReadMachines | actions.SetMetadata):

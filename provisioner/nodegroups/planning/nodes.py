@@ -91,6 +91,20 @@ class Fleet:
         return tuple(member.node for member in self.members if member.node is not None and member.runs)
 
 
+def running(fleet: Fleet, labels: Mapping[str, str], place: str, round_: Round) -> tuple[Node, ...]:
+    """Return the nodes of all machines that may run: those of listed ones, and those that say so themselves.
+
+    A labelled node whose machine is not listed may be one that joined since; not one of another name, whatever it says.
+    `place` is what the provider ids of all machines have before their suffix.
+    """
+    found = {node.name: node for node in fleet.nodes}
+    key = (labels.get(names.GROUP_NAMESPACE, ""), labels.get(names.GROUP_NAME, ""))
+    for node in round_.labelled.get(key, ()):
+        if names.manager_of(node.provider_id) == place and node.ready:
+            found.setdefault(node.name, node)
+    return tuple(found[name] for name in sorted(found))
+
+
 def fleet_of(manager: ManagedInstanceGroup, round_: Round, chips: int | None = None) -> Fleet | None:
     """Return the machines as last listed, with their nodes as they are now; None where that is not known.
 
@@ -185,6 +199,11 @@ def provider_id(group: TpuNodeGroup, machine: str) -> str:
     return f"gce://{group.spec.project}/{group.spec.node_location}/{machine}"
 
 
+def place_of(group: TpuNodeGroup) -> str:
+    """Return what the provider ids of all machines of a group have before their suffix."""
+    return provider_id(group, names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP))
+
+
 def is_marked(group: TpuNodeGroup, node: Node) -> bool:
     """Whether a node carries the labels by which it is known as the group's."""
     return all(node.labels.get(key) == value for key, value in names.group_labels(group.meta).items())
@@ -228,7 +247,7 @@ def left_over(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> tuple[
     `fleet` None stands for a group without a managed instance group: all its machines are gone. Else a node that is
     ready may be that of a machine which is not listed yet.
     """
-    place = provider_id(group, names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP))
+    place = place_of(group)
     known = {} if fleet is None else {member.machine.provider_id: member.machine for member in fleet.members}
     key = (group.meta.namespace, group.meta.name)
     found = {node.name: node for node in round_.labelled.get(key, ())}

@@ -7,7 +7,7 @@ so a managed instance group that is there while the status says Recreating is al
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -19,10 +19,10 @@ from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.statuses import Condition, ConditionStatus, ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.nodegroups.compute.records import NO_ACTION, Manager
-from provisioner.nodegroups.planning import joining
+from provisioner.nodegroups.planning import joining, nodes
 from provisioner.nodegroups.planning.memory import Lost
 from provisioner.nodegroups.planning.nodes import Fleet, Member, provider_id
-from provisioner.nodegroups.planning.round import Round, zone_of
+from provisioner.nodegroups.planning.round import Node, Round, zone_of
 
 #: What the limit on slices that are recreated counts.
 DAY_SECONDS = 86_400.0
@@ -64,9 +64,12 @@ def find_loss(
         words = (*words, f"{missing} of {shape.node_count} machines are gone")
     if not words:
         return None
-    # Those that report lack chips alone.
-    only_chips = {member.machine.name: member.reports for member, _ in lost} | ({"": False} if missing else {})
-    loss = Loss(words=words, machines=len(lost) + missing, lost=_remembered(group, only_chips, round_))
+    running = nodes.running(fleet, names.group_labels(group.meta), nodes.place_of(group), round_)
+    # Those that report lack chips alone, or a place on the list.
+    reports = {member.machine.name: member.reports for member, _ in lost}
+    if missing:
+        reports[""] = len(running) - len(fleet.nodes) >= missing
+    loss = Loss(words=words, machines=len(lost) + missing, lost=_remembered(group, reports, round_))
     if not (shape.one_slice or shape.node_count == 1):
         return loss
     in_doubt = zone_of(provider_id(group, "")) in round_.silent_zones
@@ -74,24 +77,24 @@ def find_loss(
         # Pods may run on the machines all the same. Once the others report, it has its whole time to do so, too.
         seen_now = {name: Lost(since=round_.now, stopped_since=round_.now) for name in loss.lost}
         return replace(loss, lost=seen_now, note=_SILENT_ZONE)
-    works = _works(fleet, round_)
+    works = _works(running, round_)
     since = [each.stopped_since if works else each.since for each in loss.lost.values()]
     first = min((moment for moment in since if moment is not None), default=None)
     return replace(loss, note=_WORK_GOES_ON) if first is None else _with_limit(group, loss, first, round_)
 
 
-def _remembered(group: TpuNodeGroup, only_chips: Mapping[str, bool], round_: Round) -> Mapping[str, Lost]:
+def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], round_: Round) -> Mapping[str, Lost]:
     """Return since when each machine is lost: what comes back in time is no loss, whatever others are lost."""
     before = round_.memory.lost.get(group.meta.uid, {})
     # The process that saw it first may be another one.
     told = {machine.name: machine.since for machine in group.status.machines if not machine.ready}
     lost = {}
-    for name, chips in only_chips.items():
+    for name, runs in reports.items():
         known = before.get(name)
         since = known.since if known is not None else min(told.get(name) or round_.now, round_.now)
         # No status says since when: an earlier process may have seen chips alone be gone.
         stopped = (known.stopped_since if known is not None else None) or round_.now
-        lost[name] = Lost(since=since, stopped_since=None if chips else stopped)
+        lost[name] = Lost(since=since, stopped_since=None if runs else stopped)
     return lost
 
 
@@ -186,12 +189,10 @@ def _why_lost(group: TpuNodeGroup, member: Member, round_: Round, *, whole: bool
     return f"node {node} of machine {name} is gone" if node else f"machine {name} has not joined"
 
 
-def _works(fleet: Fleet, round_: Round) -> bool:
+def _works(running: Iterable[Node], round_: Round) -> bool:
     """Whether pods with chips run on the machines: they may go on with the chips that they have."""
     return any(
-        pod.chips > 0 and pod.keeps_machine(round_.now)
-        for node in fleet.nodes
-        for pod in round_.pods.get(node.name, ())
+        pod.chips > 0 and pod.keeps_machine(round_.now) for node in running for pod in round_.pods.get(node.name, ())
     )
 
 

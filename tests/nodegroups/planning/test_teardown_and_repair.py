@@ -131,6 +131,25 @@ def test_the_status_has_as_many_moments_as_the_definition_takes() -> None:
     assert world.group().status.recreated_at[:-1] == moments[1:]
 
 
+@pytest.mark.parametrize("listed", [0, 1])
+def test_machines_that_are_not_listed_keep_their_work_while_their_nodes_report(
+    listed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compute Engine may list them late; in a group of some age it is not asked again within REPAIR_AFTER."""
+    world = ready_world(topology="2x4", settings=replace(SETTINGS, repair_after_seconds=60.0))
+    world.wait(3600.0)
+    world.run_pods("train")
+    client = world.cloud.client
+    whole = client.list_managed_instances
+    monkeypatch.setattr(client, "list_managed_instances", lambda scope, name: whole(scope, name)[:listed])
+    world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST)
+    world.wait(900.0)
+    assert world.message("train").startswith(f"{2 - listed} of 2 machines are gone. The slice is recreated when ")
+    monkeypatch.undo()
+    world.wait_until(lambda: world.is_ready("train"))
+    assert world.process.writes["EvictPod"] == 0
+
+
 @pytest.mark.parametrize("machines", [4, 2], ids=["each once", "two in turn"])
 def test_outages_of_different_machines_do_not_add_up(machines: int) -> None:
     """As when kubelets are restarted one after the other: each is back long before REPAIR_AFTER."""
