@@ -7,8 +7,7 @@ Changes of nodes that Kubernetes rejects are tried again after longer and longer
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -50,57 +49,6 @@ class _Rejection(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class RejectedChanges:
-    """By node. Told of outcomes by the threads that make the changes, and asked by the loop's."""
-
-    monotonic: Callable[[], float] = time.monotonic
-    _by_node: dict[str, _Rejection] = field(default_factory=dict)
-
-    def forget_all_but(self, nodes: Collection[str]) -> None:
-        """Forget the nodes that nobody wants to change any more."""
-        for node in list(self._by_node):
-            if node not in nodes:
-                self._by_node.pop(node, None)
-
-    def waits(self, node: str) -> bool:
-        """Whether it is too early to try again."""
-        rejection = self._by_node.get(node)
-        return rejection is not None and self.monotonic() < rejection.retry_at
-
-    def rejected(self, node: str, change: str, error: str) -> None:
-        """Take note of a change that failed; the first failure is logged."""
-        now, before = self.monotonic(), self._by_node.get(node)
-        if before is None:
-            _log.warning("node.change_failed", node=node, change=change, error=error)
-        failures = before.failures + 1 if before is not None else 1
-        self._by_node[node] = _Rejection(
-            since=before.since if before is not None else now,
-            failures=failures,
-            retry_at=now + doubled_seconds(_FIRST_SECONDS, _CAP_SECONDS, failures, node),
-            error=error,
-        )
-
-    def accepted(self, node: str, change: str) -> None:
-        """Take note of a change that succeeded."""
-        if self._by_node.pop(node, None) is not None:
-            _log.info("node.change_recovered", node=node, change=change)
-
-    def alerts(self) -> tuple[Alert, ...]:
-        """Say what has been rejected for long."""
-        limit = self.monotonic() - _ALERT_SECONDS
-        # A copy: threads take notes meanwhile.
-        long = {node: each for node, each in sorted(self._by_node.copy().items()) if each.since <= limit}
-        if not long:
-            return ()
-        error = next(iter(long.values())).error
-        message = (
-            f"Kubernetes has rejected each cordon, uncordon or removal of a taint of {len(long)} node(s) for "
-            f"{_ALERT_SECONDS / 60:.0f} minutes ({first_of(list(long))}): {error}"
-        )
-        return (Alert(kind="node_change_rejected", message=message),)
-
-
-@dataclass(slots=True, kw_only=True)
 class Actor(CallingActor[Answer]):
     """Carries plans out. The key of a create or delete is the pool's name."""
 
@@ -114,7 +62,8 @@ class Actor(CallingActor[Answer]):
     slow_executor: Executor
     #: Nodes that are being changed, so that no two threads change one.
     _changing: set[str] = field(default_factory=set)
-    rejected_changes: RejectedChanges = field(default_factory=RejectedChanges)
+    #: By node; noted by the threads that make the changes.
+    _rejected: dict[str, _Rejection] = field(default_factory=dict)
 
     def carry_out(self, plan: Plan) -> None:
         """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""
@@ -134,10 +83,14 @@ class Actor(CallingActor[Answer]):
             (live.uncordon, plan.uncordons),
             (live.release, plan.releases),
         )
-        self.rejected_changes.forget_all_but({node for _, nodes in changes for node in nodes})
+        for node in self._rejected.copy().keys() - {node for _, nodes in changes for node in nodes}:
+            # Nobody wants to change it any more.
+            self._rejected.pop(node, None)
         for change, nodes in changes:
             for node in nodes:
-                if node not in self._changing and not self.rejected_changes.waits(node):
+                rejection = self._rejected.get(node)
+                too_early = rejection is not None and self.monotonic() < rejection.retry_at
+                if node not in self._changing and not too_early:
                     self._changing.add(node)
                     if not self.submit(functools.partial(self._change_node, change, node), self.slow_executor):
                         self._changing.discard(node)
@@ -227,8 +180,32 @@ class Actor(CallingActor[Answer]):
             change(self.api, node)
         except ClusterError as error:
             # A later round sees the node as it is, and tries again.
-            self.rejected_changes.rejected(node, change.__name__, str(error))
+            now, before = self.monotonic(), self._rejected.get(node)
+            if before is None:
+                _log.warning("node.change_failed", node=node, change=change.__name__, error=str(error))
+            failures = before.failures + 1 if before is not None else 1
+            self._rejected[node] = _Rejection(
+                since=before.since if before is not None else now,
+                failures=failures,
+                retry_at=now + doubled_seconds(_FIRST_SECONDS, _CAP_SECONDS, failures, node),
+                error=str(error),
+            )
         else:
-            self.rejected_changes.accepted(node, change.__name__)
+            if self._rejected.pop(node, None) is not None:
+                _log.info("node.change_recovered", node=node, change=change.__name__)
         finally:
             self._changing.discard(node)
+
+    def alerts(self) -> tuple[Alert, ...]:
+        """Say which changes of nodes have been rejected for long."""
+        limit = self.monotonic() - _ALERT_SECONDS
+        # A copy: threads take notes meanwhile.
+        long = {node: each for node, each in sorted(self._rejected.copy().items()) if each.since <= limit}
+        if not long:
+            return ()
+        error = next(iter(long.values())).error
+        message = (
+            f"Kubernetes has rejected each cordon, uncordon or removal of a taint of {len(long)} node(s) for "
+            f"{_ALERT_SECONDS / 60:.0f} minutes ({first_of(list(long))}): {error}"
+        )
+        return (Alert(kind="node_change_rejected", message=message),)

@@ -31,7 +31,7 @@ from provisioner.slices.report import Reporter
 from provisioner.slices.supplier import Supplier
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
-from provisioner.slices.suppliers.gke.supplier import Calls, GkeSupplier
+from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from provisioner.slices.suppliers.nodegroup.supplier import NodeGroupSupplier
 
 _log = structlog.get_logger(__name__)
@@ -42,7 +42,11 @@ _AT_ONCE = 32
 
 
 def choose(
-    settings: Settings, api: KubeApi, gke: GkeClient | None, clock: Callable[[], datetime], calls: Calls | None = None
+    settings: Settings,
+    api: KubeApi,
+    gke: GkeClient | None,
+    clock: Callable[[], datetime],
+    observe: Callable[..., None] | None = None,
 ) -> tuple[Supplier, ClusterProof | None]:
     """Return the supplier of these settings, and the proof that it and Kubernetes are of one cluster.
 
@@ -52,7 +56,7 @@ def choose(
         return NodeGroupSupplier(api=api, settings=settings, clock=clock), None
     if gke is None:
         raise ValueError("PROVIDER=gke needs a client of GKE")
-    supplier = GkeSupplier(gke=gke, clock=clock, calls=calls or Calls())
+    supplier = GkeSupplier(gke=gke, clock=clock, observe=observe)
     proof = ClusterProof(
         get_cluster=supplier.get_cluster,
         api=api,
@@ -88,7 +92,7 @@ def build(
     )
     watches = make_watches(api, settings, replica.wake.set)
     clock = FollowedClock()
-    supplier, proof = choose(settings, api, client, clock, Calls(observe=metrics.observe_gke_call))
+    supplier, proof = choose(settings, api, client, clock, metrics.observe_gke_call)
     actor = Actor(
         supplier=supplier,
         api=api,

@@ -11,6 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from threading import Lock
 
 import msgspec
@@ -82,7 +83,8 @@ class About:
     started_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Without slots, for the view, which is built only where somebody asks.
+@dataclass(frozen=True, kw_only=True)
 class Published:
     """One round."""
 
@@ -90,6 +92,12 @@ class Published:
     plan: Plan
     settings: Settings
     at: datetime
+    at_monotonic: float
+
+    @cached_property
+    def view(self) -> View:
+        """What people see of it."""
+        return build_view(self.snapshot, self.plan, self.settings, self.at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,12 +138,9 @@ class Board:
     #: This process decides; else another one does.
     leading: bool = False
     _published: Published | None = None
-    _published_monotonic: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _built_at: float = float("-inf")
     _document: Document | None = None
-    #: The round whose view was built last.
-    _viewed: tuple[Published, View] | None = None
     #: The last document that was asked for as JSON.
     _json: tuple[Document, bytes] | None = None
 
@@ -146,8 +151,9 @@ class Board:
             # What was decided last is shown, and the problems beside it.
             return
         self.timeline.follow(plan.pools, now)
-        self._published = Published(snapshot=snapshot, plan=plan, settings=settings, at=now)
-        self._published_monotonic = self.monotonic()
+        self._published = Published(
+            snapshot=snapshot, plan=plan, settings=settings, at=now, at_monotonic=self.monotonic()
+        )
 
     def settings(self) -> dict[str, str]:
         """Return the settings in effect, by variable; empty before the first decision."""
@@ -181,7 +187,7 @@ class Board:
 
     def _build(self, version: int) -> Document:
         leading = self.leading
-        view = self._view() if leading else None
+        published = self._published if leading else None
         return Document(
             version=version,
             served_at=self.clock(),
@@ -189,21 +195,11 @@ class Board:
             leading=leading,
             leader=self.leader(),
             problems=self.problems(),
-            stalled=view is not None and self.monotonic() - self._published_monotonic >= _STALLED_SECONDS,
-            view=view,
+            stalled=published is not None and self.monotonic() - published.at_monotonic >= _STALLED_SECONDS,
+            view=published.view if published is not None else None,
             tracks=tuple(sorted(self.timeline.tracks(), key=lambda each: each.segments[0].since)),
             activity=tuple(self.journal.entries()),
         )
-
-    def _view(self) -> View | None:
-        """Return the view of the last round; it is built once, however often somebody looks until the next."""
-        published = self._published
-        if published is None:
-            return None
-        if self._viewed is None or self._viewed[0] is not published:
-            view = build_view(published.snapshot, published.plan, published.settings, published.at)
-            self._viewed = (published, view)
-        return self._viewed[1]
 
 
 def _without_moments(document: Document) -> Document:

@@ -104,7 +104,7 @@ class Loop(RoundLoop[answers.Answer]):
             self._tell_stalled(take_snapshot(self.watches, self.pools))
             return min(LONGEST_PAUSE_SECONDS, wait_seconds)
         plan, snapshot = self._decide()
-        plan = replace(plan, alerts=(*plan.alerts, *self.actor.rejected_changes.alerts()))
+        plan = replace(plan, alerts=(*plan.alerts, *self.actor.alerts()))
         self.memory, self.last_plan = plan.memory, plan
         self.report(lambda: self.board.publish(snapshot, plan, self._adapted(), self.clock()))
         if snapshot.not_synced:

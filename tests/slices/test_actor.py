@@ -277,7 +277,7 @@ def test_a_change_of_a_node_that_is_rejected_is_tried_ever_more_rarely(world: Wo
         world.clock.advance(60.0)
         carry_out(world, uncordons=(NODE,))
     assert [line["event"] for line in logs] == ["node.change_failed", "node.change_recovered"]
-    assert world.actor.rejected_changes.alerts() == ()
+    assert world.actor.alerts() == ()
 
 
 def test_a_node_whose_change_nobody_wants_any_more_is_forgotten(world: World) -> None:

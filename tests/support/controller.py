@@ -18,7 +18,7 @@ from provisioner.model.capacity import CapacityKind, NodePool, PoolName, PoolSta
 from provisioner.model.workloads import ObjectRef, WorkloadKind
 from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.rounds import Wake
-from provisioner.slices.act import Actor, RejectedChanges
+from provisioner.slices.act import Actor
 from provisioner.slices.gate import Gate
 from provisioner.slices.hints import HintsStore
 from provisioner.slices.loop import Loop
@@ -151,7 +151,7 @@ class World:
             on_answer=self.wake.set,
             executor=executor,
             slow_executor=executor,
-            rejected_changes=RejectedChanges(monotonic=self.clock),
+            monotonic=self.clock,
         )
         self.board = make_board(self.time, self.clock)
         self.board.problems = lambda: self.loop.problems()  # noqa: PLW0108 - the loop comes later

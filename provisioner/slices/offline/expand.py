@@ -67,18 +67,7 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
     """List the templates of a workload."""
     spec = fields.mapping(raw.get("spec"))
     if kind is WorkloadKind.JOB:
-        return [
-            Template(
-                place=0,
-                name="",
-                replicas=1,
-                pods=_pods_of_job(spec),
-                indexed=spec.get("completionMode") == _INDEXED,
-                path=("spec", "template"),
-                pods_path=("spec", "parallelism"),
-                replicas_path=("spec", "parallelism"),
-            )
-        ]
+        return [_template_of_job(spec, ("spec",), replicas_path=("spec", "parallelism"))]
     if kind is WorkloadKind.LEADER_WORKER_SET:
         base: Path = ("spec", "leaderWorkerTemplate")
         has_leader = bool(fields.mapping(spec.get("leaderWorkerTemplate")).get("leaderTemplate"))
@@ -98,26 +87,27 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
     for place, entry in enumerate(fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]):
         job: Path = ("spec", "replicatedJobs", place)
         job_spec = fields.mapping(fields.mapping(entry.get("template")).get("spec"))
-        found.append(
-            Template(
-                place=place,
-                name=fields.name(entry.get("name")),
-                replicas=fields.count(entry.get("replicas"), default=1),
-                pods=_pods_of_job(job_spec),
-                # JobSet's own default.
-                indexed=(job_spec.get("completionMode") or _INDEXED) == _INDEXED,
-                path=(*job, "template", "spec", "template"),
-                pods_path=(*job, "template", "spec", "parallelism"),
-                replicas_path=(*job, "replicas"),
-            )
-        )
+        # JobSet's own default.
+        job_spec = {**job_spec, "completionMode": job_spec.get("completionMode") or _INDEXED}
+        template = _template_of_job(job_spec, (*job, "template", "spec"), replicas_path=(*job, "replicas"))
+        replicas = fields.count(entry.get("replicas"), default=1)
+        found.append(template._replace(place=place, name=fields.name(entry.get("name")), replicas=replicas))
     return found
 
 
-def _pods_of_job(spec: Json) -> int:
-    """Return how many pods a Job has at once."""
+def _template_of_job(spec: Json, at: Path, *, replicas_path: Path) -> Template:
+    """Return the template of the Job whose specification is at a path: a group of as many pods as run at once."""
     parallelism = fields.count(spec.get("parallelism"), default=1)
-    return min(parallelism, fields.count(spec.get("completions"), default=parallelism))
+    return Template(
+        place=0,
+        name="",
+        replicas=1,
+        pods=min(parallelism, fields.count(spec.get("completions"), default=parallelism)),
+        indexed=spec.get("completionMode") == _INDEXED,
+        path=(*at, "template"),
+        pods_path=(*at, "parallelism"),
+        replicas_path=replicas_path,
+    )
 
 
 def leaders_of(

@@ -118,52 +118,42 @@ class ClusterProof:
     release_channel: str = ""
 
     def follow(self) -> float:
-        """Try to prove it where that is due; return in how many seconds the next try is, 0: it is proven."""
-        if self.proven:
-            self._look_again()
-        elif self._since_try_seconds() >= _RETRY_SECONDS:
+        """Look where that is due; return in how many seconds to try again, 0: it is proven."""
+        if self._since_look_seconds() >= (_LOOK_AGAIN_SECONDS if self.proven else _RETRY_SECONDS):
             self.attempt()
-        return 0.0 if self.proven else max(0.1, _RETRY_SECONDS - self._since_try_seconds())
+        return 0.0 if self.proven else max(0.1, _RETRY_SECONDS - self._since_look_seconds())
 
-    def _since_try_seconds(self) -> float:
+    def _since_look_seconds(self) -> float:
         return (self.clock() - self.tried_at).total_seconds() if self.tried_at is not None else float("inf")
 
     def attempt(self) -> bool:
-        """Try to prove it."""
+        """Try to prove it, and return whether it is; of a cluster that is proven, read the release channel again."""
         self.tried_at = self.clock()
         try:
             found = self.get_cluster()
-            proof = prove(found, self.api, trusted_ca_pem=self.trusted_ca_pem, assume=self.assume)
+            if not self.proven:
+                self._prove(found)
         except (GkeError, ClusterError) as error:
-            self._set_problem(f"cannot prove that the kubeconfig and GCP_CLUSTER are one cluster: {error}")
-            return False
-        if found.autopilot:
-            self._set_problem(autopilot_refusal(found.name))
-            return False
-        self.proven = proof.proven
-        if proof.proven:
-            self.problem = ""
-            _log.info("cluster.proven", cluster=found.name, why=proof.why)
-            self._set_channel(found)
-            if found.auto_provisioned_tpus:
-                _log.warning("cluster.auto_provisions_tpus", advice=auto_provisioning_advice(found))
+            if self.proven:
+                # What was read before still holds.
+                _log.info("cluster.not_read", error=str(error))
+            else:
+                self._set_problem(f"cannot prove that the kubeconfig and GCP_CLUSTER are one cluster: {error}")
         else:
-            self._set_problem(proof.why)
-        return proof.proven
+            if self.proven and found.release_channel != self.release_channel:
+                self._set_channel(found)
+        return self.proven
 
-    def _look_again(self) -> None:
-        """Read the release channel of a cluster that is proven, once in a while."""
-        if self._since_try_seconds() < _LOOK_AGAIN_SECONDS:
+    def _prove(self, found: Cluster) -> None:
+        proof = prove(found, self.api, trusted_ca_pem=self.trusted_ca_pem, assume=self.assume)
+        if found.autopilot or not proof.proven:
+            self._set_problem(autopilot_refusal(found.name) if found.autopilot else proof.why)
             return
-        self.tried_at = self.clock()
-        try:
-            found = self.get_cluster()
-        except GkeError as error:
-            # What was read before still holds.
-            _log.info("cluster.not_read", error=str(error))
-            return
-        if found.release_channel != self.release_channel:
-            self._set_channel(found)
+        self.proven, self.problem = True, ""
+        _log.info("cluster.proven", cluster=found.name, why=proof.why)
+        self._set_channel(found)
+        if found.auto_provisioned_tpus:
+            _log.warning("cluster.auto_provisions_tpus", advice=auto_provisioning_advice(found))
 
     def _set_channel(self, found: Cluster) -> None:
         self.release_channel = found.release_channel

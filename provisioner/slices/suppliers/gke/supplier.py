@@ -50,15 +50,59 @@ _MISLEADING = frozenset({FailureKind.UNKNOWN_OUTCOME, FailureKind.TOO_MANY_OPERA
 
 
 @dataclass(slots=True, kw_only=True)
-class Calls:
-    """How calls to GKE are measured."""
+class GkeSupplier:
+    """The node pools of one GKE cluster; implements `Supplier`. Used by many threads."""
 
+    gke: GkeClient
+    clock: Callable[[], datetime]
     #: Takes note of one call; the kind is None when it succeeded, the code is HTTP's, or "none".
-    observe: Callable[..., None] = lambda _method, **_details: None
+    observe: Callable[..., None] | None = None
     monotonic: Callable[[], float] = time.monotonic
+    rules: PoolRules = GKE_RULES
+    #: (Name, topology) of the workload policies that were found to be as their node pools need them.
+    _right: set[tuple[str, str]] = field(default_factory=set)
+    #: When GKE missed a policy first, until a pool with it is taken.
+    _missed_since: dict[str, datetime] = field(default_factory=dict)
+    _may_look: bool = True
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def make(self, method: str, call: Callable[[], _T]) -> _T:
-        """Make a call."""
+    def get_cluster(self) -> Cluster:
+        """Return the cluster itself."""
+        return self._call("get_cluster", self.gke.get_cluster)
+
+    def list_pools(self) -> tuple[NodePool, ...]:
+        """Implement `Supplier.list_pools`: one call however many there are."""
+        return self._call("list_node_pools", self.gke.list_node_pools)
+
+    def get_pool(self, name: PoolName) -> NodePool:
+        """Implement `Supplier.get_pool`."""
+        return self._call("get_node_pool", lambda: self.gke.get_node_pool(name))
+
+    def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
+        """Implement `Supplier.create_pool`: first the workload policy, where the pool needs one."""
+        # Asked again after the policy, which may have taken long.
+        failure = blocked() or self._ensure(request, blocked) or blocked()
+        if failure is not None:
+            raise GkeError(failure)
+        try:
+            operation = self._call("create_node_pool", lambda: self.gke.create_node_pool(request))
+        except GkeError as error:
+            raise GkeError(self._explain(request, error.failure), error.subject) from error
+        with self._lock:
+            # GKE knows its policy.
+            self._missed_since.pop(request.policy_name, None)
+        return operation
+
+    def delete_pool(self, name: PoolName) -> OperationName:
+        """Implement `Supplier.delete_pool`."""
+        return self._call("delete_node_pool", lambda: self.gke.delete_node_pool(name))
+
+    def get_operation(self, name: OperationName) -> Operation:
+        """Implement `Supplier.get_operation`."""
+        return self._call("get_operation", lambda: self.gke.get_operation(name))
+
+    def _call(self, method: str, call: Callable[[], _T]) -> _T:
+        """Make a call, and measure it."""
         started = self.monotonic()
         # Anything but a GkeError is a mistake of ours, and counted as such.
         error_kind: str | None = "unexpected"
@@ -73,25 +117,11 @@ class Calls:
                 code = str(error.code) if error.code in _STATUSES else "other"
             raise
         finally:
-            self.observe(method, seconds=self.monotonic() - started, error_kind=error_kind, code=code)
+            if self.observe is not None:
+                self.observe(method, seconds=self.monotonic() - started, error_kind=error_kind, code=code)
         return result
 
-
-@dataclass(slots=True, kw_only=True)
-class Policies:
-    """Which workload policies are known to be as their node pools need them. Used by many threads."""
-
-    gke: GkeClient
-    calls: Calls
-    clock: Callable[[], datetime]
-    #: (Name, topology) of those that were found to be right.
-    _right: set[tuple[str, str]] = field(default_factory=set)
-    #: When GKE missed a policy first, until a pool with it is taken.
-    _missed_since: dict[str, datetime] = field(default_factory=dict)
-    _may_look: bool = True
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def ensure(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
+    def _ensure(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
         """See to it that a request's policy can be used; return why it cannot."""
         if not request.policy_name or (request.policy_name, request.topology) in self._right:
             return None
@@ -101,7 +131,7 @@ class Policies:
             problem = error.failure
             return replace(problem, kind=FailureKind.UNAVAILABLE) if problem.kind in _MISLEADING else problem
 
-    def explain(self, request: NodePoolRequest, failure: Failure) -> Failure:
+    def _explain(self, request: NodePoolRequest, failure: Failure) -> Failure:
         """Return what the failure of a pool's create means, given what is known of its policy."""
         name = request.policy_name
         if not name or not blames(failure, name):
@@ -117,14 +147,9 @@ class Policies:
             return Failure(kind=FailureKind.OPERATION_IN_THE_WAY, message=failure.message)
         return replace(failure, message=f"{failure.message.rstrip('.')}; {_by_hand(request)}")
 
-    def succeeded(self, request: NodePoolRequest) -> None:
-        """Take note that GKE took a pool: it knows its policy."""
-        with self._lock:
-            self._missed_since.pop(request.policy_name, None)
-
     def _look(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
         try:
-            found = self._get(request.policy_name)
+            found = self._get_policy(request.policy_name)
         except GkeError as error:
             if error.failure.kind is FailureKind.NOT_FOUND:
                 return self._missing(request, blocked)
@@ -141,8 +166,8 @@ class Policies:
             return None
         return self._judge(request, found)
 
-    def _get(self, name: str) -> WorkloadPolicy:
-        return self.calls.make("get_workload_policy", lambda: self.gke.get_workload_policy(name))
+    def _get_policy(self, name: str) -> WorkloadPolicy:
+        return self._call("get_workload_policy", lambda: self.gke.get_workload_policy(name))
 
     def _missing(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
         if constants.POOL_TOPOLOGY in request.labels:
@@ -153,7 +178,7 @@ class Policies:
             return problem
         policy = WorkloadPolicy(name=request.policy_name, topology=request.topology)
         try:
-            self.calls.make("create_workload_policy", lambda: self.gke.create_workload_policy(policy))
+            self._call("create_workload_policy", lambda: self.gke.create_workload_policy(policy))
             _log.info("workload_policy.created", policy=policy.name, topology=policy.topology)
         except GkeError as error:
             if error.failure.kind is FailureKind.PERMISSION:
@@ -161,7 +186,7 @@ class Policies:
             # Else another thread was faster.
             if error.failure.kind is not FailureKind.ALREADY_EXISTS:
                 raise
-        return self._judge(request, self._get(policy.name))
+        return self._judge(request, self._get_policy(policy.name))
 
     def _judge(self, request: NodePoolRequest, found: WorkloadPolicy) -> Failure | None:
         if found.type != HIGH_THROUGHPUT or found.topology != request.topology:
@@ -194,50 +219,3 @@ def _by_hand(request: NodePoolRequest) -> str:
         f"create it by hand: gcloud compute resource-policies create workload-policy {request.policy_name} "
         f"--type={HIGH_THROUGHPUT} --accelerator-topology={request.topology} --region={region_of(request.zone)}"
     )
-
-
-@dataclass(slots=True, kw_only=True)
-class GkeSupplier:
-    """The node pools of one GKE cluster; implements `Supplier`."""
-
-    gke: GkeClient
-    clock: Callable[[], datetime]
-    calls: Calls = field(default_factory=Calls)
-    rules: PoolRules = GKE_RULES
-    _policies: Policies = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._policies = Policies(gke=self.gke, calls=self.calls, clock=self.clock)
-
-    def get_cluster(self) -> Cluster:
-        """Return the cluster itself."""
-        return self.calls.make("get_cluster", self.gke.get_cluster)
-
-    def list_pools(self) -> tuple[NodePool, ...]:
-        """Implement `Supplier.list_pools`: one call however many there are."""
-        return self.calls.make("list_node_pools", self.gke.list_node_pools)
-
-    def get_pool(self, name: PoolName) -> NodePool:
-        """Implement `Supplier.get_pool`."""
-        return self.calls.make("get_node_pool", lambda: self.gke.get_node_pool(name))
-
-    def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
-        """Implement `Supplier.create_pool`: first the workload policy, where the pool needs one."""
-        # Asked again after the policy, which may have taken long.
-        failure = blocked() or self._policies.ensure(request, blocked) or blocked()
-        if failure is not None:
-            raise GkeError(failure)
-        try:
-            operation = self.calls.make("create_node_pool", lambda: self.gke.create_node_pool(request))
-        except GkeError as error:
-            raise GkeError(self._policies.explain(request, error.failure), error.subject) from error
-        self._policies.succeeded(request)
-        return operation
-
-    def delete_pool(self, name: PoolName) -> OperationName:
-        """Implement `Supplier.delete_pool`."""
-        return self.calls.make("delete_node_pool", lambda: self.gke.delete_node_pool(name))
-
-    def get_operation(self, name: OperationName) -> Operation:
-        """Implement `Supplier.get_operation`."""
-        return self.calls.make("get_operation", lambda: self.gke.get_operation(name))

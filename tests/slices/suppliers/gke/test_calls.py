@@ -17,7 +17,7 @@ from provisioner.model.capacity import (
     Zone,
 )
 from provisioner.slices.suppliers.gke.errors import GkeError
-from provisioner.slices.suppliers.gke.supplier import Calls, GkeSupplier
+from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from tests.support.gke import FakeGke
 
 REQUEST = NodePoolRequest(name=PoolName("a"), zone=Zone("z"), machine_type="ct6e-standard-1t", hosts=1, topology="1x1")
@@ -33,7 +33,7 @@ METHODS = tuple(CALLS)
 
 
 def supplier_of(gke: Any, **options: Any) -> GkeSupplier:
-    return GkeSupplier(gke=gke, clock=lambda: datetime.now(UTC), calls=Calls(**options))
+    return GkeSupplier(gke=gke, clock=lambda: datetime.now(UTC), **options)
 
 
 def make_fake() -> FakeGke:
