@@ -18,8 +18,8 @@ import msgspec
 import structlog
 
 from provisioner import constants
-from provisioner.kube.errors import ClusterError, NotFound
-from provisioner.kube.protocol import Api, collection_path, object_path
+from provisioner.kube.errors import ClusterError, Conflict, NotFound
+from provisioner.kube.protocol import Api, JsonObject, collection_path, object_path
 from provisioner.model import bounds
 from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.slices.demand import SliceId
@@ -113,18 +113,20 @@ class HintsStore:
         self._namespace = namespace
         self._path = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace=namespace)
         self._last_cause = ""
+        #: The object as it was last read or written; None: read it before it is written.
+        self._read: JsonObject | None = None
 
     def load(self) -> dict[str, str]:
         """Return the stored hints; empty where there are none or they can't be read."""
         try:
-            found = self._api.get(self._path)
+            self._read = self._api.get(self._path)
         except NotFound:
             _log.info("hints.not_found", namespace=self._namespace, config_map=constants.HINTS_CONFIGMAP_NAME)
             return {}
         except ClusterError as error:
             _log.warning("hints.load_failed", namespace=self._namespace, error=str(error))
             return {}
-        return dict(found.get("data") or {})
+        return dict(self._read.get("data") or {})
 
     def save(self, data: Mapping[str, str]) -> bool:
         """Create or update the hints; False when that failed, which is logged once per cause.
@@ -132,8 +134,10 @@ class HintsStore:
         Keys that are stored and not given stay: another release may know them.
         """
         try:
-            self._write(data)
+            self._read = self._written(data)
         except ClusterError as error:
+            # What is there now is not known.
+            self._read = None
             cause = f"{type(error).__name__} {error.status} {error.reason}"
             if cause != self._last_cause:
                 self._last_cause = cause
@@ -142,13 +146,18 @@ class HintsStore:
         self._last_cause = ""
         return True
 
-    def _write(self, data: Mapping[str, str]) -> None:
+    def _written(self, data: Mapping[str, str]) -> JsonObject:
         """Update the data and nothing else: labels and annotations belong to whoever installed the object."""
         try:
-            found = self._api.get(self._path)
-            self._api.put(self._path, {**found, "data": {**(found.get("data") or {}), **data}})
+            if self._read is not None:
+                try:
+                    return self._api.put(self._path, _updated(self._read, data))
+                except Conflict:
+                    # Somebody else wrote: their metadata is kept.
+                    _log.debug("hints.changed_meanwhile", namespace=self._namespace)
+            return self._api.put(self._path, _updated(self._api.get(self._path), data))
         except NotFound:
-            self._api.post(
+            return self._api.post(
                 collection_path("configmaps", namespace=self._namespace),
                 {
                     "apiVersion": "v1",
@@ -161,3 +170,7 @@ class HintsStore:
                     "data": dict(data),
                 },
             )
+
+
+def _updated(raw: JsonObject, data: Mapping[str, str]) -> JsonObject:
+    return {**raw, "data": {**(raw.get("data") or {}), **data}}

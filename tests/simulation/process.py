@@ -24,7 +24,7 @@ from provisioner.model.workloads import ObjectRef
 from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.rounds import Wake
 from provisioner.settings import Settings
-from provisioner.slices.act import Actor, RejectedChanges
+from provisioner.slices.act import Actor
 from provisioner.slices.gate import Gate
 from provisioner.slices.hints import HintsStore
 from provisioner.slices.loop import Loop
@@ -129,7 +129,7 @@ class Process:
             on_answer=self.wake,
             executor=_Executor(self, simulation.hostile.threads),  # type: ignore[arg-type]
             slow_executor=_Executor(self, simulation.hostile.threads),  # type: ignore[arg-type]
-            rejected_changes=RejectedChanges(monotonic=self._monotonic),
+            monotonic=self._monotonic,
         )
         self.actor.process = self
         watches = make_watches(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
 from provisioner import tpu
@@ -172,41 +171,38 @@ def _kind_of(error: ClusterError, call: Call) -> tuple[FailureKind, str]:
     return FailureKind.UNKNOWN_OUTCOME if changes else FailureKind.UNAVAILABLE, ""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The status of a pool; the failure is set where that tells of one."""
+def _progress_of(
+    group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: float
+) -> tuple[PoolStatus, Failure | None]:
+    """Return how far a group is, and why it failed where it did.
 
-    status: PoolStatus
-    failure: Failure | None = None
-
-
-def progress_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: float) -> Progress:
-    """Return how far a group is; a stockout that lasts for longer than `capacity_wait_seconds` is a failure."""
+    A stockout that lasts for longer than `capacity_wait_seconds` is a failure.
+    """
     if group.meta.deleting:
-        return Progress(PoolStatus.STOPPING)
+        return PoolStatus.STOPPING, None
     ready = condition_of(group.status.conditions, ConditionType.READY)
     if _is_true(ready):
-        return Progress(PoolStatus.RUNNING)
+        return PoolStatus.RUNNING, None
     patience_seconds = max(capacity_wait_seconds, _PATIENCE_SECONDS)
     if ready is None:
         overdue = _waited_seconds(group, now) > patience_seconds
-        return Progress(PoolStatus.ERROR, NOT_TAKEN) if overdue else Progress(PoolStatus.PROVISIONING)
+        return (PoolStatus.ERROR, NOT_TAKEN) if overdue else (PoolStatus.PROVISIONING, None)
     if ready.reason == Reason.RECREATING:
-        return Progress(PoolStatus.RECONCILING)
+        return PoolStatus.RECONCILING, None
     if _is_true(condition_of(group.status.conditions, ConditionType.MANAGED_INSTANCE_GROUP_READY)):
         # The machines are there; nodes tell the rest.
-        return Progress(PoolStatus.RUNNING)
+        return PoolStatus.RUNNING, None
     failure = failure_of(group, ready)
     if failure is not None and failure.kind in _FAILS_AT_ONCE:
-        return Progress(PoolStatus.ERROR, failure)
+        return PoolStatus.ERROR, failure
     asked, told = _lacks_machines_alone(group), failure is not None and failure.kind is FailureKind.STOCKOUT
     if asked and _is_late(group) and (failure is None or told):
         # As on GKE: it is there, and its nodes come when there is capacity, however long that takes.
-        return Progress(PoolStatus.RUNNING)
+        return PoolStatus.RUNNING, None
     if _waited_seconds(group, now) > (capacity_wait_seconds if told else patience_seconds):
         kind = FailureKind.STOCKOUT if asked else FailureKind.UNAVAILABLE
-        return Progress(PoolStatus.ERROR, failure or Failure(kind=kind, message=words(ready)))
-    return Progress(PoolStatus.RECONCILING if group.status.recreated_at else PoolStatus.PROVISIONING)
+        return PoolStatus.ERROR, failure or Failure(kind=kind, message=words(ready))
+    return PoolStatus.RECONCILING if group.status.recreated_at else PoolStatus.PROVISIONING, None
 
 
 def _is_true(condition: Condition | None) -> bool:
@@ -274,13 +270,14 @@ def group_document(request: NodePoolRequest, settings: Settings) -> Json:
 
 def pool_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: float) -> NodePool:
     """Return the node pool that a group is."""
-    progress, spec = progress_of(group, now, capacity_wait_seconds=capacity_wait_seconds), group.spec
+    status, failure = _progress_of(group, now, capacity_wait_seconds=capacity_wait_seconds)
+    spec = group.spec
     config = spec.instance_config or InstanceConfig(machine_type="")
     labels = names.parse_labels(config.metadata.get(names.KUBE_LABELS, ""))
     return NodePool(
         name=PoolName(group.meta.name),
-        status=progress.status,
-        failure=progress.failure,
+        status=status,
+        failure=failure,
         labels={key: value for key, value in labels.items() if key not in DERIVED},
         taints=names.parse_taints(config.metadata.get(names.KUBE_TAINTS, "")),
         machine_type=config.machine_type,

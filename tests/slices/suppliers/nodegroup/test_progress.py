@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from provisioner.kube.fields import format_time
-from provisioner.model.capacity import FailureKind, PoolStatus
+from provisioner.model.capacity import FailureKind, NodePool, PoolStatus
 from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.types import TpuNodeGroup
-from provisioner.slices.suppliers.nodegroup.translate import Progress, progress_of
+from provisioner.slices.suppliers.nodegroup.translate import pool_of
 from rehearsal.simulators.compute.records import Loss
 from tests.nodegroups.simulation.world import ready_world
 from tests.support.clock import NOW
@@ -62,12 +62,12 @@ def progress(
     age_seconds: float = 0.0,
     deleting: bool = False,
     recreations: int = 0,
-) -> Progress:
+) -> NodePool:
     at = format_time(NOW - timedelta(seconds=age_seconds))
     metadata = {"namespace": "slices", "name": "slice", "uid": "1", "creationTimestamp": at}
     status = {"conditions": conditions, "recreations": [at] * recreations}
     raw = {"metadata": metadata | ({"deletionTimestamp": at} if deleting else {}), "spec": spec, "status": status}
-    return progress_of(parse(TpuNodeGroup, raw), NOW, capacity_wait_seconds=WAIT_SECONDS)
+    return pool_of(parse(TpuNodeGroup, raw), NOW, capacity_wait_seconds=WAIT_SECONDS)
 
 
 READY = [condition("ManagedInstanceGroupReady", "Ready"), condition("Ready", "Ready")]
@@ -242,8 +242,8 @@ def test_names_of_users_decide_nothing() -> None:
             )
         },
     }
-    found = progress_of(parse(TpuNodeGroup, raw), NOW, capacity_wait_seconds=WAIT_SECONDS)
-    assert found == Progress(PoolStatus.PROVISIONING)
+    found = pool_of(parse(TpuNodeGroup, raw), NOW, capacity_wait_seconds=WAIT_SECONDS)
+    assert (found.status, found.failure) == (PoolStatus.PROVISIONING, None)
 
 
 def test_the_wait_for_a_slice_that_is_made_anew_begins_when_the_old_machines_are_gone() -> None:
@@ -259,7 +259,7 @@ def test_the_wait_for_a_slice_that_is_made_anew_begins_when_the_old_machines_are
 
     def is_up() -> bool:
         now = world.stage.wall()
-        seen.add(progress_of(world.group("train"), now, capacity_wait_seconds=WAIT_SECONDS).status)
+        seen.add(pool_of(world.group("train"), now, capacity_wait_seconds=WAIT_SECONDS).status)
         return world.is_ready("train")
 
     world.wait_until(is_up)
