@@ -19,7 +19,7 @@ from provisioner.slices.board import Board
 from provisioner.slices.demand.slices import all_slices, find_by_workload
 from provisioner.slices.meter import Meter
 from provisioner.slices.metrics import Metrics
-from provisioner.slices.observe import PoolList, Watches, absent, not_synced, take_snapshot
+from provisioner.slices.observe import OPTIONAL, PoolList, Watches, not_synced, take_snapshot
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import Memory
@@ -79,9 +79,8 @@ class Loop(RoundLoop[answers.Answer]):
 
     def round(self) -> float:
         """Do one round; return how many seconds the next may wait where nothing happens."""
-        without = absent(self.watches)
         for name, watch in self.watches.named().items():
-            if name in without:
+            if name in OPTIONAL and watch.missing:
                 # Nothing is wrong with a cluster that does not have the kind.
                 self.metrics.forget_watch(name)
                 continue

@@ -39,7 +39,7 @@ _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
 #: Watches without which everything else is served, by their names.
-_OPTIONAL = frozenset(kind.resource for kind in KINDS.values() if kind.optional)
+OPTIONAL = frozenset(kind.resource for kind in KINDS.values() if kind.optional)
 #: After a failed list the next is tried after this long, doubled by each further failure up to the cap.
 _RELIST_SECONDS = 1.0
 _RELIST_CAP_SECONDS = 30.0
@@ -187,7 +187,7 @@ def not_synced(watches: Watches) -> tuple[str, ...]:
     doubts = (
         doubt_of(name, watch)
         for name, watch in watches.named().items()
-        if not (name in _OPTIONAL and (watch.synced or watch.problem))
+        if not (name in OPTIONAL and (watch.synced or watch.problem))
     )
     return tuple(filter(None, doubts))
 
@@ -199,11 +199,6 @@ def unknown_kinds(watches: Watches) -> frozenset[WorkloadKind]:
         if KINDS[kind].optional and not (watch.synced and watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS)):
             unknown.add(kind)
     return frozenset(unknown)
-
-
-def absent(watches: Watches) -> frozenset[str]:
-    """Name the watches of optional kinds that the API server does not know."""
-    return frozenset(name for name, watch in watches.named().items() if name in _OPTIONAL and watch.missing)
 
 
 def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolName] = frozenset()) -> Snapshot:

@@ -11,7 +11,7 @@ from datetime import datetime
 import structlog
 
 from provisioner import constants
-from provisioner.kube.events import EventRecorder
+from provisioner.kube.events import EventKind, EventRecorder
 from provisioner.model.capacity import PoolName
 from provisioner.model.choices import choice_of
 from provisioner.model.workloads import ObjectRef, WorkloadKind, pod_ref, workload_ref
@@ -224,21 +224,13 @@ class Reporter:
                 self._note(notice)
                 told.logged_at = now
             if now - told.emitted_at >= _REPEAT_SECONDS:
-                self._emit(notice)
                 told.emitted_at = now
+                kind: EventKind = "Warning" if notice.warning else "Normal"
+                for ref in notice.objects:
+                    self.recorder.emit(ref, kind=kind, reason=notice.reason, message=notice.message, key=notice.key)
         self._standing = standing
         while len(self._told) > len(standing) + _PAST_VERDICTS:
             self._told.popitem(last=False)
-
-    def _emit(self, notice: Notice) -> None:
-        for ref in notice.objects:
-            self.recorder.emit(
-                ref,
-                kind="Warning" if notice.warning else "Normal",
-                reason=notice.reason,
-                message=notice.message,
-                key=notice.key,
-            )
 
     def _tell_alerts(self, alerts: tuple[Alert, ...]) -> None:
         """Log an alert when it begins and when it is over; the metric shows it all the while."""

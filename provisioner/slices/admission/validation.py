@@ -37,7 +37,6 @@ _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 #: Slices of an object that stand for all of them: the first ones, and the last one, whose name is the longest.
 _MOST_SLICES = 256
 _ORDER = {severity: place for place, severity in enumerate(Severity)}
-
 _KINDS = {each.value: each for each in WorkloadKind}
 
 
@@ -49,15 +48,6 @@ class _Pods(NamedTuple):
     number: int | None = None
     #: They may fill several slices.
     several: bool = False
-
-
-class _Asked(NamedTuple):
-    """What pods ask for."""
-
-    accelerator: str
-    topology: str
-    machine_type: str
-    chips: int
 
 
 def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[Finding]:
@@ -72,11 +62,11 @@ def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[F
             continue
         impossible = True
         try:
-            asked = _asked_at(document.raw, pods.template.path)
-            if not (asked.chips and asked.accelerator and asked.topology):
+            accelerator, topology, chips, machine_type = _asked_at(document.raw, pods.template.path)
+            if not (chips and accelerator and topology):
                 continue
-            impossible = not tpu.may_be_sold(asked.accelerator, asked.topology, asked.machine_type)
-            shape = tpu.resolve(asked.accelerator, asked.topology, asked.chips, asked.machine_type)
+            impossible = not tpu.may_be_sold(accelerator, topology, machine_type)
+            shape = tpu.resolve(accelerator, topology, chips, machine_type)
         except (fields.MalformedObject, tpu.ShapeError) as error:
             words, path = str(error), path_of(str(error), document.raw, pods.template)
         else:
@@ -93,15 +83,18 @@ def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[F
         yield Finding(document, path, words, Severity.WARNING, subject)
 
 
-def _asked_at(raw: dict[str, Any], template: Path) -> _Asked:
-    """Read what the pods of a template ask for; MalformedObject where the chips are no whole number."""
+def _asked_at(raw: dict[str, Any], template: Path) -> tuple[str, str, int, str]:
+    """Read the accelerator, topology, chips and machine type that the pods of a template ask for.
+
+    Raises MalformedObject where the chips are no whole number.
+    """
     spec = fields.mapping(value_at(raw, (*template, "spec")))
     selector = fields.mapping(spec.get("nodeSelector"))
-    return _Asked(
-        accelerator=fields.text(selector.get(constants.TPU_ACCELERATOR)),
-        topology=fields.text(selector.get(constants.TPU_TOPOLOGY)),
-        machine_type=fields.text(selector.get(constants.INSTANCE_TYPE)),
-        chips=podspec.requested_chips("pod template", spec),
+    return (
+        fields.text(selector.get(constants.TPU_ACCELERATOR)),
+        fields.text(selector.get(constants.TPU_TOPOLOGY)),
+        podspec.requested_chips("pod template", spec),
+        fields.text(selector.get(constants.INSTANCE_TYPE)),
     )
 
 
@@ -111,12 +104,12 @@ def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
         base: Path = ("spec", "leaderWorkerTemplate")
         parts = ((*base, part) for part in ("leaderTemplate", "workerTemplate"))
         return [_Pods(_template(path=each, pods_path=(*base, "size"))) for each in parts if value_at(raw, each)]
-    if kind in _KINDS:
-        return [_Pods(each, each.pods) for each in templates_of(_KINDS[kind], raw)]
     if kind == POD:
         return [_Pods(_template(path=(), pods_path=("spec",)))]
-    replicas = fields.count(fields.mapping(raw.get("spec")).get("replicas"), default=1)
-    return [_Pods(_template(path=("spec", "template"), pods_path=("spec", "replicas")), replicas, several=True)]
+    if kind == STATEFUL_SET:
+        replicas = fields.count(fields.mapping(raw.get("spec")).get("replicas"), default=1)
+        return [_Pods(_template(path=("spec", "template"), pods_path=("spec", "replicas")), replicas, several=True)]
+    return [_Pods(each, each.pods) for each in templates_of(_KINDS[kind], raw)]
 
 
 def _template(*, path: Path, pods_path: Path) -> Template:
@@ -292,10 +285,10 @@ def _is_to_be_completed(raw: dict[str, Any], kind: str) -> bool:
         return False
     for each in _pods_of(raw, kind):
         try:
-            asked = _asked_at(raw, each.template.path)
+            accelerator, topology, chips, _ = _asked_at(raw, each.template.path)
         except fields.MalformedObject:
             continue
-        if asked.chips and not (asked.accelerator and asked.topology):
+        if chips and not (accelerator and topology):
             return True
     return False
 

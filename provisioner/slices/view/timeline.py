@@ -63,7 +63,7 @@ class Timeline:
             if before.get(pool.name) != mark:
                 self._begin(pool, now)
         for name in [each for each in before if each not in self._marks]:
-            self._end(name, now)
+            self._tracks[name], self._ended[name] = _ended(self._tracks[name], now), now
         while self._ended and self._ended[first := next(iter(self._ended))] <= now - _KEPT:
             self._forget(first)
         self._shorten()
@@ -89,10 +89,6 @@ class Timeline:
             return
         segments = (*_ended(before, now).segments, segment)[-_MOST_SEGMENTS:]
         self._tracks[pool.name] = Track(pool=pool.name, segments=segments)
-
-    def _end(self, name: PoolName, now: datetime) -> None:
-        self._tracks[name] = _ended(self._tracks[name], now)
-        self._ended[name] = now
 
     def _shorten(self) -> None:
         total = sum(len(each.segments) for each in self._tracks.values())
