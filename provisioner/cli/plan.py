@@ -330,7 +330,8 @@ def _details(pools: Sequence[PlannedPool], prices: Prices, *, wide: bool) -> Ite
     """Yield what does not fit the table: choices of capacity, and on request all that is asked for."""
     pool = pools[0]
     request = _shown_request(pool)
-    yield f"    {'name' if len(pools) == 1 else 'names'}: {', '.join(dict.fromkeys(map(_name_of, pools)))}"
+    names = dict.fromkeys(output.plain(each.shown_name) for each in pools)
+    yield f"    {'name' if len(pools) == 1 else 'names'}: {', '.join(names)}"
     for number, option in enumerate(pool.options, start=1):
         impossible = f" (not possible: {output.plain(option.problem)})" if option.problem else ""
         yield f"    {number}. {option.choice}{impossible}"
@@ -344,10 +345,6 @@ def _details(pools: Sequence[PlannedPool], prices: Prices, *, wide: bool) -> Ite
         yield f"    label: {output.plain(f'{key}={request.labels[key]}')}"
     for taint in request.taints:
         yield f"    taint: {output.plain(f'{taint.key}={taint.value}:{taint.effect}')}"
-
-
-def _name_of(pool: PlannedPool) -> str:
-    return output.plain(pool.shown_name)
 
 
 # --- For programs ---

@@ -144,6 +144,8 @@ def test_the_image_that_people_build_is_where_the_command_is_looked_for() -> Non
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert lines[:2] == ["ARG IMAGE", "FROM ${IMAGE}"]
     (copied,) = [Path(line.split()[-1]) for line in lines if line.startswith("COPY")]
-    (path,) = re.findall(r"^ENV PATH=(\S+)", (DEPLOY.parent / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    (path,) = re.findall(
+        r"^(?:ENV|   ) PATH=(\S+)", (DEPLOY.parent / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert copied.name == PartitionSettings(servers=()).command
     assert str(copied.parent) in path.split(":")

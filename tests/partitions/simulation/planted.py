@@ -24,10 +24,10 @@ from tests.support.simulations.bugs import Bug, always
 
 
 def _latched(original: Any) -> Any:
-    def after(before: Any, failure: Any, delay: Any, key: str, now: Any) -> Any:
-        return replace(original(before, failure, delay, key, now), until=now + timedelta(days=365))
+    def failed(before: Any, failure: Any, key: str, now: Any, delay: Any = None) -> Any:
+        return replace(original(before, failure, key, now, delay), until=now + timedelta(days=365))
 
-    return after
+    return failed
 
 
 def _nothing_reserved(original: Any) -> Any:
@@ -121,7 +121,7 @@ BUGS: tuple[Bug, ...] = (
         search_from=2,
     ),
     Bug(name="lost-writes-are-awaited", at=(writes, "LOST_SECONDS"), mutate=lambda _: 1e9, search_from=2),
-    Bug(name="failures-are-latched", at=(memory, "_after"), mutate=_latched),
+    Bug(name="failures-are-latched", at=(memory, "failed"), mutate=_latched),
     Bug(name="broken-partitions-are-awaited", at=(standing, "_phase_of"), mutate=_broken_is_on_its_way, search_from=31),
     Bug(
         name="pods-wait-for-a-server-that-is-down",

@@ -213,7 +213,8 @@ def specify(slice_: Slice, plan: Blueprint, rules: PoolRules) -> Specification:
             f"the pool's labels would have {total} characters, {rules.supplier_name} allows {most}; copy fewer labels "
             f"({constants.COPY_LABELS}, GCP_POD_TO_NODE_LABELS, nodeSelector)"
         )
-    return Specification(blueprint=plan, labels=labels, digest=_digest(plan.digest_text, labels))
+    digest = hashlib.sha256(f"{plan.digest_text}{sorted(labels.items())!r}".encode()).hexdigest()[:_DIGEST_DIGITS]
+    return Specification(blueprint=plan, labels=labels, digest=digest)
 
 
 def check_fit(slice_: Slice, request: NodePoolRequest, settings: Settings, rules: PoolRules) -> None:
@@ -247,10 +248,6 @@ def check_shape(slice_: Slice) -> tpu.Shape:
             f"topology"
         )
     return shape
-
-
-def _digest(text: str, labels: Mapping[str, str]) -> str:
-    return hashlib.sha256(f"{text}{sorted(labels.items())!r}".encode()).hexdigest()[:_DIGEST_DIGITS]
 
 
 def _own_inputs(slice_: Slice) -> str:

@@ -64,12 +64,7 @@ def expected_node(pool: NodePool) -> NodeView:
 
 
 def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings) -> NodePoolRequest:
-    _check(request, slice_, shape, settings)
-    return nodes.complete(request, slice_, shape, settings)
-
-
-def _check(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings) -> None:
-    """Raise UnmeetableError for what no TPUNodeGroup can be."""
+    """Return a request with what all suppliers add; raise UnmeetableError for what no TPUNodeGroup can be."""
     machine_type = request.machine_type
     if not machine_type.startswith(MACHINE_TYPE_PREFIXES):
         raise UnmeetableError(
@@ -95,6 +90,7 @@ def _check(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: 
             f"kubelet set labels of {' and '.join(_DOMAINS_OF_KUBERNETES)}; remove it from {constants.COPY_LABELS} and "
             f"GCP_POD_TO_NODE_LABELS"
         )
+    return nodes.complete(request, slice_, shape, settings)
 
 
 def _is_of_kubernetes(key: str) -> bool:
