@@ -9,9 +9,10 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 
 import structlog
 
@@ -51,27 +52,26 @@ class Proof:
     why: str
 
 
-def prove_same_cluster(
-    *, kubernetes_ca_pem: bytes | None, cluster: Cluster, node_provider_ids: Iterable[str], assume: bool
-) -> Proof:
-    """Return whether `cluster` is the one that the Kubernetes client talks to.
+def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: bool) -> Proof:
+    """Return whether `api` serves the cluster. Raises ClusterError.
 
-    `kubernetes_ca_pem` is what that client trusts, None for public roots. Nodes are looked at only where certificates
-    cannot tell. GKE names group and instances alike (gke-CLUSTER-POOL-HASH-grp, gke-CLUSTER-POOL-HASH-xxxx); the hash
-    tells apart clusters of one name. `assume` is the user's word for it, and the last resort.
+    `trusted_ca_pem` is what the Kubernetes client trusts, None for public roots: then nodes are looked at. GKE names
+    group and instances alike (gke-CLUSTER-POOL-HASH-grp, gke-CLUSTER-POOL-HASH-xxxx); the hash tells apart clusters of
+    one name. `assume` is the user's word for it, and the last resort.
     """
     name = f"cluster {cluster.name!r}"
-    trusted = _certificates(kubernetes_ca_pem or b"")
+    trusted = _certificates(trusted_ca_pem or b"")
     issued = _certificates(cluster.ca_certificate_pem)
     if trusted & issued:
         return Proof(proven=True, why=f"The Kubernetes client trusts the certificate authority of {name}.")
-    if kubernetes_ca_pem is not None and issued:
+    if trusted_ca_pem is not None and issued:
         # Two authorities that differ: no node can outweigh that.
         doubt = f"The Kubernetes client does not trust the certificate authority of {name}."
     else:
         urls, nodes = cluster.instance_group_urls, 0
         groups = {match.group("project", "zone", "prefix") for url in urls if (match := _GROUP.search(url))}
-        for node in node_provider_ids:
+        pages = list_provider_ids_without_tpus(api) if trusted_ca_pem is None else ()
+        for node in chain.from_iterable(pages):
             nodes += 1
             found = _PROVIDER_ID.fullmatch(node)
             if found and found.group("project", "zone", "prefix") in groups:
@@ -203,10 +203,3 @@ def channel_problem(release_channel: str, *, auto_upgrade: bool | None) -> str:
             "exclusion that prevents upgrades of nodes while their jobs run; set it to auto"
         )
     return ""
-
-
-def prove(found: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: bool) -> Proof:
-    """Try to prove that `api` serves the cluster `found`. Raises ClusterError."""
-    pages = list_provider_ids_without_tpus(api) if trusted_ca_pem is None else ()
-    nodes = (node for page in pages for node in page)
-    return prove_same_cluster(kubernetes_ca_pem=trusted_ca_pem, cluster=found, node_provider_ids=nodes, assume=assume)

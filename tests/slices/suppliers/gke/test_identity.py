@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 
 import pytest
 
-from provisioner.slices.suppliers.gke.identity_check import prove_same_cluster
+from provisioner.kube.protocol import object_path
+from provisioner.slices.suppliers.gke.identity_check import Proof, prove
 from provisioner.slices.suppliers.gke.translate import Cluster
+from tests.support.kube import FakeKube
+
+
+def prove_same_cluster(
+    *, kubernetes_ca_pem: bytes | None, cluster: Cluster, node_provider_ids: Sequence[str], assume: bool
+) -> Proof:
+    kube = FakeKube()
+    for number, provider_id in enumerate(node_provider_ids):
+        node = {"metadata": {"name": str(number)}, "spec": {"providerID": provider_id}}
+        kube.put_object(object_path("nodes", str(number)), node)
+    return prove(cluster, kube, trusted_ca_pem=kubernetes_ca_pem, assume=assume)
 
 
 def pem(der: bytes, *, line_end: bytes = b"\n", width: int = 64) -> bytes:
