@@ -24,12 +24,6 @@ def group(**spec: Any) -> dict[str, Any]:
     }
 
 
-def manifests(*raw: Any) -> Manifests:
-    """Return manifests as they are read from a file."""
-    documents, problems = read_documents("a.yaml", yaml.safe_dump_all(raw))
-    return Manifests(documents=tuple(documents), problems=tuple(problems))
-
-
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
@@ -37,15 +31,13 @@ def manifests(*raw: Any) -> Manifests:
         pytest.param([group(bootstrapKubernetes=None)], "slice has no bootstrapKubernetes", id="one that joins itself"),
         pytest.param([group(project=None)], "slice has no project or no nodeLocation", id="one without a project"),
         pytest.param([group() | {"spec": []}], "slice has no project", id="one without a spec"),
+        pytest.param([raw_jobset()], "", id="a JobSet is enough"),
+        pytest.param([group(), raw_jobset()], "", id="a group with a JobSet"),
+        pytest.param([group()], "", id="a group alone"),
     ],
 )
-def test_manifests_with_which_nothing_would_happen_are_refused(raw: list[Any], words: str) -> None:
-    """Before anything is started."""
-    assert words in problem_with(manifests(*raw))
-
-
-def test_a_group_and_a_jobset_are_enough() -> None:
-    """So is each alone: the provisioner makes the groups of JobSets."""
-    assert problem_with(manifests(raw_jobset())) == ""
-    assert problem_with(manifests(group(), raw_jobset())) == ""
-    assert problem_with(manifests(group())) == ""
+def test_what_is_wrong_with_manifests_is_said_before_anything_is_started(raw: list[Any], words: str) -> None:
+    """A group is enough, and so is a JobSet: the provisioner makes the groups of JobSets."""
+    documents, problems = read_documents("a.yaml", yaml.safe_dump_all(raw))
+    found = problem_with(Manifests(documents=tuple(documents), problems=tuple(problems)))
+    assert words in found if words else found == ""

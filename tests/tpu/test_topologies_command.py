@@ -45,12 +45,6 @@ def test_one_accelerator(capsys: pytest.CaptureFixture[str]) -> None:
     assert "* only if the pod selects node.kubernetes.io/instance-type" in note
 
 
-def test_every_accelerator_is_there_when_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """In one table."""
-    rows, _ = table(capsys)
-    assert list(dict.fromkeys(row[0] for row in rows)) == list(tpu.ACCELERATORS)
-
-
 @pytest.mark.parametrize("label", ["tpu-v4-podslice", "tpu-v5p-slice", "tpu7x"])
 def test_topologies_on_no_list_are_counted_and_shown_on_request(label: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Hundreds follow the rule; whoever wants them asks."""
