@@ -117,8 +117,7 @@ class Loop(RoundLoop[answers.Answer]):
             if self.meter is not None:
                 self.report(functools.partial(self.meter.look, plan, snapshot, self.clock()))
             self._save_hints()
-        due = self.pools.due_in_seconds(self.clock(), every_seconds=plan.poll_seconds)
-        return self.pause_seconds(plan.wake_at, due_in_seconds=due)
+        return self._pause(plan)
 
     def _tell_stalled(self, snapshot: Snapshot) -> None:
         """Tell the owners of waiting slices, where it lasts that nothing can be decided."""
@@ -199,6 +198,10 @@ class Loop(RoundLoop[answers.Answer]):
         self._derived = plan.derived
         self.metrics.decide_seconds.observe(self.monotonic() - started)
         return plan, snapshot
+
+    def _pause(self, plan: Plan) -> float:
+        due = self.pools.due_in_seconds(self.clock(), every_seconds=plan.poll_seconds)
+        return self.pause_seconds(plan.wake_at, due_in_seconds=due)
 
     def _save_hints(self, *, force: bool = False) -> None:
         due = self.monotonic() - self._hints_saved_monotonic >= _HINTS_GAP_SECONDS

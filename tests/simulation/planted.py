@@ -383,8 +383,8 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         name="cluster-is-not-proven",
-        at=(identity_check, "prove_same_cluster"),
-        mutate=lambda original: lambda **options: original(**{**options, "kubernetes_ca_pem": None, "assume": True}),
+        at=(identity_check, "prove"),
+        mutate=lambda original: lambda *args, **_: original(*args, trusted_ca_pem=None, assume=True),
         search_from=15,
     ),
     Bug(name="best-choice-alone", at=(capacity, "choices_of"), mutate=_best_choice_alone),
