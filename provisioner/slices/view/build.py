@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from provisioner import tpu
@@ -106,17 +106,19 @@ def _queues(
         for pool in counted:
             used[pool.workload or pool.name] += pool.chips
         idle = [each for each in counted if each.delete_at is not None]
+        first = QueueView(
+            limit=scope,
+            place=1,
+            length=len(order),
+            ahead=(),
+            users=tuple(f"{name}: {chips} chips" for name, chips in used.most_common(_NAMED)),
+            other_users=max(0, len(used) - _NAMED),
+            idle_chips=sum(each.chips for each in idle),
+            idle_until=min((each.delete_at for each in idle if each.delete_at is not None), default=None),
+        )
+        ahead = tuple(id_of_slice(units[each][0]) for each in order[:_NAMED])
         for place, unit in enumerate(order, start=1):
-            view = QueueView(
-                limit=scope,
-                place=place,
-                length=len(order),
-                ahead=tuple(id_of_slice(units[each][0]) for each in order[: min(place - 1, _NAMED)]),
-                users=tuple(f"{name}: {chips} chips" for name, chips in used.most_common(_NAMED)),
-                other_users=max(0, len(used) - _NAMED),
-                idle_chips=sum(each.chips for each in idle),
-                idle_until=min((each.delete_at for each in idle if each.delete_at is not None), default=None),
-            )
+            view = replace(first, place=place, ahead=ahead[: place - 1])
             found |= {each.id: view for each in units[unit]}
     return found
 
