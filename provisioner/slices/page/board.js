@@ -38,7 +38,8 @@ export const number = (value) => value.toLocaleString("en");
 export const costInWords = (value, store) =>
   `${value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })} ${store?.summary?.capacity?.currency ?? ""}`.trim();
 const collator = new Intl.Collator("en", { numeric: true });
-const rank = (state) => Object.keys(STATES).indexOf(state);
+const RANKS = new Map(Object.keys(STATES).map((state, index) => [state, index]));
+const rank = (state) => RANKS.get(state) ?? -1;
 const priced = (store) => [...store.pools.values()].some((each) => each.cost_per_hour !== null);
 const sum = (items, of) => items.reduce((all, each) => all + (of(each) ?? 0), 0);
 
@@ -296,11 +297,13 @@ export function makeBoard(panel, links, sorted) {
   let most = MOST_LINES;
   let room = 0;
   let last = [];
+  /** All lines in their order, as last computed; those within `room` are made. */
+  let shown = [];
   let isGrowing = false;
   more.addEventListener("click", () => {
     most += MOST_LINES;
     room = most;
-    render(...last, NOTHING);
+    render(...last);
   });
 
   function toggle(line) {
@@ -323,7 +326,8 @@ export function makeBoard(panel, links, sorted) {
     if (changed === null) room = Math.max(LINES_AT_ONCE, keyed.size);
     showTotals(totals, store);
     const matches = matcher(query);
-    const order = ORDERS[query.sort] ?? ORDERS.state;
+    const sort = Object.hasOwn(ORDERS, query.sort) ? query.sort : "state";
+    const order = ORDERS[sort];
     const byWorkload = Map.groupBy(
       [...store.slices.values()].filter((each) => matches(each, store.pools.get(each.pool))),
       (each) => each.workload,
@@ -341,7 +345,7 @@ export function makeBoard(panel, links, sorted) {
       if (workload.notices.length) entries.push(lineOfEmpty(workload));
       else quiet.push([workload.id, workload]);
     }
-    const shown = [];
+    shown = [];
     const columns = priced(store) ? 4 : 3;
     for (const line of entries.sort(order)) {
       shown.push([line.key, { ...line, columns }]);
@@ -351,9 +355,10 @@ export function makeBoard(panel, links, sorted) {
         for (const each of line.lines) shown.push([each.key, { ...each, columns, isSub: true }]);
       }
     }
-    showHeads(ORDERS[query.sort] ? query.sort : "state");
+    showHeads(sort);
     setClass(table, columns === 4 ? "board" : "board unpriced");
     keyed.show(shown.slice(0, Math.min(room, most)));
+    grow();
     quiet.sort(([a], [b]) => collator.compare(nameOf(a), nameOf(b)));
     keyedQuiet.show(quiet.slice(0, most));
     setText(quietHead, `Workloads without slices (${number(quiet.length)})`);
@@ -363,20 +368,23 @@ export function makeBoard(panel, links, sorted) {
     table.hidden = !shown.length;
     empty.hidden = shown.length > 0 || quiet.length > 0;
     if (!empty.hidden) explain(empty, store, links);
-    if (room < Math.min(shown.length, most) && !isGrowing) {
-      isGrowing = true;
-      requestAnimationFrame(() => {
-        isGrowing = false;
-        room += LINES_AT_ONCE;
-        if (!panel.hidden) render(...last, NOTHING);
-      });
-    }
+  }
+
+  /** Make the next lines in the next frame; those that are there stay as they are. */
+  function grow() {
+    if (room >= Math.min(shown.length, most) || isGrowing) return;
+    isGrowing = true;
+    requestAnimationFrame(() => {
+      isGrowing = false;
+      if (panel.hidden) return;
+      room += LINES_AT_ONCE;
+      keyed.show(shown.slice(0, Math.min(room, most)), () => false);
+      grow();
+    });
   }
 
   return { render };
 }
-
-const NOTHING = { slices: new Set(), pools: new Set() };
 
 /** Say what to do where there is nothing to show. */
 function explain(empty, store, links) {

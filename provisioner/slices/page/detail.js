@@ -117,8 +117,7 @@ export function makeDetail(panel, links) {
     );
   }
 
-  function slicesOf(store, workload) {
-    const slices = [...store.slices.values()].filter((each) => each.workload === workload);
+  function listOf(slices) {
     const rows = slices.map((each) => [link(each.id, each.group), chipOf(each.state), moment("for", each.since), each.pool && link(each.pool), each.reason]);
     return section(`Slices (${number(slices.length)})`, table("Slices", ["Slice", "State", "For", "Node pool", "Reason"], rows));
   }
@@ -178,7 +177,7 @@ export function makeDetail(panel, links) {
         parts.push(section("Choices that are not tried now", table("Choices that are not tried now", ["Choice", "Reason", "Since", "Next try", "Message"], rows)));
       }
       if (slice?.queue) parts.push(queueOf(slice.queue));
-      if (item) parts.push(slicesOf(store, workload));
+      if (item) parts.push(listOf(slices));
       if (track) parts.push(historyOf(track));
       const rows = entries.slice(0, MOST_ENTRIES).map((each) => [dayAndTime(Date.parse(each.at)), each.kind, each.pool && link(each.pool), each.message]);
       if (rows.length) parts.push(section("Activity", table("Activity", ["When", "Kind", "Node pool", "What happened"], rows)));
