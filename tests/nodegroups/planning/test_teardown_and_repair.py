@@ -16,6 +16,7 @@ from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.compute.records import ManagedInstance, Scope, Template
 from provisioner.nodegroups.planning.actions import SetFinalizers
+from provisioner.nodegroups.planning.events import CLEANUP
 from provisioner.nodegroups.planning.group import differs as child_differs
 from provisioner.nodegroups.planning.group import instance_template
 from provisioner.nodegroups.planning.round import Node
@@ -58,6 +59,8 @@ def test_pods_that_may_be_evicted_leave_before_the_machines_go() -> None:
     world.run_pods("train")
     world.take_down("train", within_seconds=600.0)
     assert world.process.writes["EvictPod"] == 2
+    on_group = [event.reason for event in world.process.events if event.object.kind == Kind.TPU_NODE_GROUP.value]
+    assert on_group.count(CLEANUP) == 1
     world.check_nothing_left()
 
 

@@ -250,9 +250,11 @@ def held(
     return story
 
 
-def refusing(refuses: Callable[[PartitionRequest], bool]) -> Callable[[Call], FailureKind | None]:
+def refusing(
+    refuses: Callable[[PartitionRequest], bool], kind: FailureKind = FailureKind.STOCKOUT
+) -> Callable[[Call], FailureKind | None]:
     """Return how calls end where the server has no place for some partitions."""
-    return lambda call: FailureKind.STOCKOUT if isinstance(call, CreatePartition) and refuses(call.request) else None
+    return lambda call: kind if isinstance(call, CreatePartition) and refuses(call.request) else None
 
 
 def creates_of(plans: Iterable[Plan]) -> list[CreatePartition]:

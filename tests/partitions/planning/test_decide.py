@@ -139,6 +139,11 @@ def test_pods_that_are_refused_together_are_not_tried_again_and_again() -> None:
     assert 4 <= len(creates_of(story.settle(300, fails=refusing(lambda _: True)))) <= 12
 
 
+def test_a_pod_is_told_why_its_partition_could_not_be_created() -> None:
+    plans = Story(pods=[make_pod("a")]).settle(9, fails=refusing(lambda _: True, FailureKind.PERMISSION))
+    assert events_of(plans)[-1].message.startswith("Its partition could not be created: ")
+
+
 @pytest.mark.parametrize("ipus", [64, None], ids=["known", "unknown"])
 def test_a_pod_that_is_refused_where_nothing_is_keeps_nobody_waiting_for_ever(ipus: int | None) -> None:
     """The server has less than it shows, or does not say what it has."""

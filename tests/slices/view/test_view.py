@@ -14,6 +14,7 @@ from provisioner.settings.forms import parse_prices
 from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import DeleteReason
 from provisioner.slices.view import reasons
+from provisioner.slices.view.explain import explain
 from provisioner.slices.view.types import STATES, SliceView, State, View
 from tests.support.board import view_of
 from tests.support.models import make_jobset, make_lws
@@ -57,6 +58,8 @@ def test_what_gke_rejects_is_told_and_is_among_the_back_offs() -> None:
     assert "GKE rejects node pool" in only_slice(view).reason
     (wait,) = view.capacity.backoffs
     assert (wait.message, wait.shape) == ("Bad disk.", "all slices that ask for the same")
+    (found,) = explain(view, view.at, (), (), only_slice(view).id)
+    assert "Bad disk." in dict(found.facts).get("not tried: its request", ""), found.facts
 
 
 def test_the_next_try_is_told() -> None:
