@@ -46,6 +46,17 @@ LWS_EXCLUSIVE_TOPOLOGY = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 #: Label of nodes on Compute Engine: the namespace of their TPUNodeGroup, which its controller alone can set.
 TRUSTED_GROUP_NAMESPACE = "node-restriction.kubernetes.io/tpu-node-group-namespace"
 
+# --- KubeRay -----------------------------------------------------------------------------------------------------
+#: Labels of the pods of a RayCluster: its name, the worker group, and where the pod is in that; the last two of these
+#: only in groups of several hosts.
+RAY_CLUSTER_NAME = "ray.io/cluster"
+RAY_GROUP = "ray.io/group"
+RAY_REPLICA_INDEX = "ray.io/worker-group-replica-index"
+RAY_REPLICA_NAME = "ray.io/worker-group-replica-name"
+RAY_HOST_INDEX = "ray.io/replica-host-index"
+#: spec.managedBy of RayClusters that KubeRay of this cluster runs itself.
+RAY_CONTROLLER = "ray.io/kuberay-operator"
+
 # --- Cluster Autoscaler -------------------------------------------------------------------------------------------
 #: Annotation of pods: the ProvisioningRequest of their namespace whose capacity they use.
 CONSUMES_REQUEST = "autoscaling.x-k8s.io/consume-provisioning-request"
@@ -258,5 +269,7 @@ UNKNOWN_SELECTOR = "SelectorNotKnown"
 NOT_READY = "ProvisionerNotReady"
 #: A pod of the object gets no TPU environment, or not all of it.
 INCOMPLETE_ENVIRONMENT = "IncompleteTPUEnvironment"
+#: Pods of a RayCluster do not say which replica they are of.
+NOT_NUMBERED = "PodsNotNumbered"
 #: Slices start together, and pods of other JobSets fit their nodes.
 NOT_SEPARATE = "JobSetNotSeparate"

@@ -23,6 +23,7 @@ class WorkloadKind(StrEnum):
 
     JOBSET = "JobSet", "jobset.x-k8s.io/v1alpha2"
     LEADER_WORKER_SET = "LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", "group", "size"
+    RAY_CLUSTER = "RayCluster", "ray.io/v1", "replica", "numOfHosts"
     JOB = "Job", "batch/v1"
     PROVISIONING_REQUEST = "ProvisioningRequest", "autoscaling.x-k8s.io/v1", "slice", "count"
     CAPACITY_BUFFER = "CapacityBuffer", "autoscaling.x-k8s.io/v1beta1", "slice", "replicas"

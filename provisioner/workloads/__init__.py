@@ -10,9 +10,13 @@ from provisioner.workloads.job import PLAIN_JOB
 from provisioner.workloads.jobset import JOBSET
 from provisioner.workloads.kind import Claim, Kind
 from provisioner.workloads.leaderworkerset import LEADER_WORKER_SET
+from provisioner.workloads.raycluster import RAY_CLUSTER
 
 #: By their kind. Plain Jobs come last: pods of other kinds may be pods of Jobs too.
-KINDS = {each.kind: each for each in (JOBSET, LEADER_WORKER_SET, PROVISIONING_REQUEST, CAPACITY_BUFFER, PLAIN_JOB)}
+KINDS = {
+    each.kind: each
+    for each in (JOBSET, LEADER_WORKER_SET, RAY_CLUSTER, PROVISIONING_REQUEST, CAPACITY_BUFFER, PLAIN_JOB)
+}
 
 
 def kinds_served(settings: Settings) -> dict[WorkloadKind, Kind]:
@@ -27,6 +31,7 @@ __all__ = [
     "LEADER_WORKER_SET",
     "PLAIN_JOB",
     "PROVISIONING_REQUEST",
+    "RAY_CLUSTER",
     "Claim",
     "Kind",
     "kinds_served",

@@ -354,6 +354,13 @@ def rejected(workloads: Workloads, policy: ServingPolicy) -> list[Workload]:
     ]
 
 
+def unnumbered(workloads: Workloads, pods: Iterable[Pod]) -> list[Workload]:
+    """List the workloads with pods that wait and do not say of which group they are."""
+    waiting = (pod for pod in pods if not pod.group_key and pod.unschedulable_since is not None and pod.workload_uid)
+    found = dict.fromkeys(filter(None, (workloads.uid_of(pod) for pod in waiting)))
+    return [workloads.by_uid[uid] for uid in found]
+
+
 def left_to_slices(workloads: Workloads, policy: ServingPolicy) -> list[Workload]:
     """List the living workloads that would be served, if they did not ask for Slice resources."""
     return [

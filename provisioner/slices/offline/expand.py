@@ -18,6 +18,7 @@ from provisioner.model import bounds
 from provisioner.model.workloads import Pod, Requirements, Toleration, Workload, WorkloadKind, group_key
 from provisioner.slices.offline.documents import Path, value_at
 from provisioner.workloads.jobset import replicated_jobs_of
+from provisioner.workloads.raycluster import MAKERS, replicas_of
 
 Json = dict[str, Any]
 
@@ -82,6 +83,8 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
                 replicas_path=("spec", "replicas"),
             )
         ]
+    if kind is WorkloadKind.RAY_CLUSTER:
+        return list(_templates_of_raycluster(raw))
     found = []
     # A JobSet with more is not served.
     for place, entry in enumerate(fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]):
@@ -93,6 +96,30 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
         replicas = fields.count(entry.get("replicas"), default=1)
         found.append(template._replace(place=place, name=fields.name(entry.get("name")), replicas=replicas))
     return found
+
+
+def cluster_of(raw: Json) -> Json:
+    """Return the RayCluster that a RayJob or a RayService makes; other objects as they are."""
+    part = MAKERS.get(fields.text(raw.get("kind")))
+    spec = fields.mapping(raw.get("spec"))
+    return {**raw, "kind": WorkloadKind.RAY_CLUSTER.value, "spec": fields.mapping(spec.get(part))} if part else raw
+
+
+def _templates_of_raycluster(raw: Json) -> Iterator[Template]:
+    part = MAKERS.get(fields.text(raw.get("kind")))
+    base: Path = ("spec", part) if part else ("spec",)
+    groups = fields.mapping(value_at(raw, base)).get("workerGroupSpecs")
+    for place, entry in enumerate(fields.mappings(groups)[: bounds.REPLICATED_JOBS]):
+        group: Path = (*base, "workerGroupSpecs", place)
+        yield Template(
+            place=place,
+            name=fields.name(entry.get("groupName")),
+            replicas=replicas_of(entry),
+            pods=fields.count(entry.get("numOfHosts"), default=1),
+            path=(*group, "template"),
+            pods_path=(*group, "numOfHosts"),
+            replicas_path=(*group, "replicas"),
+        )
 
 
 def _template_of_job(spec: Json, at: Path, *, replicas_path: Path) -> Template:
@@ -155,6 +182,15 @@ def leaders_of(
                 constants.STATEFUL_SET_POD_NAME: pod,
             }
             yield leader(pod, pod, labels, size=template.pods)
+    elif workload.kind is WorkloadKind.RAY_CLUSTER:
+        for number in numbers:
+            group = f"{name}-{template.name}-{number}"
+            labels = {
+                constants.RAY_CLUSTER_NAME: name,
+                constants.RAY_GROUP: template.name,
+                constants.RAY_REPLICA_INDEX: str(number),
+            }
+            yield leader(group, f"{name}-{template.name}-worker-xxxxx", labels, uid=workload.uid)
     else:
         job, placed = replicated_jobs_of(raw)[template.place], _is_placed(raw, template)
         for number in numbers:

@@ -18,7 +18,7 @@ from provisioner.model.workloads import Pod, Requirements, Workload, WorkloadKin
 from provisioner.settings import Settings
 from provisioner.settings.forms import OBJECT_NAME
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, dotted, mappings_in, value_at
-from provisioner.slices.offline.expand import Template, leaders_of, made_up_uid, templates_of
+from provisioner.slices.offline.expand import Template, cluster_of, leaders_of, made_up_uid, templates_of
 from provisioner.workloads.asks import parse_pod_template
 from provisioner.workloads.kind import Owner, controller_of
 
@@ -184,7 +184,8 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
     if (version, kind) == ("v1", "PodTemplate"):
         reading.pod_templates[metadata["namespace"], metadata["name"]] = parse_pod_template(created)
         return
-    workload = _KINDS.get((version.partition("/")[0], kind))
+    cluster = cluster_of(created) if version.startswith("ray.io/") else created
+    workload = _KINDS.get((version.partition("/")[0], fields.text(cluster.get("kind"))))
     if workload is None:
         _tell_of_others(reading, document, kind, named)
         return
@@ -233,7 +234,7 @@ def _read_workload(
     named = title(kind.value, raw["metadata"])
     templates = templates_of(kind, raw)
     try:
-        workload = workloads.KINDS[kind].parse(raw)
+        workload = workloads.KINDS[kind].parse(cluster_of(raw))
         if workload is None:
             return
         subject = Subject(document, workload, templates, accepted=accepted)

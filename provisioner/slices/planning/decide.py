@@ -15,6 +15,7 @@ from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.snapshot import Snapshot
 from provisioner.settings import Settings
 from provisioner.slices.demand import SliceId, left_to_slices, rejected
+from provisioner.slices.demand.slices import unnumbered
 from provisioner.slices.planning import asks, failing
 from provisioner.slices.planning.failing import alerts_of_pools, find_hanging, learn_from_pools, unready
 from provisioner.slices.planning.launch import gangs, limits, reserving
@@ -24,7 +25,15 @@ from provisioner.slices.planning.launch.reserving import to_evict
 from provisioner.slices.planning.match import Matching, match
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory, Phase, PhaseEntry
-from provisioner.slices.planning.plan import Delete, Plan, PoolState, Transition, slices_not_served, too_large
+from provisioner.slices.planning.plan import (
+    Delete,
+    Plan,
+    PoolState,
+    Transition,
+    not_numbered,
+    slices_not_served,
+    too_large,
+)
 from provisioner.slices.planning.round import Derived, Round, Supply, begin_round
 from provisioner.slices.planning.turns import had_turn, still_of_use, unit_of
 from provisioner.slices.planning.unneeded import Due, Unneeded, find_unneeded
@@ -105,6 +114,7 @@ def decide(
             *(each.notice for each in stuck),
             *map(too_large, rejected(round_.workloads, round_.policy)),
             *map(slices_not_served, left_to_slices(round_.workloads, round_.policy)),
+            *map(not_numbered, unnumbered(round_.workloads, snapshot.pods)),
         ),
         statuses=statuses,
         alerts=(*alerts_of_pools(round_, hanging, unneeded.since.keys()), *unneeded.alerts),

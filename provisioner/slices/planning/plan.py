@@ -257,6 +257,15 @@ def too_large(workload: Workload) -> Notice:
     return Notice(objects=(workload_ref(workload),), reason=constants.INVALID_REQUEST, message=message)
 
 
+def not_numbered(workload: Workload) -> Notice:
+    """Say that the pods of a RayCluster lack the labels that tell its slices."""
+    message = (
+        f"No TPU node pools are created for this {workload.kind.value}: its pods lack the label "
+        f"{constants.RAY_REPLICA_INDEX}; install KubeRay 1.6 or newer, or enable its feature gate RayMultiHostIndexing"
+    )
+    return Notice(objects=(workload_ref(workload),), reason=constants.NOT_NUMBERED, message=message)
+
+
 def slices_not_served(workload: Workload) -> Notice:
     """Say that a JobSet asks for Slice resources, which nobody makes here."""
     marks = (*workload.labels.items(), *workload.annotations.items())

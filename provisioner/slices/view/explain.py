@@ -43,6 +43,8 @@ _KINDS = {
     "leaderworkerset": WorkloadKind.LEADER_WORKER_SET,
     "leaderworkersets": WorkloadKind.LEADER_WORKER_SET,
     "lws": WorkloadKind.LEADER_WORKER_SET,
+    "raycluster": WorkloadKind.RAY_CLUSTER,
+    "rayclusters": WorkloadKind.RAY_CLUSTER,
     "job": WorkloadKind.JOB,
     "jobs": WorkloadKind.JOB,
     "provisioningrequest": WorkloadKind.PROVISIONING_REQUEST,

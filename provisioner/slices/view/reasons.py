@@ -139,6 +139,8 @@ def _without_pods(slice_: Slice) -> str:
             asking = f"jobset/{name} job/{group}"
         case WorkloadKind.LEADER_WORKER_SET:
             asking = f"lws/{name} statefulset/{name}"
+        case WorkloadKind.RAY_CLUSTER:
+            asking = f"raycluster/{name}"
         case _:
             asking = f"job/{name}"
     return (

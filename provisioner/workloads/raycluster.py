@@ -1,0 +1,102 @@
+"""RayClusters of KubeRay: a slice is one replica of a worker group, with a pod for each of its hosts.
+
+RayJobs and RayServices make RayClusters, and end them. KubeRay numbers replicas and their hosts by labels from release
+1.6 on, in 1.5 with its feature gate RayMultiHostIndexing: a replica that is made anew, because a host was lost, has
+another name and the number that became free, so that it is the same slice. Pods without the labels are served by nobody
+(`demand.slices.unnumbered`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from provisioner import constants
+from provisioner.kube import fields, podspec
+from provisioner.model import bounds
+from provisioner.model.workloads import PodGroup, Workload, WorkloadKind
+from provisioner.workloads.kind import Claim, Kind, begin, controller_of, marked, template_of
+
+#: API version and kind, as in owner references.
+RAY_CLUSTER_TYPE = (WorkloadKind.RAY_CLUSTER.api_version, WorkloadKind.RAY_CLUSTER.value)
+#: What makes RayClusters, and the field with the specification of the cluster.
+MAKERS = {"RayJob": "rayClusterSpec", "RayService": "rayClusterConfig"}
+
+
+def parse_raycluster(raw: object) -> Workload:
+    """Read a RayCluster of API version v1. It ends when it is deleted."""
+    found, reader = begin(WorkloadKind.RAY_CLUSTER, raw, controller=constants.RAY_CONTROLLER)
+    what = f"RayCluster {found.namespace}/{found.name}"
+    spec = fields.mapping(fields.mapping(raw).get("spec"))
+    groups = []
+    for entry in reader.entries("spec.workerGroupSpecs", spec.get("workerGroupSpecs"), bounds.REPLICATED_JOBS):
+        replicas = replicas_of(entry)
+        groups.append(
+            PodGroup(
+                name=fields.name(entry.get("groupName")),
+                replicas=replicas,
+                # Numbers of replicas that were removed stay free: another one may have any of them.
+                surge=max(0, bounds.CHILD_JOBS - replicas),
+                parallelism=fields.count(entry.get("numOfHosts"), default=1),
+                template=template_of(what, entry.get("template"), podspec.reader_of_pod(within=reader)),
+            )
+        )
+    problem = reader.problem or _too_much_work(groups)
+    return replace(found, groups=tuple(groups), terminal_state="", problem=problem)
+
+
+def replicas_of(entry: dict[str, Any]) -> int:
+    """Return how many replicas a worker group is to have: within its bounds, none while it is suspended."""
+    if entry.get("suspend") is True:
+        return 0
+    least, most = fields.count(entry.get("minReplicas"), default=0), entry.get("maxReplicas")
+    replicas = max(least, fields.count(entry.get("replicas"), default=least))
+    return replicas if most is None else min(replicas, fields.count(most, default=replicas))
+
+
+def _too_much_work(groups: list[PodGroup]) -> str:
+    """Say what there is too much of; groups without chips are no work here."""
+    with_chips = [group for group in groups if group.template.chips > 0]
+    for group in with_chips:
+        if problem := group.template.problem:
+            return problem
+        if group.parallelism > bounds.PARALLELISM:
+            return (
+                f"numOfHosts of worker group {bounds.cut(group.name)} is {group.parallelism:,}, and at most "
+                f"{bounds.PARALLELISM:,} are served; no slice has more hosts"
+            )
+    replicas = sum(group.replicas for group in with_chips)
+    if replicas > bounds.CHILD_JOBS:
+        return f"it has {replicas:,} replicas that request chips, and at most {bounds.CHILD_JOBS:,} are served"
+    return ""
+
+
+def claim_of(metadata: dict[str, Any]) -> Claim | None:
+    """Read a worker pod's place by its controller reference and KubeRay's labels."""
+    owner = controller_of(metadata, RAY_CLUSTER_TYPE)
+    if owner is None or not (owner.name and owner.uid):
+        return None
+    group = marked(metadata, constants.RAY_GROUP)
+    replica = fields.index(marked(metadata, constants.RAY_REPLICA_INDEX))
+    # A group of single hosts has no numbers of hosts.
+    host = fields.index(marked(metadata, constants.RAY_HOST_INDEX) or "0")
+    return Claim(
+        kind=WorkloadKind.RAY_CLUSTER,
+        name=owner.name,
+        uid=owner.uid,
+        group_name=f"{owner.name}-{group}-{replica}" if group and replica is not None else "",
+        index=host if replica is not None else None,
+    )
+
+
+RAY_CLUSTER = Kind(
+    kind=WorkloadKind.RAY_CLUSTER,
+    resource="rayclusters",
+    plural="RayClusters",
+    pod_label=constants.RAY_CLUSTER_NAME,
+    installation="https://docs.ray.io/en/latest/cluster/kubernetes/getting-started/kuberay-operator-installation.html",
+    parse=parse_raycluster,
+    templates="workerGroupSpecs",
+    claim_of=claim_of,
+    optional=True,
+)
