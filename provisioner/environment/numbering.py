@@ -15,10 +15,11 @@ from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.podspec import requested_chips
 from provisioner.model import bounds
-from provisioner.workloads import JOBSET, PLAIN_JOB
+from provisioner.workloads import JOBSET, PLAIN_JOB, RAY_CLUSTER
 from provisioner.workloads.job import JOB
 from provisioner.workloads.jobset import DEFAULT_GROUP, ended_before
 from provisioner.workloads.kind import STATEFUL_SET, marked
+from provisioner.workloads.raycluster import RAY_CLUSTER_TYPE, replicas_of
 
 #: The first port of processes: libtpu's on GKE, and the one that LeaderWorkerSet uses.
 PROCESS_PORT = 8471
@@ -100,6 +101,9 @@ def owner_to_read(pod: TpuPod) -> OwnerKey | None:
         return jobset_key(pod.namespace, jobset)
     if owner.type == STATEFUL_SET:
         return stateful_set_key(pod.namespace, owner.name, owner.uid)
+    if owner.type == RAY_CLUSTER_TYPE:
+        ray = RAY_CLUSTER
+        return OwnerKey(ray.kind.value, ray.root, ray.resource, pod.namespace, owner.name, owner.uid)
     if owner.type == JOB:
         return OwnerKey("Job", PLAIN_JOB.root, PLAIN_JOB.resource, pod.namespace, owner.name, owner.uid)
     return None
@@ -128,6 +132,8 @@ def numbering_of(pod: TpuPod, owner: Mapping[str, Any]) -> Numbering:
         return _of_stateful_set(pod, key, spec)
     if key.kind == "Job":
         return _of_job(pod, key, spec)
+    if key.kind == RAY_CLUSTER.kind.value:
+        return _of_raycluster(pod, key, spec)
     return _of_jobset(pod, key, spec)
 
 
@@ -239,6 +245,45 @@ def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering
 def _job_of(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the specification of the child Jobs."""
     return fields.mapping(fields.mapping(replicated_job.get("template")).get("spec"))
+
+
+def ray_host(pod: TpuPod, cluster: str, replica: str, host: str) -> tuple[str, str]:
+    """Return host name and subdomain of a host of a replica, as GKE's Ray add-on names it, in KubeRay's Service.
+
+    A long name is cut in front: the numbers tell the hosts apart.
+    """
+    longest = bounds.LABEL_VALUE - len(str(bounds.PARALLELISM))
+    name = f"{pod.marks.get(constants.RAY_GROUP, '')}-{replica}-"[-longest:].lstrip("-.")
+    return f"{name}{host}", f"{cluster}-headless"
+
+
+def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
+    """Return the numbers of a pod of a RayCluster; with the mark for it the replicas of a group work together."""
+    group = pod.marks.get(constants.RAY_GROUP, "")
+    entries = (each for each in fields.mappings(spec.get("workerGroupSpecs")) if each.get("groupName") == group)
+    entry = next(entries, {})
+    host, replica = (
+        fields.index(pod.marks.get(each, "")) for each in (constants.RAY_HOST_INDEX, constants.RAY_REPLICA_INDEX)
+    )
+    if host is None or replica is None:
+        raise NumberingError(
+            f"{key.title}: it lacks the label {constants.RAY_HOST_INDEX}; install KubeRay 1.6 or newer, or enable its "
+            "feature gate RayMultiHostIndexing"
+        )
+    name, service = ray_host(pod, key.name, str(replica), "")
+    together = pod.marks.get(constants.MULTISLICE) == "true"
+    first, _ = ray_host(pod, key.name, "0", "0")
+    return Numbering(
+        index=host,
+        pods=fields.count(entry.get("numOfHosts"), default=1),
+        prefix=name,
+        first=0,
+        suffix=f".{service}",
+        slices_before=replica if together else 0,
+        slices=max(replicas_of(entry), replica + 1) if together else 0,
+        coordinator=f"{first}.{service}" if together else "",
+        together=together,
+    )
 
 
 def _of_leader_worker_set(pod: TpuPod) -> Numbering:

@@ -32,6 +32,10 @@ _MARKS = (
     constants.LWS_SUBGROUP_SIZE,
     constants.LWS_LEADER_REQUESTS_TPUS,
     constants.SLICE_TOPOLOGY,
+    constants.RAY_GROUP,
+    constants.RAY_REPLICA_INDEX,
+    constants.RAY_REPLICA_NAME,
+    constants.RAY_HOST_INDEX,
 )
 
 
@@ -71,7 +75,10 @@ class TpuPod:
     owner: Owner | None
     #: Those labels or annotations that are read, and are there.
     marks: Mapping[str, str]
+    hostname: str
     subdomain: str
+    #: The parts of its affinity that are there.
+    affinity: tuple[str, ...] | None
     #: From nodeSelector; empty where it has none.
     accelerator: str
     topology: str
@@ -118,7 +125,9 @@ def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
         wish=wish_of(metadata),
         owner=controller_of(metadata),
         marks=marks(metadata, _MARKS),
+        hostname=fields.name(spec.get("hostname")),
         subdomain=fields.name(spec.get("subdomain")),
+        affinity=tuple(spec["affinity"]) if isinstance(spec.get("affinity"), dict) else None,
         accelerator=_label(selector.get(constants.TPU_ACCELERATOR)),
         topology=_label(selector.get(constants.TPU_TOPOLOGY)),
         machine_type=_label(selector.get(constants.INSTANCE_TYPE)),

@@ -21,6 +21,7 @@ from provisioner.environment.numbering import (
     owner_to_read,
     slices_together,
 )
+from provisioner.environment.placement import placement
 from provisioner.environment.pods import Container, TpuPod, read_pod, wish_of
 from provisioner.environment.variables import (
     NUM_SLICES,
@@ -209,7 +210,7 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
     except NumberingError as error:
         return Injected(problems=(str(error),))
     beside = slices_of(pod, layout, numbering) if numbering is not None else {}
-    patch: list[Operation] = []
+    patch: list[Operation] = [*placement(pod)]
     for container, own in zip(pod.containers, workers, strict=True):
         variables = {**own, **beside}
         begun = _leave_what_is_begun(container, variables)

@@ -35,8 +35,8 @@ def parse_raycluster(raw: object) -> Workload:
             PodGroup(
                 name=fields.name(entry.get("groupName")),
                 replicas=replicas,
-                # Numbers of replicas that were removed stay free: another one may have any of them.
                 surge=max(0, bounds.CHILD_JOBS - replicas),
+                any_number=True,
                 parallelism=fields.count(entry.get("numOfHosts"), default=1),
                 template=template_of(what, entry.get("template"), podspec.reader_of_pod(within=reader)),
             )

@@ -101,6 +101,7 @@ def test_a_clock_that_is_set_leaves_list_and_pause_as_they_were() -> None:
 _ALWAYS = {
     "jobsets",
     "leaderworkersets",
+    "rayclusters",
     "provisioningrequests",
     "capacitybuffers",
     "podtemplates",

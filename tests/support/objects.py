@@ -202,6 +202,13 @@ def raw_lws(
     return {**raw, "spec": {"replicas": replicas, "leaderWorkerTemplate": {"size": size, "workerTemplate": template}}}
 
 
+def raw_raycluster(name: str = "ray", *, replicas: int = 1, hosts: int = 2, **group: Any) -> Json:
+    """Return a RayCluster with one worker group "tpus"."""
+    workers = {"groupName": "tpus", "replicas": replicas, "numOfHosts": hosts, "template": {"spec": pod_spec()}}
+    raw = _object("ray.io/v1", "RayCluster", name, "default", _uid(None, name), {})
+    return {**raw, "spec": {"headGroupSpec": {}, "workerGroupSpecs": [{**workers, **group}]}}
+
+
 def raw_request(name: str = "req", *counts: int) -> Json:
     """Return a ProvisioningRequest with a pod set of PodTemplate "template" for each count."""
     sets = [{"podTemplateRef": {"name": "template"}, "count": count} for count in counts or (4,)]

@@ -330,6 +330,13 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
             listed.append(each)
             others += not with_chips
     listed.sort()
+    for place, group in enumerate(groups):
+        if group.any_number:
+            there = [each for each in listed if each.place == place]
+            without = [each for each in there if not wanted[each.key].pods]
+            missing = max(0, group.replicas - len(there) + len(without))
+            surplus = set(without[missing:])
+            listed = [each for each in listed if each not in surplus]
     # Those without pods count as well: they will come.
     siblings = others
     for group in groups:

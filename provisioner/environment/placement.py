@@ -1,0 +1,49 @@
+"""Where KubeRay's pods go: each replica of several hosts on one node pool of its own, and each pod with a host name.
+
+KubeRay leaves both to GKE's Ray add-on, which other clusters do not have. What is there already stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from provisioner import constants
+from provisioner.admission.review import Operation
+from provisioner.environment.numbering import ray_host
+from provisioner.environment.pods import TpuPod
+from provisioner.workloads.raycluster import RAY_CLUSTER_TYPE
+
+
+def placement(pod: TpuPod) -> Iterator[Operation]:
+    """Yield what a pod of a multi-host replica of a RayCluster lacks; nothing for other pods."""
+    replica, host = pod.marks.get(constants.RAY_REPLICA_INDEX, ""), pod.marks.get(constants.RAY_HOST_INDEX, "")
+    name = pod.marks.get(constants.RAY_REPLICA_NAME, "")
+    if pod.owner is None or pod.owner.type != RAY_CLUSTER_TYPE or not (replica and host and name):
+        return
+    if not (pod.hostname or pod.subdomain):
+        hostname, service = ray_host(pod, pod.owner.name, replica, host)
+        yield Operation(op="add", path="/spec/hostname", value=hostname)
+        yield Operation(op="add", path="/spec/subdomain", value=service)
+    wanted = {
+        "podAffinity": _required({"key": constants.RAY_REPLICA_NAME, "operator": "In", "values": [name]}),
+        "podAntiAffinity": _required(
+            {"key": constants.RAY_REPLICA_NAME, "operator": "Exists"},
+            {"key": constants.RAY_REPLICA_NAME, "operator": "NotIn", "values": [name]},
+        ),
+    }
+    if pod.affinity is None:
+        yield Operation(op="add", path="/spec/affinity", value=wanted)
+    elif not wanted.keys() & pod.affinity:
+        for part, value in wanted.items():
+            yield Operation(op="add", path=f"/spec/affinity/{part}", value=value)
+
+
+def _required(*expressions: dict[str, Any]) -> dict[str, Any]:
+    """Return a term for node pools, over pods of all namespaces: those of others must not share the pool either."""
+    term = {
+        "labelSelector": {"matchExpressions": list(expressions)},
+        "namespaceSelector": {},
+        "topologyKey": constants.NODE_POOL,
+    }
+    return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}

@@ -1,0 +1,99 @@
+"""Pods of RayClusters: their variables, host names, and one node pool for each replica."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.admission.review import Request
+from provisioner.environment.review import review_pod
+from provisioner.settings.webhook import WebhookSettings
+from tests.support.objects import raw_raycluster
+from tests.support.patches import apply_patch
+
+JSON = dict[str, Any]
+
+
+def worker(host: int = 1, replica: int = 2, **labels: str) -> JSON:
+    """Return a pod of a v4 slice of two hosts."""
+    owner = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "ray", "uid": "uid-of-ray", "controller": True}
+    places = {
+        constants.RAY_GROUP: "tpus",
+        constants.RAY_REPLICA_INDEX: str(replica),
+        constants.RAY_REPLICA_NAME: "tpus-abcde",
+        constants.RAY_HOST_INDEX: str(host),
+    }
+    selector = {constants.TPU_ACCELERATOR: "tpu-v4-podslice", constants.TPU_TOPOLOGY: "2x2x2"}
+    container = {"name": "ray-worker", "resources": {"limits": {constants.TPU_RESOURCE: "4"}}}
+    metadata = {"name": "ray-tpus-worker-x", "labels": {**places, **labels}, "ownerReferences": [owner]}
+    return {"metadata": metadata, "spec": {"nodeSelector": selector, "containers": [container]}}
+
+
+def reviewed(raw: JSON, cluster: JSON | None = None) -> tuple[JSON, tuple[str, ...]]:
+    """Return a pod after its review, and the warnings."""
+    settings = WebhookSettings(injection="all", wrong="warn", topology=False)
+    request = Request(operation="CREATE", kind="Pod", namespace="ml", object=raw)
+    answer = review_pod(request, lambda _: cluster or raw_raycluster(replicas=3), settings)
+    return apply_patch(raw, answer.patch), answer.warnings
+
+
+def variables(raw: JSON) -> dict[str, str]:
+    return {each["name"]: each["value"] for each in raw["spec"]["containers"][0].get("env", [])}
+
+
+def test_a_host_of_a_replica_gets_its_number_its_name_and_its_place() -> None:
+    pod, warnings = reviewed(worker())
+    assert warnings == ()
+    assert variables(pod) == {
+        "TPU_WORKER_ID": "1",
+        "TPU_WORKER_HOSTNAMES": "tpus-2-0.ray-headless,tpus-2-1.ray-headless",
+    }
+    assert (pod["spec"]["hostname"], pod["spec"]["subdomain"]) == ("tpus-2-1", "ray-headless")
+    (together,) = pod["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert together["labelSelector"]["matchExpressions"][0]["values"] == ["tpus-abcde"]
+    (apart,) = pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert [each["operator"] for each in apart["labelSelector"]["matchExpressions"]] == ["Exists", "NotIn"]
+
+
+def test_what_another_webhook_has_injected_stays() -> None:
+    pod, _ = reviewed(worker())
+    assert reviewed(pod) == (pod, ())
+    placed = worker()
+    placed["spec"] |= {"subdomain": "own", "affinity": {"nodeAffinity": {}, "podAntiAffinity": {}}}
+    pod, _ = reviewed(placed)
+    assert (pod["spec"].get("hostname"), list(pod["spec"]["affinity"])) == (None, ["nodeAffinity", "podAntiAffinity"])
+
+
+def test_replicas_work_together_where_the_pod_says_so() -> None:
+    pod, _ = reviewed(worker(**{constants.MULTISLICE: "true"}))
+    found = {key: value for key, value in variables(pod).items() if key.startswith("MEGASCALE")}
+    assert found == {
+        "MEGASCALE_NUM_SLICES": "3",
+        "MEGASCALE_SLICE_ID": "2",
+        "MEGASCALE_COORDINATOR_ADDRESS": "tpus-0-0.ray-headless",
+    }
+
+
+@pytest.mark.parametrize(
+    ("cluster", "lacks", "words"),
+    [
+        (raw_raycluster(hosts=3), "", "has 2 pods of 4 chips, but there are 3"),
+        (raw_raycluster(), constants.RAY_HOST_INDEX, "KubeRay 1.6"),
+    ],
+)
+def test_what_is_wrong_is_said(cluster: JSON, lacks: str, words: str) -> None:
+    raw = worker()
+    raw["metadata"]["labels"].pop(lacks, None)
+    _, warnings = reviewed(raw, cluster)
+    assert [words in each for each in warnings] == [True]
+
+
+def test_names_of_any_length_fit_and_stay_apart() -> None:
+    long = worker(host=0)
+    long["metadata"]["labels"][constants.RAY_GROUP] = 63 * "g"
+    cluster = raw_raycluster(groupName=63 * "g", hosts=2)
+    pod, _ = reviewed(long, cluster)
+    assert variables(pod)["TPU_WORKER_HOSTNAMES"].split(",")[0] == f"{pod['spec']['hostname']}.ray-headless"
+    assert len(pod["spec"]["hostname"]) <= 63
