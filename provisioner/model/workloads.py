@@ -155,6 +155,8 @@ class PodGroup:
     surge: int = 0
     #: Whether the name of each group ends with its number; where not, there is one, with the workload's own name.
     numbered: bool = True
+    #: The group without chips whose pods have to be ready before there are any of this one; empty for none.
+    after: str = ""
     #: Whether groups have whatever numbers are free: of those without pods as many count as are missing.
     any_number: bool = False
     #: Whether the lowest index that is left leads, and not 0 alone: pods come at once, and end and return one by one.

@@ -112,7 +112,8 @@ def parse_jobset(raw: object) -> Workload:
     what = f"JobSet {found.namespace}/{found.name}"
     statuses = fields.mappings(status.get("replicatedJobsStatus"))
     succeeded = {fields.name(each.get("name")): fields.count(each.get("succeeded"), default=0) for each in statuses}
-    groups = []
+    groups: list[PodGroup] = []
+    in_order = fields.mapping(spec.get("startupPolicy")).get("startupPolicyOrder") == "InOrder"
     entries = fields.mappings(spec.get("replicatedJobs"))
     if len(entries) > bounds.REPLICATED_JOBS:
         reader.refuse(f"spec.replicatedJobs {bounds.too_many('entries', len(entries), bounds.REPLICATED_JOBS)}")
@@ -121,10 +122,13 @@ def parse_jobset(raw: object) -> Workload:
         of_pod = podspec.reader_of_pod(within=reader)
         group_name = of_pod.text("the name of a replicated job", entry.get("name"), most=bounds.OBJECT_NAME)
         replicas = fields.count(entry.get("replicas"), default=1)
+        needs = {fields.name(each.get("name")) for each in fields.mappings(entry.get("dependsOn"))}
+        first = (each.name for each in groups if (in_order or each.name in needs) and not each.template.chips)
         groups.append(
             PodGroup(
                 name=group_name,
                 replicas=replicas,
+                after=next(first, ""),
                 complete=0 < replicas <= succeeded.get(group_name, 0),
                 parallelism=fields.count(job_spec.get("parallelism"), default=1),
                 template=template_of(what, job_spec.get("template"), of_pod),

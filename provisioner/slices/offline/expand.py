@@ -202,8 +202,8 @@ def leaders_of(
 
 def _is_placed(raw: Json, template: Template) -> bool:
     """Whether JobSet places jobs by a selector on nodes that somebody labelled beforehand."""
-    of_job = (*template.path[:3], "template", "metadata")
-    annotated = [fields.mapping(value_at(raw, (*path, "annotations"))) for path in (("metadata",), of_job)]
+    of_job, of_pod = (*template.path[:3], "template", "metadata"), (*template.path, "metadata")
+    annotated = [fields.mapping(value_at(raw, (*path, "annotations"))) for path in (("metadata",), of_job, of_pod)]
     return {key for each in annotated if _EXCLUSIVE in each for key in _PLACEMENT if key in each} == set(_PLACEMENT)
 
 

@@ -134,6 +134,12 @@ def of_slice_without_pool(slice_: Slice, policy: ServingPolicy) -> str:
 def _without_pods(slice_: Slice) -> str:
     """Say where to look: whoever cannot create the pods says so in Events on the objects that ask for them."""
     name, group = slice_.workload.name, slice_.group_name
+    groups = (each for each in slice_.workload.groups if group.startswith(f"{name}-{each.name}-"))
+    if after := next((each.after for each in groups), ""):
+        return (
+            f"Its pods are created once those of replicated job {after} are ready: if these wait for room, add a node "
+            "without TPUs for them, because no node pool is created for pods that request no TPUs."
+        )
     match slice_.workload.kind:
         case WorkloadKind.JOBSET:
             asking = f"jobset/{name} job/{group}"

@@ -7,9 +7,11 @@ import pytest
 from provisioner.model.wording import first_of
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.view.explain import explain
+from provisioner.workloads.jobset import parse_jobset
 from tests.support.board import view_of
 from tests.support.models import make_jobset
-from tests.support.world import running
+from tests.support.objects import pod_spec, raw_jobset
+from tests.support.world import World, running
 
 
 @pytest.mark.parametrize(("names", "words"), [("a", "a"), ("abc", "a, b, c"), ("abcd", "a, b, c and 1 more")])
@@ -24,3 +26,17 @@ def test_the_facts_of_a_pool_do_not_repeat_its_headline() -> None:
     assert {"capacity", "hosts", "machines"} <= dict(found.facts).keys()
     assert "node pool" not in dict(found.facts)
     assert WorkloadKind.JOBSET.value in dict(found.facts)["workload"]
+
+
+def test_a_head_without_room_is_named_where_workers_come_after_it() -> None:
+    """As in the JobSet of a PathwaysJob whose head runs beside the workers."""
+    template = {"spec": pod_spec(chips=0), "metadata": {}}
+    raw = raw_jobset("train")
+    (workers,) = raw["spec"]["replicatedJobs"]
+    head = {"name": "head", "template": {"spec": {"template": template}}}
+    raw["spec"] |= {"replicatedJobs": [head, workers], "startupPolicy": {"startupPolicyOrder": "InOrder"}}
+    world = World()
+    workload = parse_jobset(raw)
+    world.workloads[workload.uid] = workload
+    (found,) = view_of(world).slices
+    assert "Its pods are created once those of replicated job head are ready" in found.reason
