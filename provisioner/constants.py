@@ -95,6 +95,10 @@ ICI_RESILIENCY = "cloud.google.com/gke-tpu-ici-resiliency"
 AUTO_RESTART = "cloud.google.com/gke-tpu-auto-restart"
 #: Copied to the nodes.
 LOCATION_HINT = "cloud.google.com/gke-location-hint"
+#: On nodes: Unix time of a maintenance of the host that will come; "ONGOING" during one; a taint shortly before it.
+SCHEDULED_MAINTENANCE = "cloud.google.com/scheduled-maintenance-time"
+ACTIVE_MAINTENANCE = "cloud.google.com/active-node-maintenance"
+IMPENDING_TERMINATION = "cloud.google.com/impending-node-termination"
 #: Pods with this annotation belong to dynamic slicing and are served by another controller.
 SLICE_TOPOLOGY = "cloud.google.com/gke-tpu-slice-topology"
 #: The taint key of TPU nodes, and the name of the chip resource.
@@ -269,6 +273,8 @@ UNKNOWN_SELECTOR = "SelectorNotKnown"
 NOT_READY = "ProvisionerNotReady"
 #: A pod of the object gets no TPU environment, or not all of it.
 INCOMPLETE_ENVIRONMENT = "IncompleteTPUEnvironment"
+#: A host of the slice is taken down for maintenance at a known time, or now.
+HOST_MAINTENANCE = "HostMaintenance"
 #: Pods of a RayCluster do not say which replica they are of.
 NOT_NUMBERED = "PodsNotNumbered"
 #: Slices start together, and pods of other JobSets fit their nodes.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import Enum
 from typing import NewType
 
@@ -16,6 +16,10 @@ Zone = NewType("Zone", str)
 OperationName = NewType("OperationName", str)
 #: A name that GKE or the provisioner made: instances and their groups have those of cluster and pool in theirs, cut.
 GENERATED_NAME = re.compile(r"(?<![\w-])(gke-[a-z0-9-]+|[a-z0-9][a-z0-9-]{0,60}-[0-9a-f]{10})(?![\w-])")
+
+#: Of a time in seconds; a longer one is none.
+_UNIX_DIGITS = 10
+_UNDER_WAY = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,3 +253,13 @@ class Node:
     allocatable_memory_bytes: int = 0
     provider_id: str = ""
     created_at: datetime
+
+    @property
+    def maintenance_at(self) -> datetime | None:
+        """When its host is taken down for maintenance, the earliest moment while it is; None where none is known."""
+        ongoing = self.labels.get(constants.ACTIVE_MAINTENANCE) == "ONGOING"
+        if ongoing or any(taint.key == constants.IMPENDING_TERMINATION for taint in self.taints):
+            return _UNDER_WAY
+        text = self.labels.get(constants.SCHEDULED_MAINTENANCE, "")
+        seconds = int(text) if text.isascii() and text.isdigit() and len(text) <= _UNIX_DIGITS else 0
+        return datetime.fromtimestamp(seconds, UTC) if seconds else None

@@ -112,6 +112,7 @@ def decide(
             *launches.notices,
             *progress.notices,
             *(each.notice for each in stuck),
+            *failing.find_maintained(round_, matching),
             *map(too_large, rejected(round_.workloads, round_.policy)),
             *map(slices_not_served, left_to_slices(round_.workloads, round_.policy)),
             *map(not_numbered, unnumbered(round_.workloads, snapshot.pods)),

@@ -130,6 +130,22 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
     return Stuck(slice_id=slice_.id, pool=name, notice=said, replaceable=replaceable)
 
 
+def find_maintained(round_: Round, matching: Matching) -> tuple[Notice, ...]:
+    """Tell the owners of slices that a host of theirs is taken down for maintenance."""
+    users = [*((name, slice_id) for name, slice_id in matching.claimed.items())]
+    users += [(name, slice_id) for slice_id, names in matching.held.items() for name in names]
+    found = []
+    for name, slice_id in users:
+        node = round_.supply[name].maintenance if name in round_.supply else None
+        if node is None or node.maintenance_at is None or slice_id not in round_.slices:
+            continue
+        now = node.maintenance_at <= round_.now
+        when = "is under way" if now else f"begins at {node.maintenance_at:%Y-%m-%d %H:%M} UTC"
+        message = f"Maintenance of the host of node {node.name} {when}; the pods on node pool {name} end with it"
+        found.append(notice(round_.slices[slice_id], constants.HOST_MAINTENANCE, message, key=f"{name} {when}"))
+    return tuple(found)
+
+
 def to_replace(stuck: Iterable[Stuck], round_: Round, matching: Matching) -> dict[PoolName, SliceId]:
     """Choose the pools to replace under stuck slices, never many at once: ready ones only where the settings say so."""
     settings, supply, given_up = round_.settings, round_.supply, round_.memory.given_up

@@ -106,6 +106,9 @@ def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()
         # Its own pods on their way out make room for those that follow them.
         if use.occupants.get(candidate.name, frozenset()) - {slice_.id}:
             return False
+        if candidate.maintenance is not None and slice_.pending and not slice_.workload.kind.has_pods:
+            # Nothing is warm that is about to go.
+            return False
         own = round_.made_for.get(candidate.name) == slice_.id == last_users.get(candidate.name, slice_.id)
         if not own and not may_borrow(slice_, candidate):
             return False

@@ -178,6 +178,12 @@ class Supply:
         """Hosts whose nodes are not there."""
         return max(0, self.pool.hosts - len(self.nodes))
 
+    @cached_property
+    def maintenance(self) -> Node | None:
+        """The first of its nodes whose host is taken down for maintenance; None where none is known."""
+        doomed = [node for node in self.nodes if node.maintenance_at is not None]
+        return min(doomed, key=lambda node: (node.maintenance_at, node.name), default=None)
+
     @property
     def calm(self) -> bool:
         """Whether nothing that it is depends on the time, or on a delete."""
@@ -205,7 +211,7 @@ class Supply:
         if self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready:
             # Worth waiting for to the slice that it was made for, not to others.
             return False
-        return self.ready_nodes > 0 or self.unready_seconds <= _PATIENCE_SECONDS
+        return self.maintenance is None and (self.ready_nodes > 0 or self.unready_seconds <= _PATIENCE_SECONDS)
 
     @property
     def broken(self) -> bool:

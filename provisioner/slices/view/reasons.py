@@ -29,7 +29,7 @@ WHY_DELETED = {
     DeleteReason.NOT_NEEDED: "its workload does not need it any more",
 }
 #: Why the pods of a slice that has its pool are not bound: the words of the Event are the reason.
-_UNBOUND = frozenset({constants.HELD_FOR_OTHERS, constants.STUCK})
+_UNBOUND = frozenset({constants.HELD_FOR_OTHERS, constants.STUCK, constants.HOST_MAINTENANCE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

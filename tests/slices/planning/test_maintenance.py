@@ -1,0 +1,66 @@
+"""Maintenance of hosts: who is told, and what is not used any more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.capacity import PoolName, Taint
+from tests.slices.planning.test_asks import Asking
+from tests.support.board import view_of
+from tests.support.clock import NOW
+from tests.support.models import make_jobset
+from tests.support.objects import raw_buffer
+from tests.support.world import World, running
+
+SOON = {constants.SCHEDULED_MAINTENANCE: str(int((NOW + timedelta(hours=2)).timestamp()))}
+
+
+def announce(world: World, pool: PoolName, labels: dict[str, str] = SOON, **changes: Any) -> None:
+    """Put a label on the first node of a pool."""
+    node = next(each for each in world.nodes.values() if each.pool_name == pool)
+    world.put(replace(node, labels={**node.labels, **labels}, **changes))
+
+
+@pytest.mark.parametrize(
+    ("labels", "taints", "words"),
+    [
+        (SOON, (), "begins at 2026-06-01 14:00 UTC"),
+        ({constants.ACTIVE_MAINTENANCE: "ONGOING"}, (), "is under way"),
+        ({}, (Taint(key=constants.IMPENDING_TERMINATION),), "is under way"),
+        ({constants.SCHEDULED_MAINTENANCE: "soon"}, (), ""),
+    ],
+)
+def test_the_owner_of_a_slice_is_told(labels: dict[str, str], taints: tuple[Taint, ...], words: str) -> None:
+    world = running(make_jobset("train"))
+    (name,) = world.pools
+    announce(world, name, labels, taints=taints)
+    world.run(2)
+    told = world.told(constants.HOST_MAINTENANCE)
+    assert [words in each.message for each in told] == [True] * len(told)
+    assert bool(told) is bool(words)
+    assert words in view_of(world).slices[0].reason
+
+
+def test_an_idle_pool_whose_host_is_about_to_go_is_not_used_again() -> None:
+    first = make_jobset("first")
+    world = running(first)
+    (name,) = world.pools
+    announce(world, name)
+    world.finish(first)
+    world.add(make_jobset("second"))
+    world.run(2)
+    assert len(world.created) == 2
+
+
+def test_a_pool_whose_host_is_about_to_go_does_not_count_as_warm() -> None:
+    world = Asking(raw_buffer(replicas=1))
+    world.live(4)
+    (name,) = world.pools
+    announce(world, name)
+    world.live(40, seconds=2.0)
+    assert (len(world.created), world.deleted) == (2, [name])
