@@ -114,10 +114,11 @@ def test_the_time_of_a_review_begins_when_its_body_is_there():
     assert seen == [2.5, 3.0]
 
 
-def test_a_body_of_more_parts_than_any_object_has_is_not_decoded():
-    _, answer, outcomes = post(b"[" + b"{}," * 200_000 + b"{}]")
+@pytest.mark.parametrize("body", [b"{}," * 250_000, b"1," * 500_000], ids=["objects", "numbers"])
+def test_a_body_of_more_values_than_any_object_has_is_not_decoded(body: bytes):
+    _, answer, outcomes = post(b"[" + body + b"1]")
     assert outcomes == ["malformed"]
-    assert "200,002 objects and lists" in answer["response"]["status"]["message"]
+    assert "500,001 values" in answer["response"]["status"]["message"]
 
 
 def test_an_answer_that_cannot_be_sent_is_a_failure():
