@@ -132,7 +132,7 @@ def test_the_status_has_as_many_moments_as_the_definition_takes() -> None:
 
 
 @pytest.mark.parametrize("listed", [0, 1])
-def test_machines_that_are_not_listed_keep_their_work_while_their_nodes_report(
+def test_machines_that_are_not_listed_keep_their_work_and_their_nodes(
     listed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compute Engine may list them late; in a group of some age it is not asked again within REPAIR_AFTER."""
@@ -145,9 +145,13 @@ def test_machines_that_are_not_listed_keep_their_work_while_their_nodes_report(
     world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST)
     world.wait(900.0)
     assert world.message("train").startswith(f"{2 - listed} of 2 machines are gone. The slice is recreated when ")
+    for node in world.kube.all("Node"):
+        world.kube.change_node(node.name, ready=False)
+        world.wait(5.0)
+        world.kube.change_node(node.name, ready=True)
     monkeypatch.undo()
     world.wait_until(lambda: world.is_ready("train"))
-    assert world.process.writes["EvictPod"] == 0
+    assert world.process.writes["EvictPod"] + world.process.writes["DeleteNode"] == 0
 
 
 @pytest.mark.parametrize("machines", [4, 2], ids=["each once", "two in turn"])
