@@ -47,9 +47,9 @@ class Member:
         return self.node is not None and self.node.ready
 
     @property
-    def silent(self) -> bool:
-        """Whether its node does not report although it runs."""
-        return self.node is not None and self.node.silent and self.machine.status in STARTING_OR_RUNNING
+    def doubtful(self) -> bool:
+        """Whether its node is not ready although it runs."""
+        return self.node is not None and not self.node.ready and self.machine.status in STARTING_OR_RUNNING
 
     @property
     def runs(self) -> bool:
