@@ -46,6 +46,19 @@ LWS_EXCLUSIVE_TOPOLOGY = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 #: Label of nodes on Compute Engine: the namespace of their TPUNodeGroup, which its controller alone can set.
 TRUSTED_GROUP_NAMESPACE = "node-restriction.kubernetes.io/tpu-node-group-namespace"
 
+# --- Cluster Autoscaler -------------------------------------------------------------------------------------------
+#: Annotation of pods: the ProvisioningRequest of their namespace whose capacity they use.
+CONSUMES_REQUEST = "autoscaling.x-k8s.io/consume-provisioning-request"
+#: Conditions of ProvisioningRequests.
+ACCEPTED = "Accepted"
+PROVISIONED = "Provisioned"
+FAILED = "Failed"
+BOOKING_EXPIRED = "BookingExpired"
+CAPACITY_REVOKED = "CapacityRevoked"
+#: Conditions of CapacityBuffers.
+READY_FOR_PROVISIONING = "ReadyForProvisioning"
+PROVISIONING_BUFFER = "Provisioning"
+
 # --- GKE: set by GKE on nodes, or asked for by pods in their nodeSelector -------------------------------------------
 NODE_POOL = "cloud.google.com/gke-nodepool"
 TPU_ACCELERATOR = "cloud.google.com/gke-tpu-accelerator"
@@ -138,6 +151,7 @@ READ_ANNOTATIONS = (
     ALL_OR_NOTHING,
     SLICE_TOPOLOGY,
     SLICE_AUTOPROVISIONING,
+    CONSUMES_REQUEST,
 )
 
 NODEPOOL_MANAGER = "google.com/nodepool-manager"
@@ -152,6 +166,10 @@ NODEPOOL_HASH = "google.com/tpu-provisioner-nodepool-hash"
 LEGACY_POOL_ID = "provisioner-nodepool-id"
 
 # --- Ours alone -----------------------------------------------------------------------------------------------------
+#: spec.provisioningClassName of the ProvisioningRequests, and spec.provisioningStrategy of the CapacityBuffers, that
+#: are served here.
+PROVISIONING_CLASS = "slices.tpu-provisioner.cloud.google.com"
+BUFFER_STRATEGY = "buffer.tpu-provisioner.cloud.google.com/slice"
 #: As label or annotation of pods and StatefulSets, "enabled" or "disabled": whether pods get their TPU environment.
 INJECT = "tpu-provisioner.cloud.google.com/inject"
 #: As label or annotation, "true" or "false": whether several slices of a StatefulSet work together.

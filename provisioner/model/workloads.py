@@ -24,6 +24,8 @@ class WorkloadKind(StrEnum):
     JOBSET = "JobSet", "jobset.x-k8s.io/v1alpha2"
     LEADER_WORKER_SET = "LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", "group", "size"
     JOB = "Job", "batch/v1"
+    PROVISIONING_REQUEST = "ProvisioningRequest", "autoscaling.x-k8s.io/v1", "slice", "count"
+    CAPACITY_BUFFER = "CapacityBuffer", "autoscaling.x-k8s.io/v1beta1", "slice", "replicas"
 
     def __new__(cls, value: str, api_version: str, group_title: str = "job", size_field: str = "parallelism") -> Self:
         """Make a member of its value and what belongs to it."""
@@ -34,6 +36,11 @@ class WorkloadKind(StrEnum):
 
     # Part of the key of maps; Python's enumerations hash slowly.
     __hash__ = str.__hash__
+
+    @property
+    def has_pods(self) -> bool:
+        """Whether its objects have pods; the others ask for the capacity alone, by an `Ask`."""
+        return self not in (WorkloadKind.PROVISIONING_REQUEST, WorkloadKind.CAPACITY_BUFFER)
 
 
 WorkloadUid = NewType("WorkloadUid", str)
@@ -156,6 +163,39 @@ class PodGroup:
     template: Requirements
 
 
+class Condition(NamedTuple):
+    """A condition of a status."""
+
+    true: bool
+    reason: str = ""
+    message: str = ""
+    #: Of its last transition; None where the status does not say.
+    since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What a ProvisioningRequest or a CapacityBuffer asks for, before its templates are read, and its status."""
+
+    resource_version: str
+    #: PodTemplates of its namespace, each with a number: of pods for a request; of slices for a buffer, None for all
+    #: that its other fields allow.
+    pod_sets: tuple[tuple[str, int | None], ...] = ()
+    #: Of a buffer: API group, kind and name of the workload whose slices it is to be like.
+    scalable: tuple[str, str, str] = ("", "", "")
+    #: Of a buffer: how much of that workload's slices.
+    percentage: int | None = None
+    #: Of a buffer: the most chips; None for no bound.
+    most_chips: int | None = None
+    conditions: Mapping[str, Condition] = field(default_factory=dict)
+    #: Of a request that has been served: its node pools. Of a buffer: the PodTemplate that its status names.
+    named: tuple[str, ...] = ()
+
+    def is_true(self, condition: str) -> bool:
+        """Whether the status has a condition that is true."""
+        return condition in self.conditions and self.conditions[condition].true
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """What groups of pods belong to, and end with."""
@@ -180,6 +220,8 @@ class Workload:
     created_at: datetime = datetime.min.replace(tzinfo=UTC)
     #: When it was last suspended or resumed, by the clock of its controller; None: it never was, or nobody tells.
     suspension_changed_at: datetime | None = None
+    #: Of a kind without pods.
+    ask: Ask | None = None
 
     def __str__(self) -> str:
         return f"{self.kind.value} {self.name}"
@@ -241,7 +283,12 @@ class ObjectRef:
 
 
 def pod_ref(pod: Pod) -> ObjectRef:
-    """Return the reference of a pod."""
+    """Return the reference of a pod; for a leader pod that only stands for a slice, of what asks for that."""
+    if not pod.kind.has_pods:
+        kind, uid = pod.kind, pod.workload_uid
+        return ObjectRef(
+            kind=kind, api_version=kind.api_version, namespace=pod.namespace, name=pod.workload_name, uid=uid
+        )
     return ObjectRef(kind="Pod", api_version="v1", namespace=pod.namespace, name=pod.name, uid=pod.uid)
 
 

@@ -348,6 +348,12 @@ class Settings:
         "Keep the pools of a suspended JobSet until it completes, fails or is deleted, as the Go provisioner "
         "does. They cost money and count for the limits, and pods of others may run there.",
     )
+    booking_seconds: float = _tuning(
+        "PROVISIONING_REQUEST_BOOKING",
+        forms.go_duration_seconds,
+        "10m",
+        "How long the pools of a ProvisioningRequest that was served are kept for its pods to come.",
+    )
     ready_timeout_seconds: float = _tuning(
         "NODEPOOL_READY_TIMEOUT",
         forms.go_duration_seconds,

@@ -15,17 +15,18 @@ from typing import Any, NamedTuple
 import structlog
 
 from provisioner.kube import live
-from provisioner.kube.errors import ClusterError
+from provisioner.kube.errors import ClusterError, Conflict, NotFound
 from provisioner.kube.live import KeptError
-from provisioner.kube.protocol import Api
+from provisioner.kube.protocol import Api, object_path
 from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.model.waits import doubled_seconds
 from provisioner.model.wording import first_of
 from provisioner.runtime.actor import NO_LEASE, CallingActor
 from provisioner.slices.gate import Gate, NeededError, SettlingError
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
-from provisioner.slices.planning.plan import Alert, Create, Delete, LookUp, Plan
+from provisioner.slices.planning.plan import Alert, Create, Delete, LookUp, Plan, StatusWrite
 from provisioner.slices.supplier import Supplier, SupplierError
+from provisioner.workloads import KINDS
 
 _log = structlog.get_logger(__name__)
 
@@ -37,6 +38,8 @@ _FIRST_SECONDS = 1.0
 _CAP_SECONDS = 60.0
 #: A change that is rejected for this long is an alert.
 _ALERT_SECONDS = 600.0
+#: Between two writes of a status of which only words change.
+_WORDS_SECONDS = 15.0
 
 
 class _Rejection(NamedTuple):
@@ -62,8 +65,10 @@ class Actor(CallingActor[Answer]):
     slow_executor: Executor
     #: Nodes that are being changed, so that no two threads change one.
     _changing: set[str] = field(default_factory=set)
-    #: By node; noted by the threads that make the changes.
+    #: By node, or by the object whose status it is; noted by the threads that make the changes.
     _rejected: dict[str, _Rejection] = field(default_factory=dict)
+    #: When each status was last written.
+    _written: dict[str, float] = field(default_factory=dict)
 
     def carry_out(self, plan: Plan) -> None:
         """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""
@@ -78,22 +83,30 @@ class Actor(CallingActor[Answer]):
         for look_up in plan.look_ups:
             # One that was not submitted is decided on again.
             self.submit(functools.partial(self._look_up, look_up), self.executor)
-        changes = (
+        of_nodes = (
             (live.cordon_open_node, plan.cordons),
             (live.uncordon, plan.uncordons),
             (live.release, plan.releases),
         )
-        for node in self._rejected.copy().keys() - {node for _, nodes in changes for node in nodes}:
+        changes: list[tuple[str, Callable[[], object]]] = []
+        for change, nodes in of_nodes:
+            changes += [(node, functools.partial(change, self.api, node)) for node in nodes]
+        recent = self.monotonic() - _WORDS_SECONDS
+        self._written = {name: at for name, at in self._written.copy().items() if at > recent}
+        for each in plan.statuses:
+            what = f"{each.kind.value} {each.namespace}/{each.name}"
+            if not (each.minor and what in self._written):
+                changes.append((what, functools.partial(self._write_status, each, what)))
+        for what in self._rejected.copy().keys() - {what for what, _ in changes}:
             # Nobody wants to change it any more.
-            self._rejected.pop(node, None)
-        for change, nodes in changes:
-            for node in nodes:
-                rejection = self._rejected.get(node)
-                too_early = rejection is not None and self.monotonic() < rejection.retry_at
-                if node not in self._changing and not too_early:
-                    self._changing.add(node)
-                    if not self.submit(functools.partial(self._change_node, change, node), self.slow_executor):
-                        self._changing.discard(node)
+            self._rejected.pop(what, None)
+        for what, change_it in changes:
+            rejection = self._rejected.get(what)
+            too_early = rejection is not None and self.monotonic() < rejection.retry_at
+            if what not in self._changing and not too_early:
+                self._changing.add(what)
+                if not self.submit(functools.partial(self._change, change_it, what), self.slow_executor):
+                    self._changing.discard(what)
 
     def live_calls(self) -> frozenset[PoolName]:
         """Name the pools whose create or delete is submitted, and whose answer nobody has taken yet."""
@@ -175,14 +188,25 @@ class Actor(CallingActor[Answer]):
             return LookUpAnswer(look_up=look_up, at=self.clock(), failure=error.failure)
         return LookUpAnswer(look_up=look_up, at=self.clock(), exists=True)
 
-    def _change_node(self, change: Callable[[Api, str], bool], node: str) -> None:
+    def _write_status(self, write: StatusWrite, name: str) -> None:
+        """Write a status, unless its object has changed: then a later round writes another."""
+        self._written[name] = self.monotonic()
+        kind = KINDS[write.kind]
+        path = object_path(kind.resource, write.name, namespace=write.namespace, root=kind.root)
+        body = {"metadata": {"resourceVersion": write.resource_version}, "status": dict(write.status)}
         try:
-            change(self.api, node)
+            self.api.patch(f"{path}/status", body)
+        except (Conflict, NotFound):
+            self._written.pop(name, None)
+
+    def _change(self, change: Callable[[], object], node: str) -> None:
+        try:
+            change()
         except ClusterError as error:
             # A later round sees the node as it is, and tries again.
             now, before = self.monotonic(), self._rejected.get(node)
             if before is None:
-                _log.warning("node.change_failed", node=node, change=change.__name__, error=str(error))
+                _log.warning("node.change_failed", node=node, error=str(error))
             failures = before.failures + 1 if before is not None else 1
             self._rejected[node] = _Rejection(
                 since=before.since if before is not None else now,
@@ -192,7 +216,7 @@ class Actor(CallingActor[Answer]):
             )
         else:
             if self._rejected.pop(node, None) is not None:
-                _log.info("node.change_recovered", node=node, change=change.__name__)
+                _log.info("node.change_recovered", node=node)
         finally:
             self._changing.discard(node)
 
@@ -205,7 +229,7 @@ class Actor(CallingActor[Answer]):
             return ()
         error = next(iter(long.values())).error
         message = (
-            f"Kubernetes has rejected each cordon, uncordon or removal of a taint of {len(long)} node(s) for "
-            f"{_ALERT_SECONDS / 60:.0f} minutes ({first_of(list(long))}): {error}"
+            f"Kubernetes has rejected each cordon, uncordon, removal of a taint or write of a status of {len(long)} "
+            f"object(s) for {_ALERT_SECONDS / 60:.0f} minutes ({first_of(list(long))}): {error}"
         )
         return (Alert(kind="node_change_rejected", message=message),)

@@ -27,11 +27,13 @@ from provisioner.kube.watches import (
 )
 from provisioner.model.capacity import Node, NodePool, PoolName
 from provisioner.model.snapshot import Snapshot
-from provisioner.model.workloads import Pod, Workload, WorkloadKind
+from provisioner.model.workloads import Pod, Requirements, Workload, WorkloadKind
 from provisioner.settings import Settings
+from provisioner.slices.demand.asks import with_slices
 from provisioner.slices.planning.launch.specification import read_ownership
 from provisioner.slices.supplier import Supplier, SupplierError
 from provisioner.workloads import KINDS, Kind, kinds_served
+from provisioner.workloads.asks import parse_pod_template
 from provisioner.workloads.pods import parse_pod
 
 _log = structlog.get_logger(__name__)
@@ -39,7 +41,7 @@ _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
 #: Watches without which everything else is served, by their names.
-OPTIONAL = frozenset(kind.resource for kind in KINDS.values() if kind.optional)
+OPTIONAL = frozenset({"podtemplates", *(kind.resource for kind in KINDS.values() if kind.optional)})
 #: After a failed list the next is tried after this long, doubled by each further failure up to the cap.
 _RELIST_SECONDS = 1.0
 _RELIST_CAP_SECONDS = 30.0
@@ -54,6 +56,8 @@ class Watches:
     #: Of all these kinds.
     pods: Watch[Pod]
     nodes: Watch[Node]
+    #: Of what ProvisioningRequests and CapacityBuffers ask for; only where these are watched.
+    templates: Watch[Requirements] | None = None
     #: Their labels; only where an opt-in label is set.
     namespaces: Watch[dict[str, str]] | None = None
     #: The ConfigMap that pauses the creation of pools: when it was created.
@@ -66,6 +70,8 @@ class Watches:
             "pods": self.pods,
             "nodes": self.nodes,
         }
+        if self.templates is not None:
+            named["podtemplates"] = self.templates
         if self.namespaces is not None:
             named["namespaces"] = self.namespaces
         if self.pause is not None:
@@ -106,16 +112,18 @@ def make_watches(
     # Only unfinished ones that ask for chips.
     pods = [
         Collection(name="pods", resource="pods", query={"labelSelector": selector, "fieldSelector": UNFINISHED})
-        for selector in dict.fromkeys(each.pod_selector for each in kinds.values())
+        for selector in dict.fromkeys(each.pod_selector for each in kinds.values() if each.pod_label)
     ]
     pause = Collection(name="configmaps", resource="configmaps", namespace=settings.own_namespace, query=PAUSE_QUERY)
     # Of the pools that the provisioner made.
+    templates = Collection(name="podtemplates", resource="podtemplates", optional=True)
     ours = f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}{settings.node_selector}"
     nodes = Collection(name="nodes", resource="nodes", query={"labelSelector": ours})
     return Watches(
         workloads={kind: watch_in_all([each], kinds[kind].parse) for kind, each in workloads.items()},
         pods=watch_in_all(pods, parse_pod),
         nodes=watch(nodes, parse_node),
+        templates=(watch_in_all([templates], parse_pod_template) if any(not kind.has_pods for kind in kinds) else None),
         namespaces=(
             watch(Collection(name="namespaces", resource="namespaces"), parse_labels)
             if settings.opt_in_label is not None
@@ -196,7 +204,9 @@ def unknown_kinds(watches: Watches) -> frozenset[WorkloadKind]:
     """List the kinds that are not watched, not shown to us, or not any more: others are served all the same."""
     unknown = KINDS.keys() - watches.workloads.keys()
     for kind, watch in watches.workloads.items():
-        if KINDS[kind].optional and not (watch.synced and watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS)):
+        needed = (watch,) if kind.has_pods or watches.templates is None else (watch, watches.templates)
+        current = all(each.synced and each.fresh(max_silence_seconds=MAX_SILENCE_SECONDS) for each in needed)
+        if KINDS[kind].optional and not current:
             unknown.add(kind)
     return frozenset(unknown)
 
@@ -210,14 +220,15 @@ def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolN
     pauses = watches.pause.records() if watches.pause is not None else {}
     unknown = unknown_kinds(watches)
     watched = [watch for kind, watch in watches.workloads.items() if kind not in unknown]
-    workloads = {each.uid: each for watch in watched for each in watch.records().values()}
+    listed = {each.uid: each for watch in watched for each in watch.records().values()}
+    workloads, leaders = with_slices(listed, watches.templates.records() if watches.templates is not None else {})
     owners = {owner.workload_uid for pool in pools.pools if (owner := read_ownership(pool.labels)) is not None}
     deleted = {uid for uid in owners - workloads.keys() if any(watch.seen_deleted(uid) for watch in watched)}
     return Snapshot(
         workloads=MappingProxyType(workloads),
         unknown_kinds=unknown,
         deleted_workloads=frozenset(deleted),
-        pods=tuple(watches.pods.records().values()),
+        pods=(*watches.pods.records().values(), *leaders),
         nodes=tuple(watches.nodes.records().values()),
         pools=pools.pools,
         live_calls=live_calls,

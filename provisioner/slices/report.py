@@ -182,7 +182,7 @@ class Reporter:
             why = state.note if state is not None and state.note else f"{self.supplier_name} gives no reason"
             when = " when the pods on it have ended" if state is not None and state.holders else ""
             message = f"Node pool {name} failed; it is deleted and replaced{when}: {why}"
-            for ref in (leader, workload):
+            for ref in dict.fromkeys((leader, workload)):
                 if ref is not None:
                     self.recorder.emit(ref, kind="Warning", reason=constants.CREATION_FAILED, message=message, key=name)
         if new is Phase.GONE:

@@ -5,13 +5,14 @@
 
 from provisioner.model.workloads import WorkloadKind
 from provisioner.settings import Settings
+from provisioner.workloads.asks import CAPACITY_BUFFER, PROVISIONING_REQUEST
 from provisioner.workloads.job import PLAIN_JOB
 from provisioner.workloads.jobset import JOBSET
 from provisioner.workloads.kind import Claim, Kind
 from provisioner.workloads.leaderworkerset import LEADER_WORKER_SET
 
 #: By their kind. Plain Jobs come last: pods of other kinds may be pods of Jobs too.
-KINDS = {each.kind: each for each in (JOBSET, LEADER_WORKER_SET, PLAIN_JOB)}
+KINDS = {each.kind: each for each in (JOBSET, LEADER_WORKER_SET, PROVISIONING_REQUEST, CAPACITY_BUFFER, PLAIN_JOB)}
 
 
 def kinds_served(settings: Settings) -> dict[WorkloadKind, Kind]:

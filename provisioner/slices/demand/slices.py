@@ -29,6 +29,7 @@ from provisioner.model.workloads import (
     Requirements,
     Toleration,
     Workload,
+    WorkloadKind,
     Workloads,
     WorkloadUid,
     group_key,
@@ -37,7 +38,7 @@ from provisioner.settings.forms import go_bool, go_duration_seconds
 from provisioner.slices.demand.allowlists import ServingPolicy
 
 #: GKE's API server adds it to every pod that asks for chips; templates do not have it yet.
-_CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
+CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
 #: The API server's clock says when a pod was created, and that of a workload's controller when it was suspended.
 _CLOCKS_DIFFER_BY = timedelta(seconds=5)
 _T = TypeVar("_T")
@@ -222,6 +223,8 @@ class Slice:
     #: Slices of its workload, itself included.
     siblings: int = 1
     wishes: Wishes = Wishes()
+    #: The ProvisioningRequest that lives and asks for it; empty for none.
+    request: str = ""
     #: May buy.
     served: bool
     #: None where the request is no valid slice.
@@ -231,8 +234,14 @@ class Slice:
 
     @property
     def pending(self) -> bool:
-        """Whether the slice has a leader that is served and cannot be scheduled."""
-        return self.served and self.leader is not None and self.leader.unschedulable_since is not None
+        """Whether the slice has a leader that is served and cannot be scheduled, and asks for its pool itself."""
+        waits = self.leader is not None and self.leader.unschedulable_since is not None
+        return waits and self.served and not self.request
+
+    @property
+    def spare(self) -> bool:
+        """Whether it is of a buffer: it has what nobody else needs."""
+        return self.workload.kind is WorkloadKind.CAPACITY_BUFFER
 
     @property
     def title(self) -> str:
@@ -369,9 +378,9 @@ def _slice(workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: i
     if leader is not None and _is_outdated(leader, workload, group.template):
         leader = None
     # What a pod of the template asks for when GKE has added its toleration.
-    admitted = replace(group.template, tolerations=(*group.template.tolerations, _CHIP_TOLERATION))
+    admitted = replace(group.template, tolerations=(*group.template.tolerations, CHIP_TOLERATION))
     requirements = leader.requirements if leader is not None else admitted
-    shape, problem = (None, requirements.problem) if requirements.problem else _shape(requirements)
+    shape, problem = (None, requirements.problem) if requirements.problem else shape_of(requirements)
     return Slice(
         id=SliceId(workload.uid, listed.key),
         workload=workload,
@@ -428,7 +437,8 @@ def _slice_asked_for(requirements: Requirements) -> tuple[str, str, int]:
     )
 
 
-def _shape(requirements: Requirements) -> tuple[tpu.Shape | None, str]:
+def shape_of(requirements: Requirements) -> tuple[tpu.Shape | None, str]:
+    """Return the shape that pods ask for; or None, and why there is none."""
     selector = requirements.node_selector
     accelerator = selector.get(constants.TPU_ACCELERATOR)
     if accelerator is None:

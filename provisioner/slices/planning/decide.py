@@ -15,7 +15,7 @@ from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.snapshot import Snapshot
 from provisioner.settings import Settings
 from provisioner.slices.demand import SliceId, left_to_slices, rejected
-from provisioner.slices.planning import failing
+from provisioner.slices.planning import asks, failing
 from provisioner.slices.planning.failing import alerts_of_pools, find_hanging, learn_from_pools, unready
 from provisioner.slices.planning.launch import gangs, limits, reserving
 from provisioner.slices.planning.launch.launches import Launches, launch
@@ -65,6 +65,7 @@ def decide(
     stuck = failing.find_stuck(round_, matching, progress.held, hanging)
     reserving.reserve(round_, budget, matching.unserved, turns.members)
     evicted = to_evict(round_, matching, turns, budget)
+    matching = matching.without_buffered(evicted, round_.slices)
     unbound = {name: matching.claimed[name] for name in evicted if name in matching.claimed}
     replaced = {**failing.to_replace(stuck, round_, matching), **unbound}
     unneeded = find_unneeded(round_, matching, replaced, turns.giving_back, evicted)
@@ -80,12 +81,16 @@ def decide(
     deletes, due = deletes[:at_once], {**due, **late}
     waits = launches.waits_for_operations or len(unneeded.deletes) > len(deletes)
     closing = reserving.closing(round_, matching, budget)
+    statuses, expiries = asks.statuses(round_, matching, launches.blocked)
     states, entries, transitions = _phases(round_, matching, launches, due)
     pool_of_node = {node.name: node.pool_name for node in snapshot.nodes}
     return Plan(
         memory=replace(
             _remember(round_, matching, launches, deletes, unneeded),
             phases=entries,
+            usual_creation=next(
+                (each.at - each.since for each in transitions if each.since and _came_up(each)), memory.usual_creation
+            ),
             **_turns(round_, progress, launches),
         ),
         creates=tuple(launches.creates),
@@ -101,6 +106,7 @@ def decide(
             *map(too_large, rejected(round_.workloads, round_.policy)),
             *map(slices_not_served, left_to_slices(round_.workloads, round_.policy)),
         ),
+        statuses=statuses,
         alerts=(*alerts_of_pools(round_, hanging, unneeded.since.keys()), *unneeded.alerts),
         transitions=transitions,
         pools=states,
@@ -115,6 +121,7 @@ def decide(
                 *progress.wake_at,
                 *([slots.more_at] if slots.more_at is not None and waits else []),
                 *_unready_moments(round_),
+                *expiries,
             ),
             default=None,
         ),
@@ -132,6 +139,10 @@ def _turns(round_: Round, progress: gangs.Progress, launches: Launches) -> dict[
     there = (unit_of(each) for each in round_.slices.values() if each.pods)
     noted = still_of_use(last, there) if last else last
     return {"gangs": progress.gangs, "turns": turns, "last_turns": noted, "waits_for": launches.waits_for}
+
+
+def _came_up(step: Transition) -> bool:
+    return step.old is Phase.PROVISIONING and step.new is Phase.READY
 
 
 def _phases(

@@ -224,7 +224,9 @@ def give_up(round_: Round, matching: Matching) -> frozenset[PoolName]:
 
 
 def unschedulable(slice_: Slice) -> tuple[Pod, ...]:
-    """Return the pods of a slice that the scheduler finds no node for."""
+    """Return the pods of a slice that the scheduler finds no node for; leader pods that only stand for it are none."""
+    if not slice_.workload.kind.has_pods:
+        return ()
     return tuple(pod for pod in slice_.pods if pod.unschedulable_since is not None and pod.deletion_deadline is None)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import accumulate
 from typing import TypeVar
@@ -48,11 +48,18 @@ class Matching:
     elsewhere: frozenset[SliceId]
     #: Slices that want a pool and have none, longest waiting first.
     unserved: tuple[Slice, ...]
+    #: Likewise those of buffers: they get what is left.
+    spare: tuple[Slice, ...]
     #: The zone of each workload whose pools are all to be in one zone and of which there are some.
     zones: Mapping[WorkloadUid, Zone]
     #: For `Memory`.
     claims: Mapping[SliceId, Claim]
     unbound_since: Mapping[PoolName, datetime]
+
+    def without_buffered(self, names: Collection[PoolName], slices: Mapping[SliceId, Slice]) -> Matching:
+        """Take pools from buffers."""
+        taken = {name for name in names if name in self.claimed and slices[self.claimed[name]].spare}
+        return replace(self, claimed={name: each for name, each in self.claimed.items() if name not in taken})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +143,11 @@ def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()
         for name in sorted(names & supply.keys()):
             settle(slice_id.workload_uid, supply[name].pool)
     suspended = [each for each in waiting if each.workload.suspended]
-    eligible = [each for each in waiting if each.workload.uid not in sidelined and not each.workload.suspended]
+    # What a buffer has is for whoever needs it: its slices come after all others.
+    spare = [each for each in waiting if each.spare]
+    eligible = [
+        each for each in waiting if not (each.spare or each.workload.suspended) and each.workload.uid not in sidelined
+    ]
     return_home(eligible)
     # Only who waits for a pool takes one that was made for another; who merely might need one again does not.
     lendable = [
@@ -145,13 +156,19 @@ def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()
         # What looks idle may be in use by a workload that nobody watches.
         if each.name not in claimed and not use.occupants.get(each.name) and not each.unwatched and each.lendable
     ]
-    free = _Free(lendable, budget.charges)
     # Their taint would come off, and pods of their workloads be bound there that must not run in part.
     given_back = {name for name, owner in round_.made_for.items() if owner.workload_uid in sidelined}
-    for slice_ in eligible:
-        if slice_.pending and slice_.id not in claims and not _expired(slice_, round_):
-            withheld = () if wants_all_or_nothing(slice_, round_.settings) else given_back
-            claim(slice_, free.take(slice_, zones.get(slice_.workload.uid), budget, withheld))
+
+    def take_free(slices: Iterable[Slice], free: _Free) -> None:
+        for slice_ in slices:
+            if slice_.pending and slice_.id not in claims and not _expired(slice_, round_):
+                withheld = () if wants_all_or_nothing(slice_, round_.settings) else given_back
+                claim(slice_, free.take(slice_, zones.get(slice_.workload.uid), budget, withheld))
+
+    take_free(eligible, _Free(lendable, budget.charges))
+    return_home(spare)
+    if spare:
+        take_free(spare, _Free([each for each in lendable if each.name not in claimed], budget.charges))
     # The scheduler puts whatever fits on the nodes that a suspended workload keeps: it is the last to count on them.
     return_home(suspended)
     kept = {each.id: _kept(each, claims.get(each.id), round_) for each in waiting}
@@ -161,7 +178,8 @@ def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()
         held=use.held,
         claimed=claimed,
         elsewhere=use.elsewhere,
-        unserved=tuple(each for each in waiting if each.pending and each.id not in claims),
+        unserved=tuple(each for each in waiting if each.pending and not each.spare and each.id not in claims),
+        spare=tuple(each for each in spare if each.pending and each.id not in claims),
         zones=zones,
         claims=counted,
         unbound_since={
@@ -188,7 +206,8 @@ def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
     if name is None:
         return before if _expired(slice_, round_) else None
     # What is kept waiting on purpose is not counted.
-    waits = slice_.workload.suspended or slice_.workload.uid in round_.memory.gangs
+    workload = slice_.workload
+    waits = workload.suspended or not workload.kind.has_pods or workload.uid in round_.memory.gangs
     if waits or not round_.supply[name].ready:
         return Claim(pool=name, since=None, has_pods=has_pods)
     since = None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
+from typing import Any
 
 from provisioner import constants
 from provisioner.model import bounds
@@ -138,6 +139,23 @@ class Blocked:
     warning: bool = True
     #: It usually passes soon, so that there is no Event yet.
     silent: bool = False
+    #: All that could be tried has failed: a request ends with it.
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusWrite:
+    """The status of a ProvisioningRequest or a CapacityBuffer."""
+
+    kind: WorkloadKind
+    namespace: str
+    name: str
+    #: Of the object that it follows from: a later one is left alone.
+    resource_version: str
+    #: As JSON; what is left out stays.
+    status: Mapping[str, Any]
+    #: Only words change: it may come later.
+    minor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +225,7 @@ class Plan:
     #: Nodes that need wait for no other slice any more: our taint comes off.
     releases: tuple[str, ...] = ()
     notices: tuple[Notice, ...] = ()
+    statuses: tuple[StatusWrite, ...] = ()
     alerts: tuple[Alert, ...] = ()
     transitions: tuple[Transition, ...] = ()
     pools: tuple[PoolState, ...] = ()
@@ -228,7 +247,7 @@ class Plan:
 def notice(slice_: Slice, reason: str, message: str, *, key: str = "", warning: bool = True) -> Notice:
     """Say something about a slice, on its leader pod and its workload."""
     leader = (pod_ref(slice_.leader),) if slice_.leader is not None else ()
-    objects = (*leader, workload_ref(slice_.workload))
+    objects = tuple(dict.fromkeys((*leader, workload_ref(slice_.workload))))
     return Notice(objects=objects, reason=reason, message=message, key=key, warning=warning)
 
 

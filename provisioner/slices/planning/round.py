@@ -18,6 +18,7 @@ from provisioner.model.workloads import Workloads, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, group_key
 from provisioner.slices.demand.allowlists import ServingPolicy
+from provisioner.slices.demand.asks import awaiting_request
 from provisioner.slices.demand.slices import Found, all_slices, find_by_workload
 from provisioner.slices.planning.launch.specification import Candidates, Ownership, read_ownership
 from provisioner.slices.planning.memory.state import CallState, Memory
@@ -98,6 +99,7 @@ def begin_round(
         last=last.found if last.policy == policy else {},
     )
     slices = all_slices(found)
+    slices |= awaiting_request(slices.values(), workloads.by_uid)
     owned = by_owner(slices, supply.values())
     return Round(
         snapshot=snapshot,

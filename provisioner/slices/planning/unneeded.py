@@ -142,7 +142,7 @@ def _selected_by_pending_leaders(round_: Round) -> Collection[_Selected]:
     return {
         _selected(leader.requirements.node_selector)
         for leader in leaders
-        if leader is not None and not leader.node_name and not leader.finished
+        if leader is not None and leader.kind.has_pods and not leader.node_name and not leader.finished
     }
 
 

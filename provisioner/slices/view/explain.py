@@ -45,6 +45,12 @@ _KINDS = {
     "lws": WorkloadKind.LEADER_WORKER_SET,
     "job": WorkloadKind.JOB,
     "jobs": WorkloadKind.JOB,
+    "provisioningrequest": WorkloadKind.PROVISIONING_REQUEST,
+    "provisioningrequests": WorkloadKind.PROVISIONING_REQUEST,
+    "provreq": WorkloadKind.PROVISIONING_REQUEST,
+    "capacitybuffer": WorkloadKind.CAPACITY_BUFFER,
+    "capacitybuffers": WorkloadKind.CAPACITY_BUFFER,
+    "cb": WorkloadKind.CAPACITY_BUFFER,
 }
 _WORKLOADS = ("", "workload", *WorkloadKind)
 _DOING = {

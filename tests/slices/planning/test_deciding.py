@@ -45,7 +45,7 @@ def test_one_jobset_lives_and_leaves_nothing_behind() -> None:
     steps = [transition.new.value for plan in world.plans for transition in plan.transitions]
     assert steps == ["wanted", "provisioning", "ready", "in_use", "idle", "deleting", "gone"]
     assert (world.plans[-1].pools, world.pools) == ((), {})
-    assert replace(world.memory, operations=Memory().operations) == Memory()
+    assert replace(world.memory, operations=Memory().operations, usual_creation=None) == Memory()
 
 
 def test_nothing_is_decided_on_what_is_not_to_be_trusted() -> None:

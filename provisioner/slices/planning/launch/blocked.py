@@ -127,11 +127,13 @@ def combined(name: PoolName, found: Sequence[InTheWay], now: datetime, supplier_
     until = min((each.until for each in found if each.until is not None), default=None)
     passing = [each.last for each in distinct if not each.rejected]
     if not passing:
-        return Blocked(message=message, brief=brief, until=until, reason=constants.CREATION_FAILED)
+        return Blocked(message=message, brief=brief, until=until, reason=constants.CREATION_FAILED, failed=True)
     quiet = all(each.failure.kind in _QUIET for each in passing)
     lasts = now - min(each.since for each in passing) >= timedelta(seconds=_QUIET_SECONDS)
     key = " ".join(sorted({each.last.failure.kind.value for each in distinct}))
-    return Blocked(message=message, brief=brief, until=until, key=key, warning=not quiet, silent=quiet and not lasts)
+    failed = not any(each.failure.kind in _QUIET for each in passing)
+    silent = quiet and not lasts
+    return Blocked(message=message, brief=brief, until=until, key=key, warning=not quiet, silent=silent, failed=failed)
 
 
 def _one(name: PoolName, each: InTheWay, now: datetime, supplier_name: str) -> str:

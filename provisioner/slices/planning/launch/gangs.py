@@ -272,7 +272,13 @@ def _members(slices: Mapping[SliceId, Slice], settings: Settings) -> dict[Worklo
     """List the slices that start together, by workload: those that have pods to run, not those that come later."""
     members: dict[WorkloadUid, list[Slice]] = defaultdict(list)
     for each in slices.values():
-        if each.served and each.pods and wants_all_or_nothing(each, settings):
+        # A request that has been served holds nothing back any more.
+        if (
+            each.served
+            and each.pods
+            and (each.pending or each.workload.kind.has_pods)
+            and wants_all_or_nothing(each, settings)
+        ):
             members[each.workload.uid].append(each)
     return dict(members)
 

@@ -85,6 +85,8 @@ def launch(round_: Round, matching: Matching, turns: Turns, budget: Budget, slot
     since = {unit: waits_since(wish.slice_, round_.now) for unit, wish in wishes.items() if unit not in behind}
     for unit in (*in_order(CREATES, since, round_.memory.last_turns), *behind):
         launches.serve(wishes[unit])
+    for each in matching.spare:
+        launches.serve_spare(each)
     launches.turns = pass_on(round_, budget, launches.limited, matching, turns.members, launches.creates)
     launches.waits_for = {unit: resource_of(scope) for scope, units in launches.limited.items() for unit in units}
     # A turn that begins now has its effect in the next decision.
@@ -202,6 +204,8 @@ class Launches:
     #: Turns on limits from now on, who waits for which, and which units had a turn, for `Memory`.
     turns: Mapping[str, Turn] = field(default_factory=dict)
     waits_for: Mapping[Unit, str] = field(default_factory=dict)
+    #: What is in the way of each slice that waits.
+    blocked: dict[SliceId, Blocked] = field(default_factory=dict)
     last_turns: dict[tuple[str, tuple[str, ...]], datetime] = field(default_factory=dict)
     tallies: Mapping[str, Tally]
 
@@ -223,9 +227,9 @@ class Launches:
                 self.round_.candidates.choices(slice_, self.zones.get(uid))
         except UnmeetableError as error:
             message = f"No TPU node pool is created: {error}"
-            self._block(slice_, name, Blocked(message=message, reason=constants.INVALID_REQUEST))
+            self._block(slice_, name, Blocked(message=message, reason=constants.INVALID_REQUEST, failed=True))
             return None
-        if offers and limited:
+        if offers and limited and not slice_.spare:
             self._wait_for_limit(slice_)
         if blocked is None and offers and gang is not None and slice_.id not in gang.first:
             why = f"because the slices of {slice_.workload} start together: {gang.why}"
@@ -262,6 +266,18 @@ class Launches:
         else:
             self._create(slice_, offer, offer.stamped(name, wish.attempt), wish.prospects.choices)
 
+    def serve_spare(self, slice_: Slice) -> None:
+        """Decide on a create for a slice of a buffer, where nobody waits for a limit that it counts within."""
+        wish = self.look_at(slice_)
+        if wish is None:
+            return
+        waits = next((scope for scope in self.budget.scopes_of(slice_) if self.limited.get(scope)), "")
+        if waits:
+            message = f"Node pool {wish.name} is not created: workloads wait for the limit of {waits}, and come first"
+            self._block(slice_, wish.name, Blocked(message=message, key="spare", warning=False))
+        else:
+            self.serve(wish)
+
     def in_turn(self, wish: _Wish) -> tuple[Specification | None, list[InTheWay]]:
         """Return the best pool that it is the slice's turn for; None where others try all of them first."""
         in_the_way, unit = list(wish.prospects.in_the_way), unit_of(wish.slice_)
@@ -278,6 +294,7 @@ class Launches:
         return None, in_the_way
 
     def _block(self, slice_: Slice, name: PoolName, blocked: Blocked, phase: Phase = Phase.BLOCKED) -> None:
+        self.blocked[slice_.id] = blocked
         self._state(slice_, name, phase, blocked.brief or blocked.message, next_at=blocked.until)
         key = f"{blocked.key} {name}" if blocked.key else ""
         if not blocked.silent:
@@ -298,7 +315,7 @@ class Launches:
         )
         own = self.round_.memory.slice_backoffs.get(slice_.id)
         message += f"; the last attempt failed: {own.failure.message}" if own is not None else ""
-        return Blocked(message=message, key="failures", until=until)
+        return Blocked(message=message, key="failures", until=until, failed=True)
 
     def _wait_for_limit(self, slice_: Slice) -> None:
         """Note that a limit on chips alone keeps a slice, or those that it starts together with, out."""

@@ -228,6 +228,10 @@ class Budget:
             missing = self.used[scope] + asked[scope] - limits[scope]
             self.reserved[scope] = Reserved(unit, asked[scope], missing)
 
+    def scopes_of(self, slice_: Slice) -> list[str]:
+        """Return the scopes of the limits that a slice counts within."""
+        return [scope for _, scope, _, _ in self._limits(slice_)]
+
     def uses(self) -> tuple[LimitUse, ...]:
         """Return how much of each limit that is set is used."""
         settings, uses = self.settings, list[LimitUse]()

@@ -240,9 +240,11 @@ def _for_limits(
 def _longest_idle(round_: Round, matching: Matching) -> list[Supply]:
     """List the pools that nothing needed at the last look, nor does now, those that are idle for longest first.
 
-    Last those that could not be deleted so far: they may be in use by somebody who is not seen here.
+    Before them those of buffers. Last those that could not be deleted so far: they may be in use by somebody who is not
+    seen here.
     """
     supply = round_.supply
+    buffered = sorted(name for name, user in matching.claimed.items() if round_.slices[user].spare)
     idle_since = {
         name: since
         for name, since in round_.memory.unneeded_since.items()
@@ -253,7 +255,7 @@ def _longest_idle(round_: Round, matching: Matching) -> list[Supply]:
         and not matching.holders.get(name)
     }
     ordered = sorted(idle_since, key=lambda name: (supply[name].half_deleted, idle_since[name], name))
-    return [supply[name] for name in ordered]
+    return [supply[name] for name in (*buffered, *ordered) if supply[name].listed]
 
 
 def _make_room(

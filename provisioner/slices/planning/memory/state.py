@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 
 from provisioner.model.capacity import Failure, NodePoolRequest, OperationName, PoolName, PoolStatus
@@ -206,6 +206,8 @@ class Memory:
     #: The slice whose pods were bound to a pool last, where the labels do not tell: a restart finds its place again.
     last_users: Mapping[PoolName, SliceId] = field(default_factory=dict)
     phases: Mapping[PoolName, PhaseEntry] = field(default_factory=dict)
+    #: How long the last pool took from its create until its nodes were ready; None: not known.
+    usual_creation: timedelta | None = None
     gangs: Mapping[WorkloadUid, Gang] = field(default_factory=dict)
     #: By resource.
     turns: Mapping[str, Turn] = field(default_factory=dict)

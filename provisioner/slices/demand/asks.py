@@ -1,0 +1,191 @@
+"""What ProvisioningRequests and CapacityBuffers ask for, as if the leader pod of each slice were there and waited.
+
+So they are demand like any other: in one queue, under the same limits, and matched with pools by the same rules. A
+request is served as a whole. Once it is, its leaders do not wait any more, and it only keeps its pools until pods run
+there. A buffer's leaders always wait: a slice of it whose pool is used by others asks for the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from provisioner import constants, tpu
+from provisioner.model import bounds
+from provisioner.model.workloads import (
+    Ask,
+    Pod,
+    PodGroup,
+    Requirements,
+    Workload,
+    WorkloadKind,
+    WorkloadUid,
+    group_key,
+)
+from provisioner.slices.demand.slices import CHIP_TOLERATION, Slice, SliceId, shape_of
+
+#: By namespace and name.
+Templates = Mapping[tuple[str, str], Requirements]
+
+
+def with_slices(
+    workloads: Mapping[WorkloadUid, Workload], templates: Templates
+) -> tuple[Mapping[WorkloadUid, Workload], list[Pod]]:
+    """Return the workloads, those that ask for capacity with their slices, and the leader pods that stand for these."""
+    asking = [each for each in workloads.values() if each.ask is not None]
+    if not asking:
+        return workloads, []
+    read = [_with_slices(each, each.ask, templates, workloads) for each in asking if each.ask is not None]
+    pods = [pod for each in read for pod in _leaders(each)]
+    return {**workloads, **{each.uid: each for each in read}}, pods
+
+
+def _with_slices(
+    workload: Workload, ask: Ask, templates: Templates, workloads: Mapping[WorkloadUid, Workload]
+) -> Workload:
+    """Turn the pod sets of an ask into groups, one for each slice."""
+    if workload.problem or not workload.lives:
+        return workload
+    try:
+        if workload.kind is WorkloadKind.PROVISIONING_REQUEST:
+            groups = tuple(_groups_of_request(workload, ask, templates))
+        else:
+            groups = (_group_of_buffer(workload, ask, templates, workloads),)
+    except _MissingError:
+        return workload
+    except ValueError as error:
+        return replace(workload, problem=str(error))
+    slices = sum(each.replicas for each in groups)
+    if slices > bounds.CHILD_JOBS:
+        return replace(workload, problem=f"it asks for {slices:,} slices, and at most {bounds.CHILD_JOBS:,} are served")
+    return replace(workload, groups=groups)
+
+
+class _MissingError(Exception):
+    """A template does not exist (yet)."""
+
+
+def _groups_of_request(workload: Workload, ask: Ask, templates: Templates) -> Iterator[PodGroup]:
+    """Yield a group for each pod set with chips: as many slices as its pods fill."""
+    found = [(_template(workload, name, templates), pods or 0) for name, pods in ask.pod_sets]
+    if not any(template.chips for template, _ in found):
+        raise ValueError(f"none of its pod sets requests {constants.TPU_RESOURCE}")
+    for place, (template, pods) in enumerate(found):
+        if not template.chips:
+            continue
+        shape = _shape(template)
+        hosts = shape.nodes(1)
+        if pods % hosts:
+            raise ValueError(
+                tpu.not_whole_slices(
+                    shape.accelerator.label,
+                    shape.topology,
+                    pods=hosts,
+                    chips_per_pod=template.chips,
+                    wanted=pods,
+                    several=True,
+                )
+            )
+        yield _group(str(place), template, replicas=pods // hosts, hosts=hosts, together=True)
+
+
+def _group_of_buffer(
+    workload: Workload, ask: Ask, templates: Templates, workloads: Mapping[WorkloadUid, Workload]
+) -> PodGroup:
+    """Return the slices of a buffer: the fewest that its replicas, its percentage and its limits say."""
+    ((name, replicas),) = ask.pod_sets
+    like, template = 0, Requirements()
+    if ask.scalable[2]:
+        of = _scalable(workload, ask.scalable, workloads)
+        groups = [each for each in of.groups if each.template.chips > 0]
+        if not groups:
+            raise ValueError(f"{of} requests no {constants.TPU_RESOURCE}")
+        like, template = sum(each.replicas for each in groups), groups[0].template
+    elif name:
+        template = _template(workload, name, templates)
+    shape = _shape(template)
+    counts = [replicas] if replicas is not None else []
+    if ask.scalable[2] and ask.percentage is not None:
+        counts.append(max(1, -(-like * ask.percentage // 100)))
+    hosts = shape.nodes(1)
+    if ask.most_chips is not None:
+        counts.append(ask.most_chips // (hosts * shape.machine_type.chips))
+    if not counts:
+        raise ValueError(f"it has neither replicas nor a percentage nor a limit of {constants.TPU_RESOURCE}")
+    return _group("", template, replicas=min(counts), hosts=hosts, together=False)
+
+
+def _group(name: str, template: Requirements, *, replicas: int, hosts: int, together: bool) -> PodGroup:
+    annotations = {**template.annotations, constants.ALL_OR_NOTHING: str(together).lower()}
+    tolerations = (*template.tolerations, CHIP_TOLERATION)
+    admitted = replace(template, annotations=annotations, tolerations=tolerations)
+    return PodGroup(name=name, replicas=replicas, parallelism=hosts, template=admitted)
+
+
+def _template(workload: Workload, name: str, templates: Templates) -> Requirements:
+    found = templates.get((workload.namespace, name))
+    if found is None:
+        raise _MissingError(name)
+    if found.problem:
+        raise ValueError(found.problem)
+    return found
+
+
+def _scalable(
+    workload: Workload, scalable: tuple[str, str, str], workloads: Mapping[WorkloadUid, Workload]
+) -> Workload:
+    api_group, kind, name = scalable
+    for each in workloads.values():
+        group = each.kind.api_version.partition("/")[0]
+        if (group, each.kind.value, each.namespace, each.name) == (api_group, kind, workload.namespace, name):
+            return each
+    if kind in {each.value for each in WorkloadKind if each.has_pods}:
+        raise _MissingError(name)
+    raise ValueError(
+        f"scalableRef names a {bounds.cut(kind)}; name a JobSet, a LeaderWorkerSet or a Job that is served"
+    )
+
+
+def _shape(template: Requirements) -> tpu.Shape:
+    shape, problem = shape_of(template)
+    if shape is None:
+        raise ValueError(problem)
+    return shape
+
+
+def _leaders(workload: Workload) -> Iterator[Pod]:
+    """Yield the leader pod of each slice, which waits as long as the slice is to be created."""
+    ask = workload.ask
+    served = ask is not None and ask.is_true(constants.PROVISIONED)
+    for group in workload.groups:
+        for number in range(group.replicas):
+            name = f"{workload.name}-{group.name}-{number}" if group.name else f"{workload.name}-{number}"
+            yield Pod(
+                kind=workload.kind,
+                namespace=workload.namespace,
+                name=name,
+                uid=f"{workload.uid}/{name}",
+                workload_name=workload.name,
+                workload_uid=workload.uid,
+                group_name=name,
+                group_key=group_key(workload.namespace, name),
+                completion_index=constants.LEADER_INDEX,
+                requirements=group.template,
+                created_at=workload.created_at,
+                unschedulable_since=None if served else workload.created_at,
+            )
+
+
+def awaiting_request(slices: Iterable[Slice], by_uid: Mapping[WorkloadUid, Workload]) -> dict[SliceId, Slice]:
+    """Return the slices whose pods use what a request that lives has been served with: it asks for them."""
+    live = {
+        (each.namespace, each.name)
+        for each in by_uid.values()
+        if each.kind is WorkloadKind.PROVISIONING_REQUEST and each.lives
+    }
+    return {each.id: replace(each, request=name) for each in slices if live and (name := _consumed(each, live))}
+
+
+def _consumed(slice_: Slice, live: set[tuple[str, str]]) -> str:
+    name = slice_.requirements.annotations.get(constants.CONSUMES_REQUEST, "") if slice_.leader is not None else ""
+    return name if (slice_.workload.namespace, name) in live else ""

@@ -1,0 +1,221 @@
+"""What the status of ProvisioningRequests and CapacityBuffers is to say.
+
+Kueue goes by the conditions of a request: it resumes the workload once Provisioned is true, retries with the next
+flavor after Failed, and takes BookingExpired as the end of what the request has booked, so that a workload which is
+evicted later asks anew. So that is true too as soon as pods run on all pools of the request.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from provisioner import constants
+from provisioner.kube import fields
+from provisioner.model import bounds
+from provisioner.model.capacity import PoolName
+from provisioner.model.wording import clock
+from provisioner.model.workloads import Ask, Workload, WorkloadKind, WorkloadUid
+from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.planning.launch import limits
+from provisioner.slices.planning.match import Matching
+from provisioner.slices.planning.memory.state import Phase
+from provisioner.slices.planning.plan import Blocked, StatusWrite
+from provisioner.slices.planning.round import Round, Supply
+from provisioner.workloads.asks import NODE_POOLS
+
+#: Until a create of this process has told how long one takes.
+_USUAL = timedelta(minutes=5)
+
+
+class _New(NamedTuple):
+    """A condition as it is to be."""
+
+    type: str
+    true: bool
+    reason: str
+    message: str
+
+
+def statuses(
+    round_: Round, matching: Matching, blocked: Mapping[SliceId, Blocked]
+) -> tuple[tuple[StatusWrite, ...], tuple[datetime, ...]]:
+    """Return the statuses to write, and the moments at which bookings end."""
+    asking = [each for each in round_.workloads.by_uid.values() if each.ask is not None and each.lives]
+    if not asking:
+        return (), ()
+    slices: dict[WorkloadUid, list[Slice]] = defaultdict(list)
+    for slice_ in round_.slices.values():
+        slices[slice_.workload.uid].append(slice_)
+    place = {slice_id: round_.supply[name] for name, slice_id in matching.claimed.items()}
+    found: list[StatusWrite] = []
+    ends: list[datetime] = []
+    for each in asking:
+        own, ask = slices[each.uid], each.ask
+        if ask is None or not all(round_.policy.serves(each, slice_.requirements) for slice_ in own):
+            # Perhaps another provisioner serves it.
+            continue
+        if each.kind is WorkloadKind.CAPACITY_BUFFER:
+            found += _write(each, ask, *_of_buffer(each, ask, own, place, blocked), round_.now)
+            continue
+        conditions, details = tuple(_of_request(each, ask, own, place, blocked, round_, matching)), {}
+        if any(new.type == constants.PROVISIONED and new.true for new in conditions):
+            details = {"provisioningClassDetails": _details(own, place, round_)}
+        found += _write(each, ask, conditions, details, round_.now)
+        end = _booked_until(ask, round_)
+        ends += [end] if end is not None and end > round_.now else []
+    return tuple(found), tuple(ends)
+
+
+def _of_request(
+    workload: Workload,
+    ask: Ask,
+    slices: Sequence[Slice],
+    place: Mapping[SliceId, Supply],
+    blocked: Mapping[SliceId, Blocked],
+    round_: Round,
+    matching: Matching,
+) -> Iterator[_New]:
+    """Yield the conditions of a request that lives."""
+    if ask.is_true(constants.PROVISIONED):
+        yield from _of_booking(workload, ask, round_, matching)
+        return
+    failed = (blocked[each.id].message for each in slices if each.id in blocked and blocked[each.id].failed)
+    problem = workload.problem or next(failed, "") or limits.problem_of(slices, round_.settings)
+    if problem:
+        yield _New(constants.FAILED, True, "NotAvailable", problem)
+    elif not slices:
+        yield _New(constants.PROVISIONED, False, "Waiting", "A PodTemplate that it names does not exist")
+    else:
+        done = all(each.id in place and _is_free(place[each.id]) for each in slices)
+        reason = constants.PROVISIONED if done else "InProgress"
+        yield _New(constants.ACCEPTED, True, constants.ACCEPTED, "tpu-provisioner serves the request")
+        yield _New(constants.PROVISIONED, done, reason, _progress(slices, place, blocked, round_))
+
+
+def _is_free(each: Supply) -> bool:
+    """Whether pods can be bound to a pool now."""
+    return each.ready and not any(taint.key in constants.HELD_KEYS for node in each.nodes for taint in node.taints)
+
+
+def _of_booking(workload: Workload, ask: Ask, round_: Round, matching: Matching) -> Iterator[_New]:
+    """Yield what ends a booking: its use, the loss of a pool, or the end of its time without any pods."""
+    pools = [PoolName(each) for each in ask.named]
+    lost = [each for each in pools if each not in round_.supply or not round_.supply[each].usable]
+    end = _booked_until(ask, round_)
+    if all(matching.holders.get(each) for each in pools):
+        message = "Pods run on all node pools of the request, which are kept for them from now on"
+        yield _New(constants.BOOKING_EXPIRED, True, "Used", message)
+    elif lost:
+        message = f"Node pool {lost[0]} was lost before pods ran on all node pools of the request"
+        yield _New(constants.CAPACITY_REVOKED, True, "NodePoolLost", message)
+    elif end is not None and end <= round_.now and not _has_pods(workload, round_.slices.values()):
+        minutes = round_.settings.booking_seconds / 60
+        message = f"No pods with {constants.CONSUMES_REQUEST}={workload.name} came within {minutes:.0f} minutes"
+        yield _New(constants.BOOKING_EXPIRED, True, "NotUsed", message)
+
+
+def _has_pods(workload: Workload, slices: Iterable[Slice]) -> bool:
+    """Whether there are pods that use the request."""
+    return any(each.request == workload.name and each.workload.namespace == workload.namespace for each in slices)
+
+
+def _booked_until(ask: Ask, round_: Round) -> datetime | None:
+    since = ask.conditions[constants.PROVISIONED].since if ask.is_true(constants.PROVISIONED) else None
+    return since + timedelta(seconds=round_.settings.booking_seconds) if since is not None else None
+
+
+def _progress(
+    slices: Sequence[Slice], place: Mapping[SliceId, Supply], blocked: Mapping[SliceId, Blocked], round_: Round
+) -> str:
+    """Say how many slices are ready, what is in the way of the others, and when they are expected."""
+    ready = sum(each.id in place and place[each.id].ready for each in slices)
+    words = f"{ready} of {len(slices)} slices are ready"
+    waits = next((blocked[each.id].message for each in slices if each.id in blocked), "")
+    if waits:
+        return f"{words}. {waits}"
+    coming = (place[each.id].name for each in slices if each.id in place and not place[each.id].ready)
+    phases = (round_.memory.phases[name] for name in coming if name in round_.memory.phases)
+    usual = round_.memory.usual_creation or _USUAL
+    eta = max((each.since + usual for each in phases if each.phase is Phase.PROVISIONING), default=None)
+    return f"{words}; expected at {clock(eta, round_.now)}" if eta is not None and eta > round_.now else words
+
+
+def _details(slices: Sequence[Slice], place: Mapping[SliceId, Supply], round_: Round) -> dict[str, str]:
+    """Name the pools of a request; what all of them have in common can be selected by its pods."""
+    pools = [place[each.id].name for each in slices]
+    details = {NODE_POOLS: ",".join(pools)}
+    if len(pools) == 1:
+        details["node-pool"] = pools[0]
+    if all(round_.made_for.get(place[each.id].name) == each.id for each in slices):
+        details["workload-uid"] = slices[0].workload.uid
+    return details
+
+
+def _of_buffer(
+    workload: Workload,
+    ask: Ask,
+    slices: Sequence[Slice],
+    place: Mapping[SliceId, Supply],
+    blocked: Mapping[SliceId, Blocked],
+) -> tuple[tuple[_New, ...], dict[str, Any]]:
+    """Return the conditions of a buffer, and the rest of its status."""
+    known = bool(workload.groups) and not workload.problem
+    missing = "the PodTemplate or the object of scalableRef does not exist"
+    ready = sum(each.id in place and place[each.id].ready for each in slices)
+    waits = next((f". {blocked[each.id].message}" for each in slices if each.id in blocked), "")
+    reason = "BufferEmpty" if not slices else "FitsExistingCapacity" if ready == len(slices) else "RequiresNewCapacity"
+    conditions = (
+        _New(
+            constants.READY_FOR_PROVISIONING,
+            known,
+            "TemplateRead" if known else "NoTemplate",
+            "the slices of the buffer are known" if known else workload.problem or missing,
+        ),
+        _New(
+            constants.PROVISIONING_BUFFER,
+            ready == len(slices) > 0,
+            reason,
+            f"{ready} of {len(slices)} slices are ready{waits}",
+        ),
+    )
+    rest = {"replicas": ready, "provisioningStrategy": constants.BUFFER_STRATEGY}
+    template = ask.pod_sets[0][0]
+    return conditions, {**rest, "podTemplateRef": {"name": template}} if template and known else rest
+
+
+def _write(
+    workload: Workload, ask: Ask, conditions: Iterable[_New], rest: Mapping[str, Any], now: datetime
+) -> Iterator[StatusWrite]:
+    """Yield the write of a status, where its conditions change."""
+    new = {each.type: each._replace(message=bounds.cut(each.message, bounds.SCHEDULER_MESSAGE)) for each in conditions}
+    old = {name: _New(name, *each[:3]) for name, each in ask.conditions.items()}
+    if all(old.get(name) == each for name, each in new.items()):
+        return
+    merged = []
+    for name in dict.fromkeys((*ask.conditions, *new)):
+        before, after = ask.conditions.get(name), new.get(name)
+        if after is None and before is not None:
+            true, reason, message, since = before
+        elif after is not None:
+            true, reason, message = after[1:]
+            since = before.since if before is not None and before.true is true else now
+        merged.append(
+            {
+                "type": name,
+                "status": str(true),
+                "reason": reason,
+                "message": message,
+                "lastTransitionTime": fields.format_time(since or now),
+            }
+        )
+    yield StatusWrite(
+        kind=workload.kind,
+        namespace=workload.namespace,
+        name=workload.name,
+        resource_version=ask.resource_version,
+        status={**rest, "conditions": merged},
+        minor=all(name in old and old[name][:3] == each[:3] for name, each in new.items()),
+    )

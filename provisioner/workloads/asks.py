@@ -1,0 +1,120 @@
+"""ProvisioningRequests and CapacityBuffers of the autoscaling.x-k8s.io API: they ask for slices, and have no pods.
+
+Those of other classes and strategies are left to other controllers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from provisioner import constants
+from provisioner.kube import fields, podspec
+from provisioner.model import bounds
+from provisioner.model.workloads import Ask, Condition, Requirements, Workload, WorkloadKind
+from provisioner.workloads.kind import Kind, begin, template_of
+
+#: In the order in which they tell of an end.
+_ENDS = {
+    constants.FAILED: "Failed",
+    constants.CAPACITY_REVOKED: "Failed",
+    constants.BOOKING_EXPIRED: "Completed",
+}
+#: The API allows as many.
+_POD_SETS = 32
+#: The detail of a request's status that names its node pools.
+NODE_POOLS = "node-pools"
+
+
+def parse_provisioning_request(raw: object) -> Workload | None:
+    """Read a ProvisioningRequest of our class; None for one of another."""
+    spec, status = (fields.mapping(fields.mapping(raw).get(part)) for part in ("spec", "status"))
+    if spec.get("provisioningClassName") != constants.PROVISIONING_CLASS:
+        return None
+    found, reader = begin(WorkloadKind.PROVISIONING_REQUEST, raw)
+    conditions = _conditions(status)
+    sets = reader.entries("spec.podSets", spec.get("podSets"), _POD_SETS)
+    pools = fields.text(fields.mapping(status.get("provisioningClassDetails")).get(NODE_POOLS))
+    ask = Ask(
+        resource_version=_version(raw),
+        pod_sets=tuple((_referent(each), fields.count(each.get("count"), default=0)) for each in sets),
+        conditions=conditions,
+        named=tuple(filter(None, pools.split(","))),
+    )
+    ended = next((state for each, state in _ENDS.items() if ask.is_true(each)), "")
+    return replace(found, suspended=False, terminal_state=ended, problem=reader.problem, ask=ask)
+
+
+def parse_capacity_buffer(raw: object) -> Workload | None:
+    """Read a CapacityBuffer of our strategy; None for one of another."""
+    spec, status = (fields.mapping(fields.mapping(raw).get(part)) for part in ("spec", "status"))
+    if spec.get("provisioningStrategy") != constants.BUFFER_STRATEGY:
+        return None
+    found, reader = begin(WorkloadKind.CAPACITY_BUFFER, raw)
+    scalable, limits = fields.mapping(spec.get("scalableRef")), fields.mapping(spec.get("limits"))
+    replicas = fields.count(spec["replicas"], default=0) if spec.get("replicas") is not None else None
+    percentage = fields.count(spec["percentage"], default=0) if spec.get("percentage") is not None else None
+    chips = fields.parse_quantity(limits.get(constants.TPU_RESOURCE))
+    others = sorted(map(str, limits.keys() - {constants.TPU_RESOURCE}))
+    problem = f"spec.limits names {bounds.cut(others[0])}, and only {constants.TPU_RESOURCE} is read" if others else ""
+    ask = Ask(
+        resource_version=_version(raw),
+        pod_sets=((_referent(spec), replicas),),
+        scalable=tuple(fields.name(scalable.get(key)) for key in ("apiGroup", "kind", "name")),  # type: ignore[arg-type]
+        percentage=percentage,
+        most_chips=int(chips) if chips is not None else None,
+        conditions=_conditions(status),
+        named=tuple(filter(None, (_referent(status),))),
+    )
+    return replace(found, suspended=False, terminal_state="", problem=reader.problem or problem, ask=ask)
+
+
+def parse_pod_template(raw: object) -> Requirements:
+    """Read what the pods of a PodTemplate ask for."""
+    namespace, name, _ = fields.identity("PodTemplate", fields.mapping(fields.mapping(raw).get("metadata")))
+    what = f"PodTemplate {namespace}/{name}"
+    return template_of(what, fields.mapping(raw).get("template"), podspec.reader_of_pod())
+
+
+def _referent(raw: dict[str, Any]) -> str:
+    return fields.name(fields.mapping(raw.get("podTemplateRef")).get("name"))
+
+
+def _version(raw: object) -> str:
+    return fields.name(fields.mapping(fields.mapping(raw).get("metadata")).get("resourceVersion"))
+
+
+def _conditions(status: dict[str, Any]) -> dict[str, Condition]:
+    return {
+        fields.name(each.get("type")): Condition(
+            true=each.get("status") == "True",
+            reason=fields.name(each.get("reason")),
+            message=bounds.cut(fields.text(each.get("message")), bounds.SCHEDULER_MESSAGE),
+            since=fields.parse_timestamp(each.get("lastTransitionTime")),
+        )
+        for each in fields.mappings(status.get("conditions"))
+    }
+
+
+PROVISIONING_REQUEST = Kind(
+    kind=WorkloadKind.PROVISIONING_REQUEST,
+    resource="provisioningrequests",
+    plural="ProvisioningRequests",
+    pod_label="",
+    installation="https://kueue.sigs.k8s.io/docs/concepts/admission_check/provisioning_request/",
+    parse=parse_provisioning_request,
+    templates="podSets",
+    claim_of=lambda _metadata: None,
+    optional=True,
+)
+CAPACITY_BUFFER = Kind(
+    kind=WorkloadKind.CAPACITY_BUFFER,
+    resource="capacitybuffers",
+    plural="CapacityBuffers",
+    pod_label="",
+    installation="https://cloud.google.com/kubernetes-engine/docs/how-to/configure-capacity-buffer",
+    parse=parse_capacity_buffer,
+    templates="limits",
+    claim_of=lambda _metadata: None,
+    optional=True,
+)

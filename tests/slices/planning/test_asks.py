@@ -1,0 +1,299 @@
+"""ProvisioningRequests and CapacityBuffers: what they get, what their status says, and what becomes of their pools."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.capacity import FailureKind, PoolStatus
+from provisioner.model.snapshot import Snapshot
+from provisioner.model.workloads import Requirements, Workload, WorkloadUid
+from provisioner.slices.demand.asks import with_slices
+from provisioner.slices.planning.plan import Plan
+from provisioner.workloads.asks import parse_capacity_buffer, parse_provisioning_request
+from tests.support.models import make_jobset, make_requirements
+from tests.support.settings import settings
+from tests.support.world import World, failure
+
+#: Of two hosts.
+TEMPLATE = make_requirements(tolerations=())
+
+
+def request(name: str = "req", *counts: int, **spec: Any) -> dict[str, Any]:
+    """Return a ProvisioningRequest of one pod set for each count."""
+    sets = [{"podTemplateRef": {"name": "template"}, "count": count} for count in counts or (4,)]
+    return {
+        "kind": "ProvisioningRequest",
+        "metadata": {"namespace": "default", "name": name, "uid": f"uid-{name}", "resourceVersion": "1"},
+        "spec": {"provisioningClassName": constants.PROVISIONING_CLASS, "podSets": sets, **spec},
+    }
+
+
+def buffer(name: str = "warm", **spec: Any) -> dict[str, Any]:
+    """Return a CapacityBuffer."""
+    spec = {"podTemplateRef": {"name": "template"}, **spec} if "scalableRef" not in spec else spec
+    return {
+        "kind": "CapacityBuffer",
+        "metadata": {"namespace": "default", "name": name, "uid": f"uid-{name}", "resourceVersion": "1"},
+        "spec": {"provisioningStrategy": constants.BUFFER_STRATEGY, **spec},
+    }
+
+
+class Asking(World):
+    """A world with objects of the autoscaling API, whose statuses are written."""
+
+    def __init__(self, *asks: dict[str, Any], **changes: Any) -> None:
+        super().__init__(settings_=settings(**changes))
+        self.templates = {("default", "template"): TEMPLATE}
+        self.raw: dict[str, dict[str, Any]] = {}
+        for each in asks:
+            self.ask(each)
+
+    def ask(self, raw: dict[str, Any]) -> None:
+        """Create or change an object."""
+        parse = parse_provisioning_request if raw["kind"] == "ProvisioningRequest" else parse_capacity_buffer
+        found = parse(raw)
+        assert found is not None
+        created_at = self.workloads[found.uid].created_at if found.uid in self.workloads else self.now
+        self.raw[found.name], self.workloads[found.uid] = raw, replace(found, created_at=created_at)
+
+    def forget(self, name: str) -> None:
+        """Delete an object."""
+        del self.workloads[WorkloadUid(f"uid-{name}")]
+        self.deleted_workloads.add(WorkloadUid(f"uid-{name}"))
+
+    def snapshot(self, **changes: Any) -> Snapshot:
+        """Return what the provisioner sees."""
+        workloads, leaders = with_slices(self.workloads, self.templates)
+        seen = super().snapshot(**changes)
+        return replace(seen, workloads=workloads, pods=(*seen.pods, *leaders))
+
+    def step(self, *, seconds: float = 1.0) -> Plan:
+        """Write the statuses, too."""
+        plan = super().step(seconds=seconds)
+        for each in plan.statuses:
+            raw = self.raw[each.name]
+            version = str(int(raw["metadata"]["resourceVersion"]) + 1)
+            assert each.resource_version == raw["metadata"]["resourceVersion"]
+            metadata = {**raw["metadata"], "resourceVersion": version}
+            self.ask({**raw, "metadata": metadata, "status": {**raw.get("status", {}), **each.status}})
+        return plan
+
+    def consume(self, name: str, replicas: int) -> Workload:
+        """Resume a JobSet whose pods use a request."""
+        annotations = {constants.CONSUMES_REQUEST: name}
+        jobset = make_jobset(f"of-{name}", replicas=replicas, template=replace(TEMPLATE, annotations=annotations))
+        self.add(jobset)
+        return jobset
+
+    def conditions(self, name: str = "req") -> dict[str, str]:
+        """Return the messages of the conditions that are true."""
+        found = self.raw[name].get("status", {}).get("conditions", [])
+        return {each["type"]: each["message"] for each in found if each["status"] == "True"}
+
+
+def test_a_request_is_served_as_a_whole_and_its_pods_use_its_pools() -> None:
+    world = Asking(request("req", 4, 2))
+    world.run(2)
+    assert (len(world.pools), *world.conditions()) == (3, "Accepted")
+    world.finish_creates()
+    world.run(3)
+    assert world.conditions().keys() == {"Accepted", "Provisioned"}
+    details = world.raw["req"]["status"]["provisioningClassDetails"]
+    assert sorted(details["node-pools"].split(",")) == sorted(world.pools)
+    jobset = world.consume("req", 3)
+    world.run(2)
+    world.schedule()
+    world.run(60, seconds=30.0)
+    assert world.bound(jobset) == 3
+    assert (len(world.created), world.deleted) == (3, [])
+    assert "BookingExpired" in world.conditions()
+    world.finish(jobset)
+    world.run(40)
+    assert len(world.deleted) == 3
+
+
+def served(*counts: int, **changes: Any) -> Asking:
+    """Return a world with a request that has been served."""
+    world = Asking(request("req", *counts), **changes)
+    world.run(2)
+    world.finish_creates()
+    world.run(3)
+    assert "Provisioned" in world.conditions()
+    return world
+
+
+def test_pods_of_a_request_buy_nothing_while_it_lives() -> None:
+    """Even where its pools do not take them; afterwards they are demand like any other."""
+    world = served(4)
+    world.consume("req", 2)
+    assert world.run(20, seconds=30.0).creates == ()
+    assert "BookingExpired" not in world.conditions()
+    world.forget("req")
+    assert [each.slice_id.workload_uid for each in world.run(2).creates] == []
+    assert world.run(10).pools and world.created == world.created[:2]
+
+
+def test_nobody_else_takes_the_pools_of_a_request() -> None:
+    world = served(4)
+    stranger = make_jobset("stranger", replicas=2)
+    world.add(stranger)
+    world.run(2)
+    assert len(world.created) == 4
+
+
+def test_a_booking_that_nobody_uses_expires_and_its_pools_go() -> None:
+    world = served(4)
+    world.run(19, seconds=30.0)
+    assert "BookingExpired" not in world.conditions()
+    world.run(3, seconds=30.0)
+    assert "within 10 minutes" in world.conditions()["BookingExpired"]
+    world.run(3, seconds=30.0)
+    assert len(world.deleted) == 2
+
+
+def test_a_pool_that_is_lost_before_its_use_revokes_the_request() -> None:
+    world = served(4)
+    lost = min(world.pools)
+    world.remove_pool(lost)
+    world.run(2)
+    assert lost in world.conditions()["CapacityRevoked"]
+    assert len(world.created) == 2
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_stockout_fails_a_request_in_the_words_of_gke_and_gives_back_what_is_there(restart: bool) -> None:
+    world = Asking(request("req", 4))
+    world.run(2)
+    first, second = sorted(world.pools)
+    world.put_pool(replace(world.pools[first], status=PoolStatus.RUNNING))
+    world.run(2)
+    world.fail_pool(second, failure(FailureKind.STOCKOUT, "No v4 left."))
+    if restart:
+        world.memory = replace(world.memory, claims={}, phases={})
+    world.run(3)
+    assert "No v4 left." in world.conditions()["Failed"]
+    world.run(10, seconds=30.0)
+    assert {first, second} == set(world.deleted)
+
+
+@pytest.mark.parametrize(
+    ("counts", "template", "limits", "words"),
+    [
+        ((3,), TEMPLATE, {}, "a multiple of 2"),
+        ((4,), Requirements(), {}, "none of its pod sets requests google.com/tpu"),
+        ((4,), make_requirements(topology="9x9x9"), {}, "topology 9x9x9 is not"),
+        ((4,), TEMPLATE, {"max_chips": 8}, "MAX_CHIPS does not allow all of them at once"),
+    ],
+    ids=["a part of a slice", "no chips", "no topology", "more than a limit allows"],
+)
+def test_what_can_never_be_had_fails_at_once(
+    counts: tuple[int, ...], template: Requirements, limits: dict[str, Any], words: str
+) -> None:
+    world = Asking(**limits)
+    world.templates = {("default", "template"): template}
+    world.ask(request("req", *counts))
+    world.run(1)
+    assert words in world.conditions()["Failed"]
+    assert world.created == []
+
+
+def test_a_request_waits_for_its_templates_and_for_limits() -> None:
+    world = Asking(request("req", 4), max_chips=16)
+    templates, world.templates = world.templates, {}
+    other = make_jobset("other")
+    world.add(other)
+    world.live(4)
+    assert world.conditions() == {}
+    world.templates = templates
+    world.run(3)
+    assert world.conditions().keys() == {"Accepted"}
+    said = next(each for each in world.raw["req"]["status"]["conditions"] if each["type"] == "Provisioned")
+    assert "0 of 2 slices are ready. " in said["message"] and "MAX_CHIPS" in said["message"]
+    world.finish(other)
+    world.live(60)
+    assert "Provisioned" in world.conditions()
+
+
+def test_idle_pools_serve_a_request_and_are_kept_over_a_restart() -> None:
+    first = make_jobset("first", replicas=2)
+    world = Asking()
+    world.add(first)
+    world.live(4)
+    world.finish(first)
+    world.ask(request("req", 4))
+    world.run(6)
+    assert ("Provisioned" in world.conditions(), len(world.created)) == (True, 2)
+    world.run(18, seconds=30.0)
+    assert world.deleted == []
+
+
+def test_a_buffer_is_used_and_full_again() -> None:
+    world = Asking(buffer(replicas=2))
+    world.live(4)
+    assert (len(world.created), world.raw["warm"]["status"]["replicas"]) == (2, 2)
+    assert world.conditions("warm").keys() == {"ReadyForProvisioning", "Provisioning"}
+    job = make_jobset("train")
+    world.add(job)
+    before = list(world.created)
+    world.schedule()
+    assert world.bound(job) == 1
+    world.live(4)
+    assert len(world.created) == 3 and before == world.created[:2]
+    world.finish(job)
+    world.live(40, seconds=5.0)
+    assert len(world.pools) == 2
+    world.forget("warm")
+    world.live(40, seconds=5.0)
+    assert world.pools == {}
+
+
+def test_a_slice_that_waits_takes_a_pool_that_a_buffer_waits_for() -> None:
+    world = Asking(buffer(replicas=1))
+    world.run(2)
+    job = make_jobset("train")
+    world.add(job)
+    world.run(1)
+    assert len(world.created) == 2
+    world.finish_creates()
+    world.live(3)
+    assert world.bound(job) == 1
+
+
+def test_a_buffer_makes_room_for_work_and_does_not_come_back_while_work_waits() -> None:
+    world = Asking(buffer(replicas=2), max_chips=16)
+    world.live(4)
+    large = make_jobset("large", parallelism=4, template=make_requirements(topology="2x2x4", tolerations=()))
+    world.add(large)
+    world.live(80)
+    assert world.bound(large) == 1
+    assert len(world.pools) == 1
+    words = next(each for each in world.raw["warm"]["status"]["conditions"] if each["type"] == "Provisioning")
+    assert "MAX_CHIPS" in words["message"]
+    world.finish(large)
+    world.live(80)
+    assert len(world.pools) == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "slices"),
+    [
+        ({"replicas": 3, "limits": {"google.com/tpu": "20"}}, 2),
+        ({"limits": {"google.com/tpu": 16}}, 2),
+        ({"scalableRef": {"apiGroup": "jobset.x-k8s.io", "kind": "JobSet", "name": "train"}, "percentage": 25}, 1),
+        ({"scalableRef": {"apiGroup": "jobset.x-k8s.io", "kind": "JobSet", "name": "train"}, "percentage": 50}, 2),
+        ({"scalableRef": {"apiGroup": "apps", "kind": "Deployment", "name": "web"}, "percentage": 50}, 0),
+        ({"replicas": 1, "limits": {"cpu": 4}}, 0),
+    ],
+)
+def test_how_many_slices_a_buffer_has(spec: dict[str, Any], slices: int) -> None:
+    world = Asking()
+    world.add(make_jobset("train", replicas=3))
+    world.live(4)
+    world.ask(buffer(**spec))
+    world.live(4)
+    assert len(world.created) == 3 + slices
+    assert ("ReadyForProvisioning" in world.conditions("warm")) is (slices > 0)
