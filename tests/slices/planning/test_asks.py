@@ -133,8 +133,8 @@ def test_pods_of_a_request_buy_nothing_while_it_lives() -> None:
     assert world.run(20, seconds=30.0).creates == ()
     assert "BookingExpired" not in world.conditions()
     world.forget("req")
-    assert [each.slice_id.workload_uid for each in world.run(2).creates] == []
-    assert world.run(10).pools and world.created == world.created[:2]
+    world.run(40)
+    assert len(world.created) == 2
 
 
 def test_nobody_else_takes_the_pools_of_a_request() -> None:
@@ -212,7 +212,8 @@ def test_a_request_waits_for_its_templates_and_for_limits() -> None:
     world.run(3)
     assert world.conditions().keys() == {"Accepted"}
     said = next(each for each in world.raw["req"]["status"]["conditions"] if each["type"] == "Provisioned")
-    assert "0 of 2 slices are ready. " in said["message"] and "MAX_CHIPS" in said["message"]
+    assert said["message"].startswith("0 of 2 slices are ready. Node pool req-")
+    assert "MAX_CHIPS" in said["message"]
     world.finish(other)
     world.live(60)
     assert "Provisioned" in world.conditions()
@@ -238,11 +239,10 @@ def test_a_buffer_is_used_and_full_again() -> None:
     assert world.conditions("warm").keys() == {"ReadyForProvisioning", "Provisioning"}
     job = make_jobset("train")
     world.add(job)
-    before = list(world.created)
     world.schedule()
     assert world.bound(job) == 1
     world.live(4)
-    assert len(world.created) == 3 and before == world.created[:2]
+    assert len(world.created) == 3
     world.finish(job)
     world.live(40, seconds=5.0)
     assert len(world.pools) == 2
