@@ -22,7 +22,16 @@ from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.slices.suppliers.gke.translate import create_request_json
 from tests.support.any_json import spoilt
 from tests.support.models import make_pod
-from tests.support.objects import job_reference, pod_spec, raw_job, raw_jobset, raw_lws, raw_pod
+from tests.support.objects import (
+    job_reference,
+    pod_spec,
+    raw_buffer,
+    raw_job,
+    raw_jobset,
+    raw_lws,
+    raw_pod,
+    raw_request,
+)
 from tests.support.settings import settings
 from tests.support.world import World
 
@@ -314,6 +323,17 @@ def test_a_group_that_is_wrong_and_not_served_is_told_both() -> None:
     assert not found.all_served
     assert "have no nodeSelector cloud.google.com/gke-tpu-topology" in told
     assert "leader template requests 0 chips and its worker template 4" in told
+
+
+def test_requests_and_buffers_are_planned_with_the_templates_of_the_files() -> None:
+    template = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "template", "namespace": "default"}}
+    asks = (raw_request("req", 4, 2), raw_buffer(replicas=2), raw_request("odd", 3))
+    found = plan(*asks, {**template, "template": {"spec": pod_spec()}})
+    assert [pool.slice_.workload.name for pool in found.pools] == [*3 * ["req"], *2 * ["warm"]]
+    assert ["a multiple of 2" in each.message for each in found.remarks if each.severity.refused] == [True]
+    assert [each.message for each in plan(asks[0]).remarks] == [
+        "the PodTemplate or the object that it names is not in the files; add it"
+    ]
 
 
 def test_what_is_there_twice_is_planned_once() -> None:
