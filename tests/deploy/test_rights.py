@@ -13,7 +13,7 @@ from provisioner.kube.api import KubeApi, connect
 from provisioner.kube.errors import NotFound
 from provisioner.kube.lease import LeaseElector
 from provisioner.kube.live import cordon, uncordon
-from provisioner.kube.protocol import LEASES_ROOT, object_path
+from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
 from provisioner.model.workloads import WorkloadKind
 from provisioner.workloads import KINDS, live
 from rehearsal.demos import Rehearsal
@@ -83,11 +83,13 @@ def test_the_main_job(rehearsal: Rehearsal, installed: list[dict[str, Any]], gro
 
 
 def _ask(api: KubeApi) -> None:
-    """Read an object, and write its status, as for one that is gone: the API server may not know the kinds."""
+    """Read and watch, and write a status, where the API server does not know the kinds."""
     for kind in (each for each in KINDS.values() if not each.kind.has_pods):
         path = object_path(kind.resource, "absent", namespace="default", root=kind.root)
         with pytest.raises(NotFound):
             api.get(path)
+        with pytest.raises(NotFound):
+            api.get(collection_path(kind.resource, root=kind.root), {"watch": "true"})
         with pytest.raises(NotFound):
             api.patch(f"{path}/status", {"status": {}})
 
