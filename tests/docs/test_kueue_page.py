@@ -17,7 +17,8 @@ from provisioner.settings import OPTIONS
 from provisioner.workloads import JOBSET
 from provisioner.workloads.asks import parse_pod_template
 from tests.docs import shell
-from tests.slices.planning.test_asks import Asking, request
+from tests.slices.planning.test_asks import Asking
+from tests.support.objects import raw_request
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = (_ROOT / "docs" / "kueue.md").read_text("utf-8")
@@ -49,7 +50,7 @@ def _asked(name: str, flavor: str = "v6e", **annotations: str) -> tuple[Asking, 
     template["spec"]["tolerations"] = spec.get("tolerations", [])
     raw = {"metadata": {"namespace": "default", "name": "template", "uid": "t"}, "template": template}
     pods = job["replicas"] * job["template"]["spec"]["parallelism"]
-    world = Asking(request("req", pods))
+    world = Asking(raw_request("req", pods))
     world.templates = {("default", "template"): parse_pod_template(raw)}
     world.run(2)
     return world, pods, world.templates["default", "template"]
